@@ -1,0 +1,36 @@
+# Everything works on a fresh machine with Python 3.11 and a network that pip can use.
+PYTHON ?= python3.11
+WORK ?= .work
+DEV = $(WORK)/dev
+
+.PHONY: demo test lint matrix clean
+
+# The main job: one unmodified program in an image-like environment, without and with us.
+demo: system
+	$(PYTHON) -m demo --work $(WORK)
+
+# Lint, types, and every test: real interpreters, the real wheel, the real torch.
+test: lint
+	$(DEV)/bin/pytest
+
+lint: system $(DEV)/ready
+	$(DEV)/bin/ruff check .
+	$(DEV)/bin/ruff format --check .
+	$(DEV)/bin/mypy
+
+# The longer matrix: config strengths on the config modules of every torch from 2.4 to 2.15.
+matrix: $(DEV)/ready
+	$(DEV)/bin/python tests/matrix/config_versions.py $(WORK)/torch-versions
+
+$(DEV)/ready: setup.cfg pyproject.toml rocm_autopatch.pth
+	$(PYTHON) -m venv $(DEV)
+	$(DEV)/bin/pip install -q --disable-pip-version-check -e '.[test]'
+	touch $@
+
+# torch.compile needs a C++ compiler on a CPU.
+.PHONY: system
+system:
+	@command -v g++ >/dev/null || { apt-get update && apt-get install -y --no-install-recommends g++; }
+
+clean:
+	rm -rf $(WORK) build dist *.egg-info

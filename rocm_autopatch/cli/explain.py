@@ -1,0 +1,91 @@
+"""``rocm-autopatch explain NAME``: who decides about one variable, key, mode or patch, and why."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from textwrap import wrap
+from typing import Any
+
+from rocm_autopatch import record
+from rocm_autopatch.cli import fresh
+from rocm_autopatch.patches import kept
+from rocm_autopatch.policy import load
+from rocm_autopatch.policy.schema import Policy
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "explain",
+        help="who decides about one variable, config key, compile mode or patch, and why",
+        description=(
+            "Show what the policies here say of NAME, layer by layer, which one wins, and what "
+            "became of it in a fresh interpreter. NAME may be the end of a key's name."
+        ),
+        epilog="example: rocm-autopatch explain cudagraphs --assume image=rocm/sgl-dev:TAG",
+    )
+    parser.add_argument("name", metavar="NAME", help="TORCHINDUCTOR_MAX_AUTOTUNE, freezing, ...")
+    parser.add_argument("--no-torch", action="store_true", help="leave torch out")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    fresh.add_assume(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    report = fresh.report(torch=not arguments.no_torch, assume=arguments.assume)
+    if not report["policies"]:
+        for text in report["errors"] or [report["reason"]]:
+            print(f"rocm-autopatch explain: no policy is active: {text}", file=sys.stderr)
+        return 1
+    rows = [row for part in ("env", *record.SECTIONS, "patches") for row in report[part]]
+    found = [row for row in rows if kept(row["name"], (arguments.name,))]
+    if not found:
+        names = [row["name"].rpartition(".")[2] for row in rows]
+        close = difflib.get_close_matches(arguments.name, names, n=1)
+        hint = f": did you mean {close[0]}?" if close else ""
+        print(
+            f"rocm-autopatch explain: no policy here says anything of {arguments.name}{hint}",
+            file=sys.stderr,
+        )
+        return 1
+    stack = load.layers(load.top(os.environ.get("ROCM_AUTOPATCH_POLICY") or report["policy"]))
+    explained = [{**row, "layers": list(_layers(stack, row["name"]))} for row in found]
+    print(json.dumps(explained, indent=2) if arguments.json else "\n".join(_lines(explained)))
+    return 0
+
+
+def _layers(stack: tuple[Policy, ...], name: str) -> Iterator[dict[str, Any]]:
+    """What each policy of the stack says of a name, general to specific."""
+    for policy in stack:
+        says: list[tuple[str, str, Any, Any]] = [
+            *((rule.name, rule.action, rule.value, rule) for rule in policy.env),
+            *((f"{e.module}.{e.key}", e.strength, e.value, e) for e in policy.config),
+            *((rule.mode, "use", rule.use, rule) for rule in policy.compile_modes),
+        ]
+        for said, strength, value, entry in says:
+            if said == name:
+                yield {
+                    "layer": policy.name,
+                    "strength": strength,
+                    "value": value,
+                    "why": entry.why,
+                    "place": f"{policy.file}:{entry.place.line}:{entry.place.column}",
+                }
+
+
+def _lines(explained: list[dict[str, Any]]) -> Iterator[str]:
+    for row in explained:
+        if "layer" not in row:
+            reason = f" ({row['reason']})" if row["reason"] else ""
+            yield f"patch {row['name']} of {row['target']}: {row['status']}{reason}"
+            continue
+        yield record.sentence(row)
+        for said in row["layers"]:
+            wins = "wins" if said["layer"] == row["layer"] else "loses"
+            value = "" if said["value"] is None else f" {said['value']!r}"
+            yield f"  {said['layer']}: {said['strength']}{value}  {wins}, {said['place']}"
+            yield from wrap(said["why"], 99, initial_indent="    ", subsequent_indent="    ")

@@ -1,0 +1,95 @@
+"""The report of a fresh interpreter, started with this environment as a program would be."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rocm_autopatch import _start
+
+
+class NoReport(Exception):
+    """The interpreter gave none; the text says why."""
+
+
+# Run in the fresh interpreter. The report comes back through a pipe of its own, because what is
+# imported may print.
+_CHILD = """
+import importlib, json, sys
+pipe, torch = int(sys.argv[1]), sys.argv[2] == "torch"
+failed = []
+try:
+    import rocm_autopatch
+    targets = [patch["target"] for patch in rocm_autopatch.report()["patches"]] if torch else []
+    try:
+        for target in ["torch", *targets] if targets else ():
+            importlib.import_module(target)
+    except BaseException as error:
+        failed.append("import %s: %s: %s" % (target, type(error).__name__, error))
+    report = rocm_autopatch.report()
+    report["errors"] += failed
+    text = json.dumps(report, default=repr)
+except BaseException as error:
+    text = json.dumps("%s: %s" % (type(error).__name__, error))
+with open(pipe, "w", encoding="utf-8") as stream:
+    stream.write(text)
+"""
+
+
+def add_assume(parser: argparse.ArgumentParser) -> None:
+    """Give a command the option ``--assume``."""
+    parser.add_argument(
+        "--assume",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a fact to take in place of the one found here, such as accelerator=rocm or image=REF",
+    )
+
+
+def report(torch: bool, assume: Sequence[str] = ()) -> dict[str, Any]:
+    """What a fresh interpreter reports, with torch and the patched modules imported if *torch*.
+
+    *assume* are facts, NAME=VALUE, beyond those of ROCM_AUTOPATCH_ASSUME. Raises NoReport.
+    """
+    read, write = os.pipe()
+    with open(read, encoding="utf-8") as stream:
+        child = subprocess.Popen(
+            [sys.executable, "-c", _CHILD, str(write), "torch" if torch else ""],
+            env=_environment(assume),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(write,),
+        )
+        os.close(write)
+        text = stream.read()
+    status = child.wait()
+    if not text:
+        raise NoReport(f"the interpreter ended with status {status}")
+    found: dict[str, Any] | str = json.loads(text)
+    if isinstance(found, str):
+        raise NoReport(found)
+    return found
+
+
+def _environment(assume: Sequence[str]) -> dict[str, str]:
+    """The environment as it was before this process started and our own hook changed it."""
+    environment = dict(os.environ)
+    for rule, before, status in _start.RECORD["env"]:
+        if status == "applied":
+            if before is None:
+                del environment[rule[0]]
+            else:
+                environment[rule[0]] = before
+    environment.pop(_start.SAID, None)
+    if assume:
+        given = environment.get(_start.ASSUME, "")
+        environment[_start.ASSUME] = ",".join(filter(None, (given, *assume)))
+    # Whatever the child has to say is in its report.
+    environment["ROCM_AUTOPATCH_LOG"] = "quiet"
+    return environment

@@ -1,0 +1,38 @@
+"""``rocm-autopatch status``: what happens to a Python program started here, and why."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from rocm_autopatch import record
+from rocm_autopatch.cli import fresh
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "status",
+        help="what happens to a Python program started here, and why",
+        description=(
+            "Start a fresh interpreter with this environment, as a program would be, import torch "
+            "in it, and print for every variable, config key, compile mode and patch what it was, "
+            "what it is, and why. Exit status 1 if anything failed."
+        ),
+        epilog="example: docker run --rm IMAGE rocm-autopatch status",
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--no-torch", action="store_true", help="leave torch out: only what happens at the start"
+    )
+    fresh.add_assume(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    report = fresh.report(torch=not arguments.no_torch, assume=arguments.assume)
+    if arguments.json:
+        print(json.dumps(report, indent=2))
+    else:
+        print("\n".join(record.lines(report)))
+    return 1 if report["errors"] else 0

@@ -1,0 +1,228 @@
+"""Values of torch's config modules, in three strengths that mean the same from 2.4 to 2.15.
+
+- ``default``: what is read where nobody says otherwise. A program's write, ``mode=``, ``options=``
+  and the environment variable named in ``yields_to`` still win.
+- ``set``: written once, as by a program's first line. Later writes win.
+- ``pin``: holds against every write, in every thread.
+
+A config module (torch/utils/_config_module.py) is reached through its entries, never through its
+attributes alone: since 2.12 an attribute write is seen by one thread only (pytorch#118387), and
+``patch()``, ``load_config`` and ``_make_closure_patcher`` pass by ``__setattr__`` on one version or
+another. An entry's ``env_value_force`` is read before all of them on 2.6 and later. 2.4 and 2.5
+have a plain dict of values instead of entries: there the dict is replaced by one that refuses.
+"""
+
+import contextlib
+import contextvars
+import os
+import sys
+import types
+import typing
+
+from rocm_autopatch.patches import kept, row
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+    from typing import Any
+
+# What torch 2.7 renamed in torch._dynamo.config; it keeps the old names as aliases.
+FORMER_NAMES = {
+    "recompile_limit": "cache_size_limit",
+    "accumulated_recompile_limit": "accumulated_cache_size_limit",
+    "fail_on_recompile_limit_hit": "fail_on_cache_limit_hit",
+    "skip_code_recursive_on_recompile_limit_hit": "skip_code_recursive_on_cache_limit_hit",
+}
+FIELDS = ("name", "strength", "wanted", "yields_to", "switch", "layer", "why")
+
+
+def apply(
+    module: "ModuleType",
+    entries: "list[tuple[Any, ...]]",
+    keep: "tuple[str, ...]",
+    observe: bool,
+) -> "list[dict[str, Any]]":
+    """Apply *entries* to a config module, each by itself: one that fails leaves the rest alone."""
+    rows = []
+    for entry in entries:
+        done = row(FIELDS, entry)
+        try:
+            done["status"], done["reason"] = _apply_entry(module, done, keep, observe)
+        except Exception as error:
+            done["status"], done["reason"] = "failed", "%s: %s" % (type(error).__name__, error)
+        rows.append(done)
+    return rows
+
+
+def _apply_entry(
+    module: "ModuleType", done: "dict[str, Any]", keep: "tuple[str, ...]", observe: bool
+) -> "tuple[str, str]":
+    key, strength = done["name"], done["strength"]
+    owner, name = _resolve(module, key)
+    if owner is None:
+        return "skipped", "this torch has no such key"
+    entry = owner.__dict__["_config"][name]
+    with _without_warning(entry):
+        done["before"] = done["after"] = _read(owner, name)
+        if any(kept("%s.%s" % (module.__name__, n), keep) for n in (key, *names(key))):
+            return "kept", "ROCM_AUTOPATCH_KEEP"
+        if done["yields_to"] and done["yields_to"] in os.environ:
+            return "skipped", "%s is set in the environment" % done["yields_to"]
+        value = done["wanted"] = _switched(done["wanted"], done["switch"])
+        if not fits(value, done["before"], _kinds(getattr(entry, "value_type", None))):
+            return "failed", "%r is not of type %s" % (value, type(done["before"]).__name__)
+        if observe:
+            return "observed", ""
+        _write(owner, name, strength, value)
+        done["after"] = _read(owner, name)
+    if done["after"] == value:
+        return "applied", "" if name == key else "called %s in this torch" % name
+    if strength == "default":
+        return "skipped", "the program, or a variable that torch reads itself, says otherwise"
+    return "failed", "still reads %r" % (done["after"],)
+
+
+def _switched(value: "Any", switch: str) -> "Any":
+    """The value, or what the environment variable that switches it says in the same type."""
+    text = os.environ.get(switch, "") if switch else ""
+    if not text:
+        return value
+    if isinstance(value, bool):
+        words = {"1": True, "true": True, "0": False, "false": False}
+        if text.lower() not in words:
+            raise ValueError("%s=%s is not 1, 0, true or false" % (switch, text))
+        return words[text.lower()]
+    try:
+        return type(value)(text)
+    except ValueError:
+        raise ValueError("%s=%s is not of type %s" % (switch, text, type(value).__name__)) from None
+
+
+def names(key: str) -> "tuple[str, ...]":
+    """The other names that torch has had for a key."""
+    return tuple(
+        [old if key == new else new for new, old in FORMER_NAMES.items() if key in (new, old)]
+    )
+
+
+def _resolve(module: "ModuleType", key: str) -> "tuple[Any, str]":
+    """The module and key that hold the value: aliases followed, renames undone; None if absent."""
+    table = module.__dict__["_config"]
+    if key not in table:
+        former = FORMER_NAMES.get(key, key)
+        return (module, former) if former in table else (None, key)
+    alias = getattr(table[key], "alias", None)
+    if alias is None:
+        return module, key
+    # Reading an alias imports its module (_get_alias_module_and_name); we import nothing.
+    home, _, name = alias.rpartition(".")
+    if home not in sys.modules:
+        raise LookupError("an alias of %s, which is not imported" % alias)
+    return sys.modules[home], name
+
+
+@contextlib.contextmanager
+def _without_warning(entry: "Any") -> "Iterator[None]":
+    """Leave torch's one warning of a deprecated key (2.12 and later) to the program."""
+    warned = getattr(entry, "_deprecation_warned", None)
+    if warned is not None:
+        entry._deprecation_warned = True
+    try:
+        yield
+    finally:
+        if warned is not None:
+            entry._deprecation_warned = warned
+
+
+def _read(module: "Any", name: str) -> "Any":
+    # An empty context is what a new thread starts with: what everybody reads, not what this
+    # thread alone may have written.
+    return contextvars.Context().run(getattr, module, name)
+
+
+def fits(value: "Any", before: "Any", kinds: "set[type]") -> bool:
+    """Whether a value is of the key's type. Torch checks that in ``options=`` alone.
+
+    *kinds* are the types that the key is declared to take.
+    """
+    if before is None or (len(kinds) > 1 and type(value) in kinds):
+        return True
+    if isinstance(before, bool) or isinstance(value, bool):
+        return isinstance(before, bool) and isinstance(value, bool)
+    if isinstance(before, float):
+        return isinstance(value, (int, float))
+    return isinstance(value, type(before))
+
+
+def _kinds(declared: "Any") -> "set[type]":
+    """The types in an annotation such as ``Optional[int]`` or ``Literal[True, "auto"]``."""
+    origin, arguments = typing.get_origin(declared), typing.get_args(declared)
+    if origin is typing.Literal:
+        return {type(argument) for argument in arguments}
+    if origin is not typing.Union and origin is not getattr(types, "UnionType", typing.Union):
+        return {declared} if isinstance(declared, type) else set()
+    return {kind for argument in arguments for kind in _kinds(argument)}
+
+
+def _write(module: "Any", name: str, strength: str, value: "Any") -> None:
+    entry = module.__dict__["_config"][name]
+    if not hasattr(entry, "user_override"):
+        _write_plain(module, name, strength, value)
+        return
+    if strength == "pin":
+        entry.env_value_force = value
+    else:
+        entry.default = value
+        if strength == "set":
+            # For threads to come; what the variable of an env_name_default said ranks between.
+            if entry.env_value_default is not type(entry).env_value_default:
+                entry.env_value_default = value
+            setattr(module, name, value)
+    _forget_hashes(module, name)
+
+
+def _forget_hashes(module: "Any", name: str) -> None:
+    """Have config hashes and copies, parts of Inductor's cache keys, computed anew."""
+    if hasattr(module, "_hash_dirty_var"):  # 2.13 and later
+        module._hash_dirty_var.set(True)
+        module._mark_get_dict_dirty(name)
+    else:
+        module._is_dirty = True
+
+
+class _PinnedValues(dict):  # type: ignore[type-arg]
+    """The values of a config module of torch 2.4 and 2.5, some of which can't be changed."""
+
+    def __init__(self, values: "dict[str, Any]") -> None:
+        super().__init__(values)
+        self.pins: dict[str, Any] = {}
+
+    def pin(self, name: str, value: "Any") -> None:
+        self.pins[name] = value
+        super().__setitem__(name, value)
+
+    def __setitem__(self, name: str, value: "Any") -> None:
+        super().__setitem__(name, self.pins.get(name, value))
+
+    def update(self, *changes: "Any", **more: "Any") -> None:
+        for name, value in dict(*changes, **more).items():
+            self[name] = value
+
+    def __reduce__(self) -> "Any":
+        return dict, (dict(self),)
+
+
+def _write_plain(module: "Any", name: str, strength: str, value: "Any") -> None:
+    table = module.__dict__["_config"]
+    if strength == "pin":
+        if not isinstance(table, _PinnedValues):
+            table = module.__dict__["_config"] = _PinnedValues(table)
+        table.pin(name, value)
+    else:
+        # _default is what codegen_config takes for "nobody changed it".
+        if strength == "set" or table[name] == module._default[name]:
+            table[name] = value
+        if strength == "default":
+            module._default[name] = value
+    module._is_dirty = True

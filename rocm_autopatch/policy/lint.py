@@ -1,0 +1,263 @@
+"""What a policy's config keys are in each torch from 2.4 to 2.15.
+
+An error is a key that none of the torches asked for has, or a value that one of them can't take; a
+remark is what the author of an entry may not know. What each torch has is in torch_keys.json, made
+by tools/torch_keys.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rocm_autopatch.patches.config import FORMER_NAMES, fits
+from rocm_autopatch.policy.problem import Problem
+from rocm_autopatch.policy.schema import ConfigEntry, Policy, Range
+
+ERROR, REMARK = "error", "remark"
+
+_UNKNOWN: Any = object()
+_KINDS: dict[str, Any] = {
+    "None": type(None),
+    **{kind.__name__: kind for kind in (bool, int, float, str, list, dict, set, tuple)},
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A problem, and whether it is an ``error`` or a ``remark``."""
+
+    severity: str
+    problem: Problem
+
+
+@dataclass(frozen=True)
+class Record:
+    """A key of one torch: the types that it takes, the default's first; and the variables.
+
+    An ``alias`` (``MODULE.KEY``) has nothing else. torch reads ``env_force`` before what a program
+    writes and ``env_default`` after it; its default is computed from ``env``.
+    """
+
+    type: str = ""
+    default: Any = _UNKNOWN
+    alias: str = ""
+    env: Sequence[str] = ()
+    env_default: Sequence[str] = ()
+    env_force: Sequence[str] = ()
+
+    def fits(self, value: Any) -> bool:
+        """Whether patches.config takes *value* for the key."""
+        kinds = [_KINDS[name] for name in self.type.split("|")]
+        before = kinds[0]() if self.default is _UNKNOWN else self.default
+        return fits(value, before, set(kinds))
+
+
+@dataclass(frozen=True)
+class _Torches:
+    versions: tuple[str, ...]
+    modules: dict[str, dict[str, dict[str, Record]]]
+    """Module, key, version; a torch that lacks the key is not among its versions."""
+
+
+@cache
+def _torches() -> _Torches:
+    text = Path(__file__).with_name("torch_keys.json").read_text(encoding="utf-8")
+    document = json.loads(text)
+    versions = tuple(document["versions"])
+
+    def spread(runs: dict[str, Any]) -> dict[str, Record]:
+        records, record = {}, None
+        for version in versions:
+            if version in runs:
+                record = runs[version] and Record(**runs[version])
+            if record:
+                records[version] = record
+        return records
+
+    modules = {
+        module: {key: spread(runs) for key, runs in keys.items()}
+        for module, keys in document["modules"].items()
+    }
+    return _Torches(versions, modules)
+
+
+def versions(text: str) -> tuple[str, ...]:
+    """The torch versions in ``2.13``, ``2.4..2.15`` or ``2.6,2.13``. Raises ValueError."""
+    known = _torches().versions
+    chosen: set[str] = set()
+    for part in text.split(","):
+        ends = [end.strip() for end in part.split("..")]
+        wrong = [end for end in ends if end not in known]
+        if wrong or len(ends) > 2:
+            said = wrong[0] if wrong else part
+            raise ValueError(f"{said!r} is not one of the torch versions {', '.join(known)}")
+        first, last = known.index(ends[0]), known.index(ends[-1])
+        if first > last:
+            raise ValueError(f"{part.strip()!r} has no torch version: {ends[-1]} comes first")
+        chosen.update(known[first : last + 1])
+    return tuple(version for version in known if version in chosen)
+
+
+def lint(policy: Policy, versions: Sequence[str], below: Sequence[Policy] = ()) -> list[Finding]:
+    """What is to say of a policy's config entries in the torch *versions*, line by line.
+
+    *below* are the policies that it extends: what differs from them is not without effect.
+    """
+    env = {rule.name: rule for layer in (*below, policy) for rule in layer.env}
+    deleted = {name: rule.range for name, rule in env.items() if rule.action == "delete"}
+    changed = {(entry.module, entry.key) for layer in below for entry in layer.config}
+    findings = []
+    for entry in policy.config:
+        key = _Key(entry, [version for version in versions if _within(version, entry.range)])
+        path = f"config.{entry.module}.{entry.key}"
+        for severity, message in key.say(deleted, (entry.module, entry.key) in changed):
+            problem = Problem(policy.file, entry.place.line, entry.place.column, path, message)
+            findings.append(Finding(severity, problem))
+    return sorted(findings, key=lambda finding: (finding.problem.line, finding.problem.column))
+
+
+class _Key:
+    """A policy's key as patches.config finds it in each torch."""
+
+    def __init__(self, entry: ConfigEntry, versions: Sequence[str]) -> None:
+        self.entry = entry
+        self.found: dict[str, Record] = {}
+        self.absent: list[str] = []
+        self.called: dict[str, list[str]] = {}
+        self.aliased: dict[str, list[str]] = {}
+        keys = _torches().modules[entry.module]
+        for version in versions:
+            record = keys.get(entry.key, {}).get(version)
+            former = FORMER_NAMES.get(entry.key, entry.key)
+            if record is None and version in keys.get(former, {}):
+                record = keys[former][version]
+                self.called.setdefault(former, []).append(version)
+            if record is None:
+                self.absent.append(version)
+                continue
+            if record.alias:
+                self.aliased.setdefault(record.alias, []).append(version)
+                module, _, key = record.alias.rpartition(".")
+                record = _torches().modules[module][key][version]
+            self.found[version] = record
+
+    def say(self, deleted: dict[str, Range], changes: bool) -> Iterator[tuple[str, str]]:
+        """Severity and message of each finding."""
+        if self.absent:
+            yield self._absent()
+        for former, versions in self.called.items():
+            yield REMARK, f"called {former} in torch {_span(versions)}"
+        for alias, versions in self.aliased.items():
+            yield REMARK, f"an alias of {alias} in torch {_span(versions)}"
+        wrong = list(self._wrong())
+        yield from wrong
+        if self.entry.strength == "pin":  # it wins over every variable
+            return
+        strength = self.entry.strength
+        fields = ("env_force", "env_default") if strength == "default" else ("env_force",)
+        for name, versions in self._variables(deleted, *fields):
+            yield REMARK, f"{name}, if set, wins over this {strength} in torch {_span(versions)}"
+        if not (wrong or changes or self.entry.switch):
+            yield from self._idle(deleted)
+
+    def _absent(self) -> tuple[str, str]:
+        message = f"no such key in torch {_span(self.absent)}"
+        names = sorted(self._names_where_absent())
+        if self.found:
+            where = f", where it is {' and '.join(names)}" if names else ""
+            return REMARK, f"{message}: skipped there{where}"
+        if names:
+            return ERROR, f"{message}: there it is {' and '.join(names)}"
+        others = _torches().modules[self.entry.module].get(self.entry.key)
+        if others:
+            return ERROR, f"{message}, but in {_span(others)}"
+        return ERROR, f"{message}{self._instead()}"
+
+    def _names_where_absent(self) -> Iterator[str]:
+        """The keys that became aliases of this one in another torch."""
+        full = f"{self.entry.module}.{self.entry.key}"
+        for module, keys in _torches().modules.items():
+            for key, records in keys.items():
+                if any(record.alias == full for record in records.values()) and any(
+                    version in records for version in self.absent
+                ):
+                    yield f"{module}.{key}"
+
+    def _instead(self) -> str:
+        """The key of another module, or one of the same last part, or a similar one."""
+        key, tables = self.entry.key, _torches().modules
+        known = [
+            name
+            for name, records in tables[self.entry.module].items()
+            if any(version in records for version in self.absent)
+        ]
+        tail = key.rpartition(".")[2]
+        close = [f"{module}.{key}" for module, keys in tables.items() if key in keys]
+        close += [name for name in known if name.rpartition(".")[2] == tail]
+        close += difflib.get_close_matches(key, known, n=1)
+        return f": did you mean {close[0]}?" if close else ""
+
+    def _wrong(self) -> Iterator[tuple[str, str]]:
+        types: dict[str, list[str]] = {}
+        for version, record in self.found.items():
+            if not record.fits(self.entry.value):
+                types.setdefault(record.type.replace("|", " or "), []).append(version)
+        value = json.dumps(self.entry.value, ensure_ascii=False)
+        for kind, versions in types.items():
+            yield ERROR, f"{value} is not of type {kind} in torch {_span(versions)}"
+
+    def _variables(self, deleted: dict[str, Range], *fields: str) -> list[tuple[str, list[str]]]:
+        """The variables in *fields* that can speak for the key, and in which torches."""
+        variables: dict[str, list[str]] = {}
+        for version, record in self.found.items():
+            for name in (name for field in fields for name in getattr(record, field)):
+                gone = name in deleted and _within(version, deleted[name])
+                if name != self.entry.yields_to and not gone:
+                    variables.setdefault(name, []).append(version)
+        return sorted(variables.items())
+
+    def _idle(self, deleted: dict[str, Range]) -> Iterator[tuple[str, str]]:
+        defaults = [record.default for record in self.found.values()]
+        if defaults and all(default == self.entry.value for default in defaults):
+            fields = ("env",) if self.entry.strength == "default" else ("env", "env_default")
+            overruled = [
+                f"{name} in {_span(versions)}"
+                for name, versions in self._variables(deleted, *fields)
+            ]
+            effect = f"it only overrules {' and '.join(overruled)}" if overruled else "no effect"
+            yield REMARK, f"as torch {_span(self.found)} ships it: {effect}"
+
+
+def _within(version: str, range: Range) -> bool:
+    """Whether an entry of a range is for a release of torch *version*."""
+    since, until = range
+    release = tuple(map(int, version.split(".")))
+    return since[: len(release)] <= release and not (until and until <= release)
+
+
+def _span(versions: Iterable[str]) -> str:
+    """Versions in words: ``2.4``, ``2.4 to 2.6``, ``2.9 and later``."""
+    known = _torches().versions
+    places = sorted(known.index(version) for version in versions)
+    runs: list[list[int]] = []
+    for place in places:
+        if runs and runs[-1][-1] == place - 1:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    return ", ".join(_run(known[run[0] : run[-1] + 1]) for run in runs)
+
+
+def _run(versions: tuple[str, ...]) -> str:
+    known = _torches().versions
+    if len(versions) == 1:
+        return versions[0]
+    if versions[-1] == known[-1] and versions != known:
+        return f"{versions[0]} and later"
+    return f"{versions[0]} to {versions[-1]}"

@@ -1,0 +1,105 @@
+"""From layers to a plan: later layers win, entry by entry."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rocm_autopatch import plan
+from rocm_autopatch.image import reference
+from rocm_autopatch.policy import load, when
+from rocm_autopatch.policy.problem import PolicyError, Problem
+from rocm_autopatch.policy.schema import ConfigEntry, Policy, Range
+
+# What is known when the built-in policies are lowered: the start goes no further than its gate on
+# any other accelerator.
+BUILT_IN_FACTS = {"accelerator": "rocm"}
+
+
+def lower(stack: Sequence[Policy], facts: Mapping[str, str] = BUILT_IN_FACTS) -> plan.Plan:
+    """The plan of a stack of policies, general to specific; the last gives it its name.
+
+    A layer whose ``when`` does not hold for *facts* is left out.
+    """
+    layers = [policy for policy in stack if when.holds(policy.when, facts)]
+    _refuse_two_pins(layers)
+    env: list[tuple[Any, ...]] = []
+    config: dict[str, list[tuple[Any, ...]]] = {}
+    modes: list[tuple[Any, ...]] = []
+    for layer in layers:
+        for rule in layer.env:
+            _put(env, (rule.name, rule.action, rule.value, layer.name, rule.why, *rule.range))
+        for entry in layer.config:
+            row = (entry.key, entry.strength, entry.value, entry.yields_to, entry.switch)
+            _put(config.setdefault(entry.module, []), (*row, layer.name, entry.why, *entry.range))
+        for mode in layer.compile_modes:
+            _put(modes, (mode.mode, mode.use, layer.name, mode.why, *mode.range))
+    patches = [("config", module, tuple(rows)) for module, rows in config.items()]
+    if modes:
+        patches.append(("compile_modes", "torch", tuple(modes)))
+    return {
+        "format": plan.FORMAT,
+        "policy": stack[-1].name,
+        "layers": tuple(layer.name for layer in layers),
+        "env": tuple(env),
+        "patches": tuple(patches),
+    }
+
+
+def _put(rows: list[tuple[Any, ...]], row: tuple[Any, ...]) -> None:
+    """Add a row. Earlier ones of its name stay only where the new one is not for every torch."""
+    if not any(row[-2:]):
+        rows[:] = [other for other in rows if other[0] != row[0]]
+    rows.append(row)
+
+
+def _refuse_two_pins(layers: Sequence[Policy]) -> None:
+    """Raise PolicyError if two layers pin one key of one torch to different values: neither is to
+    give way."""
+    pins: dict[tuple[str, str], list[tuple[Policy, ConfigEntry]]] = {}
+    problems = []
+    for layer in layers:
+        for entry in layer.config:
+            if entry.strength != "pin":
+                continue
+            earlier = pins.setdefault((entry.module, entry.key), [])
+            for other, pin in earlier:
+                if pin.value != entry.value and _overlap(pin.range, entry.range):
+                    place = f"{other.file}:{pin.place.line}:{pin.place.column}"
+                    message = f"pinned to {entry.value!r} here, and to {pin.value!r} in {place}"
+                    path = f"config.{entry.module}.{entry.key}"
+                    at = entry.place
+                    problems.append(Problem(layer.file, at.line, at.column, path, message))
+            earlier.append((layer, entry))
+    if problems:
+        raise PolicyError(problems)
+
+
+def _overlap(one: Range, other: Range) -> bool:
+    """Whether there may be a torch that both are for."""
+    return all(
+        not until or since < until for since, until in ((one[0], other[1]), (other[0], one[1]))
+    )
+
+
+def file(path: str, facts: Mapping[str, str] = BUILT_IN_FACTS) -> plan.Plan:
+    """The plan of the policy file at *path*, for a place of which *facts* are known.
+
+    What the image's reference says, and the Python that runs this, count as well. Raises
+    PolicyError.
+    """
+    return lower(load.layers(load.policy(Path(path))), complete(facts))
+
+
+def complete(facts: Mapping[str, str]) -> dict[str, str]:
+    """*facts*, with what follows from them; a fact that is there is left as it is."""
+    found = {"python": platform.python_version()}
+    try:
+        image = reference.parse_reference(facts.get("image", ""))
+    except ValueError:
+        pass
+    else:
+        found.update(reference.facts(image), tag=image.tag)
+    return {**found, **facts}

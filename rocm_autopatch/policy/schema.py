@@ -1,0 +1,382 @@
+"""Schema version 1 of a policy file, and of images.yaml: what may stand where, and its reading.
+
+A reader collects every problem it meets instead of stopping at the first.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rocm_autopatch.policy import when
+from rocm_autopatch.policy.document import Node
+from rocm_autopatch.policy.problem import PolicyError, Problem
+from rocm_autopatch.policy.when import Conditions
+
+VERSION = 1
+ENV_ACTIONS = ("delete", "default", "set")
+STRENGTHS = ("default", "set", "pin")
+# What every entry may carry.
+COMMON = ("since", "until", "why")
+CONFIG_MODULES = (
+    "torch._inductor.config",
+    "torch._dynamo.config",
+    "torch._functorch.config",
+    "torch.compiler.config",
+)
+# torch._inductor.list_mode_options, 2.4 to 2.15; lite is there from 2.10 on
+MODES = (
+    "default",
+    "reduce-overhead",
+    "max-autotune-no-cudagraphs",
+    "max-autotune",
+    "lite",
+)
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+# Torch versions that an entry is for: from the first, before the second; () is open.
+Range = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class EnvRule:
+    """``NAME: {delete: true}``, ``{default: TEXT}`` or ``{set: TEXT}``."""
+
+    name: str
+    action: str
+    value: str | None
+    range: Range
+    why: str
+    place: Node = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class ConfigEntry:
+    """``KEY: {default: VALUE}``, ``{set: VALUE}`` or ``{pin: VALUE}`` of a config module."""
+
+    module: str
+    key: str
+    strength: str
+    value: Any
+    yields_to: str
+    switch: str
+    range: Range
+    why: str
+    place: Node = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class ModeRule:
+    """``MODE: USE`` or ``MODE: {use: USE}``: what a compile mode stands for."""
+
+    mode: str
+    use: str
+    range: Range
+    why: str
+    place: Node = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy as written, before its bases are put under it."""
+
+    name: str
+    file: str
+    description: str = ""
+    extends: tuple[str, ...] = ()
+    when: Conditions = field(default_factory=dict)
+    env: tuple[EnvRule, ...] = ()
+    config: tuple[ConfigEntry, ...] = ()
+    compile_modes: tuple[ModeRule, ...] = ()
+    known_issues: tuple[str, ...] = ()
+    places: dict[str, Node] = field(default_factory=dict, compare=False, repr=False)
+
+
+def read_policy(root: Node, file: str, name: str) -> Policy:
+    """The policy in a document; *name* where the document gives none. Raises PolicyError."""
+    reader = _Reader(file)
+    policy = reader.policy(root, name, "", ("version", "name", "description", "extends", "when"))
+    reader.finish()
+    return policy
+
+
+def read_images(root: Node, file: str) -> tuple[Policy, ...]:
+    """The rows of an images file: policies named for their image, which extend the row's
+    ``policy`` by what differs from it. Raises PolicyError."""
+    reader = _Reader(file)
+    fields = reader.fields(root, "", ("version", "images"), required=("version", "images"))
+    if "version" in fields:
+        reader.version(fields["version"], "version")
+    rows = reader.items(fields["images"], "images") if "images" in fields else ()
+    images = tuple(reader.image(node, path) for node, path in rows)
+    reader.finish()
+    return images
+
+
+class _Reader:
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.problems: list[Problem] = []
+
+    def finish(self) -> None:
+        if self.problems:
+            raise PolicyError(sorted(self.problems, key=lambda p: (p.line, p.column)))
+
+    def problem(self, node: Node, path: str, message: str) -> None:
+        self.problems.append(Problem(self.file, node.line, node.column, path, message))
+
+    # Kinds of value
+
+    def mapping(self, node: Node, path: str) -> Iterable[tuple[str, Node, Node, str]]:
+        """Key, the key's node, value's node and path of each entry."""
+        if not isinstance(node.value, dict):
+            self.problem(node, path, f"expected a mapping, found {_found(node)}")
+            return
+        for key, entry in node.value.items():
+            yield key, entry.key, entry.node, f"{path}.{key}" if path else key
+
+    def fields(
+        self, node: Node, path: str, known: Iterable[str], required: Iterable[str] = ()
+    ) -> dict[str, Node]:
+        known = tuple(known)
+        fields = {}
+        for key, key_node, value, inner in self.mapping(node, path):
+            if key in known:
+                fields[key] = value
+            else:
+                self.problem(key_node, inner, f"unknown key{_instead(key, known)}")
+        if isinstance(node.value, dict):
+            for key in required:
+                if key not in node.value:
+                    self.problem(node, path, f"{key} is missing")
+        return fields
+
+    def items(self, node: Node, path: str) -> list[tuple[Node, str]]:
+        if not isinstance(node.value, list):
+            self.problem(node, path, f"expected a list, found {_found(node)}")
+            return []
+        return [(item, f"{path}[{number}]") for number, item in enumerate(node.value)]
+
+    def text(self, node: Node, path: str) -> str:
+        if isinstance(node.value, str):
+            return node.value
+        self.problem(node, path, f"expected a text, found {_found(node)}{_quote(node)}")
+        return ""
+
+    def texts(self, node: Node, path: str) -> tuple[str, ...]:
+        """A list of texts, or one text."""
+        if isinstance(node.value, str):
+            return (node.value,)
+        return tuple(self.text(item, inner) for item, inner in self.items(node, path))
+
+    def choice(self, node: Node, path: str, known: Iterable[str]) -> str:
+        known = tuple(known)
+        text = self.text(node, path)
+        if text and text not in known:
+            self.problem(
+                node, path, f"{text!r} is not one of {', '.join(known)}{_instead(text, known)}"
+            )
+        return text
+
+    def version(self, node: Node, path: str) -> None:
+        if node.value != VERSION or isinstance(node.value, bool):
+            self.problem(
+                node,
+                path,
+                f"expected {VERSION}, the schema that this release reads, found {_found(node)}",
+            )
+
+    def one_of(
+        self, node: Node, path: str, kinds: tuple[str, ...], more: tuple[str, ...]
+    ) -> tuple[str, Node, dict[str, Node]]:
+        """The one of *kinds* that an entry has, its node, and the other fields."""
+        fields = self.fields(node, path, kinds + more)
+        given = [kind for kind in kinds if kind in fields]
+        if len(given) == 1:
+            return given[0], fields[given[0]], fields
+        if isinstance(node.value, dict) and not (set(node.value) - set(kinds + more) and not given):
+            found = " and ".join(given) if given else "none"
+            self.problem(node, path, f"expected one of {', '.join(kinds)}, found {found}")
+        return "", node, fields
+
+    # Parts of a policy
+
+    def policy(self, node: Node, name: str, path: str, head: tuple[str, ...]) -> Policy:
+        body: dict[str, Callable[[Node, str], Any]] = {
+            "env": self.env,
+            "config": self.config,
+            "compile_modes": self.modes,
+            "known_issues": self.texts,
+        }
+        required = ("version",) if "version" in head else ()
+        fields = self.fields(node, path, (*head, *body), required)
+        inner = {key: f"{path}.{key}" if path else key for key in fields}
+        if "version" in fields:
+            self.version(fields["version"], inner["version"])
+        read = {key: body[key](fields[key], inner[key]) for key in fields if key in body}
+        if "when" in fields:
+            read["when"] = self.when(fields["when"], inner["when"])
+        for key in ("name", "description"):
+            if key in fields:
+                read[key] = self.text(fields[key], inner[key])
+        for key in ("extends", "policy"):
+            if key in fields:
+                read["extends"] = self.texts(fields[key], inner[key])
+        return Policy(**{"name": name, "file": self.file, **read}, places=fields)
+
+    def image(self, node: Node, path: str) -> Policy:
+        policy = self.policy(node, "", path, ("image", "policy", "description"))
+        for key in ("image", "policy"):
+            if key not in policy.places and isinstance(node.value, dict):
+                self.problem(node, path, f"{key} is missing")
+        if "image" not in policy.places:
+            return policy
+        image = self.text(policy.places["image"], f"{path}.image")
+        return replace(policy, name=image)
+
+    def when(self, node: Node, path: str) -> Conditions:
+        conditions = {}
+        for name, given in self.fields(node, path, when.NAMES).items():
+            inner = f"{path}.{name}"
+            texts = [(given, inner)]
+            if name not in when.RANGES and not isinstance(given.value, str):
+                texts = self.items(given, inner)
+            for item, at in texts:
+                text = self.text(item, at)
+                problem = when.problem(name, text) if text else ""
+                if problem:
+                    self.problem(item, at, problem)
+            conditions[name] = tuple(str(item.value) for item, _ in texts)
+        return conditions
+
+    def why(self, fields: dict[str, Node], path: str) -> str:
+        return " ".join(self.text(fields["why"], f"{path}.why").split()) if "why" in fields else ""
+
+    def range(self, fields: dict[str, Node], path: str) -> Range:
+        since, until = (
+            self.release(fields[key], f"{path}.{key}") if key in fields else ()
+            for key in ("since", "until")
+        )
+        if since and until and until <= since:
+            self.problem(
+                fields["until"],
+                f"{path}.until",
+                "not after since: the entry is for no torch at all",
+            )
+        return since, until
+
+    def release(self, node: Node, path: str) -> tuple[int, ...]:
+        text = self.text(node, path)
+        if text and not re.fullmatch(r"[0-9]+(\.[0-9]+)*", text):
+            self.problem(node, path, f"{text!r} is not a torch release such as '2.6'")
+            return ()
+        return tuple(map(int, text.split("."))) if text else ()
+
+    def variable(self, fields: dict[str, Node], key: str, path: str) -> str:
+        if key not in fields:
+            return ""
+        name = self.text(fields[key], f"{path}.{key}")
+        if name and not VARIABLE.fullmatch(name):
+            self.problem(fields[key], f"{path}.{key}", "not a name of an environment variable")
+        return name
+
+    def env(self, node: Node, path: str) -> tuple[EnvRule, ...]:
+        rules = []
+        for name, key_node, entry, inner in self.mapping(node, path):
+            if not VARIABLE.fullmatch(name):
+                self.problem(key_node, inner, "not a name of an environment variable")
+            if name.startswith("ROCM_AUTOPATCH"):
+                self.problem(
+                    key_node, inner, "a policy can't change rocm_autopatch's own variables"
+                )
+            action, value, fields = self.one_of(entry, inner, ENV_ACTIONS, COMMON)
+            text: str | None = None
+            if action == "delete":
+                if value.value is not True:
+                    self.problem(value, f"{inner}.delete", f"expected true, found {_found(value)}")
+            elif action:
+                text = self.text(value, f"{inner}.{action}")
+                if text == "" and isinstance(value.value, str):
+                    self.problem(
+                        value,
+                        f"{inner}.{action}",
+                        "an empty value crashes some torch versions: write delete: true",
+                    )
+            span, why = self.range(fields, inner), self.why(fields, inner)
+            rules.append(EnvRule(name, action, text, span, why, key_node))
+        return tuple(rules)
+
+    def config(self, node: Node, path: str) -> tuple[ConfigEntry, ...]:
+        entries = []
+        for module, key_node, keys, inner in self.mapping(node, path):
+            if module not in CONFIG_MODULES:
+                self.problem(
+                    key_node,
+                    inner,
+                    f"not one of the config modules {', '.join(CONFIG_MODULES)}"
+                    f"{_instead(module, CONFIG_MODULES)}",
+                )
+            for key, at_node, entry, at in self.mapping(keys, inner):
+                strength, value, fields = self.one_of(
+                    entry, at, STRENGTHS, ("yields_to", "switch", *COMMON)
+                )
+                if isinstance(value.value, (dict, list)) and strength:
+                    message = f"expected a plain value, found {_found(value)}"
+                    self.problem(value, f"{at}.{strength}", message)
+                yields_to = self.variable(fields, "yields_to", at)
+                if yields_to and strength and strength != "default":
+                    message = f"only a default yields to a variable, this is a {strength}"
+                    self.problem(fields["yields_to"], f"{at}.yields_to", message)
+                switch = self.variable(fields, "switch", at)
+                if switch and not isinstance(value.value, (bool, int, float, str)):
+                    message = "the value has no type that a variable could be read as"
+                    self.problem(fields["switch"], f"{at}.switch", message)
+                span, why = self.range(fields, at), self.why(fields, at)
+                place, found = at_node, value.value
+                entries.append(
+                    ConfigEntry(module, key, strength, found, yields_to, switch, span, why, place)
+                )
+        return tuple(entries)
+
+    def modes(self, node: Node, path: str) -> tuple[ModeRule, ...]:
+        rules = []
+        for mode, key_node, entry, inner in self.mapping(node, path):
+            if mode not in MODES:
+                self.problem(
+                    key_node,
+                    inner,
+                    f"not a mode of torch.compile, which has "
+                    f"{', '.join(MODES)}{_instead(mode, MODES)}",
+                )
+            fields = {"use": entry}
+            if isinstance(entry.value, dict):
+                fields = self.fields(entry, inner, ("use", *COMMON), required=("use",))
+            given = fields.get("use")
+            at = inner if given is entry else f"{inner}.use"
+            use = self.choice(given, at, MODES) if given else ""
+            span, why = self.range(fields, inner), self.why(fields, inner)
+            rules.append(ModeRule(mode, use, span, why, key_node))
+        return tuple(rules)
+
+
+def _found(node: Node) -> str:
+    if isinstance(node.value, dict):
+        return "a mapping"
+    if isinstance(node.value, list):
+        return "a list"
+    if node.value is None:
+        return "nothing"
+    return str(node.value).lower() if isinstance(node.value, bool) else repr(node.value)
+
+
+def _quote(node: Node) -> str:
+    return ": put it in quotes" if isinstance(node.value, (bool, int, float)) else ""
+
+
+def _instead(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f": did you mean {close[0]}?" if close else ""

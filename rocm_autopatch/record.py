@@ -1,0 +1,157 @@
+"""The record: what one process really did, as plain data and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from rocm_autopatch._start import for_this_torch
+from rocm_autopatch.image import reference
+from rocm_autopatch.patches import config, kept, row
+
+# Patches whose entries have a section of their own in a report.
+SECTIONS = ("config", "compile_modes")
+
+
+def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
+    """The report of a raw record, as docs/status.md describes it.
+
+    *switch* is what ROCM_AUTOPATCH said at the start, "" if there was no start.
+    """
+    plan = record["plan"]
+    report: dict[str, Any] = {
+        "active": record["active"],
+        "observe": record["observe"],
+        "reason": record["reason"] or (f"ROCM_AUTOPATCH={switch}" if switch else "no start"),
+        "facts": {
+            name: {"value": value, "source": source}
+            for name, (value, source) in _with_stated(record["facts"]).items()
+        },
+        "policy": plan["policy"] if plan else "",
+        "policies": list(plan["layers"]) if plan else [],
+        "keep": list(record["keep"]),
+        "env": [env_row(*row) for row in record["env"]],
+        **{section: [] for section in SECTIONS},
+        "patches": [],
+        "known_issues": list(record["known_issues"]),
+        "notes": list(record["notes"]),
+        "errors": list(record["errors"]),
+    }
+    for name, target, entries in plan["patches"] if plan else ():
+        done = record["patches"].get((name, target))
+        status = done["status"] if done else "waiting"
+        reason = done["reason"] if done else f"{target} has not been imported"
+        report["patches"].append(
+            {"name": name, "target": target, "status": status, "reason": reason}
+        )
+        rows = done["entries"] if done else []
+        report[name] += [
+            {**one, "name": f"{target}.{one['name']}" if name == "config" else one["name"]}
+            for one in rows or _untouched(name, for_this_torch(entries), status, reason)
+        ]
+    report["notes"] += _unknown_kept(report)
+    if not switch:
+        report["errors"].append(
+            f"the start-up hook does not run: {Path(__file__).parent.parent} is on sys.path, but "
+            "no directory that Python reads .pth files from; install with pip, or put "
+            "sitecustomize_stub on PYTHONPATH"
+        )
+    return report
+
+
+def _unknown_kept(report: dict[str, Any]) -> list[str]:
+    names = [row["name"] for part in ("env", *SECTIONS, "patches") for row in report[part]]
+    names += [old for name in names for old in config.names(name.rpartition(".")[2])]
+    return [
+        f"ROCM_AUTOPATCH_KEEP: {word} is in no policy here"
+        for word in (report["keep"] if report["policies"] else ())
+        if not any(kept(name, (word,)) for name in names)
+    ]
+
+
+def _with_stated(facts: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
+    """*facts*, and what the image's reference states beyond them."""
+    image, source = facts.get("image", ("", ""))
+    try:
+        stated = reference.facts(reference.parse_reference(image))
+    except ValueError:
+        return facts
+    return {**{name: (value, f"image, by {source}") for name, value in stated.items()}, **facts}
+
+
+def env_row(rule: tuple[Any, ...], before: str | None, status: str) -> dict[str, Any]:
+    """A row of the record from what the start keeps of an environment rule."""
+    name, action, value, layer, why = rule[:5]
+    return {
+        "name": name,
+        "action": action,
+        "before": before,
+        "after": value if status == "applied" else before,
+        "wanted": value,
+        "status": status,
+        "layer": layer,
+        "why": why,
+    }
+
+
+def _untouched(name: str, entries: list[Any], status: str, reason: str) -> Iterator[dict[str, Any]]:
+    fields = import_module(f"rocm_autopatch.patches.{name}").FIELDS
+    return (row(fields, entry, status=status, reason=reason) for entry in entries)
+
+
+def lines(report: dict[str, Any]) -> Iterator[str]:
+    """The report as text of at most 100 columns."""
+    state = "observing, nothing is changed" if report["observe"] else "active"
+    yield f"rocm_autopatch is {state if report['active'] else 'not active'}: {report['reason']}"
+    if report["policies"]:
+        yield "  layers: " + " < ".join(report["policies"])
+    for name, fact in report["facts"].items():
+        yield f"  {name}: {fact['value']} ({fact['source']})"
+    if report["keep"]:
+        yield "  kept by ROCM_AUTOPATCH_KEEP: " + ", ".join(report["keep"])
+    for title, section in (
+        ("Variables", "env"),
+        ("Config", "config"),
+        ("Compile modes", "compile_modes"),
+    ):
+        if report[section]:
+            yield ""
+            yield title
+        for one in report[section]:
+            yield from _wrap(sentence(one), "  ", "      ")
+            yield from _wrap(one["why"], "      ", "      ")
+    if report["patches"]:
+        yield ""
+        yield "Patches"
+    for patch in report["patches"]:
+        reason = f": {patch['reason']}" if patch["reason"] else ""
+        yield f"  {patch['name']} of {patch['target']}: {patch['status']}{reason}"
+    for title in ("known_issues", "notes", "errors"):
+        if report[title]:
+            yield ""
+            yield title.capitalize().replace("_", " ")
+        for text in report[title]:
+            yield from _wrap(text, "  ", "    ")
+
+
+def sentence(row: dict[str, Any]) -> str:
+    """What became of a variable, config value or compile mode, without the why."""
+    change = _value(row["before"])
+    if row["after"] != row["before"]:
+        change += f" -> {_value(row['after'])}"
+    elif row["status"] in ("observed", "waiting"):
+        change = f"{_value(row['wanted'])} wanted"
+    strength = row.get("action") or row.get("strength") or "use"
+    reason = f" ({row['reason']})" if row.get("reason") else ""
+    return f"{row['name']}: {change}  [{strength} {row['status']}, {row['layer']}]{reason}"
+
+
+def _value(value: object) -> str:
+    return "unset" if value is None else repr(value)
+
+
+def _wrap(text: str, first: str, rest: str) -> list[str]:
+    return wrap(text, 99, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)

@@ -1,0 +1,54 @@
+"""What setup.cfg can't say: lower the built-in policies, and hook editable installs too."""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+from setuptools.command.editable_wheel import editable_wheel
+
+ROOT = Path(__file__).parent
+# Build backends don't have the project's directory on sys.path.
+sys.path.insert(0, str(ROOT))
+
+
+class BuildPyWithPlans(build_py):
+    """Writes the built-in policies as plans, so that a start has no YAML to read."""
+
+    def run(self) -> None:
+        # setuptools keeps build/lib: a module removed since the last build would be shipped again.
+        shutil.rmtree(Path(self.build_lib, "rocm_autopatch"), ignore_errors=True)
+        super().run()
+        # An editable install reads policies/*.yaml at each start: there nothing may go stale.
+        if not self.editable_mode:
+            from rocm_autopatch.plan import to_source
+            from rocm_autopatch.policy import builtin
+
+            source = to_source(
+                DEFAULT=builtin.DEFAULT, IMAGES=builtin.IMAGES, POLICIES=builtin.POLICIES
+            )
+            Path(self._plans()).write_text(source, encoding="utf-8")
+
+    def get_outputs(self, include_bytecode: Any = 1) -> "list[str]":
+        outputs = super().get_outputs(include_bytecode)
+        return outputs if self.editable_mode else [*outputs, self._plans()]
+
+    def _plans(self) -> str:
+        return str(Path(self.build_lib, "rocm_autopatch", "_builtin.py"))
+
+
+class EditableWheelWithStartup(editable_wheel):
+    """Adds the start-up files to the wheel of an editable install, which has no package data."""
+
+    def run(self) -> None:
+        super().run()
+        (wheel,) = Path(self.dist_dir).glob("rocm_autopatch-*.whl")
+        with ZipFile(wheel, "a") as archive:
+            for name in ("rocm_autopatch.pth", "rocm_autopatch.start"):
+                archive.write(ROOT / name, name)
+
+
+setup(cmdclass={"build_py": BuildPyWithPlans, "editable_wheel": EditableWheelWithStartup})

@@ -1,0 +1,167 @@
+"""Real interpreters with the real wheel in them.
+
+``python`` is each supported Python in turn, with a stand-in for torch that is no more than the text
+of ``torch/version.py`` and an importable package: what a start looks at. ``torch_python`` (module
+test_torch and others) has the real torch 2.13.0 with a HIP label.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+WORK = Path(os.environ.get("ROCM_AUTOPATCH_TEST_WORK", ROOT / ".work"))
+VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
+HIP = "7.0.51831-a3e329ad8"
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """An interpreter of an environment of its own."""
+
+    path: Path
+
+    def run(
+        self,
+        *arguments: str | Path,
+        env: Mapping[str, str] | None = None,
+        check: bool = True,
+        **options: object,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run with *env* and nothing of the tests' own environment but PATH, and not in the
+        checkout, which -c and -m would find on sys.path."""
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        options = {**streams, "cwd": self.path.parent, "timeout": 300, **options}
+        done = subprocess.run(  # type: ignore[call-overload]
+            [self.path, *arguments],
+            env={"PATH": os.environ["PATH"], **(env or {})},
+            text=True,
+            **options,
+        )
+        if check and done.returncode:
+            raise AssertionError(f"status {done.returncode}\n{done.stdout}\n{done.stderr}")
+        result: subprocess.CompletedProcess[str] = done
+        return result
+
+    def value(self, code: str, *flags: str, env: Mapping[str, str] | None = None) -> str:
+        """What the program prints, which must be all it prints to stdout."""
+        return self.run(*flags, "-c", code, env=env).stdout.rstrip("\n")
+
+    @property
+    def site_packages(self) -> Path:
+        (found,) = self.path.parent.parent.glob("lib/python3*/site-packages")
+        return found
+
+
+def find_python(version: str) -> str:
+    found = shutil.which(f"python{version}")
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    candidates = [found, *sorted(map(str, pyenv.glob(f"{version}.*/bin/python3")))]
+    for candidate in filter(None, candidates):
+        # A pyenv shim answers to every name, and fails for a version that is not selected.
+        asked = subprocess.run(
+            [candidate, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
+            capture_output=True,
+            text=True,
+        )
+        if asked.stdout.strip() == version:
+            return candidate
+    pytest.skip(f"no Python {version} on this machine")
+
+
+def make_venv(directory: Path, base: str = sys.executable, *options: str) -> Interpreter:
+    subprocess.run([base, "-m", "venv", "--without-pip", *options, directory], check=True)
+    return Interpreter(directory / "bin" / "python")
+
+
+def pip(python: Interpreter, *arguments: str | Path) -> None:
+    command = [sys.executable, "-m", "pip", "--python", python.path, *arguments, "-q"]
+    subprocess.run([*command, "--disable-pip-version-check"], check=True, stdout=sys.stderr)
+
+
+def label_torch(directory: Path, version: str, hip: str | None, cuda: str | None = None) -> Path:
+    """A stand-in for torch in *directory*: an importable package with the text of version.py."""
+    package = directory / "torch"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").write_text("from torch import version\n")
+    (package / "version.py").write_text(
+        "from typing import Optional\n"
+        "__all__ = ['__version__', 'debug', 'cuda', 'git_version', 'hip']\n"
+        f"__version__ = {version!r}\n"
+        "debug = False\n"
+        f"cuda: Optional[str] = {cuda!r}\n"
+        "git_version = 'cf30153c4c131c8164ee7798e5022d810682e2cb'\n"
+        f"hip: Optional[str] = {hip!r}\n"
+    )
+    return directory
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", directory, ROOT],
+        check=True,
+        stdout=sys.stderr,
+    )
+    (built,) = directory.glob("*.whl")
+    return built
+
+
+def make_hooked(directory: Path, wheel: Path, base: str = sys.executable) -> Interpreter:
+    """An environment with our wheel and a HIP-labelled stand-in for torch."""
+    made = make_venv(directory, base)
+    pip(made, "install", wheel)
+    label_torch(made.site_packages, "2.13.0+rocm7.0", HIP)
+    return made
+
+
+@pytest.fixture(scope="session", params=VERSIONS)
+def python(
+    request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Interpreter:
+    """Each supported Python, hooked."""
+    base = find_python(request.param)
+    return make_hooked(tmp_path_factory.mktemp(f"python{request.param}-"), wheel, base)
+
+
+@pytest.fixture(scope="session")
+def python311(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
+    """The running version, hooked: for what does not differ between versions."""
+    return make_hooked(tmp_path_factory.mktemp("python-"), wheel)
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
+    """The running version without us, with the same stand-in."""
+    made = make_venv(tmp_path_factory.mktemp("bare-"))
+    label_torch(made.site_packages, "2.13.0+rocm7.0", HIP)
+    return made
+
+
+@pytest.fixture
+def fresh(wheel: Path, tmp_path: Path) -> Iterator[Interpreter]:
+    """A hooked environment of the test's own, to break."""
+    yield make_hooked(tmp_path / "venv", wheel)
+    shutil.rmtree(tmp_path / "venv")
+
+
+@pytest.fixture(scope="session")
+def torch_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
+    """The real torch 2.13.0, HIP-labelled, with our wheel beside it."""
+    from surroundings import hip_torch
+
+    _, hip = hip_torch.create(WORK)
+    made = WORK / "tests"
+    hip_torch.copy(hip, made)
+    python = Interpreter(made / "bin" / "python")
+    pip(python, "install", "--no-deps", wheel)
+    return python

@@ -1,0 +1,399 @@
+"""The config patch on the config modules of every torch from 2.4 to 2.15, without torch.
+
+    python tests/matrix/config_versions.py DIRECTORY [VERSION ...]
+
+DIRECTORY/VERSION/torch holds the Python files of a torch wheel; a version that is missing is
+downloaded. Each runs in a process of its own. A cell of the table printed, one route to a value at
+one strength, is a fork of it, in which nothing has been written yet. The strength "torch" applies
+nothing: it shows that what is expected of a route is what torch does by itself. Exit status 1: a
+cell is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from torch_files import COMPILER, DYNAMO, INDUCTOR, VERSIONS, fetch, load
+
+ROOT = Path(__file__).resolve().parents[2]
+# Values with two names, of which a torch may have one: 2.7 renamed some, 2.9 moved one.
+NAMES = (
+    ((DYNAMO, "recompile_limit"), (DYNAMO, "cache_size_limit")),
+    ((DYNAMO, "accumulated_recompile_limit"), (DYNAMO, "accumulated_cache_size_limit")),
+    ((DYNAMO, "fail_on_recompile_limit_hit"), (DYNAMO, "fail_on_cache_limit_hit")),
+    ((COMPILER, "force_disable_caches"), (INDUCTOR, "force_disable_caches")),
+)
+FORMER = {new: old for (_, new), (_, old) in NAMES}
+WRONG_TYPES = {bool: ("yes", 1, 0.5, None), int: ("8", True, 8.5, None), str: (1, True, None)}
+STRENGTHS = ("default", "set", "pin")
+
+
+def in_thread(call: Callable[[], Any]) -> Any:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(call()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def in_pool(call: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A value under test: what torch ships, what we want, and what a program writes."""
+
+    module: Any
+    key: str  # in the policy
+    name: str  # in this torch
+    shipped: Any
+    wanted: Any
+    other: Any
+
+    @property
+    def change(self) -> dict[str, Any]:
+        return {self.name: self.other}
+
+    @property
+    def attribute(self) -> tuple[Any, str]:
+        """The object and attribute that programs write: config.triton and cudagraphs."""
+        owner, names = self.module, self.name.split(".")
+        for name in names[:-1]:
+            owner = getattr(owner, name)
+        return owner, names[-1]
+
+    def read(self) -> Any:
+        return getattr(self.module, self.name)
+
+    def write(self) -> Any:
+        setattr(self.module, self.name, self.other)
+        return self.read()
+
+    def state(self) -> tuple[bytes, Any]:
+        """The hash, and the value as saved: what torch's caches go by."""
+        return self.module.get_hash(), pickle.loads(self.module.save_config())[self.name]
+
+
+def exists(module: str, key: str) -> bool:
+    return module in sys.modules and key in vars(sys.modules[module])["_config"]
+
+
+def find(module: str, key: str, *values: Any) -> Spot:
+    """A value; wanted is one of *values*, unless torch ships that."""
+    owner, name = sys.modules[module], key if exists(module, key) else FORMER[key]
+    shipped = getattr(owner, name)
+    if isinstance(shipped, bool):
+        return Spot(owner, key, name, shipped, not shipped, shipped)
+    wanted = next((value for value in values if value != shipped), shipped * 2)
+    return Spot(owner, key, name, shipped, wanted, wanted * 2)
+
+
+@dataclass
+class Cell:
+    """Modules that nobody has written to yet, a strength, and what is wrong."""
+
+    strength: str
+    problems: list[str] = field(default_factory=list)
+
+    def spots(self) -> list[Spot]:
+        """The keys of the built-in policies."""
+        from rocm_autopatch.policy.builtin import POLICIES
+
+        values: dict[tuple[str, str], list[Any]] = {}
+        patches = (patch for plan in POLICIES.values() for patch in plan["patches"])
+        for name, module, entries in patches:
+            for entry in entries if name == "config" else ():
+                values.setdefault((module, entry[0]), []).append(entry[2])
+        spots = [find(*place, *some) for place, some in values.items()]
+        if self.strength == "torch":
+            return [replace(spot, wanted=spot.shipped, other=spot.wanted) for spot in spots]
+        return spots
+
+    def expect(self, what: str, got: object, want: object) -> None:
+        if repr(got) != repr(want):  # True is not 1
+            self.problems.append(f"{what}: {got!r}, not {want!r}")
+
+    def reads(self, what: str, spot: Spot, here: Any, there: Any) -> None:
+        self.expect(f"{spot.key} {what}", (spot.read(), in_thread(spot.read)), (here, there))
+
+    def holds(self, what: str, spot: Spot) -> None:
+        self.reads(what, spot, spot.wanted, spot.wanted)
+
+    def inside(self, spot: Spot) -> Any:
+        """What a program reads that has written."""
+        return spot.wanted if self.strength == "pin" else spot.other
+
+    def outside(self, spot: Spot) -> Any:
+        """What other threads read then: from torch 2.12 on, a write is one thread's own."""
+        override = getattr(vars(spot.module)["_config"][spot.name], "user_override", None)
+        return spot.wanted if isinstance(override, ContextVar) else self.inside(spot)
+
+    def changed(self, what: str, spot: Spot) -> None:
+        self.reads(what, spot, self.inside(spot), self.outside(spot))
+
+    def apply(self, spot: Spot, yields_to: str = "", **options: Any) -> dict[str, Any]:
+        """Apply one entry, and return its row."""
+        from rocm_autopatch.patches import config
+
+        entry = (spot.key, self.strength, spot.wanted, yields_to, "", "layer", "why")
+        row = config.apply(spot.module, [entry], **{"keep": (), "observe": False, **options})[0]
+        self.expect("row", tuple(row[name] for name in config.FIELDS), entry)
+        return row
+
+    def applied(self) -> Iterator[Spot]:
+        """The values under test, after our entries."""
+        spots = self.spots()
+        for spot in spots if self.strength != "torch" else ():
+            row = self.apply(spot)
+            got = row["status"], row["before"], row["after"]
+            self.expect(f"{spot.key} row", got, ("applied", spot.shipped, spot.wanted))
+        yield from spots
+
+
+Route = Callable[[Cell], None]
+
+
+def read(cell: Cell) -> None:
+    for spot in cell.applied():
+        cell.holds("read", spot)
+        got = in_pool(spot.read), getattr(*spot.attribute)
+        cell.expect(f"{spot.key} in a pool, by attributes", got, (spot.wanted, spot.wanted))
+
+
+def write_in_thread(cell: Cell) -> None:
+    for spot in cell.applied():
+        got = in_thread(spot.write), spot.read()
+        cell.expect(f"{spot.key} there, here", got, (cell.inside(spot), cell.outside(spot)))
+
+
+def permanent(write: Callable[[Spot], Any]) -> Route:
+    """A write that is not undone."""
+
+    def check(cell: Cell) -> None:
+        for spot in cell.applied():
+            write(spot)
+            cell.changed("written", spot)
+
+    return check
+
+
+def temporary(change: Callable[[Spot], AbstractContextManager[Any]]) -> Route:
+    """A change for a while, with a function inside that is decorated with another."""
+
+    def run(cell: Cell, spot: Spot, where: str, error: bool = False) -> None:
+        back = replace(spot, other=spot.shipped)
+        with suppress(EOFError), change(spot):
+            cell.changed(f"inside, {where}", spot)
+            spot.module.patch(back.change)(cell.changed)(f"decorated, {where}", back)
+            cell.changed(f"inside again, {where}", spot)
+            if error:
+                raise EOFError
+        cell.holds(f"after, {where}", spot)
+
+    def check(cell: Cell) -> None:
+        for spot in cell.applied():
+            run(cell, spot, "here")
+            run(cell, spot, "with an error", error=True)
+            in_thread(partial(run, cell, spot, "in a thread"))
+            in_pool(partial(run, cell, spot, "in a pool"))
+            cell.holds("after all", spot)
+
+    return check
+
+
+def undone_by(undo: Callable[..., Any], *args: Any) -> ExitStack:
+    stack = ExitStack()
+    stack.callback(undo, *args)
+    return stack
+
+
+def save_and_load(spot: Spot) -> ExitStack:
+    saved = spot.module.save_config()
+    spot.module.load_config(spot.change)
+    return undone_by(spot.module.load_config, saved)
+
+
+def copies(cell: Cell) -> None:
+    """The hash, saved values, copies, and what codegen_config takes for changed."""
+    for spot in cell.spots():
+        module, hashed = spot.module, spot.name not in spot.module._compile_ignored_keys
+        before = spot.state()  # torch remembers the hash, and from 2.13 on the values as well
+        if cell.strength != "torch":
+            cell.apply(spot)
+        after = spot.state()
+        cell.expect(f"{spot.key} saved", (before[1], after[1]), (spot.shipped, spot.wanted))
+        moves = hashed and spot.wanted != spot.shipped
+        cell.expect(f"{spot.key} moves the hash", before[0] != after[0], moves)
+        cell.expect(f"{spot.key} in a thread", in_thread(spot.state), after)
+        copy = module.get_config_copy()
+        cell.expect(f"{spot.key} copied", (type(copy), copy[spot.name]), (dict, spot.wanted))
+        copy.update(spot.change)
+        listed = f"{module.__name__}.{spot.name} = " in module.codegen_config()
+        if cell.strength != "pin":  # torch 2.6 lists no forced value
+            cell.expect(f"{spot.key} in the code", listed, cell.strength == "set")
+        with module.patch(spot.change):
+            inside, want = spot.state(), (hashed and cell.strength != "pin", cell.inside(spot))
+            cell.expect(f"{spot.key} inside", (inside[0] != after[0], inside[1]), want)
+        cell.expect(f"{spot.key} after", spot.state(), after)
+        if module.__name__ == INDUCTOR:
+            portable = module.save_config_portable().get(spot.name, spot.wanted)
+            cell.expect(f"{spot.key} portable", portable, spot.wanted)
+
+
+def names(which: int, cell: Cell) -> None:
+    """An entry with one of a value's two names: it is read and written by both."""
+    for pair in NAMES:
+        module, key = pair[which]
+        both = [find(*place) for place in pair if exists(*place)]
+        if module == COMPILER or not both:
+            continue
+        row = cell.apply(replace(both[0], module=sys.modules[module], key=key))
+        cell.expect(f"{key} status", row["status"], "applied")
+        for spot in both:
+            with spot.module.patch(spot.change):
+                for seen in both:
+                    cell.changed(f"by entry {key}, patched as {spot.key}", seen)
+            cell.holds(f"by entry {key}", spot)
+        for spot in both:
+            spot.write()
+            for seen in both:
+                cell.changed(f"by entry {key}, written as {spot.key}", seen)
+
+
+def refused(
+    status: str,
+    entries: Callable[[Spot], list[Spot]] = lambda spot: [spot],
+    **options: Callable[[Spot], Any],
+) -> Route:
+    """Entries that change nothing, and say so."""
+
+    def check(cell: Cell) -> None:
+        for spot in cell.spots():
+            given = {name: value(spot) for name, value in options.items()}
+            for entry in entries(spot):
+                before = spot.module._config, spot.state(), spot.module.get_config_copy()
+                row = cell.apply(entry, **given)
+                after = spot.module._config, spot.state(), spot.module.get_config_copy()
+                same = before == after and before[0] is after[0] and row["before"] == row["after"]
+                got = row["status"], bool(row["reason"]) or status == "observed", same
+                cell.expect(f"{entry.key} = {entry.wanted!r}, {given}", got, (status, True, True))
+
+    return check
+
+
+def after_a_write(cell: Cell) -> None:
+    """A program has written before us, which only a default minds."""
+    for spot in cell.spots():
+        spot = replace(spot, wanted=spot.shipped, other=spot.wanted)
+        spot.write()
+        cell.apply(spot)
+        want = spot.other if cell.strength == "default" else spot.wanted
+        cell.expect(spot.key, spot.read(), want)
+
+
+ROUTES: dict[str, Route] = {
+    "read": read,
+    "write": permanent(Spot.write),
+    "write sub-config": permanent(lambda s: setattr(*s.attribute, s.other)),
+    "write in thread": write_in_thread,
+    "load_config": permanent(lambda s: s.module.load_config(s.change)),
+    "save, load": temporary(save_and_load),
+    "patch(dict)": temporary(lambda s: s.module.patch(s.change)),
+    "patch(key=)": temporary(lambda s: s.module.patch(**s.change)),
+    "patch(key, value)": temporary(lambda s: s.module.patch(s.name, s.other)),
+    "closure patcher": temporary(lambda s: undone_by(s.module._make_closure_patcher(**s.change)())),
+    "mock.patch": temporary(lambda s: mock.patch.object(s.module, s.name, s.other)),
+    "mock.patch sub": temporary(lambda s: mock.patch.object(*s.attribute, s.other)),
+    "hash and copies": copies,
+}
+# What is there only where something is applied.
+RULES: dict[str, Route] = {
+    "new name": partial(names, 0),
+    "old name": partial(names, 1),
+    "wrong type": refused(
+        "failed", lambda s: [replace(s, wanted=value) for value in WRONG_TYPES[type(s.shipped)]]
+    ),
+    "unknown key": refused("skipped", lambda s: [replace(s, key=f"{s.key}_of_tomorrow")]),
+    "keep": refused("kept", keep=lambda s: ("x", s.key.rpartition(".")[2])),
+    "keep in full": refused("kept", keep=lambda s: (f"{s.module.__name__}.{s.key}",)),
+    "observe": refused("observed", observe=lambda s: True),
+    "yields_to": refused("skipped", yields_to=lambda s: "PATH"),
+    "after a write": after_a_write,
+}
+ROWS = [(route, strength) for route in ROUTES for strength in ("torch", *STRENGTHS)]
+ROWS += [(route, strength) for route in RULES for strength in STRENGTHS]
+
+
+def check(route: str, strength: str) -> list[str]:
+    """What is wrong with one cell."""
+    cell = Cell(strength)
+    try:
+        {**ROUTES, **RULES}[route](cell)
+    except Exception:
+        cell.problems.append(traceback.format_exc())
+    return cell.problems
+
+
+def cells(directory: Path) -> list[list[str]]:
+    """What is wrong with each cell of a torch, from a process of its own."""
+    env = {name: value for name, value in os.environ.items() if "TORCH" not in name}
+    env["ROCM_AUTOPATCH"] = "off"
+    command = [sys.executable, "-B", "-Wignore", __file__, "--cells", str(directory.parent)]
+    command.append(directory.name)
+    done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE)
+    found: list[list[str]] = json.loads(done.stdout)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="The config patch on every torch, as a table.")
+    parser.add_argument("directory", type=Path, help="of unpacked versions")
+    parser.add_argument("versions", nargs="*", default=VERSIONS, metavar="version")
+    parser.add_argument("--cells", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    directories = [asked.directory.resolve() / name for name in asked.versions]
+    if asked.cells:
+        sys.path.insert(0, str(ROOT))
+        load(directories[0])
+        with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+            print(json.dumps(pool.starmap(check, ROWS, chunksize=1)))
+        return 0
+    for directory in directories:
+        if not directory.is_dir():
+            fetch(directory)
+    found = {directory.name: cells(directory) for directory in directories}
+    print(" " * 26, *(f"{name:6}" for name in found))
+    for number, row in enumerate(ROWS):
+        states = ("WRONG" if some[number] else "ok" for some in found.values())
+        print("{:17} {:8}".format(*row), *(f"{state:6}" for state in states))
+    for number, row in enumerate(ROWS):
+        by_problem: dict[str, list[str]] = {}
+        for name, some in found.items():
+            for problem in some[number]:
+                by_problem.setdefault(problem, []).append(name)
+        for problem, versions in by_problem.items():
+            print(f"\n{', '.join(row)}: {problem}\n    torch {', '.join(versions)}")
+    return int(any(any(some) for some in found.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""The Python files of torch wheels, and their config modules without the rest of torch."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+VERSIONS = ["2.4.1", "2.5.1", "2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0", "2.12.1"]
+VERSIONS += ["2.13.0", "2.14.1", "2.15.0"]
+WHEEL = ["--only-binary=:all:", "--platform=macosx_11_0_arm64", "--platform=macosx_14_0_arm64"]
+WHEEL += ["--python-version=3.11", "--implementation=cp", "--abi=cp311"]  # the smallest there are
+
+INDUCTOR, DYNAMO = "torch._inductor.config", "torch._dynamo.config"
+COMPILER = "torch.compiler.config"
+PACKAGES = ("torch", "torch.utils", "torch._inductor", "torch._dynamo", "torch.compiler")
+MOCKS = ("version", "_utils_internal", "_inductor.custom_graph_pass", "_inductor.choices")
+
+
+def fetch(directory: Path) -> None:
+    """Download a torch wheel, and keep its Python files."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
+        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", f"--dest={scratch}"]
+        subprocess.run([*pip, *WHEEL, f"torch=={directory.name}"], check=True)
+        with zipfile.ZipFile(next(Path(scratch).glob("*.whl"))) as wheel:
+            wheel.extractall(f"{scratch}/py", [n for n in wheel.namelist() if n.endswith(".py")])
+        os.rename(f"{scratch}/py", directory)
+
+
+def load(directory: Path) -> None:
+    """Import the config modules of the torch in *directory*, in packages that are mocks."""
+    torch: Any = mock.MagicMock()
+    for name in (*PACKAGES, *(f"torch.{name}" for name in MOCKS)):
+        stub = torch
+        for part in name.split(".")[1:]:
+            stub = getattr(stub, part)
+        stub.__class__, stub.__spec__, sys.modules[name] = ModuleType, None, stub
+        if name in PACKAGES:
+            stub.__path__ = [str(directory.joinpath(*name.split(".")))]
+    torch.__file__, torch.__version__ = str(directory / "torch" / "__init__.py"), directory.name
+    torch.version.hip = "7.0"
+    torch._utils.cpu_count.return_value = 8
+    torch._utils_internal.justknobs_check = lambda name, default=True: default
+    torch._utils_internal.justknobs_getval_int.return_value = 0
+    torch._inductor.choices.inductor_choices_cache_key = repr
+    with suppress(ModuleNotFoundError):  # torch 2.4 and 2.5 have none
+        importlib.import_module(COMPILER)
+    importlib.import_module(INDUCTOR)
+    dynamo: Any = importlib.import_module(DYNAMO)
+    # The save_config of 2.4 and 2.5 leaves out a key, and fails because it is not there.
+    if directory.name.startswith(("2.4.", "2.5.")):
+        dynamo._save_config_ignore.intersection_update(dynamo._config)

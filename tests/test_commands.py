@@ -1,0 +1,225 @@
+"""rocm-autopatch check, policies and explain."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Interpreter
+
+from rocm_autopatch.cli import main
+
+IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi35x-20260210"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    status = main(arguments)
+    return (status, *capsys.readouterr())
+
+
+def test_without_pyyaml(bare: Interpreter, python311: Interpreter, tmp_path: Path) -> None:
+    # As in an overlay, which installs the wheel alone.
+    shutil.copytree(python311.site_packages / "rocm_autopatch", tmp_path / "rocm_autopatch")
+    shutil.copy(ROOT / "sitecustomize_stub" / "sitecustomize.py", tmp_path)
+    env = {"PYTHONPATH": str(tmp_path), "ROCM_AUTOPATCH_LOG": "quiet"}
+    command = ("-m", "rocm_autopatch")
+    done = bare.run(*command, "status", "--no-torch", "--json", env=env)
+    assert json.loads(done.stdout)["policies"] == ["safe"]
+    for arguments in (
+        ("check", "team.yaml"),
+        ("policies", "show", "safe"),
+        ("explain", "freezing"),
+    ):
+        done = bare.run(*command, *arguments, env=env, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (
+            1,
+            "",
+            f"rocm-autopatch {arguments[0]}: PyYAML is not installed here, and reading a policy "
+            "needs it\n",
+        )
+
+
+class TestCheck:
+    def test_right(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        policy = tmp_path / "team.yaml"
+        policy.write_text("version: 1\nextends: safe\n")
+        assert run(capsys, "check", str(policy)) == (0, "", "1 file checked, nothing wrong\n")
+        assert run(capsys, "check") == (0, "", "4 files checked, nothing wrong\n")
+
+    def test_wrong(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+        one.write_text("version: 1\nenv: {A: {set: 1}}\nfoo: 1\n")
+        two.write_text("version: 1\nextends: one.yaml\n")
+        said = [
+            f"{one}:2:16: env.A.set: expected a text, found 1: put it in quotes",
+            f"{one}:3:1: foo: unknown key",
+        ]
+        assert run(capsys, "check", str(one)) == (1, "\n".join(said) + "\n", "")
+        # What it extends is read too.
+        assert run(capsys, "check", str(two)) == (1, "\n".join(said) + "\n", "")
+        status, out, _ = run(capsys, "check", "--json", str(one))
+        assert status == 1
+        assert json.loads(out)[1] == {
+            "severity": "error",
+            "file": str(one),
+            "line": 3,
+            "column": 1,
+            "path": "foo",
+            "message": "unknown key",
+        }
+
+    def test_against_torch(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        policy = tmp_path / "p.yaml"
+        policy.write_text(
+            "version: 1\nconfig:\n  torch._inductor.config:\n"
+            "    max_autotun: {pin: true}\n    freezing: {default: false}\n"
+        )
+        assert run(capsys, "check", str(policy))[0] == 0
+        key = "config.torch._inductor.config"
+        said = (
+            f"{policy}:4:5: {key}.max_autotun: no such key in torch 2.6 to 2.13: did you mean "
+            f"max_autotune?\n"
+            f"{policy}:5:5: {key}.freezing: remark: as torch 2.6 to 2.13 ships it: it only "
+            "overrules TORCHINDUCTOR_FREEZING in 2.6 to 2.13\n"
+        )
+        assert run(capsys, "check", "--torch", "2.6..2.13", str(policy)) == (1, said, "")
+
+    def test_the_built_in_policies_against_every_torch(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        status, out, err = run(capsys, "check", "--torch", "2.4..2.15")
+        assert (status, err) == (0, "4 files checked, nothing wrong\n")
+        assert out
+        assert all(": remark: " in line for line in out.splitlines())
+
+    def test_versions_that_are_not_known(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit, match="2"):
+            main(["check", "--torch", "3.7"])
+        assert "2.15" in capsys.readouterr().err
+
+    def test_images(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        images = Path(shutil.copy(ROOT / "policies" / "images.yaml", tmp_path))
+        images.write_text(images.read_text().replace("policy: safe", "policy: saef", 1))
+        status, out, _ = run(capsys, "check", str(images))
+        assert status == 1
+        assert out == (
+            f"{images}:5:13: saef: no such policy: there are debug, performance, safe, or give a "
+            "file's path\n"
+        )
+
+
+class TestPolicies:
+    def test_list(self, capsys: pytest.CaptureFixture[str]) -> None:
+        status, out, _ = run(capsys, "policies")
+        assert status == 0
+        lines = out.splitlines()
+        assert "  safe < performance" in lines
+        assert f"  safe < {IMAGE}" in lines
+        assert "    FP8 flash attention broken" in lines
+        found = json.loads(run(capsys, "policies", "--json")[1])
+        assert found["policies"]["debug"]["layers"] == ["safe", "debug"]
+        assert found["images"][IMAGE]["policy"] == "safe"
+
+    def test_show(self, capsys: pytest.CaptureFixture[str]) -> None:
+        status, out, _ = run(capsys, "policies", "show", "performance")
+        assert status == 0
+        lines = out.splitlines()
+        assert lines[0] == "safe < performance"
+        assert "  TORCHINDUCTOR_MAX_AUTOTUNE: delete  [safe]" in lines
+        assert "  torch._dynamo.config.recompile_limit: default 256  [performance]" in lines
+        assert "  reduce-overhead: use default  [safe]" in lines
+        assert max(map(len, lines)) <= 100
+        plan = json.loads(run(capsys, "policies", "show", IMAGE, "--json")[1])
+        assert plan["layers"] == ["safe", IMAGE]
+
+    def test_show_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run(capsys, "policies", "show", "saef") == (
+            1,
+            "",
+            "rocm-autopatch policies: saef: no such policy: there are debug, performance, safe, or "
+            "give a file's path\n",
+        )
+
+
+class TestExplain:
+    def explain(self, python: Interpreter, *arguments: str, **env: str) -> tuple[int, str, str]:
+        command = ("-m", "rocm_autopatch", "explain", "--no-torch", *arguments)
+        env = {"ROCM_AUTOPATCH_LOG": "quiet", **env}
+        done = python.run(*command, env=env, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    def test_the_stack(self, python311: Interpreter) -> None:
+        env = {"ROCM_AUTOPATCH_POLICY": "performance"}
+        status, out, _ = self.explain(python311, "coordinate_descent_tuning", "--json", **env)
+        (row,) = json.loads(out)
+        assert status == 0
+        assert row["name"] == "torch._inductor.config.coordinate_descent_tuning"
+        assert [(said["layer"], said["value"]) for said in row["layers"]] == [
+            ("safe", False),
+            ("performance", True),
+        ]
+        lines = self.explain(python311, "coordinate_descent_tuning", **env)[1].splitlines()
+        assert lines[1].startswith("  safe: default False  loses, ")
+        assert "policies/safe.yaml:" in lines[1]
+        assert lines[3].startswith("  performance: default True  wins, ")
+
+    def test_a_variable_a_mode_and_a_patch(self, python311: Interpreter) -> None:
+        env = {"TORCHINDUCTOR_MAX_AUTOTUNE": "1"}
+        for name, line in (
+            (
+                "TORCHINDUCTOR_MAX_AUTOTUNE",
+                "TORCHINDUCTOR_MAX_AUTOTUNE: '1' -> unset  [delete applied, safe]",
+            ),
+            (
+                "reduce-overhead",
+                "reduce-overhead: 'default' wanted  [use waiting, safe] (torch has not been "
+                "imported)",
+            ),
+            (
+                "compile_modes",
+                "patch compile_modes of torch: waiting (torch has not been imported)",
+            ),
+        ):
+            status, out, _ = self.explain(python311, name, **env)
+            assert status == 0
+            assert out.splitlines()[0] == line
+
+    def test_what_is_not_for_this_place_loses(self, python311: Interpreter, tmp_path: Path) -> None:
+        (tmp_path / "base.yaml").write_text("version: 1\nenv: {A: {set: a}}\n")
+        (tmp_path / "old.yaml").write_text(
+            "version: 1\nextends: base.yaml\nwhen: {torch: '<2.5'}\nenv: {A: {set: b}}\n"
+        )
+        top = tmp_path / "top.yaml"
+        top.write_text("version: 1\nextends: old.yaml\nenv: {A: {set: c, until: '2.6'}}\n")
+        env = {"ROCM_AUTOPATCH_POLICY": str(top)}
+        lines = self.explain(python311, "A", **env)[1].splitlines()
+        assert lines == [
+            "A: unset -> 'a'  [set applied, base]",
+            f"  base: set 'a'  wins, {tmp_path}/base.yaml:2:7",
+            f"  old: set 'b'  loses, {tmp_path}/old.yaml:4:7",
+            f"  top: set 'c'  loses, {tmp_path}/top.yaml:3:7",
+        ]
+
+    def test_assumed_image(self, python311: Interpreter) -> None:
+        status, out, _ = self.explain(
+            python311, "AMD_LOG_LEVEL", "--assume", f"image={IMAGE}", "--json"
+        )
+        assert status == 0
+        assert json.loads(out)[0]["layers"][0]["layer"] == "safe"
+
+    def test_unknown_name(self, python311: Interpreter) -> None:
+        assert self.explain(python311, "cudagraphz") == (
+            1,
+            "",
+            "rocm-autopatch explain: no policy here says anything of cudagraphz: did you mean "
+            "cudagraphs?\n",
+        )
+
+    def test_nothing_active(self, python311: Interpreter) -> None:
+        assert self.explain(python311, "freezing", ROCM_AUTOPATCH="off") == (
+            1,
+            "",
+            "rocm-autopatch explain: no policy is active: ROCM_AUTOPATCH=off\n",
+        )

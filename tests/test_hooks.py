@@ -1,0 +1,287 @@
+"""Post-import hooks: the program sees the import it would see without us.
+
+Each program runs twice, with hooks armed for ``target`` and ``target.inner`` and without, and must
+print the same to stdout and stderr. The hooks report to a file of their own.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import Interpreter
+
+TARGET = """
+import sys
+print("executing", type(__spec__.loader).__name__, type(__loader__).__name__)
+print(sorted(vars(__spec__.loader)))
+import importlib.resources
+print((importlib.resources.files("target") / "data.txt").read_text())
+"""
+
+ARM = """
+import sys
+from rocm_autopatch import _hooks
+def hook(module):
+    package, _, attribute = module.__name__.rpartition(".")
+    bound = not package or getattr(sys.modules[package], attribute, None) is module
+    with open("hooks.txt", "a") as stream:
+        print(module.__name__, getattr(module, "VALUE", None), bound, file=stream)
+_hooks.arm({"target": hook, "target.inner": hook, "broken": hook})
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "__init__.py").write_text(TARGET + "VALUE = 1\n")
+    (target / "inner.py").write_text("VALUE = 2\n")
+    (target / "__main__.py").write_text("print('main', __spec__.name, type(__loader__).__name__)\n")
+    (target / "data.txt").write_text("data")
+    (tmp_path / "broken.py").write_text(
+        "import os\ndef fail():\n    raise RuntimeError('half way')\n"
+        "if not os.path.exists('mended'):\n    fail()\nVALUE = 3\n"
+    )
+    return tmp_path
+
+
+def same(python: Interpreter, directory: Path, code: str) -> tuple[str, list[str]]:
+    """stdout of *code*, the same with hooks as without, and what the hooks saw."""
+    outputs = []
+    for arm in ("", ARM):
+        (directory / "hooks.txt").write_text("")
+        (directory / "mended").unlink(missing_ok=True)
+        # A file each, of the same name: tracebacks show the path.
+        program = directory / "program.py"
+        program.write_text(code)
+        (directory / "arm.py").write_text(arm)
+        done = python.run(
+            *("-c", "import arm, runpy; runpy.run_path('program.py', run_name='__main__')"),
+            env={"ROCM_AUTOPATCH": "off", "PYTHONPATH": "."},
+            cwd=directory,
+            check=False,
+        )
+        outputs.append((done.stdout, done.stderr, done.returncode))
+    assert outputs[0] == outputs[1]
+    return outputs[0][0], (directory / "hooks.txt").read_text().splitlines()
+
+
+def test_import(python: Interpreter, directory: Path) -> None:
+    code = """
+import sys
+before = len(sys.meta_path)
+import target.inner
+print(type(target.__spec__.loader).__name__, vars(target.__loader__), target.inner.VALUE)
+"""
+    out, hooks = same(python, directory, code)
+    assert out.startswith("executing SourceFileLoader SourceFileLoader\n['name', 'path']\ndata\n")
+    assert hooks == ["target 1 True", "target.inner 2 True"]
+
+
+def test_the_finder_leaves_after_the_last_target(python: Interpreter, directory: Path) -> None:
+    code = """
+import sys
+from rocm_autopatch import _hooks
+before = list(sys.meta_path)
+_hooks.arm({"broken": id, "target.inner": id})
+print(len(sys.meta_path) - len(before), _hooks.waiting())
+import target.inner
+print(len(sys.meta_path) - len(before), _hooks.waiting())
+open("mended", "w").close()
+import broken
+print(sys.meta_path == before, _hooks.waiting())
+"""
+    out = python.run("-c", code, env={"ROCM_AUTOPATCH": "off"}, cwd=directory).stdout
+    assert out.startswith("1 ('broken', 'target.inner')\n")
+    assert out.endswith("1 ('broken',)\nTrue ()\n")
+
+
+PROGRAMS = {
+    "resources": """
+import importlib.resources as r
+print((r.files("target") / "data.txt").read_text())
+""",
+    "inspect": """
+import inspect, target
+print(inspect.getsource(target)[:40], inspect.getfile(target), inspect.getmodule(target))
+""",
+    "pkgutil": """
+import pkgutil, target
+print(pkgutil.get_data("target", "data.txt"))
+""",
+    "find_spec": """
+from importlib.util import find_spec
+spec = find_spec("target")
+print(spec.origin, type(spec.loader), spec.loader.get_source("target")[:9])
+print(find_spec("target.absent"), find_spec("absent"))
+""",
+    "runpy": "import runpy; runpy.run_module('target', run_name='__main__')",
+    "reload": """
+import importlib, target
+target.VALUE = 0
+print(importlib.reload(target) is target, target.VALUE)
+""",
+    "absent submodule": "import target.absent",
+    "absent name": "from target import absent",
+    "raises": "import broken",
+    "raises, and is mended": """
+try:
+    import broken
+except RuntimeError:
+    open("mended", "w").close()
+import broken
+print(broken.VALUE)
+""",
+    "lazy loader": """
+import importlib.util as u, sys
+spec = u.find_spec("target")
+spec.loader = u.LazyLoader(spec.loader)
+module = sys.modules["target"] = u.module_from_spec(spec)
+spec.loader.exec_module(module)
+print("lazy")
+print(module.VALUE)
+""",
+    "executed by hand": """
+import importlib.util as u
+spec = u.find_spec("target")
+module = u.module_from_spec(spec)
+spec.loader.exec_module(module)
+print(module.VALUE)
+""",
+    "another finder": """
+import sys
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name in ("target", "target.absent"):
+            print("asked for", name)
+sys.meta_path.append(Finder)
+import target
+try:
+    import target.absent
+except ImportError as error:
+    print(error)
+""",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_as_without_us(python: Interpreter, directory: Path, name: str) -> None:
+    same(python, directory, PROGRAMS[name])
+
+
+def test_a_module_that_raises_waits_on(python: Interpreter, directory: Path) -> None:
+    code = """
+import traceback
+for attempt in range(2):
+    try:
+        import broken
+    except RuntimeError:
+        traceback.print_exc()
+        open("mended", "w").close()
+print(broken.VALUE)
+"""
+    out, hooks = same(python, directory, code)
+    assert out == "3\n"
+    assert hooks == ["broken 3 True"]
+
+
+def test_warnings_name_the_importer(python: Interpreter, directory: Path) -> None:
+    (directory / "broken.py").write_text("import warnings\nwarnings.warn('old', stacklevel=2)\n")
+    _, hooks = same(python, directory, "import broken\n")
+    assert hooks == ["broken None True"]
+    shown = python.run(
+        *("-c", ARM + "import broken"), env={"ROCM_AUTOPATCH": "off"}, cwd=directory
+    ).stderr
+    assert shown.splitlines()[0].startswith("<string>:")
+
+
+def test_threads_importing_at_once(python: Interpreter, directory: Path) -> None:
+    (directory / "broken.py").write_text("import time\ntime.sleep(0.3)\nVALUE = 4\n")
+    code = """
+import sys, threading
+seen = []
+def work():
+    import broken
+    seen.append((broken.VALUE, getattr(broken, "patched", None)))
+from rocm_autopatch import _hooks
+waiting = dict(_hooks._waiting)
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join(20)
+print(len(seen), set(seen), [t.is_alive() for t in threads].count(True))
+"""
+    out, hooks = same(python, directory, code)
+    assert out == "8 {(4, None)} 0\n"
+    assert hooks == ["broken 4 True"]
+
+
+def test_no_thread_gets_a_module_before_its_hook_has_run(
+    python: Interpreter, directory: Path
+) -> None:
+    (directory / "broken.py").write_text("VALUE = 5\n")
+    code = """
+import threading, time
+from rocm_autopatch import _hooks
+def hook(module):
+    time.sleep(0.3)
+    module.VALUE = "patched"
+_hooks.arm({"broken": hook})
+seen = []
+def work():
+    import broken
+    seen.append(broken.VALUE)
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join(20)
+print(seen)
+"""
+    out = python.run("-c", code, env={"ROCM_AUTOPATCH": "off"}, cwd=directory).stdout
+    assert out == "['patched', 'patched', 'patched', 'patched']\n"
+
+
+def test_a_thread_started_while_a_target_is_imported(python: Interpreter, directory: Path) -> None:
+    (directory / "target" / "__init__.py").write_text(
+        "import threading\n"
+        "def work():\n    import json.tool, target.inner\n"
+        "thread = threading.Thread(target=work)\nthread.start()\nVALUE = 1\n"
+    )
+    out, hooks = same(
+        python, directory, "import target; target.thread.join(20); print(target.thread.is_alive())"
+    )
+    assert out == "False\n"
+    assert sorted(hooks) == ["target 1 True", "target.inner 2 True"]
+
+
+def test_imported_before_we_came(python: Interpreter, directory: Path) -> None:
+    code = f"import target, target.inner\n{ARM}\nprint(_hooks.waiting())"
+    out = python.run("-c", code, env={"ROCM_AUTOPATCH": "off"}, cwd=directory).stdout
+    assert out.endswith("('broken',)\n")
+    assert (directory / "hooks.txt").read_text() == "target 1 True\ntarget.inner 2 True\n"
+
+
+def test_archives(python: Interpreter, directory: Path) -> None:
+    # zipimporter is one object for all modules of an archive.
+    with zipfile.ZipFile(directory / "archive.zip", "w") as archive:
+        for name in ("broken", "other"):
+            archive.writestr(f"{name}.py", "VALUE = __name__\nprint(type(__loader__).__name__)\n")
+    code = "import sys; sys.path.insert(0, 'archive.zip'); import other, broken"
+    out, hooks = same(python, directory, code)
+    assert out == "zipimporter\nzipimporter\n"
+    # Before 3.10 zipimporter has no exec_module: a module is then imported as without us.
+    has_exec = python.value("import zipimport as z; print(hasattr(z.zipimporter, 'exec_module'))")
+    assert hooks == (["broken broken True"] if has_exec == "True" else [])
+
+
+@pytest.mark.parametrize("name", ["target", "target.inner", "broken"])
+def test_python_m(python: Interpreter, directory: Path, name: str) -> None:
+    code = f"""
+import runpy
+try:
+    runpy._run_module_as_main({name!r})
+except SystemExit as error:
+    print(error)
+"""
+    same(python, directory, code)

@@ -1,0 +1,115 @@
+"""What is built and installed: the files of the wheel, the sdist, editable, and nothing left."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import zipfile
+from configparser import ConfigParser
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+from conftest import HIP, ROOT, Interpreter, label_torch, make_venv, pip
+
+MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
+SEEN = f"import os; print(os.environ.get({MAX!r}))"
+
+
+def members(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def test_the_root_of_the_wheel_has_the_start_up_files(wheel: Path) -> None:
+    roots = {name.partition("/")[0] for name in members(wheel)}
+    assert roots == {"rocm_autopatch", "rocm_autopatch.pth", "rocm_autopatch.start"}
+    policies = {f"rocm_autopatch/policies/{path.name}" for path in ROOT.glob("policies/*.yaml")}
+    assert len(policies) == 4
+    assert policies <= members(wheel)
+    assert {"rocm_autopatch/_builtin.py", "rocm_autopatch/py.typed"} <= members(wheel)
+
+
+def test_one_plain_line(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        pth = archive.read("rocm_autopatch.pth").decode("ascii")
+        start = archive.read("rocm_autopatch.start").decode("ascii")
+    # .pth files with exec or encoded text are what scanners hunt for (MITRE T1546.018).
+    assert pth == "import rocm_autopatch; rocm_autopatch.start()\n"
+    # PEP 829: one pkg.mod:callable a line
+    assert start == "rocm_autopatch:start\n"
+
+
+def test_metadata(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("METADATA"))
+        metadata = Parser().parsestr(archive.read(name).decode())
+        (name,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
+        scripts = ConfigParser()
+        scripts.read_string(archive.read(name).decode())
+    assert metadata["Requires-Python"] == ">=3.9"
+    required = metadata.get_all("Requires-Dist")
+    assert [line for line in required if "extra" not in line] == ["PyYAML", "packaging"]
+    assert set(metadata.get_all("Provides-Extra")) == {"torch", "test"}
+    assert dict(scripts["console_scripts"]) == {"rocm-autopatch": "rocm_autopatch.cli:main"}
+
+
+def test_plans_are_constants(wheel: Path) -> None:
+    # A literal is folded into the .pyc: a start loads it without running a line of ours.
+    with zipfile.ZipFile(wheel) as archive:
+        source = archive.read("rocm_autopatch/_builtin.py").decode()
+    names: dict[str, object] = {}
+    exec(source, names)
+    from rocm_autopatch.policy import builtin
+
+    for name in ("DEFAULT", "IMAGES", "POLICIES"):
+        assert names[name] == getattr(builtin, name)
+
+
+def test_wheel_from_the_sdist(wheel: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "build", "-q", "--outdir", str(tmp_path), str(ROOT)]
+    subprocess.run(command, check=True, stdout=sys.stderr)  # the sdist, and a wheel from it
+    (built,) = tmp_path.glob("*.whl")
+    assert members(built) == members(wheel)
+
+
+def test_uninstall_leaves_nothing(wheel: Path, tmp_path: Path) -> None:
+    made = make_venv(tmp_path / "venv")
+    root = tmp_path / "venv"
+    before = {path.relative_to(root) for path in root.rglob("*")}
+    pip(made, "install", "--no-deps", wheel)
+    made.run("-c", "pass")
+    assert made.run("-m", "rocm_autopatch", "--version").stdout == "0.1.0\n"
+    pip(made, "uninstall", "-y", "rocm_autopatch")
+    assert {path.relative_to(root) for path in root.rglob("*")} - before == set()
+
+
+@pytest.fixture
+def editable(tmp_path: Path) -> Interpreter:
+    made = make_venv(tmp_path / "venv")
+    label_torch(made.site_packages, "2.13.0+rocm7.0", HIP)
+    pip(made, "install", "-e", ROOT)
+    return made
+
+
+def test_editable(editable: Interpreter) -> None:
+    assert editable.value(SEEN, env={MAX: "1"}) == "None"
+    where = editable.value("import rocm_autopatch; print(rocm_autopatch.__file__)")
+    assert where == str(ROOT / "rocm_autopatch" / "__init__.py")
+    left = {path.name for path in editable.site_packages.iterdir()}
+    assert {"rocm_autopatch.pth", "rocm_autopatch.start"} <= left
+    pip(editable, "uninstall", "-y", "rocm_autopatch")
+    left = {path.name for path in editable.site_packages.iterdir()}
+    assert not [name for name in left if re.search("rocm_?autopatch", name)]
+
+
+def test_console_script(python: Interpreter) -> None:
+    script = python.path.parent / "rocm-autopatch"
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == "0.1.0\n"
+    assert python.run("-m", "rocm_autopatch", "--version").stdout == "0.1.0\n"
+
+
+def test_pip_check(python: Interpreter) -> None:
+    pip(python, "check")

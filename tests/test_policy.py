@@ -1,0 +1,276 @@
+"""Policies: what the loader says of a wrong one, how layers stack, and what the built-ins hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocm_autopatch.policy import PolicyError, builtin, document, load, lower, schema
+
+
+def problems(data: bytes, kind: str = "policy") -> list[str]:
+    try:
+        root = document.parse(data, "f.yaml")
+        if kind == "images":
+            schema.read_images(root, "f.yaml")
+        else:
+            schema.read_policy(root, "f.yaml", "f")
+    except PolicyError as error:
+        return [str(problem) for problem in error.problems]
+    return []
+
+
+def wrong_policies() -> Iterator[tuple[str, list[str]]]:
+    text = (Path(__file__).parent / "data" / "wrong_policies.txt").read_text()
+    for case in text.partition("\n\n")[2].split("\n%%\n")[:-1]:
+        lines = case.strip("\n").split("\n")
+        said = [f"f.yaml:{line[3:]}" for line in lines if line.startswith("=> ")]
+        yield "\n".join(lines[: -len(said)]) + "\n", said
+
+
+@pytest.mark.parametrize(("text", "said"), list(wrong_policies()))
+def test_what_is_said_of_a_wrong_policy(text: str, said: list[str]) -> None:
+    assert problems(text.encode()) == said
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "the file is empty"),
+        (b"#" * (document.MAX_BYTES + 1), "larger than 1048576 bytes"),
+        (b"\xff\xfe\x00", "not UTF-8: invalid start byte at byte 0"),
+        (
+            b"\x00",
+            'unacceptable character #x0000: special characters are not allowed in "<unicode '
+            'string>", position 0',
+        ),
+    ],
+)
+def test_bytes_that_are_no_yaml(data: bytes, message: str) -> None:
+    assert problems(data) == [f"f.yaml:1:1: {message}"]
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_no_bytes_raise_anything_else(data: bytes) -> None:
+    problems(data)
+    problems(b"version: 1\nenv: " + data)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"version: 1\n", "1:1: images is missing"),
+        (b"version: 1\nimages: [{policy: safe}]\n", "2:10: images[0]: image is missing"),
+        (b"version: 1\nimages: [{image: a}]\n", "2:10: images[0]: policy is missing"),
+        (
+            b"version: 1\nimages: [{image: a, policy: safe, x: 1}]\n",
+            "2:35: images[0].x: unknown key",
+        ),
+    ],
+)
+def test_images(text: bytes, message: str) -> None:
+    assert problems(text, "images") == [f"f.yaml:{message}"]
+
+
+class TestLayers:
+    def write(self, directory: Path, name: str, text: str) -> Path:
+        file = directory / f"{name}.yaml"
+        file.write_text("version: 1\n" + text)
+        return file
+
+    def test_later_wins_entry_by_entry(self, tmp_path: Path) -> None:
+        self.write(tmp_path, "base", "env: {A: {set: a}, B: {set: b}}\n")
+        top = self.write(tmp_path, "top", "extends: ./base.yaml\nenv: {B: {delete: true}}\n")
+        plan = lower.file(str(top))
+        assert plan["layers"] == ("base", "top")
+        assert plan["env"] == (
+            ("A", "set", "a", "base", "", (), ()),
+            ("B", "delete", None, "top", "", (), ()),
+        )
+
+    def test_a_base_that_two_extend_stands_once(self, tmp_path: Path) -> None:
+        self.write(tmp_path, "base", "")
+        self.write(tmp_path, "left", "extends: base.yaml\n")
+        self.write(tmp_path, "right", "extends: base.yaml\n")
+        top = self.write(tmp_path, "top", "extends: [left.yaml, right.yaml]\n")
+        assert lower.file(str(top))["layers"] == ("base", "left", "right", "top")
+
+    def test_a_layer_for_another_accelerator_is_left_out(self, tmp_path: Path) -> None:
+        self.write(tmp_path, "a", "when: {accelerator: cuda}\nenv: {A: {set: a}}\n")
+        self.write(tmp_path, "b", "when: {accelerator: [rocm, cuda]}\nenv: {B: {set: b}}\n")
+        top = self.write(tmp_path, "top", "extends: [a.yaml, b.yaml]\n")
+        plan = lower.file(str(top))
+        assert plan["layers"] == ("b", "top")
+        assert plan["env"] == (("B", "set", "b", "b", "", (), ()),)
+        assert lower.file(str(tmp_path / "a.yaml"))["env"] == ()
+
+    def test_a_cycle(self, tmp_path: Path) -> None:
+        a = self.write(tmp_path, "a", "extends: b.yaml\n")
+        b = self.write(tmp_path, "b", "extends: a.yaml\n")
+        with pytest.raises(PolicyError) as caught:
+            lower.file(str(a))
+        assert str(caught.value) == f"{b}:2:10: a.yaml: extends itself by way of {a}"
+
+    def test_a_missing_base(self, tmp_path: Path) -> None:
+        top = self.write(tmp_path, "top", "extends: [safe, saef]\n")
+        with pytest.raises(PolicyError) as caught:
+            lower.file(str(top))
+        assert str(caught.value) == (
+            f"{top}:2:10: saef: no such policy: there are debug, performance, safe, or give a "
+            "file's path"
+        )
+
+    def test_a_later_entry_for_some_torches_leaves_the_earlier_for_the_others(
+        self, tmp_path: Path
+    ) -> None:
+        self.write(tmp_path, "base", "env: {A: {set: base}, B: {set: base}}\n")
+        text = (
+            "extends: base.yaml\n"
+            "env: {A: {set: top, since: '2.6', until: '2.10.1'}, B: {set: top}}\n"
+        )
+        plan = lower.file(str(self.write(tmp_path, "top", text)))
+        assert plan["env"] == (
+            ("A", "set", "base", "base", "", (), ()),
+            ("A", "set", "top", "top", "", (2, 6), (2, 10, 1)),
+            ("B", "set", "top", "top", "", (), ()),
+        )
+
+    def test_two_layers_that_pin_one_key_differently(self, tmp_path: Path) -> None:
+        text = "config: {torch._inductor.config: {triton.cudagraphs: {pin: true}}}\n"
+        top = self.write(tmp_path, "top", f"extends: safe\n{text}")
+        with pytest.raises(PolicyError) as caught:
+            lower.file(str(top))
+        safe = load.BUILTIN / "safe.yaml"
+        line = safe.read_text().splitlines().index("    triton.cudagraphs:") + 1
+        assert str(caught.value) == (
+            f"{top}:3:35: config.torch._inductor.config.triton.cudagraphs: pinned to True here, "
+            f"and to False in {safe}:{line}:5"
+        )
+        top.write_text(top.read_text().replace("true", "false"))
+        assert lower.file(str(top))["layers"] == ("safe", "top")
+
+    def test_pins_for_different_torches_do_not_meet(self, tmp_path: Path) -> None:
+        def pin(value: int, span: str) -> str:
+            return f"config: {{torch._inductor.config: {{k: {{pin: {value}, {span}}}}}}}\n"
+
+        self.write(tmp_path, "base", pin(1, "until: '2.6'"))
+        top = self.write(tmp_path, "top", "extends: base.yaml\n" + pin(2, "since: '2.6'"))
+        ((_, _, rows),) = lower.file(str(top))["patches"]
+        assert [(row[2], *row[-2:]) for row in rows] == [(1, (), (2, 6)), (2, (2, 6), ())]
+        top.write_text(top.read_text().replace("since: '2.6'", "since: '2.5.1'"))
+        with pytest.raises(PolicyError, match="pinned to 2 here, and to 1 in"):
+            lower.file(str(top))
+
+    def test_an_image_row_that_differs_is_a_layer(self) -> None:
+        text = "{version: 1, images: [{image: 'a:b', policy: safe, env: {TORCH_LOGS: {set: x}}}]}"
+        (row,) = schema.read_images(document.parse(text.encode(), "i"), str(load.IMAGES))
+        plan = lower.lower(load.layers(row))
+        assert plan["layers"] == ("safe", "a:b")
+        assert plan["env"][-1] == ("TORCH_LOGS", "set", "x", "a:b", "", (), ())
+
+
+def entries(policy: str) -> dict[str, tuple[str, object]]:
+    """Dotted name -> (strength or action, value) of everything in a built-in policy."""
+    plan = builtin.POLICIES[policy]
+    found: dict[str, tuple[str, object]] = {row[0]: (row[1], row[2]) for row in plan["env"]}
+    for patch, target, rows in plan["patches"]:
+        for row in rows:
+            if patch == "config":
+                found[f"{target.split('.')[1].strip('_')}.{row[0]}"] = (row[1], row[2])
+            else:
+                found[row[0]] = ("use", row[1])
+    return found
+
+
+class TestBuiltins:
+    def test_every_entry_says_why(self) -> None:
+        for plan in builtin.POLICIES.values():
+            rows = [*plan["env"], *(row for _, _, rows in plan["patches"] for row in rows)]
+            assert rows
+            for row in rows:
+                # An unquoted # would cut a why short without a word.
+                assert row[-3].endswith("."), row
+
+    def test_safe_holds_the_settings_of_000_002_and_003(self) -> None:
+        safe = entries("safe")
+        assert {
+            "TORCHINDUCTOR_MAX_AUTOTUNE": ("delete", None),
+            "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE": ("delete", None),
+            "TORCHINDUCTOR_FORCE_DISABLE_CACHES": ("delete", None),
+            "TORCH_COMPILE_DEBUG": ("delete", None),
+            "HIP_LAUNCH_BLOCKING": ("default", "0"),
+            "AMD_LOG_LEVEL": ("default", "0"),
+            "HIP_CACHE_ENABLED": ("default", "1"),
+            "inductor.max_autotune": ("default", False),
+            "inductor.max_autotune_gemm_backends": ("pin", "ATEN"),
+            "inductor.coordinate_descent_tuning": ("default", False),
+            "inductor.triton.cudagraphs": ("pin", False),
+            "inductor.triton.cudagraph_trees": ("pin", False),
+            "inductor.memory_planning": ("pin", False),
+            "inductor.epilogue_fusion": ("default", True),
+            "inductor.pattern_matcher": ("default", True),
+            "inductor.aggressive_fusion": ("default", False),
+            "inductor.reorder_for_locality": ("default", True),
+            "dynamo.recompile_limit": ("default", 128),
+            "reduce-overhead": ("use", "default"),
+            "max-autotune": ("use", "max-autotune-no-cudagraphs"),
+        }.items() <= safe.items()
+
+    def test_performance_has_the_switches_of_001(self) -> None:
+        (rows,) = (
+            rows
+            for _, target, rows in builtin.POLICIES["performance"]["patches"]
+            if target == "torch._inductor.config"
+        )
+        assert {row[4]: row[0] for row in rows if row[4]} == {
+            "INDUCTOR_COORD_DESCENT": "coordinate_descent_tuning",
+            "INDUCTOR_BENCHMARK_KERNEL": "benchmark_kernel",
+            "INDUCTOR_GROUP_FUSION": "group_fusion",
+            "INDUCTOR_AGGRESSIVE_FUSION": "aggressive_fusion",
+            "INDUCTOR_MAX_FUSION_SIZE": "max_fusion_size",
+            "INDUCTOR_FREEZING": "freezing",
+        }
+
+    def test_performance_holds_the_settings_of_001(self) -> None:
+        assert {
+            "PYTORCH_HIP_ALLOC_CONF": ("default", "expandable_segments:True"),
+            "inductor.max_autotune": ("default", False),
+            "inductor.max_autotune_gemm_backends": ("pin", "ATEN"),
+            "inductor.triton.cudagraphs": ("pin", False),
+            "inductor.memory_planning": ("pin", False),
+            "inductor.epilogue_fusion": ("default", True),
+            "inductor.pattern_matcher": ("default", True),
+            "inductor.aggressive_fusion": ("default", True),
+            "inductor.group_fusion": ("default", True),
+            "inductor.max_fusion_size": ("default", 128),
+            "inductor.coordinate_descent_tuning": ("default", True),
+            "inductor.benchmark_kernel": ("default", True),
+            "inductor.triton.multi_kernel": ("default", 1),
+            "inductor.shape_padding": ("default", True),
+            "inductor.freezing": ("default", True),
+            "dynamo.recompile_limit": ("default", 256),
+        }.items() <= entries("performance").items()
+
+    def test_debug_holds_the_debugging_of_001(self) -> None:
+        assert {
+            "TORCH_COMPILE_DEBUG": ("set", "1"),
+            "TORCH_LOGS": ("default", "+inductor"),
+            "inductor.trace.enabled": ("default", True),
+            "inductor.trace.debug_log": ("default", True),
+        }.items() <= entries("debug").items()
+
+    def test_images_hold_the_version_table_of_000(self) -> None:
+        issues = {row.name: row.known_issues for row in load.images()}
+        assert issues == {
+            "rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129": ("hipBLASLt solver bug",),
+            "rocm/sgl-dev:v0.5.8-rocm700-mi35x-20260210": (
+                "hipBLASLt solver bug",
+                "FP8 flash attention broken",
+            ),
+            "rocm/sgl-dev:v0.5.8.post1-rocm700-mi35x-20260219": (),
+        }
+        assert set(builtin.IMAGES) == set(issues)

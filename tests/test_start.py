@@ -1,0 +1,496 @@
+"""The start of an interpreter: the switch, the gate, variables, the one line, bad surroundings."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import HIP, Interpreter, label_torch, make_venv, pip
+
+MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
+SEEN = f"import os; print(os.environ.get({MAX!r}))"
+REPORT = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.report()))"
+
+
+def report(python: Interpreter, *flags: str, **env: str) -> dict:
+    return json.loads(python.value(REPORT, *flags, env=env))
+
+
+class TestSwitch:
+    @pytest.mark.parametrize("off", ["off", "0", "false", "no", "OFF", "False", " no "])
+    def test_off_leaves_everything(
+        self, python311: Interpreter, bare: Interpreter, off: str
+    ) -> None:
+        code = (
+            "import os, sys; print(sorted(os.environ.items()), [type(f) for f in sys.meta_path],"
+            "sorted(n for n in sys.modules if not n.startswith('rocm_autopatch')))"
+        )
+        env = {"ROCM_AUTOPATCH": off, MAX: "1"}
+        assert python311.value(code, env=env) == bare.value(code, env=env)
+
+    def test_off_loads_one_module_and_says_nothing(self, python: Interpreter) -> None:
+        code = "import sys; print([n for n in sys.modules if n.startswith('rocm_autopatch')])"
+        done = python.run("-c", code, env={"ROCM_AUTOPATCH": "off"})
+        assert done.stdout == "['rocm_autopatch']\n"
+        assert done.stderr == ""
+
+    def test_on(self, python: Interpreter) -> None:
+        assert python.value(SEEN, env={MAX: "1"}) == "None"
+
+    def test_observe_records_and_changes_nothing(self, python: Interpreter) -> None:
+        done = python.run("-c", SEEN, env={MAX: "1", "ROCM_AUTOPATCH": "observe"})
+        assert (done.stdout, done.stderr) == ("1\n", "")
+        seen = report(python, ROCM_AUTOPATCH="observe", **{MAX: "1"})
+        row = next(row for row in seen["env"] if row["name"] == MAX)
+        assert (row["before"], row["after"], row["status"]) == ("1", "1", "observed")
+        assert seen["active"] is True
+        assert seen["observe"] is True
+
+    def test_unknown_value_is_said_once_and_taken_as_on(self, python: Interpreter) -> None:
+        done = python.run("-c", SEEN, env={MAX: "1", "ROCM_AUTOPATCH": "maybe"})
+        assert done.stdout == "None\n"
+        lines = done.stderr.splitlines()
+        assert (
+            lines[0]
+            == "rocm_autopatch: ROCM_AUTOPATCH=maybe is not on, off or observe: taken as on"
+        )
+        assert len(lines) == 2
+
+
+class TestGate:
+    @pytest.mark.parametrize(
+        ("version", "hip", "cuda", "reason"),
+        [
+            ("2.13.0+cpu", None, None, "torch 2.13.0+cpu is not a ROCm build"),
+            ("2.13.0+cu130", None, "13.0", "torch 2.13.0+cu130 is not a ROCm build"),
+            ("1.13.1+rocm5.2", "5.2.21151", None, "torch 1.13.1+rocm5.2 is older than 2.4"),
+        ],
+    )
+    def test_other_torch(
+        self,
+        python311: Interpreter,
+        tmp_path: Path,
+        version: str,
+        hip: str | None,
+        cuda: str | None,
+        reason: str,
+    ) -> None:
+        path = str(label_torch(tmp_path, version, hip, cuda))
+        done = python311.run("-c", SEEN, env={MAX: "1", "PYTHONPATH": path})
+        assert done.stdout == "1\n"
+        assert done.stderr == (
+            "" if hip is None else f"rocm_autopatch: nothing was changed: {reason}\n"
+        )
+        seen = report(python311, PYTHONPATH=path)
+        assert (seen["active"], seen["reason"]) == (False, reason)
+
+    def test_no_torch(self, fresh: Interpreter) -> None:
+        shutil.rmtree(fresh.site_packages / "torch")
+        done = fresh.run("-c", SEEN, env={MAX: "1"})
+        assert (done.stdout, done.stderr) == ("1\n", "")
+        assert report(fresh)["reason"] == "no torch found"
+
+    @pytest.mark.parametrize("text", ["", "\0\xff", "__version__ =", "hip = '7.0'\n"])
+    def test_broken_version_file(self, fresh: Interpreter, text: str) -> None:
+        (fresh.site_packages / "torch" / "version.py").write_text(text, encoding="latin-1")
+        done = fresh.run("-c", SEEN, env={MAX: "1"})
+        assert done.stdout == "1\n"
+        assert len(done.stderr.splitlines()) <= 1
+
+    def test_torch_is_not_imported(self, python: Interpreter) -> None:
+        assert python.value("import sys; print('torch' in sys.modules)") == "False"
+
+    @pytest.mark.parametrize("system", [True, False])
+    def test_torch_of_the_base_interpreter(self, wheel: Path, tmp_path: Path, system: bool) -> None:
+        # site reads a venv's .pth files before it adds the base's directories to sys.path.
+        base = copy_interpreter(tmp_path / "base")
+        label_torch(base.site_packages, "2.13.0+rocm7.0", HIP)
+        options = ["--system-site-packages"] if system else []
+        inner = make_venv(tmp_path / "venv", str(base.path), *options)
+        pip(inner, "install", "--no-deps", wheel)
+        assert inner.value(SEEN, env={MAX: "1"}) == ("None" if system else "1")
+
+    def test_installed_for_a_user(self, wheel: Path, tmp_path: Path) -> None:
+        # A user's site-packages come before the system's, too.
+        base = copy_interpreter(tmp_path / "base")
+        label_torch(base.site_packages, "2.13.0+rocm7.0", HIP)
+        user = tmp_path / "user"
+        subprocess.run(
+            [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", user, wheel],
+            check=True,
+        )
+        site = Path(
+            base.value(
+                "import site; print(site.getusersitepackages())",
+                env={"PYTHONUSERBASE": str(tmp_path)},
+            )
+        )
+        site.parent.mkdir(parents=True)
+        user.rename(site)
+        assert base.value(SEEN, env={MAX: "1", "PYTHONUSERBASE": str(tmp_path)}) == "None"
+
+    def test_another_torch_than_the_one_found(self, python311: Interpreter, tmp_path: Path) -> None:
+        other = label_torch(tmp_path, "2.13.0+cpu", None)
+        code = f"import sys; sys.path.insert(0, {str(other)!r}); import torch; {REPORT}"
+        seen = json.loads(python311.value(code))
+        assert seen["notes"] == ["torch is not of the torch found at start: left alone"]
+
+    def test_assumed_facts(self, python311: Interpreter, tmp_path: Path) -> None:
+        path = str(label_torch(tmp_path, "2.13.0+cpu", None))
+        image = "rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129"
+        assume = f"accelerator=rocm,image={image}"
+        seen = report(python311, PYTHONPATH=path, ROCM_AUTOPATCH_ASSUME=assume)
+        assert seen["active"] is True
+        assert seen["facts"]["image"] == {"value": image, "source": "ROCM_AUTOPATCH_ASSUME"}
+        assert seen["facts"]["torch"]["value"] == "2.13.0+cpu"
+
+    def test_bad_assumption_is_said_and_the_rest_used(self, python311: Interpreter) -> None:
+        env = {"ROCM_AUTOPATCH_ASSUME": "accelerater=rocm,accelerator=cuda", MAX: "1"}
+        done = python311.run("-c", SEEN, env=env)
+        assert done.stdout == "1\n"
+        assert done.stderr == (
+            "rocm_autopatch: ROCM_AUTOPATCH_ASSUME: 'accelerater=rocm' ignored, expected "
+            "NAME=VALUE with a name of accelerator, torch, rocm, gfx, python, image\n"
+        )
+
+
+def copy_interpreter(directory: Path) -> Interpreter:
+    """An interpreter that is nobody's venv, with an empty site-packages of its own."""
+    version = "python%d.%d" % sys.version_info[:2]
+    library = directory / "lib" / version
+    (library / "site-packages").mkdir(parents=True)
+    (directory / "bin").mkdir()
+    shutil.copy(os.path.realpath(sys.executable), directory / "bin" / "python")
+    for entry in Path(os.__file__).parent.iterdir():
+        if entry.name != "site-packages":
+            (library / entry.name).symlink_to(entry)
+    return Interpreter(directory / "bin" / "python")
+
+
+class TestVariables:
+    POLICY = """
+version: 1
+env:
+  GONE: {delete: true}
+  NEW: {default: a}
+  HERE: {default: b}
+  FORCED: {set: c}
+"""
+
+    @pytest.fixture
+    def env(self, tmp_path: Path) -> dict[str, str]:
+        policy = tmp_path / "policy.yaml"
+        policy.write_text(self.POLICY)
+        return {"ROCM_AUTOPATCH_POLICY": str(policy), "GONE": "1", "HERE": "kept", "FORCED": "x"}
+
+    CODE = "import os; print([os.environ.get(n) for n in ('GONE', 'NEW', 'HERE', 'FORCED')])"
+
+    def test_delete_default_set(self, python: Interpreter, env: dict[str, str]) -> None:
+        assert python.value(self.CODE, env=env) == "[None, 'a', 'kept', 'c']"
+
+    def test_the_process_itself_loses_them_too(
+        self, python311: Interpreter, env: dict[str, str]
+    ) -> None:
+        # os.environ and what C code and children see are two things: putenv and unsetenv
+        code = "import subprocess; print(subprocess.check_output(['env'], text=True))"
+        seen = python311.value(code, env=env).splitlines()
+        assert "FORCED=c" in seen
+        assert not [line for line in seen if line.startswith("GONE")]
+
+    @pytest.mark.parametrize(
+        ("torch", "value"),
+        [("2.5.1", "all"), ("2.6.0", "some"), ("2.10.0+rocm7.0", "some"), ("2.10.1", "all")],
+    )
+    def test_entries_for_some_torches(
+        self, python311: Interpreter, tmp_path: Path, torch: str, value: str
+    ) -> None:
+        (tmp_path / "base.yaml").write_text("version: 1\nenv: {A: {set: all}}\n")
+        policy = tmp_path / "top.yaml"
+        policy.write_text(
+            "version: 1\nextends: base.yaml\nenv: {A: {set: some, since: '2.6', until: '2.10.1'}}\n"
+        )
+        env = {"ROCM_AUTOPATCH_POLICY": str(policy), "ROCM_AUTOPATCH_ASSUME": f"torch={torch}"}
+        assert python311.value("import os; print(os.environ['A'])", env=env) == value
+        (row,) = report(python311, **env)["env"]
+        assert row["wanted"] == value
+
+    def test_keep(self, python311: Interpreter, env: dict[str, str]) -> None:
+        env["ROCM_AUTOPATCH_KEEP"] = "GONE, FORCED,"
+        assert python311.value(self.CODE, env=env) == "['1', 'a', 'kept', 'x']"
+        rows = {row["name"]: row for row in report(python311, **env)["env"]}
+        assert rows["GONE"]["status"] == "kept"
+        assert rows["GONE"]["after"] == "1"
+        assert rows["HERE"]["status"] == "unchanged"
+
+
+class TestOneLine:
+    def test_once_in_a_process_tree(self, python: Interpreter, tmp_path: Path) -> None:
+        # Each generation is handed the variable again, and loses it again.
+        program = tmp_path / "program.py"
+        program.write_text(
+            "import os, subprocess, sys\n"
+            f"print(os.environ.get({MAX!r}))\n"
+            "left = int(sys.argv[1])\n"
+            f"env = dict(os.environ, {MAX}='1')\n"
+            "if left:\n"
+            "    command = [sys.executable, __file__, str(left - 1)]\n"
+            "    print(subprocess.check_output(command, env=env, text=True), end='')\n"
+        )
+        image = "rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129"
+        done = python.run(program, "2", env={MAX: "1", "ROCM_AUTOPATCH_IMAGE": image})
+        assert done.stdout == "None\nNone\nNone\n"
+        assert done.stderr == (
+            f"rocm_autopatch: {image}, policy safe: 5 variables, 12 config values, 2 compile "
+            "modes; rocm-autopatch status shows each, ROCM_AUTOPATCH=off opts out\n"
+        )
+
+    def test_quiet(self, python311: Interpreter) -> None:
+        done = python311.run("-c", SEEN, env={MAX: "1", "ROCM_AUTOPATCH_LOG": "quiet"})
+        assert (done.stdout, done.stderr) == ("None\n", "")
+
+    def test_debug_says_each_change(self, python311: Interpreter) -> None:
+        done = python311.run("-c", SEEN, env={MAX: "1", "ROCM_AUTOPATCH_LOG": "debug"})
+        assert f"{MAX}: '1' -> unset  [delete applied, safe]: SGLang's ROCm" in done.stderr
+
+    def test_nothing_changed_nothing_said(self, python311: Interpreter, tmp_path: Path) -> None:
+        policy = tmp_path / "empty.yaml"
+        policy.write_text("version: 1\n")
+        done = python311.run("-c", "pass", env={"ROCM_AUTOPATCH_POLICY": str(policy)})
+        assert (done.stdout, done.stderr) == ("", "")
+
+
+class TestImage:
+    def test_known_image(self, python311: Interpreter) -> None:
+        image = "rocm/sgl-dev:v0.5.8-rocm700-mi35x-20260210"
+        for given in (image, f"docker.io/{image}", f"{image}@sha256:{'0' * 64}"):
+            seen = report(python311, ROCM_AUTOPATCH_IMAGE=given)
+            assert seen["reason"] == f"images.yaml knows {given}"
+            assert seen["policies"] == ["safe"]
+            assert seen["facts"]["image"] == {"value": given, "source": "ROCM_AUTOPATCH_IMAGE"}
+
+    def test_unknown_image_gets_the_default_and_the_record_says_so(
+        self, python311: Interpreter
+    ) -> None:
+        seen = report(python311, ROCM_AUTOPATCH_IMAGE="rocm/sgl-dev:v9")
+        assert seen["policies"] == ["safe"]
+        assert seen["reason"] == (
+            "image rocm/sgl-dev:v9 is not in images.yaml: safe is the default policy on ROCm"
+        )
+
+    @pytest.mark.skipif(os.getuid() != 0, reason="mounting over /etc needs root")
+    def test_file_that_the_overlay_writes(self, python311: Interpreter) -> None:
+        script = (
+            "mount -t tmpfs none /etc && mkdir /etc/rocm-autopatch && "
+            'echo rocm/sgl-dev:from-file > /etc/rocm-autopatch/image && exec "$@"'
+        )
+        done = subprocess.run(
+            ["unshare", "-m", "sh", "-c", script, "sh", python311.path, "-c", REPORT],
+            capture_output=True,
+            text=True,
+        )
+        if "unshare" in done.stderr:
+            pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
+        assert json.loads(done.stdout)["facts"]["image"] == {
+            "value": "rocm/sgl-dev:from-file",
+            "source": "/etc/rocm-autopatch/image",
+        }
+
+
+class TestPolicyChoice:
+    @pytest.mark.parametrize("name", ["safe", "performance", "debug"])
+    def test_by_name(self, python311: Interpreter, name: str) -> None:
+        seen = report(python311, ROCM_AUTOPATCH_POLICY=name)
+        assert seen["policies"] == (["safe"] if name == "safe" else ["safe", name])
+
+    def test_name_wins_over_image(self, python311: Interpreter) -> None:
+        image = "rocm/sgl-dev:v0.5.8-rocm700-mi35x-20260210"
+        seen = report(python311, ROCM_AUTOPATCH_POLICY="performance", ROCM_AUTOPATCH_IMAGE=image)
+        assert seen["policies"] == ["safe", "performance"]
+
+    def test_unknown_name(self, python: Interpreter) -> None:
+        done = python.run("-c", SEEN, env={MAX: "1", "ROCM_AUTOPATCH_POLICY": "saef"})
+        assert done.stdout == "1\n"
+        assert done.stderr == (
+            "rocm_autopatch: nothing was changed: ROCM_AUTOPATCH_POLICY=saef: no such policy, "
+            "there are debug, performance, safe (a file's name has a / or ends in .yaml)\n"
+        )
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("version: 1\nenv: {A: {delete: yess}}\n", ":2:19: env.A.delete: expected true"),
+            ("version: 1\nenv: [", "expected the node content"),
+            (b"\xff\xfe\xff", "not UTF-8"),
+            ("a: &a [*a]\n", "aliases are not allowed"),
+            ("version: 1\nextends: saef\n", "saef: no such policy"),
+            (None, "can't be read: No such file or directory"),
+        ],
+    )
+    def test_bad_file(
+        self, python: Interpreter, tmp_path: Path, text: str | bytes | None, message: str
+    ) -> None:
+        policy = tmp_path / "policy.yaml"
+        if text is not None:
+            policy.write_bytes(text if isinstance(text, bytes) else text.encode())
+        done = python.run("-c", SEEN, env={MAX: "1", "ROCM_AUTOPATCH_POLICY": str(policy)})
+        assert done.stdout == "1\n"
+        (line,) = done.stderr.splitlines()
+        assert line.startswith(f"rocm_autopatch: nothing was changed: {policy}:")
+        assert message in line
+
+    def test_a_file_that_everybody_may_write(self, python311: Interpreter, tmp_path: Path) -> None:
+        policy = tmp_path / "policy.yaml"
+        policy.write_text("version: 1\n")
+        policy.chmod(0o666)
+        done = python311.run("-c", SEEN, env={MAX: "1", "ROCM_AUTOPATCH_POLICY": str(policy)})
+        assert done.stdout == "1\n"
+        assert done.stderr == (
+            f"rocm_autopatch: nothing was changed: {policy}:1:1: everybody may write it: "
+            "chmod o-w\n"
+        )
+
+    def test_files_named_by_the_environment_are_not_read_under_E(
+        self, python311: Interpreter
+    ) -> None:
+        for flag in ("-E", "-I"):
+            seen = report(python311, flag, ROCM_AUTOPATCH_POLICY="performance")
+            assert seen["policies"] == ["safe"]
+            assert seen["notes"] == ["ROCM_AUTOPATCH_POLICY ignored under python -E or -I"]
+
+
+class TestSurroundings:
+    @pytest.mark.parametrize(
+        "flags", ["-I", "-E", "-s", "-O", "-OO", "-B", "-I -O", "-W error -bb", "-X dev"]
+    )
+    def test_flags(self, python: Interpreter, flags: str) -> None:
+        done = python.run(*flags.split(), "-c", f"import torch; {SEEN}", env={MAX: "1"})
+        assert done.stdout == "None\n"
+        # The stand-in has no compile modes to patch.
+        assert len(done.stderr.splitlines()) == 2
+
+    def test_without_site_nothing_happens(self, python: Interpreter) -> None:
+        done = python.run("-S", "-c", SEEN, env={MAX: "1"})
+        assert (done.stdout, done.stderr) == ("1\n", "")
+
+    def test_off_works_under_isolation(self, python: Interpreter) -> None:
+        assert python.value(SEEN, "-I", env={MAX: "1", "ROCM_AUTOPATCH": "off"}) == "1"
+
+    @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", "2>&1 1>&- 2>&-"])
+    def test_stderr_that_takes_nothing(
+        self, python: Interpreter, bare: Interpreter, redirection: str
+    ) -> None:
+        def run(interpreter: Interpreter) -> tuple[str, int]:
+            done = subprocess.run(
+                ["sh", "-c", f'"{interpreter.path}" -c "print(1)" {redirection}'],
+                env={MAX: "1"},
+                capture_output=True,
+                text=True,
+            )
+            return done.stdout, done.returncode
+
+        assert run(python) == run(bare)
+
+    @pytest.mark.parametrize("error", ["SystemExit(3)", "KeyboardInterrupt", "ZeroDivisionError"])
+    @pytest.mark.parametrize("module", ["_start", "_builtin", "_hooks"])
+    def test_hook_that_raises(self, fresh: Interpreter, module: str, error: str) -> None:
+        (fresh.site_packages / "rocm_autopatch" / f"{module}.py").write_text(f"raise {error}\n")
+        done = fresh.run("-c", "print(1)", env={"ROCM_AUTOPATCH_LOG": "on"})
+        assert done.stdout == "1\n"
+        line = done.stderr.splitlines()[-1]
+        assert line.startswith("rocm_autopatch: nothing ")
+        assert error.partition("(")[0] in line
+        if module != "_start":
+            seen = report(fresh)
+            assert (seen["active"], seen["reason"]) == (False, "the start-up hook failed")
+            assert len(seen["errors"]) == 1
+
+    def test_without_bytecode_and_writable_directories(
+        self, fresh: Interpreter, tmp_path: Path
+    ) -> None:
+        for cache in fresh.site_packages.glob("**/__pycache__"):
+            shutil.rmtree(cache)
+        command = [
+            *("unshare", "-m", "sh", "-c"),
+            'mount --bind . . && mount -o remount,ro,bind . && exec "$@"',
+            *("sh", str(fresh.path), "-c", SEEN),
+        ]
+        if os.getuid() != 0:
+            command = [str(fresh.path), "-c", SEEN]
+            fresh.site_packages.chmod(0o555)
+        done = subprocess.run(command, cwd=tmp_path, env={MAX: "1"}, capture_output=True, text=True)
+        assert done.stdout == "None\n"
+        assert not list(fresh.site_packages.glob("rocm_autopatch/__pycache__"))
+
+    def test_no_home_no_path(self, python311: Interpreter) -> None:
+        done = subprocess.run(
+            [python311.path, "-c", SEEN], env={MAX: "1"}, capture_output=True, text=True
+        )
+        assert done.stdout == "None\n"
+
+    def test_second_call_returns_at_once(self, python: Interpreter) -> None:
+        code = (
+            "import os, rocm_autopatch as r; before = r.report();"
+            f"os.environ[{MAX!r}] = '1'; r.start();"
+            f"print(r.report() == before, os.environ[{MAX!r}])"
+        )
+        assert python.value(code, env={MAX: "1"}) == "True 1"
+
+    def test_a_real_venv_runs_the_line_twice_and_we_act_once(self, python: Interpreter) -> None:
+        assert len(report(python, **{MAX: "1"})["env"]) == 9
+
+
+class TestChildren:
+    def test_emptied_environment(self, python: Interpreter) -> None:
+        code = (
+            "import subprocess, sys; print(subprocess.check_output([sys.executable, '-c', "
+            f"{SEEN!r}], env={{{MAX!r}: '1'}}, text=True), end='')"
+        )
+        assert python.value(code) == "None"
+
+    @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+    def test_multiprocessing(self, python: Interpreter, tmp_path: Path, method: str) -> None:
+        program = tmp_path / "program.py"
+        program.write_text(
+            "import multiprocessing, os, sys\n"
+            "def child(queue):\n"
+            "    import rocm_autopatch\n"
+            f"    queue.put((os.environ.get({MAX!r}), rocm_autopatch.report()['active'],\n"
+            "               sum('_hooks' in type(f).__module__ for f in sys.meta_path)))\n"
+            "if __name__ == '__main__':\n"
+            f"    context = multiprocessing.get_context({method!r})\n"
+            "    queue = context.Queue()\n"
+            "    process = context.Process(target=child, args=(queue,))\n"
+            "    process.start(); print(queue.get()); process.join()\n"
+        )
+        done = python.run(program, env={MAX: "1"})
+        assert done.stdout == "(None, True, 1)\n"
+        assert len(done.stderr.splitlines()) == 1
+
+
+BANNED = """
+json re fnmatch yaml logging typing pathlib dataclasses importlib.util importlib.metadata subprocess
+threading traceback ast warnings contextlib functools collections
+"""
+
+
+def test_a_start_loads_four_modules_of_ours_and_no_other(
+    python: Interpreter, tmp_path: Path
+) -> None:
+    def loaded(*flags: str, **env: str) -> set[str]:
+        return set(python.value("import sys; print(*sys.modules)", *flags, env=env).split())
+
+    nothing = loaded("-S", "-E")
+    off = loaded(ROCM_AUTOPATCH="off")
+    path = str(label_torch(tmp_path, "2.13.0+cpu", None))
+    assert loaded(PYTHONPATH=path) - off == {"rocm_autopatch._start"}
+    assert loaded(**{MAX: "1"}) - off == {
+        "rocm_autopatch._start",
+        "rocm_autopatch._builtin",
+        "rocm_autopatch._hooks",
+    }
+    assert not (off - nothing).intersection(BANNED.split())

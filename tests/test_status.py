@@ -1,0 +1,139 @@
+"""rocm-autopatch status: what a program started here meets, from outside and from inside."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import HIP, Interpreter, label_torch, make_venv, pip
+
+MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
+IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi35x-20260210"
+KEYS = {
+    *("active", "observe", "reason", "facts", "policy", "policies", "keep", "env", "config"),
+    *("compile_modes", "patches", "known_issues", "notes", "errors"),
+}
+
+
+def status(python: Interpreter, *flags: str, **env: str) -> dict:
+    done = python.run("-m", "rocm_autopatch", "status", "--json", *flags, env=env, check=False)
+    assert done.returncode == bool(json.loads(done.stdout)["errors"])
+    return json.loads(done.stdout)
+
+
+def test_with_torch(torch_python: Interpreter) -> None:
+    report = status(torch_python, ROCM_AUTOPATCH_IMAGE=IMAGE, **{MAX: "1"})
+    assert set(report) == KEYS
+    assert report["active"] is True
+    assert report["policies"] == ["safe"]
+    assert report["known_issues"] == ["hipBLASLt solver bug", "FP8 flash attention broken"]
+    assert report["facts"]["accelerator"]["value"] == "rocm"
+    assert report["facts"]["gfx"] == {
+        "value": "gfx950",
+        "source": "image, by ROCM_AUTOPATCH_IMAGE",
+    }
+    assert report["facts"]["framework_version"]["value"] == "0.5.8"
+    assert report["facts"]["torch"]["value"] == "2.13.0+rocm7.0"
+    rows = {row["name"]: row for row in report["env"] + report["config"] + report["compile_modes"]}
+    # Before is before: this command's own interpreter had lost the variable already.
+    assert (rows[MAX]["before"], rows[MAX]["after"]) == ("1", None)
+    trees = rows["torch._inductor.config.triton.cudagraph_trees"]
+    assert (trees["before"], trees["after"], trees["strength"]) == (True, False, "pin")
+    limit = rows["torch._dynamo.config.recompile_limit"]
+    assert (limit["before"], limit["after"], limit["strength"]) == (8, 128, "default")
+    assert rows["reduce-overhead"]["after"] == "default"
+    assert {row["status"] for row in report["patches"]} == {"applied"}
+    assert report["errors"] == []
+
+
+def test_text(torch_python: Interpreter) -> None:
+    env = {"ROCM_AUTOPATCH_IMAGE": IMAGE, MAX: "1"}
+    done = torch_python.run("-m", "rocm_autopatch", "status", env=env)
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"rocm_autopatch is active: images.yaml knows {IMAGE}"
+    assert f"  {MAX}: '1' -> unset  [delete applied, safe]" in lines
+    assert "  torch._dynamo.config.recompile_limit: 8 -> 128  [default applied, safe]" in lines
+    assert "  reduce-overhead: 'reduce-overhead' -> 'default'  [use applied, safe]" in lines
+    assert "  FP8 flash attention broken" in lines
+    at = str(torch_python.path.parents[1])  # a checkout's own path is of any length
+    assert max(len(line.replace(at, "")) for line in lines) <= 100
+
+
+def test_no_torch_leaves_it_out(torch_python: Interpreter) -> None:
+    report = status(torch_python, "--no-torch")
+    assert {row["status"] for row in report["patches"]} == {"waiting"}
+    assert {row["status"] for row in report["config"]} == {"waiting"}
+
+
+def test_assume(python311: Interpreter) -> None:
+    report = status(python311, "--no-torch", "--assume", "image=a:b", "--assume", "gfx=gfx942")
+    assert report["facts"]["image"] == {"value": "a:b", "source": "ROCM_AUTOPATCH_ASSUME"}
+    assert report["facts"]["gfx"]["value"] == "gfx942"
+
+
+def test_off(python311: Interpreter) -> None:
+    report = status(python311, ROCM_AUTOPATCH="off")
+    assert (report["active"], report["reason"]) == (False, "ROCM_AUTOPATCH=off")
+    assert set(report) == KEYS
+
+
+def test_keep(python311: Interpreter) -> None:
+    report = status(python311, "--no-torch", ROCM_AUTOPATCH_KEEP=f"{MAX},absent", **{MAX: "1"})
+    assert report["keep"] == [MAX, "absent"]
+    assert report["notes"] == ["ROCM_AUTOPATCH_KEEP: absent is in no policy here"]
+
+
+def test_a_bad_policy_is_an_error_with_its_place(python311: Interpreter, tmp_path: Path) -> None:
+    policy = tmp_path / "p.yaml"
+    policy.write_text("version: 1\nenv: {A: 1}\n")
+    report = status(python311, ROCM_AUTOPATCH_POLICY=str(policy))
+    assert report["active"] is False
+    assert report["errors"] == [
+        f"nothing was changed: {policy}:2:10: env.A: expected a mapping, found 1"
+    ]
+
+
+def test_torch_that_can_not_be_imported(python311: Interpreter, tmp_path: Path) -> None:
+    label_torch(tmp_path, "2.13.0+rocm7.0", HIP)
+    (tmp_path / "torch" / "__init__.py").write_text(
+        "print('noise')\nraise OSError('no libtorch')\n"
+    )
+    report = status(python311, PYTHONPATH=str(tmp_path))
+    assert report["errors"][0] == "import torch: OSError: no libtorch"
+
+
+def test_where_the_hook_does_not_run(wheel: Path, tmp_path: Path) -> None:
+    # pip --target is not a site directory: its .pth files are not read.
+    made = make_venv(tmp_path / "venv")
+    label_torch(made.site_packages, "2.13.0+rocm7.0", HIP)
+    target = tmp_path / "target"
+    pip(made, "install", "--target", target, wheel)
+    report = status(made, PYTHONPATH=str(target))
+    assert report["active"] is False
+    assert report["errors"] == [
+        f"the start-up hook does not run: {target} is on sys.path, but no directory that Python "
+        "reads .pth files from; install with pip, or put sitecustomize_stub on PYTHONPATH"
+    ]
+
+
+def test_usage(python311: Interpreter) -> None:
+    for arguments in ((), ("stauts",), ("status", "--jsn")):
+        done = python311.run("-m", "rocm_autopatch", *arguments, check=False)
+        assert done.returncode == 2
+        assert "usage: rocm-autopatch" in done.stderr
+
+
+def test_as_installed(python311: Interpreter) -> None:
+    script = python311.path.parent / "rocm-autopatch"
+    done = subprocess.run([script, "status", "--json"], capture_output=True, text=True)
+    assert json.loads(done.stdout)["active"] is True
+
+
+@pytest.mark.parametrize("target", ["/dev/full"])
+def test_a_full_stdout(python311: Interpreter, target: str) -> None:
+    with open(target, "w") as stream:
+        done = python311.run("-m", "rocm_autopatch", "status", stdout=stream, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,157 @@
+"""sitecustomize_stub: injection by PYTHONPATH, and no other sitecustomize lost."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import HIP, ROOT, Interpreter, find_python, label_torch, make_venv
+
+MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
+SEEN = f"import os; print(os.environ.get({MAX!r}))"
+
+
+@pytest.fixture
+def injected(python311: Interpreter, tmp_path: Path) -> Path:
+    """A directory to mount: the package as the wheel installs it, and the stub."""
+    directory = tmp_path / "injected"
+    shutil.copytree(python311.site_packages / "rocm_autopatch", directory / "rocm_autopatch")
+    shutil.copy(ROOT / "sitecustomize_stub" / "sitecustomize.py", directory)
+    return directory
+
+
+@pytest.fixture(params=["3.9", "3.11", "3.13"])
+def plain(request: pytest.FixtureRequest, tmp_path: Path) -> Interpreter:
+    """An interpreter without us, with a stand-in for torch."""
+    made = make_venv(tmp_path / "plain", find_python(request.param))
+    label_torch(made.site_packages, "2.13.0+rocm7.0", HIP)
+    return made
+
+
+def customize(directory: Path, mark: str, then: str = "") -> str:
+    directory.mkdir(exist_ok=True)
+    (directory / "sitecustomize.py").write_text(f"MARK = {mark!r}\n{then}\n")
+    return str(directory)
+
+
+MARKS = "import sitecustomize, sys; print(sitecustomize.MARK, sitecustomize.__file__)"
+
+
+def count(mark: str) -> str:
+    """Code of a sitecustomize that counts how often it runs, in the environment."""
+    return f"import os\nos.environ[{mark!r}] = os.environ.get({mark!r}, '') + 'x'"
+
+
+def test_injects(plain: Interpreter, injected: Path) -> None:
+    done = plain.run("-c", SEEN, env={MAX: "1", "PYTHONPATH": str(injected)})
+    assert done.stdout == "None\n"
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_off(plain: Interpreter, injected: Path) -> None:
+    env = {MAX: "1", "PYTHONPATH": str(injected), "ROCM_AUTOPATCH": "off"}
+    assert plain.value(SEEN, env=env) == "1"
+
+
+def test_children_too(plain: Interpreter, injected: Path) -> None:
+    code = (
+        "import os, subprocess, sys; "
+        f"subprocess.run([sys.executable, '-c', {SEEN!r}], env=dict(os.environ, {MAX}='1'))"
+    )
+    done = plain.run("-c", code, env={"PYTHONPATH": str(injected)})
+    assert done.stdout == "None\n"
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("where", ["site-packages", "further down PYTHONPATH", "standard library"])
+def test_the_shadowed_one_runs_once(
+    plain: Interpreter, injected: Path, tmp_path: Path, where: str
+) -> None:
+    path = str(injected)
+    if where == "site-packages":
+        customize(plain.site_packages, "other", count("RUNS"))
+    elif where == "further down PYTHONPATH":
+        path += ":" + customize(tmp_path / "other", "other", count("RUNS"))
+    else:
+        # Debian's lies in the standard library's directory, before site-packages.
+        base = tmp_path / "base"
+        version = plain.value("import sys; print('python%d.%d' % sys.version_info[:2])")
+        library = base / "lib" / version
+        library.mkdir(parents=True)
+        stdlib = Path(plain.value("import os; print(os.path.dirname(os.__file__))"))
+        for entry in stdlib.iterdir():
+            (library / entry.name).symlink_to(entry)
+        (base / "bin").mkdir()
+        shutil.copy(plain.path.resolve(), base / "bin" / "python")
+        customize(library, "other", count("RUNS"))
+        plain = make_venv(tmp_path / "venv", str(base / "bin" / "python"))
+        label_torch(plain.site_packages, "2.13.0+rocm7.0", HIP)
+    code = f"{MARKS}; import os; print(os.environ['RUNS'], os.environ.get({MAX!r}))"
+    env = {MAX: "1", "PYTHONPATH": path}
+    mark, counts = plain.value(code, env=env).splitlines()
+    assert mark.startswith("other ")
+    assert not mark.endswith(f"{injected}/sitecustomize.py")
+    assert counts == "x None"
+
+
+def test_nothing_shadowed(plain: Interpreter, injected: Path) -> None:
+    code = "import sitecustomize; print(sitecustomize.__file__)"
+    where = plain.value(code, env={"PYTHONPATH": str(injected)})
+    assert where == str(injected / "sitecustomize.py")
+
+
+def test_two_stubs_and_the_directory_twice(
+    plain: Interpreter, injected: Path, tmp_path: Path
+) -> None:
+    second = shutil.copytree(injected, tmp_path / "second")
+    other = customize(tmp_path / "other", "other", count("RUNS"))
+    path = f"{injected}:{second}:{injected}/:{other}"
+    code = f"{MARKS}; import os; print(os.environ['RUNS'])"
+    assert plain.value(code, env={"PYTHONPATH": path}).splitlines()[1] == "x"
+
+
+@pytest.mark.parametrize(
+    "then", ["raise ValueError('mine')", "import absent", "raise SystemExit(3)"]
+)
+def test_errors_of_the_shadowed_one_are_its_own(
+    plain: Interpreter, injected: Path, tmp_path: Path, then: str
+) -> None:
+    other = customize(tmp_path / "other", "other", then)
+    quiet = {"ROCM_AUTOPATCH_LOG": "quiet"}
+    without = plain.run("-c", "print(1)", env={**quiet, "PYTHONPATH": other}, check=False)
+    path = f"{injected}:{other}"
+    with_us = plain.run("-c", "print(1)", env={**quiet, "PYTHONPATH": path}, check=False)
+    assert (with_us.stdout, with_us.returncode) == (without.stdout, without.returncode)
+    assert with_us.stderr.splitlines()[-1] == without.stderr.splitlines()[-1]
+
+
+def test_stub_and_pth_act_once(python: Interpreter, tmp_path: Path) -> None:
+    stub = shutil.copytree(ROOT / "sitecustomize_stub", tmp_path / "stub")
+    code = "import rocm_autopatch as r; print(len(r.report()['env']), r.__file__)"
+    done = python.run("-c", code, env={MAX: "1", "PYTHONPATH": str(stub)})
+    assert done.stdout == f"9 {python.site_packages}/rocm_autopatch/__init__.py\n"
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_stub_without_package(plain: Interpreter, tmp_path: Path) -> None:
+    stub = shutil.copytree(ROOT / "sitecustomize_stub", tmp_path / "stub")
+    other = customize(tmp_path / "other", "other")
+    done = plain.run("-c", MARKS, env={"PYTHONPATH": f"{stub}:{other}"})
+    assert done.stdout.startswith("other ")
+    assert done.stderr == (
+        f"rocm_autopatch: skipped, {stub}/sitecustomize.py does not find its package: "
+        "ModuleNotFoundError: No module named 'rocm_autopatch'\n"
+    )
+
+
+def test_from_a_checkout(python311: Interpreter, bare: Interpreter) -> None:
+    # Nothing is lowered in a checkout: the start reads policies/*.yaml, and needs PyYAML for it.
+    env = {MAX: "1", "PYTHONPATH": f"{ROOT}/sitecustomize_stub:{ROOT}"}
+    done = bare.run("-c", SEEN, env=env)
+    assert done.stdout == "1\n"
+    assert done.stderr == (
+        "rocm_autopatch: nothing more was done: ImportError: PyYAML is not installed here, and "
+        "reading a policy needs it\n"
+    )
+    assert python311.value(SEEN, env=env) == "None"

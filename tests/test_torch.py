@@ -1,0 +1,486 @@
+"""On the real torch 2.13.0, with a HIP label: config values, compile modes, workers, laziness.
+
+The label makes every ``torch.version.hip`` branch in Python run; it is no HIP runtime.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Interpreter
+
+MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
+
+POLICY = """
+version: 1
+config:
+  torch._inductor.config:
+    max_fusion_size: {default: 100, why: a default}
+    benchmark_kernel: {default: true, yields_to: TORCHINDUCTOR_BENCHMARK_KERNEL}
+    epilogue_fusion: {set: false, why: a set}
+    max_autotune_gemm_backends: {pin: ATEN, why: a pin}
+    triton.cudagraphs: {pin: false}
+    triton.multi_kernel: {set: 1}
+    no_such_key: {pin: 1}
+    shape_padding: {pin: 3}
+    force_disable_caches: {default: true}
+  torch._dynamo.config:
+    cache_size_limit: {default: 77}
+compile_modes:
+  reduce-overhead: default
+  max-autotune: {use: max-autotune-no-cudagraphs, why: a mode}
+"""
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY)
+    return {
+        "ROCM_AUTOPATCH_POLICY": str(policy),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
+        "HOME": str(tmp_path),
+    }
+
+
+def program(python: Interpreter, env: dict[str, str], code: str, **more: str) -> Any:
+    """What a program prints as JSON with ``show``, in which ``c`` and ``d`` are torch's configs."""
+    head = (
+        "import json, sys, threading, torch\n"
+        "from torch import compile as early\n"
+        "import torch._inductor.config as c, torch._dynamo.config as d\n"
+        "def show(*values): print(json.dumps(values))\n"
+        "def elsewhere(read):\n"
+        "    seen = []\n"
+        "    thread = threading.Thread(target=lambda: seen.append(read()))\n"
+        "    thread.start(); thread.join(); return seen[0]\n"
+    )
+    return json.loads(python.run("-c", head + code, env={**env, **more}).stdout.splitlines()[-1])
+
+
+class TestConfig:
+    def test_everybody_reads_the_values(
+        self, torch_python: Interpreter, env: dict[str, str]
+    ) -> None:
+        read = (
+            "read = lambda: [c.max_fusion_size, c.benchmark_kernel, c.epilogue_fusion,"
+            " c.max_autotune_gemm_backends, c.triton.multi_kernel, d.cache_size_limit,"
+            " d.recompile_limit, c.force_disable_caches,"
+            " torch.compiler.config.force_disable_caches]"
+        )
+        pool = "from concurrent.futures import ThreadPoolExecutor as P; pool = P(1)"
+        code = f"{read}\n{pool}\nshow(read(), elsewhere(read), pool.submit(read).result())"
+        wanted = [100, True, False, "ATEN", 1, 77, 77, True, True]
+        assert program(torch_python, env, code) == [wanted] * 3
+
+    def test_a_program_wins_over_default_and_set(
+        self, torch_python: Interpreter, env: dict[str, str]
+    ) -> None:
+        code = """
+c.max_fusion_size = 5
+c.epilogue_fusion = True
+d.cache_size_limit = 9
+inside = []
+with c.patch(max_fusion_size=6, epilogue_fusion=False):
+    inside = [c.max_fusion_size, c.epilogue_fusion]
+show(c.max_fusion_size, c.epilogue_fusion, d.recompile_limit, inside)
+"""
+        assert program(torch_python, env, code) == [5, True, 9, [6, False]]
+
+    def test_a_pin_holds(self, torch_python: Interpreter, env: dict[str, str]) -> None:
+        code = """
+from unittest import mock
+seen = []
+def look(): seen.append([c.max_autotune_gemm_backends, c.triton.cudagraphs])
+c.max_autotune_gemm_backends = "TRITON"
+c.triton.cudagraphs = True
+look()
+with c.patch({"max_autotune_gemm_backends": "TRITON", "triton.cudagraphs": True}): look()
+with c.patch("triton.cudagraphs", True): look()
+@c.patch(max_autotune_gemm_backends="TRITON")
+def decorated(): look()
+decorated()
+c.load_config({"triton.cudagraphs": True, "max_autotune_gemm_backends": "TRITON"})
+look()
+revert = c._make_closure_patcher(**{"triton.cudagraphs": True})()
+look()
+revert()
+with mock.patch.object(c, "max_autotune_gemm_backends", "TRITON"): look()
+look()
+def thread():
+    c.triton.cudagraphs = True
+    look()
+elsewhere(thread)
+copy = c.get_config_copy()
+show(seen, copy["triton.cudagraphs"], copy["max_autotune_gemm_backends"])
+"""
+        seen, cudagraphs, backends = program(torch_python, env, code)
+        assert seen == [["ATEN", False]] * 9
+        assert (cudagraphs, backends) == (False, "ATEN")
+
+    def test_hashes_follow(self, torch_python: Interpreter, env: dict[str, str]) -> None:
+        # Inductor's cache keys hash the config: with a value changed it has to be another key.
+        code = "show(c.get_hash().hex(), c.codegen_config())"
+        ours, written = program(torch_python, env, code, PYTHONHASHSEED="0")
+        off, _ = program(torch_python, env, code, PYTHONHASHSEED="0", ROCM_AUTOPATCH="off")
+        assert ours != off
+        assert "torch._inductor.config.max_autotune_gemm_backends = 'ATEN'" in written
+
+    def test_the_record(self, torch_python: Interpreter, env: dict[str, str]) -> None:
+        code = "import rocm_autopatch; show(rocm_autopatch.report())"
+        (report,) = program(torch_python, env, code)
+        rows = {row["name"].replace("torch._inductor.config.", ""): row for row in report["config"]}
+        assert rows["max_fusion_size"] == {
+            "name": "torch._inductor.config.max_fusion_size",
+            "strength": "default",
+            "wanted": 100,
+            "yields_to": "",
+            "switch": "",
+            "layer": "policy",
+            "why": "a default",
+            "before": 64,
+            "after": 100,
+            "status": "applied",
+            "reason": "",
+        }
+        assert rows["no_such_key"]["status"] == "skipped"
+        assert rows["no_such_key"]["reason"] == "this torch has no such key"
+        assert rows["shape_padding"]["status"] == "failed"
+        assert rows["shape_padding"]["after"] is True
+        assert report["errors"] == ["torch._inductor.config.shape_padding: 3 is not of type bool"]
+        assert [row["status"] for row in report["patches"]] == ["applied"] * 3
+
+    def test_a_failure_is_said_once(self, torch_python: Interpreter, env: dict[str, str]) -> None:
+        code = (
+            "import torch._inductor.config, subprocess, sys;"
+            "subprocess.run([sys.executable, '-c', 'import torch._inductor.config'])"
+        )
+        lines = torch_python.run("-c", code, env=env).stderr.splitlines()
+        assert lines == [
+            "rocm_autopatch: image not named, policy policy: 10 config values, 2 compile modes; "
+            "rocm-autopatch status shows each, ROCM_AUTOPATCH=off opts out",
+            "rocm_autopatch: torch._inductor.config.shape_padding: 3 is not of type bool",
+        ]
+
+    def test_keep(self, torch_python: Interpreter, env: dict[str, str]) -> None:
+        code = """
+import rocm_autopatch
+rows = {row["name"]: row["status"] for row in rocm_autopatch.report()["config"]}
+show(c.max_fusion_size, c.triton.cudagraph_trees, d.recompile_limit, sorted(
+    name for name in rows if rows[name] == "kept"))
+"""
+        keep = "max_fusion_size,recompile_limit"
+        assert program(torch_python, env, code, ROCM_AUTOPATCH_KEEP=keep) == [
+            64,
+            True,
+            8,
+            ["torch._dynamo.config.cache_size_limit", "torch._inductor.config.max_fusion_size"],
+        ]
+        assert program(torch_python, env, code, ROCM_AUTOPATCH_KEEP="config")[:3] == [64, True, 8]
+
+    def test_a_default_yields_to_its_variable(
+        self, torch_python: Interpreter, env: dict[str, str]
+    ) -> None:
+        code = "show(c.benchmark_kernel)"
+        assert program(torch_python, env, code, TORCHINDUCTOR_BENCHMARK_KERNEL="0") == [False]
+        keep = {"ROCM_AUTOPATCH_KEEP": MAX, MAX: "1"}
+        del env["ROCM_AUTOPATCH_POLICY"]
+        assert program(torch_python, env, "show(c.max_autotune)", **keep) == [True]
+        assert program(torch_python, env, "show(c.max_autotune)", **{MAX: "1"}) == [False]
+
+    def test_switches(self, torch_python: Interpreter, env: dict[str, str]) -> None:
+        code = """
+import rocm_autopatch
+show(c.freezing, c.coordinate_descent_tuning, c.aggressive_fusion, c.group_fusion,
+     c.benchmark_kernel, c.max_fusion_size, rocm_autopatch.report()["errors"])
+"""
+        env["ROCM_AUTOPATCH_POLICY"] = "performance"
+        env["PYTHONWARNINGS"] = "ignore"
+        *values, errors = program(torch_python, env, code)
+        assert (values, errors) == ([True, True, True, True, True, 128], [])
+        switched = {
+            "INDUCTOR_FREEZING": "0",
+            "INDUCTOR_COORD_DESCENT": "false",
+            "INDUCTOR_AGGRESSIVE_FUSION": "1",
+            "INDUCTOR_GROUP_FUSION": "off",
+            "INDUCTOR_BENCHMARK_KERNEL": "True",
+            "INDUCTOR_MAX_FUSION_SIZE": "96",
+        }
+        *values, errors = program(torch_python, env, code, **switched)
+        assert values == [False, False, True, False, True, 96]
+        assert errors == [
+            "torch._inductor.config.group_fusion: ValueError: INDUCTOR_GROUP_FUSION=off is not 1, "
+            "0, true or false"
+        ]
+        *values, errors = program(torch_python, env, code, INDUCTOR_MAX_FUSION_SIZE="many")
+        assert values[-1] == 64
+        assert errors == [
+            "torch._inductor.config.max_fusion_size: ValueError: INDUCTOR_MAX_FUSION_SIZE=many is "
+            "not of type int"
+        ]
+
+    def test_observe(self, torch_python: Interpreter, env: dict[str, str]) -> None:
+        code = """
+import rocm_autopatch
+report = rocm_autopatch.report()
+show(c.max_fusion_size, c.max_autotune_gemm_backends, sys.meta_path[0].__class__.__name__,
+     torch._TorchCompileInductorWrapper("reduce-overhead", None, None).config,
+     {row["status"] for row in report["config"]} == {"observed", "skipped", "failed"},
+     [row["after"] for row in report["compile_modes"]])
+"""
+        *values, modes = program(torch_python, env, code, ROCM_AUTOPATCH="observe")
+        plain = [64, "ATEN,TRITON,CPP"]
+        assert values[:2] == plain
+        assert values[3:] == [{"triton.cudagraphs": True}, True]
+        assert modes == ["reduce-overhead", "max-autotune"]
+
+
+RECORDER = """
+import torch._inductor.compile_fx as fx
+patches = []
+def compile_fx(gm, inputs, config_patches=None, **_):
+    patches.append(sorted(k for k, v in (config_patches or {}).items() if v))
+    return gm.forward
+fx.compile_fx = compile_fx
+x = torch.ones(3)
+f = lambda x: x + 1
+class Module(torch.nn.Module):
+    def forward(self, x):
+        return x + 1
+"""
+
+
+ROUTES = {
+    "called": "torch.compile(f, mode=MODE)(x)",
+    "keywords": "torch.compile(model=f, mode=MODE, backend='inductor', fullgraph=True)(x)",
+    "decorator": "torch.compile(mode=MODE)(f)(x)",
+    "taken from torch before": "early(f, mode=MODE)(x)",
+    "Module.compile": "m = Module(); m.compile(mode=MODE); m(x)",
+    "a module": "torch.compile(Module(), mode=MODE, dynamic=False)(x)",
+}
+# Calls that the mode table does not concern: each has to print or raise what it does without us.
+OTHERS = [
+    "torch.compile(f, mode='no-such-mode')",
+    "torch.compile(f, mode='reduce-overhead', options={'max_fusion_size': 3})",
+    "torch.compile(f, 'default')",
+    "torch.compile(f, mode=3)(x)",
+    "torch.compile(f, options={'triton.cudagraphs': True})(x), patches",
+    "torch.compile(f, options={'no_such_option': False})(x)",
+    "torch.compile(f, options={'max_fusion_size': 'x'})(x)",
+    "torch.compile(f, mode=None)(x), patches",
+    "str(inspect.signature(torch.compile)), torch.compile.__doc__",
+    "torch.compile.__module__, torch.compile.__qualname__, type(torch.compile)",
+    "torch.compile(f, backend=backend, mode='reduce-overhead')(x)",
+    "torch.compile(f, backend=backend, options={'a': 1})(x)",
+    "torch.compile(f, backend='eager')(x)",
+    "torch.compile(f, backend='no-such-backend')(x)",
+    "torch.compile(nested, fullgraph=True, backend='eager')(x)",
+    "torch.compile(nested, backend='eager')(x)",
+    "torch._dynamo.explain(nested)(x).graph_break_count",
+]
+
+
+class TestCompileModes:
+    def test_every_route(self, torch_python: Interpreter, env: dict[str, str]) -> None:
+        code = RECORDER
+        modes = ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "default")
+        for route in ROUTES.values():
+            for mode in modes:
+                code += f"torch._dynamo.reset()\n{route.replace('MODE', repr(mode))}\n"
+        (seen,) = program(torch_python, env, code + "show(patches)")
+        tuned = ["coordinate_descent_tuning", "max_autotune"]
+        for number, route in enumerate(ROUTES):
+            assert seen[number * 4 : number * 4 + 4] == [[], tuned, tuned, []], route
+
+    def test_every_other_call_is_untouched(
+        self, torch_python: Interpreter, env: dict[str, str]
+    ) -> None:
+        code = f"""{RECORDER}
+import inspect, re
+def backend(gm, inputs, mode=None, options=None):
+    patches.append([mode, options])
+    return gm.forward
+def nested(x):
+    return torch.compile(f, mode="reduce-overhead")(x)
+seen = []
+for call in {OTHERS!r}:
+    torch._dynamo.reset()
+    patches.clear()
+    try:
+        seen.append(repr(eval(call)))
+    except Exception as error:
+        seen.append(repr(error))
+show([re.sub("0x[0-9a-f]+", "0x", text) for text in seen])
+"""
+        (ours,) = program(torch_python, env, code)
+        (without,) = program(torch_python, env, code, ROCM_AUTOPATCH="off")
+        for call, with_us, off in zip(OTHERS, ours, without):
+            assert with_us == off, call
+        assert len(ours) == len(OTHERS)
+        assert "either mode or options" in ours[1].lower()
+
+    def test_uses_are_counted(self, torch_python: Interpreter, env: dict[str, str]) -> None:
+        code = """
+torch.compile(abs, mode="reduce-overhead")
+import rocm_autopatch
+rows = rocm_autopatch.report()["compile_modes"]
+show([(row["name"], row["before"], row["after"], row["uses"]) for row in rows])
+"""
+        assert program(torch_python, env, code) == [
+            [
+                ["reduce-overhead", "reduce-overhead", "default", 1],
+                ["max-autotune", "max-autotune", "max-autotune-no-cudagraphs", 0],
+            ]
+        ]
+
+    def test_keep(self, torch_python: Interpreter, env: dict[str, str]) -> None:
+        code = "show(torch._TorchCompileInductorWrapper('reduce-overhead', None, None).config)"
+        for keep in ("reduce-overhead", "compile_modes"):
+            seen = program(torch_python, env, code, ROCM_AUTOPATCH_KEEP=keep)
+            assert seen == [{"triton.cudagraphs": True}]
+        assert program(torch_python, env, code) == [{}]
+
+
+class TestLaziness:
+    def test_nothing_of_torch_is_imported_early(
+        self, torch_python: Interpreter, env: dict[str, str]
+    ) -> None:
+        del env["ROCM_AUTOPATCH_POLICY"]
+        for code in ("pass", "import torch", "import torch, torch.distributed"):
+            shown = f"{code}\nimport sys; print(*sorted(sys.modules))"
+            ours = set(torch_python.value(shown, env=env).split())
+            off = set(torch_python.value(shown, env={**env, "ROCM_AUTOPATCH": "off"}).split())
+            assert {name.partition(".")[0] for name in ours - off} == {"rocm_autopatch"}
+            assert off <= ours
+
+    def test_the_record_of_what_waits(self, torch_python: Interpreter, env: dict[str, str]) -> None:
+        code = "import json, torch, rocm_autopatch; print(json.dumps(rocm_autopatch.report()))"
+        report = json.loads(torch_python.value(code, env=env))
+        status = {row["target"]: row["status"] for row in report["patches"]}
+        assert status == {
+            "torch": "applied",
+            "torch._inductor.config": "waiting",
+            "torch._dynamo.config": "waiting",
+        }
+        assert {row["status"] for row in report["config"]} == {"waiting"}
+
+    def test_the_finder_leaves(self, torch_python: Interpreter, env: dict[str, str]) -> None:
+        code = "show([type(f).__module__ for f in sys.meta_path if 'rocm' in type(f).__module__])"
+        assert program(torch_python, env, code) == [[]]
+
+    def test_torch_imported_before_we_came(
+        self, torch_python: Interpreter, env: dict[str, str]
+    ) -> None:
+        code = """
+import json, os, torch, torch._inductor.config as c, torch._dynamo.config as d
+import rocm_autopatch
+os.environ["ROCM_AUTOPATCH"] = "on"
+rocm_autopatch._started = ""
+rocm_autopatch.start()
+print(json.dumps([c.max_fusion_size, d.recompile_limit]))
+"""
+        assert torch_python.value(code, env={**env, "ROCM_AUTOPATCH": "off"}) == "[100, 77]"
+
+
+def test_an_empty_policy_leaves_torch_as_it_is(torch_python: Interpreter, tmp_path: Path) -> None:
+    policy = tmp_path / "empty.yaml"
+    policy.write_text("version: 1\n")
+    code = """
+import sys, torch, torch._inductor.config as c, torch._dynamo.config as d
+print(torch._TorchCompileInductorWrapper.apply_mode.__code__.co_filename == torch.__file__,
+      type(c._config), c.get_hash().hex(), d.get_hash().hex(),
+      c.codegen_config(), d.codegen_config(), len(sys.meta_path))
+"""
+    seed = {"PYTHONHASHSEED": "0"}
+    ours = torch_python.run("-c", code, env={**seed, "ROCM_AUTOPATCH_POLICY": str(policy)})
+    off = torch_python.run("-c", code, env={**seed, "ROCM_AUTOPATCH": "off"})
+    assert (ours.stdout, ours.stderr) == (off.stdout, "")
+    assert ours.stdout.startswith("True <class 'dict'>")
+
+
+def test_an_unmodified_program_compiles_in_a_thread(
+    torch_python: Interpreter, env: dict[str, str]
+) -> None:
+    del env["ROCM_AUTOPATCH_POLICY"]
+    code = """
+from torch._dynamo.utils import counters
+def work():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
+    x = torch.randn(4, 8)
+    with torch.no_grad():
+        compiled = torch.compile(model, mode="reduce-overhead")
+        return [torch.allclose(compiled(x), model(x), atol=1e-5), c.max_autotune,
+                c.max_autotune_gemm_backends, d.recompile_limit]
+show(elsewhere(work), counters["stats"]["unique_graphs"])
+"""
+    wanted = [[True, False, "ATEN", 128], 1]
+    assert program(torch_python, env, code, **{MAX: "1"}) == wanted
+
+
+def test_inductors_compile_workers(
+    torch_python: Interpreter, env: dict[str, str], tmp_path: Path
+) -> None:
+    del env["ROCM_AUTOPATCH_POLICY"]
+    (tmp_path / "job.py").write_text(
+        "def job():\n"
+        "    import os, torch._inductor.config as c, rocm_autopatch\n"
+        f"    return [os.getpid(), os.environ.get({MAX!r}), c.max_autotune,\n"
+        "            c.max_autotune_gemm_backends, rocm_autopatch.report()['active']]\n"
+    )
+    code = """
+import os
+import job
+from torch._inductor.compile_worker.subproc_pool import SubprocPool
+pool = SubprocPool(1)
+pid, *seen = pool.submit(job.job).result()
+pool.shutdown()
+show(pid != os.getpid(), seen)
+"""
+    more = {MAX: "1", "PYTHONPATH": str(tmp_path)}
+    assert program(torch_python, env, code, **more) == [True, [None, False, "ATEN", True]]
+
+
+class TestBadTorch:
+    def test_broken_torch_fails_as_without_us(
+        self, python: Interpreter, bare: Interpreter, tmp_path: Path
+    ) -> None:
+        broken = tmp_path / "torch"
+        broken.mkdir()
+        (broken / "version.py").write_text("__version__ = '2.13.0+rocm7.0'\nhip = '7.0'\n")
+        (broken / "__init__.py").write_text("import ctypes\nctypes.CDLL('libtorch_absent.so')\n")
+        env = {"PYTHONPATH": str(tmp_path), "ROCM_AUTOPATCH_LOG": "quiet"}
+        ours = python.run("-c", "import torch", env=env, check=False)
+        off = python.run("-c", "import torch", env={**env, "ROCM_AUTOPATCH": "off"}, check=False)
+        assert (ours.stdout, ours.stderr, ours.returncode) == (off.stdout, off.stderr, 1)
+
+    def test_torch_without_what_a_patch_needs(self, python: Interpreter, tmp_path: Path) -> None:
+        strange = tmp_path / "torch"
+        strange.mkdir()
+        (strange / "version.py").write_text("__version__ = '3.0.0+rocm9.0'\nhip = '9.0'\n")
+        (strange / "__init__.py").write_text("from torch import version\nVALUE = 1\n")
+        done = python.run(
+            *("-c", "import torch; print(torch.VALUE)"), env={"PYTHONPATH": str(tmp_path)}
+        )
+        assert done.stdout == "1\n"
+        assert done.stderr.splitlines()[-1] == (
+            "rocm_autopatch: patch compile_modes of torch skipped: AttributeError: this torch has "
+            "no _TorchCompileInductorWrapper"
+        )
+
+    def test_nothing_changed_nothing_said(
+        self, torch_python: Interpreter, env: dict[str, str]
+    ) -> None:
+        env["ROCM_AUTOPATCH_KEEP"] = "compile_modes,config"
+        done = torch_python.run("-c", "import torch._inductor.config", env=env)
+        assert (done.stdout, done.stderr) == ("", "")
+
+    def test_a_patch_that_exits(self, fresh: Interpreter) -> None:
+        path = fresh.site_packages / "rocm_autopatch" / "patches" / "compile_modes.py"
+        path.write_text("raise SystemExit(3)\n")
+        done = fresh.run("-c", "import torch; print(torch.version.hip)")
+        assert done.stdout == "7.0.51831-a3e329ad8\n"
+        assert "patch compile_modes of torch skipped: SystemExit: 3" in done.stderr
