@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo test lint matrix clean
+.PHONY: demo test lint matrix docs bench clean
 
 # The main job: one unmodified program in an image-like environment, without and with us.
 demo: system
@@ -21,6 +21,15 @@ lint: system $(DEV)/ready
 # The longer matrix: config strengths on the config modules of every torch from 2.4 to 2.15.
 matrix: $(DEV)/ready
 	$(DEV)/bin/python tests/matrix/config_versions.py $(WORK)/torch-versions
+
+# What in docs/ is made from the sources.
+docs: $(DEV)/ready
+	$(DEV)/bin/python tools/json_schema.py docs
+	$(DEV)/bin/python tools/images_page.py > docs/images.md
+
+# Benchmarks: seconds are this machine's, so they are printed and not tested.
+bench: $(DEV)/ready
+	$(DEV)/bin/python benchmarks/selection.py
 
 $(DEV)/ready: setup.cfg pyproject.toml rocm_autopatch.pth
 	$(PYTHON) -m venv $(DEV)

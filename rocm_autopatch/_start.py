@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from rocm_autopatch.plan import Plan
 
 ON = ("on", "1", "true", "yes")
-FACTS = ("accelerator", "torch", "rocm", "gfx", "python", "image")
+FACTS = (
+    *("accelerator", "torch", "hip", "rocm", "gfx", "gpu", "python", "image", "repository", "tag"),
+    *("framework", "framework_version", "date", "os", "flavour"),
+)
 OLDEST_TORCH = (2, 4)
-IMAGE_FILE = "/etc/rocm-autopatch/image"
+SITE = "/etc/rocm-autopatch"
 ASSUME = "ROCM_AUTOPATCH_ASSUME"
 # Marks a process tree in which these kinds of line were already written to stderr.
 SAID = "ROCM_AUTOPATCH_SAID"
@@ -34,7 +37,6 @@ RECORD: "dict[str, Any]" = {
     "keep": (),
     "env": [],
     "patches": {},
-    "known_issues": (),
     "notes": [],
     "errors": [],
 }
@@ -55,9 +57,11 @@ def run(switch: str) -> None:
 
 def _decide() -> None:
     facts = RECORD["facts"]
+    # os.access first: a directory or file that is not there costs a tenth of a raised OSError.
+    site = os.listdir(SITE) if os.access(SITE, os.R_OK | os.X_OK) else []
     _assume(facts)
     if "image" not in facts:
-        _read_image(facts)
+        _read_image(facts, site)
     if "torch" not in facts or "accelerator" not in facts:
         _read_torch(facts)
     if "accelerator" not in facts:
@@ -71,7 +75,7 @@ def _decide() -> None:
         RECORD["reason"] = "torch %s is older than %d.%d" % (torch, *OLDEST_TORCH)
         fail("torch", "nothing was changed: " + RECORD["reason"])
         return
-    plan = _plan(facts)
+    plan = _plan(facts, [name for name in site if name.endswith(".yaml")])
     if plan is None:
         return
     RECORD["plan"] = plan
@@ -106,19 +110,18 @@ def _assume(facts: "dict[str, tuple[str, str]]") -> None:
             )
 
 
-def _read_image(facts: "dict[str, tuple[str, str]]") -> None:
+def _read_image(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> None:
     image = os.environ.get("ROCM_AUTOPATCH_IMAGE", "").strip()
+    source = "ROCM_AUTOPATCH_IMAGE"
+    if not image and "image" in site:
+        source = SITE + "/image"
+        image = _read(source).partition("\n")[0].strip()
     if image:
-        facts["image"] = (image, "ROCM_AUTOPATCH_IMAGE")
-        return
-    text = _read(IMAGE_FILE)
-    if text:
-        facts["image"] = (text.split("\n", 1)[0].strip(), IMAGE_FILE)
+        facts["image"] = (image, source)
 
 
 def _read(path: str) -> str:
     """The first 8 KiB of a small text file, or "" where it can't be read."""
-    # os.access first: a file that is not there costs a tenth of a raised OSError.
     if not os.access(path, os.R_OK):
         return ""
     try:
@@ -134,7 +137,7 @@ def _read(path: str) -> str:
 
 
 def _read_torch(facts: "dict[str, tuple[str, str]]") -> None:
-    """Take torch, accelerator and rocm from the text of the torch/version.py to be imported."""
+    """Take what the text of the torch/version.py to be imported says of torch."""
     path, text = _search(sys.path)
     if not text:
         path, text = _search(_later_paths())
@@ -150,9 +153,11 @@ def _read_torch(facts: "dict[str, tuple[str, str]]") -> None:
     if not version:
         fail("torch", "nothing was changed: no __version__ in %s" % path)
         return
-    hip, cuda = [found.get(n, "None").replace("None", "") for n in ("hip", "cuda")]
+    # rocm is there from 2.10 on (pytorch#168097).
+    hip, cuda, rocm = [found.get(n, "None").replace("None", "") for n in ("hip", "cuda", "rocm")]
     accelerator = "rocm" if hip else "cuda" if cuda else "cpu"
-    for name, value in (("torch", version), ("accelerator", accelerator), ("rocm", hip)):
+    says = (("torch", version), ("accelerator", accelerator), ("hip", hip), ("rocm", rocm))
+    for name, value in says:
         if value and name not in facts:
             facts[name] = (value, path)
 
@@ -205,43 +210,60 @@ def for_this_torch(rows: "tuple[tuple[Any, ...], ...]") -> "list[tuple[Any, ...]
     return list(chosen.values())
 
 
-def _plan(facts: "dict[str, tuple[str, str]]") -> "Optional[Plan]":
-    """The plan for these facts: built in where that suffices, else lowered from YAML here."""
-    policy = os.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
-    if policy and sys.flags.ignore_environment:
-        RECORD["notes"].append("ROCM_AUTOPATCH_POLICY ignored under python -E or -I")
-        policy = ""
-    if "/" in policy or policy.endswith((".yaml", ".yml")):
-        return _lower(policy)
+def _plan(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> "Optional[Plan]":
+    """The plan for these facts: built in where that suffices, else lowered from YAML here.
+
+    *site* are the policy files in /etc/rocm-autopatch.
+    """
+    policy = _named_policy()
     try:
         from rocm_autopatch import _builtin as builtin  # type: ignore[attr-defined]
     except ImportError:
         # A checkout or an editable install: nothing was lowered there, so nothing goes stale.
         from rocm_autopatch.policy import builtin
     image = facts.get("image", ("",))[0]
-    chosen, RECORD["known_issues"] = builtin.IMAGES.get(_reference(image), ("", ()))
+    reference = _reference(image)
+    chosen = builtin.IMAGES.get(reference) or builtin.IMAGES.get(_without_registry(reference), "")
     if policy:
         RECORD["reason"] = "ROCM_AUTOPATCH_POLICY=%s" % policy
     elif chosen:
         RECORD["reason"] = "images.yaml knows %s" % image
-        policy = chosen
     else:
-        policy = builtin.DEFAULT
         RECORD["reason"] = "%s: %s is the default policy on ROCm" % (
-            "image %s is not in images.yaml" % image if image else "no image is named",
-            policy,
+            "images.yaml has no policy for %s" % image if image else "no image is named",
+            builtin.DEFAULT,
         )
-    if policy in builtin.POLICIES:
-        plan: Plan = builtin.POLICIES[policy]
-        return plan
-    names = ", ".join(sorted(set(builtin.POLICIES).difference(builtin.IMAGES)))
-    RECORD["reason"] += ": there is no such policy"
-    fail(
-        "policy",
-        "nothing was changed: ROCM_AUTOPATCH_POLICY=%s: no such policy, there are %s "
-        "(a file's name has a / or ends in .yaml)" % (policy, names),
-    )
-    return None
+    if "/" in policy or policy.endswith((".yaml", ".yml")):
+        return _lower(policy)
+    if policy and policy not in builtin.POLICIES:
+        names = ", ".join(sorted(set(builtin.POLICIES).difference(builtin.IMAGES)))
+        RECORD["reason"] += ": there is no such policy"
+        fail(
+            "policy",
+            "nothing was changed: ROCM_AUTOPATCH_POLICY=%s: no such policy, there are %s "
+            "(a file's name has a / or ends in .yaml)" % (policy, names),
+        )
+        return None
+    # A built-in policy was lowered for the default, not for what a record or a site puts below it.
+    if site or (policy and chosen not in ("", builtin.DEFAULT)):
+        return _lower(policy)
+    plan: Plan = builtin.POLICIES[policy or chosen or builtin.DEFAULT]
+    return plan
+
+
+def _named_policy() -> str:
+    """What ROCM_AUTOPATCH_POLICY names, where the environment may name files."""
+    policy = os.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
+    if not policy:
+        return ""
+    if sys.flags.ignore_environment:
+        why = "under python -E or -I"
+    elif os.getuid() != os.geteuid() or os.getgid() != os.getegid():
+        why = "in a program that runs as another user than its caller"
+    else:
+        return policy
+    RECORD["notes"].append("ROCM_AUTOPATCH_POLICY ignored " + why)
+    return ""
 
 
 def _reference(image: str) -> str:
@@ -250,14 +272,19 @@ def _reference(image: str) -> str:
     return image[len("docker.io/") :] if image.startswith("docker.io/") else image
 
 
-def _lower(path: str) -> "Optional[Plan]":
-    # The slow path: tens of milliseconds for PyYAML, paid only where a user's own policy is read
-    # unbaked.
-    from rocm_autopatch.policy import PolicyError, lower
+def _without_registry(image: str) -> str:
+    """The reference in any registry: a mirror makes no other image of it."""
+    host, slash, rest = image.partition("/")
+    return rest if slash and ("." in host or ":" in host or host == "localhost") else image
 
-    RECORD["reason"] = "ROCM_AUTOPATCH_POLICY=%s" % path
+
+def _lower(policy: str) -> "Optional[Plan]":
+    # The slow path: tens of milliseconds for PyYAML, paid only where somebody's own policies are
+    # read unbaked.
+    from rocm_autopatch.policy import PolicyError, select
+
     try:
-        return lower.file(path, {name: fact[0] for name, fact in RECORD["facts"].items()})
+        return select.lowered(RECORD["facts"], policy)
     except PolicyError as error:
         RECORD["reason"] += ": it could not be used"
         fail("policy", "nothing was changed: %s" % error)

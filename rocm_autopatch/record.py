@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
 from rocm_autopatch._start import for_this_torch
-from rocm_autopatch.image import reference
+from rocm_autopatch.image import facts
 from rocm_autopatch.patches import config, kept, row
 
 # Patches whose entries have a section of their own in a report.
@@ -22,22 +23,26 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
     *switch* is what ROCM_AUTOPATCH said at the start, "" if there was no start.
     """
     plan = record["plan"]
+    # A place that knows its torch from nowhere has nothing to tell of an image either.
+    found = facts.gather(record["facts"], None if record["facts"] else ())
+    known_issues, unread = _known_issues(found.values())
     report: dict[str, Any] = {
         "active": record["active"],
         "observe": record["observe"],
         "reason": record["reason"] or (f"ROCM_AUTOPATCH={switch}" if switch else "no start"),
-        "facts": {
-            name: {"value": value, "source": source}
-            for name, (value, source) in _with_stated(record["facts"]).items()
-        },
+        "facts": {name: asdict(fact) for name, fact in found.facts.items()},
+        "contradictions": [
+            {"name": one.name, "used": asdict(one.used), "other": asdict(one.other)}
+            for one in found.contradictions
+        ],
         "policy": plan["policy"] if plan else "",
         "policies": list(plan["layers"]) if plan else [],
         "keep": list(record["keep"]),
         "env": [env_row(*row) for row in record["env"]],
         **{section: [] for section in SECTIONS},
         "patches": [],
-        "known_issues": list(record["known_issues"]),
-        "notes": list(record["notes"]),
+        "known_issues": known_issues,
+        "notes": [*record["notes"], *map(str, found.contradictions), *unread],
         "errors": list(record["errors"]),
     }
     for name, target, entries in plan["patches"] if plan else ():
@@ -72,14 +77,19 @@ def _unknown_kept(report: dict[str, Any]) -> list[str]:
     ]
 
 
-def _with_stated(facts: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
-    """*facts*, and what the image's reference states beyond them."""
-    image, source = facts.get("image", ("", ""))
+def _known_issues(values: dict[str, str]) -> tuple[list[dict[str, str]], list[str]]:
+    """What images files know of this place, and a note where they can't be read."""
+    if values.get("accelerator") != "rocm":
+        return [], []
     try:
-        stated = reference.facts(reference.parse_reference(image))
-    except ValueError:
-        return facts
-    return {**{name: (value, f"image, by {source}") for name, value in stated.items()}, **facts}
+        from rocm_autopatch.policy import PolicyError, select
+    except ImportError as error:
+        return [], [f"known issues are not listed: {error}"]
+    try:
+        rows = select.known(values)
+    except PolicyError as error:
+        return [], [f"known issues are not listed: {error}"]
+    return [{**asdict(issue), "record": row.name} for row in rows for issue in row.known_issues], []
 
 
 def env_row(rule: tuple[Any, ...], before: str | None, status: str) -> dict[str, Any]:
@@ -105,11 +115,14 @@ def _untouched(name: str, entries: list[Any], status: str, reason: str) -> Itera
 def lines(report: dict[str, Any]) -> Iterator[str]:
     """The report as text of at most 100 columns."""
     state = "observing, nothing is changed" if report["observe"] else "active"
-    yield f"rocm_autopatch is {state if report['active'] else 'not active'}: {report['reason']}"
+    head = f"rocm_autopatch is {state if report['active'] else 'not active'}: {report['reason']}"
+    yield from _wrap(head, "", "  ")
     if report["policies"]:
         yield "  layers: " + " < ".join(report["policies"])
     for name, fact in report["facts"].items():
-        yield f"  {name}: {fact['value']} ({fact['source']})"
+        yield from _wrap(
+            f"{name}: {fact['value']} ({fact['kind']}: {fact['source']})", "  ", "    "
+        )
     if report["keep"]:
         yield "  kept by ROCM_AUTOPATCH_KEEP: " + ", ".join(report["keep"])
     for title, section in (
@@ -128,13 +141,26 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
         yield "Patches"
     for patch in report["patches"]:
         reason = f": {patch['reason']}" if patch["reason"] else ""
-        yield f"  {patch['name']} of {patch['target']}: {patch['status']}{reason}"
-    for title in ("known_issues", "notes", "errors"):
+        text = f"{patch['name']} of {patch['target']}: {patch['status']}{reason}"
+        yield from _wrap(text, "  ", "    ")
+    if report["known_issues"]:
+        yield ""
+        yield "Known issues"
+    for issue in report["known_issues"]:
+        yield from _wrap(issue_sentence(issue), "  ", "    ")
+    for title in ("notes", "errors"):
         if report[title]:
             yield ""
-            yield title.capitalize().replace("_", " ")
+            yield title.capitalize()
         for text in report[title]:
             yield from _wrap(text, "  ", "    ")
+
+
+def issue_sentence(issue: dict[str, str]) -> str:
+    """A known issue, where it is from, and the policy against it."""
+    text = issue["text"].rstrip(".")
+    text += f" ({issue['source']})" if issue["source"] else ""
+    return text + (f"; mitigation: policy {issue['mitigation']}" if issue["mitigation"] else "")
 
 
 def sentence(row: dict[str, Any]) -> str:

@@ -46,7 +46,7 @@ class TestCheck:
         policy = tmp_path / "team.yaml"
         policy.write_text("version: 1\nextends: safe\n")
         assert run(capsys, "check", str(policy)) == (0, "", "1 file checked, nothing wrong\n")
-        assert run(capsys, "check") == (0, "", "4 files checked, nothing wrong\n")
+        assert run(capsys, "check") == (0, "", "6 files checked, nothing wrong\n")
 
     def test_wrong(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
@@ -90,7 +90,7 @@ class TestCheck:
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
         status, out, err = run(capsys, "check", "--torch", "2.4..2.15")
-        assert (status, err) == (0, "4 files checked, nothing wrong\n")
+        assert (status, err) == (0, "6 files checked, nothing wrong\n")
         assert out
         assert all(": remark: " in line for line in out.splitlines())
 
@@ -102,11 +102,12 @@ class TestCheck:
     def test_images(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         images = Path(shutil.copy(ROOT / "policies" / "images.yaml", tmp_path))
         images.write_text(images.read_text().replace("policy: safe", "policy: saef", 1))
+        line = images.read_text().splitlines().index("    policy: saef") + 1
         status, out, _ = run(capsys, "check", str(images))
         assert status == 1
         assert out == (
-            f"{images}:5:13: saef: no such policy: there are debug, performance, safe, or give a "
-            "file's path\n"
+            f"{images}:{line}:13: saef: no such policy: there are capture-guard, debug, "
+            "no-hipblaslt, performance, safe, or give a file's path\n"
         )
 
 
@@ -116,31 +117,62 @@ class TestPolicies:
         assert status == 0
         lines = out.splitlines()
         assert "  safe < performance" in lines
-        assert f"  safe < {IMAGE}" in lines
-        assert "    FP8 flash attention broken" in lines
+        assert f"  {IMAGE}" in lines
+        assert "    where accelerator rocm, framework sglang" in lines
+        assert "    sets TORCHINDUCTOR_MAX_AUTOTUNE=1" in lines
+        assert (
+            "    known issue: hipBLASLt solver bug (founding note 000); mitigation: policy "
+            "no-hipblaslt"
+        ) in lines
+        assert max(map(len, lines)) <= 100
         found = json.loads(run(capsys, "policies", "--json")[1])
         assert found["policies"]["debug"]["layers"] == ["safe", "debug"]
-        assert found["images"][IMAGE]["policy"] == "safe"
+        (row,) = (row for row in found["images"] if row["image"] == IMAGE)
+        assert row["policy"] == "safe"
 
     def test_show(self, capsys: pytest.CaptureFixture[str]) -> None:
         status, out, _ = run(capsys, "policies", "show", "performance")
         assert status == 0
         lines = out.splitlines()
         assert lines[0] == "safe < performance"
+        assert lines[1] == "  for accelerator=rocm"
         assert "  TORCHINDUCTOR_MAX_AUTOTUNE: delete  [safe]" in lines
         assert "  torch._dynamo.config.recompile_limit: default 256  [performance]" in lines
         assert "  reduce-overhead: use default  [safe]" in lines
         assert max(map(len, lines)) <= 100
-        plan = json.loads(run(capsys, "policies", "show", IMAGE, "--json")[1])
-        assert plan["layers"] == ["safe", IMAGE]
+
+    def test_show_for_an_assumed_image(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        policy = tmp_path / "new.yaml"
+        policy.write_text(
+            "version: 1\nwhen: {framework: sglang, framework_version: '>=0.5.9'}\n"
+            "env: {A: {set: a}}\npatches: {capture: guard}\n"
+        )
+        show = ("policies", "show", str(policy), "--assume")
+        _, out, _ = run(capsys, *show, f"image={IMAGE}")
+        assert out.splitlines()[0] == "safe"
+        assert "  left out: new, which is for framework sglang, framework_version >=0.5.9" in out
+        found = json.loads(run(capsys, *show, f"image={IMAGE.replace('5.8', '5.9')}", "--json")[1])
+        assert found["layers"] == ["safe", "new"]
+        assert found["facts"]["framework_version"] == "0.5.9"
+        assert found["env"][-1][:3] == ["A", "set", "a"]
+        _, out, _ = run(capsys, *show, f"image={IMAGE.replace('5.8', '5.9')}")
+        assert "  capture: use guard  [new]" in out.splitlines()
 
     def test_show_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(capsys, "policies", "show", "saef") == (
             1,
             "",
-            "rocm-autopatch policies: saef: no such policy: there are debug, performance, safe, or "
-            "give a file's path\n",
+            "rocm-autopatch policies: saef: no such policy: there are capture-guard, debug, "
+            "no-hipblaslt, performance, safe, or give a file's path\n",
         )
+
+    @pytest.mark.parametrize("text", ["image", "gpus=4"])
+    def test_show_for_what_is_no_fact(self, capsys: pytest.CaptureFixture[str], text: str) -> None:
+        with pytest.raises(SystemExit, match="2"):
+            main(["policies", "show", "--assume", text])
+        assert f"{text!r} is not NAME=VALUE with a name of accel" in capsys.readouterr().err
 
 
 class TestExplain:
@@ -201,6 +233,15 @@ class TestExplain:
             f"  old: set 'b'  loses, {tmp_path}/old.yaml:4:7",
             f"  top: set 'c'  loses, {tmp_path}/top.yaml:3:7",
         ]
+
+    def test_what_the_image_sets(self, python311: Interpreter) -> None:
+        name = "TORCHINDUCTOR_MAX_AUTOTUNE"
+        _, out, _ = self.explain(python311, name, "--assume", f"image={IMAGE}")
+        assert "  images.yaml, sglang: the image sets it to '1'" in out.splitlines()
+        (row,) = json.loads(
+            self.explain(python311, name, "--assume", f"image={IMAGE}", "--json")[1]
+        )
+        assert row["images"][0]["why"].startswith("Since sgl-project/sglang#1939, merged 2024-11")
 
     def test_assumed_image(self, python311: Interpreter) -> None:
         status, out, _ = self.explain(

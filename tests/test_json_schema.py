@@ -1,4 +1,4 @@
-"""docs/policy.schema.json: made from the loader's tables, and of one mind with it."""
+"""The JSON Schemas in docs: made from the loader's tables, and of one mind with it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,24 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
 from conftest import ROOT
-from test_policy import problems, wrong_policies
+from test_policy import WRONG_IMAGES, problems, wrong_policies
 
-SCHEMA = json.loads((ROOT / "docs" / "policy.schema.json").read_text())
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+from rocm_autopatch.policy import load
+
+
+def validator(name: str) -> jsonschema.Draft202012Validator:
+    schema = json.loads((ROOT / "docs" / name).read_text())
+    return jsonschema.Draft202012Validator(schema)
+
+
+VALIDATOR = validator("policy.schema.json")
+IMAGES = validator("images.schema.json")
 # Wrong in ways that a JSON Schema can't see: how YAML is written, what two values mean together.
 BEYOND = (
     "given twice",
@@ -31,20 +40,26 @@ BEYOND = (
 )
 
 
-def test_it_is_not_stale() -> None:
-    made = subprocess.run(
-        [sys.executable, ROOT / "tools" / "json_schema.py"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(made.stdout) == SCHEMA
-    VALIDATOR.check_schema(SCHEMA)
+def test_they_are_not_stale(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, ROOT / "tools" / "json_schema.py", tmp_path], check=True)
+    for name in ("policy.schema.json", "images.schema.json"):
+        made = json.loads((tmp_path / name).read_text())
+        assert made == json.loads((ROOT / "docs" / name).read_text())
+        jsonschema.Draft202012Validator.check_schema(made)
 
 
-@pytest.mark.parametrize("name", ["safe", "performance", "debug"])
+@pytest.mark.parametrize("name", load.names())
 def test_it_takes_the_built_in_policies(name: str) -> None:
     VALIDATOR.validate(yaml.safe_load((ROOT / "policies" / f"{name}.yaml").read_text()))
+
+
+def test_it_takes_the_built_in_images() -> None:
+    IMAGES.validate(yaml.safe_load(load.IMAGES.read_text()))
+
+
+@pytest.mark.parametrize("text", [text for text, _ in WRONG_IMAGES])
+def test_it_refuses_the_images_that_the_loader_refuses(text: bytes) -> None:
+    assert not IMAGES.is_valid(yaml.safe_load(text))
 
 
 def test_it_takes_the_example_of_the_docs() -> None:

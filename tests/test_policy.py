@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocm_autopatch.plan import Plan
 from rocm_autopatch.policy import PolicyError, builtin, document, load, lower, schema
+
+
+def lowered(file: Path) -> Plan:
+    return lower.lower(load.layers(load.policy(file)))
 
 
 def problems(data: bytes, kind: str = "policy") -> list[str]:
@@ -60,18 +65,33 @@ def test_no_bytes_raise_anything_else(data: bytes) -> None:
     problems(b"version: 1\nenv: " + data)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (b"version: 1\n", "1:1: images is missing"),
-        (b"version: 1\nimages: [{policy: safe}]\n", "2:10: images[0]: image is missing"),
-        (b"version: 1\nimages: [{image: a}]\n", "2:10: images[0]: policy is missing"),
-        (
-            b"version: 1\nimages: [{image: a, policy: safe, x: 1}]\n",
-            "2:35: images[0].x: unknown key",
-        ),
-    ],
-)
+WRONG_IMAGES = [
+    (b"version: 1\n", "1:1: images is missing"),
+    (
+        b"version: 1\nimages: [{policy: safe, name: a}]\n",
+        "2:10: images[0]: image or when is missing",
+    ),
+    (b"version: 1\nimages: [{when: {}}]\n", "2:10: images[0]: name is missing"),
+    (
+        b"version: 1\nimages: [{image: a, sets: {A: {why: b}}}]\n",
+        "2:31: images[0].sets.A: value is missing",
+    ),
+    (
+        b"version: 1\nimages: [{image: a, sets: {A: 1}}]\n",
+        "2:31: images[0].sets.A: expected a text, found 1: put it in quotes",
+    ),
+    (
+        b"version: 1\nimages: [{image: a, known_issues: [{isue: b, issue: c}]}]\n",
+        "2:37: images[0].known_issues[0].isue: unknown key: did you mean issue?",
+    ),
+    (
+        b"version: 1\nimages: [{image: a, policy: safe, x: 1}]\n",
+        "2:35: images[0].x: unknown key",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG_IMAGES)
 def test_images(text: bytes, message: str) -> None:
     assert problems(text, "images") == [f"f.yaml:{message}"]
 
@@ -85,7 +105,7 @@ class TestLayers:
     def test_later_wins_entry_by_entry(self, tmp_path: Path) -> None:
         self.write(tmp_path, "base", "env: {A: {set: a}, B: {set: b}}\n")
         top = self.write(tmp_path, "top", "extends: ./base.yaml\nenv: {B: {delete: true}}\n")
-        plan = lower.file(str(top))
+        plan = lowered(top)
         assert plan["layers"] == ("base", "top")
         assert plan["env"] == (
             ("A", "set", "a", "base", "", (), ()),
@@ -97,31 +117,31 @@ class TestLayers:
         self.write(tmp_path, "left", "extends: base.yaml\n")
         self.write(tmp_path, "right", "extends: base.yaml\n")
         top = self.write(tmp_path, "top", "extends: [left.yaml, right.yaml]\n")
-        assert lower.file(str(top))["layers"] == ("base", "left", "right", "top")
+        assert lowered(top)["layers"] == ("base", "left", "right", "top")
 
     def test_a_layer_for_another_accelerator_is_left_out(self, tmp_path: Path) -> None:
         self.write(tmp_path, "a", "when: {accelerator: cuda}\nenv: {A: {set: a}}\n")
         self.write(tmp_path, "b", "when: {accelerator: [rocm, cuda]}\nenv: {B: {set: b}}\n")
         top = self.write(tmp_path, "top", "extends: [a.yaml, b.yaml]\n")
-        plan = lower.file(str(top))
+        plan = lowered(top)
         assert plan["layers"] == ("b", "top")
         assert plan["env"] == (("B", "set", "b", "b", "", (), ()),)
-        assert lower.file(str(tmp_path / "a.yaml"))["env"] == ()
+        assert lowered(tmp_path / "a.yaml")["env"] == ()
 
     def test_a_cycle(self, tmp_path: Path) -> None:
         a = self.write(tmp_path, "a", "extends: b.yaml\n")
         b = self.write(tmp_path, "b", "extends: a.yaml\n")
         with pytest.raises(PolicyError) as caught:
-            lower.file(str(a))
+            lowered(a)
         assert str(caught.value) == f"{b}:2:10: a.yaml: extends itself by way of {a}"
 
     def test_a_missing_base(self, tmp_path: Path) -> None:
         top = self.write(tmp_path, "top", "extends: [safe, saef]\n")
         with pytest.raises(PolicyError) as caught:
-            lower.file(str(top))
+            lowered(top)
         assert str(caught.value) == (
-            f"{top}:2:10: saef: no such policy: there are debug, performance, safe, or give a "
-            "file's path"
+            f"{top}:2:10: saef: no such policy: there are capture-guard, debug, no-hipblaslt, "
+            "performance, safe, or give a file's path"
         )
 
     def test_a_later_entry_for_some_torches_leaves_the_earlier_for_the_others(
@@ -132,7 +152,7 @@ class TestLayers:
             "extends: base.yaml\n"
             "env: {A: {set: top, since: '2.6', until: '2.10.1'}, B: {set: top}}\n"
         )
-        plan = lower.file(str(self.write(tmp_path, "top", text)))
+        plan = lowered(self.write(tmp_path, "top", text))
         assert plan["env"] == (
             ("A", "set", "base", "base", "", (), ()),
             ("A", "set", "top", "top", "", (2, 6), (2, 10, 1)),
@@ -143,7 +163,7 @@ class TestLayers:
         text = "config: {torch._inductor.config: {triton.cudagraphs: {pin: true}}}\n"
         top = self.write(tmp_path, "top", f"extends: safe\n{text}")
         with pytest.raises(PolicyError) as caught:
-            lower.file(str(top))
+            lowered(top)
         safe = load.BUILTIN / "safe.yaml"
         line = safe.read_text().splitlines().index("    triton.cudagraphs:") + 1
         assert str(caught.value) == (
@@ -151,7 +171,7 @@ class TestLayers:
             f"and to False in {safe}:{line}:5"
         )
         top.write_text(top.read_text().replace("true", "false"))
-        assert lower.file(str(top))["layers"] == ("safe", "top")
+        assert lowered(top)["layers"] == ("safe", "top")
 
     def test_pins_for_different_torches_do_not_meet(self, tmp_path: Path) -> None:
         def pin(value: int, span: str) -> str:
@@ -159,18 +179,43 @@ class TestLayers:
 
         self.write(tmp_path, "base", pin(1, "until: '2.6'"))
         top = self.write(tmp_path, "top", "extends: base.yaml\n" + pin(2, "since: '2.6'"))
-        ((_, _, rows),) = lower.file(str(top))["patches"]
+        ((_, _, rows),) = lowered(top)["patches"]
         assert [(row[2], *row[-2:]) for row in rows] == [(1, (), (2, 6)), (2, (2, 6), ())]
         top.write_text(top.read_text().replace("since: '2.6'", "since: '2.5.1'"))
         with pytest.raises(PolicyError, match="pinned to 2 here, and to 1 in"):
-            lower.file(str(top))
+            lowered(top)
 
-    def test_an_image_row_that_differs_is_a_layer(self) -> None:
-        text = "{version: 1, images: [{image: 'a:b', policy: safe, env: {TORCH_LOGS: {set: x}}}]}"
-        (row,) = schema.read_images(document.parse(text.encode(), "i"), str(load.IMAGES))
-        plan = lower.lower(load.layers(row))
-        assert plan["layers"] == ("safe", "a:b")
-        assert plan["env"][-1] == ("TORCH_LOGS", "set", "x", "a:b", "", (), ())
+    def test_a_key_under_two_names_is_one_key(self, tmp_path: Path) -> None:
+        def limit(name: str, entry: str) -> str:
+            return f"config: {{torch._dynamo.config: {{{name}: {{{entry}}}}}}}\n"
+
+        base = self.write(tmp_path, "base", limit("cache_size_limit", "default: 8"))
+        top = self.write(
+            tmp_path, "top", "extends: base.yaml\n" + limit("recompile_limit", "pin: 9")
+        )
+        ((_, _, rows),) = lowered(top)["patches"]
+        assert [row[:3] for row in rows] == [("recompile_limit", "pin", 9)]
+        base.write_text(base.read_text().replace("default", "pin"))
+        with pytest.raises(PolicyError, match="recompile_limit: pinned to 9 here, and to 8 in"):
+            lowered(top)
+
+    def test_patches(self, tmp_path: Path) -> None:
+        self.write(tmp_path, "base", "patches: {capture: off}\n")
+        top = self.write(
+            tmp_path,
+            "top",
+            "extends: base.yaml\npatches: {capture: {use: skip-rng, until: '2.10', why: w}}\n",
+        )
+        assert lowered(top)["patches"] == (
+            (
+                "capture",
+                "torch._dynamo.convert_frame",
+                (
+                    ("capture", "off", "base", "", (), ()),
+                    ("capture", "skip-rng", "top", "w", (), (2, 10)),
+                ),
+            ),
+        )
 
 
 def entries(policy: str) -> dict[str, tuple[str, object]]:
@@ -264,13 +309,17 @@ class TestBuiltins:
         }.items() <= entries("debug").items()
 
     def test_images_hold_the_version_table_of_000(self) -> None:
-        issues = {row.name: row.known_issues for row in load.images()}
+        issues = {
+            row.image: [issue.text for issue in row.known_issues]
+            for row in load.images()
+            if row.image
+        }
         assert issues == {
-            "rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129": ("hipBLASLt solver bug",),
-            "rocm/sgl-dev:v0.5.8-rocm700-mi35x-20260210": (
+            "rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129": ["hipBLASLt solver bug"],
+            "rocm/sgl-dev:v0.5.8-rocm700-mi35x-20260210": [
                 "hipBLASLt solver bug",
                 "FP8 flash attention broken",
-            ),
-            "rocm/sgl-dev:v0.5.8.post1-rocm700-mi35x-20260219": (),
+            ],
+            "rocm/sgl-dev:v0.5.8.post1-rocm700-mi35x-20260219": [],
         }
         assert set(builtin.IMAGES) == set(issues)

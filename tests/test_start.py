@@ -14,6 +14,7 @@ from conftest import HIP, Interpreter, label_torch, make_venv, pip
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 SEEN = f"import os; print(os.environ.get({MAX!r}))"
+PATH = {"PATH": os.environ["PATH"]}
 REPORT = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.report()))"
 
 
@@ -146,7 +147,11 @@ class TestGate:
         assume = f"accelerator=rocm,image={image}"
         seen = report(python311, PYTHONPATH=path, ROCM_AUTOPATCH_ASSUME=assume)
         assert seen["active"] is True
-        assert seen["facts"]["image"] == {"value": image, "source": "ROCM_AUTOPATCH_ASSUME"}
+        assert seen["facts"]["image"] == {
+            "value": image,
+            "source": "ROCM_AUTOPATCH_ASSUME",
+            "kind": "assumption",
+        }
         assert seen["facts"]["torch"]["value"] == "2.13.0+cpu"
 
     def test_bad_assumption_is_said_and_the_rest_used(self, python311: Interpreter) -> None:
@@ -155,7 +160,8 @@ class TestGate:
         assert done.stdout == "1\n"
         assert done.stderr == (
             "rocm_autopatch: ROCM_AUTOPATCH_ASSUME: 'accelerater=rocm' ignored, expected "
-            "NAME=VALUE with a name of accelerator, torch, rocm, gfx, python, image\n"
+            "NAME=VALUE with a name of accelerator, torch, hip, rocm, gfx, gpu, python, image, "
+            "repository, tag, framework, framework_version, date, os, flavour\n"
         )
 
 
@@ -259,7 +265,7 @@ class TestOneLine:
 
     def test_nothing_changed_nothing_said(self, python311: Interpreter, tmp_path: Path) -> None:
         policy = tmp_path / "empty.yaml"
-        policy.write_text("version: 1\n")
+        policy.write_text("version: 1\nextends: []\n")
         done = python311.run("-c", "pass", env={"ROCM_AUTOPATCH_POLICY": str(policy)})
         assert (done.stdout, done.stderr) == ("", "")
 
@@ -267,11 +273,20 @@ class TestOneLine:
 class TestImage:
     def test_known_image(self, python311: Interpreter) -> None:
         image = "rocm/sgl-dev:v0.5.8-rocm700-mi35x-20260210"
-        for given in (image, f"docker.io/{image}", f"{image}@sha256:{'0' * 64}"):
+        for given in (
+            image,
+            f"docker.io/{image}",
+            f"mirror.example:5000/{image}",
+            f"{image}@sha256:{'0' * 64}",
+        ):
             seen = report(python311, ROCM_AUTOPATCH_IMAGE=given)
             assert seen["reason"] == f"images.yaml knows {given}"
             assert seen["policies"] == ["safe"]
-            assert seen["facts"]["image"] == {"value": given, "source": "ROCM_AUTOPATCH_IMAGE"}
+            assert seen["facts"]["image"] == {
+                "value": given,
+                "source": "ROCM_AUTOPATCH_IMAGE",
+                "kind": "clue",
+            }
 
     def test_unknown_image_gets_the_default_and_the_record_says_so(
         self, python311: Interpreter
@@ -279,26 +294,134 @@ class TestImage:
         seen = report(python311, ROCM_AUTOPATCH_IMAGE="rocm/sgl-dev:v9")
         assert seen["policies"] == ["safe"]
         assert seen["reason"] == (
-            "image rocm/sgl-dev:v9 is not in images.yaml: safe is the default policy on ROCm"
+            "images.yaml has no policy for rocm/sgl-dev:v9: safe is the default policy on ROCm"
         )
 
-    @pytest.mark.skipif(os.getuid() != 0, reason="mounting over /etc needs root")
-    def test_file_that_the_overlay_writes(self, python311: Interpreter) -> None:
-        script = (
-            "mount -t tmpfs none /etc && mkdir /etc/rocm-autopatch && "
-            'echo rocm/sgl-dev:from-file > /etc/rocm-autopatch/image && exec "$@"'
-        )
-        done = subprocess.run(
-            ["unshare", "-m", "sh", "-c", script, "sh", python311.path, "-c", REPORT],
-            capture_output=True,
-            text=True,
-        )
-        if "unshare" in done.stderr:
-            pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
-        assert json.loads(done.stdout)["facts"]["image"] == {
+    def test_file_that_the_overlay_writes(self, python311: Interpreter, tmp_path: Path) -> None:
+        (tmp_path / "image").write_text("rocm/sgl-dev:from-file\n")
+        seen = json.loads(run_with_site(python311, tmp_path, REPORT).stdout)
+        assert seen["facts"]["image"] == {
             "value": "rocm/sgl-dev:from-file",
             "source": "/etc/rocm-autopatch/image",
+            "kind": "clue",
         }
+
+
+def run_with_site(
+    python: Interpreter, site: Path, code: str, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run with the files of *site* in /etc/rocm-autopatch, in a mount namespace of its own."""
+    if os.getuid() != 0:
+        pytest.skip("mounting over /etc needs root")
+    script = (
+        'mount -t tmpfs none /etc && mkdir /etc/rocm-autopatch && cp "$1"/* /etc/rocm-autopatch '
+        '&& shift && exec "$@"'
+    )
+    command = ["unshare", "-m", "sh", "-c", script, "sh", site, python.path, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env={**PATH, **env})
+    if "unshare" in done.stderr:
+        pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
+    return done
+
+
+class TestSite:
+    """Policies in /etc/rocm-autopatch."""
+
+    def layers(self, python: Interpreter, site: Path, **env: str) -> list[str]:
+        done = run_with_site(python, site, REPORT, ROCM_AUTOPATCH_LOG="quiet", **env)
+        return json.loads(done.stdout)["policies"]
+
+    def test_they_are_layers_on_what_is_built_in(
+        self, python311: Interpreter, tmp_path: Path
+    ) -> None:
+        (tmp_path / "b.yaml").write_text("version: 1\nname: two\nenv: {A: {set: two}}\n")
+        (tmp_path / "a.yaml").write_text("version: 1\nenv: {A: {set: a}, B: {set: a}}\n")
+        code = f"import os; print(os.environ['A'], os.environ['B'], os.environ.get({MAX!r}))"
+        done = run_with_site(python311, tmp_path, code, **{MAX: "1"})
+        assert done.stdout == "two a None\n"
+        assert self.layers(python311, tmp_path) == ["safe", "a", "two"]
+
+    def test_a_named_policy_is_on_top(self, python311: Interpreter, tmp_path: Path) -> None:
+        (tmp_path / "a.yaml").write_text("version: 1\nenv: {A: {set: a}}\n")
+        for named, layers in (
+            ("performance", ["safe", "a", "performance"]),
+            ("safe", ["a", "safe"]),
+            ("no-hipblaslt", ["safe", "a", "no-hipblaslt"]),
+        ):
+            assert self.layers(python311, tmp_path, ROCM_AUTOPATCH_POLICY=named) == layers
+
+    def test_image_records(self, python311: Interpreter, tmp_path: Path) -> None:
+        (tmp_path / "a.yaml").write_text("version: 1\n")
+        (tmp_path / "images.yaml").write_text(
+            "version: 1\nimages:\n"
+            "- {name: nine, when: {framework_version: '>=0.5.9'}, policy: performance,"
+            " env: {A: {set: nine}}}\n"
+            "- {image: 'rocm/sgl-dev:v0.5.8-x', env: {A: {set: x}}}\n"
+        )
+        for tag, layers in (
+            ("v0.5.8-x", ["safe", "rocm/sgl-dev:v0.5.8-x", "a"]),
+            ("v0.5.9-rocm700-mi30x", ["safe", "performance", "nine", "a"]),
+            ("latest", ["safe", "a"]),
+        ):
+            image = f"mirror.example/rocm/sgl-dev:{tag}"
+            assert self.layers(python311, tmp_path, ROCM_AUTOPATCH_IMAGE=image) == layers
+
+    def test_a_wrong_one_applies_nothing(self, python311: Interpreter, tmp_path: Path) -> None:
+        (tmp_path / "a.yaml").write_text("version: 2\n")
+        done = run_with_site(python311, tmp_path, SEEN, **{MAX: "1"})
+        assert done.stdout == "1\n"
+        assert done.stderr == (
+            "rocm_autopatch: nothing was changed: /etc/rocm-autopatch/a.yaml:1:10: version: "
+            "expected 1, the schema that this release reads, found 2\n"
+        )
+
+    def test_files_that_are_no_policies_cost_nothing(
+        self, python311: Interpreter, tmp_path: Path
+    ) -> None:
+        (tmp_path / "README").write_text("not a policy\n")
+        code = "import sys; print('yaml' in sys.modules)"
+        assert run_with_site(python311, tmp_path, code).stdout == "False\n"
+
+
+class TestClues:
+    """Facts of a container that does not know its tag, in real interpreters; test_facts.py has
+    each clue."""
+
+    def test_records_for_what_is_installed(self, fresh: Interpreter, tmp_path: Path) -> None:
+        metadata = fresh.site_packages / "sglang-0.5.10.post1.dist-info" / "METADATA"
+        metadata.parent.mkdir()
+        metadata.write_text("Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.10.post1\n")
+        env = {"GPU_ARCH": "gfx950-rocm724", "ROCM_AUTOPATCH_LOG": "quiet"}
+        seen = report(fresh, **env)
+        facts = {name: (fact["value"], fact["kind"]) for name, fact in seen["facts"].items()}
+        assert facts["framework"] == ("sglang", "clue")
+        assert facts["framework_version"] == ("0.5.10.post1", "clue")
+        assert facts["gfx"] == ("gfx950", "clue")
+        # The stand-in is a torch for ROCm 7.0: the image's variable says something else.
+        assert facts["rocm"] == ("7.0", "clue")
+        assert [(c["name"], c["other"]["value"]) for c in seen["contradictions"]] == [
+            ("rocm", "7.2.4")
+        ]
+        assert any(
+            "rocm is 7.0 " in note and "not 7.2.4 (GPU_ARCH)" in note for note in seen["notes"]
+        )
+        records = {issue["record"] for issue in seen["known_issues"]}
+        assert "sglang" in records
+        assert "vllm" not in records
+
+    def test_a_policy_may_ask_for_them(self, python311: Interpreter, tmp_path: Path) -> None:
+        policy = tmp_path / "policy.yaml"
+        policy.write_text(
+            "version: 1\nwhen: {gfx: gfx950, rocm: '>=7', framework: sglang}\nenv: {A: {set: a}}\n"
+        )
+        code = "import os; print(os.environ.get('A'))"
+        env = {"ROCM_AUTOPATCH_POLICY": str(policy), "SGLANG_USE_AITER": "1"}
+        for arch, value in (("gfx950", "a"), ("gfx942", "None")):
+            assert python311.value(code, env={**env, "GPU_ARCH": arch}) == value
+
+    def test_a_start_with_built_in_policies_reads_no_clue(self, python311: Interpreter) -> None:
+        code = "import sys; print([n for n in sys.modules if n.startswith('rocm_autopatch.image')])"
+        assert python311.value(code, env={"SGLANG_USE_AITER": "1"}) == "[]"
 
 
 class TestPolicyChoice:
@@ -312,12 +435,52 @@ class TestPolicyChoice:
         seen = report(python311, ROCM_AUTOPATCH_POLICY="performance", ROCM_AUTOPATCH_IMAGE=image)
         assert seen["policies"] == ["safe", "performance"]
 
+    def test_a_file_goes_on_what_the_place_chooses(
+        self, python311: Interpreter, tmp_path: Path
+    ) -> None:
+        policy = tmp_path / "mine.yaml"
+        for extends, layers in (
+            ("", ["safe", "mine"]),
+            ("extends: []\n", ["mine"]),
+            ("extends: performance\n", ["safe", "performance", "mine"]),
+        ):
+            policy.write_text(f"version: 1\n{extends}")
+            assert report(python311, ROCM_AUTOPATCH_POLICY=str(policy))["policies"] == layers
+
+    def test_a_mitigation_goes_on_what_the_record_chooses(self, fresh: Interpreter) -> None:
+        # No built-in record chooses another policy than the default today.
+        built = fresh.site_packages / "rocm_autopatch" / "_builtin.py"
+        built.write_text(built.read_text() + "IMAGES['a:b'] = 'performance'\n")
+        images = fresh.site_packages / "rocm_autopatch" / "policies" / "images.yaml"
+        images.write_text(images.read_text() + "  - {image: 'a:b', policy: performance}\n")
+        env = {"ROCM_AUTOPATCH_IMAGE": "a:b"}
+        assert report(fresh, **env)["policies"] == ["safe", "performance"]
+        env["ROCM_AUTOPATCH_POLICY"] = "no-hipblaslt"
+        assert report(fresh, **env)["policies"] == ["safe", "performance", "no-hipblaslt"]
+
+    @pytest.mark.skipif(os.getuid() != 0, reason="running for another group needs root")
+    def test_a_set_uid_program_takes_no_file_from_its_caller(
+        self, python311: Interpreter, tmp_path: Path
+    ) -> None:
+        policy = tmp_path / "mine.yaml"
+        policy.write_text("version: 1\nenv: {A: {set: a}}\n")
+        env = {"ROCM_AUTOPATCH_POLICY": str(policy), MAX: "1"}
+        nobody = {"preexec_fn": lambda: os.setresgid(65534, 0, 0)}
+        seen = json.loads(python311.run("-c", REPORT, env=env, **nobody).stdout)
+        assert seen["policies"] == ["safe"]
+        assert seen["notes"] == [
+            "ROCM_AUTOPATCH_POLICY ignored in a program that runs as another user than its caller"
+        ]
+        off = python311.run("-c", SEEN, env={**env, "ROCM_AUTOPATCH": "off"}, **nobody)
+        assert off.stdout == "1\n"
+
     def test_unknown_name(self, python: Interpreter) -> None:
         done = python.run("-c", SEEN, env={MAX: "1", "ROCM_AUTOPATCH_POLICY": "saef"})
         assert done.stdout == "1\n"
         assert done.stderr == (
             "rocm_autopatch: nothing was changed: ROCM_AUTOPATCH_POLICY=saef: no such policy, "
-            "there are debug, performance, safe (a file's name has a / or ends in .yaml)\n"
+            "there are capture-guard, debug, no-hipblaslt, performance, safe (a file's name has "
+            "a / or ends in .yaml)\n"
         )
 
     @pytest.mark.parametrize(

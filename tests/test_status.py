@@ -13,7 +13,7 @@ MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi35x-20260210"
 KEYS = {
     *("active", "observe", "reason", "facts", "policy", "policies", "keep", "env", "config"),
-    *("compile_modes", "patches", "known_issues", "notes", "errors"),
+    *("compile_modes", "patches", "known_issues", "contradictions", "notes", "errors"),
 }
 
 
@@ -28,11 +28,15 @@ def test_with_torch(torch_python: Interpreter) -> None:
     assert set(report) == KEYS
     assert report["active"] is True
     assert report["policies"] == ["safe"]
-    assert report["known_issues"] == ["hipBLASLt solver bug", "FP8 flash attention broken"]
+    issues = {issue["text"]: issue for issue in report["known_issues"]}
+    assert issues["FP8 flash attention broken"]["record"] == IMAGE
+    assert issues["hipBLASLt solver bug"]["mitigation"] == "no-hipblaslt"
+    assert "sglang" in {issue["record"] for issue in report["known_issues"]}
     assert report["facts"]["accelerator"]["value"] == "rocm"
     assert report["facts"]["gfx"] == {
         "value": "gfx950",
         "source": "image, by ROCM_AUTOPATCH_IMAGE",
+        "kind": "tag",
     }
     assert report["facts"]["framework_version"]["value"] == "0.5.8"
     assert report["facts"]["torch"]["value"] == "2.13.0+rocm7.0"
@@ -56,7 +60,7 @@ def test_text(torch_python: Interpreter) -> None:
     assert f"  {MAX}: '1' -> unset  [delete applied, safe]" in lines
     assert "  torch._dynamo.config.recompile_limit: 8 -> 128  [default applied, safe]" in lines
     assert "  reduce-overhead: 'reduce-overhead' -> 'default'  [use applied, safe]" in lines
-    assert "  FP8 flash attention broken" in lines
+    assert "  FP8 flash attention broken (founding note 000)" in lines
     at = str(torch_python.path.parents[1])  # a checkout's own path is of any length
     assert max(len(line.replace(at, "")) for line in lines) <= 100
 
@@ -69,7 +73,11 @@ def test_no_torch_leaves_it_out(torch_python: Interpreter) -> None:
 
 def test_assume(python311: Interpreter) -> None:
     report = status(python311, "--no-torch", "--assume", "image=a:b", "--assume", "gfx=gfx942")
-    assert report["facts"]["image"] == {"value": "a:b", "source": "ROCM_AUTOPATCH_ASSUME"}
+    assert report["facts"]["image"] == {
+        "value": "a:b",
+        "source": "ROCM_AUTOPATCH_ASSUME",
+        "kind": "assumption",
+    }
     assert report["facts"]["gfx"]["value"] == "gfx942"
 
 

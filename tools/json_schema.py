@@ -1,9 +1,9 @@
-"""Make docs/policy.schema.json, by which editors complete and check policy files.
+"""Make docs/policy.schema.json and docs/images.schema.json, by which editors complete and check.
 
-    python tools/json_schema.py > docs/policy.schema.json
+    python tools/json_schema.py docs
 
-It is made from the loader's own tables, and tests/test_json_schema.py holds it against the loader.
-What it can't say (pins of two layers, since after until) ``rocm-autopatch check`` does.
+They are made from the loader's own tables, and tests/test_json_schema.py holds them against it.
+What they can't say (pins of two layers, since after until) ``rocm-autopatch check`` does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rocm_autopatch.policy import schema, when
 
-TEXT = {"type": "string"}
+TEXT: dict[str, Any] = {"type": "string"}
 TEXTS = {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}
 VARIABLE = {"type": "string", "pattern": f"^{schema.VARIABLE.pattern}$"}
 COMMON = {
@@ -37,8 +37,19 @@ def one_of(kinds: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def policy() -> dict[str, Any]:
-    """The schema of a policy file."""
+def use(words: Any) -> dict[str, Any]:
+    """A word, or an entry that uses one."""
+    entry = {
+        "type": "object",
+        "properties": {"use": words, **COMMON},
+        "required": ["use"],
+        "additionalProperties": False,
+    }
+    return {"anyOf": [words, entry]}
+
+
+def parts() -> dict[str, Any]:
+    """What policies and image records have in common."""
     scalar = {"type": ["string", "number", "boolean", "null"]}
     values: dict[str, Any] = {
         "delete": {"const": True},
@@ -51,15 +62,23 @@ def policy() -> dict[str, Any]:
     )
     config["dependentSchemas"] = {"yields_to": {"required": ["default"]}}
     mode = {"enum": list(schema.MODES)}
+    # YAML 1.1 reads an off without quotes as false.
+    settings = {
+        name: use({"enum": [*words, *([False] if "off" in words else [])]})
+        for name, words in schema.PATCHES.items()
+    }
     conditions: dict[str, Any] = dict.fromkeys((*when.WORDS, *when.GLOBS), TEXTS)
     accelerator = {"enum": list(when.ACCELERATORS)}
     conditions["accelerator"] = {"anyOf": [accelerator, {"type": "array", "items": accelerator}]}
     conditions.update(dict.fromkeys(when.RANGES, TEXT))
-    properties = {
-        "version": {"const": schema.VERSION},
-        "name": TEXT,
+    issue = {
+        "type": "object",
+        "properties": {"issue": TEXT, "source": TEXT, "mitigation": TEXT},
+        "required": ["issue"],
+        "additionalProperties": False,
+    }
+    return {
         "description": TEXT,
-        "extends": TEXTS,
         "when": {"type": "object", "properties": conditions, "additionalProperties": False},
         "env": {
             "type": "object",
@@ -77,29 +96,61 @@ def policy() -> dict[str, Any]:
         "compile_modes": {
             "type": "object",
             "propertyNames": mode,
-            "additionalProperties": {
-                "anyOf": [
-                    mode,
-                    {
-                        "type": "object",
-                        "properties": {"use": mode, **COMMON},
-                        "required": ["use"],
-                        "additionalProperties": False,
-                    },
-                ]
-            },
+            "additionalProperties": use(mode),
         },
-        "known_issues": TEXTS,
+        "patches": {"type": "object", "properties": settings, "additionalProperties": False},
+        "known_issues": {
+            "anyOf": [TEXT, {"type": "array", "items": {"anyOf": [TEXT, issue]}}],
+        },
     }
+
+
+def document(title: str, required: list[str], properties: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a file."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "rocm_autopatch policy",
+        "title": f"rocm_autopatch {title}",
         "type": "object",
-        "properties": properties,
-        "required": ["version"],
+        "properties": {"version": {"const": schema.VERSION}, **properties},
+        "required": ["version", *required],
         "additionalProperties": False,
     }
 
 
+def policy() -> dict[str, Any]:
+    """The schema of a policy file."""
+    return document("policy", [], {"name": TEXT, "extends": TEXTS, **parts()})
+
+
+def images() -> dict[str, Any]:
+    """The schema of an images file."""
+    setting = {
+        "type": "object",
+        "properties": {"value": TEXT, "why": TEXT},
+        "required": ["value"],
+        "additionalProperties": False,
+    }
+    record = {
+        "type": "object",
+        "properties": {
+            "name": TEXT,
+            "image": TEXT,
+            "policy": TEXT,
+            "sets": {
+                "type": "object",
+                "propertyNames": VARIABLE,
+                "additionalProperties": {"anyOf": [TEXT, setting]},
+            },
+            **parts(),
+        },
+        "anyOf": [{"required": ["image"]}, {"required": ["when", "name"]}],
+        "additionalProperties": False,
+    }
+    return document("images file", ["images"], {"images": {"type": "array", "items": record}})
+
+
+FILES = {"policy.schema.json": policy, "images.schema.json": images}
+
 if __name__ == "__main__":
-    print(json.dumps(policy(), indent=2))
+    for name, make in FILES.items():
+        Path(sys.argv[1], name).write_text(json.dumps(make(), indent=2) + "\n")

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch.policy import PolicyError, Problem, lint, load, lower
+from rocm_autopatch.policy import PolicyError, Problem, lint, load, lower, select
 
 
 def add(commands: Any) -> None:
@@ -26,7 +26,11 @@ def add(commands: Any) -> None:
         epilog="example: rocm-autopatch check --torch 2.6..2.13 team.yaml",
     )
     parser.add_argument(
-        "files", nargs="*", type=Path, metavar="FILE", help="default: the built-in policies"
+        "files",
+        nargs="*",
+        type=Path,
+        metavar="FILE",
+        help="default: the built-in policies and those in /etc/rocm-autopatch",
     )
     parser.add_argument(
         "--torch",
@@ -47,7 +51,9 @@ def _versions(text: str) -> tuple[str, ...]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    files = arguments.files or sorted(load.BUILTIN.glob("*.yaml"))
+    files = arguments.files or [
+        file for place in (load.BUILTIN, select.SITE) for file in sorted(place.glob("*.yaml"))
+    ]
     found = [finding for file in files for finding in _check(file, arguments.torch)]
     if arguments.json:
         rows = [{"severity": severity, **asdict(problem)} for severity, problem in found]
@@ -66,11 +72,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _check(file: Path, versions: Sequence[str]) -> Iterator[tuple[str, Problem]]:
     """What is wrong with one file, with a severity."""
     try:
-        images = file.name == load.IMAGES.name
-        for top in load.images(file) if images else [load.policy(file)]:
-            layers = load.layers(top)
-            lower.lower(layers)
-            *below, last = layers
+        if file.name == load.IMAGES.name:
+            stacks = [(*load.layers(load.base(row)), row) for row in load.images(file)]
+        else:
+            stacks = [load.layers(load.policy(file))]
+        for stack in stacks:
+            *below, last = stack
+            load.mitigations(last)
+            lower.lower(stack)
             for finding in lint.lint(last, versions, below) if versions else ():
                 yield finding.severity, finding.problem
     except PolicyError as error:

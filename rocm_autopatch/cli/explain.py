@@ -14,7 +14,7 @@ from typing import Any
 from rocm_autopatch import record
 from rocm_autopatch.cli import fresh
 from rocm_autopatch.patches import kept
-from rocm_autopatch.policy import load
+from rocm_autopatch.policy import lower, select
 from rocm_autopatch.policy.schema import Policy
 
 
@@ -52,8 +52,16 @@ def run(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 1
-    stack = load.layers(load.top(os.environ.get("ROCM_AUTOPATCH_POLICY") or report["policy"]))
-    explained = [{**row, "layers": list(_layers(stack, row["name"]))} for row in found]
+    facts = {name: fact["value"] for name, fact in report["facts"].items()}
+    chosen = select.select(facts, os.environ.get("ROCM_AUTOPATCH_POLICY", "").strip())
+    explained = [
+        {
+            **row,
+            "layers": list(_layers(chosen.layers, row["name"])),
+            "images": list(_images(chosen.records, row["name"])),
+        }
+        for row in found
+    ]
     print(json.dumps(explained, indent=2) if arguments.json else "\n".join(_lines(explained)))
     return 0
 
@@ -63,8 +71,12 @@ def _layers(stack: tuple[Policy, ...], name: str) -> Iterator[dict[str, Any]]:
     for policy in stack:
         says: list[tuple[str, str, Any, Any]] = [
             *((rule.name, rule.action, rule.value, rule) for rule in policy.env),
-            *((f"{e.module}.{e.key}", e.strength, e.value, e) for e in policy.config),
+            *(
+                (f"{e.module}.{lower.current(e.key)}", e.strength, e.value, e)
+                for e in policy.config
+            ),
             *((rule.mode, "use", rule.use, rule) for rule in policy.compile_modes),
+            *((rule.patch, "use", rule.use, rule) for rule in policy.patches),
         ]
         for said, strength, value, entry in says:
             if said == name:
@@ -75,6 +87,14 @@ def _layers(stack: tuple[Policy, ...], name: str) -> Iterator[dict[str, Any]]:
                     "why": entry.why,
                     "place": f"{policy.file}:{entry.place.line}:{entry.place.column}",
                 }
+
+
+def _images(records: tuple[Policy, ...], name: str) -> Iterator[dict[str, str]]:
+    """What the image records for this place say of a variable."""
+    for row in records:
+        for setting in row.sets:
+            if setting.name == name:
+                yield {"image": row.name, "value": setting.value, "why": setting.why}
 
 
 def _lines(explained: list[dict[str, Any]]) -> Iterator[str]:
@@ -88,4 +108,11 @@ def _lines(explained: list[dict[str, Any]]) -> Iterator[str]:
             wins = "wins" if said["layer"] == row["layer"] else "loses"
             value = "" if said["value"] is None else f" {said['value']!r}"
             yield f"  {said['layer']}: {said['strength']}{value}  {wins}, {said['place']}"
-            yield from wrap(said["why"], 99, initial_indent="    ", subsequent_indent="    ")
+            yield from _wrap(said["why"])
+        for setting in row["images"]:
+            yield f"  images.yaml, {setting['image']}: the image sets it to {setting['value']!r}"
+            yield from _wrap(setting["why"])
+
+
+def _wrap(text: str) -> list[str]:
+    return wrap(text, 99, initial_indent="    ", subsequent_indent="    ")

@@ -47,9 +47,18 @@ def add_assume(parser: argparse.ArgumentParser) -> None:
         "--assume",
         action="append",
         default=[],
+        type=_assumption,
         metavar="NAME=VALUE",
         help="a fact to take in place of the one found here, such as accelerator=rocm or image=REF",
     )
+
+
+def _assumption(text: str) -> str:
+    name, equals, _ = text.partition("=")
+    if not equals or name not in _start.FACTS:
+        names = ", ".join(_start.FACTS)
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE with a name of {names}")
+    return text
 
 
 def report(torch: bool, assume: Sequence[str] = ()) -> dict[str, Any]:

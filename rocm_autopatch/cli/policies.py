@@ -1,30 +1,47 @@
-"""``rocm-autopatch policies``: the built-in policies, and what one of them comes to."""
+"""``rocm-autopatch policies``: what is built in, and what applies to an image that is assumed."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from textwrap import wrap
 from typing import Any
 
+from rocm_autopatch import _start, record
+from rocm_autopatch.cli import fresh
+from rocm_autopatch.image import facts as place
 from rocm_autopatch.plan import Plan
-from rocm_autopatch.policy import load, lower
+from rocm_autopatch.policy import load, lower, select, when
 from rocm_autopatch.policy.schema import Policy
 
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "policies",
-        help="list the built-in policies, or show what one comes to",
-        description="List the built-in policies and known images, or show all entries of one.",
-        epilog="example: rocm-autopatch policies show performance",
+        help="list the built-in policies, or show what applies to an image",
+        description="List the built-in policies and what is known of images, or show one policy.",
+        epilog="example: rocm-autopatch policies show --assume image=rocm/sgl-dev:TAG",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_list)
-    actions = parser.add_subparsers(metavar="show NAME")
-    show = actions.add_parser("show", help="all entries of a policy, its layers merged")
-    show.add_argument("name", help="a built-in policy, an image of images.yaml, or a file's path")
+    actions = parser.add_subparsers(metavar="show [NAME]")
+    show = actions.add_parser(
+        "show",
+        help="all entries that apply, layers merged",
+        description=(
+            "Show what applies to a place of which only the assumed facts are known, whatever "
+            "machine this is; accelerator=rocm unless it is assumed otherwise."
+        ),
+    )
+    show.add_argument(
+        "name",
+        nargs="?",
+        default="",
+        help="a policy as in ROCM_AUTOPATCH_POLICY: a built-in one or a file's path",
+    )
+    fresh.add_assume(show)
     show.add_argument("--json", action="store_true", help="print the plan as JSON")
     show.set_defaults(run=_show)
 
@@ -35,17 +52,20 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         found = {
             "policies": {top.name: _summary(top) for top in policies},
-            "images": {row.name: {**_summary(row), "policy": row.extends[0]} for row in rows},
+            "images": [_record(row) for row in rows],
         }
         print(json.dumps(found, indent=2))
         return 0
-    for title, tops in (("Policies", policies), ("Images", rows)):
-        print(title)
-        for top in tops:
-            layers = " < ".join(layer.name for layer in load.layers(top))
-            print(f"  {layers}")
-            for text in (top.description, *top.known_issues):
-                print("\n".join(wrap(text, 99, initial_indent="    ", subsequent_indent="    ")))
+    print("Policies")
+    for top in policies:
+        print("  " + " < ".join(layer.name for layer in load.layers(top)))
+        print("\n".join(_wrapped(top.description)))
+    print("Images")
+    for row in rows:
+        print(f"  {row.name}")
+        where = f"where {when.text(row.when)}" if row.when else ""
+        for text in filter(None, (row.description, where, *_known(row))):
+            print("\n".join(_wrapped(text)))
     return 0
 
 
@@ -53,18 +73,57 @@ def _summary(top: Policy) -> dict[str, Any]:
     return {
         "description": top.description,
         "layers": [layer.name for layer in load.layers(top)],
-        "known_issues": list(top.known_issues),
     }
 
 
+def _record(row: Policy) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "image": row.image,
+        "when": {name: list(wanted) for name, wanted in row.when.items()},
+        "policy": row.base or load.DEFAULT,
+        "description": row.description,
+        "sets": [asdict(setting) for setting in row.sets],
+        "known_issues": [asdict(issue) for issue in row.known_issues],
+    }
+
+
+def _known(row: Policy) -> Iterator[str]:
+    for setting in row.sets:
+        yield f"sets {setting.name}={setting.value}"
+    for issue in row.known_issues:
+        yield "known issue: " + record.issue_sentence(asdict(issue))
+
+
 def _show(arguments: argparse.Namespace) -> int:
-    plan = lower.lower(load.layers(load.top(arguments.name)))
-    print(json.dumps(plan, indent=2) if arguments.json else "\n".join(_lines(plan)))
+    known = {"accelerator": ("rocm", "the default"), **_assumed(arguments.assume)}
+    facts = place.gather(known, ()).values()
+    chosen = select.select(facts, arguments.name)
+    plan = lower.lower(chosen.layers, facts, chosen.policy)
+    if arguments.json:
+        print(json.dumps({"facts": facts, **plan}, indent=2))
+        return 0
+    left_out = [layer for layer in chosen.layers if not when.holds(layer.when, facts)]
+    print("\n".join(_lines(plan, facts, left_out)))
     return 0
 
 
-def _lines(plan: Plan) -> Iterator[str]:
+def _assumed(given: list[str]) -> dict[str, tuple[str, str]]:
+    pairs = [item.partition("=") for item in given]
+    return {name: (value, _start.ASSUME) for name, _, value in pairs}
+
+
+def _lines(plan: Plan, facts: dict[str, str], left_out: list[Policy]) -> Iterator[str]:
     yield " < ".join(plan["layers"])
+    yield from wrap(
+        ", ".join(f"{name}={value}" for name, value in facts.items()),
+        99,
+        initial_indent="  for ",
+        subsequent_indent="      ",
+        break_on_hyphens=False,
+    )
+    for layer in left_out:
+        yield f"  left out: {layer.name}, which is for {when.text(layer.when)}"
     for name, action, value, layer, why, *span in plan["env"]:
         text = f"{name}: {action}{'' if value is None else f' {value!r}'}"
         yield from _entry(text, layer, why, span)
@@ -76,8 +135,8 @@ def _lines(plan: Plan) -> Iterator[str]:
                 text += f", yields to {yields_to}" if yields_to else ""
                 text += f", switched by {switch}" if switch else ""
             else:
-                mode, use, layer, why, *span = entry
-                text = f"{mode}: use {use}"
+                name, use, layer, why, *span = entry
+                text = f"{name}: use {use}"
             yield from _entry(text, layer, why, span)
 
 
@@ -85,4 +144,8 @@ def _entry(text: str, layer: str, why: str, span: list[tuple[int, ...]]) -> Iter
     for word, release in zip(("since", "until"), span):
         text += f", {word} torch {'.'.join(map(str, release))}" if release else ""
     yield from wrap(f"{text}  [{layer}]", 99, initial_indent="  ", subsequent_indent="      ")
-    yield from wrap(why, 99, initial_indent="      ", subsequent_indent="      ")
+    yield from _wrapped(why, "      ")
+
+
+def _wrapped(text: str, indent: str = "    ") -> list[str]:
+    return wrap(text, 99, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)

@@ -6,20 +6,36 @@ there is no such file, in a checkout, the start imports this module in its place
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rocm_autopatch.plan import Plan
-from rocm_autopatch.policy import load, lower
+from rocm_autopatch.policy import load, lower, select
+from rocm_autopatch.policy.problem import PolicyError, Problem
 
-# The policy of an accelerator whose image says nothing else.
-DEFAULT = "safe"
+DEFAULT = load.DEFAULT
 
-_rows = load.images()
-_differing = [row for row in _rows if row.env or row.config or row.compile_modes]
-# Policy, or image whose row differs from its policy -> plan.
+
+def _plan(name: str = "", **more: str) -> Plan:
+    facts = {**lower.BUILT_IN_FACTS, **more}
+    chosen = select.select(facts, name, site=None)
+    return lower.lower(chosen.layers, facts, chosen.policy)
+
+
+def _images() -> Iterator[tuple[str, str]]:
+    """Image reference -> key of POLICIES, for the records that name an image."""
+    for row in load.images():
+        acts = row.changes or row.base not in ("", DEFAULT)
+        if row.image and not row.when:
+            yield row.image, row.image if acts else DEFAULT
+        elif acts:
+            # A start compares references; ranges and patterns are too dear for every process.
+            node = row.places["when"]
+            message = f"{row.name}: a built-in record that changes something names its image alone"
+            raise PolicyError([Problem(row.file, node.line, node.column, "when", message)])
+
+
+IMAGES: dict[str, str] = dict(_images())
 POLICIES: dict[str, Plan] = {
-    **{name: lower.file(str(load.BUILTIN / f"{name}.yaml")) for name in load.names()},
-    **{row.name: lower.lower(load.layers(row)) for row in _differing},
-}
-# Image reference -> key of POLICIES, known issues.
-IMAGES: dict[str, tuple[str, tuple[str, ...]]] = {
-    row.name: (row.name if row in _differing else row.extends[0], row.known_issues) for row in _rows
+    **{name: _plan(name) for name in load.names()},
+    **{key: _plan(image=key) for key in IMAGES.values() if key != DEFAULT},
 }

@@ -15,6 +15,8 @@ BUILTIN = next(
     _PACKAGE / "policies",
 )
 IMAGES = BUILTIN / "images.yaml"
+# The policy of an image that no record chooses another for.
+DEFAULT = "safe"
 
 
 def names() -> tuple[str, ...]:
@@ -23,23 +25,42 @@ def names() -> tuple[str, ...]:
 
 
 def images(file: Path = IMAGES) -> tuple[Policy, ...]:
-    """The rows of an images file. Raises PolicyError."""
+    """The rows of an images file, general to specific. Raises PolicyError."""
     return schema.read_images(document.read(file), str(file))
 
 
 def top(name: str) -> Policy:
-    """The policy that a user means by a name: a file's path, a built-in one, or a known image.
+    """The policy that a user means by a name: a built-in one, or a file's path.
 
     Raises PolicyError.
     """
-    row = next((row for row in images() if row.name == name), None)
-    if row is not None:
-        return row
     file = find(name, Path())
     if file is None:
-        message = f"no such policy: there are {', '.join(names())}, or give a file's path"
-        raise PolicyError([Problem(name, 0, 0, "", message)])
+        raise PolicyError([Problem(name, 0, 0, "", _missing())])
     return policy(file)
+
+
+def base(row: Policy) -> Policy:
+    """The policy that an image record starts from. Raises PolicyError."""
+    if not row.base:
+        return top(DEFAULT)
+    file = find(row.base, Path(row.file).parent)
+    if file is None or not file.is_file():
+        node = row.places["policy"]
+        raise PolicyError([Problem(row.file, node.line, node.column, row.base, _missing())])
+    return policy(file)
+
+
+def mitigations(policy: Policy) -> None:
+    """Raise PolicyError if a known issue names a policy that is not built in."""
+    node = policy.places.get("known_issues")
+    wrong = [
+        issue.mitigation for issue in policy.known_issues if issue.mitigation not in ("", *names())
+    ]
+    if node and wrong:
+        raise PolicyError(
+            [Problem(policy.file, node.line, node.column, name, _missing()) for name in wrong]
+        )
 
 
 def policy(file: Path) -> Policy:
@@ -55,22 +76,25 @@ def layers(top: Policy) -> tuple[Policy, ...]:
 
 
 def _collect(top: Policy, key: Path, above: tuple[Path, ...], found: dict[Path, Policy]) -> None:
-    for base in top.extends:
-        node = top.places.get("extends") or top.places["policy"]
+    for base in top.extends or ():
+        node = top.places["extends"]
         file = find(base, Path(top.file).parent)
 
         def error(message: str, base: str = base, node: document.Node = node) -> PolicyError:
             return PolicyError([Problem(top.file, node.line, node.column, base, message)])
 
         if file is None or not file.is_file():
-            raise error(f"no such policy: there are {', '.join(names())}, or give a file's path")
+            raise error(_missing())
         resolved = file.resolve()
         if resolved == key or resolved in above:
             raise error(f"extends itself by way of {file}")
         if resolved not in found:
             _collect(policy(file), resolved, (*above, key), found)
-    # A row of images.yaml shares its file with the other rows: key it by its name.
-    found[key / top.name if key == IMAGES.resolve() else key] = top
+    found[key] = top
+
+
+def _missing() -> str:
+    return f"no such policy: there are {', '.join(names())}, or give a file's path"
 
 
 def find(name: str, directory: Path) -> Path | None:

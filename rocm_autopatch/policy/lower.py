@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import plan
-from rocm_autopatch.image import reference
-from rocm_autopatch.policy import load, when
+from rocm_autopatch.patches.config import FORMER_NAMES
+from rocm_autopatch.policy import when
 from rocm_autopatch.policy.problem import PolicyError, Problem
 from rocm_autopatch.policy.schema import ConfigEntry, Policy, Range
 
 # What is known when the built-in policies are lowered: the start goes no further than its gate on
 # any other accelerator.
 BUILT_IN_FACTS = {"accelerator": "rocm"}
+_RENAMED = {old: new for new, old in FORMER_NAMES.items()}
+# The module of torch that each patch of a policy's ``patches`` is applied to.
+_TARGETS = {"capture": "torch._dynamo.convert_frame"}
 
 
-def lower(stack: Sequence[Policy], facts: Mapping[str, str] = BUILT_IN_FACTS) -> plan.Plan:
-    """The plan of a stack of policies, general to specific; the last gives it its name.
+def lower(
+    stack: Sequence[Policy], facts: Mapping[str, str] = BUILT_IN_FACTS, name: str = ""
+) -> plan.Plan:
+    """The plan of a stack of policies, general to specific, called *name* or as the last of them.
 
     A layer whose ``when`` does not hold for *facts* is left out.
     """
@@ -28,24 +31,34 @@ def lower(stack: Sequence[Policy], facts: Mapping[str, str] = BUILT_IN_FACTS) ->
     env: list[tuple[Any, ...]] = []
     config: dict[str, list[tuple[Any, ...]]] = {}
     modes: list[tuple[Any, ...]] = []
+    others: dict[str, list[tuple[Any, ...]]] = {}
     for layer in layers:
         for rule in layer.env:
             _put(env, (rule.name, rule.action, rule.value, layer.name, rule.why, *rule.range))
         for entry in layer.config:
-            row = (entry.key, entry.strength, entry.value, entry.yields_to, entry.switch)
+            row = (current(entry.key), entry.strength, entry.value, entry.yields_to, entry.switch)
             _put(config.setdefault(entry.module, []), (*row, layer.name, entry.why, *entry.range))
         for mode in layer.compile_modes:
             _put(modes, (mode.mode, mode.use, layer.name, mode.why, *mode.range))
+        for patch in layer.patches:
+            rows = others.setdefault(patch.patch, [])
+            _put(rows, (patch.patch, patch.use, layer.name, patch.why, *patch.range))
     patches = [("config", module, tuple(rows)) for module, rows in config.items()]
     if modes:
         patches.append(("compile_modes", "torch", tuple(modes)))
+    patches += [(name, _TARGETS[name], tuple(rows)) for name, rows in others.items()]
     return {
         "format": plan.FORMAT,
-        "policy": stack[-1].name,
+        "policy": name or stack[-1].name,
         "layers": tuple(layer.name for layer in layers),
         "env": tuple(env),
         "patches": tuple(patches),
     }
+
+
+def current(key: str) -> str:
+    """The name that a config key has in the newest torch: under two names it is one key."""
+    return _RENAMED.get(key, key)
 
 
 def _put(rows: list[tuple[Any, ...]], row: tuple[Any, ...]) -> None:
@@ -64,7 +77,7 @@ def _refuse_two_pins(layers: Sequence[Policy]) -> None:
         for entry in layer.config:
             if entry.strength != "pin":
                 continue
-            earlier = pins.setdefault((entry.module, entry.key), [])
+            earlier = pins.setdefault((entry.module, current(entry.key)), [])
             for other, pin in earlier:
                 if pin.value != entry.value and _overlap(pin.range, entry.range):
                     place = f"{other.file}:{pin.place.line}:{pin.place.column}"
@@ -82,24 +95,3 @@ def _overlap(one: Range, other: Range) -> bool:
     return all(
         not until or since < until for since, until in ((one[0], other[1]), (other[0], one[1]))
     )
-
-
-def file(path: str, facts: Mapping[str, str] = BUILT_IN_FACTS) -> plan.Plan:
-    """The plan of the policy file at *path*, for a place of which *facts* are known.
-
-    What the image's reference says, and the Python that runs this, count as well. Raises
-    PolicyError.
-    """
-    return lower(load.layers(load.policy(Path(path))), complete(facts))
-
-
-def complete(facts: Mapping[str, str]) -> dict[str, str]:
-    """*facts*, with what follows from them; a fact that is there is left as it is."""
-    found = {"python": platform.python_version()}
-    try:
-        image = reference.parse_reference(facts.get("image", ""))
-    except ValueError:
-        pass
-    else:
-        found.update(reference.facts(image), tag=image.tag)
-    return {**found, **facts}

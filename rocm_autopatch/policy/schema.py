@@ -19,6 +19,8 @@ from rocm_autopatch.policy.when import Conditions
 VERSION = 1
 ENV_ACTIONS = ("delete", "default", "set")
 STRENGTHS = ("default", "set", "pin")
+# The parts of a policy that change something.
+_ENTRIES = ("env", "config", "compile_modes", "patches")
 # What every entry may carry.
 COMMON = ("since", "until", "why")
 CONFIG_MODULES = (
@@ -35,6 +37,8 @@ MODES = (
     "max-autotune",
     "lite",
 )
+# Patches that a policy sets, beyond config and compile_modes, and what each can be set to.
+PATCHES = {"capture": ("off", "guard", "skip-rng")}
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -81,32 +85,73 @@ class ModeRule:
 
 
 @dataclass(frozen=True)
+class PatchRule:
+    """``PATCH: SETTING`` or ``PATCH: {use: SETTING}``."""
+
+    patch: str
+    use: str
+    range: Range
+    why: str
+    place: Node = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Issue:
+    """Something known to be wrong. ``mitigation`` is the name of a policy against it, or ""."""
+
+    text: str
+    source: str = ""
+    mitigation: str = ""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A variable that an image sets: its value, and since when, by what evidence."""
+
+    name: str
+    value: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Policy:
-    """A policy as written, before its bases are put under it."""
+    """A policy as written, before its bases are put under it.
+
+    ``extends`` is None where it is not given: the policy then goes on top of what a place chooses
+    by itself. The row of an images file is a policy too; ``image``, ``base`` and ``sets`` are its.
+    """
 
     name: str
     file: str
     description: str = ""
-    extends: tuple[str, ...] = ()
+    extends: tuple[str, ...] | None = None
     when: Conditions = field(default_factory=dict)
     env: tuple[EnvRule, ...] = ()
     config: tuple[ConfigEntry, ...] = ()
     compile_modes: tuple[ModeRule, ...] = ()
-    known_issues: tuple[str, ...] = ()
+    patches: tuple[PatchRule, ...] = ()
+    known_issues: tuple[Issue, ...] = ()
+    image: str = ""
+    base: str = ""
+    sets: tuple[Setting, ...] = ()
     places: dict[str, Node] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def changes(self) -> bool:
+        """Whether it has an entry that changes anything by itself."""
+        return bool(self.env or self.config or self.compile_modes or self.patches)
 
 
 def read_policy(root: Node, file: str, name: str) -> Policy:
     """The policy in a document; *name* where the document gives none. Raises PolicyError."""
     reader = _Reader(file)
-    policy = reader.policy(root, name, "", ("version", "name", "description", "extends", "when"))
+    policy = reader.policy(root, name, "", ("version", "name", "extends"))
     reader.finish()
     return policy
 
 
 def read_images(root: Node, file: str) -> tuple[Policy, ...]:
-    """The rows of an images file: policies named for their image, which extend the row's
-    ``policy`` by what differs from it. Raises PolicyError."""
+    """The rows of an images file, general to specific as they stand there. Raises PolicyError."""
     reader = _Reader(file)
     fields = reader.fields(root, "", ("version", "images"), required=("version", "images"))
     if "version" in fields:
@@ -210,37 +255,68 @@ class _Reader:
             "env": self.env,
             "config": self.config,
             "compile_modes": self.modes,
-            "known_issues": self.texts,
+            "patches": self.patches,
+            "known_issues": self.issues,
+            "when": self.when,
+            "extends": self.texts,
+            "sets": self.sets,
+            **dict.fromkeys(("name", "description", "image", "policy"), self.text),
         }
-        required = ("version",) if "version" in head else ()
-        fields = self.fields(node, path, (*head, *body), required)
+        known = (*head, "description", "when", *_ENTRIES, "known_issues")
+        fields = self.fields(node, path, known, ("version",) if "version" in head else ())
         inner = {key: f"{path}.{key}" if path else key for key in fields}
         if "version" in fields:
             self.version(fields["version"], inner["version"])
         read = {key: body[key](fields[key], inner[key]) for key in fields if key in body}
-        if "when" in fields:
-            read["when"] = self.when(fields["when"], inner["when"])
-        for key in ("name", "description"):
-            if key in fields:
-                read[key] = self.text(fields[key], inner[key])
-        for key in ("extends", "policy"):
-            if key in fields:
-                read["extends"] = self.texts(fields[key], inner[key])
+        if "policy" in read:
+            read["base"] = read.pop("policy")
         return Policy(**{"name": name, "file": self.file, **read}, places=fields)
 
     def image(self, node: Node, path: str) -> Policy:
-        policy = self.policy(node, "", path, ("image", "policy", "description"))
-        for key in ("image", "policy"):
-            if key not in policy.places and isinstance(node.value, dict):
-                self.problem(node, path, f"{key} is missing")
-        if "image" not in policy.places:
-            return policy
-        image = self.text(policy.places["image"], f"{path}.image")
-        return replace(policy, name=image)
+        row = self.policy(node, "", path, ("name", "image", "policy", "sets"))
+        if isinstance(node.value, dict):
+            if not ("image" in row.places or "when" in row.places):
+                self.problem(node, path, "image or when is missing")
+            if not ("image" in row.places or "name" in row.places):
+                self.problem(node, path, "name is missing")
+        return replace(row, name=row.name or row.image)
+
+    def sets(self, node: Node, path: str) -> tuple[Setting, ...]:
+        settings = []
+        for name, key_node, entry, inner in self.mapping(node, path):
+            if not VARIABLE.fullmatch(name):
+                self.problem(key_node, inner, "not a name of an environment variable")
+            fields = {"value": entry}
+            if isinstance(entry.value, dict):
+                fields = self.fields(entry, inner, ("value", "why"), required=("value",))
+            given = fields.get("value")
+            value = self.text(given, inner if given is entry else f"{inner}.value") if given else ""
+            settings.append(Setting(name, value, self.why(fields, inner)))
+        return tuple(settings)
+
+    def issues(self, node: Node, path: str) -> tuple[Issue, ...]:
+        if isinstance(node.value, str):
+            return (Issue(node.value),)
+        issues = []
+        for item, inner in self.items(node, path):
+            if not isinstance(item.value, dict):
+                issues.append(Issue(self.text(item, inner)))
+                continue
+            known = ("issue", "source", "mitigation")
+            fields = self.fields(item, inner, known, required=("issue",))
+            texts = [
+                self.text(fields[key], f"{inner}.{key}") if key in fields else "" for key in known
+            ]
+            issues.append(Issue(*texts))
+        return tuple(issues)
 
     def when(self, node: Node, path: str) -> Conditions:
         conditions = {}
-        for name, given in self.fields(node, path, when.NAMES).items():
+        fields = self.fields(node, path, when.NAMES)
+        for name in when.NAMES:
+            if name not in fields:
+                continue
+            given = fields[name]
             inner = f"{path}.{name}"
             texts = [(given, inner)]
             if name not in when.RANGES and not isinstance(given.value, str):
@@ -346,21 +422,33 @@ class _Reader:
         rules = []
         for mode, key_node, entry, inner in self.mapping(node, path):
             if mode not in MODES:
-                self.problem(
-                    key_node,
-                    inner,
-                    f"not a mode of torch.compile, which has "
-                    f"{', '.join(MODES)}{_instead(mode, MODES)}",
-                )
-            fields = {"use": entry}
-            if isinstance(entry.value, dict):
-                fields = self.fields(entry, inner, ("use", *COMMON), required=("use",))
-            given = fields.get("use")
-            at = inner if given is entry else f"{inner}.use"
-            use = self.choice(given, at, MODES) if given else ""
-            span, why = self.range(fields, inner), self.why(fields, inner)
-            rules.append(ModeRule(mode, use, span, why, key_node))
+                has = f"{', '.join(MODES)}{_instead(mode, MODES)}"
+                self.problem(key_node, inner, f"not a mode of torch.compile, which has {has}")
+            rules.append(ModeRule(mode, *self.use(entry, inner, MODES), key_node))
         return tuple(rules)
+
+    def patches(self, node: Node, path: str) -> tuple[PatchRule, ...]:
+        rules = []
+        for patch, key_node, entry, inner in self.mapping(node, path):
+            if patch not in PATCHES:
+                has = f"{', '.join(PATCHES)}{_instead(patch, PATCHES)}"
+                self.problem(key_node, inner, f"not a patch that a policy sets: there is {has}")
+            rules.append(PatchRule(patch, *self.use(entry, inner, PATCHES.get(patch)), key_node))
+        return tuple(rules)
+
+    def use(self, entry: Node, path: str, known: tuple[str, ...] | None) -> tuple[str, Range, str]:
+        """What ``WORD`` or ``{use: WORD}`` uses, for which torch, and why."""
+        fields = {"use": entry}
+        if isinstance(entry.value, dict):
+            fields = self.fields(entry, path, ("use", *COMMON), required=("use",))
+        given = fields.get("use")
+        use = ""
+        if given:
+            at = path if given is entry else f"{path}.use"
+            if given.value is False and known and "off" in known:
+                given = replace(given, value="off")  # so YAML 1.1 reads an off without quotes
+            use = self.choice(given, at, known) if known else self.text(given, at)
+        return use, self.range(fields, path), self.why(fields, path)
 
 
 def _found(node: Node) -> str:

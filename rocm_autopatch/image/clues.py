@@ -1,0 +1,174 @@
+"""What a container tells of itself: its variables, a few files, what is installed.
+
+Nothing in an image holds its tag, but its Dockerfile leaves traces. All of it is best effort: what
+is missing, unreadable or not of the form that is known gives no fact. No GPU runtime is started.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rocm_autopatch.image import reference
+from rocm_autopatch.image.facts import CLUE, Fact, Named
+
+# Files hold up to a few KiB; a bigger one is not what we think it is.
+_LONGEST = 64 * 1024
+
+_NODES = "sys/class/kfd/kfd/topology/nodes"
+# Two digits each for minor and stepping, of which each gives one hex digit: 90402 is gfx942, 90010
+# gfx90a. https://github.com/torvalds/linux/blob/master/drivers/gpu/drm/amd/amdkfd/kfd_device.c
+# A CPU has 0.
+_GPU = re.compile(r"^gfx_target_version ([1-9][0-9]?)(0[0-9]|1[0-5])(0[0-9]|1[0-5])$", re.MULTILINE)
+
+# PYTORCH_ROCM_ARCH is not among them: it lists what kernels were built for, in sglang's image three
+# generations, in vLLM's nine.
+# https://github.com/sgl-project/sglang/blob/main/docker/rocm.Dockerfile
+_ARCH_VARIABLES = ("GPU_ARCH", "GPU_ARCH_LIST")
+# Of what that Dockerfile sets, as Dockerfile.rocm did before it, these are the least likely to be
+# set by somebody else. The last is in all of them from v0.4.3 on.
+_SGLANG_VARIABLES = (
+    "SGLANG_USE_AITER",
+    "SGLANG_USE_ROCM700A",
+    "SGLANG_ROCM_FUSED_DECODE_MLA",
+    "SGLANG_SET_CPU_AFFINITY",
+)
+# https://github.com/vllm-project/vllm/blob/main/docker/Dockerfile.rocm_base writes BASE_IMAGE,
+# Dockerfile.rocm adds VLLM_BASE_IMAGE.
+_VERSIONS = "app/versions.txt"
+# Not atom: ROCm/ATOM shares that name with another package on PyPI.
+_FRAMEWORKS = ("sglang", "vllm")
+
+_RELEASE = re.compile(r"[0-9]+\.[0-9]+(?:\.[0-9]+)?")
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.+_-]*")
+_SYSTEM = re.compile(r"[a-z][a-z-]*[0-9]+(?:\.[0-9]+)*")
+# ID=ubuntu, VERSION_ID="22.04", BASE_IMAGE: rocm/dev-ubuntu-22.04:7.2.1-complete
+_LINE = re.compile(r"^([A-Z_]+)[=:](.*)$", re.MULTILINE)
+
+
+def gather(
+    environ: Mapping[str, str], root: Path = Path("/"), path: Sequence[str] | None = None
+) -> list[Named]:
+    """The facts that a container tells, of each name the most trusted first.
+
+    Read from the variables *environ*, the files under *root* and the distributions on *path*, which
+    is sys.path unless given. A framework's version has its distribution's name, sglang or vllm.
+    Raises nothing.
+    """
+    path = sys.path if path is None else path
+    versions = _pairs(_read(root, _VERSIONS))
+    found = {name: _distribution(name, path) for name in _FRAMEWORKS}
+    installed = {name: fact for name, fact in found.items() if fact}
+    return [
+        *_gpus(root),
+        *_rocm(root, path),
+        *_architecture(environ),
+        *_framework(environ, versions, installed),
+        *installed.items(),
+        ("python", Fact(platform.python_version(), "this interpreter", CLUE)),
+        *_system(root),
+        *_base(versions),
+    ]
+
+
+def _gpus(root: Path) -> Iterator[Named]:
+    """A fact for each kind of GPU. They have one source: of different GPUs, none counts."""
+    nodes = []
+    with suppress(OSError):
+        nodes = sorted(entry.name for entry in (root / _NODES).iterdir())
+    found = [_GPU.search(_read(root, f"{_NODES}/{node}/properties")) for node in nodes]
+    kinds = {f"gfx{gpu[1]}{int(gpu[2]):x}{int(gpu[3]):x}" for gpu in found if gpu}
+    for gfx in sorted(kinds):
+        yield "gfx", Fact(gfx, f"/{_NODES}", CLUE)
+
+
+def _rocm(root: Path, path: Sequence[str]) -> Iterator[Named]:
+    name = "opt/rocm/.info/version"
+    # 7.2.0-38, or 7.2.4
+    release = _RELEASE.match(_read(root, name))
+    if release:
+        yield "rocm", Fact(release[0], f"/{name}", CLUE)
+    # ROCm from wheels has no such file: 10.0.0, or 7.10.0a20251015.
+    sdk = _distribution("rocm-sdk-core", path)
+    release = _RELEASE.match(sdk.value) if sdk else None
+    if sdk and release:
+        yield "rocm", Fact(release[0], sdk.source, CLUE)
+
+
+def _architecture(environ: Mapping[str, str]) -> Iterator[Named]:
+    """What gfx950-rocm724 says, or gfx942; it reads like a tag, a list of several does not."""
+    for variable in _ARCH_VARIABLES:
+        said = _say(f"x:{environ.get(variable, '')}")
+        for name in ("gfx", "rocm"):
+            if name in said:
+                yield name, Fact(said[name], variable, CLUE)
+
+
+def _framework(
+    environ: Mapping[str, str], versions: Mapping[str, str], installed: Mapping[str, Fact]
+) -> Iterator[Named]:
+    variable = next((name for name in _SGLANG_VARIABLES if name in environ), "")
+    if variable:
+        yield "framework", Fact("sglang", variable, CLUE)
+    if "VLLM_BASE_IMAGE" in versions:
+        yield "framework", Fact("vllm", f"/{_VERSIONS}", CLUE)
+    # An image of SGLang may have been made from one of vLLM: two that are installed decide nothing.
+    if len(installed) == 1:
+        for name, fact in installed.items():
+            yield "framework", Fact(name, fact.source, CLUE)
+
+
+def _system(root: Path) -> Iterator[Named]:
+    name = "etc/os-release"
+    said = _pairs(_read(root, name))
+    system = said.get("ID", "") + said.get("VERSION_ID", "")
+    if _SYSTEM.fullmatch(system):
+        yield "os", Fact(system, f"/{name}", CLUE)
+
+
+def _base(versions: Mapping[str, str]) -> Iterator[Named]:
+    said = _say(versions.get("BASE_IMAGE", ""))
+    for name in ("rocm", "os"):
+        if name in said:
+            yield name, Fact(said[name], f"/{_VERSIONS}", CLUE)
+
+
+def _distribution(name: str, path: Sequence[str]) -> Fact | None:
+    """The version of the distribution *name*, if it is on *path*."""
+    # Here, not above: who asks about an assumed image does not pay for it.
+    from importlib import metadata
+
+    # It may be without metadata, without a version in it, or not UTF-8. Each of these raises
+    # something else, and the next Python another thing.
+    with suppress(Exception):
+        for found in metadata.distributions(name=name, path=list(path)):
+            if _VERSION.fullmatch(found.version):
+                return Fact(found.version, f"{name} in {found.locate_file('')}", CLUE)
+    return None
+
+
+def _say(image: str) -> dict[str, str]:
+    """What an image's reference says; nothing if it is none."""
+    try:
+        return reference.facts(reference.parse_reference(image))
+    except ValueError:
+        return {}
+
+
+def _pairs(text: str) -> dict[str, str]:
+    return {name: value.strip(" \"'") for name, value in _LINE.findall(text)}
+
+
+def _read(root: Path, name: str) -> str:
+    """The beginning of a text file, "" where there is none."""
+    file = root / name
+    with suppress(OSError):
+        # A pipe would be waited for.
+        if file.is_file():
+            with file.open("rb") as stream:
+                return stream.read(_LONGEST).decode("utf-8", "replace")
+    return ""

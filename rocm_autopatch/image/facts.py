@@ -1,0 +1,187 @@
+"""Facts of a place, put together: what a user assumes, what the place tells, what a tag states.
+
+clues.py reads the place, the start records what torch says of itself. docs/facts.md has the facts
+and their order for users.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rocm_autopatch._start import ASSUME
+from rocm_autopatch.image import reference
+
+ASSUMPTION, CLUE, TAG = "assumption", "clue", "tag"
+
+# 2.9.1+rocm7.2.0.lw.git7e1940d4, 2.11.0+rocm7.2, 2.10.0a0+rocm7.10.0a20251015
+_ROCM_OF_TORCH = re.compile(r"[^+]*\+rocm([0-9]+\.[0-9]+(?:\.[0-9]+)?)")
+# HIP 7.0.51831 is of ROCm 7.0; its third number counts builds. After 7.2 the two may part
+# (https://github.com/pytorch/pytorch/pull/168097): torch 2.13.0+rocm10.0.0 has HIP 7.15.26333.
+_ROCM_OF_HIP = re.compile(r"([1-6]\.[0-9]+|7\.[0-2])(?![0-9])")
+# What a version may have more than a less precise one: numbers, and a local part.
+_PRECISION = re.compile(r"(?:\.[0-9]+)*(?:\+.*)?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A value as text, where it is from (a path, a variable, ...), and ASSUMPTION, CLUE or TAG."""
+
+    value: str
+    source: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Two values of the fact *name*. *used* counts, unless one clue says both."""
+
+    name: str
+    used: Fact
+    other: Fact
+
+    @property
+    def within_a_clue(self) -> bool:
+        """Whether one clue says both, as of two GPUs. Neither counts then."""
+        return self.used.source == self.other.source and self.used.kind == CLUE
+
+    def __str__(self) -> str:
+        used, other = self.used, self.other
+        if self.within_a_clue:
+            return f"{self.name} is not taken from {used.source}: {used.value} and {other.value}"
+        return f"{self.name} is {used.value} ({used.source}), not {other.value} ({other.source})"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts that count, by name, and what contradicts them."""
+
+    facts: Mapping[str, Fact]
+    contradictions: tuple[Contradiction, ...]
+
+    def values(self) -> dict[str, str]:
+        """Name to value, as conditions want them (policy/when.py)."""
+        return {name: fact.value for name, fact in self.facts.items()}
+
+
+Named = tuple[str, Fact]
+
+
+def gather(known: Mapping[str, tuple[str, str]], clues: Iterable[Named] | None = None) -> Facts:
+    """What holds where *known*, name to value and source, was recorded.
+
+    What has ROCM_AUTOPATCH_ASSUME as its source is an assumption. *clues* are, unless given, those
+    of this container: clues.gather(), of each name the most trusted first. To ask about another
+    place, give () and of what is known the assumptions only. Raises nothing.
+    """
+    if clues is None:
+        from rocm_autopatch.image import clues as this_place
+
+        clues = this_place.gather(os.environ)
+    stated = {
+        name: Fact(value, source, ASSUMPTION if source == ASSUME else CLUE)
+        for name, (value, source) in known.items()
+    }
+    follows = [*_of_torch(stated), *clues, *_of_hip(stated), *_of_image(stated)]
+    # Who assumes an image asks what would hold in it, whatever this place tells. What was recorded
+    # stays before that: it is this torch that gets patched, not the one of a tag.
+    follows.sort(key=lambda named: not _assumed(named[1]))
+    said: dict[str, list[Fact]] = {}
+    for name, fact in (*stated.items(), *follows):
+        said.setdefault(name, []).append(fact)
+    versions = said.pop("framework_version", [])
+    facts: dict[str, Fact] = {}
+    contradictions: list[Contradiction] = []
+    for name, candidates in said.items():
+        facts.update(_settle(name, candidates, contradictions))
+    # Only now it is known whose version that is.
+    if "framework" in facts:
+        package = _package(facts["framework"].value)
+        versions += [facts[package]] if package in facts else []
+    facts.update(_settle("framework_version", versions, contradictions))
+    return Facts(facts, tuple(contradictions))
+
+
+def _settle(
+    name: str, candidates: Sequence[Fact], contradictions: list[Contradiction]
+) -> dict[str, Fact]:
+    """The fact that *candidates*, the most trusted first, come to; none if there is none."""
+    first: dict[str, Fact] = {}
+    pairs = [Contradiction(name, first.setdefault(fact.source, fact), fact) for fact in candidates]
+    torn = [
+        pair
+        for pair in pairs
+        if pair.within_a_clue and not _agree(pair.used.value, pair.other.value)
+    ]
+    contradictions += torn
+    doubted = {pair.used.source for pair in torn}
+    used = None
+    others = []
+    for fact in candidates:
+        if fact.source in doubted:
+            continue
+        if used is None:
+            used = fact
+        elif not _agree(used.value, fact.value):
+            others.append(fact)
+        elif len(fact.value) > len(used.value) and not _assumed(used):
+            used = fact
+    if used is None:
+        return {}
+    contradictions += [Contradiction(name, used, other) for other in others]
+    return {name: used}
+
+
+def _agree(one: str, other: str) -> bool:
+    """Whether one says what the other does, or more precisely: 7.2 and 7.2.4."""
+    short, long = sorted((one, other), key=len)
+    return long.startswith(short) and bool(_PRECISION.fullmatch(long[len(short) :]))
+
+
+def _assumed(fact: Fact) -> bool:
+    """Whether it is an assumption or follows from one."""
+    return fact.source.endswith(ASSUME)
+
+
+def _package(framework: str) -> str:
+    """The fact that has the version of *framework*: its distribution's name."""
+    return "torch" if framework == "pytorch" else framework
+
+
+def _of_torch(stated: Mapping[str, Fact]) -> Iterator[Named]:
+    if "torch" in stated:
+        torch = stated["torch"]
+        found = _ROCM_OF_TORCH.match(torch.value)
+        if found:
+            yield "rocm", Fact(found[1], f"torch, by {torch.source}", torch.kind)
+
+
+def _of_hip(stated: Mapping[str, Fact]) -> Iterator[Named]:
+    # Where torch names its ROCm, HIP's version adds nothing, and in previews says something else:
+    # HIP 7.1 is in ROCm 7.10.
+    named = any(_of_torch(stated)) or ("rocm" in stated and stated["rocm"].kind == CLUE)
+    if "hip" in stated and not named:
+        hip = stated["hip"]
+        found = _ROCM_OF_HIP.match(hip.value)
+        if found:
+            yield "rocm", Fact(found[1], f"hip, by {hip.source}", hip.kind)
+
+
+def _of_image(stated: Mapping[str, Fact]) -> Iterator[Named]:
+    """What the reference says; a framework's version under the framework's name."""
+    if "image" not in stated:
+        return
+    image = stated["image"]
+    try:
+        parsed = reference.parse_reference(image.value)
+    except ValueError:
+        return
+    said = reference.facts(parsed)
+    if "framework_version" in said:
+        said[_package(said["framework"])] = said.pop("framework_version")
+    if parsed.tag:
+        said["tag"] = parsed.tag
+    for name, value in said.items():
+        yield name, Fact(value, f"image, by {image.source}", TAG)

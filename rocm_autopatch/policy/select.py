@@ -1,0 +1,97 @@
+"""Which layers there are at a place, from the three sources of policies.
+
+Built in, then /etc/rocm-autopatch, then the policy that ROCM_AUTOPATCH_POLICY names: the later is
+the more specific. Which of the layers hold here is for ``lower`` to say, by their ``when``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rocm_autopatch import plan
+from rocm_autopatch.image import facts as place
+from rocm_autopatch.image import reference
+from rocm_autopatch.policy import load, lower, when
+from rocm_autopatch.policy.schema import Policy
+
+SITE = Path("/etc/rocm-autopatch")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The name of the policy that was chosen, all layers, general to specific, and the image
+    records that are for this place, those included that change nothing."""
+
+    policy: str
+    layers: tuple[Policy, ...]
+    records: tuple[Policy, ...]
+
+
+def select(facts: Mapping[str, str], named: str = "", site: Path | None = SITE) -> Selection:
+    """What there is for a place of which *facts* are known, and where *named* is
+    ROCM_AUTOPATCH_POLICY. Raises PolicyError.
+
+    The stack begins with what *named* extends; where that says nothing of it, with the policy that
+    the most specific image record chooses. On that come the image records, then the files in
+    *site*, then *named* itself.
+    """
+    chosen = known(facts, site)
+    bases = [row for row in chosen if row.base]
+    base = load.base(bases[-1]) if bases else load.top(load.DEFAULT)
+    stack = load.layers(base)
+    top: tuple[Policy, ...] = ()
+    if named:
+        *below, last = load.layers(load.top(named))
+        top = (last,)
+        if last.extends is not None:
+            stack = tuple(below)
+    on_it = [row for row in chosen if row.changes]
+    on_it += [layer for file in files(site) for layer in load.layers(load.policy(file))]
+    layers = {(layer.file, layer.name): layer for layer in (*stack, *on_it)}
+    for layer in top:
+        layers.pop((layer.file, layer.name), None)
+    return Selection((*top, base)[0].name, (*layers.values(), *top), chosen)
+
+
+def files(site: Path | None) -> Iterator[Path]:
+    """The policy files in *site*, in the order in which they become layers."""
+    for file in sorted(site.glob("*.yaml")) if site else ():
+        if file.name != load.IMAGES.name:
+            yield file
+
+
+def known(facts: Mapping[str, str], site: Path | None = SITE) -> tuple[Policy, ...]:
+    """The image records for a place, ours and then those in *site*. Raises PolicyError."""
+    rows = load.images()
+    if site and (site / load.IMAGES.name).exists():
+        rows += load.images(site / load.IMAGES.name)
+    return records(rows, facts)
+
+
+def records(rows: Iterable[Policy], facts: Mapping[str, str]) -> tuple[Policy, ...]:
+    """The rows of images files that are for an image of which *facts* are known.
+
+    A mirror's registry and a digest make no other image of it.
+    """
+    names = set()
+    try:
+        image = reference.parse_reference(facts.get("image", ""))
+    except ValueError:
+        pass
+    else:
+        names = {image.short, f"{image.name}:{image.tag}"}
+    return tuple(
+        row for row in rows if (not row.image or row.image in names) and when.holds(row.when, facts)
+    )
+
+
+def lowered(start: Mapping[str, tuple[str, str]], named: str = "") -> plan.Plan:
+    """The plan for this machine: *start* is what its start recorded, name -> (value, source).
+
+    Raises PolicyError.
+    """
+    facts = place.gather(start).values()
+    chosen = select(facts, named)
+    return lower.lower(chosen.layers, facts, chosen.policy)
