@@ -18,9 +18,11 @@ lint: system $(DEV)/ready
 	$(DEV)/bin/ruff format --check .
 	$(DEV)/bin/mypy
 
-# The longer matrix: config strengths on the config modules of every torch from 2.4 to 2.15.
+# The longer matrix: config strengths and the capture patch on the modules of every torch from 2.4
+# to 2.15.
 matrix: $(DEV)/ready
 	$(DEV)/bin/python tests/matrix/config_versions.py $(WORK)/torch-versions
+	$(DEV)/bin/python tests/matrix/capture_versions.py $(WORK)/torch-versions
 
 # What in docs/ is made from the sources.
 docs: $(DEV)/ready
@@ -36,10 +38,12 @@ $(DEV)/ready: setup.cfg pyproject.toml rocm_autopatch.pth
 	$(DEV)/bin/pip install -q --disable-pip-version-check -e '.[test]'
 	touch $@
 
-# torch.compile needs a C++ compiler on a CPU.
+# torch.compile needs a C++ compiler on a CPU. valgrind counts the instructions of a start; where it
+# can't be had, those tests are skipped and say so.
 .PHONY: system
 system:
 	@command -v g++ >/dev/null || { apt-get update && apt-get install -y --no-install-recommends g++; }
+	@command -v valgrind >/dev/null || { apt-get update && apt-get install -y --no-install-recommends valgrind; } || true
 
 clean:
 	rm -rf $(WORK) build dist *.egg-info

@@ -24,20 +24,24 @@ class BuildPyWithPlans(build_py):
         super().run()
         # An editable install reads policies/*.yaml at each start: there nothing may go stale.
         if not self.editable_mode:
-            from rocm_autopatch.plan import to_source
-            from rocm_autopatch.policy import builtin
-
-            source = to_source(
-                DEFAULT=builtin.DEFAULT, IMAGES=builtin.IMAGES, POLICIES=builtin.POLICIES
-            )
-            Path(self._plans()).write_text(source, encoding="utf-8")
+            for path, data in self._plans().items():
+                Path(path).parent.mkdir(exist_ok=True)
+                Path(path).write_bytes(data)
 
     def get_outputs(self, include_bytecode: Any = 1) -> "list[str]":
         outputs = super().get_outputs(include_bytecode)
-        return outputs if self.editable_mode else [*outputs, self._plans()]
+        return outputs if self.editable_mode else [*outputs, *self._plans()]
 
-    def _plans(self) -> str:
-        return str(Path(self.build_lib, "rocm_autopatch", "_builtin.py"))
+    def _plans(self) -> "dict[str, bytes]":
+        from rocm_autopatch import _start
+        from rocm_autopatch.policy import builtin
+
+        package = Path(self.build_lib, "rocm_autopatch")
+        plans = dict(builtin.files())
+        # By this a baked plan knows whether it was made by the package that is to carry it out.
+        sources = [file.read_bytes() for file in sorted(package.rglob("*.py"))]
+        plans["id"] = _start.digest(b"".join([*sources, *plans.values()])).hex().encode()
+        return {str(package / "plans" / name): data for name, data in plans.items()}
 
 
 class EditableWheelWithStartup(editable_wheel):

@@ -2,13 +2,44 @@
 
 ``site`` imports this module in every interpreter, from ``rocm_autopatch.pth`` (3.15 and later:
 ``rocm_autopatch.start``) or ``sitecustomize_stub/sitecustomize.py``, and calls :func:`start`.
+
+It holds the switch and the gate: whether anything applies here. What is then done is in _start.py;
+what few places need, in _seldom.py and _choice.py (docs/design.md, "The price of a start").
 """
 
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+    from rocm_autopatch.plan import Plan
+
 OFF = ("off", "0", "false", "no")
+_ON = ("on", "1", "true", "yes", "observe")
+_OLDEST_TORCH = (2, 4)
+_ASSUME = "ROCM_AUTOPATCH_ASSUME"
+_SITE = "/etc/rocm-autopatch"
+_HERE = __file__.rpartition("/")[0]
+_BAKED = _HERE + "/baked.plan"
+# How much is read of a file, in bytes.
+_LONGEST = 65536
 _started = ""
+# What this process did. record.render() turns it into what report() returns.
+_RECORD: "dict[str, Any]" = {
+    "active": False,
+    "observe": False,
+    "reason": "",
+    "facts": {},
+    "plan": None,
+    "baked": "",
+    "keep": (),
+    "env": [],
+    "patches": {},
+    "notes": [],
+    "errors": [],
+}
 
 
 def start() -> None:
@@ -19,19 +50,22 @@ def start() -> None:
         return
     try:
         _started = os.environ.get("ROCM_AUTOPATCH", "").strip().lower() or "on"
-        if _started in OFF:
-            return
-        from rocm_autopatch import _start
-
-        _start.run(_started)
+        if _started not in OFF:
+            _run()
     except BaseException as error:
-        # _start.run() doesn't raise: a file of ours is broken. SystemExit and KeyboardInterrupt
-        # are caught too, because out of a .pth line they end the interpreter.
+        # SystemExit and KeyboardInterrupt are caught too, because out of a .pth line they end the
+        # interpreter.
+        _RECORD["active"] = False
+        _RECORD["reason"] = "the start-up hook failed"
         try:
-            line = "rocm_autopatch: nothing was done: %r\n" % error
-            os.write(sys.stderr.fileno(), line.encode("utf-8", "backslashreplace"))
-        except Exception:
-            pass  # stderr is closed
+            _fail("start", "nothing more was done: %s: %s" % (type(error).__name__, error))
+        except BaseException:
+            # A file of ours is broken.
+            try:
+                line = "rocm_autopatch: nothing was done: %r\n" % error
+                os.write(sys.stderr.fileno(), line.encode("utf-8", "backslashreplace"))
+            except Exception:
+                pass  # stderr is closed
 
 
 def report() -> "dict[str, object]":
@@ -41,6 +75,123 @@ def report() -> "dict[str, object]":
     ``docs/status.md``: plain ``str``, ``bool``, ``int``, ``list`` and ``dict`` values, built anew
     at each call. Never raises because of a failed patch: those are under ``errors``.
     """
-    from rocm_autopatch import _start, record
+    from rocm_autopatch import record
 
-    return record.render(_start.RECORD, _started)
+    return record.render(_RECORD, _started)
+
+
+def _run() -> None:
+    _RECORD["observe"] = _started == "observe"
+    if _started not in _ON:
+        _fail("switch", "ROCM_AUTOPATCH=%s is not on, off or observe: taken as on" % _started)
+    plan = None
+    # os.access first: opening what is not there costs a raised OSError.
+    if os.access(_BAKED, os.R_OK):
+        from rocm_autopatch import _start
+
+        plan = _start.baked()
+    if plan is None:
+        plan = _decide()
+    if plan is not None:
+        from rocm_autopatch import _start
+
+        _start.carry_out(plan)
+
+
+def _decide() -> "Optional[Plan]":
+    """The plan for this place, None if nothing applies; facts and reason go on the record."""
+    environ = os.environ
+    facts = _RECORD["facts"]
+    if _ASSUME in environ:
+        from rocm_autopatch import _seldom
+
+        _seldom.assume(facts)
+    site = os.listdir(_SITE) if os.access(_SITE, os.R_OK | os.X_OK) else []
+    if "image" not in facts:
+        image, source = environ.get("ROCM_AUTOPATCH_IMAGE", "").strip(), "ROCM_AUTOPATCH_IMAGE"
+        if not image and "image" in site:
+            source = _SITE + "/image"
+            image = _read(source).decode("utf-8", "replace").partition("\n")[0].strip()
+        if image:
+            facts["image"] = (image, source)
+    if "torch" not in facts or "accelerator" not in facts:
+        path = _find_torch()
+        if path:
+            _read_torch(facts, path, _read(path).decode("utf-8", "replace"))
+    if "accelerator" not in facts:
+        _RECORD["reason"] = "no torch found"
+        return None
+    torch = facts["torch"][0] if "torch" in facts else ""
+    if facts["accelerator"][0] != "rocm":
+        _RECORD["reason"] = "torch %s is not a ROCm build" % torch
+        return None
+    # From here on it will be needed.
+    from rocm_autopatch import _start
+
+    if torch and _start.release(torch) < _OLDEST_TORCH:
+        _RECORD["reason"] = "torch %s is older than %d.%d" % (torch, *_OLDEST_TORCH)
+        _fail("torch", "nothing was changed: " + _RECORD["reason"])
+        return None
+    if "image" not in facts and "ROCM_AUTOPATCH_POLICY" not in environ and not site:
+        built_in: Optional[Plan] = _start.load(_HERE + "/plans/safe.plan")
+        if built_in is not None:
+            _RECORD["reason"] = "no image is named: safe is the default policy on ROCm"
+            return built_in
+    from rocm_autopatch import _choice
+
+    return _choice.choose(facts, [name for name in site if name.endswith(".yaml")])
+
+
+def _find_torch() -> str:
+    """The torch/version.py of the torch that an import would find, "" if there is none."""
+    for directory in sys.path:
+        path = (directory or ".") + "/torch/version.py"
+        if os.access(path, os.R_OK):
+            return path
+    from rocm_autopatch import _seldom
+
+    return _seldom.find_torch()
+
+
+def _read_torch(facts: "dict[str, tuple[str, str]]", path: str, text: str) -> None:
+    """Take what the text of the torch/version.py to be imported says of torch."""
+    found = {}
+    for line in text.split("\n"):
+        name, equals, value = line.partition("=")
+        if equals:
+            # "hip: Optional[str] = '7.0.51831'", and without the annotation up to torch 1.13
+            found[name.partition(":")[0].strip()] = value.partition("#")[0].strip().strip("'\"")
+    version = found.get("__version__", "")
+    if not version:
+        _fail("torch", "nothing was changed: no __version__ in %s" % path)
+        return
+    # rocm is there from 2.10 on (pytorch#168097).
+    hip, cuda, rocm = [found.get(n, "None").replace("None", "") for n in ("hip", "cuda", "rocm")]
+    accelerator = "rocm" if hip else "cuda" if cuda else "cpu"
+    says = (("torch", version), ("accelerator", accelerator), ("hip", hip), ("rocm", rocm))
+    for name, value in says:
+        if value and name not in facts:
+            facts[name] = (value, path)
+
+
+def _read(path: str, longest: int = _LONGEST) -> bytes:
+    """The first *longest* bytes of a file, or b"" where it can't be read."""
+    if not os.access(path, os.R_OK):
+        return b""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, longest)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+def _fail(kind: str, text: str) -> None:
+    # Another module, because few processes have anything to say.
+    from rocm_autopatch import _say
+
+    _say.fail(kind, text)

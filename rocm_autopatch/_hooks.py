@@ -1,10 +1,12 @@
 """Post-import hooks: call a function when a named module has just been executed.
 
-One finder at the head of ``sys.meta_path`` knows exact names and passes everything else through.
-For a name that waits it asks the other finders, and shadows ``exec_module`` on the *instance* of
-the real loader they return. The loader is never wrapped or replaced: ``__loader__``, ``__spec__``,
-``importlib.resources``, ``inspect`` and ``isinstance`` see what they always see, and the shadow is
-gone before the module's first line runs.
+The finder at the head of ``sys.meta_path`` is ``_start``: it knows exact names, passes everything
+else through, and comes here for a name that waits. The other finders are asked for its spec then,
+and the real loader is shadowed for one call.
+
+``exec_module`` is set on the *instance* of the loader that they returned. The loader is never
+wrapped or replaced: ``__loader__``, ``__spec__``, ``importlib.resources``, ``inspect`` and
+``isinstance`` see what they always see, and the shadow is gone before the module's first line runs.
 
 There are no locks here. A module is executed under its own import lock, so a hook runs once, and
 before any other thread gets the module; ``dict.pop`` decides between a reload and a first import.
@@ -12,62 +14,42 @@ before any other thread gets the module; ``dict.pop`` decides between a reload a
 
 import sys
 
+from rocm_autopatch import _start
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any, Optional
 
-    Hook = Callable[[ModuleType], None]
 
-_waiting: "dict[str, Hook]" = {}
-
-
-class _Finder:
-    __slots__ = ()
-
-    @staticmethod
-    def find_spec(
-        name: str, path: "Optional[Sequence[str]]" = None, target: "Optional[ModuleType]" = None
-    ) -> "Optional[ModuleSpec]":
-        if name not in _waiting:
-            return None
-        # Not importlib.util.find_spec: it imports the parents again, under their locks, and costs
-        # 4 ms of imports of its own.
-        for finder in sys.meta_path:
-            find_spec = None if finder is _finder else getattr(finder, "find_spec", None)
-            spec: Optional[ModuleSpec] = find_spec and find_spec(name, path, target)
-            if spec is not None:
-                _shadow(spec)
-                return spec
-        return None
+def find_spec(
+    name: str, path: "Optional[Sequence[str]]", target: "Optional[ModuleType]"
+) -> "Optional[ModuleSpec]":
+    """The spec that the other finders have for a module that waits, its loader shadowed."""
+    # Not importlib.util.find_spec: it imports the parents again, under their locks, and costs
+    # 4 ms of imports of its own.
+    for other in sys.meta_path:
+        find = None if other is _start else getattr(other, "find_spec", None)
+        spec: Optional[ModuleSpec] = find and find(name, path, target)
+        if spec is not None:
+            _shadow(spec)
+            return spec
+    return None
 
 
-_finder = _Finder()
-
-
-def arm(hooks: "dict[str, Hook]") -> None:
-    """Call each hook with its module as soon as that module is executed, or now if it has been.
-
-    A hook must not raise: it runs inside the program's import statement.
-    """
-    _waiting.update(hooks)
-    for name in hooks:
+def catch_up(names: "Iterable[str]") -> None:
+    """Call the hooks of those modules that have been executed already."""
+    for name in names:
         module = sys.modules.get(name)
         spec = getattr(module, "__spec__", None)
         if module is not None and not getattr(spec, "_initializing", False):
             _run_hook(name, module)
-    if _waiting and _finder not in sys.meta_path:
-        sys.meta_path.insert(0, _finder)
-
-
-def waiting() -> "tuple[str, ...]":
-    """The names of the modules that have not been imported yet."""
-    return tuple(_waiting)
 
 
 def _shadow(spec: "ModuleSpec") -> None:
+    """Have the hook of the spec's module called when the module has been executed."""
     loader: Any = spec.loader
     # A namespace package has no loader or one that executes nothing. A loader that is a class
     # (BuiltinImporter, FrozenImporter) serves other modules too: shadowing it would reach them.
@@ -99,12 +81,13 @@ def _shadow(spec: "ModuleSpec") -> None:
 
 
 def _run_hook(name: str, module: "ModuleType") -> None:
-    hook = _waiting.pop(name, None)
+    """Call the hook that waits for a module, if one still does."""
+    hook = _start.waiting.pop(name, None)
     if hook is None:
         return
-    if not _waiting:
+    if not _start.waiting:
         try:
-            sys.meta_path.remove(_finder)
+            sys.meta_path.remove(_start)
         except ValueError:
             pass
     # The import system binds a submodule on its parent after executing it; patches may look for
@@ -115,4 +98,7 @@ def _run_hook(name: str, module: "ModuleType") -> None:
             setattr(sys.modules[package], attribute, module)
         except Exception:
             pass  # A parent that refuses is the import system's to complain about, in a moment.
+    if isinstance(hook, str):
+        home, _, attribute = hook.partition(":")
+        hook = getattr(__import__(home, fromlist=[attribute]), attribute)
     hook(module)

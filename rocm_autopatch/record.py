@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib import import_module
+from importlib.util import cache_from_source
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from rocm_autopatch import _start
+from rocm_autopatch._patching import patches
 from rocm_autopatch._start import for_this_torch
 from rocm_autopatch.image import facts
 from rocm_autopatch.patches import config, kept, row
 
-# Patches whose entries have a section of their own in a report.
-SECTIONS = ("config", "compile_modes")
+# The patches: what they do is in sections of these names.
+SECTIONS = ("config", "compile_modes", "capture")
 
 
 def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
@@ -36,6 +40,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
             for one in found.contradictions
         ],
         "policy": plan["policy"] if plan else "",
+        "baked": record["baked"],
         "policies": list(plan["layers"]) if plan else [],
         "keep": list(record["keep"]),
         "env": [env_row(*row) for row in record["env"]],
@@ -45,7 +50,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
         "notes": [*record["notes"], *map(str, found.contradictions), *unread],
         "errors": list(record["errors"]),
     }
-    for name, target, entries in plan["patches"] if plan else ():
+    for name, target, entries in patches(plan) if plan else ():
         done = record["patches"].get((name, target))
         status = done["status"] if done else "waiting"
         reason = done["reason"] if done else f"{target} has not been imported"
@@ -58,6 +63,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
             for one in rows or _untouched(name, for_this_torch(entries), status, reason)
         ]
     report["notes"] += _unknown_kept(report)
+    report["notes"] += _uncompiled()
     if not switch:
         report["errors"].append(
             f"the start-up hook does not run: {Path(__file__).parent.parent} is on sys.path, but "
@@ -65,6 +71,18 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
             "sitecustomize_stub on PYTHONPATH"
         )
     return report
+
+
+def _uncompiled() -> list[str]:
+    """A note where each start has to compile our sources, which it can't keep."""
+    cached = cache_from_source(_start.__file__)
+    if os.path.exists(cached):
+        return []
+    return [
+        f"{cached} is not there and was not written: every start compiles our sources anew, which "
+        f"nearly doubles its cost; python -m compileall {os.path.dirname(_start.__file__)} ends "
+        "that, by a user who may write there"
+    ]
 
 
 def _unknown_kept(report: dict[str, Any]) -> list[str]:
@@ -129,6 +147,7 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
         ("Variables", "env"),
         ("Config", "config"),
         ("Compile modes", "compile_modes"),
+        ("Graph capture", "capture"),
     ):
         if report[section]:
             yield ""

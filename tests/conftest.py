@@ -82,6 +82,19 @@ def make_venv(directory: Path, base: str = sys.executable, *options: str) -> Int
     return Interpreter(directory / "bin" / "python")
 
 
+def copy_interpreter(directory: Path) -> Interpreter:
+    """An interpreter that is nobody's venv, with an empty site-packages of its own."""
+    version = "python%d.%d" % sys.version_info[:2]
+    library = directory / "lib" / version
+    (library / "site-packages").mkdir(parents=True)
+    (directory / "bin").mkdir()
+    shutil.copy(os.path.realpath(sys.executable), directory / "bin" / "python")
+    for entry in Path(os.__file__).parent.iterdir():
+        if entry.name != "site-packages":
+            (library / entry.name).symlink_to(entry)
+    return Interpreter(directory / "bin" / "python")
+
+
 def pip(python: Interpreter, *arguments: str | Path) -> None:
     command = [sys.executable, "-m", "pip", "--python", python.path, *arguments, "-q"]
     subprocess.run([*command, "--disable-pip-version-check"], check=True, stdout=sys.stderr)
@@ -102,6 +115,25 @@ def label_torch(directory: Path, version: str, hip: str | None, cuda: str | None
         f"hip: Optional[str] = {hip!r}\n"
     )
     return directory
+
+
+def run_with_site(site: Path, *command: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run with the files of *site* in /etc/rocm-autopatch, in a mount namespace of its own."""
+    if os.getuid() != 0:
+        pytest.skip("mounting over /etc needs root")
+    script = (
+        "mount -t tmpfs none /etc && mkdir /etc/rocm-autopatch && "
+        'cp -p "$1"/* /etc/rocm-autopatch && shift && exec "$@"'
+    )
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, "sh", site, *command],
+        capture_output=True,
+        text=True,
+        env={"PATH": os.environ["PATH"], **env},
+    )
+    if "unshare" in done.stderr:
+        pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
+    return done
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import HIP, Interpreter, label_torch, make_venv, pip
+from conftest import (
+    HIP,
+    Interpreter,
+    copy_interpreter,
+    label_torch,
+    make_venv,
+    pip,
+    run_with_site,
+)
+
+from rocm_autopatch import plan
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 SEEN = f"import os; print(os.environ.get({MAX!r}))"
@@ -165,19 +175,6 @@ class TestGate:
         )
 
 
-def copy_interpreter(directory: Path) -> Interpreter:
-    """An interpreter that is nobody's venv, with an empty site-packages of its own."""
-    version = "python%d.%d" % sys.version_info[:2]
-    library = directory / "lib" / version
-    (library / "site-packages").mkdir(parents=True)
-    (directory / "bin").mkdir()
-    shutil.copy(os.path.realpath(sys.executable), directory / "bin" / "python")
-    for entry in Path(os.__file__).parent.iterdir():
-        if entry.name != "site-packages":
-            (library / entry.name).symlink_to(entry)
-    return Interpreter(directory / "bin" / "python")
-
-
 class TestVariables:
     POLICY = """
 version: 1
@@ -299,7 +296,7 @@ class TestImage:
 
     def test_file_that_the_overlay_writes(self, python311: Interpreter, tmp_path: Path) -> None:
         (tmp_path / "image").write_text("rocm/sgl-dev:from-file\n")
-        seen = json.loads(run_with_site(python311, tmp_path, REPORT).stdout)
+        seen = json.loads(run_with_site(tmp_path, python311.path, "-c", REPORT).stdout)
         assert seen["facts"]["image"] == {
             "value": "rocm/sgl-dev:from-file",
             "source": "/etc/rocm-autopatch/image",
@@ -307,28 +304,11 @@ class TestImage:
         }
 
 
-def run_with_site(
-    python: Interpreter, site: Path, code: str, **env: str
-) -> subprocess.CompletedProcess[str]:
-    """Run with the files of *site* in /etc/rocm-autopatch, in a mount namespace of its own."""
-    if os.getuid() != 0:
-        pytest.skip("mounting over /etc needs root")
-    script = (
-        'mount -t tmpfs none /etc && mkdir /etc/rocm-autopatch && cp "$1"/* /etc/rocm-autopatch '
-        '&& shift && exec "$@"'
-    )
-    command = ["unshare", "-m", "sh", "-c", script, "sh", site, python.path, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, env={**PATH, **env})
-    if "unshare" in done.stderr:
-        pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
-    return done
-
-
 class TestSite:
     """Policies in /etc/rocm-autopatch."""
 
     def layers(self, python: Interpreter, site: Path, **env: str) -> list[str]:
-        done = run_with_site(python, site, REPORT, ROCM_AUTOPATCH_LOG="quiet", **env)
+        done = run_with_site(site, python.path, "-c", REPORT, ROCM_AUTOPATCH_LOG="quiet", **env)
         return json.loads(done.stdout)["policies"]
 
     def test_they_are_layers_on_what_is_built_in(
@@ -337,7 +317,7 @@ class TestSite:
         (tmp_path / "b.yaml").write_text("version: 1\nname: two\nenv: {A: {set: two}}\n")
         (tmp_path / "a.yaml").write_text("version: 1\nenv: {A: {set: a}, B: {set: a}}\n")
         code = f"import os; print(os.environ['A'], os.environ['B'], os.environ.get({MAX!r}))"
-        done = run_with_site(python311, tmp_path, code, **{MAX: "1"})
+        done = run_with_site(tmp_path, python311.path, "-c", code, **{MAX: "1"})
         assert done.stdout == "two a None\n"
         assert self.layers(python311, tmp_path) == ["safe", "a", "two"]
 
@@ -368,7 +348,7 @@ class TestSite:
 
     def test_a_wrong_one_applies_nothing(self, python311: Interpreter, tmp_path: Path) -> None:
         (tmp_path / "a.yaml").write_text("version: 2\n")
-        done = run_with_site(python311, tmp_path, SEEN, **{MAX: "1"})
+        done = run_with_site(tmp_path, python311.path, "-c", SEEN, **{MAX: "1"})
         assert done.stdout == "1\n"
         assert done.stderr == (
             "rocm_autopatch: nothing was changed: /etc/rocm-autopatch/a.yaml:1:10: version: "
@@ -380,7 +360,7 @@ class TestSite:
     ) -> None:
         (tmp_path / "README").write_text("not a policy\n")
         code = "import sys; print('yaml' in sys.modules)"
-        assert run_with_site(python311, tmp_path, code).stdout == "False\n"
+        assert run_with_site(tmp_path, python311.path, "-c", code).stdout == "False\n"
 
 
 class TestClues:
@@ -449,8 +429,8 @@ class TestPolicyChoice:
 
     def test_a_mitigation_goes_on_what_the_record_chooses(self, fresh: Interpreter) -> None:
         # No built-in record chooses another policy than the default today.
-        built = fresh.site_packages / "rocm_autopatch" / "_builtin.py"
-        built.write_text(built.read_text() + "IMAGES['a:b'] = 'performance'\n")
+        index = fresh.site_packages / "rocm_autopatch" / "plans" / "images.index"
+        index.write_bytes(plan.pack({"a:b": "performance"}))
         images = fresh.site_packages / "rocm_autopatch" / "policies" / "images.yaml"
         images.write_text(images.read_text() + "  - {image: 'a:b', policy: performance}\n")
         env = {"ROCM_AUTOPATCH_IMAGE": "a:b"}
@@ -559,18 +539,31 @@ class TestSurroundings:
         assert run(python) == run(bare)
 
     @pytest.mark.parametrize("error", ["SystemExit(3)", "KeyboardInterrupt", "ZeroDivisionError"])
-    @pytest.mark.parametrize("module", ["_start", "_builtin", "_hooks"])
-    def test_hook_that_raises(self, fresh: Interpreter, module: str, error: str) -> None:
-        (fresh.site_packages / "rocm_autopatch" / f"{module}.py").write_text(f"raise {error}\n")
+    def test_start_that_raises(self, fresh: Interpreter, error: str) -> None:
+        (fresh.site_packages / "rocm_autopatch" / "_start.py").write_text(f"raise {error}\n")
         done = fresh.run("-c", "print(1)", env={"ROCM_AUTOPATCH_LOG": "on"})
         assert done.stdout == "1\n"
         line = done.stderr.splitlines()[-1]
-        assert line.startswith("rocm_autopatch: nothing ")
+        assert line.startswith("rocm_autopatch: nothing was done: ")
         assert error.partition("(")[0] in line
-        if module != "_start":
-            seen = report(fresh)
-            assert (seen["active"], seen["reason"]) == (False, "the start-up hook failed")
-            assert len(seen["errors"]) == 1
+
+    def test_choice_that_raises(self, fresh: Interpreter) -> None:
+        (fresh.site_packages / "rocm_autopatch" / "_choice.py").write_text("raise SystemExit(3)\n")
+        env = {"ROCM_AUTOPATCH_IMAGE": "a:b"}
+        assert fresh.run("-c", "print(1)", env=env).stderr == (
+            "rocm_autopatch: nothing more was done: SystemExit: 3\n"
+        )
+        seen = report(fresh, **env)
+        assert (seen["active"], seen["reason"]) == (False, "the start-up hook failed")
+        assert seen["errors"] == ["nothing more was done: SystemExit: 3"]
+
+    @pytest.mark.parametrize("error", ["SystemExit(3)", "KeyboardInterrupt", "ZeroDivisionError"])
+    def test_hooks_that_raise(self, fresh: Interpreter, error: str) -> None:
+        (fresh.site_packages / "rocm_autopatch" / "_hooks.py").write_text(f"raise {error}\n")
+        done = fresh.run("-c", "import torch; print(torch.version.hip)")
+        assert done.stdout == f"{HIP}\n"
+        line = done.stderr.splitlines()[-1]
+        assert line.startswith("rocm_autopatch: torch is left as it is: " + error.partition("(")[0])
 
     def test_without_bytecode_and_writable_directories(
         self, fresh: Interpreter, tmp_path: Path
@@ -588,6 +581,10 @@ class TestSurroundings:
         done = subprocess.run(command, cwd=tmp_path, env={MAX: "1"}, capture_output=True, text=True)
         assert done.stdout == "None\n"
         assert not list(fresh.site_packages.glob("rocm_autopatch/__pycache__"))
+        (note,) = report(fresh, PYTHONDONTWRITEBYTECODE="1")["notes"]
+        assert "every start compiles our sources anew" in note
+        report(fresh)
+        assert report(fresh)["notes"] == []
 
     def test_no_home_no_path(self, python311: Interpreter) -> None:
         done = subprocess.run(
@@ -623,7 +620,7 @@ class TestChildren:
             "def child(queue):\n"
             "    import rocm_autopatch\n"
             f"    queue.put((os.environ.get({MAX!r}), rocm_autopatch.report()['active'],\n"
-            "               sum('_hooks' in type(f).__module__ for f in sys.meta_path)))\n"
+            "               sum('_start' in str(finder) for finder in sys.meta_path)))\n"
             "if __name__ == '__main__':\n"
             f"    context = multiprocessing.get_context({method!r})\n"
             "    queue = context.Queue()\n"
@@ -641,7 +638,7 @@ threading traceback ast warnings contextlib functools collections
 """
 
 
-def test_a_start_loads_four_modules_of_ours_and_no_other(
+def test_a_start_loads_two_modules_of_ours_and_no_other(
     python: Interpreter, tmp_path: Path
 ) -> None:
     def loaded(*flags: str, **env: str) -> set[str]:
@@ -650,10 +647,6 @@ def test_a_start_loads_four_modules_of_ours_and_no_other(
     nothing = loaded("-S", "-E")
     off = loaded(ROCM_AUTOPATCH="off")
     path = str(label_torch(tmp_path, "2.13.0+cpu", None))
-    assert loaded(PYTHONPATH=path) - off == {"rocm_autopatch._start"}
-    assert loaded(**{MAX: "1"}) - off == {
-        "rocm_autopatch._start",
-        "rocm_autopatch._builtin",
-        "rocm_autopatch._hooks",
-    }
+    assert loaded(PYTHONPATH=path) == off
+    assert loaded(**{MAX: "1"}) - off == {"rocm_autopatch._start"}
     assert not (off - nothing).intersection(BANNED.split())

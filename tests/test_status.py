@@ -12,8 +12,19 @@ from conftest import HIP, Interpreter, label_torch, make_venv, pip
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi35x-20260210"
 KEYS = {
-    *("active", "observe", "reason", "facts", "policy", "policies", "keep", "env", "config"),
-    *("compile_modes", "patches", "known_issues", "contradictions", "notes", "errors"),
+    *(
+        "active",
+        "observe",
+        "reason",
+        "facts",
+        "policy",
+        "baked",
+        "policies",
+        "keep",
+        "env",
+        "config",
+    ),
+    *("compile_modes", "capture", "patches", "known_issues", "contradictions", "notes", "errors"),
 }
 
 

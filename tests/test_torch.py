@@ -16,6 +16,7 @@ MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 
 POLICY = """
 version: 1
+extends: []
 config:
   torch._inductor.config:
     max_fusion_size: {default: 100, why: a default}
@@ -177,7 +178,7 @@ show(c.max_fusion_size, c.triton.cudagraph_trees, d.recompile_limit, sorted(
             64,
             True,
             8,
-            ["torch._dynamo.config.cache_size_limit", "torch._inductor.config.max_fusion_size"],
+            ["torch._dynamo.config.recompile_limit", "torch._inductor.config.max_fusion_size"],
         ]
         assert program(torch_python, env, code, ROCM_AUTOPATCH_KEEP="config")[:3] == [64, True, 8]
 
@@ -387,7 +388,7 @@ print(json.dumps([c.max_fusion_size, d.recompile_limit]))
 
 def test_an_empty_policy_leaves_torch_as_it_is(torch_python: Interpreter, tmp_path: Path) -> None:
     policy = tmp_path / "empty.yaml"
-    policy.write_text("version: 1\n")
+    policy.write_text("version: 1\nextends: []\n")
     code = """
 import sys, torch, torch._inductor.config as c, torch._dynamo.config as d
 print(torch._TorchCompileInductorWrapper.apply_mode.__code__.co_filename == torch.__file__,

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from rocm_autopatch import _start
+from rocm_autopatch import _ASSUME, _RECORD, _seldom, _start
 
 
 class NoReport(Exception):
@@ -55,8 +55,8 @@ def add_assume(parser: argparse.ArgumentParser) -> None:
 
 def _assumption(text: str) -> str:
     name, equals, _ = text.partition("=")
-    if not equals or name not in _start.FACTS:
-        names = ", ".join(_start.FACTS)
+    if not equals or name not in _seldom.FACTS:
+        names = ", ".join(_seldom.FACTS)
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE with a name of {names}")
     return text
 
@@ -70,7 +70,7 @@ def report(torch: bool, assume: Sequence[str] = ()) -> dict[str, Any]:
     with open(read, encoding="utf-8") as stream:
         child = subprocess.Popen(
             [sys.executable, "-c", _CHILD, str(write), "torch" if torch else ""],
-            env=_environment(assume),
+            env=environment(assume),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(write,),
@@ -86,19 +86,19 @@ def report(torch: bool, assume: Sequence[str] = ()) -> dict[str, Any]:
     return found
 
 
-def _environment(assume: Sequence[str]) -> dict[str, str]:
+def environment(assume: Sequence[str] = ()) -> dict[str, str]:
     """The environment as it was before this process started and our own hook changed it."""
-    environment = dict(os.environ)
-    for rule, before, status in _start.RECORD["env"]:
+    before_us = dict(os.environ)
+    for rule, before, status in _RECORD["env"]:
         if status == "applied":
             if before is None:
-                del environment[rule[0]]
+                del before_us[rule[0]]
             else:
-                environment[rule[0]] = before
-    environment.pop(_start.SAID, None)
+                before_us[rule[0]] = before
+    before_us.pop(_start.SAID, None)
     if assume:
-        given = environment.get(_start.ASSUME, "")
-        environment[_start.ASSUME] = ",".join(filter(None, (given, *assume)))
+        given = before_us.get(_ASSUME, "")
+        before_us[_ASSUME] = ",".join(filter(None, (given, *assume)))
     # Whatever the child has to say is in its report.
-    environment["ROCM_AUTOPATCH_LOG"] = "quiet"
-    return environment
+    before_us["ROCM_AUTOPATCH_LOG"] = "quiet"
+    return before_us

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from textwrap import wrap
 from typing import Any
 
-from rocm_autopatch import _start, record
+from rocm_autopatch import _ASSUME, record
 from rocm_autopatch.cli import fresh
 from rocm_autopatch.image import facts as place
 from rocm_autopatch.plan import Plan
@@ -110,7 +110,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _assumed(given: list[str]) -> dict[str, tuple[str, str]]:
     pairs = [item.partition("=") for item in given]
-    return {name: (value, _start.ASSUME) for name, _, value in pairs}
+    return {name: (value, _ASSUME) for name, _, value in pairs}
 
 
 def _lines(plan: Plan, facts: dict[str, str], left_out: list[Policy]) -> Iterator[str]:

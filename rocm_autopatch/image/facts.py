@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rocm_autopatch._start import ASSUME
+from rocm_autopatch import _ASSUME
 from rocm_autopatch.image import reference
 
 ASSUMPTION, CLUE, TAG = "assumption", "clue", "tag"
@@ -81,7 +81,7 @@ def gather(known: Mapping[str, tuple[str, str]], clues: Iterable[Named] | None =
 
         clues = this_place.gather(os.environ)
     stated = {
-        name: Fact(value, source, ASSUMPTION if source == ASSUME else CLUE)
+        name: Fact(value, source, ASSUMPTION if source == _ASSUME else CLUE)
         for name, (value, source) in known.items()
     }
     follows = [*_of_torch(stated), *clues, *_of_hip(stated), *_of_image(stated)]
@@ -142,7 +142,7 @@ def _agree(one: str, other: str) -> bool:
 
 def _assumed(fact: Fact) -> bool:
     """Whether it is an assumption or follows from one."""
-    return fact.source.endswith(ASSUME)
+    return fact.source.endswith(_ASSUME)
 
 
 def _package(framework: str) -> str:

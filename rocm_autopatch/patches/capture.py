@@ -76,7 +76,7 @@ def _choose(module: "Any", setting: str) -> "tuple[bool, str]":
     version = sys.modules["torch"].__version__
     if setting == "guard":
         return True, "torch %s has no such check, as it has since 2.14 (pytorch#185410)" % version
-    if _start._release(version) >= READABLE_SINCE:
+    if _start.release(version) >= READABLE_SINCE:
         return False, "the generator can be read in a capture since torch 2.10 (pytorch#162505)"
     return True, "torch %s can't read the generator in a capture (pytorch#162505)" % version
 

@@ -1,14 +1,10 @@
-"""The built-in policies as plans.
-
-``setup.py`` writes these names into ``rocm_autopatch/_builtin.py`` when a wheel is built. Where
-there is no such file, in a checkout, the start imports this module in its place.
-"""
+"""The built-in policies as plans, which ``setup.py`` writes into the wheel."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rocm_autopatch.plan import Plan
+from rocm_autopatch.plan import Plan, pack, to_file
 from rocm_autopatch.policy import load, lower, select
 from rocm_autopatch.policy.problem import PolicyError, Problem
 
@@ -23,10 +19,10 @@ def _plan(name: str = "", **more: str) -> Plan:
 
 def _images() -> Iterator[tuple[str, str]]:
     """Image reference -> key of POLICIES, for the records that name an image."""
-    for row in load.images():
+    for number, row in enumerate(load.images()):
         acts = row.changes or row.base not in ("", DEFAULT)
         if row.image and not row.when:
-            yield row.image, row.image if acts else DEFAULT
+            yield row.image, f"image-{number}" if acts else DEFAULT
         elif acts:
             # A start compares references; ranges and patterns are too dear for every process.
             node = row.places["when"]
@@ -37,5 +33,12 @@ def _images() -> Iterator[tuple[str, str]]:
 IMAGES: dict[str, str] = dict(_images())
 POLICIES: dict[str, Plan] = {
     **{name: _plan(name) for name in load.names()},
-    **{key: _plan(image=key) for key in IMAGES.values() if key != DEFAULT},
+    **{key: _plan(image=image) for image, key in IMAGES.items() if key != DEFAULT},
 }
+
+
+def files() -> Iterator[tuple[str, bytes]]:
+    """Name and content of each file in ``rocm_autopatch/plans``."""
+    for name, plan in POLICIES.items():
+        yield f"{name}.plan", to_file(plan)
+    yield "images.index", pack(IMAGES)

@@ -97,8 +97,13 @@ def _missing() -> str:
     return f"no such policy: there are {', '.join(names())}, or give a file's path"
 
 
+def is_path(name: str) -> bool:
+    """Whether a policy's name is that of a file."""
+    return "/" in name or name.endswith((".yaml", ".yml"))
+
+
 def find(name: str, directory: Path) -> Path | None:
     """The file of a built-in policy, None if there is none, or that of a path from *directory*."""
-    if "/" in name or name.endswith((".yaml", ".yml")):
+    if is_path(name):
         return directory / name
     return BUILTIN / f"{name}.yaml" if name in names() else None

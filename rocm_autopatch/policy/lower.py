@@ -52,8 +52,22 @@ def lower(
         "policy": name or stack[-1].name,
         "layers": tuple(layer.name for layer in layers),
         "env": tuple(env),
+        "counts": _counts(patches),
+        "targets": tuple(dict.fromkeys(target for _, target, _ in patches)),
         "patches": tuple(patches),
     }
+
+
+def _counts(patches: Sequence[tuple[str, str, tuple[Any, ...]]]) -> str:
+    words = []
+    for name, noun in (("config", "config value"), ("compile_modes", "compile mode")):
+        names = {
+            (target, row[0]) for patch, target, rows in patches if patch == name for row in rows
+        }
+        if names:
+            words.append(f"{len(names)} {noun}{'' if len(names) == 1 else 's'}")
+    words += [name for name, _, _ in patches if name in _TARGETS]
+    return ", ".join(words)
 
 
 def current(key: str) -> str:

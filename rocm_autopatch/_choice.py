@@ -1,0 +1,99 @@
+"""Which plan, where an image or a policy is named, or /etc/rocm-autopatch has policies."""
+
+import os
+import sys
+
+from rocm_autopatch import _HERE, _RECORD, _start
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+    from rocm_autopatch.plan import Plan
+
+DEFAULT = "safe"
+
+
+def choose(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> "Optional[Plan]":
+    """The plan for these facts: built in where that suffices, else lowered from YAML here.
+
+    *site* are the policy files in /etc/rocm-autopatch.
+    """
+    policy = named_policy()
+    image = facts.get("image", ("",))[0]
+    chosen = _chosen(image) if image else ""
+    if policy:
+        _RECORD["reason"] = "ROCM_AUTOPATCH_POLICY=%s" % policy
+    elif chosen:
+        _RECORD["reason"] = "images.yaml knows %s" % image
+    else:
+        _RECORD["reason"] = "%s: %s is the default policy on ROCm" % (
+            "images.yaml has no policy for %s" % image if image else "no image is named",
+            DEFAULT,
+        )
+    if "/" in policy or policy.endswith((".yaml", ".yml")):
+        return _lower(policy)
+    # A built-in policy was lowered for the default, not for what a record or a site puts below it.
+    if site or (policy and chosen not in ("", DEFAULT)):
+        return _lower(policy)
+    plan: Optional[Plan] = _start.load("%s/plans/%s.plan" % (_HERE, policy or chosen or DEFAULT))
+    if plan is None and policy and os.path.isdir(_HERE + "/plans"):
+        files = os.listdir(_HERE + "/plans")
+        names = sorted([name[:-5] for name in files if name.endswith(".plan")])
+        _RECORD["reason"] += ": there is no such policy"
+        from rocm_autopatch import _say
+
+        _say.fail(
+            "policy",
+            "nothing was changed: ROCM_AUTOPATCH_POLICY=%s: no such policy, there are %s (a file's "
+            "name has a / or ends in .yaml)" % (policy, ", ".join(names)),
+        )
+        return None
+    # A checkout or an editable install has no plans: nothing was lowered there, and goes stale.
+    return _lower(policy) if plan is None else plan
+
+
+def _chosen(image: str) -> str:
+    """The name of the plan that images.yaml has for an image, "" if none."""
+    images: Any = _start.load(_HERE + "/plans/images.index") or {}
+    reference = image.partition("@")[0]
+    if reference.startswith("docker.io/"):
+        reference = reference[len("docker.io/") :]
+    name: str = images.get(reference) or images.get(_without_registry(reference), "")
+    return name
+
+
+def _without_registry(image: str) -> str:
+    """The reference in any registry: a mirror makes no other image of it."""
+    host, slash, rest = image.partition("/")
+    return rest if slash and ("." in host or ":" in host or host == "localhost") else image
+
+
+def named_policy() -> str:
+    """What ROCM_AUTOPATCH_POLICY names, where the environment may name files."""
+    policy = os.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
+    if not policy:
+        return ""
+    if sys.flags.ignore_environment:
+        why = "under python -E or -I"
+    elif os.getuid() != os.geteuid() or os.getgid() != os.getegid():
+        why = "in a program that runs as another user than its caller"
+    else:
+        return policy
+    _RECORD["notes"].append("ROCM_AUTOPATCH_POLICY ignored " + why)
+    return ""
+
+
+def _lower(policy: str) -> "Optional[Plan]":
+    # The slow path: tens of milliseconds for PyYAML, paid only where somebody's own policies are
+    # read unbaked.
+    from rocm_autopatch.policy import PolicyError, select
+
+    try:
+        return select.lowered(_RECORD["facts"], policy)
+    except PolicyError as error:
+        _RECORD["reason"] += ": it could not be used"
+        from rocm_autopatch import _say
+
+        _say.fail("policy", "nothing was changed: %s" % error)
+        return None

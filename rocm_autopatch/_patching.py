@@ -1,0 +1,70 @@
+"""What follows the import of torch: the patches of the plan, each to its module."""
+
+import marshal
+import os
+import sys
+
+from rocm_autopatch import _ASSUME, _RECORD, _say, _start
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+    from rocm_autopatch.plan import Plan
+
+
+def imported(module: "ModuleType") -> None:
+    """Apply what the plan has for a module of torch that has just been executed. Never raises."""
+    target = module.__name__
+    try:
+        version = sys.modules.get("torch.version")
+        if not getattr(version, "hip", None) and _RECORD["facts"]["accelerator"][1] != _ASSUME:
+            _RECORD["notes"].append("%s is not of the torch found at start: left alone" % target)
+            return
+        plan = _RECORD["plan"]
+        plan["patches"] = patches(plan)
+        changed = [
+            _patch(name, target, module, entries)
+            for name, its, entries in plan["patches"]
+            if its == target
+        ]
+        if any(changed):
+            _start.announce(plan, len([row for row in _RECORD["env"] if row[2] == "applied"]))
+    except BaseException as error:
+        # SystemExit and KeyboardInterrupt too: this runs inside the program's import statement.
+        _say.fail(target, "%s left as it is: %s" % (target, _say.describe(error)))
+
+
+def patches(plan: "Plan") -> "tuple[tuple[str, str, tuple[Any, ...]], ...]":
+    """The part of a plan that waits for torch. In a file it is packed: most processes never ask."""
+    packed: Any = plan["patches"]
+    if isinstance(packed, bytes):
+        packed = marshal.loads(packed)
+    rows: tuple[tuple[str, str, tuple[Any, ...]], ...] = packed
+    return rows
+
+
+def _patch(name: str, target: str, module: "ModuleType", entries: "Any") -> bool:
+    """Apply one patch to its target and record it; whether anything was changed."""
+    row: dict[str, Any] = {"status": "failed", "reason": "", "entries": []}
+    _RECORD["patches"][name, target] = row
+    keep = _RECORD["keep"]
+    if name in keep:
+        row.update(status="kept", reason="ROCM_AUTOPATCH_KEEP")
+        return False
+    try:
+        # A patch is a file of its own, loaded when its target is: most processes never load one.
+        patch = __import__("rocm_autopatch.patches." + name, fromlist=["apply"])
+        entries = _start.for_this_torch(entries)
+        row["entries"] = patch.apply(module, entries, keep, _RECORD["observe"])
+        row["status"] = "observed" if _RECORD["observe"] else "applied"
+    except BaseException as error:
+        row["reason"] = _say.describe(error)
+        _say.fail(target, "patch %s of %s skipped: %s" % (name, target, row["reason"]))
+    for entry in row["entries"]:
+        if entry["status"] == "failed":
+            _say.fail(target, "%s.%s: %s" % (target, entry["name"], entry["reason"]))
+    if os.environ.get("ROCM_AUTOPATCH_LOG") == "debug":
+        _say.narrate(row["entries"])
+    return any(entry["status"] == "applied" for entry in row["entries"])

@@ -1,0 +1,208 @@
+"""``rocm-autopatch bake``: resolve now what every start would resolve anew."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from rocm_autopatch import _ASSUME, _BAKED, _HERE, _start, plan
+from rocm_autopatch.cli import fresh
+from rocm_autopatch.image import facts
+from rocm_autopatch.policy import load, lower, select
+
+# What the start of an interpreter finds here, whatever is baked. The directory of -c is not where a
+# program would find torch.
+_CHILD = """
+import json, sys
+sys.path.pop(0)
+from rocm_autopatch import _ASSUME, _BAKED, _HERE, _RECORD, _decide
+_decide()
+print(json.dumps({key: _RECORD[key] for key in ("facts", "reason", "errors")}))
+"""
+
+
+class NotBaked(fresh.NoReport):
+    """Nothing was written; the text says why."""
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "bake",
+        help="resolve the policy once, so that starts need not",
+        description=(
+            "Resolve the policy for this interpreter and image, and write the plan where the start "
+            "of every interpreter of this environment finds it. It is used as long as torch, the "
+            "policies and this package are what they were; after that, starts say so and do as "
+            "without it."
+        ),
+        epilog="example: rocm-autopatch bake --image rocm/sgl-dev:TAG --policy /etc/team.yaml",
+    )
+    parser.add_argument("--image", default="", metavar="REF", help="the image this is")
+    parser.add_argument(
+        "--policy", default="", help="a policy on top, as ROCM_AUTOPATCH_POLICY would name it"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="PATH", help=f"default: {_BAKED}, where starts look"
+    )
+    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    out: Path = arguments.out or Path(_BAKED)
+    baked = _bake(arguments.image, arguments.policy)
+    _write(out, plan.seal(plan.to_file(**baked)))
+    if not arguments.out:
+        _own(out)
+    done = {"path": str(out), **_said(baked)}
+    print(json.dumps(done, indent=2) if arguments.json else "\n".join(_lines(done)))
+    if arguments.out:
+        print(f"starts look for it at {_BAKED} and nowhere else", file=sys.stderr)
+    return 0
+
+
+def _bake(image: str, policy: str) -> dict[str, Any]:
+    """The plan, and what ``_start.baked`` asks of it. Raises PolicyError and NotBaked."""
+    package = Path(_HERE, "plans", "id")
+    if not package.is_file():
+        raise NotBaked(
+            "this is a checkout or an editable install, which changes from start to start"
+        )
+    named = os.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
+    if not policy and load.is_path(named) and not os.path.isabs(named):
+        raise NotBaked(f"ROCM_AUTOPATCH_POLICY={named} means another file in another directory")
+    start = _start_here(image)
+    known = {name: (value, source) for name, (value, source) in start["facts"].items()}
+    if "accelerator" not in known or known["accelerator"][0] != "rocm":
+        raise NotBaked(start["reason"])
+    found = facts.gather(known)
+    if load.is_path(policy):
+        policy = os.path.abspath(policy)
+    chosen = select.select(found.values(), policy or named)
+    lowered = lower.lower(chosen.layers, found.values(), chosen.policy)
+    # What is for other torches goes: a start should not even read it.
+    lowered["env"] = tuple(_start.for_this_torch(lowered["env"], known))
+    lowered["patches"] = tuple(
+        (name, target, tuple(_start.for_this_torch(rows, known)))
+        for name, target, rows in lowered["patches"]
+    )
+    torch = Path(known["torch"][1])
+    files = {Path(layer.file).resolve() for layer in chosen.layers}
+    own = load.BUILTIN.resolve()
+    sources = [torch, package, *sorted(file for file in files if own not in file.parents)]
+    site = sorted(os.listdir(select.SITE)) if select.SITE.is_dir() else []
+    sources += [select.SITE / name for name in site if select.SITE / name not in sources]
+    asks_gfx = any("gfx" in layer.when for layer in chosen.layers)
+    return {
+        "plan": lowered,
+        "wishes": (
+            (_ASSUME, ("",)),
+            ("ROCM_AUTOPATCH_POLICY", ("" if policy else named,)),
+            ("ROCM_AUTOPATCH_IMAGE", ("", known.get("image", ("", ""))[0])),
+        ),
+        "torch": str(torch),
+        "site": (str(select.SITE), site),
+        "sources": [_start.mark(str(file)) for file in sources],
+        "gfx": found.values().get("gfx", "") if asks_gfx else None,
+        "facts": known,
+        "reason": f"baked, ROCM_AUTOPATCH_POLICY={policy}"
+        if policy
+        else f"baked, {start['reason']}",
+    }
+
+
+def _start_here(image: str) -> dict[str, Any]:
+    environment = fresh.environment()
+    environment.pop(_ASSUME, None)
+    environment.update({"ROCM_AUTOPATCH": "off", "ROCM_AUTOPATCH_LOG": "quiet"})
+    if image:
+        environment["ROCM_AUTOPATCH_IMAGE"] = image
+    done = subprocess.run(
+        [sys.executable, "-c", _CHILD],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    if done.returncode:
+        raise NotBaked(f"an interpreter to ask ended with status {done.returncode}")
+    start: dict[str, Any] = json.loads(done.stdout)
+    if image:
+        start["facts"]["image"] = (image, "rocm-autopatch bake --image")
+    if start["errors"]:
+        raise NotBaked(start["errors"][0])
+    return start
+
+
+def _write(out: Path, data: bytes) -> None:
+    """Put *data* at *out*, all of it or nothing."""
+    try:
+        descriptor, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
+        try:
+            with open(descriptor, "wb") as stream:
+                stream.write(data)
+            os.chmod(name, 0o644)
+            os.replace(name, out)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise NotBaked(f"{out} can't be written: {error.strerror}") from error
+
+
+def _own(out: Path) -> None:
+    """List the file among those that ``pip uninstall`` removes."""
+    distribution = metadata.distribution("rocm_autopatch")
+    entry = f"rocm_autopatch/{out.name}"
+    record = next((file for file in distribution.files or () if file.name == "RECORD"), None)
+    if record is None or any(str(file) == entry for file in distribution.files or ()):
+        return
+    with open(str(distribution.locate_file(record)), "a", encoding="utf-8") as stream:
+        stream.write(f"{entry},,\n")
+
+
+def _said(baked: dict[str, Any]) -> dict[str, Any]:
+    lowered = baked["plan"]
+    entries = [
+        entry for patch, _, rows in lowered["patches"] if patch == "config" for entry in rows
+    ]
+    variables = {row[0] for row in lowered["env"] if row[1] == "default"}
+    variables |= {name for entry in entries for name in entry[3:5] if name}
+    return {
+        "reason": baked["reason"],
+        "layers": list(lowered["layers"]),
+        "fixed": {name: value for name, (value, _) in baked["facts"].items()},
+        "sources": [file for file, *_ in baked["sources"]],
+        "gfx": baked["gfx"],
+        "variables": sorted(variables),
+    }
+
+
+def _lines(done: dict[str, Any]) -> Iterator[str]:
+    yield f"{done['path']}: {done['reason']}"
+    yield f"  layers: {' < '.join(done['layers'])}"
+    for title, words in (
+        ("fixed", [f"{name} {value}" for name, value in done["fixed"].items()]),
+        ("used as long as these are unchanged", done["sources"]),
+        ("open, a user's", ["ROCM_AUTOPATCH, _KEEP, _LOG", *done["variables"]]),
+    ):
+        yield from wrap(
+            f"{title}: {', '.join(words)}",
+            99,
+            initial_indent="  ",
+            subsequent_indent="    ",
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+    if done["gfx"] is not None:
+        gpu = done["gfx"] or "no GPU that is known"
+        yield f"  open: a layer asks for the GPU; used on {gpu}, looked up at each start"

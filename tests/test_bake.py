@@ -1,0 +1,377 @@
+"""rocm-autopatch bake: what is fixed, when it is used, and that a bad plan is never used."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from conftest import (
+    HIP,
+    Interpreter,
+    copy_interpreter,
+    label_torch,
+    make_hooked,
+    make_venv,
+    pip,
+    run_with_site,
+)
+
+MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
+IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129"
+REPORT = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.report()))"
+LOADED = "import sys; print(*[n for n in sys.modules if n.startswith('rocm_autopatch')])"
+POLICY = "version: 1\nname: team\nenv: {TEAM: {set: 'baked', why: ours}}\n"
+
+
+def report(python: Interpreter, *flags: str, **env: str) -> dict:
+    env = {"ROCM_AUTOPATCH_LOG": "quiet", **env}
+    return json.loads(python.value(REPORT, *flags, env=env))
+
+
+def bake(python: Interpreter, *arguments: str | Path, check: bool = True, **env: str):
+    return python.run("-m", "rocm_autopatch", "bake", *arguments, check=check, env=env)
+
+
+@pytest.fixture(scope="module")
+def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
+    """A hooked environment to copy: an installation takes longer."""
+    return make_hooked(tmp_path_factory.mktemp("bake"), wheel)
+
+
+@pytest.fixture
+def place(base: Interpreter, tmp_path: Path) -> Interpreter:
+    root = tmp_path / "venv"
+    shutil.copytree(base.path.parent.parent, root, symlinks=True)
+    return Interpreter(root / "bin" / "python")
+
+
+def plan_of(python: Interpreter) -> Path:
+    return python.site_packages / "rocm_autopatch" / "baked.plan"
+
+
+class TestUsed:
+    def test_does_what_the_unbaked_start_does(self, place: Interpreter) -> None:
+        env = {MAX: "1", "ROCM_AUTOPATCH_IMAGE": IMAGE}
+        unbaked = report(place, **env)
+        done = json.loads(bake(place, "--image", IMAGE, "--json").stdout)
+        assert done["path"] == str(plan_of(place))
+        # The image was fixed, so nobody need name it any more.
+        for more in (env, {MAX: "1"}):
+            baked = report(place, **more)
+            assert (baked.pop("baked"), unbaked["baked"]) == (done["path"], "")
+            assert baked.pop("reason") == f"baked, images.yaml knows {IMAGE}"
+            source = baked["facts"]["image"].pop("source")
+            assert source == "rocm-autopatch bake --image"
+            assert baked["contradictions"] == unbaked["contradictions"]
+            for key in ("env", "config", "compile_modes", "patches", "policies", "known_issues"):
+                assert baked[key] == unbaked[key]
+        assert place.value(LOADED, env={MAX: "1"}) == "rocm_autopatch rocm_autopatch._start"
+
+    def test_a_policy_of_ones_own_needs_no_yaml_at_start(
+        self, place: Interpreter, tmp_path: Path
+    ) -> None:
+        policy = tmp_path / "team.yaml"
+        policy.write_text(POLICY)
+        said = bake(place, "--policy", policy).stdout
+        assert f"baked, ROCM_AUTOPATCH_POLICY={policy}" in said
+        assert "team.yaml" in said.partition("used as long as these are unchanged")[2]
+        assert "layers: safe < team" in said
+        show = "import os; print(os.environ['TEAM'])\n" + LOADED
+        assert place.value(show) == "baked\nrocm_autopatch rocm_autopatch._start"
+        # As an image's ENV would have it, too.
+        bake(place, ROCM_AUTOPATCH_POLICY=str(policy))
+        assert report(place)["baked"] == ""
+        assert report(place, ROCM_AUTOPATCH_POLICY=str(policy))["baked"]
+
+    def test_the_site_s_own_policies(self, place: Interpreter, tmp_path: Path) -> None:
+        site = tmp_path / "site"
+        site.mkdir()
+        (site / "a.yaml").write_text(POLICY)
+        code = "import os; print(os.environ['TEAM'])\n" + LOADED
+        steps = f'"{place.path}" -m rocm_autopatch bake >&2 && exec "{place.path}" -c "$0"'
+        done = run_with_site(site, "sh", "-c", steps, code)
+        assert done.stdout == "baked\nrocm_autopatch rocm_autopatch._start\n", done.stderr
+        # What was baked with these files is not used without them.
+        assert "TEAM" not in place.value("import os; print(*os.environ)")
+        assert report(place)["notes"] == [
+            "the baked plan is not used: /etc/rocm-autopatch has other files now"
+        ]
+
+    def test_wishes_go_past_it(self, place: Interpreter) -> None:
+        bake(place, "--image", IMAGE)
+        for name, value, policies in (
+            ("ROCM_AUTOPATCH_POLICY", "performance", ["safe", "performance"]),
+            ("ROCM_AUTOPATCH_IMAGE", "rocm/sgl-dev:other", ["safe"]),
+            ("ROCM_AUTOPATCH_ASSUME", "torch=2.6.0", ["safe"]),
+        ):
+            env = {name: value, MAX: "1"}
+            seen = report(place, **env)
+            assert (seen["baked"], seen["policies"]) == ("", policies)
+            assert seen["notes"][0] == (
+                f"the baked plan is not used: {name} is not what it was baked for"
+            )
+            # It is what somebody asked for, so it is no matter for stderr.
+            (line,) = place.run("-c", "pass", env=env).stderr.splitlines()
+            assert "baked" not in line
+
+    def test_switches_stay_open(self, place: Interpreter) -> None:
+        bake(place)
+        show = f"import os; print(os.environ.get({MAX!r}))"
+        assert place.value(show, env={MAX: "1"}) == "None"
+        assert place.value(show, env={MAX: "1", "ROCM_AUTOPATCH": "off"}) == "1"
+        assert place.value(show, env={MAX: "1", "ROCM_AUTOPATCH": "observe"}) == "1"
+        assert place.value(show, env={MAX: "1", "ROCM_AUTOPATCH_KEEP": MAX}) == "1"
+
+    def test_a_layer_that_asks_for_the_gpu(self, place: Interpreter, tmp_path: Path) -> None:
+        policy = tmp_path / "team.yaml"
+        policy.write_text(POLICY + "when: {gfx: gfx942}\n")
+        env = {"GPU_ARCH": "gfx942"}
+        said = bake(place, "--policy", policy, **env).stdout
+        assert "open: a layer asks for the GPU; used on gfx942" in said
+        assert report(place, **env)["policies"] == ["safe", "team"]
+        other = report(place)
+        assert other["policies"] == ["safe"]
+        assert other["notes"] == ["the baked plan is not used: gfx is not what it was baked for"]
+
+    def test_a_torch_that_the_site_adds_late(self, wheel: Path, tmp_path: Path) -> None:
+        # A venv's .pth files are read before the system's site-packages are on sys.path.
+        system = copy_interpreter(tmp_path / "system")
+        label_torch(system.site_packages, "2.13.0+rocm7.0", HIP)
+        made = make_venv(tmp_path / "venv", str(system.path), "--system-site-packages")
+        pip(made, "install", wheel)
+        bake(made)
+        assert report(made)["baked"]
+
+
+STALE = "rocm_autopatch: the baked plan is not used: %s; run rocm-autopatch bake again"
+
+
+class TestStale:
+    def check(self, place: Interpreter, why: str, **env: str) -> None:
+        lines = place.run("-c", "pass", env={MAX: "1", **env}).stderr.splitlines()
+        assert lines[0] == STALE % why
+        assert len(lines) == 2  # and what the unbaked way did
+        seen = report(place, **{MAX: "1", **env})
+        assert (seen["baked"], seen["active"]) == ("", True)
+        assert seen["notes"] == [f"the baked plan is not used: {why}"]
+
+    def test_torch(self, place: Interpreter, tmp_path: Path) -> None:
+        bake(place)
+        version = place.site_packages / "torch" / "version.py"
+        label_torch(place.site_packages, "2.14.0+rocm7.2", HIP)
+        self.check(place, f"{version} has changed")
+        bake(place)
+        assert report(place)["baked"]
+        other = label_torch(tmp_path / "other", "2.14.0+rocm7.2", HIP)
+        where = f"torch is at {other}/torch/version.py now"
+        self.check(place, where, PYTHONPATH=str(other))
+
+    def test_torch_is_gone(self, place: Interpreter) -> None:
+        bake(place)
+        shutil.rmtree(place.site_packages / "torch")
+        seen = report(place, **{MAX: "1"})
+        assert (seen["active"], seen["reason"]) == (False, "no torch found")
+
+    def test_a_torch_without_rocm(self, place: Interpreter) -> None:
+        bake(place)
+        label_torch(place.site_packages, "2.14.0+cu130", None, "13.0")
+        show = f"import os; print(os.environ.get({MAX!r}))"
+        assert place.value(show, env={MAX: "1"}) == "1"
+
+    def test_policy(self, place: Interpreter, tmp_path: Path) -> None:
+        base, policy = tmp_path / "base.yaml", tmp_path / "team.yaml"
+        base.write_text("version: 1\n")
+        policy.write_text(POLICY + "extends: base.yaml\n")
+        for file in (policy, base):
+            bake(place, "--policy", policy)
+            assert report(place)["policies"] == ["base", "team"]
+            times = os.stat(file)
+            file.write_text(file.read_text().replace("version: 1", "version: 1 "))
+            os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+            self.check(place, f"{file} has changed")
+
+    def test_a_policy_beyond_what_is_read_of_it(self, place: Interpreter, tmp_path: Path) -> None:
+        policy = tmp_path / "team.yaml"
+        policy.write_text(POLICY + "# long\n" * 20_000 + "description: one\n")
+        bake(place, "--policy", policy)
+        assert report(place)["baked"]
+        policy.write_text(policy.read_text().replace("description: one", "description: two"))
+        self.check(place, f"{policy} has changed")
+
+    def test_a_policy_that_is_gone(self, place: Interpreter, tmp_path: Path) -> None:
+        policy = tmp_path / "team.yaml"
+        policy.write_text(POLICY)
+        bake(place, "--policy", policy)
+        policy.unlink()
+        self.check(place, f"{policy} has changed")
+
+    def test_the_package(self, place: Interpreter) -> None:
+        bake(place)
+        file = place.site_packages / "rocm_autopatch" / "plans" / "id"
+        file.write_text("another build")
+        self.check(place, f"{file} has changed")
+
+
+class TestDamaged:
+    WHY = "it is damaged, of another release, or all may write it"
+
+    def starts(self, place: Interpreter) -> bool:
+        """Whether the plan was used; the program and what is done to it are the same anyway."""
+        show = (
+            f"import os, rocm_autopatch as r; print(os.environ.get({MAX!r}), r.report()['baked'])"
+        )
+        done = place.run("-c", show, env={MAX: "1"})
+        value, baked = done.stdout.rstrip("\n").split(" ")
+        assert value == "None"
+        assert len(done.stderr.splitlines()) == (1 if baked else 2)
+        if not baked:
+            assert done.stderr.splitlines()[0] == STALE % self.WHY
+        return bool(baked)
+
+    def test_truncated(self, place: Interpreter) -> None:
+        bake(place)
+        assert self.starts(place)
+        plan = plan_of(place)
+        data = plan.read_bytes()
+        for length in (0, 1, 21, 22, 29, 30, 31, len(data) // 2, len(data) - 1):
+            plan.write_bytes(data[:length])
+            assert not self.starts(place)
+        plan.write_bytes(data + b"\0")
+        assert not self.starts(place)
+
+    def test_corrupt(self, place: Interpreter) -> None:
+        bake(place)
+        plan = plan_of(place)
+        data = plan.read_bytes()
+        chance = random.Random(5)
+        for _ in range(25):
+            at = chance.randrange(len(data))
+            plan.write_bytes(
+                data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
+            )
+            assert not self.starts(place)
+
+    def test_of_another_release(self, place: Interpreter) -> None:
+        bake(place)
+        plan = plan_of(place)
+        plan.write_bytes(plan.read_bytes().replace(b"plan 2", b"plan 9", 1))
+        assert not self.starts(place)
+
+    def test_writable_by_all(self, place: Interpreter) -> None:
+        bake(place)
+        plan_of(place).chmod(0o666)
+        assert not self.starts(place)
+
+    def test_a_directory(self, place: Interpreter) -> None:
+        plan_of(place).mkdir()
+        assert not self.starts(place)
+
+
+class TestWriting:
+    def test_nothing_is_left_by_uninstall(self, place: Interpreter) -> None:
+        bake(place)
+        bake(place)
+        place.run("-c", "pass")
+        pip(place, "uninstall", "-y", "rocm_autopatch")
+        assert not list(place.site_packages.glob("rocm_autopatch*"))
+
+    @pytest.mark.parametrize(
+        ("policy", "message"),
+        [
+            ("version: 2\n", "team.yaml:1:10: version: expected 1, the schema that this release"),
+            (None, "team.yaml:1:1: can't be read: No such file or directory"),
+        ],
+    )
+    def test_a_wrong_policy(
+        self, place: Interpreter, tmp_path: Path, policy: str | None, message: str
+    ) -> None:
+        bake(place)
+        before = plan_of(place).read_bytes()
+        file = tmp_path / "team.yaml"
+        if policy is not None:
+            file.write_text(policy)
+        done = bake(place, "--policy", file, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+        assert plan_of(place).read_bytes() == before
+
+    def test_no_such_name(self, place: Interpreter) -> None:
+        done = bake(place, "--policy", "sfae", check=False)
+        assert done.returncode == 1
+        assert "no such policy: there are " in done.stderr
+
+    def test_a_directory_that_is_not_there(self, place: Interpreter, tmp_path: Path) -> None:
+        out = tmp_path / "absent" / "plan"
+        done = bake(place, "--out", out, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.splitlines()[-1] == (
+            f"rocm-autopatch bake: {out} can't be written: No such file or directory"
+        )
+
+    def test_a_disk_that_is_full(self, place: Interpreter, tmp_path: Path) -> None:
+        if os.getuid() != 0:
+            pytest.skip("mounting needs root")
+        site = tmp_path / "site"
+        site.mkdir()
+        (site / "README").write_text("none")
+        steps = (
+            "mkdir /etc/full && mount -t tmpfs -o size=8k none /etc/full && "
+            "head -c 8192 /dev/zero > /etc/full/zeros; "
+            f'"{place.path}" -m rocm_autopatch bake --out /etc/full/plan; echo $?; ls /etc/full -A'
+        )
+        done = run_with_site(site, "sh", "-c", steps)
+        assert done.stdout == "1\nzeros\n"
+        assert done.stderr.splitlines()[-1] == (
+            "rocm-autopatch bake: /etc/full/plan can't be written: No space left on device"
+        )
+
+    def test_out(self, place: Interpreter, tmp_path: Path) -> None:
+        done = bake(place, "--out", tmp_path / "plan")
+        assert (tmp_path / "plan").stat().st_mode & 0o777 == 0o644
+        assert f"starts look for it at {plan_of(place)} and nowhere else" in done.stderr
+        assert not plan_of(place).exists()
+
+    def test_where_nothing_applies(self, place: Interpreter) -> None:
+        label_torch(place.site_packages, "2.14.0+cpu", None)
+        done = bake(place, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == "rocm-autopatch bake: torch 2.14.0+cpu is not a ROCm build\n"
+
+    def test_a_relative_path_in_the_environment(self, place: Interpreter) -> None:
+        done = bake(place, check=False, ROCM_AUTOPATCH_POLICY="./team.yaml")
+        assert done.returncode == 1
+        assert "ROCM_AUTOPATCH_POLICY=./team.yaml means another file in another" in done.stderr
+
+    def test_starts_see_the_old_plan_or_the_new_one(self, place: Interpreter) -> None:
+        bake(place)
+        done = threading.Event()
+
+        def again() -> None:
+            while not done.is_set():
+                bake(place)
+
+        thread = threading.Thread(target=again)
+        thread.start()
+        try:
+            for _ in range(40):
+                assert report(place)["notes"] == []
+        finally:
+            done.set()
+            thread.join()
+        left = {path.name for path in plan_of(place).parent.iterdir() if path.name[0] == "."}
+        assert left == set()
+
+
+def test_not_from_a_checkout() -> None:
+    python = Interpreter(Path(sys.executable))
+    env = {"ROCM_AUTOPATCH_ASSUME": "accelerator=rocm"}
+    done = bake(python, check=False, **env)
+    assert done.returncode == 1
+    assert "this is a checkout or an editable install" in done.stderr

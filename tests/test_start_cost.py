@@ -1,0 +1,98 @@
+"""What a start may cost: instructions and modules, so that no change spends the budget unseen.
+
+Instructions are callgrind's, of ``python -c pass`` above the same environment without us. They are
+the same at each run, but for the Python: limits are for CPython 3.11, a few percent above what
+benchmarks/startup measures there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import HIP, Interpreter, label_torch, make_hooked, make_venv
+
+pytestmark = [
+    pytest.mark.skipif(
+        shutil.which("valgrind") is None, reason="valgrind counts the instructions: not installed"
+    ),
+    pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the limits are for CPython 3.11"),
+]
+IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129"
+MILLION = 1_000_000
+
+
+def instructions(python: Interpreter, **env: str) -> int:
+    """Instructions of an interpreter's start and end, with every .pyc written before."""
+    env = {"PATH": os.environ["PATH"], "HOME": "/", "PYTHONHASHSEED": "0", **env}
+    python.run("-c", "pass", env=env)
+    valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
+    done = subprocess.run(
+        [*valgrind, python.path, "-c", "pass"], env=env, capture_output=True, text=True
+    )
+    found = re.search(r"Collected : (\d+)", done.stderr)
+    assert found, done.stderr
+    return int(found[1])
+
+
+@pytest.fixture(scope="module")
+def hooked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
+    # Of one length with the bare one's: paths are hashed, joined and compared.
+    return make_hooked(tmp_path_factory.mktemp("cost") / "ours", wheel)
+
+
+@pytest.fixture(scope="module")
+def bare(hooked: Interpreter) -> Interpreter:
+    made = make_venv(hooked.path.parents[2] / "bare")
+    label_torch(made.site_packages, "2.13.0+rocm7.0", HIP)
+    return made
+
+
+@pytest.fixture(scope="module")
+def child(hooked: Interpreter) -> dict[str, str]:
+    """The environment that a process hands to its children, after its start changed it."""
+    show = "import os; print(*(f'{k}={v}' for k, v in os.environ.items()), sep='\\n')"
+    return dict(line.split("=", 1) for line in hooked.value(show).splitlines())
+
+
+def test_off(hooked: Interpreter, bare: Interpreter) -> None:
+    assert instructions(hooked, ROCM_AUTOPATCH="off") - instructions(bare) < 1.2 * MILLION
+
+
+def test_nothing_applies(hooked: Interpreter, bare: Interpreter, tmp_path: Path) -> None:
+    env = {"PYTHONPATH": str(label_torch(tmp_path, "2.13.0+cpu", None))}
+    assert instructions(hooked, **env) - instructions(bare, **env) < 1.4 * MILLION
+
+
+def test_active(hooked: Interpreter, bare: Interpreter, child: dict[str, str]) -> None:
+    assert instructions(hooked) - instructions(bare) < 2.75 * MILLION
+    assert instructions(hooked, **child) - instructions(bare, **child) < 2.65 * MILLION
+
+
+def test_image_named(hooked: Interpreter, bare: Interpreter) -> None:
+    env = {"ROCM_AUTOPATCH_IMAGE": IMAGE}
+    assert instructions(hooked, **env) - instructions(bare, **env) < 3.3 * MILLION
+
+
+def test_baked(
+    hooked: Interpreter, bare: Interpreter, child: dict[str, str], tmp_path: Path
+) -> None:
+    policy = tmp_path / "team.yaml"
+    without = instructions(bare, **child)
+    costs = []
+    for rules in (1, 10_000):
+        # They are conditions that don't hold: what applies is the same.
+        entries = "".join(f"  NAME_{i}: {{default: a, since: '9.{i}'}}\n" for i in range(rules))
+        policy.write_text("version: 1\nenv:\n" + entries.replace("'9.0'", "'2.4'"))
+        hooked.run("-m", "rocm_autopatch", "bake", "--image", IMAGE, "--policy", policy)
+        costs.append(instructions(hooked, **child) - without)
+    (hooked.site_packages / "rocm_autopatch" / "baked.plan").unlink()
+    few, many = costs
+    assert few < 2.65 * MILLION
+    # Of a file, 64 KiB are hashed.
+    assert many - few < 0.25 * MILLION
