@@ -58,6 +58,9 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
             {"name": name, "target": target, "status": status, "reason": reason}
         )
         rows = done["entries"] if done else []
+        if name == "config":
+            rows, no_longer = config.look(target, rows)
+            report["errors"] += no_longer
         report[name] += [
             {**one, "name": f"{target}.{one['name']}" if name == "config" else one["name"]}
             for one in rows or _untouched(name, for_this_torch(entries), status, reason)

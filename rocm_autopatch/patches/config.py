@@ -3,7 +3,7 @@
 - ``default``: what is read where nobody says otherwise. A program's write, ``mode=``, ``options=``
   and the environment variable named in ``yields_to`` still win.
 - ``set``: written once, as by a program's first line. Later writes win.
-- ``pin``: holds against every write, in every thread.
+- ``pin``: holds against every write, in every thread; refusals.py records who writes.
 
 A config module (torch/utils/_config_module.py) is reached through its entries, never through its
 attributes alone: since 2.12 an attribute write is seen by one thread only (pytorch#118387), and
@@ -19,11 +19,11 @@ import sys
 import types
 import typing
 
-from rocm_autopatch.patches import kept, row
+from rocm_autopatch.patches import kept, refusals, row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import ModuleType
     from typing import Any
 
@@ -74,7 +74,7 @@ def _apply_entry(
             return "failed", "%r is not of type %s" % (value, type(done["before"]).__name__)
         if observe:
             return "observed", ""
-        _write(owner, name, strength, value)
+        _write(owner, name, done)
         done["after"] = _read(owner, name)
     if done["after"] == value:
         return "applied", "" if name == key else "called %s in this torch" % name
@@ -137,8 +137,67 @@ def _without_warning(entry: "Any") -> "Iterator[None]":
 
 def _read(module: "Any", name: str) -> "Any":
     # An empty context is what a new thread starts with: what everybody reads, not what this
-    # thread alone may have written.
+    # thread alone may have written. A real thread is look()'s: here, the import lock of the module
+    # is held, and a thread that asks for it while we wait for the thread would never end. Torch
+    # does ask: reading an alias imports its module, often the very one that is being imported.
     return contextvars.Context().run(getattr, module, name)
+
+
+def look(target: str, rows: "list[dict[str, Any]]") -> "tuple[list[dict[str, Any]], list[str]]":
+    """The rows of a config module as values are now, and errors: pins that no longer hold.
+
+    ``after`` is what a new thread reads; the calling thread may have a value of its own.
+    """
+    module = sys.modules.get(target)
+    if module is None:
+        return rows, []
+    looked, errors = [], []
+    here = _now(module, rows)
+    for one, mine, others in zip(rows, here, _in_a_thread(lambda: _now(module, rows))):
+        done = {**one, "after": others}
+        if "refused" in one:
+            done["refused"] = [dict(writer) for writer in one["refused"]]
+        if not mine == others == one["after"]:
+            seen = "new threads read %r" % (others,)
+            if mine != one["after"]:
+                seen = "the program reads %r here" % (mine,)
+            if one["strength"] == "pin" and one["status"] == "applied":
+                done["status"], seen = "failed", "no longer holds: " + seen
+                errors.append("%s.%s: %s" % (target, one["name"], seen))
+            done["reason"] = "; ".join([text for text in (one["reason"], seen) if text])
+        looked.append(done)
+    return looked, errors
+
+
+def _now(module: "ModuleType", rows: "list[dict[str, Any]]") -> "list[Any]":
+    return [_value_now(module, one) for one in rows]
+
+
+def _value_now(module: "ModuleType", one: "dict[str, Any]") -> "Any":
+    try:
+        owner, name = _resolve(module, one["name"])
+        if owner is None:
+            return one["after"]
+        with _without_warning(owner.__dict__["_config"][name]):
+            value = getattr(owner, name)
+    except Exception:
+        return None  # An alias of what is not imported, or hidden by a mock.patch that is ending.
+    # A report is plain data, and a program may write anything.
+    return value if isinstance(value, (bool, int, float, str, type(None))) else repr(value)
+
+
+def _in_a_thread(read: "Callable[[], list[Any]]") -> "list[Any]":
+    """What *read* returns in a new thread, or in an empty context where none can be had."""
+    import threading
+
+    found: list[list[Any]] = []
+    thread = threading.Thread(target=lambda: found.append(read()), daemon=True)
+    try:
+        thread.start()
+        thread.join(10)  # A debugger's hooks run in new threads, too.
+    except RuntimeError:
+        pass  # The limit of threads is reached, or the interpreter is at its end.
+    return found[0] if found else contextvars.Context().run(read)
 
 
 def fits(value: "Any", before: "Any", kinds: "set[type]") -> bool:
@@ -165,13 +224,18 @@ def _kinds(declared: "Any") -> "set[type]":
     return {kind for argument in arguments for kind in _kinds(argument)}
 
 
-def _write(module: "Any", name: str, strength: str, value: "Any") -> None:
+def _write(module: "Any", name: str, done: "dict[str, Any]") -> None:
+    strength, value = done["strength"], done["wanted"]
     entry = module.__dict__["_config"][name]
     if not hasattr(entry, "user_override"):
-        _write_plain(module, name, strength, value)
+        _write_plain(module, name, done)
         return
     if strength == "pin":
         entry.env_value_force = value
+        try:
+            refusals.watch(entry, refusals.Pin(done, value))
+        except Exception:
+            done.pop("refused", None)  # It holds all the same; only, nobody looks on.
     else:
         entry.default = value
         if strength == "set":
@@ -196,14 +260,14 @@ class _PinnedValues(dict):  # type: ignore[type-arg]
 
     def __init__(self, values: "dict[str, Any]") -> None:
         super().__init__(values)
-        self.pins: dict[str, Any] = {}
-
-    def pin(self, name: str, value: "Any") -> None:
-        self.pins[name] = value
-        super().__setitem__(name, value)
+        self.pins: dict[str, refusals.Pin] = {}
 
     def __setitem__(self, name: str, value: "Any") -> None:
-        super().__setitem__(name, self.pins.get(name, value))
+        pin = self.pins.get(name)
+        if pin is not None:
+            pin.refuses(value)
+            value = pin.value
+        super().__setitem__(name, value)
 
     def update(self, *changes: "Any", **more: "Any") -> None:
         for name, value in dict(*changes, **more).items():
@@ -213,12 +277,14 @@ class _PinnedValues(dict):  # type: ignore[type-arg]
         return dict, (dict(self),)
 
 
-def _write_plain(module: "Any", name: str, strength: str, value: "Any") -> None:
+def _write_plain(module: "Any", name: str, done: "dict[str, Any]") -> None:
+    strength, value = done["strength"], done["wanted"]
     table = module.__dict__["_config"]
     if strength == "pin":
         if not isinstance(table, _PinnedValues):
             table = module.__dict__["_config"] = _PinnedValues(table)
-        table.pin(name, value)
+        table.pins[name] = refusals.Pin(done, value)
+        table[name] = value
     else:
         # _default is what codegen_config takes for "nobody changed it".
         if strength == "set" or table[name] == module._default[name]:

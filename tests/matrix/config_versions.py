@@ -12,6 +12,7 @@ cell is wrong.
 from __future__ import annotations
 
 import argparse
+import copy as copy_module
 import json
 import multiprocessing
 import os
@@ -300,6 +301,200 @@ def refused(
     return check
 
 
+def by_torch(source: str, module: Any) -> Callable[[dict[str, Any]], Any]:
+    """A function of one argument, ``changes``, of a file of torch's."""
+    file = f"{Path(sys.modules['torch'].__file__ or '').parent}/_inductor/compile_fx.py"
+    scope = {"config": module, "__name__": "torch._inductor.compile_fx"}
+    exec(compile(f"\ndef compile_fx(changes):\n    {source}\n", file, "exec"), scope)
+    compile_fx: Callable[[dict[str, Any]], Any] = scope["compile_fx"]
+    return compile_fx
+
+
+CONFIG_PATCHES = "with config.patch(changes): pass"
+NOTHING = (None, None, None)
+# Writes of another value, undone on the same line if at all: that line is to blame, once.
+WRITES: dict[str, Callable[[Spot], Any]] = {
+    "write": lambda s: setattr(s.module, s.name, s.other),
+    "write sub-config": lambda s: setattr(*s.attribute, s.other),
+    "write in thread": lambda s: in_thread(lambda: setattr(s.module, s.name, s.other)),
+    "load_config": lambda s: s.module.load_config(s.change),
+    "load pickled": lambda s: s.module.load_config(pickle.dumps(s.change)),
+    "patch(dict)": lambda s: (p := s.module.patch(s.change), p.__enter__(), p.__exit__(*NOTHING)),
+    "patch(key=)": lambda s: (p := s.module.patch(**s.change), p.__enter__(), p.__exit__(*NOTHING)),
+    "patch(key, value)": lambda s: ExitStack().enter_context(s.module.patch(s.name, s.other)),
+    "patch, decorator": lambda s: s.module.patch(s.change)(abs)(1),
+    "closure patcher": lambda s: s.module._make_closure_patcher(**s.change)()(),
+    "mock.patch": lambda s: mock.patch.object(s.module, s.name, s.other)(abs)(1),
+    "mock.patch sub": lambda s: mock.patch.object(*s.attribute, s.other)(abs)(1),
+    "config_patches=": lambda s: by_torch(CONFIG_PATCHES, s.module)(s.change),
+}
+
+
+def blamed(write: Callable[[Spot], Any]) -> Route:
+    """A write that a pin refuses, on the record; and those of its own value, which are none."""
+
+    def check(cell: Cell) -> None:
+        for spot in cell.spots():
+            row = cell.apply(spot)
+            cell.expect(f"{spot.key} refused nothing", row["refused"], [])
+            place = {"file": write.__code__.co_filename, "line": write.__code__.co_firstlineno}
+            for count in (1, 2):
+                write(spot)
+                want = [{"value": repr(spot.other), **place, "count": count}]
+                cell.expect(f"{spot.key} refused", row["refused"], want)
+                cell.holds("after a refused write", spot)
+            for rightful in WRITES.values():
+                rightful(replace(spot, other=spot.wanted))
+            spot.module.load_config(spot.module.save_config())
+            cell.expect(f"{spot.key} refused no more", row["refused"], want)
+
+    return check
+
+
+def blamed_names(cell: Cell) -> None:
+    """A value with two names, written by both."""
+    for pair in NAMES:
+        both = [find(*place) for place in pair if exists(*place)]
+        for key in {spot.key for spot in both if spot.module.__name__ != COMPILER}:
+            row = cell.apply(replace(both[0], module=sys.modules[pair[1][0]], key=key))
+            for spot in both:
+                spot.write()
+            (writer,) = row["refused"]
+            got = writer["line"], writer["count"]
+            want = Spot.write.__code__.co_firstlineno + 1, len(both)
+            cell.expect(f"{key} refused", got, want)
+
+
+def blamed_torch(cell: Cell) -> None:
+    """Writes in threads of torch's own."""
+    for spot in cell.spots():
+        row = cell.apply(spot)
+        compile_fx = by_torch(CONFIG_PATCHES, spot.module)
+        in_pool(partial(compile_fx, spot.change))
+        (writer,) = row["refused"]
+        want = compile_fx.__code__.co_filename, 3, 1
+        cell.expect(f"{spot.key} refused", (writer["file"], writer["line"], writer["count"]), want)
+
+
+def blamed_many(cell: Cell) -> None:
+    for spot in cell.spots():
+        row = cell.apply(spot)
+        scope = {"write": partial(setattr, spot.module, spot.name, spot.other)}
+        for line in [*range(25), *range(22)]:
+            exec(compile("\n" * line + "write()", "many.py", "exec"), scope)
+        got = [(writer["line"], writer["count"]) for writer in row["refused"]]
+        cell.expect(f"{spot.key} writers", got, [(line + 1, 2) for line in range(20)])
+        cell.expect(f"{spot.key} other writes", row["refused_more"], 7)
+
+
+class Strange:
+    """A value that can't be compared."""
+
+    def __eq__(self, other: object) -> bool:
+        raise EOFError
+
+
+def unnoticed(cell: Cell) -> None:
+    """A pin holds where noticing fails, and where the written value can't be looked at."""
+    from rocm_autopatch.patches import refusals
+
+    watched, broken = cell.spots()[::2], cell.spots()[1::2]
+    rows = [cell.apply(spot) for spot in watched]
+    with mock.patch.object(refusals, "watch", side_effect=EOFError):
+        for spot in broken:
+            cell.apply(spot)
+    with mock.patch.object(refusals, "_writer", side_effect=EOFError):
+        for spot in (*watched, *broken):
+            for write in WRITES.values():
+                write(spot)
+                write(replace(spot, other=Strange()))
+                cell.holds("written, unnoticed", spot)
+    cell.expect("rows", [row["refused"] for row in rows], [[]] * len(watched))
+
+
+def pinned_in_a_patch(cell: Cell) -> None:
+    """Pins that come late: what is undone after them knows nothing of them."""
+    for spot in cell.spots():
+        revert = spot.module._make_closure_patcher(**spot.change)()
+        with spot.module.patch(spot.change):
+            cell.apply(spot)
+            cell.holds("inside", spot)
+        cell.holds("after the patch", spot)
+        revert()
+        cell.holds("after the closure's end", spot)
+
+
+def copied_entries(cell: Cell) -> None:
+    """What torch's entries allow, with the pin in it; the table stays as torch made it."""
+    for spot in cell.spots():
+        table = vars(spot.module)["_config"]
+        made = type(table), type(table[spot.name])
+        cell.apply(spot)
+        table = vars(spot.module)["_config"]
+        if not hasattr(table[spot.name], "user_override"):  # torch 2.4 and 2.5
+            for copy in (copy_module.copy, copy_module.deepcopy, by_pickle):
+                cell.expect(
+                    "table", (type(copy(table)), copy(table)[spot.name]), (dict, spot.wanted)
+                )
+            continue
+        cell.expect("table", type(table), made[0])
+        override = table[spot.name].user_override
+        deep = () if hasattr(override, "set") else (copy_module.deepcopy, by_pickle)
+        for copy in (copy_module.copy, *deep):
+            entry = copy(table[spot.name])
+            cell.expect(
+                f"{copy} {spot.key}", (type(entry), entry.env_value_force), (made[1], spot.wanted)
+            )
+        if not deep:
+            for copy in (copy_module.deepcopy, by_pickle):
+                with suppress(TypeError):
+                    cell.problems.append(f"{copy} {spot.key}: {copy(table[spot.name])}")
+            token = override.set(spot.wanted)
+            cell.expect("override", (override.name, override.get()), (spot.name, spot.wanted))
+            override.reset(token)
+            cell.expect("override reset", override.get(), type(table[spot.name]).env_value_force)
+
+
+def by_pickle(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+def looked(cell: Cell) -> None:
+    """A row as it is now: as applied, after a write here, and after one that breaks a pin."""
+    from rocm_autopatch.patches import config
+
+    for spot in cell.spots():
+        row = cell.apply(spot)
+        look = partial(config.look, spot.module.__name__, [row])
+        cell.expect(f"{spot.key} looked at", look(), ([row], []))
+        spot.write()
+        want = row
+        if cell.strength != "pin":
+            reason = f"the program reads {spot.other!r} here"
+            want = {**row, "after": cell.outside(spot), "reason": with_reason(row, reason)}
+        cell.expect(f"{spot.key} looked at, written", look(), ([want], []))
+        if cell.strength != "pin":
+            want = {**want, "reason": row["reason"]}
+            if cell.outside(spot) != spot.wanted:  # seen by all threads
+                want["reason"] = with_reason(row, reason)
+            cell.expect(f"{spot.key} looked at elsewhere", in_thread(look), ([want], []))
+            continue
+        entry = vars(spot.module)["_config"][spot.name]
+        if hasattr(entry, "user_override"):
+            entry.env_value_force = spot.other
+        else:
+            dict.__setitem__(vars(spot.module)["_config"], spot.name, spot.other)
+        broken = f"no longer holds: the program reads {spot.other!r} here"
+        reason = with_reason(row, broken)
+        want = {**row, "status": "failed", "after": spot.other, "reason": reason}
+        error = f"{spot.module.__name__}.{spot.key}: {broken}"
+        cell.expect(f"{spot.key} looked at, broken", look(), ([want], [error]))
+
+
+def with_reason(row: dict[str, Any], reason: str) -> str:
+    return "; ".join(filter(None, (row["reason"], reason)))
+
+
 def after_a_write(cell: Cell) -> None:
     """A program has written before us, which only a default minds."""
     for spot in cell.spots():
@@ -338,16 +533,28 @@ RULES: dict[str, Route] = {
     "observe": refused("observed", observe=lambda s: True),
     "yields_to": refused("skipped", yields_to=lambda s: "PATH"),
     "after a write": after_a_write,
+    "look": looked,
+}
+# What a pin refuses, by who wrote.
+REFUSED: dict[str, Route] = {
+    **{f"by {name}": blamed(write) for name, write in WRITES.items()},
+    "by both names": blamed_names,
+    "by torch's thread": blamed_torch,
+    "by many": blamed_many,
+    "unnoticed": unnoticed,
+    "in a patch": pinned_in_a_patch,
+    "copied entries": copied_entries,
 }
 ROWS = [(route, strength) for route in ROUTES for strength in ("torch", *STRENGTHS)]
 ROWS += [(route, strength) for route in RULES for strength in STRENGTHS]
+ROWS += [(route, "pin") for route in REFUSED]
 
 
 def check(route: str, strength: str) -> list[str]:
     """What is wrong with one cell."""
     cell = Cell(strength)
     try:
-        {**ROUTES, **RULES}[route](cell)
+        {**ROUTES, **RULES, **REFUSED}[route](cell)
     except Exception:
         cell.problems.append(traceback.format_exc())
     return cell.problems
@@ -356,7 +563,7 @@ def check(route: str, strength: str) -> list[str]:
 def cells(directory: Path) -> list[list[str]]:
     """What is wrong with each cell of a torch, from a process of its own."""
     env = {name: value for name, value in os.environ.items() if "TORCH" not in name}
-    env["ROCM_AUTOPATCH"] = "off"
+    env.update(ROCM_AUTOPATCH="off", ROCM_AUTOPATCH_LOG="quiet")
     command = [sys.executable, "-B", "-Wignore", __file__, "--cells", str(directory.parent)]
     command.append(directory.name)
     done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE)
@@ -381,10 +588,10 @@ def main() -> int:
         if not directory.is_dir():
             fetch(directory)
     found = {directory.name: cells(directory) for directory in directories}
-    print(" " * 26, *(f"{name:6}" for name in found))
+    print(" " * 29, *(f"{name:6}" for name in found))
     for number, row in enumerate(ROWS):
         states = ("WRONG" if some[number] else "ok" for some in found.values())
-        print("{:17} {:8}".format(*row), *(f"{state:6}" for state in states))
+        print("{:20} {:8}".format(*row), *(f"{state:6}" for state in states))
     for number, row in enumerate(ROWS):
         by_problem: dict[str, list[str]] = {}
         for name, some in found.items():

@@ -1,0 +1,516 @@
+"""Who wrote to a pinned value, and what a report says of values now, on the real torch 2.13.0.
+
+All versions of torch by all ways of writing are in tests/matrix/config_versions.py.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Interpreter
+
+HEAD = """
+import json, os, sys, threading, torch
+import torch._inductor.config as c, torch._dynamo.config as d
+import rocm_autopatch
+def report(): return rocm_autopatch.report()
+x = torch.ones(4, 4)
+"""
+POLICY = """
+version: 1
+extends: []
+name: team
+config:
+  torch._inductor.config:
+    triton.cudagraphs: {pin: false}
+    max_autotune_gemm_backends: {pin: ATEN}
+    max_autotune: {pin: false}
+    max_fusion_size: {default: 100}
+    epilogue_fusion: {set: false}
+"""
+ACTIVE = "rocm_autopatch: image not named, policy team: 5 config values; "
+
+
+@dataclass
+class Run:
+    """A program that ran, and what it showed at its end."""
+
+    path: Path
+    shown: Any
+    said: list[str]
+
+    @property
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """The rows of the config values, of a program that showed its report."""
+        return {row["name"].split(".config.")[1]: row for row in self.shown["config"]}
+
+    def lines(self, mark: str) -> list[int]:
+        """The lines that end in ``#: mark``."""
+        lines = enumerate(self.path.read_text().splitlines(), 1)
+        return [number for number, line in lines if line.endswith(f"#: {mark}")]
+
+    def refused(self, key: str) -> list[tuple[str, str, int, int]]:
+        """Who wrote to a key: the file's name, what, where, and how often."""
+        return [
+            (Path(one["file"]).name, one["value"], one["line"], one["count"])
+            for one in self.rows[key]["refused"]
+        ]
+
+
+@dataclass
+class Programs:
+    """Runs programs of a directory of their own."""
+
+    python: Interpreter
+    directory: Path
+
+    def run(self, source: str, **env: str) -> Run:
+        path = self.directory / "program.py"
+        path.write_text(HEAD + source)
+        base = {
+            "ROCM_AUTOPATCH_POLICY": str(self.directory / "team.yaml"),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.directory / "cache"),
+            "HOME": str(self.directory),
+            "TORCH_LOGS": "-all",
+            "PYTHONWARNINGS": "ignore",
+        }
+        done = self.python.run(path, env={**base, **env})
+        said = [line for line in done.stderr.splitlines() if line.startswith("rocm_autopatch")]
+        return Run(path, json.loads(done.stdout.splitlines()[-1]), said)
+
+
+@pytest.fixture
+def programs(torch_python: Interpreter, tmp_path: Path) -> Programs:
+    (tmp_path / "team.yaml").write_text(POLICY)
+    return Programs(torch_python, tmp_path)
+
+
+class TestWriters:
+    def test_every_route(self, programs: Programs) -> None:
+        ran = programs.run("""
+from unittest import mock
+from torch._inductor.compile_fx import compile_fx
+change = {"triton.cudagraphs": True}
+f = lambda x: x + 1
+def backend(gm, inputs):
+    return compile_fx(gm, inputs, config_patches=change)  #: twice
+c.triton.cudagraphs = True  #: once
+setattr(c, "triton.cudagraphs", True)  #: once
+with c.patch(change):  #: once
+    pass
+with c.patch("triton.cudagraphs", True):  #: once
+    c.triton.cudagraphs = False
+@c.patch(**change)
+def decorated(): pass
+decorated()  #: once
+c.load_config(change)  #: once
+revert = c._make_closure_patcher(**change)()  #: once
+revert()
+with mock.patch.object(c.triton, "cudagraphs", True):  #: once
+    pass
+threading.Thread(target=lambda: c.load_config(change)).start()  #: once
+for _ in range(3):
+    c.triton.cudagraphs = True  #: three times
+torch.compile(f, backend=backend)(x)
+g = torch.compile(lambda x: x - 1, options=change)  #: once
+g(x)  #: twice
+class Module(torch.nn.Module):
+    def forward(self, x): return x * 2
+m = Module()
+m.compile(options=change)  #: once
+m(x)  #: twice
+c.load_config(c.save_config())
+assert c.triton.cudagraphs is False
+print(json.dumps(report()))
+""")
+        # Inductor applies its config_patches twice in a compile.
+        want = {
+            ("program.py", "True", line, count)
+            for count, mark in enumerate(("once", "twice", "three times"), 1)
+            for line in ran.lines(mark)
+        }
+        found = ran.refused("triton.cudagraphs")
+        assert set(found) == want
+        assert len(found) == len(want) == 15
+        assert ran.refused("max_autotune_gemm_backends") == []
+        assert {row["status"] for row in ran.rows.values()} == {"applied"}
+        assert ran.shown["errors"] == []
+
+    def test_a_mode(self, programs: Programs) -> None:
+        ran = programs.run("""
+f = torch.compile(lambda x: x + 1, mode="max-autotune-no-cudagraphs")  #: once
+f(x)  #: twice
+print(json.dumps(report()))
+""")
+        # torch.compile asks what the mode stands for; the call of the model compiles with it.
+        (asks,), (compiles,) = ran.lines("once"), ran.lines("twice")
+        want = [("program.py", "True", asks, 1), ("program.py", "True", compiles, 2)]
+        assert ran.refused("max_autotune") == want
+        assert [row["reason"] for row in ran.rows.values()] == [""] * 5
+
+    def test_a_thread_without_a_frame_of_the_program(self, programs: Programs) -> None:
+        ran = programs.run("""
+g = torch.compile(lambda x: x + 1, options={"triton.cudagraphs": True})  #: asks
+thread = threading.Thread(target=g, args=(x,))
+thread.start(); thread.join()
+print(json.dumps([report(), torch.__file__]))
+""")
+        ran.shown, torch = ran.shown
+        asked, *compiled = ran.rows["triton.cudagraphs"]["refused"]
+        assert [asked["line"]] == ran.lines("asks")
+        files = {str(Path(one["file"]).relative_to(Path(torch).parent)) for one in compiled}
+        assert files == {"_inductor/compile_fx.py"}
+        assert all(one["line"] > 0 for one in compiled)
+
+    def test_said_once_in_a_process_tree(self, programs: Programs) -> None:
+        source = """
+c.triton.cudagraphs = True  #: says
+c.max_autotune = True
+if not sys.argv[1:]:
+    import subprocess
+    subprocess.run([sys.executable, __file__, "child"], check=True)
+    if not os.fork():
+        c.triton.cudagraphs = True
+        os._exit(0)
+    os.wait()
+print(json.dumps(report()))
+"""
+        ran = programs.run(source)
+        (line,) = ran.lines("says")
+        active, refused = ran.said
+        assert active.startswith(ACTIVE)
+        assert refused == (
+            f"rocm_autopatch: {ran.path}:{line} wrote triton.cudagraphs = True: pinned to False by "
+            "policy team; rocm_autopatch.report() lists each writer, "
+            "ROCM_AUTOPATCH_KEEP=triton.cudagraphs lets them write"
+        )
+        # A fork's record is its own.
+        assert ran.refused("triton.cudagraphs") == [("program.py", "True", line, 1)]
+        assert programs.run(source, ROCM_AUTOPATCH_LOG="quiet").said == []
+
+    def test_nobody_writes(self, programs: Programs) -> None:
+        ran = programs.run("""
+c.triton.cudagraphs = False
+with c.patch({"max_autotune_gemm_backends": "ATEN"}): pass
+c.max_fusion_size = 3
+torch.compile(lambda x: x + 1)(x)
+print(json.dumps(report()))
+""")
+        assert [row.get("refused") for row in ran.rows.values()] == [[], [], [], None, None]
+        assert len(ran.said) == 1
+
+    def test_keep_and_observe(self, programs: Programs) -> None:
+        source = """
+c.triton.cudagraphs = True
+print(json.dumps([report(), c.triton.cudagraphs]))
+"""
+        for env in ({"ROCM_AUTOPATCH_KEEP": "cudagraphs"}, {"ROCM_AUTOPATCH": "observe"}):
+            ran = programs.run(source, **env)
+            assert not [line for line in ran.said if "wrote" in line]
+            ran.shown, value = ran.shown
+            assert value is True
+            assert "refused" not in ran.rows["triton.cudagraphs"]
+
+    def test_many_writers_and_values(self, programs: Programs) -> None:
+        ran = programs.run("""
+for number in range(30):
+    code = chr(10) * number + "c.max_autotune_gemm_backends = value * 200"
+    exec(compile(code, "many.py", "exec"), {"c": c, "value": chr(65 + number)})
+threads = [threading.Thread(target=lambda: [c.load_config({"max_autotune": True}) for _ in "1234"])
+           for _ in range(16)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(json.dumps(report()))
+""")
+        row = ran.rows["max_autotune_gemm_backends"]
+        assert [one["line"] for one in row["refused"]] == list(range(1, 21))
+        assert {len(one["value"]) for one in row["refused"]} == {100}
+        assert row["refused_more"] == 10
+        ((_, _, _, count),) = ran.refused("max_autotune")
+        assert 16 <= count <= 64
+
+    def test_noticing_that_fails(self, programs: Programs) -> None:
+        ran = programs.run("""
+from rocm_autopatch.patches import refusals
+class Odd:
+    def __eq__(self, other): raise ValueError
+    def __repr__(self): raise ValueError
+c.triton.cudagraphs = Odd()
+seen = [c.triton.cudagraphs]
+def fail(): raise OSError
+refusals._writer = fail
+c.triton.cudagraphs = True
+seen.append(c.triton.cudagraphs)
+print(json.dumps([report(), seen]))
+""")
+        ran.shown, seen = ran.shown
+        assert seen == [False, False]
+        assert ran.rows["triton.cudagraphs"]["status"] == "applied"
+        assert len(ran.said) == 1
+
+
+class TestFrameworks:
+    SGLANG = """
+import torch._dynamo.config, torch._inductor.config
+def set_torch_compile_config():
+    torch._inductor.config.coordinate_descent_tuning = True
+    torch._inductor.config.triton.unique_kernel_names = True
+    torch._inductor.config.fx_graph_cache = True
+    torch._dynamo.config.accumulated_cache_size_limit = 1024
+    torch._dynamo.config.cache_size_limit = 1024
+"""
+    VLLM = """
+import os
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+import torch._inductor.config as config
+from torch._inductor.compile_fx import compile_fx
+from torch.utils._config_module import _Config, _ConfigEntry
+config.compile_threads = 1
+key = "custom_should_partition_ops"
+config._config[key] = _ConfigEntry(_Config(default=[]), key)
+def backend(graph, inputs):
+    patches = {"max_autotune": True, "coordinate_descent_tuning": True,
+               "max_autotune_gemm_backends": "TRITON", "triton.cudagraphs": True}
+    seen.append([config.max_autotune, config.max_autotune_gemm_backends])
+    return compile_fx(graph, inputs, config_patches=patches, inner_compile=inner)  #: writes
+def inner(graph, inputs, **options):
+    seen.append([config.max_autotune, config.max_autotune_gemm_backends, config.triton.cudagraphs,
+                 config.coordinate_descent_tuning])
+    return compile_fx_inner(graph, inputs, **options)
+from torch._inductor.compile_fx import compile_fx_inner
+seen = []
+"""
+
+    def test_what_they_write(self, programs: Programs) -> None:
+        for name, source in (("sglang", self.SGLANG), ("vllm", self.VLLM)):
+            (programs.directory / f"{name}_stand_in.py").write_text(source)
+        ran = programs.run(
+            """
+import sglang_stand_in, vllm_stand_in
+sglang_stand_in.set_torch_compile_config()
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())
+with torch.no_grad():
+    same = torch.allclose(torch.compile(model, backend=vllm_stand_in.backend)(x), model(x))
+reads = [c.coordinate_descent_tuning, c.max_autotune, d.recompile_limit, c.compile_threads]
+print(json.dumps([report(), same, vllm_stand_in.seen, reads]))
+""",
+            ROCM_AUTOPATCH_POLICY="safe",
+        )
+        ran.shown, same, (before, inside), reads = ran.shown
+        assert same is True
+        assert before == [False, "ATEN"]
+        assert inside == [True, "ATEN", False, True]
+        assert reads == [True, False, 1024, 1]
+        assert ran.shown["errors"] == []
+        rows = ran.rows
+        # A default gives way, and a program's write is its thread's own from torch 2.12 on.
+        for key, after, here in (
+            ("coordinate_descent_tuning", False, True),
+            ("recompile_limit", 128, 1024),
+        ):
+            assert (rows[key]["status"], rows[key]["after"]) == ("applied", after)
+            assert rows[key]["reason"] == f"the program reads {here} here"
+        ran.path = programs.directory / "vllm_stand_in.py"
+        (line,) = ran.lines("writes")
+        for key, value in (
+            ("max_autotune_gemm_backends", "'TRITON'"),
+            ("triton.cudagraphs", "True"),
+        ):
+            assert (rows[key]["status"], rows[key]["reason"]) == ("applied", "")
+            (found,) = {one[:3] for one in ran.refused(key)}
+            assert found == ("vllm_stand_in.py", value, line)
+        assert rows["memory_planning"]["refused"] == rows["triton.cudagraph_trees"]["refused"] == []
+        assert f"{ran.path}:{line} wrote " in ran.said[1]
+        assert len(ran.said) == 2
+
+
+class TestCopies:
+    STATE = """
+import copy, pickle
+def state():
+    saved, copied = pickle.loads(c.save_config()), pickle.loads(pickle.dumps(c.get_config_copy()))
+    return [c.get_hash().hex(), c.codegen_config(), repr(sorted(saved.items())),
+            repr(sorted(c.save_config_portable().items())), repr(sorted(copied.items())),
+            repr(sorted(copy.deepcopy(c.get_serializable_config_copy()).items()))]
+def write():
+    c.triton.cudagraphs = True
+    c.load_config({"max_autotune": True})
+    c._make_closure_patcher(max_autotune_gemm_backends="TRITON")()()
+"""
+
+    def test_are_those_of_the_pins(self, programs: Programs) -> None:
+        source = """
+before = state()
+write()
+entry = copy.copy(c._config["triton.cudagraphs"])
+errors = []
+for way in (copy.deepcopy, pickle.dumps):
+    try: way(c._config["triton.cudagraphs"])
+    except TypeError as error: errors.append(str(error))
+print(json.dumps([before, state(), type(c._config).__name__, type(entry).__name__, errors]))
+"""
+        ours = programs.run(self.STATE + source, PYTHONHASHSEED="0").shown
+        before, after, *kinds = ours
+        assert before == after
+        off, _, *off_kinds = programs.run(
+            self.STATE + source, PYTHONHASHSEED="0", ROCM_AUTOPATCH="off"
+        ).shown
+        assert kinds == off_kinds
+        # What differs from torch's own values is what the policy says.
+        assert before[0] != off[0]
+        assert set(before[1].splitlines()) - set(off[1].splitlines()) == {
+            "torch._inductor.config.max_autotune_gemm_backends = 'ATEN'",
+            "torch._inductor.config.epilogue_fusion = False",
+        }
+
+    def test_the_fx_graph_cache(self, programs: Programs) -> None:
+        source = """
+from torch._dynamo.utils import counters
+change = {"triton.cudagraphs": True, "max_autotune_gemm_backends": "TRITON"}
+torch.compile(lambda x: x @ x + 1, options=change if "write" in os.environ else None)(x)
+print(json.dumps([counters["inductor"][f"fxgraph_cache_{n}"] for n in ("miss", "hit")]))
+"""
+        assert programs.run(source).shown == [1, 0]
+        assert programs.run(source, write="1").shown == [0, 1]  # the very same key
+        assert programs.run(source, ROCM_AUTOPATCH="off").shown == [1, 0]
+
+    def test_inductors_compile_workers(self, programs: Programs) -> None:
+        (programs.directory / "job.py").write_text(
+            "def job(saved):\n"
+            "    import os, rocm_autopatch, torch._inductor.config as c\n"
+            "    with c.patch(saved):\n"
+            "        inside = c.triton.cudagraphs, c.max_autotune_gemm_backends\n"
+            "    refused = [row['refused'] for row in rocm_autopatch.report()['config']\n"
+            "               if row.get('refused')]\n"
+            "    c.triton.cudagraphs = True\n"
+            "    refused += [row['refused'] for row in rocm_autopatch.report()['config']\n"
+            "                if row.get('refused')]\n"
+            "    return os.getpid(), inside, c.triton.cudagraphs, refused\n"
+        )
+        ran = programs.run("""
+import job
+from torch._inductor.compile_worker.subproc_pool import SubprocPool
+c.triton.cudagraphs = True
+pool = SubprocPool(1)
+pid, *seen = pool.submit(job.job, c.save_config_portable()).result()
+pool.shutdown()
+print(json.dumps([pid != os.getpid(), *seen]))
+""")
+        own, inside, value, (refused,) = ran.shown
+        assert (own, inside, value) == (True, [False, "ATEN"], False)
+        assert [(Path(one["file"]).name, one["line"]) for one in refused] == [("job.py", 7)]
+        assert len(ran.said) == 2
+
+    def test_a_compile_in_a_subprocess(self, programs: Programs) -> None:
+        # Inductor ships the whole config, and patches it in there.
+        ran = programs.run(
+            """
+f = lambda x: (x @ x).relu() + 1
+done = torch.compile(f, options={"triton.cudagraphs": True})(x)
+from torch._dynamo.utils import counters
+print(json.dumps([torch.equal(done, f(x)), report()["errors"], dict(counters["inductor"])]))
+""",
+            TORCHINDUCTOR_FX_COMPILE_MODE="SUBPROCESS",
+            TORCHINDUCTOR_FORCE_DISABLE_CACHES="1",
+        )
+        same, errors, _ = ran.shown
+        assert (same, errors) == (True, [])
+        assert len(ran.said) == 2
+
+
+class TestReport:
+    def test_says_what_is(self, programs: Programs) -> None:
+        ran = programs.run("""
+first = report()
+c.max_fusion_size = 3
+c.epilogue_fusion = True
+d.recompile_limit = 4
+elsewhere = []
+thread = threading.Thread(target=lambda: elsewhere.append(report()))
+thread.start(); thread.join()
+here = report()
+c._config["max_fusion_size"].default = 7
+del c.max_fusion_size
+c._config["max_fusion_size"].hide = False
+print(json.dumps([first, here, *elsewhere, report()]))
+""")
+        first, here, elsewhere, changed = ran.shown
+        assert first == elsewhere
+        rows = []
+        for ran.shown in (first, here, changed):
+            one, other = ran.rows["max_fusion_size"], ran.rows["epilogue_fusion"]
+            rows.append([(row["status"], row["after"], row["reason"]) for row in (one, other)])
+        wrote = ("applied", False, "the program reads True here")
+        assert rows == [
+            [("applied", 100, ""), ("applied", False, "")],
+            [("applied", 100, "the program reads 3 here"), wrote],
+            [("applied", 7, "the program reads 7 here"), wrote],
+        ]
+
+    def test_a_pin_that_no_longer_holds(self, programs: Programs) -> None:
+        ran = programs.run("""
+from torch.utils._config_module import _Config, _ConfigEntry
+c._config["triton.cudagraphs"].env_value_force = True
+c._config["max_autotune"] = _ConfigEntry(_Config(default=True), "max_autotune")
+c._config["max_autotune_gemm_backends"] = _ConfigEntry(_Config(default=print), "x")
+print(json.dumps([report(), report()]))
+""")
+        ran.shown, again = ran.shown
+        assert ran.shown == again
+        broken = [row for row in ran.rows.values() if row["status"] == "failed"]
+        assert [row["after"] for row in broken] == [True, "<built-in function print>", True]
+        assert ran.rows["triton.cudagraphs"]["reason"] == (
+            "no longer holds: the program reads True here"
+        )
+        assert sorted(ran.shown["errors"]) == [
+            "torch._inductor.config.max_autotune: no longer holds: the program reads True here",
+            "torch._inductor.config.max_autotune_gemm_backends: no longer holds: "
+            "the program reads '<built-in function print>' here",
+            "torch._inductor.config.triton.cudagraphs: no longer holds: "
+            "the program reads True here",
+        ]
+        assert len(ran.said) == 1
+
+    def test_reads_in_a_thread_only_when_asked(self, programs: Programs) -> None:
+        # In an import, a thread that wants the import's lock would never end.
+        ran = programs.run("""
+import subprocess
+code = '''
+import threading
+started = []
+start = threading.Thread.start
+threading.Thread.start = lambda self: (started.append(1), start(self))
+import torch._inductor.config, torch._dynamo.config
+before = len(started)
+import rocm_autopatch
+first = rocm_autopatch.report()
+print(before, len(started))
+def refuse(self): raise RuntimeError("can't start new thread")
+threading.Thread.start = refuse
+print(rocm_autopatch.report() == first, bool(first["config"]), first["errors"])
+'''
+done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
+print(json.dumps(done.stdout.splitlines()))
+""")
+        assert ran.shown == ["0 1", "True True []"]
+
+    def test_leaves_torchs_warnings_alone(self, programs: Programs) -> None:
+        (programs.directory / "team.yaml").write_text(
+            "version: 1\nextends: []\nconfig:\n  torch._dynamo.config:\n"
+            "    inline_inbuilt_nn_modules: {default: true}\n"
+        )
+        ran = programs.run("""
+import warnings
+with warnings.catch_warnings(record=True) as ours:
+    warnings.simplefilter("always")
+    report()
+with warnings.catch_warnings(record=True) as theirs:
+    warnings.simplefilter("always")
+    d.inline_inbuilt_nn_modules
+print(json.dumps([len(ours), len(theirs)]))
+""")
+        assert ran.shown == [0, 1]
