@@ -1,11 +1,12 @@
 # mypy: disable-error-code="import-not-found, no-any-return", allow-subclassing-any
-"""On a machine with a GPU: the same compile without and with us, side by side in one run.
+"""On a machine with a GPU: one compile without us, by hand, and with us, side by side in one run.
 
     python tests/gpu/compare.py [MODE ...]
 
 For an interpreter that has torch for that GPU and our wheel. Each process compiles one denoiser
-with TORCHINDUCTOR_MAX_AUTOTUNE=1 in its environment. On a GPU that is not AMD's, the fact that
-opens our gate is assumed: that shows what Inductor does, and nothing of HIP.
+with TORCHINDUCTOR_MAX_AUTOTUNE=1 in its environment. "By hand" is the block of founding note 002
+at the program's beginning, its replacement of torch.compile included. On a GPU that is not AMD's,
+the fact that opens our gate is assumed: that shows what Inductor does, and nothing of HIP.
 """
 
 from __future__ import annotations
@@ -22,13 +23,41 @@ RUNS = 2
 STEPS, BLOCKS, WIDTH, TOKENS = 10, 4, 1024, 256
 SIDES = {
     "without": {"ROCM_AUTOPATCH": "off"},
+    "by hand": {"ROCM_AUTOPATCH": "off", "BY_HAND": "1"},
     "with": {"ROCM_AUTOPATCH_ASSUME": "accelerator=rocm"},
 }
+
+
+def by_hand() -> None:
+    """What founding note 002 has a program write."""
+    import torch
+    import torch._inductor.config as inductor
+
+    inductor.max_autotune = False
+    inductor.max_autotune_gemm_backends = "ATEN"
+    inductor.coordinate_descent_tuning = False
+    inductor.triton.cudagraphs = False
+    inductor.triton.cudagraph_trees = False
+    inductor.memory_planning = False
+    inductor.epilogue_fusion = True
+    inductor.pattern_matcher = True
+    inductor.reorder_for_locality = True
+    original: Any = torch.compile
+
+    def safe_compile(model: Any = None, **kwargs: Any) -> Any:
+        if kwargs.get("mode") in (None, "reduce-overhead"):
+            kwargs["mode"] = "default"
+        return original(model, **kwargs)
+
+    torch.compile = safe_compile
 
 
 def compile_one(mode: str) -> dict[str, Any]:
     """Compile and call the model in this process."""
     import torch
+
+    if "BY_HAND" in os.environ:
+        by_hand()
 
     class Block(torch.nn.Module):
         def __init__(self) -> None:
