@@ -1,0 +1,78 @@
+"""Many starts: at once and one after another, the same each time, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Interpreter, make_hooked
+
+MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
+# What a start did, as its program sees it: not the report, which costs more than the start.
+SEEN = (
+    f"import os, sys, rocm_autopatch as r; print(os.environ.get({MAX!r}), r._RECORD['active'], "
+    "r._RECORD['errors'], r._RECORD['notes'], os.path.basename(r._RECORD['baked']), "
+    "sys.meta_path[0].__name__)"
+)
+# Runs in the place itself, so that a read-only one is set up once.
+DRIVER = """
+import json, subprocess, sys
+python, code, total, at_once = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+seen = set()
+for _ in range(total // at_once):
+    started = [
+        subprocess.Popen([python, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(at_once)
+    ]
+    for process in started:
+        out, err = process.communicate()
+        seen.add((process.returncode, out.decode(), err.decode()))
+print(json.dumps(sorted(seen)))
+"""
+
+
+def files(python: Interpreter) -> set[str]:
+    root = python.path.parent.parent
+    return {str(path.relative_to(root)) for path in root.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("baked", "writable", "total", "at_once"),
+    [
+        (False, True, 200, 200),
+        (False, False, 200, 200),
+        (True, True, 200, 200),
+        (True, False, 200, 200),
+        (True, True, 1000, 1),
+        (False, False, 1000, 1),
+    ],
+)
+def test_all_are_the_same(
+    wheel: Path, tmp_path: Path, baked: bool, writable: bool, total: int, at_once: int
+) -> None:
+    place = make_hooked(tmp_path / "venv", wheel)
+    if baked:
+        place.run("-m", "rocm_autopatch", "bake")
+    before = files(place)
+    for cache in place.site_packages.glob("rocm_autopatch/**/__pycache__"):
+        shutil.rmtree(cache)
+    command = [sys.executable, "-c", DRIVER, str(place.path), SEEN, str(total), str(at_once)]
+    if not writable:
+        if os.getuid() != 0:
+            pytest.skip("mounting needs root")
+        mount = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
+        command = ["unshare", "-m", "sh", "-c", mount, str(place.path.parent.parent), *command]
+    environ = {"PATH": os.environ["PATH"], MAX: "1"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True)
+    if "unshare" in done.stderr:
+        pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
+    ((status, out, err),) = json.loads(done.stdout)
+    plan = "baked.plan" if baked else ""
+    assert (status, out) == (0, f"None True [] [] {plan} rocm_autopatch._start\n")
+    assert len(err.splitlines()) == 1
+    assert files(place) <= before
