@@ -11,8 +11,11 @@ from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
 
 ROOT = Path(__file__).parent
-# Build backends don't have the project's directory on sys.path.
+# Build backends don't have the project's directory on sys.path. And what the hook of an installed
+# release has imported when this interpreter started must not lower the policies of this one.
 sys.path.insert(0, str(ROOT))
+for name in [name for name in sys.modules if name.partition(".")[0] == "rocm_autopatch"]:
+    del sys.modules[name]
 
 
 class BuildPyWithPlans(build_py):

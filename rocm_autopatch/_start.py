@@ -10,7 +10,7 @@ import marshal
 import os
 import sys
 
-from rocm_autopatch import _BAKED, _LONGEST, _RECORD, _find_torch, _read
+from rocm_autopatch import _BAKED, _LONGEST, _RECORD, _SITE, _find_torch, _read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ SAID = "ROCM_AUTOPATCH_SAID"
 # What a plan file begins with: the format of plans, then a digest of what follows. A file that was
 # damaged or belongs to another release is not handed to marshal, which may crash on it. The plans
 # in a wheel have no digest: they are as safe as a .pyc file, and for every Python.
-MAGIC = b"rocm_autopatch plan 2\n"
+MAGIC = b"rocm_autopatch plan 3\n"
 UNSEALED = b"unsealed"
 KEY = 0x726F636D
 # How much is read of a plan, in bytes: all of it.
@@ -153,6 +153,7 @@ def _apply_env(plan: "Plan", keep: "tuple[str, ...]") -> int:
     """Carry out the environment rules; how many variables changed."""
     environ = os.environ
     rows = _RECORD["env"]
+    given: list[str] = []
     changed = 0
     for rule in for_this_torch(plan["env"]):
         name, action, value = rule[:3]
@@ -161,6 +162,9 @@ def _apply_env(plan: "Plan", keep: "tuple[str, ...]") -> int:
             status = "kept"
         elif before == value or (action == "default" and before is not None):
             status = "unchanged"
+        elif before is not None and name not in plan["insist"] and _is_given(name, before):
+            status = "given"
+            given.append("%s=%s" % (name, before))
         elif _RECORD["observe"]:
             status = "observed"
         else:
@@ -172,7 +176,18 @@ def _apply_env(plan: "Plan", keep: "tuple[str, ...]") -> int:
             else:
                 environ[name] = value
         rows.append((rule, before, status))
+    if given:
+        say("given", "left as given, because the image has it otherwise: " + ", ".join(given))
     return changed
+
+
+def _is_given(name: str, value: str) -> bool:
+    """Whether a user gave this value, by what is known of the image's own."""
+    if not os.access(_SITE + "/baseline", os.R_OK):
+        return False
+    from rocm_autopatch import _baseline
+
+    return _baseline.origin(name, value) == "user"
 
 
 def arm(hooks: "dict[str, Hook]") -> None:

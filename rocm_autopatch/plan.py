@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 from rocm_autopatch import _start
 
-FORMAT = 2
+FORMAT = 3
 _MARSHAL_VERSION = 4
 
 
@@ -20,18 +20,20 @@ class Plan(TypedDict):
     """What a process has to do.
 
     ``env`` rows are (name, action, value, layer, why, since, until): action ``delete`` (value
-    None), ``default`` or ``set``. ``patches`` rows are (patch, target module, entries); an entry
-    begins with its name and ends with layer, why, since and until, and each patch documents what
-    is between. ``targets`` are the modules that the patches wait for. ``since`` and ``until`` are
-    torch releases as tuples of numbers, () where open; of rows with one name, the last that is for
-    this torch counts. ``layers`` are names, general to specific, and ``counts`` is what the one
-    line says of the patches: "12 config values, 2 compile modes".
+    None), ``default`` or ``set``; those named in ``insist`` hold against a user too. ``patches``
+    rows are (patch, target module, entries); an entry begins with its name and ends with layer,
+    why, since and until, and each patch documents what is between. ``targets`` are the modules that
+    the patches wait for. ``since`` and ``until`` are torch releases as tuples of numbers, () where
+    open; of rows with one name, the last that is for this torch counts. ``layers`` are names,
+    general to specific, and ``counts`` is what the one line says of the patches: "12 config values,
+    2 compile modes".
     """
 
     format: int
     policy: str
     layers: tuple[str, ...]
     env: tuple[tuple[Any, ...], ...]
+    insist: tuple[str, ...]
     counts: str
     targets: tuple[str, ...]
     patches: tuple[tuple[str, str, tuple[Any, ...]], ...]

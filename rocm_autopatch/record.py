@@ -11,7 +11,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from rocm_autopatch import _start
+from rocm_autopatch import _baseline, _start
 from rocm_autopatch._patching import patches
 from rocm_autopatch._start import for_this_torch
 from rocm_autopatch.image import facts
@@ -19,6 +19,7 @@ from rocm_autopatch.patches import config, kept, row
 
 # The patches: what they do is in sections of these names.
 SECTIONS = ("config", "compile_modes", "capture")
+_ORIGINS = {"image": ", the image's", "user": ", a user's"}
 
 
 def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
         ],
         "policy": plan["policy"] if plan else "",
         "baked": record["baked"],
+        "baseline": _baseline.PATH if _baseline.read() is not None else "",
         "policies": list(plan["layers"]) if plan else [],
         "keep": list(record["keep"]),
         "env": [env_row(*row) for row in record["env"]],
@@ -122,7 +124,9 @@ def env_row(rule: tuple[Any, ...], before: str | None, status: str) -> dict[str,
         "before": before,
         "after": value if status == "applied" else before,
         "wanted": value,
+        "origin": _baseline.origin(name, before),
         "status": status,
+        "reason": "a user gave it: the image has it otherwise" if status == "given" else "",
         "layer": layer,
         "why": why,
     }
@@ -146,6 +150,11 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
         )
     if report["keep"]:
         yield "  kept by ROCM_AUTOPATCH_KEEP: " + ", ".join(report["keep"])
+    if report["baseline"]:
+        yield f"  baseline: {report['baseline']}"
+    elif any(row["origin"] == "unknown" for row in report["env"]):
+        text = "baseline: none, so a value that a user gave can't be told from the image's own"
+        yield from _wrap(text, "  ", "    ")
     for title, section in (
         ("Variables", "env"),
         ("Config", "config"),
@@ -187,7 +196,7 @@ def issue_sentence(issue: dict[str, str]) -> str:
 
 def sentence(row: dict[str, Any]) -> str:
     """What became of a variable, config value or compile mode, without the why."""
-    change = _value(row["before"])
+    change = _value(row["before"]) + _ORIGINS.get(row.get("origin", ""), "")
     if row["after"] != row["before"]:
         change += f" -> {_value(row['after'])}"
     elif row["status"] in ("observed", "waiting"):

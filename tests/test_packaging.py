@@ -65,6 +65,17 @@ def test_plans(wheel: Path) -> None:
     assert {"safe.plan", "performance.plan", "debug.plan", "images.index"} <= set(built)
 
 
+def test_an_installed_release_does_not_build_this_one(tmp_path: Path) -> None:
+    code = (
+        "import runpy, sys, types\n"
+        "sys.modules['rocm_autopatch'] = types.ModuleType('rocm_autopatch')\n"
+        f"sys.argv = ['setup.py', '-q', 'build', '-b', {str(tmp_path)!r}]\n"
+        "runpy.run_path('setup.py', run_name='__main__')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    assert list(tmp_path.glob("**/rocm_autopatch/plans/safe.plan"))
+
+
 def test_wheel_from_the_sdist(wheel: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "build", "-q", "--outdir", str(tmp_path), str(ROOT)]
     subprocess.run(command, check=True, stdout=sys.stderr)  # the sdist, and a wheel from it

@@ -19,6 +19,7 @@ KEYS = {
         "facts",
         "policy",
         "baked",
+        "baseline",
         "policies",
         "keep",
         "env",

@@ -61,6 +61,10 @@ def parts() -> dict[str, Any]:
         {"yields_to": VARIABLE, "switch": VARIABLE},
     )
     config["dependentSchemas"] = {"yields_to": {"required": ["default"]}}
+    variable = one_of(
+        {kind: values[kind] for kind in schema.ENV_ACTIONS}, {"insist": {"type": "boolean"}}
+    )
+    variable["dependentSchemas"] = {"insist": {"not": {"required": ["default"]}}}
     mode = {"enum": list(schema.MODES)}
     # YAML 1.1 reads an off without quotes as false.
     settings = {
@@ -83,7 +87,7 @@ def parts() -> dict[str, Any]:
         "env": {
             "type": "object",
             "propertyNames": {**VARIABLE, "not": {"pattern": "^ROCM_AUTOPATCH"}},
-            "additionalProperties": one_of({kind: values[kind] for kind in schema.ENV_ACTIONS}, {}),
+            "additionalProperties": variable,
         },
         "config": {
             "type": "object",

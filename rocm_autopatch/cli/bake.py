@@ -109,6 +109,7 @@ def _bake(image: str, policy: str) -> dict[str, Any]:
             ("ROCM_AUTOPATCH_POLICY", ("" if policy else named,)),
             ("ROCM_AUTOPATCH_IMAGE", ("", known.get("image", ("", ""))[0])),
         ),
+        "named": policy or named,
         "torch": str(torch),
         "site": (str(select.SITE), site),
         "sources": [_start.mark(str(file)) for file in sources],

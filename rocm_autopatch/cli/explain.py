@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from textwrap import wrap
 from typing import Any
 
-from rocm_autopatch import record
+from rocm_autopatch import _start, record
 from rocm_autopatch.cli import fresh
 from rocm_autopatch.patches import kept
 from rocm_autopatch.policy import lower, select
@@ -53,7 +53,10 @@ def run(arguments: argparse.Namespace) -> int:
         )
         return 1
     facts = {name: fact["value"] for name, fact in report["facts"].items()}
-    chosen = select.select(facts, os.environ.get("ROCM_AUTOPATCH_POLICY", "").strip())
+    named = os.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
+    if report["baked"]:
+        named = _start.load(report["baked"])["named"]
+    chosen = select.select(facts, named)
     explained = [
         {
             **row,

@@ -29,12 +29,16 @@ def lower(
     layers = [policy for policy in stack if when.holds(policy.when, facts)]
     _refuse_two_pins(layers)
     env: list[tuple[Any, ...]] = []
+    insist: dict[str, None] = {}
     config: dict[str, list[tuple[Any, ...]]] = {}
     modes: list[tuple[Any, ...]] = []
     others: dict[str, list[tuple[Any, ...]]] = {}
     for layer in layers:
         for rule in layer.env:
             _put(env, (rule.name, rule.action, rule.value, layer.name, rule.why, *rule.range))
+            insist.pop(rule.name, None)
+            if rule.insist:
+                insist[rule.name] = None
         for entry in layer.config:
             row = (current(entry.key), entry.strength, entry.value, entry.yields_to, entry.switch)
             _put(config.setdefault(entry.module, []), (*row, layer.name, entry.why, *entry.range))
@@ -52,6 +56,7 @@ def lower(
         "policy": name or stack[-1].name,
         "layers": tuple(layer.name for layer in layers),
         "env": tuple(env),
+        "insist": tuple(insist),
         "counts": _counts(patches),
         "targets": tuple(dict.fromkeys(target for _, target, _ in patches)),
         "patches": tuple(patches),

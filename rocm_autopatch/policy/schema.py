@@ -48,11 +48,15 @@ Range = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class EnvRule:
-    """``NAME: {delete: true}``, ``{default: TEXT}`` or ``{set: TEXT}``."""
+    """``NAME: {delete: true}``, ``{default: TEXT}`` or ``{set: TEXT}``.
+
+    With ``insist`` it holds against a value that a user gave, too.
+    """
 
     name: str
     action: str
     value: str | None
+    insist: bool
     range: Range
     why: str
     place: Node = field(compare=False, repr=False)
@@ -369,7 +373,7 @@ class _Reader:
                 self.problem(
                     key_node, inner, "a policy can't change rocm_autopatch's own variables"
                 )
-            action, value, fields = self.one_of(entry, inner, ENV_ACTIONS, COMMON)
+            action, value, fields = self.one_of(entry, inner, ENV_ACTIONS, ("insist", *COMMON))
             text: str | None = None
             if action == "delete":
                 if value.value is not True:
@@ -382,8 +386,16 @@ class _Reader:
                         f"{inner}.{action}",
                         "an empty value crashes some torch versions: write delete: true",
                     )
+            insist = fields.get("insist")
+            if insist and not isinstance(insist.value, bool):
+                message = f"expected true or false, found {_found(insist)}"
+                self.problem(insist, f"{inner}.insist", message)
+            elif insist and action == "default":
+                message = "a default gives way to whatever is set"
+                self.problem(insist, f"{inner}.insist", message)
             span, why = self.range(fields, inner), self.why(fields, inner)
-            rules.append(EnvRule(name, action, text, span, why, key_node))
+            firm = insist is not None and insist.value is True
+            rules.append(EnvRule(name, action, text, firm, span, why, key_node))
         return tuple(rules)
 
     def config(self, node: Node, path: str) -> tuple[ConfigEntry, ...]:
