@@ -87,13 +87,23 @@ def named_policy() -> str:
 def _lower(policy: str) -> "Optional[Plan]":
     # The slow path: tens of milliseconds for PyYAML, paid only where somebody's own policies are
     # read unbaked.
-    from rocm_autopatch.policy import PolicyError, select
+    from rocm_autopatch import _seldom
 
+    # PyYAML, packaging and the frameworks that a policy asks for may be in a directory that site
+    # adds after us. It adds nothing that is there already, and keeps its order: so they go again.
+    late = _seldom.late_directories()
+    sys.path += late
     try:
-        return select.lowered(_RECORD["facts"], policy)
-    except PolicyError as error:
-        _RECORD["reason"] += ": it could not be used"
-        from rocm_autopatch import _say
+        from rocm_autopatch.policy import PolicyError, select
 
-        _say.fail("policy", "nothing was changed: %s" % error)
-        return None
+        try:
+            return select.lowered(_RECORD["facts"], policy)
+        except PolicyError as error:
+            _RECORD["reason"] += ": it could not be used"
+            from rocm_autopatch import _say
+
+            _say.fail("policy", "nothing was changed: %s" % error)
+            return None
+    finally:
+        for directory in late:
+            sys.path.remove(directory)

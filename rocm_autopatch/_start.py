@@ -229,15 +229,14 @@ def find_spec(
 
 def announce(plan: "Plan", changed: int) -> None:
     """Say what the policy changes, *changed* variables among it, and the way out."""
-    counts = "%d variable%s, " % (changed, "" if changed == 1 else "s") if changed else ""
+    variables = "%d variable%s" % (changed, "" if changed == 1 else "s") if changed else ""
     say(
         "active",
-        "%s, policy %s: %s%s; rocm-autopatch status shows each, ROCM_AUTOPATCH=off opts out"
+        "%s, policy %s: %s; rocm-autopatch status shows each, ROCM_AUTOPATCH=off opts out"
         % (
             _RECORD["facts"].get("image", ("image not named",))[0],
             plan["policy"],
-            counts,
-            plan["counts"],
+            ", ".join([count for count in (variables, plan["counts"]) if count]),
         ),
     )
 

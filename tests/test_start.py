@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -405,6 +406,27 @@ class TestClues:
 
 
 class TestPolicyChoice:
+    def test_libraries_that_the_site_adds_late(self, wheel: Path, tmp_path: Path) -> None:
+        # A venv's .pth files are read before the system's site-packages are on sys.path.
+        system = copy_interpreter(tmp_path / "system")
+        label_torch(system.site_packages, "2.13.0+rocm7.0", HIP)
+        for package in ("yaml", "packaging"):
+            (source,) = importlib.import_module(package).__path__
+            shutil.copytree(source, system.site_packages / package)
+        made = make_venv(tmp_path / "venv", str(system.path), "--system-site-packages")
+        pip(made, "install", "--no-deps", wheel)
+        policy = tmp_path / "team.yaml"
+        policy.write_text("version: 1\nextends: []\nenv: {A: {set: ours}}\n")
+        done = made.run(
+            *("-c", "import os, sys; print(os.environ['A'], len(sys.path) == len(set(sys.path)))"),
+            env={"ROCM_AUTOPATCH_POLICY": str(policy)},
+        )
+        assert done.stdout == "ours True\n"
+        assert done.stderr == (
+            "rocm_autopatch: image not named, policy team: 1 variable; rocm-autopatch status shows "
+            "each, ROCM_AUTOPATCH=off opts out\n"
+        )
+
     @pytest.mark.parametrize("name", ["safe", "performance", "debug"])
     def test_by_name(self, python311: Interpreter, name: str) -> None:
         seen = report(python311, ROCM_AUTOPATCH_POLICY=name)
