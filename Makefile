@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo test lint matrix docs bench clean
+.PHONY: demo test lint matrix live docs bench bench-startup clean
 
 # The main job: one unmodified program in an image-like environment, without and with us.
 demo: system
@@ -24,6 +24,11 @@ matrix: $(DEV)/ready
 	$(DEV)/bin/python tests/matrix/config_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/capture_versions.py $(WORK)/torch-versions
 
+# The wheel in other torches and Pythons: torch 2.6 and 2.14 in Debian roots, Python 3.15, Ray. As
+# root, on Debian or Ubuntu; makes roots of 4 GB.
+live: $(DEV)/ready
+	$(PYTHON) tests/live/run.py --work $(WORK)/roots --surroundings $(WORK)
+
 # What in docs/ is made from the sources.
 docs: $(DEV)/ready
 	$(DEV)/bin/python tools/json_schema.py docs
@@ -32,6 +37,11 @@ docs: $(DEV)/ready
 # Benchmarks: seconds are this machine's, so they are printed and not tested.
 bench: $(DEV)/ready
 	$(DEV)/bin/python benchmarks/selection.py
+
+# What a start costs, ours and others', on each Python here; 10 minutes.
+bench-startup: $(DEV)/ready
+	$(DEV)/bin/python -m benchmarks.startup --work $(WORK) --plot docs/startup.svg \
+	    --pythons 3.9 3.10 3.11 3.12 3.13
 
 $(DEV)/ready: setup.cfg pyproject.toml rocm_autopatch.pth
 	$(PYTHON) -m venv $(DEV)

@@ -1,0 +1,300 @@
+"""Our wheel in other torches and Pythons than the tests', for real: Debian roots, and Ray.
+
+    python tests/live/run.py [trixie] [sid] [ray] [--work DIRECTORY]
+
+``trixie`` (Debian 13) has torch 2.6.0 and Python 3.13; ``sid`` torch 2.14.1 and Python 3.14, and
+Python 3.15 without a torch. The roots are made by mmdebstrap from the machine's own Debian mirror
+where they are not there yet: 2 to 4 minutes and about 2 GB each, as root, on Debian or Ubuntu. Each
+check of checks.py then runs in them by chroot. ``ray`` is ray_actors.py, in a copy of the venv that
+surroundings/hip_torch.py makes.
+
+Torch in a root says that it is a ROCm build, and is none: its version.py is replaced by a copy with
+other text. That is a stand-in for the label and not for the HIP runtime, as in hip_torch.py.
+
+Prints a table, and below it what differs. Exit status 1: something does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT))
+
+from surroundings import hip_torch  # noqa: E402
+
+HIP = "7.0.51831-a3e329ad8"
+# torch.compile on a CPU wants a compiler, and headers of torch and Python.
+PACKAGES = ["python3-torch", "libtorch-dev", "g++", "python3-dev", "python3-setuptools"]
+PACKAGES += ["python3-yaml", "python3-packaging"]
+EXTRA: dict[str, tuple[str, ...]] = {"trixie": (), "sid": ("python3.15", "python3.15-venv")}
+INSIDE = "live"
+CHECKS = ("start", "strengths", "modes", "compiles", "workers", "renamed", "empty", "capture")
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+LIMIT_S = 900
+# A namespace of its own, so that the mounts are gone with the command however it ends.
+CHROOT = (
+    'mount -t proc proc "$1/proc" && mount -t tmpfs tmpfs "$1/dev/shm" && '
+    'root=$1 && shift && exec chroot "$root" "$@"'
+)
+
+
+class LiveError(Exception):
+    """Something can't be made on this machine; the text says why, in one line."""
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def command(*words: str | Path) -> str:
+    """What a command prints; its own complaints pass through."""
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise LiveError(f"{' '.join(map(str, words))} ended with status {done.returncode}")
+    return done.stdout
+
+
+def enter(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a root, with nothing of our environment."""
+    return subprocess.run(
+        ["unshare", "--mount", "sh", "-c", CHROOT, "sh", root, *words],
+        env={"PATH": PATH, "HOME": "/root", "LC_ALL": "C.UTF-8"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+def inside(root: Path, *words: str) -> str:
+    done = enter(root, *words)
+    if done.returncode:
+        raise LiveError(f"{' '.join(words[:3])} in {root.name}: {done.stderr.strip()[-500:]}")
+    return done.stdout.strip()
+
+
+def mirror() -> str:
+    """The Debian mirror that apt uses here."""
+    form = ("--format", "$(REPO_URI) $(ORIGIN)/$(LABEL)", "Created-By: Packages")
+    for _ in range(2):
+        for line in command("apt-get", "indextargets", *form).splitlines():
+            uri, _, name = line.partition(" ")
+            if name == "Debian/Debian":
+                return uri
+        command("apt-get", "update")
+    raise LiveError("apt has no Debian mirror here")
+
+
+def make_root(suite: str, work: Path) -> Path:
+    """The root of a Debian suite, made if it is not there yet."""
+    root = work / suite
+    with hip_torch.lock(work / f"{suite}.lock"):
+        if root.is_dir():
+            return root
+        if os.getuid():
+            raise LiveError("making a root and entering it needs the user root")
+        if not shutil.which("mmdebstrap"):
+            say("installing mmdebstrap")
+            command("apt-get", "install", "-y", "--no-install-recommends", "mmdebstrap")
+        say(f"making {root}")
+        unfinished = work / f"{suite}.unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        packages = ",".join([*PACKAGES, *EXTRA[suite]])
+        options = ["--mode=root", "--variant=minbase", f"--include={packages}"]
+        # A mirror's copy of sid may be older than its Release file says it may get.
+        options += ['--aptopt=Acquire::Check-Valid-Until "false"', "--quiet"]
+        command("mmdebstrap", *options, suite, unfinished, mirror())
+        unfinished.rename(root)
+    return root
+
+
+def label(root: Path) -> str:
+    """Put a version.py of a ROCm build in the place of Debian's; the version of torch."""
+    found = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+    directory = root / inside(root, "python3", "-I", "-c", found).lstrip("/")
+    path, original = directory / "version.py", directory / "version.py.debian"
+    if not original.exists():
+        path.rename(original)
+    text = original.read_text(encoding="utf-8")
+    (version,) = re.findall(r"^__version__ = '([\d.]+)", text, re.MULTILINE)
+    changes = {"__version__": f"'{version}+rocm7.0'", "hip": f"'{HIP}'"}
+    for name, value in changes.items():
+        pattern = rf"^({name}\b[^=\n]*= ).*$"
+        text, count = re.subn(pattern, rf"\g<1>{value}", text, flags=re.MULTILINE)
+        if count != 1:
+            raise LiveError(f"{original} has {count} lines that set {name}, expected one")
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.unlink(missing_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return str(version)
+
+
+def build_wheel(work: Path) -> Path:
+    """Our wheel, from a copy: builds of others share the checkout's build directory."""
+    source, wheels = work / "source", work / "wheels"
+    for directory in (source, wheels):
+        shutil.rmtree(directory, ignore_errors=True)
+    skipped = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT, source, ignore=skipped)
+    command(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", wheels, source)
+    (wheel,) = wheels.glob("*.whl")
+    return wheel
+
+
+def unpack(wheel: Path, directory: Path) -> None:
+    """Install our wheel: a root has no pip, and our wheel nothing that needs one."""
+    for path in directory.glob("rocm_autopatch*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(directory)
+
+
+def prepare(root: Path, wheel: Path) -> str:
+    """Label torch and install our wheel in a root; the version of torch."""
+    version = label(root)
+    # Where pip would install. It is read before the directory of Debian's torch.
+    sites = "import site; print(site.getsitepackages()[0])"
+    unpack(wheel, root / inside(root, "python3", "-I", "-c", sites).lstrip("/"))
+    # A check that was killed leaves its policy behind.
+    shutil.rmtree(root / "etc" / "rocm-autopatch", ignore_errors=True)
+    target = root / INSIDE
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    for path in (HERE / "checks.py", ROOT / "surroundings" / "image_env.json"):
+        shutil.copy(path, target)
+    for name in EXTRA[root.name]:
+        if not name.endswith("-venv"):
+            # Debian's Pythons share their packages, and so the torch of one of them.
+            inside(root, name, "-m", "venv", "--without-pip", f"/{INSIDE}/{name}")
+            (site,) = (target / name).glob("lib/python3*/site-packages")
+            unpack(wheel, site)
+    return version
+
+
+def told(done: subprocess.CompletedProcess[str]) -> str:
+    """What a check printed, or how it failed."""
+    if done.returncode == 0 and done.stdout.strip():
+        return done.stdout.strip()
+    last = [*done.stdout.splitlines(), *done.stderr.splitlines()][-15:]
+    return f"status {done.returncode}\n" + "\n".join(last)
+
+
+def check_root(suite: str, work: Path, wheel: Path, names: Sequence[str]) -> dict[str, str]:
+    """What each check says in a root; its first row is the table's head."""
+    root = make_root(suite, work)
+    found = {"": f"torch {prepare(root, wheel)}"}
+    for name in names:
+        say(f"{suite}: {name}")
+        try:
+            found[name] = told(enter(root, "python3", f"/{INSIDE}/checks.py", name))
+        except subprocess.TimeoutExpired:
+            found[name] = f"more than {LIMIT_S} s"
+    return found
+
+
+def check_ray(work: Path, surroundings: Path, wheel: Path) -> dict[str, str]:
+    """What ray_actors.py says, or why Ray can't be had."""
+    head = {"": f"torch {hip_torch.TORCH}"}
+    try:
+        _, hip = hip_torch.create(surroundings)
+    except hip_torch.SurroundingsError as problem:
+        raise LiveError(str(problem)) from None
+    venv = work / "ray"
+    say("ray: installing")
+    hip_torch.copy(hip, venv)
+    python = hip_torch.python(venv)
+    install: list[str | Path] = [python, "-I", "-m", "pip", "install", "-q"]
+    tried = subprocess.run([*install, "ray"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        lines = tried.stderr.strip().splitlines()
+        error = next((line for line in lines if line.startswith("ERROR")), "no word")
+        return {**head, "ray": f"not tried, ray can't be installed: {error}"}
+    command(*install, "--no-deps", wheel)
+    say("ray: running")
+    try:
+        done = subprocess.run(
+            [python, HERE / "ray_actors.py"],
+            env={"PATH": os.environ["PATH"], "HOME": str(venv)},
+            cwd=venv,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {**head, "ray": f"more than {LIMIT_S} s"}
+    return {**head, "ray": told(done)}
+
+
+def table(found: dict[str, dict[str, str]]) -> None:
+    """Print what was found, by suite, and what is wrong."""
+    width = 16
+    print(" " * 12, *(f"{suite:{width}}" for suite in found))
+    names = dict.fromkeys(name for some in found.values() for name in some)
+    for name in names:
+        cells = []
+        for some in found.values():
+            text = some.get(name, "-")
+            one_word = name == "" or text in ("ok", "-")
+            cells.append(text if one_word else "WRONG" if not skipped(text) else "not tried")
+        print(f"{name:12}", *(f"{cell:{width}}" for cell in cells))
+    for suite, some in found.items():
+        for name, text in some.items():
+            if name and text != "ok":
+                print(f"\n{suite}, {name}:", text.replace("\n", "\n    "))
+
+
+def skipped(text: str) -> bool:
+    return text.startswith("not tried")
+
+
+def main() -> int:
+    """Run what was asked for, and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("where", nargs="*", metavar="trixie | sid | ray", help="default: all")
+    parser.add_argument("--work", type=Path, default=ROOT / ".work" / "roots")
+    parser.add_argument(
+        "--surroundings",
+        type=Path,
+        default=ROOT / ".work",
+        help="where hip_torch.py makes its venvs, on the same filesystem as --work",
+    )
+    parser.add_argument("--check", action="append", choices=CHECKS, help="only this one")
+    asked = parser.parse_args()
+    wrong = set(asked.where) - {*EXTRA, "ray"}
+    if wrong:
+        parser.error(f"no such place: {', '.join(sorted(wrong))}")
+    work = asked.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    found = {}
+    try:
+        with hip_torch.lock(work / "run.lock"):
+            wheel = build_wheel(work)
+            for where in asked.where or (*EXTRA, "ray"):
+                if where == "ray":
+                    found[where] = check_ray(work, asked.surroundings, wheel)
+                else:
+                    found[where] = check_root(where, work, wheel, asked.check or CHECKS)
+    except LiveError as error:
+        print(f"live: {error}", file=sys.stderr)
+        return 1
+    table(found)
+    said = [text for some in found.values() for name, text in some.items() if name]
+    return int(any(text != "ok" and not skipped(text) for text in said))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
