@@ -344,6 +344,12 @@ class TestWriting:
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == "rocm-autopatch bake: torch 2.14.0+cpu is not a ROCm build\n"
 
+    def test_no_image_reference(self, place: Interpreter) -> None:
+        done = bake(place, "--image", "not an image", check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "'not an image' is no image reference" in done.stderr
+        assert not plan_of(place).exists()
+
     def test_a_relative_path_in_the_environment(self, place: Interpreter) -> None:
         done = bake(place, check=False, ROCM_AUTOPATCH_POLICY="./team.yaml")
         assert done.returncode == 1

@@ -16,7 +16,7 @@ from typing import Any
 
 from rocm_autopatch import _ASSUME, _BAKED, _HERE, _start, plan
 from rocm_autopatch.cli import fresh
-from rocm_autopatch.image import facts
+from rocm_autopatch.image import facts, reference
 from rocm_autopatch.policy import load, lower, select
 
 # What the start of an interpreter finds here, whatever is baked. The directory of -c is not where a
@@ -46,7 +46,7 @@ def add(commands: Any) -> None:
         ),
         epilog="example: rocm-autopatch bake --image rocm/sgl-dev:TAG --policy /etc/team.yaml",
     )
-    parser.add_argument("--image", default="", metavar="REF", help="the image this is")
+    parser.add_argument("--image", default="", type=_image, metavar="REF", help="the image this is")
     parser.add_argument(
         "--policy", default="", help="a policy on top, as ROCM_AUTOPATCH_POLICY would name it"
     )
@@ -55,6 +55,14 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
     parser.set_defaults(run=run)
+
+
+def _image(text: str) -> str:
+    try:
+        reference.parse_reference(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def run(arguments: argparse.Namespace) -> int:
