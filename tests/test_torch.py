@@ -402,6 +402,19 @@ print(torch._TorchCompileInductorWrapper.apply_mode.__code__.co_filename == torc
     assert ours.stdout.startswith("True <class 'dict'>")
 
 
+def test_importing_torch_loads_what_torch_loads(torch_python: Interpreter) -> None:
+    code = "import sys, torch; print(*sys.modules); import torch._inductor.config; "
+    code += "import torch._dynamo.config; print(*sys.modules); print(len(sys.meta_path))"
+    env = {"ROCM_AUTOPATCH_LOG": "quiet"}
+    ours = torch_python.value(code, env=env).splitlines()
+    off = torch_python.value(code, env={**env, "ROCM_AUTOPATCH": "off"}).splitlines()
+    for loaded, alone in zip(ours[:2], off):
+        more = set(loaded.split()) - set(alone.split())
+        assert {name.partition(".")[0] for name in more} == {"rocm_autopatch"}
+    # And the finder is gone with its last target.
+    assert ours[2] == off[2]
+
+
 def test_an_unmodified_program_compiles_in_a_thread(
     torch_python: Interpreter, env: dict[str, str]
 ) -> None:
