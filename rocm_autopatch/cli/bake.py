@@ -59,7 +59,8 @@ def add(commands: Any) -> None:
 
 def _image(text: str) -> str:
     try:
-        reference.parse_reference(text)
+        if text:  # argparse passes the default by here, too.
+            reference.parse_reference(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text
