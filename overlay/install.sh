@@ -1,0 +1,137 @@
+#!/bin/sh
+# Installs the wheel beside this file into each Python of an image that has a ROCm torch.
+# Dockerfile.overlay runs it as a file, because builders repeat the whole text of a step that fails.
+set -eu
+
+say() { echo "rocm_autopatch: $*"; }
+die() {
+    echo "rocm_autopatch: error: $*" >&2
+    exit 1
+}
+
+[ "$(id -u)" = 0 ] ||
+    die "the image's USER is not root: put 'USER root' before the overlay's RUN, its own after it"
+
+# World-readable, whatever the builder's umask.
+umask 022
+mkdir -p /etc/rocm-autopatch
+
+# Before this script has exported anything. What RUN and builders add is not the image's, and would
+# differ from one build to the next; sorted, because builders order variables as they like.
+set -- -u PWD -u OLDPWD -u SHLVL -u _ -u HOME -u HOSTNAME -u TERM -u container \
+    -u ROCM_AUTOPATCH_BASE -u ROCM_AUTOPATCH_ANY_TORCH
+# The arguments that every builder knows, as "docker build --build-arg https_proxy=..." gives them.
+for name in HTTP_PROXY HTTPS_PROXY FTP_PROXY NO_PROXY ALL_PROXY \
+    http_proxy https_proxy ftp_proxy no_proxy all_proxy; do
+    set -- "$@" -u "$name"
+done
+env -0 "$@" | LC_ALL=C sort -z >/etc/rocm-autopatch/baseline
+[ -s /etc/rocm-autopatch/baseline ] || die "this image's env or sort does not know -0 and -z"
+
+: "${ROCM_AUTOPATCH_BASE:?}"
+printf '%s\n' "$ROCM_AUTOPATCH_BASE" >/etc/rocm-autopatch/image
+
+# WORKDIR may hold torch's sources, which a Python started there takes for an installed torch.
+here=${0%/*}
+cd "$here"
+set -- rocm_autopatch-*.whl
+{ [ "$#" = 1 ] && [ -f "$1" ]; } || die "exactly one wheel is expected in dist/, there are: $*"
+wheel=$here/$1
+
+# No line from a hook that is there already; no bytecode but what is compiled below, and the same
+# at each build; nothing out of the image's settings of pip.
+export ROCM_AUTOPATCH=off PYTHONDONTWRITEBYTECODE=1 PYTHONHASHSEED=0 PIP_CONFIG_FILE=/dev/null
+unset PYTHONPYCACHEPREFIX
+
+# The wheel itself says which torch a start would find; it imports none. A venv's python is often a
+# link to the system's: what tells two environments apart is where they install to.
+look='
+import os, sys, sysconfig
+from importlib.util import find_spec
+sys.modules.pop("rocm_autopatch", None)
+sys.path.insert(0, sys.argv[1])
+from rocm_autopatch import _find_torch, _read, _read_torch
+facts, path = {}, _find_torch()
+if path:
+    _read_torch(facts, path, _read(path).decode("utf-8", "replace"))
+lacks = [name for name in ("yaml", "packaging", "pip") if not find_spec(name)]
+print(facts.get("accelerator", ["none"])[0], facts.get("torch", ["?"])[0],
+      ",".join(lacks) or "nothing", os.path.realpath(sysconfig.get_path("purelib")))
+'
+# Reads what "status --json" prints.
+judge='
+import json, sys
+report = json.load(sys.stdin)
+print("; ".join(report["errors"] or [report["reason"]]))
+'
+
+seen='' others='' done=''
+for python in /opt/venv/bin/python3 "${VIRTUAL_ENV:-/opt/venv}/bin/python3" \
+    /opt/*/bin/python3 /opt/*/envs/*/bin/python3 "${CONDA_PREFIX:-/opt/conda}/bin/python3" \
+    "$(command -v python3)" "$(command -v python)" /usr/bin/python3 /usr/local/bin/python3; do
+    [ -x "$python" ] || continue
+    found=$("$python" -c "$look" "$wheel") || {
+        say "$python does not run: left alone"
+        continue
+    }
+    read -r accelerator torch lacks place <<EOF
+$found
+EOF
+    case $seen in *"[$place]"*) continue ;; esac
+    seen="$seen [$place]"
+    case $accelerator,${ROCM_AUTOPATCH_ANY_TORCH:-} in
+    none,*)
+        say "$python has no torch: left alone"
+        continue
+        ;;
+    rocm,* | *,1) ;;
+    *)
+        say "$python has torch $torch, no ROCm build: left alone"
+        others="$others, $torch in $python"
+        continue
+        ;;
+    esac
+    case ,$lacks, in *,pip,*) die "$python has torch but no pip: add pip to its image" ;; esac
+
+    # Debian's EXTERNALLY-MANAGED stops a pip that is new enough to know this option, too.
+    force=--break-system-packages
+    help=$("$python" -m pip install --help) || die "pip of $python does not run"
+    case $help in *"$force"*) ;; *) force='' ;; esac
+    # By name and not by path: "pip freeze" would name a file that is gone.
+    "$python" -m pip install --isolated -qq --no-index --find-links "$here" --no-deps \
+        --force-reinstall --no-compile --no-cache-dir --disable-pip-version-check \
+        ${force:+"$force"} rocm_autopatch >&2 || die "pip of $python did not install $wheel"
+    package=$("$python" -c 'import rocm_autopatch; print(rocm_autopatch.__path__[0])') ||
+        die "$python does not find the package that was installed"
+    # Never compared with the times of the sources, which builders of reproducible images rewrite.
+    "$python" -m compileall -q -f --invalidation-mode unchecked-hash "$package" ||
+        die "$python did not compile $package"
+
+    baked=''
+    case $accelerator,$lacks in
+    rocm,*yaml* | rocm,*packaging*)
+        say "$python lacks $lacks: not baked, the plans in the wheel serve"
+        ;;
+    rocm,*)
+        "$python" -m rocm_autopatch bake --image "$ROCM_AUTOPATCH_BASE" >/dev/null ||
+            die "$python did not bake"
+        baked=' and baked'
+        ;;
+    esac
+
+    status=0
+    report=$(ROCM_AUTOPATCH=on ROCM_AUTOPATCH_LOG=quiet \
+        "$python" -m rocm_autopatch status --no-torch --json) || status=$?
+    reason=$(printf '%s\n' "$report" | "$python" -c "$judge") || status=1 reason='no report'
+    [ "$status" = 0 ] || die "$python does not start with the package as it should: $reason"
+    say "$python has torch $torch: installed$baked; $reason"
+    done=yes
+done
+
+if [ -z "$done" ]; then
+    [ -z "$others" ] || die "torch is no ROCm build: ${others#, };" \
+        "--build-arg ROCM_AUTOPATCH_ANY_TORCH=1 installs anyway"
+    die "no Python in $ROCM_AUTOPATCH_BASE has torch"
+fi
+cd /
+rm -r "$here"
