@@ -1,0 +1,558 @@
+"""Dockerfile.overlay, built on images that are laid out as the real ones, and run.
+
+Nothing of AMD's is in them: a small Debian 12, the names and the ENV lines of real images, their
+places for Python, and in each a stand-in for torch that is no more than its label.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from conftest import HIP, ROOT, WORK, find_python, label_torch
+from containers import CanNot, Image, Result, Store, copy_prefix, tree
+
+from surroundings import image_env
+
+if not os.environ.get("ROCM_AUTOPATCH_TEST_OVERLAY"):
+    pytest.skip("set ROCM_AUTOPATCH_TEST_OVERLAY=1 to build images", allow_module_level=True)
+
+MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
+POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
+DEBUG = "TORCH_COMPILE_DEBUG"
+SEEN = (
+    f"import os; print(*[os.environ.get(n) for n in ({MAX!r}, {POINTWISE!r}, {DEBUG!r})], sep=',')"
+)
+SITE = "/etc/rocm-autopatch"
+USERS = [("0:0", False), ("0:0", True), ("65534:65534", True), ("4711:4711", False)]
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Starts Python twice, as entrypoints do that ask it for something first.
+LAUNCH = '#!/bin/sh\npython3 -c pass\nexec "$@"\n'
+
+VENV = """
+RUN python3 -m venv {0} && cp -r torch {0}/lib/python3.11/site-packages/
+"""
+# Debian's, which is the same Python: no network is needed.
+YAML = """
+RUN cd /usr/lib/python3/dist-packages && \\
+    cp -r yaml _yaml PyYAML* packaging* {0}/lib/python3.11/site-packages/
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """An image, and what the overlay has to do to it."""
+
+    reference: str
+    recipe: str
+    path: str
+    # With a ROCm torch, and whether its Python can be baked.
+    pythons: dict[str, bool]
+    # Lines of the build, "*" for what varies.
+    says: tuple[str, ...]
+    torch: tuple[str, str | None, str | None] = ("2.13.0+rocm7.0", HIP, None)
+
+    @property
+    def name(self) -> str:
+        return self.reference.removeprefix("docker.io/")
+
+
+CASES = {
+    "venv": Case(
+        "docker.io/rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129",
+        VENV.format("/opt/venv") + YAML.format("/opt/venv") + "ENV VIRTUAL_ENV=/opt/venv\n",
+        "/opt/venv/bin:" + SYSTEM_PATH,
+        {"/opt/venv/bin/python3": True},
+        (
+            "/opt/venv/bin/python3 has torch 2.13.0+rocm7.0: installed and baked; baked, *",
+            "/usr/bin/python3 has no torch: left alone",
+        ),
+    ),
+    "conda": Case(
+        "docker.io/lmsysorg/sglang:v0.4.3.post4-rocm630",
+        "COPY py_3.10 /opt/conda/envs/py_3.10\n"
+        "RUN cp -r torch /opt/conda/envs/py_3.10/lib/python3.10/site-packages/ && cp -r \\\n"
+        "    yaml packaging /opt/conda/envs/py_3.10/lib/python3.10/site-packages/\n"
+        "ENV LD_LIBRARY_PATH=/opt/conda/envs/py_3.10/lib\n",
+        "/opt/conda/envs/py_3.10/bin:" + SYSTEM_PATH,
+        {"/opt/conda/envs/py_3.10/bin/python3": True},
+        (
+            "/opt/conda/envs/py_3.10/bin/python3 has torch 2.5.1+rocm6.3: installed and baked; *",
+            "/usr/bin/python3 has no torch: left alone",
+        ),
+        ("2.5.1+rocm6.3", "6.3.42134-a9a80e791", None),
+    ),
+    "system": Case(
+        "docker.io/lmsysorg/sglang:v0.5.5.post3-rocm700-mi35x",
+        "RUN cp -r torch /usr/local/lib/python3.11/dist-packages/\n",
+        SYSTEM_PATH,
+        {"/usr/bin/python3": True},
+        ("/usr/bin/python3 has torch 2.13.0+rocm7.0: installed and baked; baked, *",),
+    ),
+    "two": Case(
+        "docker.io/lmsysorg/sglang:v0.5.10.post1-rocm700-mi35x",
+        VENV.format("/opt/venv")
+        + VENV.format("/opt/conda/envs/py_3.11")
+        + YAML.format("/opt/conda/envs/py_3.11")
+        + "RUN python3 -m venv --without-pip /opt/conda && cp -r other/torch \\\n"
+        "    /opt/conda/lib/python3.11/site-packages/\n",
+        "/opt/venv/bin:" + SYSTEM_PATH,
+        {"/opt/venv/bin/python3": False, "/opt/conda/envs/py_3.11/bin/python3": True},
+        (
+            "/opt/venv/bin/python3 lacks yaml,packaging: not baked, the plans in the wheel serve",
+            "/opt/venv/bin/python3 has torch 2.13.0+rocm7.0: installed; *",
+            "/opt/conda/bin/python3 has torch 2.13.0+cpu, no ROCm build: left alone",
+            "/opt/conda/envs/py_3.11/bin/python3 has torch 2.13.0+rocm7.0: installed and baked; *",
+            "/usr/bin/python3 has no torch: left alone",
+        ),
+    ),
+    "cuda": Case(
+        "docker.io/overlay-tests/cuda:1",
+        VENV.format("/opt/venv"),
+        "/opt/venv/bin:" + SYSTEM_PATH,
+        {},
+        (),
+        ("2.13.0+cu130", None, "13.0"),
+    ),
+    "none": Case("docker.io/overlay-tests/none:1", "", SYSTEM_PATH, {}, ()),
+}
+GOOD = [name for name, case in CASES.items() if case.pythons]
+
+
+@pytest.fixture(scope="session")
+def store() -> Store:
+    try:
+        opened = Store.open(WORK / "overlay")
+        opened.debian()
+    except CanNot as reason:
+        pytest.skip(str(reason))
+    return opened
+
+
+def make_base(store: Store, name: str, work: Path) -> Image:
+    case = CASES[name]
+    context = work / name
+    label_torch(context, *case.torch)
+    label_torch(context / "other", "2.13.0+cpu", None)
+    launch = context / "launch"
+    launch.write_text(LAUNCH)
+    launch.chmod(0o755)
+    if name == "conda":
+        python = find_python("3.10")
+        if Path(python).resolve().parent == Path("/usr/bin"):
+            pytest.skip("Python 3.10 is the distribution's here: no prefix of its own to copy")
+        copy_prefix(python, context / "py_3.10")
+        for package in ("yaml", "packaging"):
+            # Without what was compiled for another Python: yaml does without.
+            origin = Path(__import__(package).__file__ or "").parent
+            ignore = shutil.ignore_patterns("__pycache__", "*.so")
+            shutil.copytree(origin, context / package, ignore=ignore)
+    for path in (context, *context.rglob("*")):
+        if not path.is_symlink():
+            os.utime(path, (0, 0))
+    env = image_env.load().env
+    if "-mi30x-" in case.reference:
+        env = {**env, "GPU_ARCH": "gfx942", "GPU_ARCH_LIST": "gfx942"}
+    lines = [f'ENV {key}="{value}"' for key, value in env.items()]
+    recipe = (
+        "COPY . /context\nWORKDIR /context\n"
+        f"{case.recipe}\n"
+        "RUN cp launch /usr/local/bin/launch && rm -r /context\n"
+        "WORKDIR /sgl-workspace\n"
+        f'ENV PATH={case.path} ODD="two words; $ \\"quoted\\" a=b"\n' + "\n".join(lines) + "\n"
+        'ENTRYPOINT ["launch"]\nCMD ["python3"]\n'
+    )
+    return store.base(case.reference, recipe, context)
+
+
+@pytest.fixture(scope="session")
+def bases(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Image]]:
+    """The base images that were asked for, by name."""
+    work = tmp_path_factory.mktemp("bases")
+
+    class Made(dict):  # type: ignore[type-arg]
+        def __missing__(self, name: str) -> Image:
+            self[name] = make_base(store, name, work)
+            return self[name]
+
+    return Made()
+
+
+@pytest.fixture(scope="session")
+def context(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What "docker build ." is given."""
+    place = tmp_path_factory.mktemp("context")
+    for name in ("Dockerfile.overlay", ".dockerignore", "overlay/install.sh"):
+        (place / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, place / name)
+    (place / "dist").mkdir()
+    shutil.copy(wheel, place / "dist")
+    return place
+
+
+def overlay(
+    store: Store, context: Path, base: str, tag: str, *arguments: str, check: bool = True
+) -> Result:
+    done = store.bud(
+        context,
+        tag,
+        *("-f", context / "Dockerfile.overlay", "--build-arg", f"BASE_IMAGE={base}", *arguments),
+        check=check,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+@dataclass(frozen=True)
+class Built:
+    case: Case
+    base: Image
+    image: Image
+    output: Result
+    # A container that nothing is written to.
+    root: Path
+
+    def run(self, *arguments: str, **options: object) -> Result:
+        return self.image.run(*arguments, **{"root": self.root, **options})  # type: ignore[arg-type]
+
+    def status(self, python: str, **options: object) -> dict:
+        command = (python, "-m", "rocm_autopatch", "status", "--no-torch", "--json")
+        report: dict = json.loads(self.run(*command, **options).stdout)
+        return report
+
+
+@pytest.fixture(scope="session", params=GOOD)
+def built(
+    request: pytest.FixtureRequest, store: Store, bases: dict[str, Image], context: Path
+) -> Iterator[Built]:
+    case, base = CASES[request.param], bases[request.param]
+    tag = f"localhost/overlay-tests/{request.param}"
+    output = overlay(store, context, case.reference, tag)
+    with store.container(tag) as root:
+        yield Built(case, base, Image(store, tag), output, root)
+
+
+def ours(lines: list[str]) -> list[str]:
+    mark = "rocm_autopatch: "
+    return [line[len(mark) :] for line in lines if line.startswith(mark)]
+
+
+def rows(report: dict) -> dict[str, dict]:
+    return {row["name"]: row for row in report["env"]}
+
+
+# The image
+
+
+def test_the_build_says_what_it_did(built: Built) -> None:
+    said = ours(built.output.stdout.splitlines())
+    assert len(said) == len(built.case.says)
+    for line, expected in zip(said, built.case.says):
+        start, star, _ = expected.partition("*")
+        assert line.startswith(start) if star else line == expected
+    assert ours(built.output.said) == []
+
+
+def test_labels(built: Built) -> None:
+    mark = "org.opencontainers.image."
+    labels = {
+        name.removeprefix(mark): value
+        for name, value in built.image.config["Labels"].items()
+        if name.startswith(mark)
+    }
+    assert labels == {
+        "base.name": built.case.reference,
+        "title": "rocm_autopatch overlay",
+        "description": f"{built.case.reference} with rocm_autopatch",
+        "licenses": "MIT AND LicenseRef-base-image",
+    }
+
+
+def test_the_rest_of_the_configuration_is_the_base_s(built: Built) -> None:
+    before, after = dict(built.base.config), dict(built.image.config)
+    before.pop("Labels", None)
+    after.pop("Labels", None)
+    assert after == before
+
+
+def test_the_baseline_is_the_image_s_environment(built: Built) -> None:
+    data = (built.root / "etc/rocm-autopatch/baseline").read_bytes()
+    assert data.endswith(b"\0")
+    lines = data.decode().rstrip("\0").split("\0")
+    assert lines == sorted(built.base.config["Env"])
+    assert 'ODD=two words; $ "quoted" a=b' in lines
+    name = (built.root / "etc/rocm-autopatch/image").read_text()
+    assert name == built.case.reference + "\n"
+
+
+def test_what_is_added_and_nothing_else(built: Built, store: Store) -> None:
+    with store.container(built.case.reference) as root:
+        before = tree(root)
+    after = tree(built.root)
+    # Where a builder mounts files of its own, it leaves empty ones.
+    mounted = {"/etc/hosts", "/etc/resolv.conf", "/etc/hostname", "/run/.containerenv"}
+    added = after.keys() - before.keys() - mounted
+    assert before.keys() <= after.keys()
+    assert {path for path in before if before[path] != after[path]} - mounted == set()
+    sites = [path[: -len("/rocm_autopatch")] for path in added if path.endswith("/rocm_autopatch")]
+    assert len(sites) == len(built.case.pythons)
+    for path in added:
+        site = next((site for site in sites if path.startswith(site + "/rocm_autopatch")), None)
+        script = path.endswith("/bin/rocm-autopatch")
+        assert site or script or path.startswith(SITE), path
+        mode, uid, gid, _ = after[path]
+        assert (uid, gid) == (0, 0), path
+        directory_or_script = (mode & 0o170000) == 0o040000 or script
+        assert mode & 0o777 == (0o755 if directory_or_script else 0o644), path
+    plans = [path for path in added if path.endswith("/rocm_autopatch/baked.plan")]
+    assert len(plans) == sum(built.case.pythons.values())
+
+
+def test_the_layers_are_small(built: Built, record_property) -> None:
+    below = len(built.base.layers())
+    sizes = [layer["diff-size"] for layer in built.image.layers()[below:]]
+    record_property("bytes", sizes)
+    print(f"\n{built.case.name}: layers of {sizes} bytes")
+    assert sum(sizes) < 1_000_000 * len(built.case.pythons)
+
+
+def test_bytecode_is_not_compared_with_times(built: Built) -> None:
+    packages = list(built.root.glob("**/*-packages/rocm_autopatch"))
+    assert len(packages) == len(built.case.pythons)
+    for package in packages:
+        for source in package.rglob("*.py"):
+            (compiled,) = (source.parent / "__pycache__").glob(f"{source.stem}.*.pyc")
+            # PEP 552: a hash, and not to be checked.
+            assert int.from_bytes(compiled.read_bytes()[4:8], "little") == 1
+
+
+# Starts
+
+
+@pytest.mark.parametrize(("user", "read_only"), USERS)
+def test_a_start(built: Built, user: str, read_only: bool) -> None:
+    for python, baked in built.case.pythons.items():
+        done = built.run(python, "-c", SEEN, user=user, read_only=read_only)
+        assert done.stdout == "None,None,None\n"
+        # One is the entrypoint's own Python.
+        assert [line.partition(",")[0] for line in ours(done.said)] == [built.case.reference] * 2
+        assert len(done.said) == 2
+        report = built.status(python, user=user, read_only=read_only)
+        assert report["errors"] == []
+        assert report["active"] is True
+        assert report["facts"]["image"]["value"] == built.case.reference
+        assert report["baseline"] == f"{SITE}/baseline"
+        assert report["baked"].endswith("/rocm_autopatch/baked.plan") is baked
+        unread = "known issues are not listed: PyYAML is not installed here"
+        assert [
+            note for note in report["notes"] if not (note.startswith(unread) and not baked)
+        ] == []
+        row = rows(report)[MAX]
+        assert (row["before"], row["after"], row["origin"]) == ("1", None, "image")
+
+
+def test_what_a_user_gives(built: Built) -> None:
+    for python in built.case.pythons:
+        # The image's own value is taken for the image's.
+        done = built.run(python, "-c", SEEN, env={MAX: "1"})
+        assert done.stdout == "None,None,None\n"
+        assert not any("left as given" in line for line in done.said)
+        given = {MAX: "0", DEBUG: "1"}
+        child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SEEN!r}])"
+        done = built.run(python, "-c", child, env=given)
+        assert done.stdout == "0,None,1\n"
+        line = f"left as given, because the image has it otherwise: {MAX}=0, {DEBUG}=1"
+        # The entrypoint's Python is a tree of its own.
+        assert ours(done.said).count(line) == 2
+        found = rows(built.status(python, env=given))
+        assert [found[name]["status"] for name in (MAX, DEBUG)] == ["given", "given"]
+        assert [found[name]["origin"] for name in (MAX, DEBUG)] == ["user", "user"]
+
+
+def test_off(built: Built) -> None:
+    for python in built.case.pythons:
+        done = built.run(python, "-c", SEEN, env={"ROCM_AUTOPATCH": "off"})
+        assert (done.stdout, done.stderr) == ("1,1,None\n", "")
+
+
+def test_one_line_a_tree(built: Built) -> None:
+    python = next(iter(built.case.pythons))
+    many = (
+        "import subprocess, sys\n"
+        "for _ in range(3): subprocess.run([sys.executable, '-c', 'print(1)'])"
+    )
+    done = built.run(python, "-c", many)
+    assert done.stdout == "1\n" * 3
+    assert len(done.said) == 2
+
+
+def test_the_system_s_python_without_torch_is_as_it_was(built: Built) -> None:
+    if "/usr/bin/python3" in built.case.pythons:
+        pytest.skip("it has torch here")
+    code = "import sys; print('sitecustomize' in sys.modules, 'rocm_autopatch' in sys.modules)"
+    done = built.run("/usr/bin/python3", "-c", f"{code}; {SEEN}", env={"ROCM_AUTOPATCH": "off"})
+    # Debian's sitecustomize still runs.
+    assert done.stdout == "True False\n1,1,None\n"
+
+
+def test_it_can_be_removed(built: Built) -> None:
+    for python in built.case.pythons:
+        with built.image.store.container(built.image.reference) as root:
+            force = ["--break-system-packages"] if python == "/usr/bin/python3" else []
+            remove = (python, "-m", "pip", "uninstall", "-y", "-q", "rocm_autopatch", *force)
+            built.image.run(*remove, root=root, env={"PIP_ROOT_USER_ACTION": "ignore"})
+            done = built.image.run(python, "-c", SEEN, root=root)
+            assert done.stdout == "1,1,None\n"
+            site = root / python[1:].removesuffix("/bin/python3")
+            left = [
+                path
+                for path in site.rglob("rocm_autopatch*")
+                # A container's other Pythons keep theirs.
+                if python[1:].split("/bin/")[0] in str(path)
+            ]
+            assert left == []
+
+
+# Builds
+
+
+def one_line(done: Result) -> str:
+    assert done.status != 0
+    lines = ours(done.said)
+    assert len([line for line in lines if line.startswith("error: ")]) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return lines[-1]
+
+
+def test_the_same_inputs_make_the_same_layers(
+    store: Store, bases: dict[str, Image], context: Path, tmp_path: Path
+) -> None:
+    base = bases["venv"]
+    found = []
+    for number in (1, 2):
+        again = tmp_path / str(number)
+        shutil.copytree(context, again)
+        tag = f"localhost/overlay-tests/again{number}"
+        # What a machine has of its own: times, a proxy, the order of the files.
+        extra = ["--timestamp", "0", "--build-arg", f"https_proxy=http://machine{number}"]
+        overlay(store, again, base.reference, tag, *extra)
+        found.append([layer["diff-digest"] for layer in Image(store, tag).layers()])
+    assert found[0] == found[1]
+    # The times are those that the builder wrote, and no module is compiled anew.
+    done = Image(store, tag).run("/opt/venv/bin/python3", "-v", "-c", "pass", user="0:0")
+    read = [line for line in done.said if "code object from" in line and "rocm_autopatch" in line]
+    assert read
+    assert all(".pyc" in line for line in read)
+
+
+@pytest.fixture
+def edited(context: Path, tmp_path: Path) -> Path:
+    copy = tmp_path / "context"
+    shutil.copytree(context, copy)
+    return copy
+
+
+def test_a_torch_without_rocm(store: Store, bases: dict[str, Image], context: Path) -> None:
+    base = bases["cuda"].reference
+    done = overlay(store, context, base, "localhost/overlay-tests/cuda", check=False)
+    assert one_line(done) == (
+        "error: torch is no ROCm build: 2.13.0+cu130 in /opt/venv/bin/python3; "
+        "--build-arg ROCM_AUTOPATCH_ANY_TORCH=1 installs anyway"
+    )
+    tag = "localhost/overlay-tests/cuda-anyway"
+    overlay(store, context, base, tag, "--build-arg", "ROCM_AUTOPATCH_ANY_TORCH=1")
+    done = Image(store, tag).run("python3", "-c", SEEN)
+    assert (done.stdout, done.stderr) == ("1,1,None\n", "")
+    baseline = Image(store, tag).run("cat", f"{SITE}/baseline").stdout
+    assert "ROCM_AUTOPATCH" not in baseline
+
+
+def test_no_torch(store: Store, bases: dict[str, Image], context: Path) -> None:
+    base = bases["none"].reference
+    done = overlay(store, context, base, "localhost/overlay-tests/none", check=False)
+    assert one_line(done) == f"error: no Python in {base} has torch"
+
+
+def test_an_error_of_the_package(store: Store, bases: dict[str, Image], context: Path) -> None:
+    bases["venv"]
+    base = "localhost/overlay-tests/old-torch"
+    with store.container(CASES["venv"].reference) as root:
+        label_torch(root / "opt/venv/lib/python3.11/site-packages", "2.3.1+rocm6.0", "6.0.3")
+        name = root_name(store, root)
+        store.buildah("commit", "-q", name, base)
+    done = overlay(store, context, base, "localhost/overlay-tests/none", check=False)
+    line = one_line(done)
+    assert line.startswith("error: /opt/venv/bin/python3 ")
+    assert "torch 2.3.1+rocm6.0 is older than 2.4" in done.stderr
+
+
+def root_name(store: Store, root: Path) -> str:
+    for line in store.buildah("mount").stdout.splitlines():
+        name, _, place = line.partition(" ")
+        if place.strip() == str(root):
+            return name
+    raise AssertionError(f"{root} is not mounted")
+
+
+def test_a_user_that_is_not_root(store: Store, bases: dict[str, Image], context: Path) -> None:
+    base = "localhost/overlay-tests/user"
+    name = store.buildah("from", "--pull-never", bases["venv"].reference).stdout.strip()
+    store.buildah("config", "--user", "65534", name)
+    store.buildah("commit", "-q", name, base)
+    store.buildah("rm", name)
+    done = overlay(store, context, base, "localhost/overlay-tests/none", check=False)
+    assert one_line(done).startswith("error: the image's USER is not root: put 'USER root' before")
+
+
+def test_wheels_that_are_not_one(store: Store, bases: dict[str, Image], edited: Path) -> None:
+    (wheel,) = (edited / "dist").iterdir()
+    shutil.copy(wheel, edited / "dist" / "rocm_autopatch-0.0.9-py3-none-any.whl")
+    base = bases["venv"].reference
+    done = overlay(store, edited, base, "localhost/overlay-tests/none", check=False)
+    assert one_line(done).startswith("error: exactly one wheel is expected in dist/, there are: ")
+
+
+# Without building
+
+
+@pytest.fixture
+def mounted(wheel: Path, tmp_path: Path) -> Path:
+    """The directory that docs/overlay.md has mounted."""
+    place = tmp_path / "mounted"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(place)
+    shutil.copy(ROOT / "sitecustomize_stub" / "sitecustomize.py", place)
+    for path in (tmp_path, place, *place.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return place
+
+
+@pytest.mark.parametrize(("user", "read_only"), USERS)
+def test_mounted(bases: dict[str, Image], mounted: Path, user: str, read_only: bool) -> None:
+    env = {
+        "PYTHONPATH": "/opt/rocm-autopatch",
+        "ROCM_AUTOPATCH_IMAGE": CASES["venv"].name,
+    }
+    done = bases["venv"].run(
+        *("python3", "-c", SEEN),
+        user=user,
+        read_only=read_only,
+        env=env,
+        mounts={"/opt/rocm-autopatch": mounted},
+    )
+    assert done.stdout == "None,None,None\n"
+    assert len(done.said) == 2
+
+
+def test_lint() -> None:
+    for tool, file in (("hadolint", "Dockerfile.overlay"), ("shellcheck", "overlay/install.sh")):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")
+        done = subprocess.run([tool, ROOT / file], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, "")
