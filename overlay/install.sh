@@ -65,6 +65,21 @@ report = json.load(sys.stdin)
 print("; ".join(report["errors"] or [report["reason"]]))
 '
 
+# A Python whose pip can install for another: a venv made by uv has no pip.
+borrowed_pip() {
+    for lender in /usr/bin/python3 /usr/local/bin/python3 /opt/*/bin/python3 \
+        /opt/*/envs/*/bin/python3; do
+        [ -x "$lender" ] || continue
+        case $("$lender" -m pip --help 2>/dev/null) in
+        *--python*)
+            echo "$lender"
+            return
+            ;;
+        esac
+    done
+    return 1
+}
+
 seen='' others='' done=''
 for python in /opt/venv/bin/python3 "${VIRTUAL_ENV:-/opt/venv}/bin/python3" \
     /opt/*/bin/python3 /opt/*/envs/*/bin/python3 "${CONDA_PREFIX:-/opt/conda}/bin/python3" \
@@ -91,14 +106,20 @@ EOF
         continue
         ;;
     esac
-    case ,$lacks, in *,pip,*) die "$python has torch but no pip: add pip to its image" ;; esac
+    set -- "$python" -m pip
+    case ,$lacks, in
+    *,pip,*)
+        borrowed=$(borrowed_pip) || die "$python has torch but no pip, nor has the image one to borrow"
+        set -- "$borrowed" -m pip --python "$python"
+        ;;
+    esac
 
     # Debian's EXTERNALLY-MANAGED stops a pip that is new enough to know this option, too.
     force=--break-system-packages
-    help=$("$python" -m pip install --help) || die "pip of $python does not run"
+    help=$("$@" install --help) || die "pip of $python does not run"
     case $help in *"$force"*) ;; *) force='' ;; esac
     # By name and not by path: "pip freeze" would name a file that is gone.
-    "$python" -m pip install --isolated -qq --no-index --find-links "$here" --no-deps \
+    "$@" install --isolated -qq --no-index --find-links "$here" --no-deps \
         --force-reinstall --no-compile --no-cache-dir --disable-pip-version-check \
         ${force:+"$force"} rocm_autopatch >&2 || die "pip of $python did not install $wheel"
     package=$("$python" -c 'import rocm_autopatch; print(rocm_autopatch.__path__[0])') ||
@@ -110,7 +131,7 @@ EOF
     baked=''
     case $accelerator,$lacks in
     rocm,*yaml* | rocm,*packaging*)
-        say "$python lacks $lacks: not baked, the plans in the wheel serve"
+        say "$python lacks ${lacks%,pip}: not baked, the plans in the wheel serve"
         ;;
     rocm,*)
         "$python" -m rocm_autopatch bake --image "$ROCM_AUTOPATCH_BASE" >/dev/null ||
