@@ -55,6 +55,7 @@ class Image:
         self,
         *arguments: str,
         root: Path | None = None,
+        entrypoint: Sequence[str] | None = None,
         user: str = "0:0",
         read_only: bool = False,
         env: Mapping[str, str] | None = None,
@@ -70,6 +71,7 @@ class Image:
                 return self.run(
                     *arguments,
                     root=root,
+                    entrypoint=entrypoint,
                     user=user,
                     read_only=read_only,
                     env=env,
@@ -79,6 +81,7 @@ class Image:
         config = self.config
         variables = dict(line.split("=", 1) for line in config["Env"])
         variables.update({"HOME": "/root" if user.startswith("0") else "/", **(env or {})})
+        first = config.get("Entrypoint", []) if entrypoint is None else entrypoint
         uid, gid = map(int, user.split(":"))
         with tempfile.TemporaryDirectory(dir=self.store.place) as bundle:
             subprocess.run(["runc", "spec"], cwd=bundle, check=True)
@@ -88,7 +91,7 @@ class Image:
             spec["process"].update(
                 terminal=False,
                 user={"uid": uid, "gid": gid},
-                args=[*config.get("Entrypoint", []), *(arguments or config.get("Cmd", []))],
+                args=[*first, *(arguments or config.get("Cmd", []))],
                 env=[f"{name}={value}" for name, value in variables.items()],
                 cwd=config.get("WorkingDir") or "/",
             )

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import HIP, ROOT, WORK, find_python, label_torch
 from containers import CanNot, Image, Result, Store, copy_prefix, tree
 
@@ -36,14 +39,18 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Starts Python twice, as entrypoints do that ask it for something first.
 LAUNCH = '#!/bin/sh\npython3 -c pass\nexec "$@"\n'
 
-VENV = """
-RUN python3 -m venv {0} && cp -r torch {0}/lib/python3.11/site-packages/
-"""
-# Debian's, which is the same Python: no network is needed.
-YAML = """
-RUN cd /usr/lib/python3/dist-packages && \\
-    cp -r yaml _yaml PyYAML* packaging* {0}/lib/python3.11/site-packages/
-"""
+
+def venv(place: str, options: str = "") -> str:
+    site = f"{place}/lib/python3.11/site-packages/"
+    return f"RUN python3 -m venv {options} {place} && cp -r torch {site}\n"
+
+
+def yaml_in(place: str) -> str:
+    # Debian's, which is for the same Python: no network is needed.
+    return (
+        "RUN cd /usr/lib/python3/dist-packages && cp -r yaml _yaml PyYAML* packaging* "
+        f"{place}/lib/python3.11/site-packages/\n"
+    )
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class Case:
 CASES = {
     "venv": Case(
         "docker.io/rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129",
-        VENV.format("/opt/venv") + YAML.format("/opt/venv") + "ENV VIRTUAL_ENV=/opt/venv\n",
+        venv("/opt/venv") + yaml_in("/opt/venv") + "ENV VIRTUAL_ENV=/opt/venv\n",
         "/opt/venv/bin:" + SYSTEM_PATH,
         {"/opt/venv/bin/python3": True},
         (
@@ -98,9 +105,9 @@ CASES = {
     ),
     "two": Case(
         "docker.io/lmsysorg/sglang:v0.5.10.post1-rocm700-mi35x",
-        VENV.format("/opt/venv")
-        + VENV.format("/opt/conda/envs/py_3.11")
-        + YAML.format("/opt/conda/envs/py_3.11")
+        venv("/opt/venv", "--without-pip")
+        + venv("/opt/conda/envs/py_3.11")
+        + yaml_in("/opt/conda/envs/py_3.11")
         + "RUN python3 -m venv --without-pip /opt/conda && cp -r other/torch \\\n"
         "    /opt/conda/lib/python3.11/site-packages/\n",
         "/opt/venv/bin:" + SYSTEM_PATH,
@@ -115,7 +122,7 @@ CASES = {
     ),
     "cuda": Case(
         "docker.io/overlay-tests/cuda:1",
-        VENV.format("/opt/venv"),
+        venv("/opt/venv"),
         "/opt/venv/bin:" + SYSTEM_PATH,
         {},
         (),
@@ -381,6 +388,16 @@ def test_off(built: Built) -> None:
         assert (done.stdout, done.stderr) == ("1,1,None\n", "")
 
 
+def test_the_other_ways_out(built: Built) -> None:
+    for python in built.case.pythons:
+        done = built.run(python, "-c", SEEN, env={"ROCM_AUTOPATCH": "observe"})
+        assert done.stdout == "1,1,None\n"
+        done = built.run(python, "-c", SEEN, env={"ROCM_AUTOPATCH_KEEP": MAX})
+        assert done.stdout == "1,None,None\n"
+        done = built.run(python, "-c", SEEN, env={"ROCM_AUTOPATCH_LOG": "quiet"})
+        assert (done.stdout, done.stderr) == ("None,None,None\n", "")
+
+
 def test_one_line_a_tree(built: Built) -> None:
     python = next(iter(built.case.pythons))
     many = (
@@ -405,7 +422,9 @@ def test_it_can_be_removed(built: Built) -> None:
     for python in built.case.pythons:
         with built.image.store.container(built.image.reference) as root:
             force = ["--break-system-packages"] if python == "/usr/bin/python3" else []
-            remove = (python, "-m", "pip", "uninstall", "-y", "-q", "rocm_autopatch", *force)
+            # Debian's pip, which knows the option: pip 23.0 of the copied 3.10 does, too.
+            remove = ("/usr/bin/python3", "-m", "pip", "--python", python)
+            remove += ("uninstall", "-y", "-q", "rocm_autopatch", *force)
             built.image.run(*remove, root=root, env={"PIP_ROOT_USER_ACTION": "ignore"})
             done = built.image.run(python, "-c", SEEN, root=root)
             assert done.stdout == "1,1,None\n"
@@ -500,14 +519,22 @@ def root_name(store: Store, root: Path) -> str:
     raise AssertionError(f"{root} is not mounted")
 
 
-def test_a_user_that_is_not_root(store: Store, bases: dict[str, Image], context: Path) -> None:
+def test_a_user_that_is_not_root(store: Store, bases: dict[str, Image], edited: Path) -> None:
     base = "localhost/overlay-tests/user"
     name = store.buildah("from", "--pull-never", bases["venv"].reference).stdout.strip()
     store.buildah("config", "--user", "65534", name)
     store.buildah("commit", "-q", name, base)
     store.buildah("rm", name)
-    done = overlay(store, context, base, "localhost/overlay-tests/none", check=False)
+    tag = "localhost/overlay-tests/user-overlay"
+    done = overlay(store, edited, base, tag, check=False)
     assert one_line(done).startswith("error: the image's USER is not root: put 'USER root' before")
+    # What the line says helps.
+    file = edited / "Dockerfile.overlay"
+    file.write_text(file.read_text().replace("\nRUN ", "\nUSER root\nRUN ") + "USER 65534\n")
+    overlay(store, edited, base, tag)
+    image = Image(store, tag)
+    assert image.config["User"] == "65534"
+    assert image.run("python3", "-c", SEEN, user="65534:65534").stdout == "None,None,None\n"
 
 
 def test_wheels_that_are_not_one(store: Store, bases: dict[str, Image], edited: Path) -> None:
@@ -516,6 +543,19 @@ def test_wheels_that_are_not_one(store: Store, bases: dict[str, Image], edited: 
     base = bases["venv"].reference
     done = overlay(store, edited, base, "localhost/overlay-tests/none", check=False)
     assert one_line(done).startswith("error: exactly one wheel is expected in dist/, there are: ")
+
+
+def test_an_overlay_of_an_overlay(store: Store, bases: dict[str, Image], context: Path) -> None:
+    first, second = "localhost/overlay-tests/first", "localhost/overlay-tests/second"
+    overlay(store, context, bases["venv"].reference, first)
+    overlay(store, context, first, second)
+    report = json.loads(
+        Image(store, second).run("rocm-autopatch", "status", "--no-torch", "--json").stdout
+    )
+    assert report["errors"] == []
+    assert report["baked"]
+    assert report["facts"]["image"]["value"] == first
+    assert rows(report)[MAX]["origin"] == "image"
 
 
 # Without building
@@ -535,19 +575,94 @@ def mounted(wheel: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("user", "read_only"), USERS)
 def test_mounted(bases: dict[str, Image], mounted: Path, user: str, read_only: bool) -> None:
-    env = {
-        "PYTHONPATH": "/opt/rocm-autopatch",
-        "ROCM_AUTOPATCH_IMAGE": CASES["venv"].name,
-    }
-    done = bases["venv"].run(
-        *("python3", "-c", SEEN),
-        user=user,
-        read_only=read_only,
-        env=env,
-        mounts={"/opt/rocm-autopatch": mounted},
+    env = {"PYTHONPATH": "/opt/rocm-autopatch", "ROCM_AUTOPATCH_IMAGE": CASES["venv"].name}
+    mounts = {"/opt/rocm-autopatch": mounted}
+    run = partial(
+        bases["venv"].run, "python3", "-c", SEEN, user=user, read_only=read_only, mounts=mounts
     )
+    done = run(env=env)
     assert done.stdout == "None,None,None\n"
     assert len(done.said) == 2
+    # Nobody recorded what the image sets.
+    assert run(env={**env, MAX: "0"}).stdout == "None,None,None\n"
+
+
+def test_mounted_with_a_baseline(bases: dict[str, Image], mounted: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    base = bases["venv"]
+    (site / "baseline").write_text(base.run("-0", entrypoint=["env"]).stdout)
+    (site / "image").write_text(CASES["venv"].name + "\n")
+    mounts = {"/opt/rocm-autopatch": mounted, SITE: site}
+    env = {"PYTHONPATH": "/opt/rocm-autopatch", POINTWISE: "0"}
+    done = base.run("python3", "-c", SEEN, env=env, mounts=mounts)
+    assert done.stdout == "None,0,None\n"
+    assert ours(done.said)[0].endswith(f"because the image has it otherwise: {POINTWISE}=0")
+    assert ours(done.said)[1].startswith(CASES["venv"].name + ", policy safe: ")
+
+
+def documented(kind: str) -> dict:
+    """The one YAML document of docs/overlay.md that has *kind* at its top."""
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/overlay.md").read_text(), re.DOTALL)
+    found: list[dict] = [
+        document for block in blocks if kind in (document := yaml.safe_load(block))
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_the_pod(bases: dict[str, Image], wheel: Path, tmp_path: Path) -> None:
+    pod = documented("kind")["spec"]
+    image = bases["venv"]
+    volumes = {volume["name"]: tmp_path / volume["name"] for volume in pod["volumes"]}
+    for place in (tmp_path, *volumes.values()):
+        place.mkdir(exist_ok=True)
+        # As the kubelet makes an emptyDir.
+        place.chmod(0o777)
+    shutil.copy(wheel, volumes["wheel"])
+    shutil.copy(ROOT / "sitecustomize_stub" / "sitecustomize.py", volumes["wheel"])
+    for path in volumes["wheel"].iterdir():
+        path.chmod(0o644)
+
+    def run(container: dict, *arguments: str, **env: str) -> Result:
+        assert container["image"] == CASES["venv"].name
+        mounts = {
+            mount["mountPath"]: volumes[mount["name"]] / mount.get("subPath", "")
+            for mount in container["volumeMounts"]
+        }
+        given = {row["name"]: row["value"] for row in container.get("env", [])}
+        return image.run(
+            *arguments,
+            entrypoint=container.get("command"),
+            user="65534:65534",
+            read_only=True,
+            env={**given, **env},
+            mounts=mounts,
+        )
+
+    (prepare,), (model,) = pod["initContainers"], pod["containers"]
+    done = run(prepare, *prepare.get("args", []))
+    assert done.stdout.count("baked") >= 1, done.stderr
+    done = run(model, "python3", "-c", SEEN, **{MAX: "0"})
+    assert done.stdout == "0,None,None\n"
+    status = run(model, "python3", "-m", "rocm_autopatch", "status", "--no-torch", "--json")
+    report = json.loads(status.stdout)
+    assert report["errors"] == []
+    assert report["baked"] == "/opt/rocm-autopatch/rocm_autopatch/baked.plan"
+    assert report["facts"]["image"]["value"] == CASES["venv"].name
+    assert report["baseline"] == f"{SITE}/baseline"
+
+
+def test_the_pod_is_one(tmp_path: Path) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is missing")
+    validate.validate(documented("kind"), "1.31", strict=True)
+
+
+def test_the_compose_file() -> None:
+    (service,) = documented("services")["services"].values()
+    assert (ROOT / service["build"]["dockerfile"]).is_file()
+    text = (ROOT / "Dockerfile.overlay").read_text()
+    assert f"ARG BASE_IMAGE={service['build']['args']['BASE_IMAGE']}\n" in text
 
 
 def test_lint() -> None:
