@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo test lint matrix live docs bench bench-startup clean
+.PHONY: demo test lint matrix live overlay docs bench bench-startup clean
 
 # The main job: one unmodified program in an image-like environment, without and with us.
 demo: system
@@ -28,6 +28,11 @@ matrix: $(DEV)/ready
 # root, on Debian or Ubuntu; makes roots of 4 GB.
 live: $(DEV)/ready
 	$(PYTHON) tests/live/run.py --work $(WORK)/roots --surroundings $(WORK)
+
+# The overlay, built on images laid out as the real ones, and run: as root, with buildah and
+# mmdebstrap (apt-get install --no-install-recommends buildah mmdebstrap runc).
+overlay: $(DEV)/ready
+	ROCM_AUTOPATCH_TEST_OVERLAY=1 $(DEV)/bin/pytest tests/overlay
 
 # What in docs/ is made from the sources.
 docs: $(DEV)/ready
