@@ -41,7 +41,6 @@ wheel=$here/$1
 # No line from a hook that is there already; no bytecode but what is compiled below, and the same
 # at each build; nothing out of the image's settings of pip.
 export ROCM_AUTOPATCH=off PYTHONDONTWRITEBYTECODE=1 PYTHONHASHSEED=0 PIP_CONFIG_FILE=/dev/null
-unset PYTHONPYCACHEPREFIX
 
 # The wheel itself says which torch a start would find; it imports none. A venv's python is often a
 # link to the system's: what tells two environments apart is where they install to.
