@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 DEBIAN = "localhost/overlay-tests/debian12"
+BASE = "localhost/overlay-tests/base"
 # Debian's own pip is for torch in the system's Python, YAML and packaging to be copied to venvs.
 PACKAGES = "python3,python3-venv,python3-pip,python3-yaml,python3-packaging"
 
@@ -184,12 +185,31 @@ class Store:
     ) -> subprocess.CompletedProcess[str]:
         """Build as a builder with nothing in its cache and no network would."""
         return self.buildah(
-            *("bud", "--isolation", "chroot", "--pull-never", "--layers", "--no-cache"),
+            *(
+                "bud",
+                "--isolation",
+                "chroot",
+                "--pull-never",
+                "--layers",
+                "--no-cache",
+                "--force-rm",
+            ),
             *("-t", tag, *arguments, context),
             prefix=("unshare", "-n"),
             check=check,
             **options,
         )
+
+    def close(self) -> None:
+        """Keep what costs time to make, and leave no container, no mount and no other image."""
+        self.buildah("rm", "--all")
+        listed = self.buildah("images", "--noheading", "--format", "{{.Name}}:{{.Tag}}").stdout
+        for name in listed.split():
+            if not name.startswith((DEBIAN, BASE)) and "<none>" not in name:
+                self.buildah("rmi", name)
+        self.buildah("rmi", "--prune")
+        # Else nobody could remove the directory.
+        subprocess.run(["umount", self.place / "storage" / self.driver], capture_output=True)
 
     def has(self, reference: str) -> bool:
         return self.buildah("inspect", "--type", "image", reference, check=False).returncode == 0
@@ -239,7 +259,7 @@ class Store:
         for file in sorted(context.rglob("*")):
             digest.update(f"{file.relative_to(context)}\0{file.lstat().st_mode}\0".encode())
             digest.update(file.read_bytes() if file.is_file() else b"")
-        kept = f"localhost/overlay-tests/base:{digest.hexdigest()[:20]}"
+        kept = f"{BASE}:{digest.hexdigest()[:20]}"
         if not self.has(kept):
             file = context.with_suffix(".Dockerfile")
             file.write_text(f"FROM {DEBIAN}\n{recipe}")
