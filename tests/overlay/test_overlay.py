@@ -520,6 +520,18 @@ def test_an_error_of_the_package(store: Store, bases: dict[str, Image], context:
     assert "torch 2.3.1+rocm6.0 is older than 2.4" in done.stderr
 
 
+def test_no_pip_at_all(store: Store, bases: dict[str, Image], context: Path) -> None:
+    base = "localhost/overlay-tests/no-pip"
+    with store.container(bases["two"].reference) as root:
+        for pip in root.glob("**/*-packages/pip"):
+            shutil.rmtree(pip)
+        store.buildah("commit", "-q", root_name(store, root), base)
+    done = overlay(store, context, base, "localhost/overlay-tests/none", check=False)
+    assert one_line(done) == (
+        "error: /opt/venv/bin/python3 has torch but no pip, nor has the image one to borrow"
+    )
+
+
 def root_name(store: Store, root: Path) -> str:
     for line in store.buildah("mount").stdout.splitlines():
         name, _, place = line.partition(" ")
