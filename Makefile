@@ -30,9 +30,9 @@ live: $(DEV)/ready
 	$(PYTHON) tests/live/run.py --work $(WORK)/roots --surroundings $(WORK)
 
 # The overlay, built on images laid out as the real ones, and run: as root, with buildah and
-# mmdebstrap (apt-get install --no-install-recommends buildah mmdebstrap runc).
+# mmdebstrap (apt-get install --no-install-recommends buildah mmdebstrap runc); 2 GB.
 overlay: $(DEV)/ready
-	ROCM_AUTOPATCH_TEST_OVERLAY=1 $(DEV)/bin/pytest tests/overlay
+	ROCM_AUTOPATCH_TEST_OVERLAY=full PATH="$(abspath $(DEV))/bin:$$PATH" $(DEV)/bin/pytest tests/overlay
 
 # What in docs/ is made from the sources.
 docs: $(DEV)/ready
