@@ -23,7 +23,7 @@ import yaml
 from conftest import HIP, ROOT, WORK, find_python, label_torch
 from containers import CanNot, Image, Result, Store, copy_prefix, tree
 
-from surroundings import image_env
+from surroundings import hip_torch, image_env
 
 if not os.environ.get("ROCM_AUTOPATCH_TEST_OVERLAY"):
     pytest.skip("set ROCM_AUTOPATCH_TEST_OVERLAY=1 to build images", allow_module_level=True)
@@ -692,3 +692,64 @@ def test_lint() -> None:
             pytest.skip(f"{tool} is not installed")
         done = subprocess.run([tool, ROOT / file], capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (0, "")
+
+
+FULL = "docker.io/rocm/sgl-dev:v0.5.8-rocm700-mi35x-20260129"
+# No compiler is in the image: Dynamo and the mode table are asked, and Inductor's code is not.
+PROGRAM = """
+import json, threading, torch, torch._inductor.config as c
+compiled = torch.compile(torch.nn.Linear(4, 4), backend="eager")
+x = torch.ones(2, 4)
+seen = []
+thread = threading.Thread(target=lambda: seen.append([c.max_autotune, c.triton.cudagraph_trees]))
+thread.start(); thread.join()
+mode = dict(torch._TorchCompileInductorWrapper("reduce-overhead", None, None).config)
+print(json.dumps([list(compiled(x).shape), seen, mode]))
+"""
+
+
+@pytest.fixture(scope="session")
+def full(store: Store, context: Path) -> Image:
+    """An image of full size: torch 2.13.0 for the CPU with a HIP label, which is no HIP runtime."""
+    if os.environ["ROCM_AUTOPATCH_TEST_OVERLAY"] != "full":
+        pytest.skip("set ROCM_AUTOPATCH_TEST_OVERLAY=full for an image of 1.2 GB")
+    _, hip = hip_torch.create(WORK)
+    name = store.buildah("from", "--pull-never", store.debian()).stdout.strip()
+    root = Path(store.buildah("mount", name).stdout.strip())
+    subprocess.run(["chroot", root, "python3", "-m", "venv", "/opt/venv"], check=True)
+    site = root / "opt/venv/lib/python3.11/site-packages"
+    subprocess.run(["cp", "-r", f"{hip_torch.site_packages(hip)}/.", site], check=True)
+    variables = {**image_env.load().env, "PATH": "/opt/venv/bin:/usr/bin:/bin"}
+    settings = [word for item in variables.items() for word in ("--env", "=".join(item))]
+    store.buildah("config", *settings, name)
+    store.buildah("commit", "-q", name, FULL)
+    store.buildah("rm", name)
+    overlay(store, context, FULL, "localhost/overlay-tests/full")
+    return Image(store, "localhost/overlay-tests/full")
+
+
+def test_status_with_torch(full: Image) -> None:
+    done = full.run("/opt/venv/bin/python3", "-m", "rocm_autopatch", "status", "--json")
+    report = json.loads(done.stdout)
+    assert report["errors"] == []
+    assert report["baked"] == "/opt/venv/lib/python3.11/site-packages/rocm_autopatch/baked.plan"
+    assert report["facts"]["image"]["value"] == FULL
+    assert {row["status"] for row in report["patches"]} == {"applied"}
+    assert {row["status"] for row in report["config"]} == {"applied"}
+    assert (rows(report)[MAX]["origin"], rows(report)[MAX]["status"]) == ("image", "applied")
+
+
+@pytest.mark.parametrize(("user", "read_only"), [("0:0", False), ("65534:65534", True)])
+def test_a_program(full: Image, tmp_path: Path, user: str, read_only: bool) -> None:
+    # Torch itself wants a directory for temporary files, where nothing else can be written.
+    tmp_path.chmod(0o777)
+    done = full.run(
+        *("/opt/venv/bin/python3", "-c", PROGRAM),
+        user=user,
+        read_only=read_only,
+        mounts={"/tmp": tmp_path},
+    )
+    shape, seen, mode = json.loads(done.stdout)
+    assert (shape, seen) == ([2, 4], [[False, False]])
+    assert not mode.get("triton.cudagraphs")
+    assert len([line for line in done.said if line.startswith("rocm_autopatch: ")]) == 1
