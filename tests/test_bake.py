@@ -139,6 +139,25 @@ class TestUsed:
         assert other["policies"] == ["safe"]
         assert other["notes"] == ["the baked plan is not used: gfx is not what it was baked for"]
 
+    def test_a_record_that_asks_for_a_gpu_that_is_not_here(
+        self, place: Interpreter, tmp_path: Path
+    ) -> None:
+        site = tmp_path / "site"
+        site.mkdir()
+        (site / "images.yaml").write_text(
+            "version: 1\nimages:\n- {name: mi300, when: {gfx: gfx942, rocm: '>=7.0'},"
+            " env: {OURS: {set: mi300}}}\n"
+        )
+        code = "import os, rocm_autopatch as r; print(os.environ.get('OURS'), r._RECORD['notes'])"
+        start = f'"{place.path}" -c "$0"'
+        steps = f'"{place.path}" -m rocm_autopatch bake >&2; {start}; GPU_ARCH=gfx942 {start}'
+        done = run_with_site(site, "sh", "-c", steps, code)
+        assert "open: a layer asks for the GPU; used on no GPU that is known" in done.stderr
+        first, second = done.stdout.splitlines()
+        assert first == "None []"
+        assert second == "mi300 ['the baked plan is not used: gfx is not what it was baked for']"
+        assert "rocm 7.0" in done.stderr
+
     def test_a_torch_that_the_site_adds_late(self, wheel: Path, tmp_path: Path) -> None:
         # A venv's .pth files are read before the system's site-packages are on sys.path.
         system = copy_interpreter(tmp_path / "system")

@@ -110,7 +110,10 @@ def _bake(image: str, policy: str) -> dict[str, Any]:
     sources = [torch, package, *sorted(file for file in files if own not in file.parents)]
     site = sorted(os.listdir(select.SITE)) if select.SITE.is_dir() else []
     sources += [select.SITE / name for name in site if select.SITE / name not in sources]
-    asks_gfx = any("gfx" in layer.when for layer in chosen.layers)
+    # Records that don't hold here, too: the machine that bakes an image may have no GPU.
+    rows = [row for row in select.images() if row.changes or row.base]
+    asked = {name for policy in (*chosen.layers, *rows) for name in policy.when}
+    fixed = sorted({*known, *asked} - {"gfx"})
     return {
         "plan": lowered,
         "wishes": (
@@ -122,8 +125,9 @@ def _bake(image: str, policy: str) -> dict[str, Any]:
         "torch": str(torch),
         "site": (str(select.SITE), site),
         "sources": [_start.mark(str(file)) for file in sources],
-        "gfx": found.values().get("gfx", "") if asks_gfx else None,
+        "gfx": found.values().get("gfx", "") if "gfx" in asked else None,
         "facts": known,
+        "fixed": {name: found.values().get(name, "unknown") for name in fixed},
         "reason": f"baked, ROCM_AUTOPATCH_POLICY={policy}"
         if policy
         else f"baked, {start['reason']}",
@@ -190,7 +194,7 @@ def _said(baked: dict[str, Any]) -> dict[str, Any]:
     return {
         "reason": baked["reason"],
         "layers": list(lowered["layers"]),
-        "fixed": {name: value for name, (value, _) in baked["facts"].items()},
+        "fixed": baked["fixed"],
         "sources": [file for file, *_ in baked["sources"]],
         "gfx": baked["gfx"],
         "variables": sorted(variables),

@@ -64,10 +64,15 @@ def files(site: Path | None) -> Iterator[Path]:
 
 def known(facts: Mapping[str, str], site: Path | None = SITE) -> tuple[Policy, ...]:
     """The image records for a place, ours and then those in *site*. Raises PolicyError."""
+    return records(images(site), facts)
+
+
+def images(site: Path | None = SITE) -> tuple[Policy, ...]:
+    """All image records, ours and then those in *site*. Raises PolicyError."""
     rows = load.images()
     if site and (site / load.IMAGES.name).exists():
         rows += load.images(site / load.IMAGES.name)
-    return records(rows, facts)
+    return rows
 
 
 def records(rows: Iterable[Policy], facts: Mapping[str, str]) -> tuple[Policy, ...]:
