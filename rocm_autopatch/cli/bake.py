@@ -68,19 +68,22 @@ def _image(text: str) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     out: Path = arguments.out or Path(_BAKED)
-    baked = _bake(arguments.image, arguments.policy)
+    baked, fixed = _bake(arguments.image, arguments.policy)
     _write(out, plan.seal(plan.to_file(**baked)))
     if not arguments.out:
         _own(out)
-    done = {"path": str(out), **_said(baked)}
+    done = {"path": str(out), **_said(baked, fixed)}
     print(json.dumps(done, indent=2) if arguments.json else "\n".join(_lines(done)))
     if arguments.out:
         print(f"starts look for it at {_BAKED} and nowhere else", file=sys.stderr)
     return 0
 
 
-def _bake(image: str, policy: str) -> dict[str, Any]:
-    """The plan, and what ``_start.baked`` asks of it. Raises PolicyError and NotBaked."""
+def _bake(image: str, policy: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """The plan with what ``_start.baked`` asks of it, and the facts that it fixes.
+
+    Raises PolicyError and NotBaked.
+    """
     package = Path(_HERE, "plans", "id")
     if not package.is_file():
         raise NotBaked(
@@ -114,7 +117,7 @@ def _bake(image: str, policy: str) -> dict[str, Any]:
     rows = [row for row in select.images() if row.changes or row.base]
     asked = {name for policy in (*chosen.layers, *rows) for name in policy.when}
     fixed = sorted({*known, *asked} - {"gfx"})
-    return {
+    baked = {
         "plan": lowered,
         "wishes": (
             (_ASSUME, ("",)),
@@ -127,11 +130,11 @@ def _bake(image: str, policy: str) -> dict[str, Any]:
         "sources": [_start.mark(str(file)) for file in sources],
         "gfx": found.values().get("gfx", "") if "gfx" in asked else None,
         "facts": known,
-        "fixed": {name: found.values().get(name, "unknown") for name in fixed},
         "reason": f"baked, ROCM_AUTOPATCH_POLICY={policy}"
         if policy
         else f"baked, {start['reason']}",
     }
+    return baked, {name: found.values().get(name, "unknown") for name in fixed}
 
 
 def _start_here(image: str) -> dict[str, Any]:
@@ -184,7 +187,7 @@ def _own(out: Path) -> None:
         stream.write(f"{entry},,\n")
 
 
-def _said(baked: dict[str, Any]) -> dict[str, Any]:
+def _said(baked: dict[str, Any], fixed: dict[str, str]) -> dict[str, Any]:
     lowered = baked["plan"]
     entries = [
         entry for patch, _, rows in lowered["patches"] if patch == "config" for entry in rows
@@ -194,7 +197,7 @@ def _said(baked: dict[str, Any]) -> dict[str, Any]:
     return {
         "reason": baked["reason"],
         "layers": list(lowered["layers"]),
-        "fixed": baked["fixed"],
+        "fixed": fixed,
         "sources": [file for file, *_ in baked["sources"]],
         "gfx": baked["gfx"],
         "variables": sorted(variables),
