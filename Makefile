@@ -29,10 +29,10 @@ matrix: $(DEV)/ready
 live: $(DEV)/ready
 	$(PYTHON) tests/live/run.py --work $(WORK)/roots --surroundings $(WORK)
 
-# The overlay, built on images laid out as the real ones, and run: as root, with buildah and
-# mmdebstrap (apt-get install --no-install-recommends buildah mmdebstrap runc); 2 GB.
-overlay: $(DEV)/ready
-	ROCM_AUTOPATCH_TEST_OVERLAY=full PATH="$(abspath $(DEV))/bin:$$PATH" $(DEV)/bin/pytest tests/overlay
+# The overlay's tests alone, with an image of full size (a real torch in it) beside the small ones
+# that "make test" has: as root; 2 GB.
+overlay: system $(DEV)/ready
+	ROCM_AUTOPATCH_TEST_OVERLAY=full $(DEV)/bin/pytest tests/overlay
 
 # What in docs/ is made from the sources.
 docs: $(DEV)/ready
@@ -53,12 +53,16 @@ $(DEV)/ready: setup.cfg pyproject.toml rocm_autopatch.pth
 	$(DEV)/bin/pip install -q --disable-pip-version-check -e '.[test]'
 	touch $@
 
-# torch.compile needs a C++ compiler on a CPU. valgrind counts the instructions of a start; where it
-# can't be had, those tests are skipped and say so.
+# torch.compile needs a C++ compiler on a CPU. valgrind counts the instructions of a start; buildah,
+# runc and mmdebstrap make images and run them. Where one of these can't be had, those tests are
+# skipped and say so.
 .PHONY: system
 system:
 	@command -v g++ >/dev/null || { apt-get update && apt-get install -y --no-install-recommends g++; }
-	@command -v valgrind >/dev/null || { apt-get update && apt-get install -y --no-install-recommends valgrind; } || true
+	@for tool in valgrind buildah runc mmdebstrap; do \
+	    PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	    test -z "$$missing" || test "$$(id -u)" != 0 || \
+	    { apt-get update && apt-get install -y --no-install-recommends $$missing; } || true
 
 clean:
 	rm -rf $(WORK) build dist *.egg-info

@@ -252,6 +252,19 @@ class Store:
             self.buildah("rm", name)
         return DEBIAN
 
+    def try_out(self) -> None:
+        """Build a trivial image and start a container of it. Raises CanNot where this can't be."""
+        self.debian()
+        trial = "localhost/overlay-tests/trial"
+        with tempfile.TemporaryDirectory(dir=self.place) as context:
+            Path(context, "Dockerfile").write_text(f"FROM {DEBIAN}\nRUN true\n")
+            built = self.bud(Path(context), trial, check=False)
+        if built.returncode:
+            raise CanNot(f"buildah builds nothing here: {built.stderr[-300:]}")
+        started = Image(self, trial).run("true", check=False)
+        if started.status:
+            raise CanNot(f"runc starts nothing here: {started.stderr[-300:]}")
+
     def base(self, reference: str, recipe: str, context: Path) -> Image:
         """The image that *recipe* makes above Debian, under a real image's name."""
         self.debian()
