@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib import import_module
@@ -48,6 +49,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
         "env": [env_row(*row) for row in record["env"]],
         **{section: [] for section in SECTIONS},
         "patches": [],
+        "graphs": _graphs(),
         "known_issues": known_issues,
         "notes": [*record["notes"], *map(str, found.contradictions), *unread],
         "errors": list(record["errors"]),
@@ -76,6 +78,12 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
             "sitecustomize_stub on PYTHONPATH"
         )
     return report
+
+
+def _graphs() -> list[dict[str, Any]]:
+    # Not imported for the sake of a report: it imports torch.
+    graphs = sys.modules.get("rocm_autopatch.graphs.record")
+    return graphs.render() if graphs else []
 
 
 def _uncompiled() -> list[str]:
@@ -174,6 +182,11 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
         reason = f": {patch['reason']}" if patch["reason"] else ""
         text = f"{patch['name']} of {patch['target']}: {patch['status']}{reason}"
         yield from _wrap(text, "  ", "    ")
+    if report["graphs"]:
+        yield ""
+        yield "Graphs"
+    for one in report["graphs"]:
+        yield from _wrap(graphs_sentence(one), "  ", "    ")
     if report["known_issues"]:
         yield ""
         yield "Known issues"
@@ -192,6 +205,14 @@ def issue_sentence(issue: dict[str, str]) -> str:
     text = issue["text"].rstrip(".")
     text += f" ({issue['source']})" if issue["source"] else ""
     return text + (f"; mitigation: policy {issue['mitigation']}" if issue["mitigation"] else "")
+
+
+def graphs_sentence(row: dict[str, Any]) -> str:
+    """How many calls of a callable were replays, and why the others weren't."""
+    text = f"{row['name']}: {row['replays']} of {row['calls']} calls replayed"
+    text += f" {len(row['graphs'])} graphs" if len(row["graphs"]) != 1 else " 1 graph"
+    plain = "; ".join(f"{count} plain: {reason}" for reason, count in row["plain"].items())
+    return f"{text} [{row['origin']}]" + (f"; {plain}" if plain else "")
 
 
 def sentence(row: dict[str, Any]) -> str:

@@ -25,7 +25,16 @@ KEYS = {
         "env",
         "config",
     ),
-    *("compile_modes", "capture", "patches", "known_issues", "contradictions", "notes", "errors"),
+    *(
+        "compile_modes",
+        "capture",
+        "patches",
+        "graphs",
+        "known_issues",
+        "contradictions",
+        "notes",
+        "errors",
+    ),
 }
 
 

@@ -65,7 +65,7 @@ def parts() -> dict[str, Any]:
         {kind: values[kind] for kind in schema.ENV_ACTIONS}, {"insist": {"type": "boolean"}}
     )
     variable["dependentSchemas"] = {"insist": {"not": {"required": ["default"]}}}
-    mode = {"enum": list(schema.MODES)}
+    mode, used = ({"enum": list(words)} for words in (schema.MODES, schema.USES))
     # YAML 1.1 reads an off without quotes as false.
     settings = {
         name: use({"enum": [*words, *([False] if "off" in words else [])]})
@@ -100,7 +100,7 @@ def parts() -> dict[str, Any]:
         "compile_modes": {
             "type": "object",
             "propertyNames": mode,
-            "additionalProperties": use(mode),
+            "additionalProperties": use(used),
         },
         "patches": {"type": "object", "properties": settings, "additionalProperties": False},
         "known_issues": {

@@ -5,10 +5,14 @@ on turns a mode's name into Inductor options, and not by replacing ``torch.compi
 signature, docstring and errors stay, ``from torch import compile`` and ``Module.compile`` are
 covered, other backends and ``options=`` never get here, and Dynamo traces a ``torch.compile``
 inside a compiled region as before.
+
+A mode that stands for ``graphs`` is ``default``, and what Inductor has compiled is run through
+``rocm_autopatch.graphs``. That is done where the same class is called with what to compile.
 """
 
 import functools
 
+from rocm_autopatch import _say
 from rocm_autopatch.patches import kept, row
 
 TYPE_CHECKING = False
@@ -18,6 +22,9 @@ if TYPE_CHECKING:
 
 
 FIELDS = ("name", "wanted", "layer", "why")
+GRAPHS = "graphs"
+# The attribute of a _TorchCompileInductorWrapper whose compiles are to run as graphs.
+_POOLS = "_rocm_autopatch_pools"
 
 
 def apply(
@@ -58,6 +65,41 @@ def _install(torch: "Any", table: "dict[str, dict[str, Any]]") -> None:
         if asked is not None:
             asked["uses"] += 1
             mode = asked["after"]
+            if mode == GRAPHS:
+                mode = "default"
+                setattr(self, _POOLS, None)
         return original(self, mode)
 
     wrapper.apply_mode = apply_mode
+    if any(done["after"] == GRAPHS for done in table.values()):
+        _install_graphs(wrapper)
+
+
+def _install_graphs(wrapper: "Any") -> None:
+    call, equal = wrapper.__call__, wrapper.__eq__
+
+    @functools.wraps(call)
+    def __call__(
+        self: "Any", model_: "Any", inputs_: "Any", *args: "Any", **kwargs: "Any"
+    ) -> "Any":
+        if not hasattr(self, _POOLS):
+            return call(self, model_, inputs_, *args, **kwargs)
+        found = None
+        try:
+            from rocm_autopatch.graphs import capture, mode
+
+            if getattr(self, _POOLS) is None:
+                setattr(self, _POOLS, capture.Pools())
+            # Before the compile, which may change the model.
+            found = mode.Compiled(model_, inputs_, getattr(self, _POOLS))
+        except Exception as error:
+            _say.fail("graphs", "compiled, and run without graphs: " + _say.describe(error))
+        compiled = call(self, model_, inputs_, *args, **kwargs)
+        return compiled if found is None else found.run(compiled)
+
+    @functools.wraps(equal)
+    def __eq__(self: "Any", other: "Any") -> bool:
+        # Dynamo takes what an equal backend has compiled.
+        return bool(equal(self, other)) and hasattr(self, _POOLS) == hasattr(other, _POOLS)
+
+    wrapper.__call__, wrapper.__eq__ = __call__, __eq__

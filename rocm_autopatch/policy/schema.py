@@ -37,6 +37,8 @@ MODES = (
     "max-autotune",
     "lite",
 )
+# What a mode can stand for: another one, or default with each compiled graph captured by us.
+USES = (*MODES, "graphs")
 # Patches that a policy sets, beyond config and compile_modes, and what each can be set to.
 PATCHES = {"capture": ("off", "guard", "skip-rng")}
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -436,7 +438,7 @@ class _Reader:
             if mode not in MODES:
                 has = f"{', '.join(MODES)}{_instead(mode, MODES)}"
                 self.problem(key_node, inner, f"not a mode of torch.compile, which has {has}")
-            rules.append(ModeRule(mode, *self.use(entry, inner, MODES), key_node))
+            rules.append(ModeRule(mode, *self.use(entry, inner, USES), key_node))
         return tuple(rules)
 
     def patches(self, node: Node, path: str) -> tuple[PatchRule, ...]:

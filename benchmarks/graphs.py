@@ -1,0 +1,256 @@
+# mypy: allow-subclassing-any
+"""Steady state of a few models on a GPU: without graphs, and by each way to have them.
+
+    python benchmarks/graphs.py [--models mlp denoiser ...] [--batches 1 8 64] [--json FILE]
+
+For an environment with a GPU, torch and the wheel. All ways by turns in one process, inference
+only, bf16. Microseconds a call are medians over rounds; "first call" is one cold call each, in the
+order of the columns, with Inductor's caches warm for all that come after the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from rocm_autopatch.graphs import graphed, record
+from rocm_autopatch.patches import compile_modes
+
+# Inductor's own mode, past the table that this benchmark puts in place.
+NATIVE = {"triton.cudagraphs": True}
+ROUNDS, CALLS = 15, 60
+
+
+class Mlp(torch.nn.Module):
+    """Three layers of 512: bound by launches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [torch.nn.Linear(512, 512) for _ in range(3)]
+        self.layers = torch.nn.Sequential(layers[0], torch.nn.GELU(), layers[1], torch.nn.GELU())
+        self.last = layers[2]
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.layers(x))
+
+    def arguments(self, batch: int) -> tuple[Any, ...]:
+        return (torch.randn(batch, 512, device="cuda", dtype=torch.bfloat16),)
+
+
+class Denoiser(torch.nn.Module):
+    """Four MLP blocks, ten unrolled steps."""
+
+    def __init__(self, width: int = 512) -> None:
+        super().__init__()
+        self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(width) for _ in range(4))
+        self.ups = torch.nn.ModuleList(torch.nn.Linear(width, 4 * width) for _ in range(4))
+        self.downs = torch.nn.ModuleList(torch.nn.Linear(4 * width, width) for _ in range(4))
+
+    def forward(self, x: Any, step: Any) -> Any:
+        for _ in range(10):
+            y = x
+            for norm, up, down in zip(self.norms, self.ups, self.downs):
+                y = y + down(torch.nn.functional.gelu(up(norm(y))))
+            x = x - y * step
+        return x
+
+    def arguments(self, batch: int) -> tuple[Any, ...]:
+        made = {"device": "cuda", "dtype": torch.bfloat16}
+        return torch.randn(batch, 16, 512, **made), torch.full((1,), 0.1, **made)
+
+
+class Decoder(torch.nn.Module):
+    """One token through four layers with a static cache of 256 keys and values."""
+
+    def __init__(self, width: int = 512, heads: int = 8, length: int = 256) -> None:
+        super().__init__()
+        self.heads, self.length, self.width = heads, length, width
+        self.qkv = torch.nn.ModuleList(torch.nn.Linear(width, 3 * width) for _ in range(4))
+        self.out = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(4))
+        self.cache = torch.nn.Module()
+
+    def arguments(self, batch: int) -> tuple[Any, ...]:
+        made = {"device": "cuda", "dtype": torch.bfloat16}
+        for layer in range(4):
+            for name in ("k", "v"):
+                shape = batch, self.heads, self.length, self.width // self.heads
+                self.cache.register_buffer(f"{name}{layer}", torch.zeros(shape, **made))
+        return torch.randn(batch, 1, self.width, **made), torch.tensor([7], device="cuda")
+
+    def forward(self, x: Any, at: Any) -> Any:
+        mask = torch.arange(self.length, device=x.device) <= at
+        for layer, (qkv, out) in enumerate(zip(self.qkv, self.out)):
+            shape = x.shape[0], 1, 3, self.heads, self.width // self.heads
+            q, k, v = qkv(x).view(shape).unbind(2)
+            keys, values = getattr(self.cache, f"k{layer}"), getattr(self.cache, f"v{layer}")
+            keys.index_copy_(2, at, k.transpose(1, 2))
+            values.index_copy_(2, at, v.transpose(1, 2))
+            attend = torch.nn.functional.scaled_dot_product_attention
+            y = attend(q.transpose(1, 2), keys, values, attn_mask=mask)
+            x = x + out(y.transpose(1, 2).reshape(x.shape))
+        return x
+
+
+class ConvNet(torch.nn.Module):
+    """Six convolutions with norms, on 32 x 32 pictures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[Any] = []
+        for wide_in, wide_out in ((3, 64), (64, 64), (64, 128), (128, 128), (128, 256), (256, 256)):
+            layers += [torch.nn.Conv2d(wide_in, wide_out, 3, padding=1, bias=False)]
+            layers += [torch.nn.BatchNorm2d(wide_out), torch.nn.ReLU()]
+        self.layers = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1))
+
+    def forward(self, x: Any) -> Any:
+        return self.layers(x).flatten(1)
+
+    def arguments(self, batch: int) -> tuple[Any, ...]:
+        return (torch.randn(batch, 3, 32, 32, device="cuda", dtype=torch.bfloat16),)
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "mlp": Mlp,
+    "denoiser": Denoiser,
+    "decoder": Decoder,
+    "convnet": ConvNet,
+}
+
+
+def bare(
+    function: Callable[..., Any], arguments: tuple[Any, ...], copy: bool
+) -> Callable[..., Any]:
+    """A graph captured as founding note 004 has it, replayed with and without copied inputs."""
+    statics = [one.clone() for one in arguments]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            function(*statics)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = function(*statics)
+
+    def replay(*given: Any) -> Any:
+        if copy:
+            for static, one in zip(statics, given):
+                static.copy_(one)
+        graph.replay()
+        return result
+
+    return replay
+
+
+def ways(model: Any, arguments: tuple[Any, ...]) -> dict[str, Callable[[], Callable[..., Any]]]:
+    compiled = torch.compile(model, dynamic=False)
+    return {
+        "eager": lambda: model,
+        "compiled": lambda: compiled,
+        "native": lambda: torch.compile(model, dynamic=False, options=NATIVE),
+        "mode": lambda: torch.compile(model, dynamic=False, mode="reduce-overhead"),
+        "wrapper": lambda: graphed(compiled),
+        "alias": lambda: graphed(compiled, outputs="alias"),
+        "make_graphed": lambda: torch.cuda.make_graphed_callables(
+            lambda *given: compiled(*given), arguments
+        ),
+        "copy+replay": lambda: bare(compiled, arguments, copy=True),
+        "replay": lambda: bare(compiled, arguments, copy=False),
+    }
+
+
+def timed(
+    function: Callable[..., Any], arguments: tuple[Any, ...], calls: int
+) -> tuple[float, float]:
+    """Microseconds a call: until all is done, and of the host alone."""
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(calls):
+        function(*arguments)
+    issued = time.perf_counter()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - started) * 1e6 / calls, (issued - started) * 1e6 / calls
+
+
+def measure(name: str, batch: int) -> dict[str, Any]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = MODELS[name]().to("cuda", torch.bfloat16).eval().requires_grad_(False)
+    arguments = model.arguments(batch)
+    wanted = model(*arguments).clone()
+    made: dict[str, Callable[..., Any]] = {}
+    found: dict[str, Any] = {}
+    for way, make in ways(model, arguments).items():
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        try:
+            function = make()
+            first = function(*arguments).clone()
+            torch.cuda.synchronize()
+            seconds = time.perf_counter() - started
+            for _ in range(5):
+                got = function(*arguments)
+            torch.testing.assert_close(first, wanted, rtol=5e-2, atol=5e-2)
+            torch.testing.assert_close(got, wanted, rtol=5e-2, atol=5e-2)
+        except Exception as error:
+            found[way] = {"failed": f"{type(error).__name__}: {error}"[:200]}
+            continue
+        made[way] = function
+        found[way] = {"first_seconds": round(seconds, 2), "rounds": [], "host": []}
+    for _ in range(ROUNDS):
+        for way, function in made.items():
+            whole, _ = timed(function, arguments, CALLS)
+            # Few calls, so that the queue of launches never fills and the host never waits.
+            _, host = timed(function, arguments, 20)
+            found[way]["rounds"].append(whole)
+            found[way]["host"].append(host)
+    for one in found.values():
+        for key in ("rounds", "host"):
+            if key in one:
+                values = one.pop(key)
+                one[{"rounds": "us", "host": "host_us"}[key]] = round(statistics.median(values), 2)
+                one[f"{key}_low_high"] = [round(min(values), 2), round(max(values), 2)]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 64])
+    parser.add_argument("--json", help="where to write all numbers")
+    chosen = parser.parse_args()
+    compile_modes.apply(torch, [("reduce-overhead", "graphs", "benchmark", "")], (), False)
+    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, bf16")
+    print(f"{ROUNDS} rounds of {CALLS} calls, all ways by turns; ratio to native in parentheses")
+    results: dict[str, Any] = {}
+    with torch.no_grad():
+        for name in chosen.models:
+            for batch in chosen.batches:
+                results[f"{name} {batch}"] = found = measure(name, batch)
+                native = found["native"].get("us")
+                print(f"\n{name}, batch {batch}")
+                for way, one in found.items():
+                    if "failed" in one:
+                        print(f"  {way:13} {one['failed']}")
+                        continue
+                    ratio = f"({one['us'] / native:.3f})" if native else ""
+                    print(
+                        f"  {way:13} {one['us']:9.1f} us {ratio:8}  host {one['host_us']:8.1f} us"
+                        f"  first call {one['first_seconds']:7.2f} s  {one['rounds_low_high']}"
+                    )
+                sys.stdout.flush()
+    results["record"] = record.render()
+    if chosen.json:
+        with open(chosen.json, "w", encoding="utf-8") as file:
+            json.dump(results, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

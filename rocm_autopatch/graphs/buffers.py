@@ -1,0 +1,217 @@
+"""The tensors that a graph reads and writes: copies of arguments in, copies of results out."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from rocm_autopatch.graphs.buckets import Cut, Pad
+from rocm_autopatch.graphs.leaves import TENSORS
+from rocm_autopatch.graphs.refusal import Refused
+
+# From how many tensors on one call for all is cheaper than a call for each.
+_MANY = 3
+
+
+def blank(shape: Sequence[int], stride: Sequence[int] | None, like: Any) -> Any:
+    """A tensor that can be written to in any mode, with *stride* or contiguous."""
+    with torch.inference_mode(False):
+        if stride is None:
+            return torch.empty(shape, dtype=like.dtype, device=like.device)
+        return torch.empty_strided(shape, stride, dtype=like.dtype, device=like.device)
+
+
+def dense(tensor: Any) -> Any:
+    """The part of an expanded tensor that holds all its values."""
+    for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride())):
+        if stride == 0 and size > 1:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
+
+
+def overlaps(tensor: Any) -> bool:
+    """Whether two elements of a tensor may be at one place, as in a sliding window."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
+
+
+class Inputs:
+    """A graph's own copies of the tensors among *leaves*, but for those at a *fixed* place."""
+
+    def __init__(self, leaves: list[Any], fixed: Sequence[int], pads: Sequence[Pad]) -> None:
+        self.leaves = list(leaves)
+        padded = {pad.leaf: pad for pad in pads}
+        # What is copied, by leaf: to where, and whether through dense().
+        self._plain: list[int] = []
+        self._targets: list[Any] = []
+        self._expanded: list[tuple[int, Any]] = []
+        # Of padded leaves: where to, and how much of that is not padding yet.
+        self._padded: dict[int, list[Any]] = {}
+        for index, leaf in enumerate(leaves):
+            if type(leaf) not in TENSORS or index in fixed:
+                continue
+            pad = padded.get(index)
+            if pad is not None:
+                buffer = blank(pad.shape(leaf), None, leaf)
+                self._padded[index] = [buffer, pad.size]
+            else:
+                buffer = blank(leaf.shape, leaf.stride(), leaf)
+                target = dense(buffer)
+                if overlaps(target):
+                    raise Refused("an argument overlaps itself in memory, other than by expand()")
+                if target is buffer:
+                    self._plain.append(index)
+                    self._targets.append(buffer)
+                else:
+                    self._expanded.append((index, target))
+            self.leaves[index] = buffer
+        self.tensors = [leaf for leaf in self.leaves if type(leaf) in TENSORS]
+
+    def copy(self, leaves: list[Any], pads: Sequence[Pad]) -> None:
+        """Copy the content of *leaves*, which have the same signature and need no gradient."""
+        if len(self._plain) < _MANY:
+            for index, target in zip(self._plain, self._targets):
+                target.copy_(leaves[index])
+        else:
+            torch._foreach_copy_(self._targets, [leaves[index] for index in self._plain])
+        for index, target in self._expanded:
+            target.copy_(dense(leaves[index]))
+        for pad in pads:
+            state = self._padded[pad.leaf]
+            buffer, dirty = state
+            buffer.narrow(pad.dim, 0, pad.real).copy_(leaves[pad.leaf])
+            if dirty > pad.real:
+                buffer.narrow(pad.dim, pad.real, dirty - pad.real).fill_(pad.fill)
+            state[1] = pad.real
+
+
+class Outputs:
+    """What a graph writes, and what a caller gets of it.
+
+    With *clone*, a caller gets copies with the same strides; tensors that share memory share the
+    copy of it. Without, the tensors themselves, which stay as they are until the caller lets go.
+    """
+
+    def __init__(self, result: Any, clone: bool, inputs: Sequence[Any]) -> None:
+        self.leaves, self.spec = pytree.tree_flatten(result)
+        self.clone = clone
+        taken = {_storage(tensor) for tensor in inputs}
+        self._tensors = [index for index, leaf in enumerate(self.leaves) if type(leaf) in TENSORS]
+        for leaf in self.leaves:
+            if isinstance(leaf, torch.Tensor):
+                self._refuse(leaf, taken)
+        self._alone = len(self.leaves) == 1 and self.leaves[0] is result
+        by_storage: dict[int, list[int]] = {}
+        for index in self._tensors:
+            by_storage.setdefault(_storage(self.leaves[index]), []).append(index)
+        # Copied one by one; the others by their storage as a whole.
+        self._single: list[int] = []
+        self._shared: list[tuple[Any, list[tuple[int, tuple[Any, ...]]]]] = []
+        for indices in by_storage.values():
+            first = self.leaves[indices[0]]
+            plain = torch.empty_like(first).stride() == first.stride()
+            if len(indices) == 1 and plain:
+                self._single.append(indices[0])
+            else:
+                self._share(indices)
+        # Who holds what was handed out, where it was not copied.
+        self._counts: list[tuple[int, int]] = []
+        self._given: list[weakref.ref[Any]] = []
+
+    @staticmethod
+    def _refuse(leaf: Any, taken: set[int]) -> None:
+        if type(leaf) not in TENSORS or leaf.layout is not torch.strided:
+            raise Refused(f"the result has a {type(leaf).__name__} that we can't copy")
+        if _storage(leaf) in taken and leaf.numel():
+            raise Refused(
+                "the result shares memory with an argument or a weight, and a copy would not: "
+                "return a clone() of it"
+            )
+
+    def _share(self, indices: list[int]) -> None:
+        by_dtype: dict[Any, list[int]] = {}
+        for index in indices:
+            by_dtype.setdefault(self.leaves[index].dtype, []).append(index)
+        for dtype, members in by_dtype.items():
+            first = self.leaves[members[0]]
+            storage = first.untyped_storage()
+            count = storage.nbytes() // dtype.itemsize
+            whole = first.new_empty(0).set_(storage, 0, (count,), (1,))
+            views = [
+                (index, (leaf.size(), leaf.stride(), leaf.storage_offset()))
+                for index, leaf in ((index, self.leaves[index]) for index in members)
+            ]
+            self._shared.append((whole, views))
+
+    def take(self, cuts: Sequence[Cut]) -> Any:
+        """The result of the last replay, for the caller to keep."""
+        if self._alone and self.clone and not cuts and self._single:
+            return self.leaves[0].clone()
+        leaves = list(self.leaves)
+        if not self.clone:
+            self._given = []
+            for index in self._tensors:
+                leaves[index] = self.leaves[index].detach()
+                self._given.append(weakref.ref(leaves[index]))
+        elif cuts:
+            for index in self._tensors:
+                leaves[index] = cut_tensor(self.leaves[index], cuts).clone()
+        else:
+            for index in self._single:
+                leaves[index] = self.leaves[index].clone()
+            for whole, views in self._shared:
+                copy = whole.clone()
+                for index, place in views:
+                    leaves[index] = copy.as_strided(*place)
+        return leaves[0] if self._alone else pytree.tree_unflatten(leaves, self.spec)
+
+    def count(self) -> None:
+        """Note how many hold the memory of the results while no caller does."""
+        pointers = {_storage(self.leaves[index]) for index in self._tensors}
+        self._counts = [(one, torch._C._storage_Use_Count(one)) for one in pointers]
+
+    def release(self) -> None:
+        """Make room for the next replay: what a caller still has of the last one moves elsewhere.
+
+        Raises Refused where a caller has a view of it, which can't be moved.
+        """
+        if not self._held():
+            return
+        for reference in self._given:
+            tensor = reference()
+            if tensor is not None:
+                with torch.no_grad():
+                    tensor.set_(tensor.clone())
+        if self._held():
+            raise Refused(
+                "a view of the last call's result is still in use, and this call would overwrite "
+                'it: clone() it, or use outputs="clone"'
+            )
+
+    def _held(self) -> bool:
+        return any(torch._C._storage_Use_Count(pointer) > most for pointer, most in self._counts)
+
+
+def cut_tensor(tensor: Any, cuts: Sequence[Cut]) -> Any:
+    for cut in cuts:
+        if tensor.dim() <= cut.dim or tensor.shape[cut.dim] != cut.size:
+            raise Refused(
+                f"bucket {cut.name}: a tensor of the result has no dimension {cut.dim} of size "
+                f"{cut.size}, it is {list(tensor.shape)}"
+            )
+        tensor = tensor.narrow(cut.dim, 0, cut.real)
+    return tensor
+
+
+def _storage(tensor: Any) -> int:
+    pointer: int = tensor.untyped_storage()._cdata
+    return pointer

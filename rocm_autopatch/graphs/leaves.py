@@ -1,0 +1,105 @@
+"""Arguments and results as flat lists: any pytree of tensors and constants, and its signature."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from rocm_autopatch.graphs.refusal import Refused
+
+# By exact type: what a subclass of Tensor (DTensor) has on the device is its own business.
+TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
+# Constants that are told apart by type and value. float is not among them: 0.0 == -0.0.
+_PLAIN = frozenset(
+    (int, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.memory_format)
+)
+_LEAVES = TENSORS | _PLAIN | {float}
+
+
+class Registered:
+    """The structure of what is registered with torch's pytree: a namedtuple, a model's output."""
+
+    __slots__ = ("spec", "text")
+
+    def __init__(self, spec: Any) -> None:
+        self.spec, self.text = spec, repr(spec)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Registered) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+def flatten(value: Any, leaves: list[Any]) -> Any:
+    """Append the leaves of *value* to *leaves* and return its structure, which is hashable.
+
+    torch's own ``tree_flatten`` is for all kinds of node, and takes several times as long.
+    """
+    kind = type(value)
+    if kind in _LEAVES:
+        leaves.append(value)
+        return None
+    if kind is tuple or kind is list:
+        return (kind, *[flatten(one, leaves) for one in value])
+    if kind is dict:
+        return (dict, tuple(value), *[flatten(one, leaves) for one in value.values()])
+    found, spec = pytree.tree_flatten(value)
+    leaves += found
+    return None if len(found) == 1 and found[0] is value else Registered(spec)
+
+
+def unflatten(structure: Any, leaves: Iterator[Any]) -> Any:
+    """What :func:`flatten` took apart, with the leaves that *leaves* gives."""
+    if structure is None:
+        return next(leaves)
+    if isinstance(structure, Registered):
+        count = structure.spec.num_leaves
+        return pytree.tree_unflatten([next(leaves) for _ in range(count)], structure.spec)
+    kind = structure[0]
+    if kind is dict:
+        values = [unflatten(one, leaves) for one in structure[2:]]
+        return dict(zip(structure[1], values))
+    return kind([unflatten(one, leaves) for one in structure[1:]])
+
+
+def signature(leaves: list[Any]) -> tuple[Any, ...]:
+    """What two calls have in common that can share a graph: all but the tensors' content.
+
+    Raises Refused where a leaf is neither a plain strided tensor nor a constant.
+    """
+    found: list[Any] = []
+    for leaf in leaves:
+        kind = type(leaf)
+        if kind in TENSORS:
+            if leaf.layout is not torch.strided:
+                raise Refused(f"an argument is a {leaf.layout} tensor, and not strided")
+            found += (leaf.shape, leaf.stride(), leaf.dtype, leaf.device)
+        elif kind in _PLAIN:
+            found += (kind, leaf)
+        elif kind is float:
+            found += (float, leaf.hex())
+        else:
+            raise Refused(
+                f"an argument is a {kind.__module__}.{kind.__qualname__}: only plain tensors and "
+                "constants, in containers that torch's pytree knows, can be told apart"
+            )
+    return tuple(found)
+
+
+def describe(leaves: Iterable[tuple[Sequence[int] | None, Any]]) -> str:
+    """A signature as text, for the record: ``float32[8, 16], 3``.
+
+    Each leaf comes with the shape that it is padded to, or None.
+    """
+    words = []
+    for shape, leaf in leaves:
+        if type(leaf) in TENSORS:
+            words.append(f"{str(leaf.dtype).rpartition('.')[2]}{list(shape or leaf.shape)}")
+        else:
+            words.append(repr(leaf))
+    text = ", ".join(words)
+    return text if len(text) <= 200 else f"{text[:197]}..."

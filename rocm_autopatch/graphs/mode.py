@@ -1,0 +1,126 @@
+"""``compile_modes: {reduce-overhead: graphs}``: what Dynamo hands to the compiler runs as graphs.
+
+Each graph of operations that Inductor has compiled, in ``default`` mode, is captured by itself.
+Around it everything stays torch's: the object that ``torch.compile`` returns, Dynamo's guards, what
+it does between graph breaks, recompiles. So whatever makes torch compile anew makes us capture
+anew, and weights are the compiled graph's arguments, whose addresses are compared at each call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from rocm_autopatch.graphs import capture, record
+from rocm_autopatch.graphs.capture import Pools
+from rocm_autopatch.graphs.leaves import signature
+from rocm_autopatch.graphs.refusal import Refused
+from rocm_autopatch.graphs.store import Graphs, Options
+
+# More than one wants for a function: layers that share their code share the graphs of operations.
+_LIMIT = 256
+_WARMUP = 2
+
+
+class Compiled:
+    """A graph of operations, about to be compiled.
+
+    *model* is its ``torch.fx.GraphModule``, *inputs* its example inputs; *pools* are shared by all
+    that one ``torch.compile`` compiles.
+    """
+
+    def __init__(self, model: Any, inputs: Any, pools: Pools) -> None:
+        placeholders = [node for node in model.graph.nodes if node.op == "placeholder"]
+        self._count = len(inputs)
+        fixed = [
+            index
+            for index, (one, node) in enumerate(zip(inputs, placeholders))
+            if _is_fixed(one, node)
+        ]
+        self._free = [index for index in range(self._count) if index not in set(fixed)]
+        # What is no input, as weights before torch 2.5.
+        self._held = [*model.parameters(), *model.buffers()]
+        indices = [*fixed, *range(self._count, self._count + len(self._held))]
+        options = Options(limit=_LIMIT, warmup=_WARMUP, clone=True, verify=True)
+        self._graphs = Graphs(self._call, _name(model), "reduce-overhead", options, pools, indices)
+        examples = [placeholders[index].meta.get("example_value") for index in self._free]
+        self._never = _never([*inputs, *self._held], examples)
+        if self._never:
+            self._graphs.refuse(self._never, [])
+
+    def run(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """What to call in place of what it was compiled to."""
+        self._compiled = compiled
+        return self._plain() if self._never else self._as_graphs()
+
+    def _call(self, _: Any, leaves: list[Any]) -> Any:
+        return self._compiled(*leaves[: self._count])
+
+    def _plain(self) -> Callable[..., Any]:
+        row, never, compiled = self._graphs.row, self._never, self._compiled
+
+        def call(*args: Any) -> Any:
+            record.plain(row, never)
+            return compiled(*args)
+
+        return call
+
+    def _as_graphs(self) -> Callable[..., Any]:
+        graphs, free, held, compiled = self._graphs, self._free, self._held, self._compiled
+
+        def call(*args: Any) -> Any:
+            try:
+                if capture.capturing():
+                    raise Refused("another capture is under way, and takes the kernels")
+                key = signature([args[index] for index in free])
+            except Refused as refused:
+                record.plain(graphs.row, str(refused))
+                return compiled(*args)
+            return graphs.run(key, None, [*args, *held], (), ())
+
+        return call
+
+
+def _is_fixed(value: Any, node: Any) -> bool:
+    """Whether an input is a weight, a buffer, or marked by torch._dynamo.mark_static_address."""
+    marks = node.meta.get("tensor_dict") or {}
+    return (
+        isinstance(value, torch.nn.Parameter)
+        or bool(getattr(value, "_dynamo_static_input_type", None))
+        or bool(marks.get("_dynamo_static_input_type"))
+    )
+
+
+def _never(tensors: list[Any], examples: list[Any]) -> str:
+    """Why a graph of operations can't be captured whatever it is called with, "" if it may.
+
+    *examples* are the stand-ins that Dynamo ran the operations on, for what is at no fixed place.
+    """
+    real = [one for one in tensors if isinstance(one, torch.Tensor)]
+    if torch.is_grad_enabled() and any(one.requires_grad for one in real):
+        return "gradients are needed: call it under torch.no_grad() or inference_mode()"
+    for one in real:
+        if one.device.type != capture.Pool.kind:
+            return f"a tensor is on {one.device}: a graph only reads memory of the GPU"
+    for one in examples:
+        # They count what is written to them.
+        if isinstance(one, torch.Tensor) and not one.is_inference() and one._version:
+            return (
+                f"it changes an argument in place, {list(one.shape)}: make that tensor a buffer of "
+                "the module, or return the new one"
+            )
+    return ""
+
+
+def _name(model: Any) -> str:
+    """Where in the program a graph of operations begins."""
+    for node in model.graph.nodes:
+        trace = str(getattr(node, "stack_trace", "") or "")
+        places = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', trace)
+        if places:
+            file, line, function = places[-1]
+            return f"{function} ({file}:{line})"
+    return "a compiled graph"

@@ -1,0 +1,58 @@
+"""What became of calls that could run as graphs: the ``graphs`` section of a report."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import Any
+
+# How many callables are kept on the record, and how many reasons of each.
+MOST = 1000
+MOST_REASONS = 20
+_rows: list[dict[str, Any]] = []
+_lock = threading.Lock()
+
+
+def row(name: str, origin: str) -> dict[str, Any]:
+    """A new row of the record; it may be written to as long as anybody has it.
+
+    ``calls`` counts all calls, ``replays`` those that were replays; ``plain`` has a count for each
+    reason of the others. ``graphs`` has a row for each graph that was captured, ``refused`` why
+    signatures have none, ``dropped`` counts those that made room for others.
+    """
+    made: dict[str, Any] = {
+        "name": name,
+        "origin": origin,
+        "calls": 0,
+        "replays": 0,
+        "plain": {},
+        "graphs": [],
+        "refused": [],
+        "dropped": 0,
+    }
+    with _lock:
+        if len(_rows) < MOST:
+            _rows.append(made)
+    return made
+
+
+def plain(row: dict[str, Any], reason: str) -> None:
+    """Count a call that ran without a graph."""
+    reasons = row["plain"]
+    if reason in reasons or len(reasons) < MOST_REASONS:
+        reasons[reason] = reasons.get(reason, 0) + 1
+
+
+def render() -> list[dict[str, Any]]:
+    """The rows so far, as plain data; those that nothing happened to are left out."""
+    with _lock:
+        rows = list(_rows)
+    return [finished(one) for one in rows if one["plain"] or one["graphs"]]
+
+
+def finished(row: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a row, with the counts of its graphs added up."""
+    done = copy.deepcopy(row)
+    done["replays"] = sum(graph["replays"] for graph in done["graphs"])
+    done["calls"] = done["replays"] + sum(done["plain"].values())
+    return done

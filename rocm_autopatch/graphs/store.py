@@ -1,0 +1,398 @@
+"""The graphs of one callable: which calls have one, and how they come about.
+
+Each call executes the function once, whether as itself or as a replay: state that it keeps in
+tensors, such as a cache, moves on as it does without graphs. So nothing is warmed up behind a
+program's back. The first calls of a signature are plain ones, on the stream that graphs are
+captured on; the last of them is observed; then one is captured, which executes nothing, and
+replayed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rocm_autopatch import _start
+from rocm_autopatch.graphs import capture, record
+from rocm_autopatch.graphs.buckets import Cut, Pad
+from rocm_autopatch.graphs.buffers import Inputs, Outputs, cut_tensor
+from rocm_autopatch.graphs.leaves import TENSORS, describe
+from rocm_autopatch.graphs.refusal import Refused, explain
+from rocm_autopatch.graphs.watch import Observation, Watched, same_places, tensors_of
+
+# What compiles at each capture will not stop doing so.
+_TRIES = 3
+WARMING = "the first calls of a signature run without a graph"
+
+# What a call without a graph is: a function of its structure and its leaves.
+Function = Callable[[Any, list[Any]], Any]
+
+
+@dataclass
+class Options:
+    """How graphs are made; ``wrapper.graphed`` says what each is."""
+
+    limit: int
+    warmup: int
+    clone: bool
+    verify: bool
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: its structure and leaves, what is at a fixed place, and how buckets change it."""
+
+    structure: Any
+    leaves: list[Any]
+    fixed: list[Any]
+    pads: Sequence[Pad]
+    cuts: Sequence[Cut]
+
+    @property
+    def device(self) -> Any:
+        """The device of its first tensor, None if it has none."""
+        return next((tensor.device for tensor in tensors_of(self.leaves)), None)
+
+    def unfit(self) -> str:
+        """Why no call with these leaves can be a graph, "" if one may."""
+        devices = {tensor.device for tensor in tensors_of(self.leaves)}
+        if not devices:
+            return "no argument is a tensor, so the device is not known"
+        for device in devices:
+            if device.type != capture.Pool.kind:
+                return f"an argument is a tensor on {device}: a graph only reads memory of the GPU"
+        return "" if len(devices) == 1 else f"the arguments are on {len(devices)} devices"
+
+    def padded(self) -> list[Any]:
+        """The leaves as the function is to see them."""
+        real = list(self.leaves)
+        for pad in self.pads:
+            leaf = self.leaves[pad.leaf]
+            whole = leaf.new_full(pad.shape(leaf), pad.fill)
+            whole.narrow(pad.dim, 0, pad.real).copy_(leaf)
+            real[pad.leaf] = whole
+        return real
+
+    def cut(self, result: Any) -> Any:
+        """What the function returned, as the caller is to see it."""
+        if not self.cuts:
+            return result
+        return torch.utils._pytree.tree_map(
+            lambda leaf: cut_tensor(leaf, self.cuts) if type(leaf) in TENSORS else leaf, result
+        )
+
+
+class Entry:
+    """A signature, and its graph if it has one."""
+
+    __slots__ = (
+        "constants",
+        "first",
+        "graph",
+        "inputs",
+        "outputs",
+        "places",
+        "pool",
+        "pure",
+        "refused",
+        "row",
+        "seen",
+        "tries",
+        "used",
+        "written",
+    )
+
+    def __init__(self, places: list[int | None], first: int) -> None:
+        # The addresses of what the graph has in it, None for what is copied.
+        self.places = places
+        self.first = self.used = first
+        self.seen = self.tries = 0
+        self.refused = ""
+        self.pure = False
+        # What the observed call wrote to, and what in its result was no tensor.
+        self.written: list[Any] = []
+        self.constants: list[Any] = []
+        self.graph: Callable[[], None] | None = None
+        self.row: dict[str, Any] = {}
+        self.pool: Any = None
+        self.inputs: Any = None
+        self.outputs: Any = None
+
+
+class Graphs:
+    """The graphs of one callable, *function*.
+
+    *indices* are those of the leaves that are at a fixed place, as a compiled model's weights are;
+    *watched* what a function reaches besides its arguments.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        name: str,
+        origin: str,
+        options: Options,
+        pools: capture.Pools,
+        indices: Sequence[int] = (),
+        watched: Watched | None = None,
+    ) -> None:
+        self.function = function
+        self.options = options
+        self.row = record.row(name, origin)
+        self._pools, self._lock = pools, pools.lock
+        self._indices = list(indices)
+        self._fixed_leaves = frozenset(indices)
+        self.watch(watched)
+        # By signature, the entry of the last call; and all of them, by signature and places.
+        self._latest: dict[Any, Entry] = {}
+        self._entries: dict[Any, Entry] = {}
+        self._clock = 0
+
+    def watch(self, watched: Watched | None) -> None:
+        """Take other weights for the function's own."""
+        self._watched = watched
+        if watched:
+            self._indices = list(range(len(watched.tensors)))
+
+    def run(
+        self, key: Any, structure: Any, leaves: list[Any], pads: Sequence[Pad], cuts: Sequence[Cut]
+    ) -> Any:
+        """The result of the function for the leaves of a call with signature *key*."""
+        fixed = self._watched.tensors if self._watched is not None else leaves
+        entry = self._latest.get(key)
+        if entry is None or not same_places(fixed, entry.places, self._indices):
+            entry = self._find(key, self._places(fixed))
+        if entry.graph is not None:
+            with self._lock:
+                if entry.graph is not None:
+                    return self._replay(entry, leaves, pads, cuts)
+        return self._without(entry, key, Call(structure, leaves, fixed, pads, cuts))
+
+    def _replay(
+        self, entry: Entry, leaves: list[Any], pads: Sequence[Pad], cuts: Sequence[Cut]
+    ) -> Any:
+        self._clock += 1
+        entry.used = self._clock
+        entry.pool.turn()
+        if not self.options.clone:
+            entry.outputs.release()
+        entry.inputs.copy(leaves, pads)
+        entry.graph()  # type: ignore[misc]
+        entry.row["replays"] += 1
+        for tensor in entry.written:
+            torch.autograd.graph.increment_version(tensor)
+        return entry.outputs.take(cuts)
+
+    def _places(self, fixed: list[Any]) -> list[int | None]:
+        places: list[int | None] = [None] * len(fixed)
+        for index in self._indices:
+            places[index] = fixed[index].data_ptr()
+        return places
+
+    def _find(self, key: Any, places: list[int | None]) -> Entry:
+        with self._lock:
+            whole = (key, tuple(places))
+            if self._watched and key in self._latest:
+                # The function's own weights have moved: what has the old addresses is of no use.
+                for other in [one for one in self._entries if one[0] == key and one != whole]:
+                    self._drop(other)
+            entry = self._entries.get(whole)
+            if entry is None:
+                self._forget()
+                entry = self._entries[whole] = Entry(places, self._clock)
+            self._latest[key] = entry
+            return entry
+
+    def _without(self, entry: Entry, key: Any, call: Call) -> Any:
+        """A call of a signature that has no graph, or not yet."""
+        with self._lock:
+            if entry.graph is not None:  # by another thread, just now
+                return self.run(key, call.structure, call.leaves, call.pads, call.cuts)
+            self._clock += 1
+            entry.used = self._clock
+            entry.seen += 1
+            seen, refused = entry.seen, entry.refused
+        ready = not refused and seen > self.options.warmup and entry.pool is not None
+        if ready and self._room(entry):
+            with self._lock:
+                if entry.graph is not None:
+                    return self.run(key, call.structure, call.leaves, call.pads, call.cuts)
+                done, value = self._capture(entry, call)
+            if done:
+                return value
+            refused = entry.refused or WARMING
+        elif ready:
+            refused = f"the limit of {self.options.limit} graphs is reached, and all are in use"
+        record.plain(self.row, refused or WARMING)
+        if refused or entry.pool is not None or seen < self.options.warmup:
+            return call.cut(self._plain(call, bool(refused)))
+        return call.cut(self._observed(entry, call))
+
+    def _execute(self, call: Call) -> Any:
+        return self.function(call.structure, call.padded())
+
+    def _plain(self, call: Call, refused: bool) -> Any:
+        device = None if refused else call.device
+        if device is None or device.type != capture.Pool.kind:
+            return self._execute(call)
+        return self._pools.of(device).warm(lambda: self._execute(call))
+
+    def _observed(self, entry: Entry, call: Call) -> Any:
+        """The last call before a capture: whether there may be one."""
+        refused = call.unfit()
+        if refused:
+            self._refuse(entry, call, refused)
+            return self._execute(call)
+        pool, real = self._pools.of(call.device), call.padded()
+        places = [call.fixed[index] for index in self._indices]
+        given = [
+            leaf
+            for index, leaf in enumerate(real)
+            if type(leaf) in TENSORS and index not in self._fixed_leaves
+        ]
+        observation = Observation(pool, self._watched, places, given, self.options.verify)
+        compiled = capture.compiles()
+        result = pool.warm(lambda: self.function(call.structure, real))
+        refused = observation.against()
+        if refused:
+            self._refuse(entry, call, refused)
+        elif capture.compiles() == compiled:
+            changed = observation.changed()
+            entry.pure = not changed
+            # A tensor of inference mode does not count its writes.
+            entry.written = [tensor for tensor in changed if not tensor.is_inference()]
+            entry.constants = _constants(result)
+            entry.pool = pool
+        # Else it still compiles, and the next call is observed.
+        return result
+
+    def _capture(self, entry: Entry, call: Call) -> tuple[bool, Any]:
+        """Capture and replay; whether there is a result, and the result."""
+        pool, value, executed = entry.pool, None, False
+        try:
+            started, before = time.perf_counter(), pool.memory()
+            pool.turn()
+            inputs = Inputs(call.leaves, sorted(self._fixed_leaves), call.pads)
+            if self.options.verify and entry.pure:
+                value = pool.warm(lambda: self._execute(call))
+                executed = True
+            inputs.copy(call.leaves, call.pads)
+            compiled = capture.compiles()
+            graph, result = pool.capture(lambda: self.function(call.structure, list(inputs.leaves)))
+            if capture.compiles() != compiled:
+                raise Refused("something was compiled in the capture: it needs more calls before")
+            if _constants(result) != entry.constants:
+                raise Refused("the result has a constant that is another one at each call")
+            around = [*inputs.tensors, *(call.fixed[index] for index in self._indices)]
+            outputs = Outputs(result, self.options.clone, around)
+            del result
+            for tensor in tensors_of(outputs.leaves):
+                cut_tensor(tensor, call.cuts)
+            outputs.count()
+            if executed:
+                # The call has its result already: where that moved nothing on, nor does this.
+                graph()
+                _compare(value, outputs.leaves)
+        except Exception as error:
+            self._failed(entry, call, error)
+            return executed, call.cut(value) if executed else None
+        entry.inputs, entry.outputs, entry.graph = inputs, outputs, graph
+        entry.row = {
+            "signature": self._describe(call.leaves, call.pads),
+            "replays": 0,
+            "capture_seconds": round(time.perf_counter() - started, 4),
+            "memory_before": before,
+            "memory_after": pool.memory(),
+            "verified": executed,
+        }
+        self.row["graphs"].append(entry.row)
+        return True, self._replay(entry, call.leaves, call.pads, call.cuts)
+
+    def _failed(self, entry: Entry, call: Call, error: Exception) -> None:
+        why = explain(error)
+        entry.tries += 1
+        if "compiled" in why and entry.tries < _TRIES:
+            entry.pool = None  # observed once more
+            return
+        self._refuse(entry, call, why)
+
+    def _refuse(self, entry: Entry, call: Call, why: str) -> None:
+        entry.refused = why
+        self.refuse(why, call.leaves)
+
+    def refuse(self, why: str, leaves: Sequence[Any]) -> None:
+        """Put on the record, and say once, that calls with such leaves have no graph."""
+        if len(self.row["refused"]) < record.MOST_REASONS:
+            self.row["refused"].append({"signature": self._describe(leaves), "reason": why})
+        name = self.row["name"]
+        _start.say(
+            "graphs",
+            f"graphs: {name} runs without a graph: {why}; rocm_autopatch.report()['graphs'] lists "
+            "each that does",
+        )
+
+    def _describe(self, leaves: Sequence[Any], pads: Sequence[Pad] = ()) -> str:
+        """The signature of a call without what is at a fixed place."""
+        shapes = {pad.leaf: pad.shape(leaves[pad.leaf]) for pad in pads}
+        shown = [
+            (shapes.get(index), leaf)
+            for index, leaf in enumerate(leaves)
+            if index not in self._fixed_leaves
+        ]
+        return describe(shown)
+
+    def _room(self, entry: Entry) -> bool:
+        """Whether there is room for one more graph, making it if need be."""
+        with self._lock:
+            held = [(key, one) for key, one in self._entries.items() if one.graph is not None]
+            if len(held) < self.options.limit:
+                return True
+            key, oldest = min(held, key=lambda item: item[1].used)
+            # One that was used since this signature came up is wanted no less: taking turns, they
+            # would be captured over and over.
+            if oldest.used > entry.first:
+                return False
+            self._drop(key)
+            self.row["dropped"] += 1
+            return True
+
+    def _forget(self) -> None:
+        """Keep the number of signatures without a graph bounded."""
+        idle = [key for key, one in self._entries.items() if one.graph is None]
+        if len(idle) >= 8 * self.options.limit:
+            self._drop(min(idle, key=lambda key: self._entries[key].used))
+
+    def _drop(self, key: Any) -> None:
+        entry = self._entries.pop(key)
+        if self._latest.get(key[0]) is entry:
+            del self._latest[key[0]]
+        if entry.graph is not None:
+            entry.pool.wait()
+            entry.graph = entry.inputs = entry.outputs = None
+
+    def clear(self) -> None:
+        """Drop all graphs and what is known of signatures."""
+        with self._lock:
+            for key in list(self._entries):
+                self._drop(key)
+
+
+def _constants(result: Any) -> list[Any]:
+    """What in a result is no tensor, to be told from that of another call."""
+    leaves = torch.utils._pytree.tree_leaves(result)
+    return [(type(leaf), repr(leaf)) for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+
+
+def _compare(expected: Any, leaves: list[Any]) -> None:
+    """Raise Refused unless a replay gave what a plain call did, but for rounding."""
+    wanted = torch.utils._pytree.tree_leaves(expected)
+    for one, other in zip(tensors_of(wanted), tensors_of(leaves)):
+        try:
+            torch.testing.assert_close(other, one, equal_nan=True)
+        except AssertionError as error:
+            said = " ".join(str(error).split())
+            raise Refused(f"a replay differs from a plain call: {said[:200]}") from None

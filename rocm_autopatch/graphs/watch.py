@@ -1,0 +1,222 @@
+"""What a graph has in it without being an argument: weights at their addresses, flags, state."""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import chain, islice
+from operator import itemgetter
+from typing import Any
+
+import torch
+
+from rocm_autopatch.graphs.leaves import TENSORS
+
+# How much is looked at of a container: more is data.
+_LONGEST = 1000
+_STATE = (bool, int, float, str, type(None))
+_training = itemgetter("training")
+
+
+def _same_places(tensors: list[Any], places: list[int | None], indices: list[int]) -> bool:
+    return all(tensors[index].data_ptr() == places[index] for index in indices)
+
+
+# Whether tensors, by their indices, are where they were. Torch has it in C++ in builds for a GPU.
+same_places = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", _same_places)
+
+
+class Watched:
+    """The modules and tensors that a function reaches by itself."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        roots, loose = reach(function)
+        self.modules = list(dict.fromkeys(chain.from_iterable(m.modules() for m in roots)))
+        tables = [table for m in self.modules for table in (m._parameters, m._buffers, m._modules)]
+        # Most are empty, and this is asked at each call.
+        self._tables = [table for table in tables if table]
+        self._were = list(map(dict, self._tables))
+        self._own = [m.__dict__ for m in self.modules if "training" in m.__dict__]
+        found = [value for table in self._were for value in table.values()]
+        tensors = [value for value in found if isinstance(value, torch.Tensor)]
+        # By identity: comparing tensors compares their content.
+        self.tensors = list({id(tensor): tensor for tensor in [*tensors, *loose]}.values())
+
+    def same(self) -> bool:
+        """Whether each module still has the same parameters, buffers and submodules.
+
+        Not whether these have the same memory, or the same content.
+        """
+        try:
+            # One comparison in C, which looks at identity first.
+            return self._tables == self._were
+        except (RuntimeError, TypeError):
+            return False  # Two tensors of several elements: another one, then.
+
+    def flags(self) -> tuple[bool, ...]:
+        """The modules' ``training``."""
+        return tuple(map(_training, self._own))
+
+    def needs_grad(self) -> bool:
+        """Whether a gradient would be kept of anything here."""
+        return any(tensor.requires_grad for tensor in self.tensors)
+
+    def state(self) -> dict[tuple[int, str], Any]:
+        """What modules keep as plain Python values, which a graph can't change."""
+        return {
+            (number, name): value
+            for number, module in enumerate(self.modules)
+            for name, value in module.__dict__.items()
+            if isinstance(value, _STATE)
+        }
+
+    def changed(self, before: dict[tuple[int, str], Any]) -> list[str]:
+        """Which of these values are not as they were."""
+        now = self.state()
+        names = {key for key in now.keys() | before.keys() if now.get(key) != before.get(key)}
+        return [f"{type(self.modules[number]).__name__}.{name}" for number, name in sorted(names)]
+
+
+def reach(function: Callable[..., Any]) -> tuple[list[Any], list[Any]]:
+    """The modules and the tensors that a callable refers to.
+
+    It looks into bound methods, partials, decorators, closures, defaults, the globals that a
+    function's code names, and lists, tuples and dicts in these.
+    """
+    modules: dict[int, Any] = {}
+    tensors: dict[int, Any] = {}
+    seen: set[int] = set()
+    waiting: list[Any] = [function]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.nn.Module):
+            modules[id(value)] = value
+        elif isinstance(value, torch.Tensor):
+            tensors[id(value)] = value
+        elif isinstance(value, (list, tuple)):
+            waiting += value[:_LONGEST]
+        elif isinstance(value, dict):
+            waiting += islice(value.values(), _LONGEST)
+        elif isinstance(value, functools.partial):
+            waiting += (value.func, value.args, value.keywords)
+        else:
+            waiting += _within(value)
+    return list(modules.values()), list(tensors.values())
+
+
+def _within(value: Any) -> Iterator[Any]:
+    for name in ("__self__", "__func__", "__wrapped__", "_torchdynamo_orig_callable"):
+        found = getattr(value, name, None)
+        if found is not None:
+            yield found
+    code = getattr(value, "__code__", None)
+    # Not torch's own functions: their globals are torch.
+    if code is None or str(getattr(value, "__module__", "")).partition(".")[0] == "torch":
+        return
+    yield getattr(value, "__defaults__", None) or ()
+    yield getattr(value, "__kwdefaults__", None) or {}
+    for cell in getattr(value, "__closure__", None) or ():
+        with suppress(ValueError):  # not assigned yet
+            yield cell.cell_contents
+    names = getattr(value, "__globals__", {})
+    for name in code.co_names:
+        found = names.get(name)
+        # Of all that is global, what holds tensors, and the program's own functions.
+        if isinstance(found, (torch.nn.Module, torch.Tensor)) or (
+            hasattr(found, "__code__") and names is getattr(found, "__globals__", None)
+        ):
+            yield found
+
+
+class Observation:
+    """What a call did besides returning a result, as far as a graph can't, or must know it."""
+
+    def __init__(
+        self, pool: Any, watched: Watched | None, fixed: list[Any], given: list[Any], sums: bool
+    ) -> None:
+        self._pool, self._watched = pool, watched
+        self._fixed, self._given, self._sums = fixed, given, sums
+        self._versions = [self._mark(tensor) for tensor in fixed]
+        self._content = [(_version(tensor), tensor.clone()) for tensor in given]
+        self._random = self._randoms()
+        self._state = watched.state() if watched else {}
+        self._collectives = _collectives()
+
+    def _randoms(self) -> tuple[Any, ...]:
+        return (self._pool.random(), torch.get_rng_state().numpy().tobytes(), random.getstate())
+
+    def against(self) -> str:
+        """Why such calls can't be replayed, "" if they can."""
+        if self._randoms() != self._random:
+            return (
+                "it draws random numbers (dropout in train mode?), which each replay would have to "
+                "draw anew"
+            )
+        for tensor, (version, content) in zip(self._given, self._content):
+            if _version(tensor) != version or not _same_bytes(tensor, content):
+                return (
+                    f"it changes an argument in place, {list(tensor.shape)}: make that tensor a "
+                    "buffer of the module, or return the new one"
+                )
+        names = self._watched.changed(self._state) if self._watched else []
+        if names:
+            listed = ", ".join(names[:3])
+            return f"each call changes {listed}, which a replay would not: make it a tensor"
+        if _collectives() != self._collectives:
+            return "it runs a collective, which is not safe in a graph on ROCm (ROCm/hip#3876)"
+        return ""
+
+    def changed(self) -> list[Any]:
+        """The fixed tensors that the call wrote to: a cache, a running mean."""
+        return [
+            tensor
+            for tensor, before in zip(self._fixed, self._versions)
+            if self._mark(tensor) != before
+        ]
+
+    def _mark(self, tensor: Any) -> tuple[int, int]:
+        # Not every kernel counts as a write for autograd: cuDNN's batch norm does not.
+        return _version(tensor), _sum(tensor) if self._sums else 0
+
+
+def _version(tensor: Any) -> int:
+    # Tensors of inference mode have none; their content is compared.
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _sum(tensor: Any) -> int:
+    """What a write to a tensor's content changes, most likely."""
+    if not tensor.numel():
+        return 0
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    words = flat[: flat.numel() // 4 * 4].view(torch.int32).sum(dtype=torch.int64)
+    return int(words + flat[flat.numel() // 4 * 4 :].sum(dtype=torch.int64))
+
+
+def _same_bytes(one: Any, other: Any) -> bool:
+    # As bytes, because NaN is not equal to itself.
+    flat = [tensor.contiguous().reshape(-1) for tensor in (one, other)]
+    return bool(torch.equal(*[tensor.view(torch.uint8) for tensor in flat]))
+
+
+def _collectives() -> list[int]:
+    """How many collectives each process group has run, as far as its backend counts them."""
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    counts = []
+    for group in list(c10d._world.pg_map) if c10d else ():
+        try:
+            counts.append(group._get_sequence_number_for_group())
+        except (AttributeError, RuntimeError):
+            counts.append(-1)
+    return counts
+
+
+def tensors_of(leaves: list[Any]) -> list[Any]:
+    """The tensors among the leaves of a call."""
+    return [leaf for leaf in leaves if type(leaf) in TENSORS]

@@ -1,0 +1,270 @@
+"""``graphed``: a model or function whose calls become replays of one captured graph."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from rocm_autopatch.graphs import record
+from rocm_autopatch.graphs.buckets import Bucket, Cut, Pad
+from rocm_autopatch.graphs.capture import Pools, capturing
+from rocm_autopatch.graphs.leaves import TENSORS, flatten, signature, unflatten
+from rocm_autopatch.graphs.refusal import Refused
+from rocm_autopatch.graphs.store import Graphs, Options
+from rocm_autopatch.graphs.watch import Watched
+
+# Each call asks these.
+_grad_enabled = torch.is_grad_enabled
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_transforms = torch._C._functorch.maybe_current_level
+_inference_mode = torch.is_inference_mode_enabled
+_autocast = torch.is_autocast_enabled
+_default_dtype = torch.get_default_dtype
+_precision = torch._C._get_float32_matmul_precision
+_deterministic = torch._C._get_deterministic_algorithms
+OUTPUTS = ("clone", "alias")
+# The structure of a call with nothing but tensors, by position.
+_FLAT = "flat"
+
+
+class Graphed:
+    """A callable that runs *function* as a graph where it can; made by :func:`graphed`.
+
+    Attributes other than its own are the function's, so a wrapped model's are at hand.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        options: Options,
+        buckets: Sequence[Bucket],
+        fallback: bool,
+        name: str,
+    ) -> None:
+        self.function = function
+        self._buckets = tuple(buckets)
+        self._fallback = fallback
+        self._parameters = inspect.signature(_plain(function)) if buckets else None
+        self._watched = Watched(function)
+        self._graphs = Graphs(
+            self._call,
+            name or _name(function),
+            "graphed",
+            options,
+            Pools(),
+            watched=self._watched,
+        )
+        functools.update_wrapper(self, _plain(function), updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Dynamo traces this call where a compiled function makes it, and sees the function alone.
+        if torch.compiler.is_compiling():
+            return self.function(*args, **kwargs)
+        try:
+            structure: Any
+            if not kwargs and TENSORS.issuperset(map(type, args)):
+                # By far the most calls: there is nothing to take apart.
+                structure, leaves = _FLAT, list(args)
+            else:
+                leaves = []
+                structure = flatten((args, kwargs), leaves)
+            watched = self._watched
+            if not watched.same():
+                watched = self._watch_anew()
+            if (
+                _grad_enabled()
+                or capturing()
+                or _dispatch_modes()
+                or _function_modes()
+                or _transforms() is not None
+            ):
+                _refuse(leaves, watched)
+            pads, cuts = self._bucketed(args, kwargs, leaves) if self._buckets else ((), ())
+            shapes = _key(leaves, pads) if pads else signature(leaves)
+            key = (structure, shapes, watched.flags(), _state())
+        except Refused as refused:
+            if not self._fallback:
+                raise
+            record.plain(self._graphs.row, str(refused))
+            return self.function(*args, **kwargs)
+        return self._graphs.run(key, structure, leaves, pads, cuts)
+
+    def _call(self, structure: Any, leaves: list[Any]) -> Any:
+        """What a call was before it was flattened."""
+        if structure is _FLAT:
+            return self.function(*leaves)
+        args, kwargs = unflatten(structure, iter(leaves))
+        return self.function(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["function"], name)
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """This callable's row of ``rocm_autopatch.report()["graphs"]``."""
+        return record.finished(self._graphs.row)
+
+    def clear(self) -> None:
+        """Drop all graphs and give their memory back; later calls capture anew."""
+        self._graphs.clear()
+
+    def _watch_anew(self) -> Watched:
+        """Drop all graphs: a module has another weight, buffer or submodule than they have."""
+        self._graphs.clear()
+        self._watched = Watched(self.function)
+        self._graphs.watch(self._watched)
+        return self._watched
+
+    def _bucketed(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]
+    ) -> tuple[list[Pad], list[Cut]]:
+        """How a call's leaves are padded, and its result cut."""
+        pads: list[Pad] = []
+        cuts: list[Cut] = []
+        of_leaf = list(self._owners(args, kwargs))
+        for bucket in self._buckets:
+            found: list[tuple[int, int]] = []
+            for index, (leaf, owner) in enumerate(zip(leaves, of_leaf)):
+                dim = bucket.inputs.get(owner)
+                if dim is None or type(leaf) not in TENSORS:
+                    continue
+                if leaf.dim() <= dim:
+                    raise ValueError(f"bucket {bucket.name}: {owner} has no dimension {dim}")
+                if any(pad.leaf == index for pad in pads):
+                    raise ValueError(f"bucket {bucket.name}: {owner} is in another bucket, too")
+                found.append((index, dim))
+            sizes = {leaves[index].shape[dim] for index, dim in found}
+            if len(sizes) > 1:
+                raise ValueError(
+                    f"bucket {bucket.name}: arguments have sizes {sorted(sizes)} there"
+                )
+            if not sizes:
+                continue
+            (real,) = sizes
+            size = bucket.size(real)
+            if size is None:
+                raise Refused(f"bucket {bucket.name} ends at {bucket.sizes[-1]}")
+            pads += [Pad(index, dim, real, size, bucket.fill) for index, dim in found]
+            if bucket.outputs is not None:
+                cuts.append(Cut(bucket.name, bucket.outputs, size, real))
+        return pads, cuts
+
+    def _owners(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[str]:
+        """The name of the argument that each leaf belongs to."""
+        assert self._parameters is not None
+        names: list[str] = []
+        for parameter in self._parameters.parameters.values():
+            if parameter.kind == parameter.VAR_POSITIONAL:
+                names += [parameter.name] * len(args)
+            else:
+                names.append(parameter.name)
+        for name, value in [*zip(names, args), *kwargs.items()]:
+            within: list[Any] = []
+            flatten(value, within)
+            yield from [name] * len(within)
+
+
+def graphed(
+    function: Callable[..., Any] | None = None,
+    *,
+    limit: int = 16,
+    warmup: int = 2,
+    outputs: str = "clone",
+    verify: bool | None = None,
+    buckets: Sequence[Bucket] = (),
+    fallback: bool = True,
+    name: str = "",
+) -> Any:
+    """Have a function's calls replay one HIP or CUDA graph each signature. Also a decorator.
+
+    A signature is all but the content of tensors: structure, shapes, strides, dtypes, device,
+    constants, modules' ``training``, autocast and other settings of torch. What a function does
+    besides GPU work happens while it is captured, and not in replays. docs/graphs.md says what is
+    noticed and what is not.
+
+    Args:
+        function: a module or any callable, compiled or not; arguments and results are pytrees of
+            tensors and constants. Compile with ``mode="default"``.
+        limit: how many graphs are kept; the least recently used goes first, and none goes for a
+            signature that is no more in use.
+        warmup: how many calls of a signature run without a graph before one is captured, at least
+            1; the last of them is observed.
+        outputs: ``"clone"``: each call returns tensors of its own. ``"alias"``: they are the
+            graph's; what a caller still has of them at the next call is moved to memory of its
+            own then, and Refused is raised if it is a view.
+        verify: compare the first replay with a plain call more. Only where the observed call wrote
+            to no weight or buffer. None: on ROCm, where illegal work in a capture may go unnoticed
+            (pytorch#155684). It executes the function once more than there are calls.
+        buckets: dimensions that are padded.
+        fallback: call the function as it is where no graph can be; False raises Refused for
+            arguments that can't have one.
+        name: how it is called on the record.
+
+    Raises ValueError for an option that is none.
+    """
+    if outputs not in OUTPUTS:
+        raise ValueError(f"outputs={outputs!r} is not one of {', '.join(OUTPUTS)}")
+    if limit < 1 or warmup < 1:
+        raise ValueError("limit and warmup are to be at least 1")
+    if buckets and outputs != "clone":
+        raise ValueError("results of buckets are cut, so they are to be cloned")
+    verify = bool(torch.version.hip) if verify is None else verify
+    options = Options(limit, warmup, outputs == "clone", verify)
+
+    def wrap(wrapped: Callable[..., Any]) -> Graphed:
+        return Graphed(wrapped, options, buckets, fallback, name)
+
+    return wrap if function is None else wrap(function)
+
+
+def _refuse(leaves: list[Any], watched: Watched) -> None:
+    """Raise Refused where no call can be a graph, whatever its signature."""
+    if _grad_enabled() and (
+        watched.needs_grad() or any(type(x) in TENSORS and x.requires_grad for x in leaves)
+    ):
+        raise Refused("gradients are needed: call it under torch.no_grad() or inference_mode()")
+    if capturing():
+        raise Refused("another capture is under way, and takes the function's kernels")
+    if _dispatch_modes() or _function_modes():
+        raise Refused("a mode of torch's is active that wants to see each operation")
+    if _transforms() is not None:
+        raise Refused("a transform such as torch.func.vmap is active")
+
+
+def _state() -> tuple[Any, ...]:
+    """The settings of torch that decide which kernels run."""
+    return (
+        _grad_enabled(),
+        _inference_mode(),
+        _autocast() and torch.get_autocast_dtype("cuda"),
+        _default_dtype(),
+        _precision(),
+        _deterministic(),
+    )
+
+
+def _key(leaves: list[Any], pads: Sequence[Pad]) -> tuple[Any, ...]:
+    """The signature of leaves as they are when padded."""
+    shown = list(leaves)
+    for pad in pads:
+        # On the meta device a tensor is its shape and no memory; the real device is put back in.
+        shown[pad.leaf] = torch.empty(pad.shape(leaves[pad.leaf]), device="meta")
+    padded = tuple((pad.leaf, leaves[pad.leaf].dtype, leaves[pad.leaf].device) for pad in pads)
+    return (*signature(shown), padded)
+
+
+def _plain(function: Any) -> Any:
+    """What has the signature and the name: a module's forward, a compiled module's own."""
+    original = getattr(function, "_orig_mod", function)
+    return original.forward if isinstance(original, torch.nn.Module) else original
+
+
+def _name(function: Any) -> str:
+    original = getattr(function, "_orig_mod", function)
+    found = original if hasattr(original, "__qualname__") else type(original)
+    return f"{found.__module__}.{found.__qualname__}"

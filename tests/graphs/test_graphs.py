@@ -1,0 +1,865 @@
+"""Graphs against eager, and each way a capture can go wrong.
+
+    python -m pytest tests/graphs
+
+in an environment with torch, pytest and the wheel. On a GPU all of them run, and captures are real;
+on CUDA they show what the API does, and nothing of HIP. Without one there is a stand-in, and what
+only a GPU can show is skipped: so tests/test_graphs.py runs them.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="no torch here: tests/test_graphs.py has one")
+
+import stand_in  # noqa: E402
+
+from rocm_autopatch.graphs import Bucket, Refused, graphed  # noqa: E402
+from rocm_autopatch.graphs import mode as graphs_mode  # noqa: E402
+from rocm_autopatch.patches import compile_modes  # noqa: E402
+
+REAL = torch.cuda.is_available()
+GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
+needs_gpu = pytest.mark.skipif(not REAL, reason="no GPU here: python -m pytest tests/graphs")
+Pair = collections.namedtuple("Pair", "left right")
+
+
+@pytest.fixture(autouse=True)
+def no_gradients():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+    synchronize()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def reduce_overhead():
+    """The mode table as the performance policy has it."""
+    compile_modes.apply(torch, [("reduce-overhead", "graphs", "performance", "")], (), False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def device():
+    if not REAL:
+        stand_in.install()
+
+
+def compiled(function):
+    """Compiled for a GPU; on a CPU that would take a C++ compiler's time, and show no more."""
+    return torch.compile(function, backend="inductor" if REAL else "eager")
+
+
+def synchronize():
+    if REAL:
+        torch.cuda.synchronize()
+
+
+def close(one, other):
+    torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
+
+
+def mlp(width=64, dtype=torch.float32, device=GPU):
+    layers = torch.nn.Linear(width, 2 * width), torch.nn.GELU(), torch.nn.Linear(2 * width, width)
+    return torch.nn.Sequential(*layers).to(device, dtype)
+
+
+def check(wrapped, plain, *calls, **kwargs):
+    """Each call gives what the plain function gives, and keeps it."""
+    kept = [(wrapped(*args, **kwargs), plain(*args, **kwargs)) for args in calls]
+    synchronize()
+    for got, wanted in kept:
+        close(got, wanted)
+
+
+def reasons(wrapped):
+    return " | ".join([*wrapped.row["plain"], *(one["reason"] for one in wrapped.row["refused"])])
+
+
+# Against eager
+
+
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_model(compile, dtype):
+    model = mlp(dtype=dtype)
+    wrapped = graphed(compiled(model) if compiled else model, verify=True)
+    check(wrapped, model, *[(torch.randn(8, 64, device=GPU, dtype=dtype),) for _ in range(8)])
+    (graph,) = wrapped.row["graphs"]
+    assert (wrapped.row["replays"], graph["verified"]) == (6, True)
+    assert graph["capture_seconds"] > 0
+    if REAL:
+        assert graph["memory_after"] >= graph["memory_before"] > 0
+
+
+def test_signatures():
+    def function(x, y, power=1, *, scale=1.0, flag=False):
+        out = (x**power * scale + y.to(x.dtype)).sum(-1)
+        return out.neg() if flag else out
+
+    wrapped = graphed(function, limit=64)
+    calls = []
+    for size in (1, 7, 64):
+        for dtype in (torch.float32, torch.float64, torch.bfloat16):
+            for power in (1, 2):
+                x = torch.randn(size, 16, device=GPU).to(dtype)
+                calls.append(((x, torch.arange(16, device=GPU), power), {"flag": size == 7}))
+                calls.append(((x.t().contiguous().t(), x, power), {"scale": 0.5}))
+    for _ in range(5):
+        for args, kwargs in calls:
+            args = tuple(a.clone() if torch.is_tensor(a) else a for a in args)
+            close(wrapped(*args, **kwargs), function(*args, **kwargs))
+    assert len(wrapped.row["graphs"]) == len(calls)
+    assert wrapped.row["replays"] == 3 * len(calls)
+
+
+def test_pytrees():
+    def function(batch, pairs):
+        x = batch["x"] + batch["deep"][0]
+        q, k, v = x.chunk(3, dim=-1)
+        return {"qkv": (q, k, v), "pair": Pair(pairs.left * 2, None), "list": [x, "text"]}
+
+    wrapped = graphed(function)
+    for step in range(6):
+        x = torch.randn(4, 12, device=GPU)
+        batch = {"x": x, "deep": [torch.full((12,), float(step), device=GPU), 3]}
+        pairs = Pair(x[:, ::2], torch.ones(1, device=GPU).expand(5, 1))
+        got, wanted = wrapped(batch, pairs), function(batch, pairs)
+        assert type(got["pair"]) is Pair
+        assert got["list"][1] == "text"
+        close(got["qkv"], wanted["qkv"])
+        assert [one.stride() for one in got["qkv"]] == [one.stride() for one in wanted["qkv"]]
+        # Parts of one tensor still are.
+        got["qkv"][0].zero_()
+        close(got["qkv"][1], wanted["qkv"][1])
+    assert wrapped.row["replays"] == 4
+
+
+def test_results_are_kept():
+    wrapped = graphed(lambda x: x * 2)
+    x = torch.ones(1 << 20, device=GPU)
+    kept = [wrapped(x * step) for step in range(8)]
+    for step, one in enumerate(kept):
+        assert one[0].item() == 2 * step == one[-1].item()
+
+
+@needs_gpu
+def test_aliased_results_are_not_overwritten():
+    wrapped = graphed(lambda x: x * 2, outputs="alias")
+    x = torch.ones(1024, device=GPU)
+    for step in range(3):
+        wrapped(x * step)
+    first = wrapped(x * 10)
+    place = first.data_ptr()
+    second = wrapped(x * 20)
+    assert second.data_ptr() == place  # it is the graph's own
+    assert (first[0].item(), second[0].item()) == (20, 40)  # and what was held has moved
+    view = second[:4]
+    del first, second
+    with pytest.raises(Refused, match="view of the last call's result"):
+        wrapped(x)
+    assert view[0].item() == 40
+    del view
+    assert wrapped(x)[0].item() == 2
+
+
+def test_buckets():
+    model = mlp()
+    wrapped = graphed(compiled(model), buckets=[Bucket("batch", (8, 32), {"input": 0})])
+    sizes = (3, 8, 5, 1, 7, 32, 9, 30, 17, 2)
+    check(wrapped, model, *[(torch.randn(size, 64, device=GPU),) for size in sizes])
+    assert len(wrapped.row["graphs"]) == 2
+    assert wrapped(torch.randn(33, 64, device=GPU)).shape == (33, 64)
+    assert "bucket batch ends at 32" in reasons(wrapped)
+
+
+def test_a_mask_in_a_bucket():
+    def attend(x, mask):
+        scores = (x @ x.transpose(-1, -2)).masked_fill(~mask[:, None, :], float("-inf"))
+        return scores.softmax(-1) @ x
+
+    bucket = Bucket("tokens", (16, 64), {"x": 1, "mask": 1}, outputs=1)
+    wrapped = graphed(attend, buckets=[bucket])
+    for tokens in (3, 16, 11, 5, 40, 63, 50, 17):
+        x = torch.randn(2, tokens, 32, device=GPU)
+        mask = torch.ones(2, tokens, dtype=torch.bool, device=GPU)
+        close(wrapped(x, mask), attend(x, mask))
+    assert wrapped.row["replays"] == 4
+
+
+# Weights
+
+
+def test_weights():
+    model = mlp()
+    wrapped = graphed(compiled(model))
+    x = torch.randn(8, 64, device=GPU)
+    check(wrapped, model, *[(x,)] * 4)
+    model[0].weight.mul_(3)  # in place
+    check(wrapped, model, (x,))
+    assert wrapped.row["replays"] == 3
+    model[0].weight.data = torch.randn(128, 64, device=GPU)  # new memory
+    check(wrapped, model, *[(x,)] * 4)
+    model[2].weight = torch.nn.Parameter(torch.randn(64, 128, device=GPU))  # a new parameter
+    check(wrapped, model, *[(x,)] * 4)
+    model.load_state_dict({k: v * 2 for k, v in model.state_dict().items()}, assign=True)
+    check(wrapped, model, *[(x,)] * 4)
+    model[1] = torch.nn.ReLU()  # another submodule
+    check(wrapped, model, *[(x,)] * 4)
+    assert len(wrapped.row["graphs"]) >= 5
+    live = [entry for entry in wrapped._graphs._entries.values() if entry.graph]
+    assert len(live) == 1  # the others read memory that is gone
+
+
+def test_train_and_eval():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.BatchNorm1d(16)
+
+        def forward(self, x):
+            return self.inner(x)
+
+    model, other = Model().to(GPU), Model().to(GPU)
+    wrapped = graphed(model)
+    for training in (False, True, False, True):
+        model.train(training), other.train(training)
+        for _ in range(4):
+            x = torch.randn(8, 16, device=GPU)
+            close(wrapped(x), other(x))
+            close(model.inner.running_mean, other.inner.running_mean)
+    assert model.inner.num_batches_tracked == other.inner.num_batches_tracked == 8
+    assert wrapped.row["replays"] == 12
+    # Autograd counts replays as writes, too.
+    assert model.inner.num_batches_tracked._version >= 8
+
+
+class Decoder(torch.nn.Module):
+    """One step with a cache of keys and values in buffers."""
+
+    def __init__(self, width=64, length=32):
+        super().__init__()
+        self.qkv = torch.nn.Linear(width, 3 * width)
+        self.register_buffer("keys", torch.zeros(2, length, width))
+        self.register_buffer("values", torch.zeros(2, length, width))
+        self.register_buffer("at", torch.zeros(1, dtype=torch.long))
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        self.keys.index_copy_(1, self.at, k)
+        self.values.index_copy_(1, self.at, v)
+        mask = torch.arange(self.keys.shape[1], device=x.device) <= self.at
+        out = torch.nn.functional.scaled_dot_product_attention(q, self.keys, self.values, mask)
+        self.at.add_(1)
+        return out
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_cache_moves_on_once_a_call(compile):
+    model = Decoder().to(GPU)
+    other = Decoder().to(GPU)
+    other.load_state_dict(model.state_dict())
+    wrapped = graphed(compiled(model) if compiled else model, verify=True)
+    for step in range(10):
+        x = torch.randn(2, 1, 64, device=GPU)
+        close(wrapped(x), other(x))
+        assert model.at.item() == other.at.item() == step + 1
+    close(model.keys, other.keys)
+    assert wrapped.row["replays"] == 8
+    assert not wrapped.row["graphs"][0]["verified"]  # that would be a step more
+
+
+# Threads
+
+
+def in_threads(function, plain, streams, calls):
+    """Four threads, each with its own numbers, see what the plain function gives them."""
+    failed = []
+
+    def work(seed):
+        try:
+            generator = torch.Generator(GPU).manual_seed(seed)
+            stream = torch.cuda.Stream() if streams else None
+            with torch.no_grad(), torch.cuda.stream(stream):
+                for _ in range(calls):
+                    mine = torch.randn(16, 256, device=GPU, generator=generator)
+                    got, wanted = function(mine), plain(mine)
+                    if REAL:
+                        torch.cuda.current_stream().synchronize()
+                    close(got, wanted)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not failed, failed[0]
+
+
+STREAMS = [False, pytest.param(True, marks=needs_gpu)]
+
+
+@pytest.mark.parametrize("streams", STREAMS)
+def test_threads(streams):
+    model = mlp(256)
+    wrapped = graphed(compiled(model))
+    wrapped(torch.randn(16, 256, device=GPU))
+    in_threads(wrapped, model, streams, 200)
+    assert wrapped.row["replays"] >= 700
+    assert len(wrapped.row["graphs"]) == 1
+
+
+# What a capture can't have
+
+
+def usable():
+    """The device is as it was: numbers are drawn, memory that a stream used comes back."""
+    assert torch.ones(3, device=GPU).sum().item() == 3
+    assert torch.randn(100, device=GPU).std().item() > 0
+    if REAL:
+        other = torch.cuda.Stream()
+        before = torch.cuda.memory_allocated()
+        used = torch.ones(1 << 22, device=GPU)
+        used.record_stream(other)
+        del used
+        torch.cuda.synchronize()
+        torch.empty(1 << 20, device=GPU)
+        assert torch.cuda.memory_allocated() == before
+
+
+def refused(function, *args, calls=5):
+    """A function that can't be captured runs as it is, and the GPU is as good as before."""
+    wrapped = graphed(function)
+    for _ in range(calls):
+        close(wrapped(*args), function(*args))
+    synchronize()
+    assert wrapped.row["replays"] == 0
+    usable()
+    return reasons(wrapped)
+
+
+@needs_gpu
+def test_a_synchronisation():
+    x = torch.randn(8, device=GPU)
+    assert "waits for the GPU" in refused(lambda x: x * x.sum().item(), x)
+    assert "waits for the GPU" in refused(lambda x: x[x > 0].sum(), x)
+    assert "waits for the GPU" in refused(lambda x: (torch.cuda.synchronize(), x + 1)[1], x)
+
+
+@needs_gpu
+def test_a_tensor_of_the_cpu():
+    x = torch.randn(8, device=GPU)
+    assert "CPU tensor" in refused(lambda x: x + torch.arange(8.0).to(GPU), x)
+    assert "an argument is a tensor on cpu" in refused(lambda x, y: x + y.to(GPU), x, torch.ones(8))
+
+
+@needs_gpu
+def test_an_allocation_past_torch():
+    runtime = next(
+        ctypes.CDLL(line.split()[-1])
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if "libcudart" in line or "libamdhip64" in line
+    )
+    allocate = getattr(runtime, "cudaMalloc", None) or runtime.hipMalloc
+
+    def function(x):
+        place = ctypes.c_void_p()
+        allocate(ctypes.byref(place), 1 << 20)
+        return x + 1
+
+    why = refused(function, torch.ones(4, device=GPU))
+    assert "waits for the GPU" in why or "invalidated" in why
+
+
+def test_an_argument_changed_in_place():
+    x = torch.ones(4, device=GPU)
+    assert "changes an argument in place" in refused(lambda x: x.add_(0) + 1, x)
+
+    def through_a_view(x):
+        x[1:3].clamp_(min=0)
+        return x + 1
+
+    assert "changes an argument in place" in refused(through_a_view, x)
+    assert "changes an argument in place" in refused(compiled(through_a_view), x)
+
+
+@needs_gpu
+def test_random_numbers():
+    model = torch.nn.Sequential(mlp(), torch.nn.Dropout(0.5)).train()
+    wrapped = graphed(model)
+    x = torch.randn(8, 64, device=GPU)
+    results = [wrapped(x) for _ in range(5)]
+    assert not any(torch.equal(results[0], one) for one in results[1:])
+    assert "draws random numbers" in reasons(wrapped)
+    model.eval()
+    check(wrapped, model, *[(x,)] * 4)
+    assert wrapped.row["replays"] == 2
+
+
+def test_a_collective(tmp_path):
+    dist = torch.distributed
+    dist.init_process_group(
+        "nccl" if REAL else "gloo", f"file://{tmp_path}/store", world_size=1, rank=0
+    )
+    try:
+
+        def function(x):
+            x = x * 2
+            dist.all_reduce(x)
+            return x
+
+        assert "runs a collective" in refused(function, torch.ones(4, device=GPU))
+    finally:
+        dist.destroy_process_group()
+
+
+def test_state_in_python():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.step = 0
+
+        def forward(self, x):
+            self.step += 1
+            return x * self.step
+
+    wrapped = graphed(Model())
+    x = torch.ones(4, device=GPU)
+    assert [wrapped(x)[0].item() for _ in range(5)] == [1, 2, 3, 4, 5]
+    assert "each call changes Model.step" in reasons(wrapped)
+
+
+def test_a_result_that_is_part_of_an_argument():
+    assert "shares memory with an argument" in refused(lambda x: x[1:], torch.ones(4, device=GPU))
+    model = mlp()
+    why = refused(lambda x: (model[0].weight, x + 1)[0], torch.ones(4, device=GPU))
+    assert "shares memory with an argument or a weight" in why
+
+
+def test_gradients():
+    model = mlp()
+    wrapped = graphed(model)
+    x = torch.randn(8, 64, device=GPU)
+    with torch.enable_grad():
+        for _ in range(4):
+            wrapped(x).sum().backward()
+    assert model[0].weight.grad is not None
+    assert wrapped.row["replays"] == 0
+    assert "gradients are needed" in reasons(wrapped)
+    with torch.inference_mode():
+        check(wrapped, model, *[(x,)] * 4)
+    assert wrapped.row["replays"] == 2
+
+
+@needs_gpu
+def test_a_capture_of_somebody_else_s():
+    model = mlp()
+    wrapped = graphed(model)
+    x = torch.randn(8, 64, device=GPU)
+    check(wrapped, model, *[(x,)] * 4)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = wrapped(x)
+    graph.replay()
+    close(out, model(x))
+    assert "another capture is under way" in reasons(wrapped)
+
+
+def test_compiled_before_captured():
+    wrapped = graphed(compiled(mlp()), warmup=1)
+    x = torch.randn(8, 64, device=GPU)
+    for _ in range(4):
+        wrapped(x)
+    assert wrapped.row["refused"] == []
+    assert wrapped.row["replays"] == 2  # the first call compiled, the second was observed
+
+
+@needs_gpu
+def test_memory_comes_back():
+    wrapped = graphed(lambda x: (x @ x).relu(), limit=2)
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    for size in (1024, 2048, 3072, 4096):
+        x = torch.randn(size, size, device=GPU)
+        for _ in range(4):
+            wrapped(x)
+    assert (len(wrapped.row["graphs"]), wrapped.row["dropped"]) == (4, 2)
+    del x
+    held = torch.cuda.memory_reserved()
+    wrapped.clear()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() <= before + (32 << 20) < held
+
+
+def test_taking_turns_beyond_the_limit():
+    wrapped = graphed(lambda x: x + 1, limit=2)
+    for _ in range(6):
+        for size in (1, 2, 3):
+            wrapped(torch.ones(size, device=GPU))
+    assert wrapped.row["dropped"] == 0
+    assert len(wrapped.row["graphs"]) == 2
+    assert "limit of 2 graphs" in reasons(wrapped)
+
+
+# The compile mode
+
+
+@pytest.fixture
+def seen():
+    from rocm_autopatch.graphs import record
+
+    count = len(record.render())
+    return lambda: record.render()[count:]
+
+
+def test_the_mode(seen):
+    model = mlp()
+    fast = torch.compile(model, mode="reduce-overhead")
+    assert fast._orig_mod is model
+    assert list(fast.state_dict()) == [f"_orig_mod.{name}" for name in model.state_dict()]
+    assert fast.get_submodule("0") is model[0]
+    x = torch.randn(8, 64, device=GPU)
+    check(fast, model, *[(torch.randn(8, 64, device=GPU),) for _ in range(6)])
+    (row,) = seen()
+    assert (row["origin"], row["replays"]) == ("reduce-overhead", 4)
+    assert row["graphs"][0]["verified"]
+    model[0].weight.mul_(2)
+    check(fast, model, (x,))
+    model[0].weight.data = torch.randn(128, 64, device=GPU)
+    check(fast, model, *[(x,)] * 4)
+    model[2].weight = torch.nn.Parameter(torch.randn(64, 128, device=GPU))
+    check(fast, model, *[(x,)] * 4)
+    model.to(torch.float64)
+    check(fast, model, *[(x.double(),)] * 4)
+    with torch.enable_grad():
+        fast(x.double()).sum().backward()
+    assert model[0].weight.grad is not None
+
+
+def test_the_mode_with_graph_breaks_and_recompiles(seen):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.scale = mlp(), 2
+
+        def forward(self, x):
+            x = self.inner(x) * self.scale
+            torch._dynamo.graph_break()
+            return x.relu() + 1
+
+    model = Model()
+    fast = torch.compile(model, mode="reduce-overhead")
+    for scale in (2, 3, 2):
+        model.scale = scale
+        check(fast, model, *[(torch.randn(8, 64, device=GPU),) for _ in range(4)])
+    for size in (4, 5, 6, 4, 5, 6, 4, 5, 6):
+        check(fast, model, (torch.randn(size, 64, device=GPU),))
+    assert sum(row["replays"] for row in seen()) > 10
+
+
+def test_layers_that_share_their_code(seen):
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = mlp()
+
+        def forward(self, x):
+            return self.inner(x) + x
+
+    layers = [Layer() for _ in range(6)]
+    for layer in layers:
+        layer.compile(mode="reduce-overhead")
+    x = torch.randn(8, 64, device=GPU)
+    for _ in range(5):
+        wanted = got = x
+        for layer in layers:
+            got, wanted = layer(got), layer.forward(wanted)
+        close(got, wanted)
+    assert sum(row["replays"] for row in seen()) == 6 * 3
+
+
+def test_the_mode_with_a_cache(seen):
+    model, other = Decoder().to(GPU), Decoder().to(GPU)
+    other.load_state_dict(model.state_dict())
+    fast = torch.compile(model, mode="reduce-overhead")
+    for step in range(8):
+        x = torch.randn(2, 1, 64, device=GPU)
+        close(fast(x), other(x))
+        assert model.at.item() == step + 1
+    close(model.values, other.values)
+    assert sum(row["replays"] for row in seen()) == 6
+
+
+def test_default_and_reduce_overhead_of_one_function(seen):
+    def function(x):
+        return x * 2 + 1
+
+    plain, graphs = torch.compile(function), torch.compile(function, mode="reduce-overhead")
+    x = torch.ones(4, device=GPU)
+    for _ in range(5):
+        close(plain(x), graphs(x))
+    assert [row["replays"] for row in seen()] == [3]
+
+
+@pytest.mark.parametrize("streams", STREAMS)
+def test_threads_in_the_mode(seen, streams):
+    model = mlp(256)
+    fast = torch.compile(model, mode="reduce-overhead")
+    fast(torch.randn(16, 256, device=GPU))
+    in_threads(fast, model, streams, 100)
+    assert sum(row["replays"] for row in seen()) > 300
+
+
+@needs_gpu
+def test_the_policy():
+    """The hook, the performance policy, a program that says nothing of us."""
+    program = """
+import json, torch, rocm_autopatch
+model = torch.nn.Linear(64, 64, device="cuda")
+fast = torch.compile(model, mode="reduce-overhead")
+with torch.no_grad():
+    for _ in range(6):
+        x = torch.randn(4, 64, device="cuda")
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-2, atol=1e-2)
+report = rocm_autopatch.report()
+print(json.dumps([[row["replays"] for row in report["graphs"]], report["errors"]]))
+"""
+    env = {
+        **os.environ,
+        "ROCM_AUTOPATCH": "on",
+        "ROCM_AUTOPATCH_ASSUME": "accelerator=rocm",
+        "ROCM_AUTOPATCH_POLICY": "performance",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "[[4], []]\n", done.stdout + done.stderr
+
+
+def test_nothing_of_the_mode_breaks_a_compile(monkeypatch):
+    monkeypatch.setattr(graphs_mode, "Compiled", None)
+    fast = torch.compile(mlp(), mode="reduce-overhead")
+    assert fast(torch.randn(8, 64, device=GPU)).shape == (8, 64)
+
+
+# What needs no GPU to be shown
+
+
+def test_constants_and_structure():
+    x = torch.ones(2, device=GPU)
+    function = graphed(lambda x, how: x * how["times"] if how["times"] else x + 1, limit=32)
+    for how in (0, 0.0, -0.0, 1, 1.0, True, 2):
+        for _ in range(4):
+            close(function(x, {"times": how}), x * how if how else x + 1)
+    # 1, 1.0 and True are equal, and so are the zeros, and each may mean another program.
+    assert len(function.row["graphs"]) == 7
+    assert "is a builtins.object" in reasons_of_call(function, x, {"times": object()})
+
+
+def reasons_of_call(wrapped, *args):
+    with pytest.raises(TypeError):
+        wrapped(*args)
+    return reasons(wrapped)
+
+
+def test_arguments_that_no_graph_can_have():
+    strict = graphed(lambda x: x, fallback=False)
+    with pytest.raises(Refused, match=r"torch\.sparse_coo tensor, and not strided"):
+        strict(torch.ones(2, 2, device=GPU).to_sparse())
+
+    class Subclass(torch.Tensor):
+        pass
+
+    with pytest.raises(Refused, match=r"an argument is a .*Subclass"):
+        strict(torch.ones(2, device=GPU).as_subclass(Subclass))
+    with torch.enable_grad(), pytest.raises(Refused, match="gradients are needed"):
+        strict(torch.ones(2, device=GPU, requires_grad=True))
+    window = torch.arange(4.0, device=GPU).as_strided((3, 2), (1, 1))
+    wrapped = graphed(lambda x: x * 2)
+    check(wrapped, lambda x: x * 2, *[(window,)] * 4)
+    assert "overlaps itself in memory" in reasons(wrapped)
+    nothing = graphed(lambda: torch.ones(1, device=GPU))
+    assert [nothing().item() for _ in range(4)] == [1, 1, 1, 1]
+    assert "no argument is a tensor" in reasons(nothing)
+
+
+def test_a_mode_of_torch_s_sees_each_operation():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Count(TorchDispatchMode):
+        seen = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            Count.seen += 1
+            return function(*args, **(kwargs or {}))
+
+    wrapped = graphed(lambda x: x + 1)
+    x = torch.ones(2, device=GPU)
+    for _ in range(4):
+        wrapped(x)
+    with Count():
+        wrapped(x)
+    assert Count.seen == 1
+    assert torch.vmap(wrapped)(x).tolist() == [2, 2]
+
+
+def test_settings_of_torch():
+    wrapped = graphed(lambda x: x @ x)
+    x = torch.randn(8, 8, device=GPU)
+    for _ in range(4):
+        wrapped(x)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        for _ in range(4):
+            assert wrapped(x).dtype == (torch.bfloat16 if REAL else torch.float32)
+    torch.set_float32_matmul_precision("high")
+    wrapped(x)
+    torch.set_float32_matmul_precision("highest")
+    assert wrapped(x).dtype == torch.float32
+    # Without a GPU, torch leaves its autocast off.
+    entries = len(wrapped._graphs._entries)
+    assert (len(wrapped.row["graphs"]), entries) == ((2, 3) if REAL else (1, 2))
+
+
+def test_options():
+    for wrong in ({"outputs": "copy"}, {"limit": 0}, {"warmup": 0}):
+        with pytest.raises(ValueError, match=r"is not one of|at least 1"):
+            graphed(len, **wrong)
+    with pytest.raises(ValueError, match="are to be cloned"):
+        graphed(len, outputs="alias", buckets=[Bucket("b", (1,), {"x": 0})])
+    with pytest.raises(ValueError, match="sizes are to be positive"):
+        Bucket("b", (0,), {"x": 0})
+    with pytest.raises(ValueError, match="inputs are to be named"):
+        Bucket("b", (1,), {})
+
+    @graphed(name="mine", limit=3)
+    def decorated(x):
+        """Said here."""
+        return x
+
+    assert (decorated.__name__, decorated.__doc__, decorated.row["name"]) == (
+        "decorated",
+        "Said here.",
+        "mine",
+    )
+
+
+def test_buckets_that_do_not_fit():
+    bucket = Bucket("batch", (4,), {"x": 0, "y": 1})
+    wrapped = graphed(lambda x, y: x, buckets=[bucket])
+    with pytest.raises(ValueError, match=r"arguments have sizes \[2, 3\]"):
+        wrapped(torch.ones(2), torch.ones(1, 3))
+    with pytest.raises(ValueError, match="y has no dimension 1"):
+        wrapped(torch.ones(2), torch.ones(2))
+    short = graphed(lambda x: x.sum(), buckets=[Bucket("batch", (4,), {"x": 0})])
+    with pytest.raises(Refused, match="no dimension 0 of size 4"):
+        short(torch.ones(2, device=GPU))
+
+
+def test_padding_is_filled_anew():
+    wrapped = graphed(
+        lambda x: x.cumsum(0).flip(0).cumsum(0).flip(0) + x.sum(),
+        buckets=[Bucket("batch", (8,), {"x": 0}, outputs=None)],
+    )
+    for size in (8, 8, 8, 3, 5, 1, 7):
+        got = wrapped(torch.ones(size, device=GPU))
+        padded = torch.nn.functional.pad(torch.ones(size, device=GPU), (0, 8 - size))
+        close(got, padded.cumsum(0).flip(0).cumsum(0).flip(0) + size)
+
+
+def test_many_signatures_are_forgotten():
+    wrapped = graphed(lambda x: x + 1, limit=2)
+    for size in range(1, 200):
+        wrapped(torch.ones(size, device=GPU))
+    assert len(wrapped._graphs._entries) <= 8 * 2 + 2
+    assert wrapped.row["calls"] == 199
+
+
+def test_a_result_with_a_constant_that_changes():
+    from itertools import count
+
+    numbers = count()
+    wrapped = graphed(lambda x: (x + 1, next(numbers)))
+    assert [wrapped(torch.ones(1, device=GPU))[1] for _ in range(4)][:2] == [0, 1]
+    assert "constant that is another one" in reasons(wrapped)
+    assert wrapped.row["replays"] == 0
+
+
+def test_what_a_function_reaches():
+    from functools import partial
+
+    from rocm_autopatch.graphs.watch import Watched
+
+    model, other, tensor = mlp(), mlp(), torch.ones(1, device=GPU)
+
+    class Holder:
+        def method(self, x):
+            return held(x)
+
+    held = torch.compile(model)
+    functions = [
+        *(model, held, partial(lambda m, x: m(x), model), Holder().method, model.forward),
+        *(lambda x, m=model: m(x), torch.no_grad()(lambda x: [m(x) for m in (model,)])),
+    ]
+    for function in functions:
+        assert {id(one) for one in Watched(function).tensors} == set(map(id, model.parameters()))
+    both = Watched(lambda x: {"a": model, "b": [other]} and x + tensor)
+    assert len(both.tensors) == 9
+
+
+needs_stand_in = pytest.mark.skipif(REAL, reason="shown by the GPU itself")
+
+
+@needs_stand_in
+@pytest.mark.parametrize(
+    ("said", "meaning"),
+    [
+        ("CUDA error: operation not permitted when stream is capturing", "waits for the GPU"),
+        ("hipErrorStreamCaptureUnsupported", "waits for the GPU"),
+        ("hipErrorStreamCaptureInvalidated", "was invalidated"),
+        ("hipErrorStreamCaptureUnjoined", "not joined before the end"),
+        ("HIP out of memory. Tried to allocate 2 GiB", "not enough memory"),
+        ("Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture", "random numbers"),
+        ("something else", "the capture failed: RuntimeError: something else"),
+    ],
+)
+def test_errors_of_a_capture(monkeypatch, said, meaning):
+    monkeypatch.setattr(stand_in.StandIn, "broken", RuntimeError(said))
+    assert meaning in refused(lambda x: x + 1, torch.ones(2))
+
+
+@needs_stand_in
+def test_a_replay_that_differs(monkeypatch):
+    """What HIP is reported to do with what is illegal in a capture: no error, and wrong numbers."""
+    monkeypatch.setattr(stand_in.StandIn, "wrong", True)
+    wrapped = graphed(lambda x: x * 2, verify=True)
+    x = torch.ones(4)
+    for _ in range(5):
+        close(wrapped(x), x * 2)
+    assert "a replay differs from a plain call" in reasons(wrapped)
+    fast = torch.compile(mlp(), mode="reduce-overhead")
+    plain = fast._orig_mod
+    check(fast, plain, *[(torch.randn(2, 64),)] * 5)
+
+
+@needs_stand_in
+def test_the_report(seen):
+    import rocm_autopatch
+    from rocm_autopatch.record import lines
+
+    wrapped = graphed(lambda x: x + 1, name="plus one")
+    for _ in range(5):
+        wrapped(torch.ones(2))
+    report = rocm_autopatch.report()
+    assert [row["replays"] for row in report["graphs"] if row["name"] == "plus one"] == [3]
+    assert any(
+        "plus one: 3 of 5 calls replayed 1 graph [graphed]" in line for line in lines(report)
+    )

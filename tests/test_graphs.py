@@ -1,0 +1,93 @@
+"""Graphs where there is no GPU: tests/graphs with a stand-in for it, in the real torch."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Interpreter, pip
+
+ON = {"ROCM_AUTOPATCH_LOG": "quiet"}
+
+
+def test_with_a_stand_in(torch_python: Interpreter, tmp_path: Path) -> None:
+    pip(torch_python, "install", "pytest")
+    # Not in the checkout, whose package would be found before the wheel's.
+    shutil.copytree(ROOT / "tests" / "graphs", tmp_path / "graphs")
+    done = torch_python.run(
+        *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", "--show-capture=no"),
+        tmp_path / "graphs",
+        env={"ROCM_AUTOPATCH": "off", "HOME": str(tmp_path)},
+        cwd=tmp_path,
+        check=False,
+        timeout=600,
+    )
+    found = re.search(r"(\d+) passed, (\d+) skipped", done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert found is not None, done.stdout
+    passed, skipped = map(int, found.groups())
+    # What is skipped needs a GPU; "python -m pytest tests/graphs" runs it where there is one.
+    assert (passed >= 45, skipped <= 12) == (True, True), done.stdout
+
+
+POLICY = """
+version: 1
+name: mine
+extends: []
+compile_modes: {reduce-overhead: graphs}
+"""
+PROGRAM = """
+import json, torch, rocm_autopatch
+model = torch.nn.Linear(4, 4)
+fast = torch.compile(model, mode="reduce-overhead")
+with torch.no_grad():
+    x = torch.ones(2, 4)
+    same = [bool(torch.allclose(fast(x), model(x))) for _ in range(3)]
+report = rocm_autopatch.report()
+print(json.dumps([same, report["compile_modes"], report["graphs"], report["errors"]]))
+"""
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> str:
+    file = tmp_path / "mine.yaml"
+    file.write_text(POLICY)
+    return str(file)
+
+
+def test_the_mode_without_a_gpu(torch_python: Interpreter, policy: str) -> None:
+    done = torch_python.run("-c", PROGRAM, env={**ON, "ROCM_AUTOPATCH_POLICY": policy})
+    same, mode, graphs, errors = json.loads(done.stdout)
+    assert (same, errors) == ([True] * 3, [])
+    assert [(one["after"], one["status"], one["uses"]) for one in mode] == [
+        ("graphs", "applied", 1)
+    ]
+    (row,) = graphs
+    assert row["plain"] == {"a tensor is on cpu: a graph only reads memory of the GPU": 3}
+    assert (row["calls"], row["replays"], row["origin"]) == (3, 0, "reduce-overhead")
+
+
+def test_it_says_once_what_runs_without_a_graph(torch_python: Interpreter, policy: str) -> None:
+    env = {"ROCM_AUTOPATCH_POLICY": policy}
+    said = torch_python.run("-c", PROGRAM, env=env).stderr.splitlines()
+    about = [line for line in said if line.startswith("rocm_autopatch: graphs: ")]
+    assert len(about) == 1
+    assert "runs without a graph: a tensor is on cpu" in about[0]
+
+
+def test_kept(torch_python: Interpreter, policy: str) -> None:
+    env = {**ON, "ROCM_AUTOPATCH_POLICY": policy, "ROCM_AUTOPATCH_KEEP": "reduce-overhead"}
+    _, (mode,), graphs, _ = json.loads(torch_python.run("-c", PROGRAM, env=env).stdout)
+    assert (mode["status"], mode["after"], graphs) == ("kept", "reduce-overhead", [])
+
+
+def test_graphs_are_not_loaded_for_other_modes(torch_python: Interpreter, policy: str) -> None:
+    program = (
+        "import sys, torch; torch.compile(torch.nn.Linear(1, 1))(torch.ones(1));"
+        "print([name for name in sys.modules if name.startswith('rocm_autopatch.graphs')])"
+    )
+    env = {**ON, "ROCM_AUTOPATCH_POLICY": policy}
+    assert torch_python.value(program, env=env) == "[]"
