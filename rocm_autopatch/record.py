@@ -19,7 +19,7 @@ from rocm_autopatch.image import facts
 from rocm_autopatch.patches import config, kept, row
 
 # The patches: what they do is in sections of these names.
-SECTIONS = ("config", "compile_modes", "capture")
+SECTIONS = ("config", "compile_modes", "capture", "watchdog")
 _ORIGINS = {"image": ", the image's", "user": ", a user's"}
 
 
@@ -168,6 +168,7 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
         ("Config", "config"),
         ("Compile modes", "compile_modes"),
         ("Graph capture", "capture"),
+        ("Watchdog", "watchdog"),
     ):
         if report[section]:
             yield ""

@@ -217,6 +217,31 @@ class TestLayers:
             ),
         )
 
+    def test_a_patch_with_fields_is_merged_field_by_field(self, tmp_path: Path) -> None:
+        text = "patches: {watchdog: {warn_after: 120, dump_stacks: true, abort_after: null}}\n"
+        self.write(tmp_path, "base", text)
+        top = self.write(
+            tmp_path,
+            "top",
+            "extends: base.yaml\npatches: {watchdog: {warn_after: 0.5, since: '2.6', why: w}}\n",
+        )
+        off = self.write(tmp_path, "off", "extends: top.yaml\npatches: {watchdog: off}\n")
+        ((name, target, rows),) = lowered(top)["patches"]
+        assert (name, target) == ("watchdog", "torch._dynamo.convert_frame")
+        assert rows == (
+            ("watchdog.warn_after", 120, "base", "", (), ()),
+            ("watchdog.dump_stacks", True, "base", "", (), ()),
+            ("watchdog.abort_after", None, "base", "", (), ()),
+            ("watchdog.warn_after", 0.5, "top", "w", (2, 6), ()),
+        )
+        assert lowered(top)["counts"] == "watchdog"
+        ((_, _, rows),) = lowered(off)["patches"]
+        assert rows == (
+            ("watchdog.dump_stacks", True, "base", "", (), ()),
+            ("watchdog.warn_after", False, "off", "", (), ()),
+            ("watchdog.abort_after", None, "off", "", (), ()),
+        )
+
 
 def entries(policy: str) -> dict[str, tuple[str, object]]:
     """Dotted name -> (strength or action, value) of everything in a built-in policy."""

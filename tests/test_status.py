@@ -28,6 +28,7 @@ KEYS = {
     *(
         "compile_modes",
         "capture",
+        "watchdog",
         "patches",
         "graphs",
         "known_issues",

@@ -71,6 +71,20 @@ def parts() -> dict[str, Any]:
         name: use({"enum": [*words, *([False] if "off" in words else [])]})
         for name, words in schema.PATCHES.items()
     }
+    duration = {"type": "number", "exclusiveMinimum": 0, "description": "Seconds."}
+    kinds: dict[str, Any] = {
+        "off": {"anyOf": [duration, {"enum": ["off", False]}]},
+        "null": {"anyOf": [duration, {"type": "null"}]},
+        "switch": {"type": "boolean"},
+    }
+    fields = {name: kinds[kind] for name, kind in schema.WATCHDOG.items()}
+    watchdog = {
+        "type": "object",
+        "properties": {**fields, **COMMON},
+        "anyOf": [{"required": [name]} for name in fields],
+        "additionalProperties": False,
+    }
+    settings["watchdog"] = {"anyOf": [{"enum": ["off", False]}, watchdog]}
     conditions: dict[str, Any] = dict.fromkeys((*when.WORDS, *when.GLOBS), TEXTS)
     accelerator = {"enum": list(when.ACCELERATORS)}
     conditions["accelerator"] = {"anyOf": [accelerator, {"type": "array", "items": accelerator}]}

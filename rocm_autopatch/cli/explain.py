@@ -42,7 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"rocm-autopatch explain: no policy is active: {text}", file=sys.stderr)
         return 1
     rows = [row for part in ("env", *record.SECTIONS, "patches") for row in report[part]]
-    found = [row for row in rows if kept(row["name"], (arguments.name,))]
+    # A patch with fields is asked for by its own name, too: watchdog for watchdog.warn_after.
+    found = [
+        row
+        for row in rows
+        if kept(row["name"], (arguments.name,)) or row["name"].startswith(arguments.name + ".")
+    ]
     if not found:
         names = [row["name"].rpartition(".")[2] for row in rows]
         close = difflib.get_close_matches(arguments.name, names, n=1)
@@ -109,7 +114,7 @@ def _lines(explained: list[dict[str, Any]]) -> Iterator[str]:
         yield record.sentence(row)
         for said in row["layers"]:
             wins = "wins" if said["layer"] == row["layer"] else "loses"
-            value = "" if said["value"] is None else f" {said['value']!r}"
+            value = "" if said["strength"] == "delete" else f" {said['value']!r}"
             yield f"  {said['layer']}: {said['strength']}{value}  {wins}, {said['place']}"
             yield from _wrap(said["why"])
         for setting in row["images"]:

@@ -16,7 +16,10 @@ from rocm_autopatch.policy.schema import ConfigEntry, Policy, Range
 BUILT_IN_FACTS = {"accelerator": "rocm"}
 _RENAMED = {old: new for new, old in FORMER_NAMES.items()}
 # The module of torch that each patch of a policy's ``patches`` is applied to.
-_TARGETS = {"capture": "torch._dynamo.convert_frame"}
+_TARGETS = {
+    "capture": "torch._dynamo.convert_frame",
+    "watchdog": "torch._dynamo.convert_frame",
+}
 
 
 def lower(
@@ -45,7 +48,7 @@ def lower(
         for mode in layer.compile_modes:
             _put(modes, (mode.mode, mode.use, layer.name, mode.why, *mode.range))
         for patch in layer.patches:
-            rows = others.setdefault(patch.patch, [])
+            rows = others.setdefault(patch.patch.partition(".")[0], [])
             _put(rows, (patch.patch, patch.use, layer.name, patch.why, *patch.range))
     patches = [("config", module, tuple(rows)) for module, rows in config.items()]
     if modes:
@@ -71,8 +74,9 @@ def _counts(patches: Sequence[tuple[str, str, tuple[Any, ...]]]) -> str:
         }
         if names:
             words.append(f"{len(names)} {noun}{'' if len(names) == 1 else 's'}")
-    words += [name for name, _, _ in patches if name in _TARGETS]
-    return ", ".join(words)
+    # The watchdog changes nothing that is compiled: it is named where there is nothing else.
+    words += [name for name, _, _ in patches if name in _TARGETS and name != "watchdog"]
+    return ", ".join(words) or ("watchdog" if patches else "")
 
 
 def current(key: str) -> str:

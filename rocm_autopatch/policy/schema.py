@@ -41,6 +41,9 @@ MODES = (
 USES = (*MODES, "graphs")
 # Patches that a policy sets, beyond config and compile_modes, and what each can be set to.
 PATCHES = {"capture": ("off", "guard", "skip-rng")}
+# Patches that have fields, each merged over the layers by itself: the duration after which, in
+# seconds, whether it may be off or null, and switches.
+WATCHDOG = {"warn_after": "off", "dump_stacks": "switch", "abort_after": "null"}
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -92,10 +95,11 @@ class ModeRule:
 
 @dataclass(frozen=True)
 class PatchRule:
-    """``PATCH: SETTING`` or ``PATCH: {use: SETTING}``."""
+    """``PATCH: SETTING`` or ``PATCH: {use: SETTING}``; of a patch with fields one of them, called
+    ``PATCH.FIELD``."""
 
     patch: str
-    use: str
+    use: str | float | bool | None
     range: Range
     why: str
     place: Node = field(compare=False, repr=False)
@@ -443,12 +447,57 @@ class _Reader:
 
     def patches(self, node: Node, path: str) -> tuple[PatchRule, ...]:
         rules = []
+        known = (*PATCHES, "watchdog")
         for patch, key_node, entry, inner in self.mapping(node, path):
+            if patch == "watchdog":
+                rules += self.watchdog(entry, inner, key_node)
+                continue
             if patch not in PATCHES:
-                has = f"{', '.join(PATCHES)}{_instead(patch, PATCHES)}"
+                has = f"{', '.join(known)}{_instead(patch, known)}"
                 self.problem(key_node, inner, f"not a patch that a policy sets: there is {has}")
             rules.append(PatchRule(patch, *self.use(entry, inner, PATCHES.get(patch)), key_node))
         return tuple(rules)
+
+    def watchdog(self, entry: Node, path: str, place: Node) -> list[PatchRule]:
+        """``{warn_after: SECONDS, dump_stacks: BOOLEAN, abort_after: SECONDS}`` or ``off``."""
+        if entry.value is False or entry.value == "off":
+            off = {"warn_after": False, "abort_after": None}
+            return [PatchRule(f"watchdog.{k}", use, ((), ()), "", place) for k, use in off.items()]
+        if not isinstance(entry.value, dict):
+            message = f"expected off or a mapping of {', '.join(WATCHDOG)}, found {_found(entry)}"
+            self.problem(entry, path, message)
+            return []
+        fields = self.fields(entry, path, (*WATCHDOG, *COMMON))
+        given = [key for key in WATCHDOG if key in fields]
+        if not given and not set(entry.value) - set(COMMON):
+            self.problem(entry, path, f"expected one of {', '.join(WATCHDOG)}, found none")
+        span, why = self.range(fields, path), self.why(fields, path)
+        rules = []
+        for key in given:
+            use = self.duration(fields[key], f"{path}.{key}", WATCHDOG[key])
+            key_node = entry.value[key].key
+            rules.append(PatchRule(f"watchdog.{key}", use, span, why, key_node))
+        return rules
+
+    def duration(self, node: Node, path: str, kind: str) -> float | bool | None:
+        """Seconds; or off, null or a switch, as *kind* says."""
+        value = node.value
+        expected = {
+            "off": "a number of seconds above 0, or off",
+            "null": "a number of seconds above 0, or null",
+            "switch": "true or false",
+        }[kind]
+        if kind == "switch" and isinstance(value, bool):
+            return value
+        if kind == "off" and (value is False or value == "off"):
+            return False
+        if kind == "null" and value is None:
+            return None
+        number = not isinstance(value, bool) and isinstance(value, (int, float)) and value
+        if kind != "switch" and number and 0 < number < float("inf"):
+            return number
+        self.problem(node, path, f"expected {expected}, found {_found(node)}")
+        return None
 
     def use(self, entry: Node, path: str, known: tuple[str, ...] | None) -> tuple[str, Range, str]:
         """What ``WORD`` or ``{use: WORD}`` uses, for which torch, and why."""

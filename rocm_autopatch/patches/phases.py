@@ -1,0 +1,417 @@
+"""What a compile is at, read from the stack of its thread while it runs.
+
+Nothing is patched for it: of the frames from the innermost outward, the first that a row of
+``_PHASES`` knows says the phase. Names of functions and of their locals are torch's own and differ
+between versions (tests/matrix/watchdog_versions.py): what is not found is left out.
+"""
+
+import os
+import sys
+
+from rocm_autopatch.patches import watchdog
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import CodeType, FrameType
+    from typing import Any, Optional
+
+# At the end of a frame's file, or within it where a directory is meant; function or "" for any;
+# the phase. The first row that fits a frame counts.
+_PHASES = (
+    ("/filelock/", "", "lock"),
+    ("/torch/utils/_filelock.py", "", "lock"),
+    ("/torch/_inductor/cpu_vec_isa.py", "", "isa"),
+    ("/torch/_inductor/cpp_builder.py", "", "cpp"),
+    ("/torch/_inductor/codecache.py", "compile_file", "cpp"),
+    ("/torch/_inductor/codecache.py", "_worker_compile_cpp", "cpp"),
+    ("/triton/compiler/", "", "triton"),
+    ("/triton/backends/", "", "triton"),
+    ("/torch/_inductor/runtime/triton_heuristics.py", "precompile", "triton"),
+    ("/torch/_inductor/runtime/triton_heuristics.py", "_precompile_config", "triton"),
+    ("/torch/_inductor/runtime/triton_heuristics.py", "_precompile_worker", "triton"),
+    ("/torch/_inductor/runtime/coordinate_descent_tuner.py", "", "descent"),
+    ("/torch/_inductor/runtime/triton_heuristics.py", "coordinate_descent_tuning", "descent"),
+    ("/torch/_inductor/runtime/triton_heuristics.py", "_coordinate_descent_tuning", "descent"),
+    ("/torch/_inductor/runtime/triton_heuristics.py", "benchmark_all_configs", "configs"),
+    ("/torch/_inductor/runtime/triton_heuristics.py", "autotune_to_one_config", "configs"),
+    ("/torch/_inductor/select_algorithm.py", "wait_on_futures", "candidates"),
+    ("/torch/_inductor/select_algorithm.py", "benchmark_in_current_process", "candidates"),
+    ("/torch/_inductor/select_algorithm.py", "benchmark_in_sub_process", "candidates"),
+    ("/torch/_inductor/select_algorithm.py", "benchmark_choices", "candidates"),
+    ("/torch/_inductor/select_algorithm.py", "do_autotuning", "candidates"),
+    ("/torch/_inductor/autotune_process.py", "", "candidates"),
+    ("/torch/_inductor/async_compile.py", "wait", "workers"),
+    ("/torch/_inductor/async_compile.py", "_wait_futures", "workers"),
+    ("/torch/_inductor/async_compile.py", "get_result", "workers"),
+    ("/torch/_inductor/codecache.py", "load_by_key_path", "load"),
+    ("/torch/_inductor/codecache.py", "load", "load"),
+    ("/torch/_inductor/codecache.py", "_load_library", "load"),
+    ("/torch/_inductor/runtime/compile_tasks.py", "_reload_python_module", "load"),
+    ("/torch/_functorch/_aot_autograd/autograd_cache.py", "load", "load"),
+    ("/torch/_inductor/freezing.py", "", "freezing"),
+    ("/torch/_inductor/constant_folding.py", "", "freezing"),
+    ("/torch/_inductor/fx_passes/", "", "passes"),
+    ("/torch/_inductor/pattern_matcher.py", "", "matcher"),
+    ("/torch/_inductor/custom_graph_pass.py", "", "passes"),
+    ("/torch/_inductor/scheduler.py", "", "codegen"),
+    ("/torch/_inductor/codegen/", "", "codegen"),
+    ("/torch/_inductor/lowering.py", "", "lowering"),
+    ("/torch/_inductor/ir.py", "", "lowering"),
+    ("/torch/_inductor/graph.py", "codegen", "codegen"),
+    ("/torch/_inductor/graph.py", "", "lowering"),
+    ("/torch/_inductor/compile_fx.py", "", "inductor"),
+    ("/torch/_functorch/", "", "aot"),
+    ("/torch/_dynamo/output_graph.py", "call_user_compiler", "backend"),
+    ("/torch/_dynamo/output_graph.py", "_call_user_compiler", "backend"),
+    ("/torch/_dynamo/guards.py", "", "guards"),
+    ("/torch/_dynamo/symbolic_convert.py", "", "dynamo"),
+    ("/torch/_dynamo/variables/", "", "dynamo"),
+    ("/torch/_dynamo/output_graph.py", "", "dynamo"),
+    ("/torch/_dynamo/convert_frame.py", "", "dynamo"),
+)
+_WORDS = {
+    "lock": "waiting for a lock file that another process holds",
+    "isa": "compiling a C++ test program to learn what this CPU can",
+    "cpp": "compiling C++",
+    "triton": "compiling a Triton kernel",
+    "descent": "coordinate descent tuning",
+    "configs": "autotuning a Triton kernel",
+    "candidates": "autotuning",
+    "workers": "waiting for compile workers",
+    "load": "loading compiled code",
+    "freezing": "freezing weights (Inductor)",
+    "passes": "graph passes of Inductor",
+    "matcher": "graph passes of Inductor, its pattern matcher",
+    "lowering": "lowering to Inductor's IR",
+    "codegen": "scheduling and writing code (Inductor)",
+    "inductor": "Inductor",
+    "aot": "tracing forward and backward (AOTAutograd)",
+    "backend": "in the backend",
+    "guards": "making guards (Dynamo)",
+    "dynamo": "tracing (Dynamo)",
+    "": "torch",
+}
+_BUILDS = ("cpp", "isa", "triton", "lock")
+_SEARCHES = ("candidates", "configs", "descent")
+# What would stop it, where torch has a setting: the key of torch._inductor.config, the value that a
+# policy can pin, and the variable by which a user asks for the opposite.
+_KEYS = {
+    "candidates": (("max_autotune", "false", "TORCHINDUCTOR_MAX_AUTOTUNE"),),
+    "configs": (
+        ("max_autotune_pointwise", "false", "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"),
+        ("max_autotune", "false", "TORCHINDUCTOR_MAX_AUTOTUNE"),
+    ),
+    "descent": (("coordinate_descent_tuning", "false", "TORCHINDUCTOR_COORDINATE_DESCENT_TUNING"),),
+    "freezing": (("freezing", "false", "TORCHINDUCTOR_FREEZING"),),
+    "matcher": (("pattern_matcher", "false", ""),),
+}
+_WAYS = {
+    "lock": "TORCHINDUCTOR_CACHE_DIR in a directory that no other process uses",
+    "workers": "TORCHINDUCTOR_COMPILE_THREADS=1 compiles without workers",
+    "isa": "TORCHINDUCTOR_VEC_ISA_OK=1 or 0 answers the question",
+    "cpp": "CXX names another compiler, TORCH_COMPILE_DISABLE=1 runs uncompiled",
+    "passes": "TORCH_COMPILE_DISABLE=1 runs uncompiled",
+    "own": "the *_custom_*_pass of torch._inductor.config that the program sets",
+    "symbols": "torch.compile(dynamic=False) has no symbolic shapes",
+}
+_OTHERWISE = "TORCH_COMPILE_DISABLE=1 runs uncompiled"
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
+
+
+def seconds(count: float) -> str:
+    """A duration as one reads it: 0.5 s, 12 s, 1 h 2 min."""
+    if count < 10:
+        return "%.1f s" % count
+    if count < 600:
+        return "%.0f s" % count
+    minutes = int(count / 60)
+    return "%d min" % minutes if minutes < 60 else "%d h %d min" % divmod(minutes, 60)
+
+
+def describe(watch: "watchdog.Watch") -> str:
+    """Who compiles what, what it is at and where, and what would stop it. Never raises."""
+    stack = list(_stack(watch))
+    phase, at, within = _phase(stack)
+    said = [_WORDS[phase], *_tell(_DETAILS.get(phase), at)]
+    if within in _BUILDS:
+        said.append(_WORDS[within])
+    elif phase in ("workers", "candidates"):
+        said += _tell(_others, watch)
+    parts = [_subject(watch), ", ".join(said), *_tell(_place, stack)]
+    if phase in ("workers", "candidates", *_BUILDS):
+        parts += _tell(_children, None)
+    parts.append("to stop it: " + _stops(phase, at, stack))
+    return "; ".join([part for part in parts if part])
+
+
+def _tell(teller: "Optional[Callable[[Any], list[str]]]", what: "Any") -> "list[str]":
+    """What a function of ours sees in torch's own locals, which may be other ones in this torch."""
+    try:
+        return teller(what) if teller else []
+    except Exception:
+        return ["more is not told by torch %s" % _torch()]
+
+
+def _torch() -> str:
+    return str(getattr(sys.modules.get("torch"), "__version__", "of unknown version"))
+
+
+def _stack(watch: "watchdog.Watch") -> "Iterator[FrameType]":
+    """The frames of a compile, innermost first, without those that called it."""
+    frame = sys._current_frames().get(watch.ident)
+    while frame is not None:
+        yield frame
+        if frame is watch.frame:
+            return
+        frame = frame.f_back
+
+
+def _phase(stack: "list[FrameType]") -> "tuple[str, Optional[FrameType], str]":
+    """The phase, the frame that says so, and the phase within it: autotuning compiles, too."""
+    within = ""
+    first = None
+    for frame in stack:
+        phase = _phase_of(frame.f_code)
+        if phase in _SEARCHES:
+            return phase, frame, within if within != phase else ""
+        if phase and first is None:
+            within, first = phase, frame
+    return within, first, ""
+
+
+def _phase_of(code: "CodeType") -> str:
+    file = code.co_filename
+    for place, name, phase in _PHASES:
+        known = place in file if place.endswith("/") else file.endswith(place)
+        if known and name in ("", code.co_name):
+            return phase
+    return ""
+
+
+def _subject(watch: "watchdog.Watch") -> str:
+    """The frame, the graph or the kernel: the innermost that is known of each."""
+    said: dict[str, str] = {}
+    for kind, args, kwargs, compile_id in list(watch.levels):
+        try:
+            said[kind] = _LEVELS[kind](args, kwargs, compile_id)
+        except Exception:
+            said[kind] = "a %s" % kind
+    return ", ".join(said.values()) or "a compile"
+
+
+def _frame_level(args: "Any", kwargs: "Any", compile_id: "Any") -> str:
+    code = args[0] if args else kwargs["code"]
+    name = _frame(code.co_name, code.co_filename, code.co_firstlineno)
+    return name + _named(compile_id)
+
+
+def _graph_level(args: "Any", kwargs: "Any", compile_id: "Any") -> str:
+    module = args[0] if args else kwargs["gm"]
+    which = "backward graph" if kwargs.get("is_backward") else "graph"
+    text = "%s of %d nodes" % (which, len(module.graph.nodes))
+    frame = watchdog.frames.get(compile_id)
+    if kwargs.get("is_backward") and frame:
+        text += " of %s%s" % (_frame(*frame), _named(compile_id))
+    return text
+
+
+def _kernel_level(args: "Any", kwargs: "Any", compile_id: "Any") -> str:
+    tuner = args[0]
+    return "Triton kernel %s" % getattr(tuner.fn, "__name__", tuner.fn)
+
+
+_LEVELS = {"frame": _frame_level, "graph": _graph_level, "kernel": _kernel_level}
+
+
+def _frame(name: str, file: str, line: int) -> str:
+    return "%s (%s:%d)" % (name, file, line)
+
+
+def _named(compile_id: "Any") -> str:
+    return ", compile %s" % (compile_id,) if compile_id is not None else ""
+
+
+# What the frame of a phase tells
+
+
+def _candidates(frame: "Optional[FrameType]") -> "list[str]":
+    """What is autotuned, and how many candidates are left."""
+    said: list[str] = []
+    left = total = None
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(("/select_algorithm.py", "/autotune_process.py")):
+            known = frame.f_locals
+            choices, timings, futures = (known.get(n) for n in ("choices", "timings", "futures"))
+            if left is None and isinstance(futures, dict) and futures:
+                total = len(futures)
+                left = sum(not future.done() for future in list(futures))
+            if left is None and choices is not None and isinstance(timings, dict):
+                total, left = len(choices), len(choices) - len(timings)
+            if total is None and choices is not None:
+                total = len(choices)
+            if not said and isinstance(known.get("name"), str):
+                said.append(known["name"] + _sizes(known.get("input_nodes")))
+        frame = frame.f_back
+    if total is not None:
+        said.append("%d candidates" % total if left is None else "%d of %d left" % (left, total))
+    return said or ["of what, torch %s does not tell" % _torch()]
+
+
+def _sizes(nodes: "Any") -> str:
+    sizes = ["x".join(map(str, node.get_size())) for node in nodes or ()]
+    return "(%s)" % ", ".join(sizes) if sizes else ""
+
+
+def _tuner(frame: "FrameType") -> "list[str]":
+    """The Triton kernel, and how many configs are left."""
+    while frame is not None:
+        tuner: Any = frame.f_locals.get("self")
+        if hasattr(tuner, "launchers"):
+            timings = frame.f_locals.get("timings")
+            total = len(tuner.launchers)
+            left = total - len(timings) if isinstance(timings, dict) else None
+            return ["%d configs" % total if left is None else "%d of %d left" % (left, total)]
+        frame = frame.f_back  # type: ignore[assignment]
+    return []
+
+
+def _workers(frame: "FrameType") -> "list[str]":
+    """The kernel that is waited for, and how many are left."""
+    while frame is not None and frame.f_code.co_filename.endswith("/async_compile.py"):
+        known = frame.f_locals
+        if isinstance(known.get("key"), str):
+            kernels: Any = known.get("kernels") or known.get("scope") or {}
+            waiting = [n for n, one in list(kernels.items()) if _is_future(one)]
+            total = len(kernels) if "kernels" in known else len(waiting)
+            left = total
+            if known["key"] in waiting:
+                left = len(waiting) - waiting.index(known["key"])
+            return ["for %s, %d of %d left" % (known["key"], left, total)]
+        frame = frame.f_back  # type: ignore[assignment]
+    return []
+
+
+def _is_future(one: "Any") -> bool:
+    return any(kind.__name__ == "CodeCacheFuture" for kind in type(one).__mro__) or (
+        hasattr(one, "result") and hasattr(one, "done")
+    )
+
+
+def _lock(frame: "FrameType") -> "list[str]":
+    lock = frame.f_locals.get("self")
+    return [str(getattr(lock, "lock_file", ""))] if hasattr(lock, "lock_file") else []
+
+
+def _backend(frame: "FrameType") -> "list[str]":
+    compiler = frame.f_locals.get("compiler_fn") or frame.f_locals["self"].compiler_fn
+    return [str(getattr(compiler, "__name__", type(compiler).__name__))]
+
+
+_DETAILS: "dict[str, Callable[[Any], list[str]]]" = {
+    "candidates": _candidates,
+    "configs": _tuner,
+    "descent": _tuner,
+    "workers": _workers,
+    "lock": _lock,
+    "backend": _backend,
+}
+
+
+def _others(watch: "watchdog.Watch") -> "list[str]":
+    """What threads that compile for this one are at."""
+    said = {}
+    for ident, frame in sys._current_frames().items():
+        if ident in watchdog.running:
+            continue
+        stack = []
+        above: Any = frame
+        while above is not None:
+            stack.append(above)
+            above = above.f_back
+        phase = next(filter(None, map(_phase_of, [one.f_code for one in stack])), "")
+        if phase in _BUILDS:
+            said[phase] = "where a thread is " + _WORDS[phase]
+    return list(said.values())
+
+
+def _place(stack: "list[FrameType]") -> "list[str]":
+    """The innermost frame that is not the standard library's."""
+    for frame in [one for one in stack if not _of_library(one)] or stack[:1]:
+        code = frame.f_code
+        return ["at %s:%d in %s" % (code.co_filename, frame.f_lineno or 0, code.co_name)]
+    return []
+
+
+def _of_library(frame: "FrameType") -> bool:
+    file = frame.f_code.co_filename
+    return file.startswith("<frozen ") or (
+        file.startswith(_LIBRARY) and "-packages" not in file[len(_LIBRARY) :]
+    )
+
+
+def _stops(phase: str, at: "Optional[FrameType]", stack: "list[FrameType]") -> str:
+    """The settings that would stop it, and how a policy has them."""
+    inner = [frame.f_code.co_filename for frame in stack[:12]]
+    if phase not in _DETAILS and any("sympy/" in file for file in inner):
+        return _WAYS["symbols"]
+    if phase == "passes" and at is not None:
+        within = [frame.f_code.co_filename for frame in stack[: stack.index(at)]]
+        if any("/torch/" not in file and not file.startswith("<") for file in within):
+            return _WAYS["own"]
+    ways = []
+    asked = _asked(stack)
+    for key, value, variable in _KEYS.get(phase, ()):
+        if key in asked:
+            ways.append("another mode= or options= of torch.compile, as this asks for " + key)
+        if os.environ.get(variable) == "1":
+            ways.append("unset %s, which is 1" % variable)
+        ways.append(
+            "a policy with config: {torch._inductor.config: {%s: {pin: %s}}}" % (key, value)
+        )
+    return ", or ".join(ways) or _WAYS.get(phase, _OTHERWISE)
+
+
+def _asked(stack: "list[FrameType]") -> "dict[str, Any]":
+    """The options of this very compile, from mode= or options=."""
+    for frame in stack:
+        if frame.f_code.co_filename.endswith("/_inductor/compile_fx.py"):
+            given = frame.f_locals.get("config_patches")
+            if isinstance(given, dict) and given:
+                return {key: value for key, value in given.items() if value}
+    return {}
+
+
+def _children(_: "Any") -> "list[str]":
+    """The processes that this one waits for, leaves of its tree, as Linux tells them."""
+    found: list[tuple[int, float, str]] = []
+    _leaves(os.getpid(), 0, found)
+    texts = [
+        "%s (pid %d, for %s)" % (command, pid, seconds(age)) for pid, age, command in found[:3]
+    ]
+    more = ["%d more" % (len(found) - 3)] if len(found) > 3 else []
+    return ["child processes: " + ", ".join(texts + more)] if found else []
+
+
+def _leaves(pid: int, depth: int, found: "list[tuple[int, float, str]]") -> None:
+    children = []
+    try:
+        for task in os.listdir("/proc/%d/task" % pid):
+            with open("/proc/%d/task/%s/children" % (pid, task)) as file:
+                children += [int(child) for child in file.read().split()]
+        if depth and not children:
+            with open("/proc/%d/cmdline" % pid, "rb") as words:
+                command = words.read().split(b"\0")
+            with open("/proc/%d/stat" % pid) as file:
+                fields = file.read().rpartition(")")[2].split()
+            with open("/proc/uptime") as file:
+                up = float(file.read().split()[0])
+            age = up - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+            command[0] = os.path.basename(command[0])
+            text = b" ".join(command[:4]).decode("utf-8", "replace").strip()
+            found.append((pid, age, text[:60] or "?"))
+    except (OSError, ValueError, IndexError):
+        return  # It has ended meanwhile, or this kernel does not tell.
+    if depth < 8:
+        for child in children:
+            _leaves(child, depth + 1, found)

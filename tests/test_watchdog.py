@@ -1,0 +1,652 @@
+"""The watchdog on the real torch: compiles that really hang, and what is said of them.
+
+A process meets many hangs, one after the other, because the import of torch takes longer than all
+of them. ``hang()`` is where each hangs: it goes on when the watchdog has warned twice, so a
+slow machine makes a test slow and not red.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Interpreter
+
+HEAD = """
+import ctypes, json, os, signal, sys, threading, time, torch
+import rocm_autopatch
+from rocm_autopatch.patches import watchdog
+def rows():
+    return {row["name"].partition(".")[2]: row for row in rocm_autopatch.report()["watchdog"]}
+def uses(name="warn_after"):
+    return watchdog._rows[name]["uses"]
+def change(**fields):
+    "Other settings from here on, for the sleeping thread too."
+    watchdog.settings.update(fields)
+    if watchdog._sleeper:
+        watchdog._sleeper.alarm.release()
+def say(text): os.write(2, ("== %s\\n" % text).encode())
+def show(*values): print(json.dumps(values, default=repr))
+def hang(times=2, nap=0.02, longest=30.0):
+    end, before = time.monotonic() + longest, uses()
+    while uses() < before + times and time.monotonic() < end:
+        time.sleep(nap)
+def tried(call, *args):
+    try:
+        return call(*args)
+    except BaseException as error:
+        return "%s: %s" % (type(error).__name__, error)
+"""
+
+
+def policy(path: Path, fields: str) -> Path:
+    path.write_text(f"version: 1\nextends: []\npatches:\n  watchdog: {{{fields}}}\n")
+    return path
+
+
+def environment(path: Path, fields: str, **more: str) -> dict[str, str]:
+    return {
+        "ROCM_AUTOPATCH_POLICY": str(policy(path / "policy.yaml", fields)),
+        "TORCHINDUCTOR_CACHE_DIR": str(path / "cache"),
+        "HOME": str(path),
+        **more,
+    }
+
+
+def lines(stderr: str) -> dict[str, list[str]]:
+    """What the watchdog said, by the mark that was written before."""
+    said: dict[str, list[str]] = {}
+    mark = ""
+    for line in stderr.splitlines():
+        if line.startswith("== "):
+            mark = line[3:]
+            said[mark] = []
+        elif line.startswith("rocm_autopatch: a compile has lasted"):
+            said.setdefault(mark, []).append(line)
+    return said
+
+
+PHASES = (
+    HEAD
+    + """
+from functorch.compile import make_boxed_func
+from torch._inductor import config
+from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+from torch._inductor.lowering import register_lowering, fallback_handler
+where = ""
+class Enough(Exception):
+    "Ends a compile, before it has C++ to compile."
+def hangs():
+    hang()
+    raise Enough
+def aot():
+    frame = sys._getframe(1)
+    while frame and "_functorch" not in frame.f_code.co_filename:
+        frame = frame.f_back
+    return frame is not None
+
+@torch.library.custom_op("watchdog_test::op", mutates_args=())
+def op(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+@op.register_fake
+def fake_op(x):
+    if where == "dynamo" and not aot() or where == "aot" and aot():
+        hangs()
+    return torch.empty_like(x)
+@register_lowering(torch.ops.watchdog_test.op.default)
+def lowering(x):
+    if where == "lowering":
+        hangs()
+    return fallback_handler(torch.ops.watchdog_test.op.default)(x)
+def graph_pass(graph):
+    hangs()
+def backend(gm, inputs):
+    hangs()
+def only_backward(gm, inputs):
+    def inner(gm, inputs, **more):
+        if more.get("is_backward"):
+            return compile_fx_inner(gm, inputs, **more)
+        return make_boxed_func(gm.forward)
+    return compile_fx(gm, inputs, inner_compile=inner)
+
+def model(x):
+    return torch.relu(op(x)) + 1
+def trained(x):
+    return torch.tanh(x).sum()
+x = torch.randn(8)
+def compiled(call, name, *args, **options):
+    torch._dynamo.reset()
+    say(name)
+    return tried(torch.compile(call, **options), *args)
+
+def outer(gm, inputs):
+    # A compile within a compile, which is short.
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    hangs()
+
+seen = []
+config.force_disable_caches = True
+for where in ("dynamo", "aot", "lowering"):
+    backend_name = "aot_eager" if where == "aot" else "inductor"
+    seen.append(compiled(model, where, x, backend=backend_name))
+where = ""
+with config.patch(post_grad_custom_pre_pass=graph_pass):
+    seen.append(compiled(model, "pass", x))
+seen.append(compiled(model, "backend", x, backend=backend))
+seen.append(compiled(model, "nested", x, backend=outer))
+loss = compiled(trained, "backward", x.clone().requires_grad_(), backend=only_backward)
+with config.patch(post_grad_custom_pre_pass=graph_pass):
+    seen.append(tried(loss.backward))
+
+# A C++ compiler that does not come back while there is the file, and fails then.
+busy = os.environ["BUSY"]
+def let_go():
+    while not os.path.exists(busy + ".reached"):
+        time.sleep(0.02)
+    hang()
+    os.unlink(busy + ".reached")
+    os.unlink(busy)
+def stuck(*args, **more):
+    open(busy, "w").close()
+    thread = threading.Thread(target=let_go)
+    thread.start()
+    compiled(*args, **more)
+    thread.join()
+config.cpp_cache_precompile_headers = False
+config.compile_threads = 1
+stuck(trained, "cpp", x)
+config.compile_threads = 2
+stuck(trained, "worker", x)
+mode = "max-autotune-no-cudagraphs"
+with torch.no_grad(), config.patch(freezing=True, max_autotune_gemm_backends="CPP,ATEN"):
+    stuck(torch.nn.Linear(64, 64), "autotune", torch.randn(32, 64), mode=mode)
+say("end")
+nothing = watchdog.running == {} and not getattr(watchdog._here, "watch", None)
+show(nothing, seen, rows())
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def phases(
+    torch_python: Interpreter, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, dict[str, list[str]]]:
+    """What a process with many hangs shows, and what the watchdog said of each."""
+    path = tmp_path_factory.mktemp("phases")
+    busy = path / "busy"
+    compiler = path / "slow-g++"
+    compiler.write_text(
+        '#!/bin/sh\ncase "$*" in *" -o "*) ;; *) exec g++ "$@"; esac\n'
+        f"touch {busy}.reached\nwhile [ -e {busy} ]; do sleep 0.05; done\nexit 1\n"
+    )
+    compiler.chmod(0o755)
+    program = path / "program.py"
+    program.write_text(PHASES)
+    more = {"BUSY": str(busy), "CXX": str(compiler), "TORCHINDUCTOR_VEC_ISA_OK": "1"}
+    done = torch_python.run(program, env=environment(path, "warn_after: 0.25", **more))
+    (path / "stderr").write_text(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1]), lines(done.stderr)
+
+
+FRAME = {
+    "dynamo": ("model", "; tracing (Dynamo); at ", "TORCH_COMPILE_DISABLE=1 runs uncompiled"),
+    "aot": (
+        "model",
+        "; tracing forward and backward (AOTAutograd); at ",
+        "TORCH_COMPILE_DISABLE=1 runs uncompiled",
+    ),
+    "lowering": ("model", ", graph of 5 nodes; lowering to Inductor's IR; at ", "runs uncompiled"),
+    "pass": (
+        "model",
+        ", graph of 5 nodes; graph passes of Inductor; at ",
+        "the *_custom_*_pass of torch._inductor.config that the program sets",
+    ),
+    "backend": ("model", "; in the backend, backend; at ", "runs uncompiled"),
+    "nested": ("model", "; in the backend, outer; at ", "runs uncompiled"),
+}
+
+
+class TestPhases:
+    @pytest.mark.parametrize("name", FRAME)
+    def test_frame_phase_place_and_setting(self, phases: Any, name: str) -> None:
+        _, said = phases
+        frame, phase, setting = FRAME[name]
+        line = said[name][-1]
+        number = PHASES[: PHASES.index(f"def {frame}(")].count("\n") + 1
+        assert f"/program.py:{number}), compile 0/0{phase}" in line
+        assert line.split(" s: ")[1].startswith(f"{frame} (/")
+        place = PHASES[: PHASES.index("        time.sleep(nap)")].count("\n") + 1
+        assert f"/program.py:{place} in hang; to stop it: " in line
+        assert setting in line
+
+    def test_a_backward_of_its_own(self, phases: Any) -> None:
+        # Autograd's thread compiles it, and is not within any frame's compile.
+        _, said = phases
+        line = said["backward"][-1].split(" s: ")[1]
+        number = PHASES[: PHASES.index("def trained(")].count("\n") + 1
+        assert line.startswith("backward graph of 8 nodes of trained (/")
+        assert f"/program.py:{number}), compile 0/0; graph passes of Inductor; at " in line
+
+    def test_a_compiler_that_does_not_come_back(self, phases: Any) -> None:
+        _, said = phases
+        line = said["cpp"][-1]
+        assert "; compiling C++; at " in line
+        assert re.search(r"; child processes: .*(sleep|slow-g\+\+).* \(pid \d+, for ", line)
+        assert "to stop it: CXX names another compiler" in line
+
+    def test_workers(self, phases: Any) -> None:
+        _, said = phases
+        line = said["worker"][-1]
+        waits = "; waiting for compile workers, for cpp_fused_sum_tanh_0, 1 of 1 left, "
+        assert waits + "where a thread is compiling C++; at " in line
+        assert "; child processes: " in line
+        assert "to stop it: TORCHINDUCTOR_COMPILE_THREADS=1 compiles without workers" in line
+
+    def test_autotuning(self, phases: Any) -> None:
+        _, said = phases
+        line = said["autotune"][-1]
+        what = (
+            r"; autotuning, packed_linear\(32x64, \d+x1, 64x64\), 2 of 2 left, compiling C\+\+; at "
+        )
+        assert re.search(what, line)
+        assert (
+            "to stop it: another mode= or options= of torch.compile, as this asks for "
+            "max_autotune, or a policy with "
+            "config: {torch._inductor.config: {max_autotune: {pin: false}}}"
+        ) in line
+
+    def test_intervals_grow(self, phases: Any) -> None:
+        _, said = phases
+        ends = [line.rpartition("; said again at ")[2] for line in said["backend"]]
+        assert ends == ["0.5 s", "1.0 s"]
+
+    def test_the_record(self, phases: Any) -> None:
+        (nothing, seen, rows), said = phases
+        assert nothing is True
+        assert len(seen) == 7
+        assert all("Enough" in error for error in seen)
+        assert rows["warn_after"]["uses"] == sum(map(len, said.values()))
+        assert (rows["warn_after"]["after"], rows["warn_after"]["status"]) == (0.25, "applied")
+
+
+ABORTS = (
+    HEAD
+    + """
+import logging
+from rocm_autopatch.patches import aborts
+from torch._functorch.aot_autograd import aot_module_simplified
+import torch._inductor.compile_fx as fx
+x = torch.randn(4)
+def model(x):
+    return x + 1
+def loops(gm, inputs):
+    while True:
+        time.sleep(0.005)
+def swallows(gm, inputs):
+    "As the search for a kernel does with a candidate that fails."
+    seen = 0
+    while seen < 2:
+        try:
+            loops(gm, inputs)
+        except Exception:
+            seen += 1
+    return gm.forward
+def compiled(backend):
+    torch._dynamo.reset()
+    return tried(torch.compile(model, backend=backend), x)
+compiled("eager")
+change(abort_after=0.25)
+aborts.SHORTEST = 0.1
+
+said = [compiled(loops)]
+try:
+    torch._dynamo.reset()
+    torch.compile(model, backend=loops)(x)
+except Exception as error:
+    while error is not None and not isinstance(error, TimeoutError):
+        error = error.__cause__ or error.__context__
+    kind = [type(error).__name__, type(error).__module__, str(error)]
+torch._dynamo.config.suppress_errors = True
+eager = compiled(loops)
+torch._dynamo.config.suppress_errors = False
+before = uses("abort_after")
+said.append([compiled(swallows), uses("abort_after") - before])
+
+# It ends about when it would be ended: it raises in the compile, or it does not raise.
+late = []
+for number in range(16):
+    nap = 0.25 + (number - 8) * 0.002
+    def naps(gm, inputs):
+        end = time.monotonic() + nap - 0.01
+        while time.monotonic() < end:
+            time.sleep(0.001)
+        return gm.forward
+    before = uses("abort_after")
+    got = compiled(naps)
+    try:
+        for _ in range(2000):  # Nothing arrives when it is over.
+            pass
+    except TimeoutError:
+        late.append(number)
+    if isinstance(got, str):
+        # Dynamo makes other errors of it, too: a guard that fails.
+        late.append("ended" if uses("abort_after") > before else got)
+    else:
+        late.append("compiled" if torch.equal(got, x + 1) else got)
+
+# Another thread's compile, begun later, is not ended for this one.
+def graph(name):
+    return torch.fx.symbolic_trace(model)
+def other():
+    def compile(gm, inputs, **more):
+        for _ in range(10):
+            time.sleep(0.02)
+        return gm
+    results.append(tried(wrapped(compile), graph("other"), [x]))
+def wrapped(function):
+    class Owner: fx_codegen_and_compile = staticmethod(function)
+    watchdog._watch_graphs(Owner)
+    return Owner.fx_codegen_and_compile
+results = []
+def first(gm, inputs):
+    time.sleep(0.1)
+    thread.start()
+    loops(gm, inputs)
+thread = threading.Thread(target=other)
+mine = compiled(first)
+thread.join()
+show(said, kind, eager.tolist(), late, mine, [type(one).__name__ for one in results],
+     watchdog.running == {}, uses("abort_after"))
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def aborts(torch_python: Interpreter, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
+    path = tmp_path_factory.mktemp("aborts")
+    program = path / "program.py"
+    program.write_text(ABORTS)
+    done = torch_python.run(program, env=environment(path, "warn_after: off, abort_after: 60"))
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+class TestAbort:
+    def test_the_program_gets_an_exception(self, aborts: Any) -> None:
+        (said, kind, *_), stderr = aborts
+        assert "CompileTimeout: a compile has lasted 0." in said[0]
+        assert kind[:2] == ["CompileTimeout", "rocm_autopatch.patches.aborts"]
+        assert re.match(
+            r"a compile has lasted 0\.\d s, abort_after is 0\.\d s: model \(.*/program\.py:\d+\), "
+            r"compile \d+/0; in the backend, loops; at .* in loops; to stop it: .* "
+            r"\(rocm_autopatch, watchdog\)$",
+            kind[2],
+        )
+        lines = [line for line in stderr.splitlines() if line.startswith("rocm_autopatch: a ")]
+        assert lines[0].endswith("; its thread is sent a CompileTimeout")
+        # With the stacks of all threads.
+        after = stderr[stderr.index(lines[0]) :]
+        assert " in loops" in after.partition("most recent call first")[2]
+
+    def test_suppressed_errors_fall_back_to_eager(self, aborts: Any) -> None:
+        (_, _, eager, *_), _ = aborts
+        assert len(eager) == 4
+
+    def test_one_that_is_swallowed_is_sent_again(self, aborts: Any) -> None:
+        (said, *_), _ = aborts
+        (result, uses) = said[1]
+        assert result.startswith("tensor(")
+        assert uses == 1
+
+    def test_at_the_very_end(self, aborts: Any) -> None:
+        (*_, late, _, _, _, _), _ = aborts
+        assert len(late) == 16
+        assert set(late) == {"ended", "compiled"}
+
+    def test_another_thread(self, aborts: Any) -> None:
+        (*_, mine, results, nothing, _), _ = aborts
+        assert "CompileTimeout" in mine
+        assert results == ["model"]
+        assert nothing is True
+
+
+STUCK = (
+    HEAD
+    + """
+from rocm_autopatch.patches import aborts
+aborts.SHORTEST = 0.3
+libc = ctypes.CDLL(None)
+x = torch.randn(4)
+def model(x):
+    return x + 1
+def legitimate(gm, inputs):
+    # docker pause, a debugger, a laptop's lid.
+    if not os.fork():
+        time.sleep(2.5)
+        os.kill(os.getppid(), signal.SIGCONT)
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(0.2)
+    return gm.forward
+torch.compile(model, backend="eager")(x)
+change(warn_after=False, abort_after=1.0)
+torch._dynamo.reset()
+show(torch.equal(torch.compile(model, backend=legitimate)(x), x + 1), uses("abort_after"))
+sys.stdout.flush()
+os.wait()
+def graph_pass(gm, inputs):
+    libc.sleep(60)
+def another(gm, inputs):
+    raise AssertionError
+torch._dynamo.reset()
+import atexit
+atexit.register(lambda: print("not reached"))
+def legit():
+    class Owner:
+        def fx_codegen_and_compile(gm):
+            end = time.monotonic() + 2.2
+            while time.monotonic() < end:
+                watch = watchdog.running[threading.get_ident()]
+                watch.next_abort = watchdog.time.monotonic() + 1  # It is within its time.
+                time.sleep(0.01)
+            say("legitimate")
+    watchdog._watch_graphs(Owner)
+    Owner.fx_codegen_and_compile(None)
+def later():
+    time.sleep(0.5)
+    legit()
+threading.Thread(target=later).start()
+torch.compile(model, backend=graph_pass)(x)
+"""
+)
+
+
+def test_one_that_is_stuck_in_c(torch_python: Interpreter, tmp_path: Path) -> None:
+    """The process is ended, when no other compile is under way, and with the stacks on stderr."""
+    program = tmp_path / "program.py"
+    program.write_text(STUCK)
+    began = time.monotonic()
+    env = environment(tmp_path, "abort_after: 60")
+    done = torch_python.run(program, env=env, check=False, cwd=tmp_path)
+    assert time.monotonic() - began < 40
+    assert done.stdout.splitlines() == ["[true, 0]"]
+    assert done.returncode == -signal.SIGABRT
+    before, mark, after = done.stderr.partition("== legitimate\n")
+    assert mark
+    assert "its thread is sent a CompileTimeout" in before
+    assert "the process is ended by SIGABRT" not in before
+    line, _, stacks = after.partition("\n")
+    assert "does not end by an exception" in line
+    assert "the process is ended by SIGABRT (abort_after): model (" in line
+    assert "in graph_pass" in stacks
+
+
+QUIET = (
+    HEAD
+    + """
+import warnings, inspect
+warnings.simplefilter("always")
+import torch._dynamo.convert_frame as convert_frame
+x = torch.randn(4)
+def model(x):
+    return x + 1
+def threads():
+    return len(os.listdir("/proc/self/task"))
+before = threads(), watchdog._sleeper
+f = torch.compile(model, backend="eager", dynamic=False)
+f(x)
+during = watchdog._sleeper is not None
+started = watchdog._sleeper
+for size in range(5):
+    f(torch.randn(size + 5))
+same = watchdog._sleeper is started
+pid = os.fork()
+if not pid:
+    # The child compiles, with a thread of its own.
+    torch._dynamo.reset()
+    fine = watchdog._sleeper is None and torch.equal(f(x), x + 1) and watchdog._sleeper is not None
+    os._exit(0 if fine else 3)
+child = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+after_fork = watchdog._sleeper is None
+torch._dynamo.reset()
+def forks(gm, inputs):
+    # In the midst of a compile: the parent's goes on being watched.
+    pid = os.fork()
+    if not pid:
+        os._exit(0 if watchdog.running == {} else 3)
+    status.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    status.append(watchdog._sleeper is not None)
+    return gm.forward
+status = []
+torch.compile(model, backend=forks)(x)
+# An interrupt between the entry and its try leaves a compile behind that has ended.
+def interrupted():
+    class Owner: fx_codegen_and_compile = staticmethod(model)
+    watchdog._watch_graphs(Owner)
+    leave, watchdog._leave = watchdog._leave, lambda *_: None
+    Owner.fx_codegen_and_compile(x)
+    watchdog._leave = leave
+interrupted()
+left = len(watchdog.running)
+stale = watchdog._here.watch
+torch._dynamo.reset()
+f(x)
+left = [left, len(watchdog.running), watchdog._here.watch is stale, stale.lasts()]
+signature = str(inspect.signature(convert_frame._compile)), convert_frame._compile.__name__
+show(before, during, same, child, after_fork, status, left, signature[1], uses())
+def never(gm, inputs):
+    threading.Event().wait()
+thread = threading.Thread(target=lambda: torch.compile(model, backend=never)(torch.ones(9)))
+thread.daemon = True
+thread.start()
+time.sleep(0.2)
+"""
+)
+
+
+def test_short_compiles_forks_and_the_end(torch_python: Interpreter, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(QUIET)
+    done = torch_python.run(program, env=environment(tmp_path, "warn_after: 120"))
+    before, during, same, child, after_fork, status, left, name, uses = json.loads(done.stdout)
+    assert before[1] is None
+    assert (during, same, child, after_fork) == (True, True, 0, True)
+    assert status == [0, True]
+    assert left == [1, 0, False, False]
+    assert (name, uses) == ("_compile", 0)
+    # The end of the interpreter in the midst of a compile says nothing either.
+    lines = [line for line in done.stderr.splitlines() if "triton not found" not in line]
+    assert lines == [
+        "rocm_autopatch: image not named, policy policy: watchdog; rocm-autopatch status shows "
+        "each, ROCM_AUTOPATCH=off opts out"
+    ]
+
+
+SETTINGS = (
+    HEAD
+    + """
+import torch._dynamo.convert_frame as m
+def applied(fields, keep=(), observe=False):
+    original = m._compile
+    watchdog.settings.clear()
+    entries = [("watchdog." + k, v, "layer", "why", (), ()) for k, v in fields.items()]
+    done = watchdog.apply(m, entries, keep, observe)
+    changed, m._compile = m._compile is not original, original
+    return [[row["name"], row["after"], row["status"], row["reason"]] for row in done], changed, \
+        dict(watchdog.settings)
+seen = [
+    applied({"warn_after": 5}),
+    applied({"abort_after": 50, "dump_stacks": True}),
+    applied({"warn_after": False, "abort_after": None}),
+    applied({"warn_after": 5, "abort_after": 7}, keep=("abort_after",)),
+    applied({"warn_after": 5, "abort_after": 7}, keep=("watchdog.warn_after", "abort_after")),
+    applied({"warn_after": 5}, observe=True),
+]
+watchdog.settings.update(warn_after=0.2, dump_stacks=True, abort_after=0.5)
+original = m._compile
+def compiled(observe, log):
+    watchdog._RECORD["observe"] = observe
+    os.environ["ROCM_AUTOPATCH_LOG"] = log
+    m._compile = original
+    watchdog._watch_frames(m)
+    torch._dynamo.reset()
+    before = uses()
+    say(log or str(observe))
+    def backend(gm, inputs):
+        hang(1)
+        if observe: time.sleep(0.5)
+        return gm.forward
+    return tried(torch.compile(lambda x: x + 1, backend=backend), torch.ones(1)).tolist(), \
+        uses() - before
+torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+change()
+outcomes = [compiled(True, ""), uses("abort_after")]
+change(abort_after=None)
+outcomes += [compiled(False, "quiet"), compiled(False, "")]
+del m._compile
+show(seen, outcomes, tried(applied, {"warn_after": 5}) if hasattr(m, "_compile") else
+     tried(watchdog._watch_frames, m), tried(applied, {"warn": 5}) )
+"""
+)
+
+
+def test_settings_observe_and_log(torch_python: Interpreter, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SETTINGS)
+    done = torch_python.run(program, env=environment(tmp_path, "warn_after: 0.2"))
+    seen, outcomes, without, _ = json.loads(done.stdout.splitlines()[-1])
+    fields = ("warn_after", "dump_stacks", "abort_after")
+    settings = [[one[2].get(name) for name in fields] for one in seen]
+    assert settings == [
+        [5, False, None],
+        [120, True, 50],
+        [None] * 3,
+        [5, False, None],
+        [None] * 3,
+        [5, False, None],
+    ]
+    assert [one[1] for one in seen] == [True, True, False, True, False, True]
+    assert seen[0][0] == [["watchdog.warn_after", 5, "applied", ""]]
+    off = [None, "skipped", "the policy turns it off"]
+    assert seen[2][0] == [["watchdog.warn_after", *off], ["watchdog.abort_after", *off]]
+    kept = [None, "kept", "ROCM_AUTOPATCH_KEEP"]
+    assert seen[3][0][1] == ["watchdog.abort_after", *kept]
+    assert seen[4][0] == [["watchdog.warn_after", *kept], ["watchdog.abort_after", *kept]]
+    assert seen[5][0] == [["watchdog.warn_after", None, "observed", ""]]
+    assert without == "AttributeError: this torch has no _compile in torch._dynamo.convert_frame"
+    observed, ended, quiet, said = outcomes
+    assert observed[0] == quiet[0] == said[0] == [2.0]
+    assert observed[1] >= 1
+    assert ended == 1
+    assert (quiet[1], said[1]) == (1, 1)
+    observing, _, rest = done.stderr.partition("== quiet\n")
+    silent, _, spoken = rest.partition("== False\n")
+    assert "a compile has lasted" not in observing.partition("== True\n")[2]
+    assert silent == ""
+    assert "a compile has lasted 0.2 s: <lambda> (" in spoken
+    # dump_stacks
+    assert " in hang\n" in spoken.partition("most recent call first")[2]
