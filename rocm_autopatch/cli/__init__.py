@@ -15,25 +15,12 @@ from typing import Any
 from rocm_autopatch.cli import fresh
 from rocm_autopatch.policy import PolicyError
 
-COMMANDS = ("status", "explain", "policies", "check", "bake")
+COMMANDS = ("status", "explain", "policies", "check", "bake", "completion")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``rocm-autopatch`` with *arguments* (default: the process's) and return its status."""
-    parser = argparse.ArgumentParser(
-        prog="rocm-autopatch",
-        description="Safe and fast torch.compile in ROCm containers, without editing the program.",
-        epilog="ROCM_AUTOPATCH=off opts a process tree out; ROCM_AUTOPATCH=observe records only.",
-    )
-    parser.add_argument("--version", action=_Version)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in COMMANDS:
-        try:
-            importlib.import_module(f"rocm_autopatch.cli.{name}").add(commands)
-        except ImportError as error:
-            # An overlay installs the wheel alone. Where PyYAML is missing, status still works.
-            _add_missing(commands, name, error)
-    chosen = parser.parse_args(arguments)
+    chosen = parser().parse_args(arguments)
     try:
         result: int = chosen.run(chosen)
         sys.stdout.flush()
@@ -50,6 +37,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"rocm-autopatch: stdout: {error.strerror}", file=sys.stderr)
         return 1
     return result
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    made = argparse.ArgumentParser(
+        prog="rocm-autopatch",
+        description=(
+            "Safe and fast torch.compile in ROCm containers, without editing the program. "
+            "ROCM_AUTOPATCH=off opts a process tree out; ROCM_AUTOPATCH=observe records only. "
+            "Exit status: 0, or 1 if something is wrong with what was asked about; 2 for wrong "
+            "usage."
+        ),
+        epilog="example: docker run --rm IMAGE rocm-autopatch status",
+    )
+    made.add_argument("--version", action=_Version)
+    commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        try:
+            importlib.import_module(f"rocm_autopatch.cli.{name}").add(commands)
+        except ImportError as error:
+            # An overlay installs the wheel alone. Where PyYAML is missing, status still works.
+            _add_missing(commands, name, error)
+    return made
 
 
 def _add_missing(commands: Any, name: str, error: ImportError) -> None:

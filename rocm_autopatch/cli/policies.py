@@ -21,24 +21,30 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "policies",
         help="list the built-in policies, or show what applies to an image",
-        description="List the built-in policies and what is known of images, or show one policy.",
+        description=(
+            "List the built-in policies and what is known of images, or show one policy. Exit "
+            "status: 0, or 1 if a policy can't be read; 2 for wrong usage."
+        ),
         epilog="example: rocm-autopatch policies show --assume image=rocm/sgl-dev:TAG",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_list)
-    actions = parser.add_subparsers(metavar="show [NAME]")
+    actions = parser.add_subparsers(metavar="show [POLICY]")
     show = actions.add_parser(
         "show",
         help="all entries that apply, layers merged",
         description=(
             "Show what applies to a place of which only the assumed facts are known, whatever "
-            "machine this is; accelerator=rocm unless it is assumed otherwise."
+            "machine this is; accelerator=rocm unless it is assumed otherwise. Exit status: 0, or "
+            "1 if a policy can't be read; 2 for wrong usage."
         ),
+        epilog="example: rocm-autopatch policies show performance --assume torch=2.9.1+rocm7.2",
     )
     show.add_argument(
         "name",
         nargs="?",
         default="",
+        metavar="POLICY",
         help="a policy as in ROCM_AUTOPATCH_POLICY: a built-in one or a file's path",
     )
     fresh.add_assume(show)
