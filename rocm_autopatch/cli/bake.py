@@ -42,7 +42,7 @@ def add(commands: Any) -> None:
             "Resolve the policy for this interpreter and image, and write the plan where the start "
             "of every interpreter of this environment finds it. It is used as long as torch, the "
             "policies and this package are what they were; after that, starts say so and do as "
-            "without it."
+            "without it. Exit status: 0, or 1 if nothing was written; 2 for wrong usage."
         ),
         epilog="example: rocm-autopatch bake --image rocm/sgl-dev:TAG --policy /etc/team.yaml",
     )

@@ -21,7 +21,8 @@ def add(commands: Any) -> None:
             "Read policy files and what they extend, and print all that is wrong with each, as "
             "FILE:LINE:COLUMN: KEY: MESSAGE. With --torch, config keys are held against what those "
             "torch releases have: unknown keys and wrong types are errors; what is renamed, an "
-            "alias or without effect is a remark. Exit status 1 if there is an error."
+            "alias or without effect is a remark. Exit status: 0, or 1 if there is an error; 2 for "
+            "wrong usage."
         ),
         epilog="example: rocm-autopatch check --torch 2.6..2.13 team.yaml",
     )

@@ -12,7 +12,7 @@ from textwrap import wrap
 from typing import Any
 
 from rocm_autopatch import _start, record
-from rocm_autopatch.cli import fresh
+from rocm_autopatch.cli import fresh, style
 from rocm_autopatch.patches import kept
 from rocm_autopatch.policy import lower, select
 from rocm_autopatch.policy.schema import Policy
@@ -24,7 +24,8 @@ def add(commands: Any) -> None:
         help="who decides about one variable, config key, compile mode or patch, and why",
         description=(
             "Show what the policies here say of NAME, layer by layer, which one wins, and what "
-            "became of it in a fresh interpreter. NAME may be the end of a key's name."
+            "became of it in a fresh interpreter. NAME may be the end of a key's name. Exit "
+            "status: 0, or 1 if no policy here says anything of it; 2 for wrong usage."
         ),
         epilog="example: rocm-autopatch explain cudagraphs --assume image=rocm/sgl-dev:TAG",
     )
@@ -70,7 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
         }
         for row in found
     ]
-    print(json.dumps(explained, indent=2) if arguments.json else "\n".join(_lines(explained)))
+    text = "\n".join(_lines(explained))
+    print(json.dumps(explained, indent=2) if arguments.json else style.statuses(text, sys.stdout))
     return 0
 
 

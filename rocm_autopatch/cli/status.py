@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import Any
 
 from rocm_autopatch import record
-from rocm_autopatch.cli import fresh
+from rocm_autopatch.cli import fresh, style
 
 
 def add(commands: Any) -> None:
@@ -17,7 +18,7 @@ def add(commands: Any) -> None:
         description=(
             "Start a fresh interpreter with this environment, as a program would be, import torch "
             "in it, and print for every variable, config key, compile mode and patch what it was, "
-            "what it is, and why. Exit status 1 if anything failed."
+            "what it is, and why. Exit status: 0, or 1 if anything failed; 2 for wrong usage."
         ),
         epilog="example: docker run --rm IMAGE rocm-autopatch status",
     )
@@ -34,5 +35,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(report, indent=2))
     else:
-        print("\n".join(record.lines(report)))
+        print(style.statuses("\n".join(record.lines(report)), sys.stdout))
     return 1 if report["errors"] else 0

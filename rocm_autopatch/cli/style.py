@@ -1,0 +1,55 @@
+"""Colour on a terminal, and nowhere else: what is piped or redirected is plain, byte for byte.
+
+Not with NO_COLOR set to anything (https://no-color.org), nor on a terminal that is TERM=dumb.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TextIO
+
+_CODES = {"red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_COLOURS = {
+    **dict.fromkeys(("applied", "harmless", "wins"), "green"),
+    **dict.fromkeys(("given", "observed", "kept", "waiting", "slows", "unknown"), "yellow"),
+    **dict.fromkeys(("failed", "hangs", "crashes"), "red"),
+    **dict.fromkeys(("unchanged", "skipped", "policy", "not read", "loses"), "cyan"),
+}
+_STATUS = "applied|given|unchanged|waiting|observed|kept|skipped|failed"
+# Where a word is a status, and not a word of a sentence: "[pin applied, safe]", "config of
+# torch._inductor.config: applied", "safe: default False  loses, FILE".
+_PLACES = re.compile(
+    rf"(\[(?:default|delete|set|pin|use) )({_STATUS})(?=, )"
+    rf"|^((?:patch |  )[a-z_]+ of [\w.]+: )({_STATUS})\b"
+    r"|(  )(wins|loses)(?=, )"
+)
+
+
+def wanted(stream: TextIO) -> bool:
+    """Whether what is written to *stream* is to have colours."""
+    return (
+        stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") != "dumb"
+    )
+
+
+def word(text: str, stream: TextIO) -> str:
+    """A status or verdict in its colour; *text* as it is where *stream* has none."""
+    colour = _COLOURS.get(text.strip())
+    return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if colour and wanted(stream) else text
+
+
+def statuses(text: str, stream: TextIO) -> str:
+    """A report's text with its statuses in colour, as ``record.lines`` and ``explain`` put them."""
+    if not wanted(stream):
+        return text
+
+    def colour(found: re.Match[str]) -> str:
+        before, status = (group for group in found.groups() if group)
+        return f"{before}{word(status, stream)}"
+
+    # The why of an entry, and what is folded, stand deeper than what has a status.
+    lines = text.split("\n")
+    return "\n".join(
+        line if line.startswith("    ") else _PLACES.sub(colour, line) for line in lines
+    )

@@ -1,0 +1,111 @@
+"""Colour and help: what a terminal shows, what a pipe gets, what every command says of itself."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import pty
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from conftest import ROOT, Interpreter
+
+from rocm_autopatch import cli
+from rocm_autopatch.cli import style
+
+MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
+COLOUR = re.compile(r"\x1b\[[0-9]*m")
+STATUS = ("-m", "rocm_autopatch", "status", "--no-torch")
+ENV = {MAX: "1", "TERM": "xterm", "ROCM_AUTOPATCH_LOG": "quiet"}
+
+
+def shown(python: Interpreter, *arguments: str, **env: str) -> str:
+    """What a command writes to a terminal that is its stdout."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [python.path, *arguments],
+        env={"PATH": os.environ["PATH"], **ENV, **env},
+        cwd=python.path.parent,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+    )
+    os.close(theirs)
+    text = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # as Linux ends a terminal
+            break
+        if not part:
+            break
+        text += part
+    os.close(ours)
+    process.communicate()
+    return text.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_and_a_pipe(python311: Interpreter) -> None:
+    plain = python311.run(*STATUS, env=ENV).stdout
+    assert "\x1b" not in plain
+    coloured = shown(python311, *STATUS)
+    assert f"{MAX}: '1' -> unset  [delete \x1b[32mapplied\x1b[0m, safe]" in coloured
+    assert "config of torch._inductor.config: \x1b[33mwaiting\x1b[0m: " in coloured
+    assert COLOUR.sub("", coloured) == plain
+    for env in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert shown(python311, *STATUS, **env) == plain
+    assert shown(python311, *STATUS, NO_COLOR="") == coloured
+    explain = ("-m", "rocm_autopatch", "explain", "--no-torch", MAX)
+    coloured = shown(python311, *explain)
+    assert "safe: delete  \x1b[32mwins\x1b[0m, " in coloured
+    assert COLOUR.sub("", coloured) == python311.run(*explain, env=ENV).stdout
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_words_of_a_sentence_have_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    text = (
+        "Config\n      It failed: applied, skipped.\n  A: 'applied' -> 'failed'  [unheard applied"
+    )
+    assert style.statuses(text, Terminal()) == text
+    row = "  a.b: 1  [pin failed, safe] (still failed)"
+    assert style.statuses(row, Terminal()) == row.replace(
+        "[pin failed", "[pin \x1b[31mfailed\x1b[0m"
+    )
+    assert style.word("harmless", Terminal()) == "\x1b[32mharmless\x1b[0m"
+    assert style.word("harmless", io.StringIO()) == "harmless"
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from parsers(inner)
+
+
+def test_every_help_has_an_example_and_exit_statuses() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    for parser in parsers(cli.parser()):
+        text = " ".join(parser.format_help().split())
+        assert "example: " in text, parser.prog
+        assert "Exit status: 0" in text, parser.prog
+        assert "2 for wrong usage" in text, parser.prog
+        if parser.prog != "rocm-autopatch":
+            assert f"\n| [`{parser.prog}" in page, parser.prog
+            example = str(parser.epilog).removeprefix("example: ")
+            assert example in page, example
+
+
+def test_examples_are_right_usage() -> None:
+    for parser in parsers(cli.parser()):
+        command = str(parser.epilog).removeprefix("example: ")
+        arguments = re.sub(r".*rocm-autopatch |\)$", "", command).split()
+        cli.parser().parse_args(arguments)
