@@ -51,6 +51,11 @@ class Record:
     env_default: Sequence[str] = ()
     env_force: Sequence[str] = ()
 
+    @property
+    def has_default(self) -> bool:
+        """Whether the default is known: it is no plain value, or the machine's, otherwise."""
+        return self.default is not _UNKNOWN
+
     def fits(self, value: Any) -> bool:
         """Whether patches.config takes *value* for the key."""
         kinds = [_KINDS[name] for name in self.type.split("|")]
@@ -85,6 +90,16 @@ def _torches() -> _Torches:
         for module, keys in document["modules"].items()
     }
     return _Torches(versions, modules)
+
+
+def keys(version: str) -> dict[str, Record]:
+    """The keys of torch *version*, such as "2.13", by full name; none of a version not known."""
+    return {
+        f"{module}.{key}": records[version]
+        for module, keys in _torches().modules.items()
+        for key, records in keys.items()
+        if version in records
+    }
 
 
 def versions(text: str) -> tuple[str, ...]:

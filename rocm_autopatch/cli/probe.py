@@ -1,0 +1,203 @@
+"""``rocm-autopatch probe``: what a place does to a Python process, without us and with us."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from rocm_autopatch import _ASSUME, _start
+from rocm_autopatch.cli import fresh, style
+from rocm_autopatch.probe import images, table
+from rocm_autopatch.probe.table import Probe, Row
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "probe",
+        help="what this image does to a program, without us and with us",
+        description=(
+            "Read, in fresh interpreters without rocm_autopatch, the variables that torch, Triton, "
+            "ROCm and the frameworks read, and the config values that differ from what this torch "
+            "ships, and find out who made them differ; then read the same with rocm_autopatch. "
+            "Exit status: 0 if nothing that slows, hangs or crashes is left for a program started "
+            "here, 1 if something is or FILE can't be written; 2 for wrong usage."
+        ),
+        epilog=(
+            "example: docker run --rm -v $PWD:/out IMAGE rocm-autopatch probe --assume image=IMAGE "
+            "--record /out/images.yaml"
+        ),
+    )
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        type=_module,
+        metavar="MODULE",
+        help="import it before torch's config is read, as a program would; again for more",
+    )
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="add this image to an images file or bring its row up to date; made if there is none",
+    )
+    fresh.add_assume(parser)
+    parser.set_defaults(run=run)
+
+
+def _module(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a module's name")
+    return text
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.record:
+        images.check(arguments.record)
+    found = table.probe(_environment(arguments.assume), arguments.imports)
+    if arguments.record:
+        said = images.record(arguments.record, found)
+        print(said, file=sys.stderr)
+    print(json.dumps(_data(found), indent=2) if arguments.json else "\n".join(_lines(found)))
+    return 1 if found.left else 0
+
+
+def _environment(assume: list[str]) -> dict[str, str]:
+    """The environment that this process was started with.
+
+    Without what start-up files of this Python, ours and others', have set in it since: they do so
+    in the interpreters that are asked, too, and are seen there.
+    """
+    environment = fresh.environment(assume)
+    try:
+        lines = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        return environment
+    started = dict(os.fsdecode(line).split("=", 1) for line in lines if b"=" in line)
+    asked = (_ASSUME, "ROCM_AUTOPATCH_LOG")
+    kept = {name: environment[name] for name in asked if name in environment}
+    return {**{name: value for name, value in started.items() if name != _start.SAID}, **kept}
+
+
+def _data(found: Probe) -> dict[str, Any]:
+    report = found.report
+    return {
+        "torch": found.torch,
+        "compared_with": found.findings.compared,
+        "image": found.image,
+        "active": bool(report.get("active")),
+        "policies": list(report.get("policies") or ()),
+        "variables": [_row(row) for row in found.variables],
+        "config": [_row(row) | _config(row) for row in found.config],
+        "crashes": [vars(crash) for crash in found.findings.crashes],
+        "notes": found.notes,
+        "left": found.left,
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "without": row.without,
+        "with": row.with_us,
+        "verdict": row.verdict.verdict,
+        "why": row.verdict.why,
+        "source": row.verdict.source,
+        "who": row.who,
+        "keys": list(row.keys),
+        "left": row.left,
+    }
+
+
+def _config(row: Row) -> dict[str, Any]:
+    culprit = row.culprit
+    blamed: dict[str, Any] = {}
+    if culprit:
+        blamed = {name: getattr(culprit, name) for name in ("kind", "file", "line", "by", "module")}
+        blamed["variables"] = list(culprit.variables)
+    return {"shipped": row.shipped, "in_threads": row.thread, "culprit": blamed}
+
+
+def _lines(found: Probe) -> Iterator[str]:
+    torch = found.torch
+    yield (
+        f"torch {torch['version'] or 'of unknown version'}, {torch['file']}"
+        if torch
+        else "no torch"
+    )
+    report = found.report
+    if report.get("active"):
+        yield f"with us: {' < '.join(report['policies'])}; image {found.image or 'not named'}"
+    if found.findings.compared:
+        yield f"compared with {found.findings.compared}"
+    rows = [*found.variables, *found.config]
+    if rows:
+        widest = max(len(_short(row.name)) for row in rows)
+        widths = (min(max(widest, 20), 46), 17, 17)
+        yield ""
+        yield _cells(widths, ("", "without us", "with us", "verdict")).rstrip()
+    for title, section in (("Variables", found.variables), ("Config", found.config)):
+        if section:
+            yield title
+        for row in section:
+            yield from _entry(row, widths)
+    if found.notes:
+        yield ""
+        yield "Notes"
+    for text in found.notes:
+        yield from _wrap(text, "  ", "    ")
+    yield ""
+    left = found.left
+    yield from _wrap(
+        f"dangerous with us, too: {', '.join(left)}" if left else "nothing dangerous is left",
+        "",
+        "  ",
+    )
+
+
+def _entry(row: Row, widths: tuple[int, ...]) -> Iterator[str]:
+    values = [_short(row.name), _value(row.without), _value(row.with_us)]
+    verdict = row.verdict.verdict
+    cells = [value if len(value) <= width else "" for value, width in zip(values, widths)]
+    cells[0] = values[0]
+    yield _cells(widths, (*cells, style.word(verdict, sys.stdout))).rstrip()
+    for title, value, cell in zip(("without us", "with us"), values[1:], cells[1:]):
+        if not cell:
+            yield from _wrap(f"{title}: {value}", "      ", "        ")
+    if row.thread is not None:
+        yield from _wrap(f"{_value(row.thread)} in new threads", "      ", "        ")
+    why = row.verdict.why.rstrip(".")
+    source = f" ({row.verdict.source})" if row.verdict.source else ""
+    who = f"{row.who}: " if row.who and row.verdict.verdict != table.POLICY else ""
+    yield from _wrap(f"{who}{why}{source}", "      ", "        ")
+
+
+def _cells(widths: tuple[int, ...], cells: tuple[str, ...]) -> str:
+    *most, last = cells
+    padded = [cell.ljust(width) for cell, width in zip(most, widths)]
+    return "  " + " ".join([*padded, last])
+
+
+def _short(name: str) -> str:
+    return (
+        name.replace("torch._inductor.config.", "inductor ")
+        .replace("torch._", "")
+        .replace(".config.", " ")
+    )
+
+
+def _value(value: object) -> str:
+    return "unset" if value is None else value if isinstance(value, str) else str(value)
+
+
+def _wrap(text: str, first: str, rest: str) -> list[str]:
+    return wrap(text, 99, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)

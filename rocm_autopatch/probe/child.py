@@ -1,0 +1,374 @@
+"""Read torch's config in an interpreter of its own, and watch who writes to it. Run as a script.
+
+Imported by nothing: reading.py runs this file, with what to do as JSON in its first argument, and
+the file for its answer as the second. With ``python -S`` it calls ``site.main()`` itself, so that
+what sitecustomize, usercustomize and .pth files write is seen as it is written.
+"""
+
+import contextlib
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import re
+import sys
+import threading
+import traceback
+import warnings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType, ModuleType
+    from typing import Any, Optional
+
+CONFIGS = (
+    "torch._inductor.config",
+    "torch._dynamo.config",
+    "torch._functorch.config",
+    "torch.compiler.config",
+)
+MACHINERY = "torch.utils._config_module"
+# Frames that stand between a write and who wrote.
+PLUMBING = ("_config_module.py", "contextlib.py", "os.py", "_collections_abc.py", "dataclasses.py")
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+# What a write that is taken back at once is not to be mistaken for.
+TEMPORARY = ("__enter__", "__exit__", "revert", "change")
+
+# What an entry of a config module reads its value from.
+VALUES = ("default", "env_value_force", "env_value_default", "user_override")
+
+stage = "site"
+writes: "list[dict[str, Any]]" = []
+env_writes: "list[dict[str, Any]]" = []
+reads: "dict[str, dict[str, Any]]" = {}
+last_read = ""
+dropped: "set[str]" = set()
+
+
+def place() -> "dict[str, Any]":
+    """The file and line that writes now, and the .pth line or customisation that led there."""
+    found: dict[str, Any] = {"file": "", "line": 0, "by": ""}
+    frame: Optional[FrameType] = sys._getframe(2)
+    while frame is not None:
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        pth = _pth(frame)
+        if pth:
+            found["by"] = pth
+            if not found["file"]:
+                found["file"], _, line = pth.rpartition(":")
+                found["line"] = int(line)
+        elif file == __file__ or file.startswith("<"):
+            pass
+        elif not found["file"] and os.path.basename(file) not in PLUMBING:
+            found["file"], found["line"] = file, frame.f_lineno
+        if frame.f_globals.get("__name__") in ("sitecustomize", "usercustomize"):
+            found["by"] = "%s:%d" % (file, frame.f_lineno)
+        if os.path.basename(file) == PLUMBING[0] and name in TEMPORARY:
+            found["temporary"] = True
+        frame = frame.f_back
+    if found["by"] == "%s:%d" % (found["file"], found["line"]):
+        found["by"] = ""
+    return found
+
+
+def _pth(frame: "FrameType") -> str:
+    """FILE:LINE of the line of a .pth file that a frame of ``site`` executes, "" if it is none."""
+    if frame.f_globals.get("__name__") != "site":
+        return ""
+    names = frame.f_locals
+    file = next((v for v in names.values() if isinstance(v, str) and v.endswith(".pth")), "")
+    if not os.path.isabs(file):
+        file = os.path.join(str(names.get("sitedir", "")), file)
+    line = names.get("line", "")
+    try:
+        with open(file, encoding="utf-8", errors="replace") as stream:
+            lines = [text.rstrip() for text in stream]
+        return "%s:%d" % (file, lines.index(str(line).rstrip()) + 1)
+    except (OSError, ValueError):
+        return ""
+
+
+def plain(value: "Any") -> "Any":
+    """A value as JSON has it; the same for the same value in another process."""
+    if isinstance(value, (bool, int, float, str, type(None))):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((plain(item) for item in value), key=repr)
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    return ADDRESS.sub("", repr(value))
+
+
+# Variables: who reads those that are set, and who sets them.
+
+
+def watch_environment() -> None:
+    kind: Any = type(os.environ)
+    get, put = kind.__getitem__, kind.__setitem__
+
+    def __getitem__(self: "Any", name: str) -> str:
+        value: str = get(self, name)
+        _note_read(name)
+        return value
+
+    def __setitem__(self: "Any", name: str, value: str) -> None:
+        if name in dropped:
+            return
+        if isinstance(name, str) and self.get(name) != value:
+            env_writes.append({"name": name, "value": value, "stage": stage, **place()})
+        put(self, name, value)
+
+    kind.__getitem__, kind.__setitem__ = __getitem__, __setitem__
+
+
+def _note_read(name: str) -> None:
+    global last_read
+    frame: Optional[FrameType] = sys._getframe(2)
+    where, config = "", False
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        file = frame.f_code.co_filename
+        if not where and os.path.basename(file) not in PLUMBING and not file.startswith("<"):
+            if file == __file__:
+                return
+            where = "%s:%d" % (file, frame.f_lineno)
+        config = config or frame.f_globals.get("__name__") in CONFIGS
+        frame = frame.f_back
+    last_read = name
+    known = reads.setdefault(name, {"place": where, "config": config})
+    if config and not known["config"]:
+        reads[name] = {"place": where, "config": True}
+
+
+# Config values: who writes them.
+
+
+class Watch:
+    """The finder that watches torch's config machinery from its import on."""
+
+    @staticmethod
+    def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "Any":
+        if name != MACHINERY:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is None or spec.loader is None:
+            return None
+        loader: Any = spec.loader
+        execute = loader.exec_module
+
+        def exec_module(module: "ModuleType") -> None:
+            execute(module)
+            with contextlib.suppress(Exception):
+                watch_writes(module)
+
+        loader.exec_module = exec_module
+        return spec
+
+
+def watch_writes(machinery: "Any") -> None:
+    """Note each write to a config module, and to an entry where torch has entries."""
+    module_set = machinery.ConfigModule.__setattr__
+
+    def __setattr__(self: "Any", name: str, value: object) -> None:
+        known = self.__dict__.get("_config", {})
+        if name in known:
+            _note_write(self.__name__, name, value)
+        module_set(self, name, value)
+
+    machinery.ConfigModule.__setattr__ = __setattr__
+    entry = getattr(machinery, "_ConfigEntry", None)
+    if entry is None:
+        return
+    entry_set = entry.__setattr__
+
+    def set_entry(self: "Any", name: str, value: object) -> None:
+        entry_set(self, name, value)
+        ours = sys._getframe(1).f_code.co_filename == machinery.__file__
+        if name in VALUES and not ours:
+            _note_entry(self, value)
+
+    entry.__setattr__ = set_entry
+
+
+def _note_entry(entry: object, value: object) -> None:
+    for module in CONFIGS:
+        for key, known in (
+            getattr(sys.modules.get(module), "__dict__", {}).get("_config", {}).items()
+        ):
+            if known is entry:
+                _note_write(module, key, value)
+
+
+def _note_write(module: str, key: str, value: object) -> None:
+    target = "%s.%s" % (module, key)
+    entry = sys.modules[module].__dict__["_config"][key]
+    alias = getattr(entry, "alias", None)
+    where = place()
+    if not where.pop("temporary", False):
+        row = {"name": alias or target, "value": plain(value), "stage": stage, **where}
+        writes.append(row)
+
+
+# Values
+
+
+def read_values() -> "dict[str, Any]":
+    """Module by module, what each key reads as; keys that are another's alias are left out."""
+    found = {}
+    for name in CONFIGS:
+        module = sys.modules.get(name)
+        table = getattr(module, "__dict__", {}).get("_config")
+        if table is None:
+            continue
+        values = {}
+        for key, entry in list(table.items()):
+            if getattr(entry, "alias", None):
+                continue
+            with contextlib.suppress(Exception):
+                values[key] = plain(getattr(module, key))
+        found[name] = {"file": str(getattr(module, "__file__", "")), "values": values}
+    return found
+
+
+def in_a_thread(call: "Callable[[], Any]") -> "Any":
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(call()), daemon=True)
+    thread.start()
+    thread.join(60)
+    return found[0] if found else None
+
+
+def attempt(name: str, failed: "list[dict[str, Any]]") -> bool:
+    """Import a module; what it raises goes on the list, SystemExit too."""
+    try:
+        importlib.import_module(name)
+    except BaseException as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == name in CONFIGS:
+            return True  # torch 2.4 and 2.5 have no torch.compiler.config
+        said = "%s: %s" % (type(error).__name__, error)
+        trace = traceback.extract_tb(error.__traceback__)
+        steps = [step for step in trace if step.filename not in (__file__, importlib.__file__)]
+        last = next((s for s in reversed(steps) if not s.filename.startswith("<")), None)
+        failed.append(
+            {
+                "import": name,
+                "error": " ".join(said.split())[:500],
+                "file": last.filename if last else "",
+                "line": (last.lineno or 0) if last else 0,
+                "missing": isinstance(error, ModuleNotFoundError) and error.name == "torch",
+                "last_read": last_read,
+            }
+        )
+        return False
+    return True
+
+
+def torch_here() -> "dict[str, Any]":
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return {}
+    torch: Any = sys.modules.get("torch")
+    version: Any = sys.modules.get("torch.version")
+    return {
+        "file": spec.origin,
+        "version": str(getattr(torch, "__version__", "")),
+        "hip": getattr(version, "hip", None),
+        "cuda": getattr(version, "cuda", None),
+    }
+
+
+def stages(imports: "list[str]") -> "Iterator[tuple[str, list[str]]]":
+    for name in imports:
+        yield "import " + name, [name]
+    yield "import torch", ["torch", *CONFIGS]
+
+
+def read(ask: "dict[str, Any]") -> "dict[str, Any]":
+    global stage
+    failed: list[dict[str, Any]] = []
+    changes: list[dict[str, Any]] = []
+    before: dict[str, Any] = {}
+    if not ask["site"]:
+        sys.path[:] = ask["path"]
+    elif not ask["hook"]:
+        import site
+
+        # As the interpreter does after a failure: it goes on.
+        try:
+            site.main()
+        except BaseException as error:
+            failed.append({"import": "site", "error": repr(error), "file": "", "line": 0})
+    here = dict(os.environ)
+    for stage, names in (("site", []), *stages(ask["imports"])):
+        for name in names:
+            if not attempt(name, failed):
+                break
+        now = read_values()
+        for module, one in now.items():
+            old = before.get(module, {}).get("values")
+            for key, value in one["values"].items() if old is not None else ():
+                if key in old and old[key] != value:
+                    changes.append({"name": "%s.%s" % (module, key), "stage": stage})
+        before = now
+    stage = "end"
+    modules = read_values()
+    threads = in_a_thread(read_values) or {}
+    for module, one in modules.items():
+        others = threads.get(module, {}).get("values", {})
+        one["threads"] = {k: v for k, v in others.items() if v != one["values"].get(k)}
+    installed = {}
+    for name in ("sglang", "vllm", "aiter"):
+        with contextlib.suppress(Exception):
+            spec = importlib.util.find_spec(name)
+            if spec is not None:
+                installed[name] = str(spec.origin or "")
+    # A module that is half-imported is no torch.
+    torch = torch_here()
+    return {
+        "path": sys.path,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "torch": torch,
+        "modules": modules,
+        "failed": failed,
+        "changes": changes,
+        "writes": writes,
+        "env_writes": env_writes,
+        "reads": reads,
+        "started": here,
+        "environ": dict(os.environ),
+        "installed": installed,
+        "report": hook_report() if ask["hook"] else None,
+    }
+
+
+def hook_report() -> "Any":
+    try:
+        import rocm_autopatch
+
+        return rocm_autopatch.report()
+    except BaseException as error:
+        return {"errors": ["%s: %s" % (type(error).__name__, error)]}
+
+
+def main() -> None:
+    ask = json.loads(sys.argv[1])
+    answer = sys.argv[2]
+    del sys.argv[1:]
+    sys.path.pop(0)  # this file's directory, where no program would look
+    warnings.simplefilter("ignore")
+    dropped.update(ask["without"])
+    watch_environment()
+    if not ask["hook"]:
+        watch: Any = Watch()
+        sys.meta_path.insert(0, watch)
+    found = read(ask)
+    with open(answer, "w", encoding="utf-8") as stream:
+        json.dump(found, stream, default=repr)
+    os._exit(0)  # Threads and atexit functions of what was imported have nothing more to say.
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""What a probe found, written into an images file: one row, and nothing else is touched."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+import yaml
+
+from rocm_autopatch.image import reference
+from rocm_autopatch.policy import PolicyError, Problem, document, load, schema, select
+from rocm_autopatch.policy.schema import Policy
+from rocm_autopatch.probe import blame
+from rocm_autopatch.probe.table import Probe
+
+_EMPTY = "version: 1\nimages: []\n"
+# What probe wrote before, and what a record says that no probe has seen.
+_PROBED = re.compile(r"\s*\b(?:Probed \d|Not probed yet).*", re.DOTALL)
+
+
+def check(file: Path) -> None:
+    """Raise PolicyError if *file* is there and is no images file, or can't be written."""
+    if file.exists():
+        load.images(file)
+    if not file.parent.is_dir():
+        raise _error(file, f"there is no directory {file.parent}")
+
+
+def record(file: Path, found: Probe) -> str:
+    """Add the image's row to *file*, or bring it up to date; say which. Raises PolicyError.
+
+    The rest of the file stays as it is, byte for byte. A row keeps its policy, entries and issues.
+    """
+    if not found.image:
+        raise _error(
+            file, "not written: the image's name is not known; give --assume image=REPOSITORY:TAG"
+        )
+    try:
+        image = reference.parse_reference(found.image)
+    except ValueError as error:
+        raise _error(file, f"not written: {error}") from None
+    names = {found.image, image.short, f"{image.name}:{image.tag}"}
+    data = file.read_bytes() if file.exists() else _EMPTY.encode()
+    before = _rows(file, data)
+    own = next((row for row in before if row.image in names), None)
+    facts = {name: str(fact["value"]) for name, fact in found.report.get("facts", {}).items()}
+    general = [row for row in select.records(before, facts) if row is not own]
+    # A byte order mark is none of the marks that PyYAML counts.
+    mark = "\ufeff" if data.startswith(b"\xef\xbb\xbf") else ""
+    text = data.decode("utf-8-sig")
+    new = _edit(text, own.image if own else "", image.short, Fields(found, own, general))
+    if "\r\n" in text:
+        new = re.sub(r"(?<!\r)\n", "\r\n", new)
+    done = (mark + new).encode()
+    after = _rows(file, done)
+    if [row for row in before if row is not own] != [r for r in after if r.image not in names]:
+        raise _error(file, "not written: another row would have changed")
+    if done == data:
+        return f"{file}: {image.short} is up to date"
+    _write(file, done)
+    return f"{file}: {image.short} {'brought up to date' if own else 'added'}"
+
+
+def _rows(file: Path, data: bytes) -> tuple[Policy, ...]:
+    rows = schema.read_images(document.parse(data, str(file)), str(file))
+    for row in rows:
+        load.base(row)
+    return rows
+
+
+class Fields:
+    """What a row is to say, where *own* is what it says so far and *general* what less specific
+    rows say of this place."""
+
+    def __init__(self, found: Probe, own: Policy | None, general: list[Policy]) -> None:
+        self.date = time.strftime("%Y-%m-%d")
+        self.found, self.own = found, own
+        stated = {setting.name: setting.value for row in general for setting in row.sets}
+        given = {s.name: (s.value, s.why) for s in own.sets} if own else {}
+        self.sets: dict[str, Any] = {}
+        set_here = {}
+        for row in found.variables:
+            foreign = row.name in blame.written(found.findings.reading)
+            if row.without is None or foreign or row.who == "a user's":
+                continue
+            set_here[row.name] = row.without
+            if stated.get(row.name) == row.without:
+                continue
+            value, why = given.get(row.name, (None, ""))
+            why = why if value == row.without and why else f"Probed {self.date}."
+            self.sets[row.name] = {"value": row.without, "why": why}
+        self.unset = [name for name in stated if name not in set_here]
+
+    def description(self) -> str:
+        """What a hand wrote, and what was probed."""
+        kept = _PROBED.sub("", self.own.description).strip() if self.own else ""
+        torch = self.found.torch.get("version") or "no torch"
+        python = self.found.findings.reading.found.get("python", "")
+        text = f"Probed {self.date} with torch {torch} and Python {python}"
+        rows = [row for row in self.found.config if row.culprit]
+        if rows:
+            keys = ", ".join(row.name for row in rows)
+            text += f"; not as torch ships it: {keys}"
+        if self.unset:
+            text += f"; does not set {', '.join(self.unset)}"
+        return f"{kept} {text}.".strip()
+
+    def issues(self) -> list[dict[str, str]]:
+        """What is wrong here beyond the variables, and not on the row yet."""
+        source = "rocm-autopatch probe"
+        known = {issue.text for issue in self.own.known_issues} if self.own else set()
+        return [{"issue": text, "source": source} for text in self._wrong() if text not in known]
+
+    def _wrong(self) -> Iterator[str]:
+        for row in self.found.config:
+            culprit = row.culprit
+            if culprit and culprit.kind != blame.VARIABLE and row.verdict.dangerous:
+                yield f"{row.name} is {row.without}, where torch ships {row.shipped}: {culprit}"
+        for crash in self.found.findings.crashes:
+            yield f"import {crash.module} fails: {crash.error} ({crash.culprit})"
+
+    def row(self, image: str) -> dict[str, Any]:
+        """All of it, as a new row."""
+        row: dict[str, Any] = {"image": image, "description": self.description()}
+        row.update({"sets": self.sets} if self.sets else {})
+        issues = self.issues()
+        row.update({"known_issues": issues} if issues else {})
+        return row
+
+
+def _edit(text: str, own: str, image: str, fields: Fields) -> str:
+    root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    rows = next(value for key, value in root.value if key.value == "images")
+    if rows.flow_style:
+        # A list in one line has no place for a row of several: it is written anew as a block.
+        listed = [_data(row) for row in rows.value]
+        at = next((i for i, row in enumerate(listed) if own and row.get("image") == own), None)
+        if at is None:
+            listed.append(fields.row(image))
+        else:
+            listed[at] = _merged(listed[at], fields)
+        return _replace(text, [(rows.start_mark.index, _end(rows), "\n" + _dump(listed, 2))])
+    row = next((row for row in rows.value if own and _scalar(row, "image") == own), None)
+    if row is None:
+        column = rows.start_mark.column
+        at = _line_end(text, _end(rows.value[-1]))
+        new = _dump([fields.row(image)], column)
+        return _replace(text, [(at, at, f"\n\n{new}")])
+    column = row.start_mark.column
+    if row.flow_style:
+        new = _dump(_merged(_data(row), fields), column).lstrip()
+        return _replace(text, [(row.start_mark.index, _end(row), new)])
+    return _replace(text, list(_changes(text, row, column, fields)))
+
+
+def _changes(text: str, row: Any, column: int, fields: Fields) -> Iterator[tuple[int, int, str]]:
+    """The changes to a block row: start, end and new text of each."""
+    has = {key.value: (key, value) for key, value in row.value}
+    wanted: dict[str, Any] = {"description": fields.description()}
+    if fields.sets or "sets" in has:
+        wanted["sets"] = fields.sets
+    last = _line_end(text, _end(row))
+    for name, value in wanted.items():
+        if name not in has:
+            yield last, last, "\n" + _dump({name: value}, column)
+        elif _data(has[name][1]) != value and not (name == "sets" and _same_sets(has[name], value)):
+            key, old = has[name]
+            new = _dump({name: value}, column).lstrip()
+            yield key.start_mark.index, _end(old), new
+    issues = fields.issues()
+    if not issues:
+        return
+    if "known_issues" not in has:
+        yield last, last, "\n" + _dump({"known_issues": issues}, column)
+        return
+    key, old = has["known_issues"]
+    if isinstance(old, yaml.SequenceNode) and not old.flow_style and old.value:
+        at = _line_end(text, _end(old))
+        yield at, at, "\n" + _dump(issues, old.start_mark.column)
+        return
+    data = _data(old)
+    listed = [data] if isinstance(data, str) else list(data or ())
+    new = _dump({"known_issues": [*listed, *issues]}, column).lstrip()
+    yield key.start_mark.index, _end(old), new
+
+
+def _same_sets(pair: tuple[Any, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether a row sets the same, however it is written."""
+    data = _data(pair[1]) or {}
+    plain = {k: v["value"] if isinstance(v, dict) else v for k, v in data.items()}
+    return plain == {name: one["value"] for name, one in wanted.items()}
+
+
+def _merged(row: dict[str, Any], fields: Fields) -> dict[str, Any]:
+    merged = {**row, "description": fields.description(), "sets": fields.sets}
+    if not fields.sets:
+        del merged["sets"]
+    issues = fields.issues()
+    if issues:
+        known = row.get("known_issues") or []
+        merged["known_issues"] = [*([known] if isinstance(known, str) else known), *issues]
+    return merged
+
+
+def _scalar(row: Any, name: str) -> str:
+    return next((str(value.value) for key, value in row.value if key.value == name), "")
+
+
+def _data(node: Any) -> Any:
+    loader: Any = yaml.SafeLoader("")
+    try:
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _end(node: Any) -> int:
+    """Where a node's text ends; PyYAML has a block end where the next thing begins."""
+    if not isinstance(node, yaml.ScalarNode) and node.value and not node.flow_style:
+        last = node.value[-1]
+        return _end(last[1] if isinstance(node, yaml.MappingNode) else last)
+    end: int = node.end_mark.index
+    if isinstance(node, yaml.ScalarNode) and node.style in ("|", ">"):
+        buffer = node.end_mark.buffer
+        while buffer and end and buffer[end - 1].isspace():
+            end -= 1
+    return end
+
+
+def _line_end(text: str, index: int) -> int:
+    """The end of the line, a comment after the value included."""
+    found = text.find("\n", index)
+    end = len(text) if found < 0 else found
+    return end - 1 if end > index and text[end - 1] == "\r" else end
+
+
+def _dump(data: Any, column: int) -> str:
+    text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=10**6)
+    return indent(text.rstrip("\n"), " " * column)
+
+
+def _replace(text: str, changes: list[tuple[int, int, str]]) -> str:
+    # Of those at one place the first stays first.
+    for start, end, new in sorted(changes, key=lambda change: change[0])[::-1]:
+        text = text[:start] + new + text[end:]
+    return text if text.endswith("\n") else text + "\n"
+
+
+def _write(file: Path, data: bytes) -> None:
+    """Put *data* at *file*, all of it or nothing; where that is a link, at what it leads to."""
+    target = file.resolve()
+    try:
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with open(descriptor, "wb") as stream:
+                stream.write(data)
+            os.chmod(name, mode)
+            os.replace(name, target)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise _error(file, f"can't be written: {error.strerror}") from error
+
+
+def _error(file: Path, message: str) -> PolicyError:
+    return PolicyError([Problem(str(file), 0, 0, "", message)])

@@ -1,0 +1,120 @@
+"""What interpreters of their own read: children are started, at once where they may be."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rocm_autopatch import _start
+
+_CHILD = Path(__file__).with_name("child.py")
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a child is to do: with our hook or without, with or without what ``site`` runs, without
+    which variables, and which modules it imports before torch."""
+
+    hook: bool = False
+    site: bool = True
+    without: frozenset[str] = frozenset()
+    imports: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a child found, as child.py has it, or why it ended without an answer."""
+
+    ask: Ask
+    found: Mapping[str, Any]
+    died: str = ""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The config values that the program's first thread reads, by full name."""
+        return {
+            f"{module}.{key}": value
+            for module, one in self.found.get("modules", {}).items()
+            for key, value in one["values"].items()
+        }
+
+    @property
+    def threads(self) -> dict[str, Any]:
+        """Those that a new thread reads otherwise."""
+        return {
+            f"{module}.{key}": value
+            for module, one in self.found.get("modules", {}).items()
+            for key, value in one["threads"].items()
+        }
+
+    @property
+    def failed(self) -> list[dict[str, Any]]:
+        """The imports that failed, each with the error and its place."""
+        if self.died:
+            return [{"import": "torch", "error": self.died, "file": "", "line": 0, "last_read": ""}]
+        failed: list[dict[str, Any]] = self.found["failed"]
+        return failed
+
+    @property
+    def torch(self) -> dict[str, Any]:
+        """File, version, hip and cuda of torch; {} where there is none."""
+        torch: dict[str, Any] = self.found.get("torch", {})
+        return torch
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The variables at the end."""
+        environ: dict[str, str] = self.found.get("environ", {})
+        return environ
+
+
+def read(asks: Sequence[Ask], environment: Mapping[str, str]) -> list[Reading]:
+    """Start a child for each, as many at once as there are processors."""
+    with ThreadPoolExecutor(max_workers=max(os.cpu_count() or 1, 1)) as pool:
+        return list(pool.map(lambda ask: _read(ask, environment), asks))
+
+
+def _read(ask: Ask, environment: Mapping[str, str]) -> Reading:
+    child = {name: value for name, value in environment.items() if name not in ask.without}
+    if not ask.hook:
+        child["ROCM_AUTOPATCH"] = "off"
+    child.pop(_start.SAID, None)
+    given = {
+        "hook": ask.hook,
+        "site": ask.site,
+        "without": sorted(ask.without),
+        "imports": ask.imports,
+        "path": ask.path,
+    }
+    # With the hook, site has to run as ever; otherwise the child runs it, watching.
+    flags = [] if ask.hook else ["-S"]
+    with tempfile.TemporaryDirectory(prefix="rocm-autopatch-") as directory:
+        answer = Path(directory, "answer")
+        with open(Path(directory, "stderr"), "w+b") as stderr:
+            status = subprocess.run(
+                [sys.executable, *flags, str(_CHILD), json.dumps(given), str(answer)],
+                env=child,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+            ).returncode
+            stderr.seek(0)
+            said = stderr.read()[-10000:].decode("utf-8", "replace").strip().splitlines()
+        if answer.exists():
+            return Reading(ask, json.loads(answer.read_text(encoding="utf-8")))
+    last = f": {said[-1]}" if said else ""
+    return Reading(ask, {}, f"the interpreter ended with status {status}{last}")
+
+
+def without(ask: Ask, names: Iterable[str]) -> Ask:
+    """The same without these variables, too."""
+    return Ask(ask.hook, ask.site, ask.without | frozenset(names), ask.imports, ask.path)

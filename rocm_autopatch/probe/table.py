@@ -1,0 +1,236 @@
+"""What was found, side by side: without us, with us, a verdict, and who."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rocm_autopatch import _baseline
+from rocm_autopatch.policy import lint
+from rocm_autopatch.probe import blame, variables
+from rocm_autopatch.probe.blame import Findings, Investigation
+from rocm_autopatch.probe.reading import Reading
+from rocm_autopatch.probe.variables import Verdict
+
+# The verdict of what our policy chose: not the place's doing.
+POLICY = "policy"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A variable or config value: what a program meets without us and with us, None for a variable
+    that is not set. ``left`` says that it is dangerous with us, too."""
+
+    name: str
+    without: Any
+    with_us: Any
+    verdict: Verdict
+    who: str
+    left: bool
+    shipped: Any = None
+    thread: Any = None
+    culprit: blame.Culprit | None = None
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Probe:
+    """All that a probe found."""
+
+    findings: Findings
+    hooked: Reading
+    variables: list[Row]
+    config: list[Row]
+    notes: list[str]
+
+    @property
+    def torch(self) -> dict[str, Any]:
+        """File, version, hip and cuda of torch; {} where there is none."""
+        return self.findings.reading.torch or self.hooked.torch
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What our hook reports of a process with it."""
+        return self.hooked.found.get("report") or {}
+
+    @property
+    def left(self) -> list[str]:
+        """What is dangerous to a program that is started here as it is."""
+        names = [row.name for row in (*self.variables, *self.config) if row.left]
+        return names + [f"import {one['import']}" for one in _crashes(self.hooked)]
+
+    @property
+    def image(self) -> str:
+        """The image's reference, "" if it is not known."""
+        facts = self.report.get("facts") or {}
+        return str(facts["image"]["value"]) if "image" in facts else ""
+
+
+def probe(environment: Mapping[str, str], imports: Sequence[str]) -> Probe:
+    """Read this place. *environment* is as it was before our hook changed it."""
+    findings, hooked = Investigation(environment, imports).run()
+    config = list(_config(findings, hooked))
+    rows = list(_variables(environment, findings, hooked, config))
+    return Probe(findings, hooked, rows, config, list(_notes(findings, hooked, imports)))
+
+
+def _config(findings: Findings, hooked: Reading) -> Iterator[Row]:
+    seen = findings.reading
+    torch = str(seen.torch.get("version", ""))
+    policy = {
+        row["name"]: row["layer"]
+        for row in (hooked.found.get("report") or {}).get("config", ())
+        if row["status"] == "applied"
+    }
+    differ = {one.key: one for one in findings.differences}
+    ours = {
+        name
+        for name in policy
+        if name in seen.values and not blame.same(hooked.values.get(name), seen.values[name])
+    }
+    for key in sorted({*differ, *ours}):
+        value = seen.values[key]
+        now = hooked.values.get(key)
+        chosen = key in policy and key in ours
+        if key not in differ:
+            why = f"Policy {policy[key]} chose it."
+            yield Row(key, value, now, Verdict(POLICY, why), f"policy {policy[key]}", False, value)
+            continue
+        one = differ[key]
+        verdict = variables.of_value(key, value, torch)
+        if not verdict.row and blame.same(value, one.shipped):
+            verdict = variables.of_value(key, one.thread, torch)
+        if not verdict.row and one.culprit.kind == blame.VARIABLE:
+            verdict = _of_culprit(one.culprit, torch) or verdict
+        still = blame.same(now, value) or variables.of_value(key, now, torch).dangerous
+        left = verdict.dangerous and still and not chosen
+        thread = None if blame.same(one.thread, value) else one.thread
+        who = str(one.culprit)
+        yield Row(key, value, now, verdict, who, left, one.shipped, thread, one.culprit)
+
+
+def _of_culprit(culprit: blame.Culprit, torch: str) -> Verdict | None:
+    for text in culprit.variables:
+        name, _, value = text.partition("=")
+        verdict = variables.of_variable(name, value, torch, imports=True)
+        if verdict.row:
+            return verdict
+    return None
+
+
+def _variables(
+    environment: Mapping[str, str], findings: Findings, hooked: Reading, config: Sequence[Row]
+) -> Iterator[Row]:
+    seen = findings.reading
+    torch = str(seen.torch.get("version", "")) or str(hooked.torch.get("version", ""))
+    feeds = variables.feeds(variables.minor(torch)) if torch else {}
+    read = seen.found.get("reads", {})
+    written = blame.written(seen)
+    rules = {row["name"]: row for row in (hooked.found.get("report") or {}).get("env", ())}
+    crashing = {crash.culprit.partition("=")[0] for crash in findings.crashes}
+    names = {
+        name
+        for name in {*environment, *written}
+        if variables.listed(name) or name in feeds or (name in read and read[name]["config"])
+    }
+    names |= crashing & {*environment}
+    changed = {name for name, row in rules.items() if row["before"] != row["after"]}
+    for name in sorted(name for name in names | changed if not name.startswith("ROCM_AUTOPATCH")):
+        before = written[name]["value"] if name in written else environment.get(name)
+        after = hooked.environ.get(name) if hooked.found else before
+        if before is None:
+            rule = rules[name]
+            verdict = Verdict(POLICY, rule["why"])
+            yield Row(name, None, after, verdict, f"policy {rule['layer']}", False)
+            continue
+        who = _who(name, before, written)
+        keys = tuple(feeds.get(name, ()))
+        if name in crashing:
+            crash = next(c for c in findings.crashes if c.culprit.partition("=")[0] == name)
+            why = f"import {crash.module} fails: {crash.error} ({crash.file}:{crash.line})"
+            left = after == before and bool(_crashes(hooked))
+            known = variables.of_variable(name, before, torch)
+            source = known.source if known.verdict == "crashes" else ""
+            yield Row(name, before, after, Verdict("crashes", why, source), who, left, keys=keys)
+            continue
+        imports = bool(torch) and not blame.failure(seen) and name not in seen.ask.without
+        verdict = variables.of_variable(name, before, torch, imports)
+        left = after is not None and _left(name, after, torch, imports, keys, config, hooked)
+        yield Row(name, before, after, verdict, who, left, keys=keys)
+
+
+def _left(
+    name: str,
+    value: str,
+    torch: str,
+    imports: bool,
+    keys: Sequence[str],
+    config: Sequence[Row],
+    hooked: Reading,
+) -> bool:
+    """Whether a variable that is still set does harm still: a policy may hold the config keys that
+    it feeds."""
+    verdict = variables.of_variable(name, value, torch, imports)
+    if not verdict.dangerous or verdict.elsewhere or not hooked.values:
+        return verdict.dangerous
+    fed = [row for row in config if row.name in keys and row.verdict.verdict != POLICY]
+    held = fed and not any(blame.same(row.without, row.with_us) for row in fed)
+    return not held
+
+
+def _who(name: str, value: str, written: Mapping[str, Mapping[str, Any]]) -> str:
+    if name in written:
+        write = written[name]
+        by = f", by {write['by']}" if write["by"] else ""
+        return f"{write['file']}:{write['line']}{by}"
+    return {"image": "the image's", "user": "a user's"}.get(_baseline.origin(name, value), "")
+
+
+def _crashes(hooked: Reading) -> list[dict[str, Any]]:
+    failed = blame.failure(hooked)
+    return [failed] if failed and not failed.get("missing") else []
+
+
+def _notes(findings: Findings, hooked: Reading, imports: Sequence[str]) -> Iterator[str]:
+    seen = findings.reading
+    torch = str(seen.torch.get("version", ""))
+    if blame.lacks_torch(seen):
+        yield "no torch is found here: variables are listed, there is no config to read"
+    elif torch and not lint.keys(variables.minor(torch)):
+        known = lint.versions("2.4..2.15")
+        yield (
+            f"torch {torch} is not in the table, which has {known[0]} to {known[-1]}: its values "
+            "are compared with what it reads itself without variables and start-up files, and what "
+            "its own source has otherwise is not seen"
+        )
+    elif torch and not seen.torch.get("hip"):
+        yield (
+            f"torch {torch} is not a ROCm build, for which the table is: its values are compared "
+            "with what it reads itself without variables and start-up files"
+        )
+    elif torch and not torch.partition("+")[0].replace(".", "").isdigit():
+        released = variables.minor(torch)
+        yield f"torch {torch} is a preview: it is compared with {released} as released"
+    for crash in findings.crashes:
+        if crash.culprit in (blame.TORCH, blame.SITE, blame.UNSEEN):
+            what = {
+                blame.TORCH: "it does so without any variable and start-up file, too",
+                blame.SITE: "it does not without this Python's start-up files",
+                blame.UNSEEN: "no variable is behind it",
+            }[crash.culprit]
+            place = f" ({crash.file}:{crash.line})" if crash.file else ""
+            yield f"import {crash.module} fails: {crash.error}{place}; {what}"
+    for one in seen.failed:
+        if one["import"].split(".")[0] != "torch":
+            yield f"import {one['import']} fails: {one['error']}"
+    for name, file in seen.found.get("installed", {}).items():
+        if name not in (module.partition(".")[0] for module in imports):
+            yield f"{name} is installed ({file}) and was not imported: --import {name} does"
+    report = hooked.found.get("report") or {}
+    if not report.get("active"):
+        yield f"rocm_autopatch is not active here: {report.get('reason') or hooked.died}"
+    elif report.get("observe"):
+        yield "rocm_autopatch observes only (ROCM_AUTOPATCH=observe): nothing is changed"
+    for text in report.get("errors", ()):
+        yield f"rocm_autopatch: {text}"

@@ -1,0 +1,601 @@
+"""rocm-autopatch probe: what a place does to a process, and who, on the real torch 2.13.0."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import yaml
+from conftest import HIP, ROOT, Interpreter, label_torch
+
+from rocm_autopatch.cli import main
+from rocm_autopatch.cli import probe as command
+from rocm_autopatch.policy import PolicyError, lint, load
+from rocm_autopatch.policy.schema import CONFIG_MODULES
+from rocm_autopatch.probe import blame, images, table, variables
+from surroundings import hip_torch, image_env
+
+IMAGE = "rocm/sgl-dev:v0.5.8.post1-rocm700-mi35x-20260219"
+MAX, POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
+INDUCTOR = "torch._inductor.config"
+TORCH = "2.13.0+rocm7.0"
+
+
+def cli(python: Interpreter, *flags: str, **env: str) -> tuple[int, dict]:
+    env = {"ROCM_AUTOPATCH_LOG": "quiet", **env}
+    done = python.run("-m", "rocm_autopatch", "probe", "--json", *flags, env=env, check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def rows(found: dict) -> dict[str, dict]:
+    return {row["name"]: row for row in (*found["variables"], *found["config"])}
+
+
+@pytest.fixture(scope="module")
+def image(torch_python: Interpreter) -> table.Probe:
+    """The place that SGLang's ROCm image makes."""
+    env = {
+        "PATH": os.environ["PATH"],
+        **image_env.load().env,
+        "HIP_CACHE_ENABLED": "1",
+        "INDUCTOR_COORD_DESCENT": "1",
+        "ROCM_AUTOPATCH_ASSUME": f"image={IMAGE}",
+        "ROCM_AUTOPATCH_LOG": "quiet",
+    }
+    with mock.patch.object(sys, "executable", str(torch_python.path)):
+        return table.probe(env, [])
+
+
+@pytest.fixture(scope="module")
+def copy(torch_python: Interpreter) -> Iterator[Interpreter]:
+    """A copy of the environment, to be changed by replacing files."""
+    # Where links can be made to the original's files.
+    directory = torch_python.path.parents[2] / "probe"
+    hip_torch.copy(torch_python.path.parents[1], directory)
+    yield Interpreter(directory / "bin" / "python")
+    shutil.rmtree(directory)
+
+
+def replace(file: Path, text: str) -> None:
+    file.unlink(missing_ok=True)
+    file.write_text(text)
+    for cached in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
+        cached.unlink()
+
+
+@pytest.fixture(scope="module")
+def hostile(
+    copy: Interpreter, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[int, dict, dict[str, Path]]:
+    """A patched torch, two .pth files, a sitecustomize and a framework, all of which interfere."""
+    here, site = tmp_path_factory.mktemp("hostile"), copy.site_packages
+    config = site / "torch" / "_inductor" / "config.py"
+    source = shipped = config.read_text()
+    for old, new in (
+        ('"TORCHINDUCTOR_BENCHMARK_FUSION") ==', '"TORCHINDUCTOR_BENCHMARK_FUSION") !='),
+        ('"TORCHINDUCTOR_FREEZING"', '"VENDOR_FREEZING"'),
+    ):
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    replace(config, source)
+    pth, env_pth = site / "a_vendor.pth", site / "a_env.pth"
+    env_pth.write_text('# vendor\nimport os; os.environ["TORCHINDUCTOR_BENCHMARK_KERNEL"] = "1"\n')
+    pth.write_text("import a_vendor\n")
+    (site / "a_vendor.py").write_text(
+        f"import {INDUCTOR} as config\n\nconfig.coordinate_descent_tuning = True\n"
+    )
+    custom = here / "sitecustomize.py"
+    custom.write_text("import torch._dynamo.config as config\nconfig.suppress_errors = True\n")
+    for name, body in (
+        (
+            "vllm",
+            f"""\
+            import os
+            import {INDUCTOR} as config
+
+            os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+            config.compile_threads = 1
+            config._config["triton.max_tiles"].default = 7
+            """,
+        ),
+        ("sglang", "raise SystemExit('must not be imported')\n"),
+    ):
+        (here / name).mkdir()
+        (here / name / "__init__.py").write_text(textwrap.dedent(body))
+    env = {"PYTHONPATH": str(here), "VENDOR_FREEZING": "1"}
+    status, found = cli(copy, "--import", "vllm", **env)
+    line = source[: source.index('_FUSION") !=')].count("\n") + 1
+    for file in (pth, env_pth):
+        file.unlink()
+    replace(config, shipped)
+    places = {"config": config, "pth": pth, "env_pth": env_pth, "custom": custom, "here": here}
+    return status, {**found, "line": line}, {**places, "vendor": site / "a_vendor.py"}
+
+
+@pytest.fixture(scope="module")
+def crashing(torch_python: Interpreter) -> tuple[int, dict]:
+    env = {"TORCH_COMPILE_DEBUG": "true", "TORCHINDUCTOR_MULTI_KERNEL": "", "AMD_LOG_LEVEL": "4"}
+    return cli(torch_python, **env)
+
+
+class TestImage:
+    def test_variables(self, image: table.Probe) -> None:
+        found = {row.name: row for row in image.variables}
+        # All that the image sets is listed, and has a row of the table.
+        for name, value in image_env.load().env.items():
+            assert found[name].without == value
+            assert found[name].verdict.row, name
+        assert (found[MAX].verdict.verdict, found[MAX].with_us) == ("hangs", None)
+        assert found[MAX].verdict.source == "sgl-project/sglang#23865"
+        assert (found[POINTWISE].verdict.verdict, found[POINTWISE].with_us) == ("slows", None)
+        assert found["HIP_CACHE_ENABLED"].verdict.verdict == "not read"
+        assert found["INDUCTOR_COORD_DESCENT"].verdict.verdict == "not read"
+        dangerous = {name for name, row in found.items() if row.verdict.dangerous}
+        assert dangerous == {MAX, POINTWISE}
+        mode = found["SGLANG_TORCH_COMPILE_MODE"]
+        assert (mode.without, mode.with_us, mode.who) == (None, "default", "policy safe")
+
+    def test_config(self, image: table.Probe) -> None:
+        found = {row.name: row for row in image.config}
+        blamed = {name: row for name, row in found.items() if row.culprit}
+        assert set(blamed) == {f"{INDUCTOR}.max_autotune", f"{INDUCTOR}.max_autotune_pointwise"}
+        row = blamed[f"{INDUCTOR}.max_autotune"]
+        assert (row.shipped, row.without, row.with_us) == (False, True, False)
+        assert row.culprit == blame.Culprit("variable", (f"{MAX}=1",))
+        row = blamed[f"{INDUCTOR}.max_autotune_pointwise"]
+        assert row.culprit == blame.Culprit("variable", (f"{POINTWISE}=1",))
+        # Ours, and nothing but ours: no default is a false alarm.
+        rest = {name for name in found if name not in blamed}
+        assert rest == {
+            "torch._dynamo.config.recompile_limit",
+            f"{INDUCTOR}.max_autotune_gemm_backends",
+            f"{INDUCTOR}.triton.cudagraph_trees",
+        }
+        assert {found[name].verdict.verdict for name in rest} == {"policy"}
+        assert image.left == []
+        assert image.findings.children <= 4
+
+    def test_text(self, image: table.Probe) -> None:
+        lines = list(command._lines(image))
+        assert any(re.fullmatch(rf"  {MAX} +1 +unset +hangs", line) for line in lines)
+        at = next(i for i, line in enumerate(lines) if line.startswith("  inductor max_autotune "))
+        assert re.fullmatch(r"  inductor max_autotune +True +False +hangs", lines[at])
+        assert lines[at + 1].startswith(f"      {MAX}=1: Every GEMM")
+        assert lines[-1] == "nothing dangerous is left"
+        long = [line for line in lines if len(line) > 100 and "site-packages" not in line]
+        assert not long
+
+
+class TestCulprits:
+    @pytest.fixture
+    def config(self, hostile: tuple[int, dict, dict[str, Path]]) -> dict[str, dict]:
+        return {
+            row["name"].partition(".config.")[2]: row
+            for row in hostile[1]["config"]
+            if row["verdict"] != "policy"
+        }
+
+    def test_nobody_else(self, config: dict[str, dict]) -> None:
+        assert set(config) == {
+            *("benchmark_fusion", "freezing", "benchmark_kernel", "coordinate_descent_tuning"),
+            *("suppress_errors", "compile_threads", "triton.max_tiles"),
+        }
+
+    def test_the_torch_build(
+        self, config: dict[str, dict], hostile: tuple[int, dict, dict[str, Path]]
+    ) -> None:
+        row, file = config["benchmark_fusion"], hostile[2]["config"]
+        assert row["culprit"]["kind"] == "torch"
+        assert row["who"] == f"torch's own source, {file}:{hostile[1]['line']}"
+        assert (row["shipped"], row["without"], row["verdict"]) == (False, True, "slows")
+
+    def test_a_variable_that_only_this_build_reads(
+        self, config: dict[str, dict], hostile: tuple[int, dict, dict[str, Path]]
+    ) -> None:
+        assert config["freezing"]["who"] == "VENDOR_FREEZING=1"
+        assert "VENDOR_FREEZING" in rows(hostile[1])
+
+    def test_a_pth_file(
+        self, config: dict[str, dict], hostile: tuple[int, dict, dict[str, Path]]
+    ) -> None:
+        places = hostile[2]
+        row = config["coordinate_descent_tuning"]
+        assert row["who"] == f"{places['vendor']}:3, by {places['pth']}:1"
+        # Our default yields to what a program writes, and this is written in every process.
+        assert (row["without"], row["with"], row["left"]) == (True, True, True)
+
+    def test_a_variable_that_a_pth_file_sets(
+        self, config: dict[str, dict], hostile: tuple[int, dict, dict[str, Path]]
+    ) -> None:
+        name = "TORCHINDUCTOR_BENCHMARK_KERNEL"
+        row = config["benchmark_kernel"]
+        assert row["who"] == f"{name}=1, set in {hostile[2]['env_pth']}:2"
+        assert rows(hostile[1])[name]["who"] == f"{hostile[2]['env_pth']}:2"
+
+    def test_sitecustomize(
+        self, config: dict[str, dict], hostile: tuple[int, dict, dict[str, Path]]
+    ) -> None:
+        row = config["suppress_errors"]
+        assert row["who"] == f"{hostile[2]['custom']}:2"
+        assert (row["verdict"], row["left"]) == ("slows", True)
+
+    def test_a_framework(
+        self, config: dict[str, dict], hostile: tuple[int, dict, dict[str, Path]]
+    ) -> None:
+        file = hostile[2]["here"] / "vllm" / "__init__.py"
+        row = config["compile_threads"]
+        assert row["who"] == f"import vllm, {file}:5"
+        assert (row["without"], row["verdict"]) == (1, "slows")
+        # Past the module, to the entry.
+        assert config["triton.max_tiles"]["who"] == f"import vllm, {file}:6"
+        assert rows(hostile[1])["TORCHINDUCTOR_COMPILE_THREADS"]["who"] == f"{file}:4"
+
+    def test_the_rest(self, hostile: tuple[int, dict, dict[str, Path]]) -> None:
+        status, found, places = hostile
+        assert status == 1
+        assert f"{INDUCTOR}.coordinate_descent_tuning" in found["left"]
+        sglang = places["here"] / "sglang" / "__init__.py"
+        said = f"sglang is installed ({sglang}) and was not imported: --import sglang does"
+        assert said in found["notes"]
+        assert not any(note.startswith("vllm") for note in found["notes"])
+
+
+class TestCrash:
+    def test_who(self, crashing: tuple[int, dict]) -> None:
+        _, found = crashing
+        assert {crash["culprit"] for crash in found["crashes"]} == {
+            "TORCH_COMPILE_DEBUG=true",
+            "TORCHINDUCTOR_MULTI_KERNEL=",
+        }
+        for crash in found["crashes"]:
+            assert crash["module"] == INDUCTOR
+            assert crash["error"].startswith("ValueError: invalid literal for int()")
+            assert crash["file"].endswith("torch/_inductor/config.py")
+        debug = rows(found)["TORCH_COMPILE_DEBUG"]
+        assert (debug["verdict"], debug["with"], debug["left"]) == ("crashes", None, False)
+
+    def test_what_is_left(self, crashing: tuple[int, dict]) -> None:
+        status, found = crashing
+        kernel = rows(found)["TORCHINDUCTOR_MULTI_KERNEL"]
+        # safe does not delete it.
+        assert (kernel["verdict"], kernel["with"], kernel["left"]) == ("crashes", "", True)
+        assert status == 1
+        assert set(found["left"]) == {
+            *("AMD_LOG_LEVEL", "TORCHINDUCTOR_MULTI_KERNEL", f"import {INDUCTOR}"),
+        }
+
+
+class TestOtherTorches:
+    def test_not_in_the_table(
+        self,
+        copy: Interpreter,
+        hostile: tuple[int, dict, dict[str, Path]],
+        tmp_path: Path,
+    ) -> None:
+        # hostile has put back what it changed.
+        version = copy.site_packages / "torch" / "version.py"
+        replace(version, version.read_text().replace("2.13.0+rocm7.0", "2.99.0+rocm7.0"))
+        file = tmp_path / "images.yaml"
+        flags = ("--assume", f"image={IMAGE}", "--record", str(file))
+        status, found = cli(copy, *flags, **{MAX: "1"})
+        assert found["notes"][0].startswith("torch 2.99.0+rocm7.0 is not in the table, which has 2")
+        assert found["compared_with"] == "this very torch, read without variables and site"
+        config = rows(found)
+        assert config[f"{INDUCTOR}.max_autotune"]["who"] == f"{MAX}=1"
+        blamed = [row for row in found["config"] if row["culprit"]]
+        assert len(blamed) == 1
+        assert status == 0
+        # A new images file.
+        (row,) = load.images(file)
+        assert row.image == IMAGE
+        assert [(setting.name, setting.value) for setting in row.sets] == [(MAX, "1")]
+        assert "with torch 2.99.0+rocm7.0 and Python 3" in row.description
+
+    def test_no_torch_and_a_broken_one(self, fresh: Interpreter) -> None:
+        status, found = cli(fresh, **{MAX: "1"})
+        (crash,) = found["crashes"]
+        assert crash["culprit"] == "torch"
+        assert crash["module"] == INDUCTOR
+        assert status == 1
+        assert f"import {INDUCTOR}" in found["left"]
+        shutil.rmtree(fresh.site_packages / "torch")
+        status, found = cli(fresh, **{MAX: "1"})
+        assert found["torch"] == {}
+        assert "no torch is found here" in found["notes"][0]
+        assert rows(found)[MAX]["verdict"] == "hangs"
+        # Nothing takes it away: we are not active without torch.
+        assert (status, found["left"]) == (1, [MAX])
+        status, found = cli(fresh)
+        assert (status, found["left"], found["variables"]) == (0, [], [])
+
+    def test_off(self, fresh: Interpreter) -> None:
+        shutil.rmtree(fresh.site_packages / "torch")
+        label_torch(fresh.site_packages, TORCH, HIP)
+        status, found = cli(fresh, ROCM_AUTOPATCH="off", **{MAX: "1"})
+        assert status == 1
+        assert "rocm_autopatch is not active here: ROCM_AUTOPATCH=off" in found["notes"]
+
+    def test_usage(self, python311: Interpreter) -> None:
+        for flags in (["--import", "no such"], ["--record"], ["more"], ["--assume", "x=1"]):
+            done = python311.run("-m", "rocm_autopatch", "probe", *flags, check=False)
+            assert done.returncode == 2, done.stderr
+
+
+BUILT_IN = (ROOT / "policies" / "images.yaml").read_text(encoding="utf-8")
+
+
+class TestRecord:
+    def test_an_existing_row(self, image: table.Probe, tmp_path: Path) -> None:
+        file = tmp_path / "images.yaml"
+        file.write_text(BUILT_IN)
+        os.chmod(file, 0o640)
+        assert images.record(file, image) == f"{file}: {IMAGE} brought up to date"
+        text = file.read_text()
+        start = BUILT_IN.index(f"  - image: {IMAGE}")
+        assert text.startswith(BUILT_IN[:start])
+        assert file.stat().st_mode & 0o777 == 0o640
+        row = load.images(file)[-1]
+        assert (row.image, row.base) == (IMAGE, "safe")
+        assert "Not probed yet" not in row.description
+        assert f"with torch {TORCH} and Python 3" in row.description
+        assert f"not as torch ships it: {INDUCTOR}.max_autotune" in row.description
+        # What general rows say of the place is not said again.
+        names = {setting.name for setting in row.sets}
+        assert {"GPU_ARCH", "AITER_USE_SYSTEM_TRITON"} <= names
+        assert not names & {MAX, POINTWISE, "SGLANG_USE_AITER", "NCCL_MIN_NCHANNELS"}
+        assert images.record(file, image) == f"{file}: {IMAGE} is up to date"
+        assert file.read_text() == text
+        assert main(["check", str(file)]) == 0
+
+    def test_a_new_row_and_a_new_file(self, image: table.Probe, tmp_path: Path) -> None:
+        start = BUILT_IN.index(f"\n  - image: {IMAGE}")
+        file = tmp_path / "images.yaml"
+        file.write_text(BUILT_IN[:start] + "# the end\n")
+        assert images.record(file, image) == f"{file}: {IMAGE} added"
+        text = file.read_text()
+        assert text.startswith(BUILT_IN[: start - 1])
+        assert text.endswith("# the end\n")
+        assert load.images(file)[-1].image == IMAGE
+        new = tmp_path / "new.yaml"
+        images.record(new, image)
+        (row,) = load.images(new)
+        assert {MAX, POINTWISE} <= {setting.name for setting in row.sets}
+        first = new.read_bytes()
+        images.record(new, image)
+        assert new.read_bytes() == first
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "version: 1\nimages:\n"
+            "- image: a:b # one\n  sets: {A: a} # two\n  # three\n"
+            f"- # four\n  image: {IMAGE}\n  # five\n  sets:\n    # old\n    GPU_ARCH: gfx942\n"
+            "  # six\n  policy: debug  # seven\n"
+            "  known_issues:\n  - one # eight\n  # nine\n- image: c:d\n# ten\n",
+            f"version: 1\nimages: [{{image: a:b}}, {{image: '{IMAGE}', policy: debug}}]\n",
+            f"images:\n  - {{image: '{IMAGE}', policy: debug, known_issues: x}} # one\n"
+            "  - image: a:b\n\nversion: 1 # two",
+            f"version: 1\nimages:\n  - image: {IMAGE}\n    policy: debug\n    description: |\n"
+            "      Seen by hand.\n      Not probed yet.\n\n  # one\n  - image: a:b\n",
+        ],
+    )
+    @pytest.mark.parametrize("kind", ["plain", "crlf", "bom"])
+    def test_what_is_round_it_stays(
+        self, image: table.Probe, tmp_path: Path, text: str, kind: str
+    ) -> None:
+        file = tmp_path / "images.yaml"
+        data = text.encode()
+        data = data.replace(b"\n", b"\r\n") if kind == "crlf" else data
+        data = b"\xef\xbb\xbf" + data if kind == "bom" else data
+        file.write_bytes(data)
+        before = {row.image: row for row in load.images(file)}
+        images.record(file, image)
+        after = {row.image: row for row in load.images(file)}
+        assert list(after) == list(before)
+        assert {n: r for n, r in after.items() if n != IMAGE} == {
+            n: r for n, r in before.items() if n != IMAGE
+        }
+        row = after[IMAGE]
+        assert row.base == "debug"
+        assert (MAX, "1") in {(setting.name, setting.value) for setting in row.sets}
+        assert "Probed 2" in row.description
+        assert "Not probed" not in row.description
+        assert ("Seen by hand." in row.description) == ("Seen by hand." in text)
+        assert [issue.text for issue in row.known_issues] == [
+            issue.text for issue in before[IMAGE].known_issues
+        ]
+        done = file.read_bytes()
+        comments = re.findall(r"# \w+", text)
+        kept = re.findall(r"# \w+", done.decode())
+        # A comment among the variables that are replaced goes with them.
+        assert kept == [comment for comment in comments if comment != "# old"]
+        assert done.startswith(b"\xef\xbb\xbf") == (kind == "bom")
+        assert (b"\r\n" in done) == (kind == "crlf")
+        assert not re.search(rb"(?<!\r)\n", done) or kind != "crlf"
+        assert images.record(file, image).endswith("is up to date")
+        assert file.read_bytes() == done
+
+    def test_what_is_wrong(
+        self, image: table.Probe, tmp_path: Path, python311: Interpreter
+    ) -> None:
+        file = tmp_path / "images.yaml"
+        file.write_text("version: 1\nimages:\n  - image: a:b\n    sats: {}\n")
+        done = python311.run(*("-m", "rocm_autopatch", "probe", "--record", str(file)), check=False)
+        said = f"rocm-autopatch probe: {file}:4:5: images[0].sats: unknown key: did you mean sets?"
+        assert (done.returncode, done.stdout) == (1, "")
+        assert said in done.stderr.splitlines()
+        assert file.read_text().endswith("sats: {}\n")
+        with pytest.raises(PolicyError, match="there is no directory"):
+            images.check(tmp_path / "no" / "images.yaml")
+        flags = ("-m", "rocm_autopatch", "probe", "--record", str(tmp_path / "new.yaml"))
+        done = python311.run(*flags, check=False)
+        assert done.returncode == 1
+        assert "give --assume image=REPOSITORY:TAG" in done.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["images.yaml"]
+
+
+# Run with the real torch: executes its config modules anew with each variable set.
+MEASURE = """
+import importlib, json, os, sys, types
+import torch
+names, asked = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+modules = [importlib.import_module(name) for name in names]
+codes = [compile(open(m.__file__).read(), m.__file__, "exec") for m in modules]
+
+def execute():
+    found = {}
+    for module, code in zip(modules, codes):
+        anew = types.ModuleType(module.__name__)
+        anew.__file__, anew.__package__ = module.__file__, module.__package__
+        sys.modules[module.__name__] = anew
+        try:
+            exec(code, anew.__dict__)
+            for key, entry in anew._config.items():
+                if not entry.alias:
+                    found[module.__name__ + "." + key] = repr(getattr(anew, key))
+        finally:
+            sys.modules[module.__name__] = module
+    return found
+
+plain, answers = execute(), []
+for env in asked:
+    os.environ.update(env)
+    try:
+        now = execute()
+        answers.append([key for key in now if now[key] != plain[key]])
+    except Exception as error:
+        answers.append(type(error).__name__)
+    for name in env:
+        del os.environ[name]
+print(json.dumps(answers))
+"""
+
+
+class TestTable:
+    def test_against_the_real_torch(self, torch_python: Interpreter) -> None:
+        feeds = variables.feeds("2.13")
+        document = variables.table()
+        parsed = {
+            name
+            for name, rule in document["parsed"].items()
+            if variables.of_variable(name, "x", TORCH).verdict == "crashes"
+        }
+        assert {"TORCH_COMPILE_DEBUG", "TORCHINDUCTOR_MULTI_KERNEL"} <= parsed
+        dangerous, ignored = [], []
+        for name, cases in document["variables"].items():
+            for value in [text for case in cases for text in case.get("is", ())]:
+                verdict = variables.of_variable(name, value, TORCH)
+                if verdict.dangerous and name in feeds:
+                    dangerous.append((name, value))
+            if name in feeds and "Only the value 1 turns it on." in cases[-1]["why"]:
+                ignored.append(name)
+        assert len(dangerous) > 10
+        # All others take any text; the machine's own are left out, which torch looks up in vain.
+        free = {name: "x" for name in feeds if name not in parsed}
+        asked = [
+            *({name: "x"} for name in sorted(parsed)),
+            *({name: ""} for name in sorted(parsed)),
+            *({name: value} for name, value in dangerous),
+            *({name: "true"} for name in ignored if name not in parsed),
+            free,
+        ]
+        known = json.dumps(list(CONFIG_MODULES))
+        answers = json.loads(
+            torch_python.run(
+                *("-c", MEASURE, known, json.dumps(asked)), env={"ROCM_AUTOPATCH": "off"}
+            ).stdout
+        )
+        for env, answer in zip(asked, answers):
+            name = next(iter(env))
+            value = env[name]
+            if env is free:
+                assert isinstance(answer, list), answer
+            elif name in parsed and value in ("x", ""):
+                assert answer in ("ValueError", "AssertionError"), env
+            elif value == "true":
+                assert not set(answer) & set(feeds[name]), env
+            else:
+                assert set(answer) & set(feeds[name]), env
+
+    def test_every_variable_of_every_torch_is_listed(self) -> None:
+        for version in lint.versions("2.4..2.15"):
+            for name, keys in variables.feeds(version).items():
+                verdict = variables.of_variable(name, "2", version)
+                if not verdict.row and verdict.verdict == "unknown":
+                    assert verdict.why == f"Feeds {', '.join(keys)}."
+
+    def test_parsed_variables_are_torch_s(self) -> None:
+        for name, rule in variables.table()["parsed"].items():
+            for version in lint.versions("2.4..2.15"):
+                crashes = variables.of_variable(name, "x", version).verdict == "crashes"
+                if crashes and name != "TORCHINDUCTOR_WORKER_START":
+                    assert name in variables.feeds(version), (name, version)
+            assert variables.of_variable(name, "x", "2.15").verdict == "crashes" or "until" in rule
+
+    def test_rows(self) -> None:
+        document = variables.table()
+        for name, cases in document["variables"].items():
+            assert not set(cases[-1]) & {"is", "has", "since", "until"}, name
+            for case in cases:
+                self.check(case, name)
+        every = {key for version in lint.versions("2.4..2.15") for key in lint.keys(version)}
+        for module, keys in document["config"].items():
+            for key, cases in keys.items():
+                assert f"{module}.{key}" in every
+                for case in cases:
+                    self.check(case, key)
+
+    def check(self, case: dict, name: str) -> None:
+        assert set(case) <= {
+            *("is", "has", "since", "until", "verdict", "why", "source", "elsewhere")
+        }
+        assert case["verdict"] in variables.table()["verdicts"]
+        assert case["why"].endswith("."), name
+        if case["verdict"] in variables.DANGEROUS:
+            assert case["source"], name
+
+    @pytest.mark.parametrize(
+        ("name", "value", "torch", "verdict"),
+        [
+            (MAX, "1", TORCH, "hangs"),
+            (MAX, "true", TORCH, "harmless"),
+            ("TORCHINDUCTOR_MULTI_KERNEL", "", TORCH, "crashes"),
+            ("TORCHINDUCTOR_MULTI_KERNEL", "2", TORCH, "slows"),
+            ("TORCH_COMPILE_DEBUG", "true", TORCH, "crashes"),
+            ("TORCH_COMPILE_DEBUG", "true", "2.8.0", "harmless"),
+            ("TORCHINDUCTOR_WORKER_START", "thread", "2.4.1", "crashes"),
+            ("PYTORCH_HIP_ALLOC_CONF", "expandable_segments:True", "2.9.1", "harmless"),
+            ("PYTORCH_HIP_ALLOC_CONF", "expandable_segments:True", TORCH, "hangs"),
+            ("TORCH_BLAS_PREFER_HIPBLASLT", "1", "2.6.0", "crashes"),
+            ("TORCHINDUCTOR_COLLECTIVE_BENCHMARK_TIMEOUT", "1.5", TORCH, "unknown"),
+            ("TORCHINDUCTOR_NO_SUCH_THING", "1", TORCH, "unknown"),
+            ("HIP_CACHE_ENABLED", "1", TORCH, "not read"),
+        ],
+    )
+    def test_values_and_versions(self, name: str, value: str, torch: str, verdict: str) -> None:
+        assert variables.of_variable(name, value, torch).verdict == verdict
+
+    def test_what_is_not_listed(self) -> None:
+        assert not variables.listed("PATH")
+        assert not variables.listed("ROCM_AUTOPATCH")
+        assert variables.listed("TRITON_SOMETHING")
+
+    def test_few_readings_tell_many_variables_apart(self) -> None:
+        for number in range(1, 60):
+            codes = blame._codes([str(name) for name in range(number)])
+            assert len(set(codes.values())) == number
+            assert len({len(code) for code in codes.values()}) == 1
+        assert max(max(code) for code in codes.values()) < 8
+
+    def test_yaml_is_package_data(self) -> None:
+        text = (ROOT / "rocm_autopatch" / "probe" / "variables.yaml").read_text()
+        assert yaml.safe_load(text) == variables.table()
