@@ -14,7 +14,15 @@ from unittest import mock
 
 import pytest
 import yaml
-from conftest import HIP, ROOT, Interpreter, label_torch
+from conftest import (
+    HIP,
+    ROOT,
+    Interpreter,
+    find_python,
+    label_torch,
+    make_hooked,
+    run_with_site,
+)
 
 from rocm_autopatch.cli import main
 from rocm_autopatch.cli import probe as command
@@ -105,6 +113,7 @@ def hostile(
             os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
             config.compile_threads = 1
             config._config["triton.max_tiles"].default = 7
+            config.load_config(dict(max_fusion_size=9))
             """,
         ),
         ("sglang", "raise SystemExit('must not be imported')\n"),
@@ -187,7 +196,7 @@ class TestCulprits:
     def test_nobody_else(self, config: dict[str, dict]) -> None:
         assert set(config) == {
             *("benchmark_fusion", "freezing", "benchmark_kernel", "coordinate_descent_tuning"),
-            *("suppress_errors", "compile_threads", "triton.max_tiles"),
+            *("suppress_errors", "compile_threads", "triton.max_tiles", "max_fusion_size"),
         }
 
     def test_the_torch_build(
@@ -237,6 +246,7 @@ class TestCulprits:
         assert (row["without"], row["verdict"]) == (1, "slows")
         # Past the module, to the entry.
         assert config["triton.max_tiles"]["who"] == f"import vllm, {file}:6"
+        assert config["max_fusion_size"]["who"] == f"import vllm, {file}:7"
         assert rows(hostile[1])["TORCHINDUCTOR_COMPILE_THREADS"]["who"] == f"{file}:4"
 
     def test_the_rest(self, hostile: tuple[int, dict, dict[str, Path]]) -> None:
@@ -316,6 +326,72 @@ class TestOtherTorches:
         assert (status, found["left"]) == (1, [MAX])
         status, found = cli(fresh)
         assert (status, found["left"], found["variables"]) == (0, [], [])
+
+    def test_one_that_kills_the_interpreter(self, fresh: Interpreter) -> None:
+        (fresh.site_packages / "torch" / "__init__.py").write_text(
+            "import os\n"
+            "if os.environ.get('NCCL_DEBUG') == 'KILL':\n    os.kill(os.getpid(), 9)\n"
+            "raise ImportError('libhip.so')\n"
+        )
+        # Not the last that is read, nor one that torch's table knows: found by halves.
+        env = {"NCCL_DEBUG": "KILL", "HIP_A": "1", "HIP_B": "1", "TRITON_C": "1", "HSA_D": "1"}
+        status, found = cli(fresh, **env)
+        killed, broken = found["crashes"]
+        assert killed["culprit"] == "NCCL_DEBUG=KILL"
+        assert killed["error"].startswith("the interpreter ended with status -9")
+        assert (broken["culprit"], broken["error"]) == ("torch", "ImportError: libhip.so")
+        assert broken["file"].endswith("torch/__init__.py")
+        assert broken["line"] == 4
+        assert status == 1
+        assert found["left"] == ["NCCL_DEBUG", "import torch"]
+
+    def test_a_start_up_file_that_breaks_the_import(self, fresh: Interpreter) -> None:
+        custom = fresh.site_packages / "sitecustomize.py"
+        custom.write_text(
+            "import sys\n\nclass Finder:\n    @staticmethod\n"
+            "    def find_spec(name, path=None, target=None):\n"
+            "        if name == 'torch':\n            raise ImportError('not today')\n\n"
+            "sys.meta_path.insert(0, Finder)\n"
+        )
+        (crash,) = cli(fresh)[1]["crashes"]
+        assert (crash["module"], crash["culprit"]) == ("torch", "site")
+        assert (crash["file"], crash["line"]) == (str(custom), 7)
+
+    def test_values_of_any_kind(self, python311: Interpreter) -> None:
+        odd = {"HIP_A": "", "HIP_B": "a\nb", "HIP_C": "\udcff", "HIP_D": "x" * 50}
+        done = python311.run("-m", "rocm_autopatch", "probe", env=odd, check=False)
+        lines = done.stdout.splitlines()
+        for name, shown in (("HIP_A", "''"), ("HIP_B", r"'a\nb'"), ("HIP_C", r"'\udcff'")):
+            (line,) = [line for line in lines if line.startswith(f"  {name} ")]
+            assert line.split() == [name, shown, shown, "unknown"]
+        assert "      with us: " + "x" * 50 in lines
+
+    @pytest.mark.parametrize("version", ["3.9", "3.13"])
+    def test_other_pythons(self, wheel: Path, tmp_path: Path, version: str) -> None:
+        python = make_hooked(tmp_path / "venv", wheel, find_python(version))
+        pth = python.site_packages / "vendor.pth"
+        pth.write_text("# vendor\n\nimport os; os.environ['HIP_A'] = 'b'\n")
+        (tmp_path / "usual").mkdir()
+        custom = tmp_path / "usual" / "sitecustomize.py"
+        custom.write_text("def f():\n    import os\n    os.environ['HIP_B'] = 'c'\n\nf()\n")
+        env = {"PYTHONPATH": str(custom.parent), "HIP_A": "a"}
+        found = rows(cli(python, **env)[1])
+        assert (found["HIP_A"]["without"], found["HIP_A"]["who"]) == ("b", f"{pth}:3")
+        assert found["HIP_B"]["who"].startswith(f"{custom}:3")
+
+    def test_the_image_s_and_a_user_s(self, python311: Interpreter, tmp_path: Path) -> None:
+        site, file = tmp_path / "site", tmp_path / "images.yaml"
+        site.mkdir()
+        (site / "image").write_text(IMAGE + "\n")
+        (site / "baseline").write_bytes(b"HIP_A=1\0HIP_B=1\0")
+        command = (python311.path, "-m", "rocm_autopatch", "probe", "--json", "--record", file)
+        done = run_with_site(site, *command, HIP_A="1", HIP_B="2", HIP_C="3")
+        found = rows(json.loads(done.stdout))
+        who = [found[name]["who"] for name in ("HIP_A", "HIP_B", "HIP_C")]
+        assert who == ["the image's", "a user's", "a user's"]
+        (row,) = load.images(file)
+        assert row.image == IMAGE
+        assert [setting.name for setting in row.sets] == ["HIP_A"]
 
     def test_off(self, fresh: Interpreter) -> None:
         shutil.rmtree(fresh.site_packages / "torch")

@@ -165,16 +165,15 @@ def _lines(found: Probe) -> Iterator[str]:
 
 
 def _entry(row: Row, widths: tuple[int, ...]) -> Iterator[str]:
-    values = [_short(row.name), _value(row.without), _value(row.with_us)]
-    verdict = row.verdict.verdict
-    cells = [value if len(value) <= width else "" for value, width in zip(values, widths)]
-    cells[0] = values[0]
-    yield _cells(widths, (*cells, style.word(verdict, sys.stdout))).rstrip()
-    for title, value, cell in zip(("without us", "with us"), values[1:], cells[1:]):
+    values = [_value(row, row.without), _value(row, row.with_us) if row.read else "can't be read"]
+    cells = [value if len(value) <= width else "" for value, width in zip(values, widths[1:])]
+    verdict = style.word(row.verdict.verdict, sys.stdout)
+    yield _cells(widths, (_short(row.name), *cells, verdict)).rstrip()
+    for title, value, cell in zip(("without us", "with us"), values, cells):
         if not cell:
             yield from _wrap(f"{title}: {value}", "      ", "        ")
     if row.thread is not None:
-        yield from _wrap(f"{_value(row.thread)} in new threads", "      ", "        ")
+        yield from _wrap(f"{_value(row, row.thread)} in new threads", "      ", "        ")
     why = row.verdict.why.rstrip(".")
     source = f" ({row.verdict.source})" if row.verdict.source else ""
     who = f"{row.who}: " if row.who and row.verdict.verdict != table.POLICY else ""
@@ -195,8 +194,11 @@ def _short(name: str) -> str:
     )
 
 
-def _value(value: object) -> str:
-    return "unset" if value is None else value if isinstance(value, str) else str(value)
+def _value(row: Row, value: object) -> str:
+    if value is None and ".config." not in row.name:
+        return "unset"
+    text = value if isinstance(value, str) else str(value)
+    return text if text and text.isprintable() else ascii(text)
 
 
 def _wrap(text: str, first: str, rest: str) -> list[str]:

@@ -138,9 +138,9 @@ class Investigation:
                     name if value is None else f"{name}={value}",
                 )
             )
-            seen = after
             if value is None:
                 break
+            seen = after
         return seen, crashes
 
     def crasher(self, seen: Reading, failed: Mapping[str, Any]) -> tuple[str, Reading]:
@@ -170,7 +170,8 @@ class Investigation:
         (clean,) = self.read(self.clean(seen))
         if lacks_torch(clean):
             return UNSEEN, clean
-        return (TORCH if failure(clean) else SITE), clean
+        alike = _mark(failure(clean)) == _mark(failure(seen))
+        return (TORCH if alike else SITE), clean
 
     def suspects(self, seen: Reading) -> list[str]:
         """The variables set here that torch may read at its import."""

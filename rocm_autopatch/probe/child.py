@@ -75,9 +75,9 @@ def place() -> "dict[str, Any]":
 
 def _pth(frame: "FrameType") -> str:
     """FILE:LINE of the line of a .pth file that a frame of ``site`` executes, "" if it is none."""
-    if frame.f_globals.get("__name__") != "site":
-        return ""
     names = frame.f_locals
+    if frame.f_globals.get("__name__") != "site" or "line" not in names:
+        return ""
     file = next((v for v in names.values() if isinstance(v, str) and v.endswith(".pth")), "")
     if not os.path.isabs(file):
         file = os.path.join(str(names.get("sitedir", "")), file)
@@ -179,6 +179,17 @@ def watch_writes(machinery: "Any") -> None:
         module_set(self, name, value)
 
     machinery.ConfigModule.__setattr__ = __setattr__
+    load = machinery.ConfigModule.load_config
+
+    def load_config(self: "Any", *given: "Any") -> None:
+        # 2.4, 2.5 and 2.15 write past both of the others.
+        before = read_module(self)
+        load(self, *given)
+        for key, value in read_module(self).items():
+            if key not in before or before[key] != value:
+                _note_write(self.__name__, key, value)
+
+    machinery.ConfigModule.load_config = load_config
     entry = getattr(machinery, "_ConfigEntry", None)
     if entry is None:
         return
@@ -223,14 +234,17 @@ def read_values() -> "dict[str, Any]":
         table = getattr(module, "__dict__", {}).get("_config")
         if table is None:
             continue
-        values = {}
-        for key, entry in list(table.items()):
-            if getattr(entry, "alias", None):
-                continue
+        found[name] = {"file": str(getattr(module, "__file__", "")), "values": read_module(module)}
+    return found
+
+
+def read_module(module: "Any") -> "dict[str, Any]":
+    values = {}
+    for key, entry in list(module.__dict__["_config"].items()):
+        if not getattr(entry, "alias", None):
             with contextlib.suppress(Exception):
                 values[key] = plain(getattr(module, key))
-        found[name] = {"file": str(getattr(module, "__file__", "")), "values": values}
-    return found
+    return values
 
 
 def in_a_thread(call: "Callable[[], Any]") -> "Any":
@@ -255,7 +269,7 @@ def attempt(name: str, failed: "list[dict[str, Any]]") -> bool:
         failed.append(
             {
                 "import": name,
-                "error": " ".join(said.split())[:500],
+                "error": shorten(" ".join(said.split())),
                 "file": last.filename if last else "",
                 "line": (last.lineno or 0) if last else 0,
                 "missing": isinstance(error, ModuleNotFoundError) and error.name == "torch",
@@ -266,8 +280,14 @@ def attempt(name: str, failed: "list[dict[str, Any]]") -> bool:
     return True
 
 
+def shorten(text: str) -> str:
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
 def torch_here() -> "dict[str, Any]":
-    spec = importlib.util.find_spec("torch")
+    spec = None
+    with contextlib.suppress(Exception):
+        spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return {}
     torch: Any = sys.modules.get("torch")

@@ -87,7 +87,9 @@ class Fields:
         set_here = {}
         for row in found.variables:
             foreign = row.name in blame.written(found.findings.reading)
-            if row.without is None or foreign or row.who == "a user's":
+            # A text that is no Unicode can't be written either.
+            text = row.without is not None and row.without.isprintable()
+            if not text or foreign or row.who == "a user's":
                 continue
             set_here[row.name] = row.without
             if stated.get(row.name) == row.without:

@@ -20,7 +20,8 @@ POLICY = "policy"
 @dataclass(frozen=True)
 class Row:
     """A variable or config value: what a program meets without us and with us, None for a variable
-    that is not set. ``left`` says that it is dangerous with us, too."""
+    that is not set. ``read`` is whether the config could be read with us; ``left`` says that it is
+    dangerous with us, too."""
 
     name: str
     without: Any
@@ -32,6 +33,7 @@ class Row:
     thread: Any = None
     culprit: blame.Culprit | None = None
     keys: tuple[str, ...] = ()
+    read: bool = True
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,13 @@ class Probe:
     def left(self) -> list[str]:
         """What is dangerous to a program that is started here as it is."""
         names = [row.name for row in (*self.variables, *self.config) if row.left]
-        return names + [f"import {one['import']}" for one in _crashes(self.hooked)]
+        failed = [one["import"] for one in self.hooked.failed if one["import"] != "site"]
+        return names + [f"import {module}" for module in failed if module not in self._missing]
+
+    @property
+    def _missing(self) -> set[str]:
+        # What would need torch is not broken by having none.
+        return {"torch"} if blame.lacks_torch(self.hooked) else set()
 
     @property
     def image(self) -> str:
@@ -104,10 +112,11 @@ def _config(findings: Findings, hooked: Reading) -> Iterator[Row]:
         if not verdict.row and one.culprit.kind == blame.VARIABLE:
             verdict = _of_culprit(one.culprit, torch) or verdict
         still = blame.same(now, value) or variables.of_value(key, now, torch).dangerous
-        left = verdict.dangerous and still and not chosen
+        left = verdict.dangerous and still and not chosen and key in hooked.values
         thread = None if blame.same(one.thread, value) else one.thread
         who = str(one.culprit)
-        yield Row(key, value, now, verdict, who, left, one.shipped, thread, one.culprit)
+        read = key in hooked.values
+        yield Row(key, value, now, verdict, who, left, one.shipped, thread, one.culprit, read=read)
 
 
 def _of_culprit(culprit: blame.Culprit, torch: str) -> Verdict | None:
@@ -149,7 +158,7 @@ def _variables(
         if name in crashing:
             crash = next(c for c in findings.crashes if c.culprit.partition("=")[0] == name)
             why = f"import {crash.module} fails: {crash.error} ({crash.file}:{crash.line})"
-            left = after == before and bool(_crashes(hooked))
+            left = after == before and bool(blame.failure(hooked))
             known = variables.of_variable(name, before, torch)
             source = known.source if known.verdict == "crashes" else ""
             yield Row(name, before, after, Verdict("crashes", why, source), who, left, keys=keys)
@@ -185,11 +194,6 @@ def _who(name: str, value: str, written: Mapping[str, Mapping[str, Any]]) -> str
         by = f", by {write['by']}" if write["by"] else ""
         return f"{write['file']}:{write['line']}{by}"
     return {"image": "the image's", "user": "a user's"}.get(_baseline.origin(name, value), "")
-
-
-def _crashes(hooked: Reading) -> list[dict[str, Any]]:
-    failed = blame.failure(hooked)
-    return [failed] if failed and not failed.get("missing") else []
 
 
 def _notes(findings: Findings, hooked: Reading, imports: Sequence[str]) -> Iterator[str]:
