@@ -284,6 +284,21 @@ class TestCrash:
         }
 
 
+@pytest.fixture(scope="module")
+def stub(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
+    """An environment with a stand-in for torch, for tests to break: they begin by ``label``."""
+    return make_hooked(tmp_path_factory.mktemp("stub-"), wheel)
+
+
+def label(python: Interpreter, init: str | None = None) -> Path:
+    """Have *python* a stand-in for torch anew, with *init* as what its import does."""
+    shutil.rmtree(python.site_packages / "torch", ignore_errors=True)
+    file = label_torch(python.site_packages, TORCH, HIP) / "torch" / "__init__.py"
+    if init is not None:
+        file.write_text(init)
+    return file
+
+
 class TestOtherTorches:
     def test_not_in_the_table(
         self,
@@ -310,32 +325,34 @@ class TestOtherTorches:
         assert [(setting.name, setting.value) for setting in row.sets] == [(MAX, "1")]
         assert "with torch 2.99.0+rocm7.0 and Python 3" in row.description
 
-    def test_no_torch_and_a_broken_one(self, fresh: Interpreter) -> None:
-        status, found = cli(fresh, **{MAX: "1"})
+    def test_no_torch_and_a_broken_one(self, stub: Interpreter) -> None:
+        label(stub)
+        status, found = cli(stub, **{MAX: "1"})
         (crash,) = found["crashes"]
         assert crash["culprit"] == "torch"
         assert crash["module"] == INDUCTOR
         assert status == 1
         assert f"import {INDUCTOR}" in found["left"]
-        shutil.rmtree(fresh.site_packages / "torch")
-        status, found = cli(fresh, **{MAX: "1"})
+        shutil.rmtree(stub.site_packages / "torch")
+        status, found = cli(stub, **{MAX: "1"})
         assert found["torch"] == {}
         assert "no torch is found here" in found["notes"][0]
         assert rows(found)[MAX]["verdict"] == "hangs"
         # Nothing takes it away: we are not active without torch.
         assert (status, found["left"]) == (1, [MAX])
-        status, found = cli(fresh)
+        status, found = cli(stub)
         assert (status, found["left"], found["variables"]) == (0, [], [])
 
-    def test_one_that_kills_the_interpreter(self, fresh: Interpreter) -> None:
-        (fresh.site_packages / "torch" / "__init__.py").write_text(
+    def test_one_that_kills_the_interpreter(self, stub: Interpreter) -> None:
+        label(
+            stub,
             "import os\n"
             "if os.environ.get('NCCL_DEBUG') == 'KILL':\n    os.kill(os.getpid(), 9)\n"
-            "raise ImportError('libhip.so')\n"
+            "raise ImportError('libhip.so')\n",
         )
         # Not the last that is read, nor one that torch's table knows: found by halves.
         env = {"NCCL_DEBUG": "KILL", "HIP_A": "1", "HIP_B": "1", "TRITON_C": "1", "HSA_D": "1"}
-        status, found = cli(fresh, **env)
+        status, found = cli(stub, **env)
         killed, broken = found["crashes"]
         assert killed["culprit"] == "NCCL_DEBUG=KILL"
         assert killed["error"].startswith("the interpreter ended with status -9")
@@ -345,15 +362,17 @@ class TestOtherTorches:
         assert status == 1
         assert found["left"] == ["NCCL_DEBUG", "import torch"]
 
-    def test_a_start_up_file_that_breaks_the_import(self, fresh: Interpreter) -> None:
-        custom = fresh.site_packages / "sitecustomize.py"
+    def test_a_start_up_file_that_breaks_the_import(self, stub: Interpreter) -> None:
+        label(stub)
+        custom = stub.site_packages / "sitecustomize.py"
         custom.write_text(
             "import sys\n\nclass Finder:\n    @staticmethod\n"
             "    def find_spec(name, path=None, target=None):\n"
             "        if name == 'torch':\n            raise ImportError('not today')\n\n"
             "sys.meta_path.insert(0, Finder)\n"
         )
-        (crash,) = cli(fresh)[1]["crashes"]
+        (crash,) = cli(stub)[1]["crashes"]
+        custom.unlink()
         assert (crash["module"], crash["culprit"]) == ("torch", "site")
         assert (crash["file"], crash["line"]) == (str(custom), 7)
 
@@ -393,10 +412,9 @@ class TestOtherTorches:
         assert row.image == IMAGE
         assert [setting.name for setting in row.sets] == ["HIP_A"]
 
-    def test_off(self, fresh: Interpreter) -> None:
-        shutil.rmtree(fresh.site_packages / "torch")
-        label_torch(fresh.site_packages, TORCH, HIP)
-        status, found = cli(fresh, ROCM_AUTOPATCH="off", **{MAX: "1"})
+    def test_off(self, stub: Interpreter) -> None:
+        label(stub)
+        status, found = cli(stub, ROCM_AUTOPATCH="off", **{MAX: "1"})
         assert status == 1
         assert "rocm_autopatch is not active here: ROCM_AUTOPATCH=off" in found["notes"]
 
