@@ -24,7 +24,7 @@ from conftest import (
     run_with_site,
 )
 
-from rocm_autopatch.cli import main
+from rocm_autopatch.cli import main, style
 from rocm_autopatch.cli import probe as command
 from rocm_autopatch.policy import PolicyError, lint, load
 from rocm_autopatch.policy.schema import CONFIG_MODULES
@@ -180,6 +180,10 @@ class TestImage:
         assert re.fullmatch(r"  inductor max_autotune +True +False +hangs", lines[at])
         assert lines[at + 1].startswith(f"      {MAX}=1: Every GEMM")
         assert lines[-1] == "nothing dangerous is left"
+        with mock.patch.object(style, "wanted", return_value=True):
+            coloured = list(command._lines(image))
+        assert any(line.endswith("\x1b[31mhangs\x1b[0m") for line in coloured)
+        assert [re.sub(r"\x1b\[[0-9]*m", "", line) for line in coloured] == lines
         long = [line for line in lines if len(line) > 100 and "site-packages" not in line]
         assert not long
 
@@ -375,6 +379,18 @@ class TestOtherTorches:
         custom.unlink()
         assert (crash["module"], crash["culprit"]) == ("torch", "site")
         assert (crash["file"], crash["line"]) == (str(custom), 7)
+
+    def test_a_variable_that_a_start_up_file_sets_and_that_crashes(self, stub: Interpreter) -> None:
+        label(stub, "import os\nint(os.environ.get('TORCH_X', '0'))\n")
+        pth = stub.site_packages / "zz.pth"
+        pth.write_text("import os; os.environ['TORCH_X'] = 'true'\n")
+        _, found = cli(stub, HIP_A="1")
+        pth.unlink()
+        crash = found["crashes"][0]
+        assert (crash["culprit"], crash["set_by"]) == ("TORCH_X=true", f"{pth}:1")
+        row = rows(found)["TORCH_X"]
+        assert (row["without"], row["verdict"], row["who"]) == ("true", "crashes", f"{pth}:1")
+        assert row["left"]
 
     def test_values_of_any_kind(self, python311: Interpreter) -> None:
         odd = {"HIP_A": "", "HIP_B": "a\nb", "HIP_C": "\udcff", "HIP_D": "x" * 50}

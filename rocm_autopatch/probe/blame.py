@@ -59,13 +59,23 @@ class Culprit:
 
 @dataclass(frozen=True)
 class Crash:
-    """An import that fails: the error, and the variable (NAME=VALUE) or SITE or TORCH behind it."""
+    """An import that fails: the error, and the variable (NAME=VALUE) or SITE or TORCH behind it.
+
+    ``set_by`` is the place in a start-up file that set the variable, "" where it was set already.
+    """
 
     module: str
     error: str
     file: str
     line: int
     culprit: str
+    set_by: str = ""
+
+    @property
+    def variable(self) -> tuple[str, str]:
+        """Name and value of the variable, two empty texts where it is none."""
+        name, equals, value = self.culprit.partition("=")
+        return (name, value) if equals else ("", "")
 
 
 @dataclass(frozen=True)
@@ -128,7 +138,8 @@ class Investigation:
         while failure(seen):
             failed = failure(seen)
             name, after = self.crasher(seen, failed)
-            value = self.environment.get(name)
+            write = written(seen).get(name, {})
+            value = write["value"] if write else self.environment.get(name)
             crashes.append(
                 Crash(
                     failed["import"],
@@ -136,6 +147,7 @@ class Investigation:
                     failed["file"],
                     failed["line"],
                     name if value is None else f"{name}={value}",
+                    f"{write['file']}:{write['line']}" if write else "",
                 )
             )
             if value is None:
@@ -178,7 +190,7 @@ class Investigation:
         read = seen.found.get("reads", {})
         return [
             name
-            for name in self.environment
+            for name in dict.fromkeys([*self.environment, *written(seen)])
             if not name.startswith("ROCM_AUTOPATCH") and (name in read or variables.listed(name))
         ]
 

@@ -137,26 +137,27 @@ def _variables(
     read = seen.found.get("reads", {})
     written = blame.written(seen)
     rules = {row["name"]: row for row in (hooked.found.get("report") or {}).get("env", ())}
-    crashing = {crash.culprit.partition("=")[0] for crash in findings.crashes}
+    crashing = {crash.variable[0]: crash for crash in findings.crashes if crash.variable[0]}
     names = {
         name
         for name in {*environment, *written}
         if variables.listed(name) or name in feeds or (name in read and read[name]["config"])
     }
-    names |= crashing & {*environment}
+    names |= {*crashing}
     changed = {name for name, row in rules.items() if row["before"] != row["after"]}
     for name in sorted(name for name in names | changed if not name.startswith("ROCM_AUTOPATCH")):
+        crash = crashing.get(name)
         before = written[name]["value"] if name in written else environment.get(name)
+        before = crash.variable[1] if crash else before
         after = hooked.environ.get(name) if hooked.found else before
         if before is None:
             rule = rules[name]
             verdict = Verdict(POLICY, rule["why"])
             yield Row(name, None, after, verdict, f"policy {rule['layer']}", False)
             continue
-        who = _who(name, before, written)
+        who = crash.set_by if crash and crash.set_by else _who(name, before, written)
         keys = tuple(feeds.get(name, ()))
-        if name in crashing:
-            crash = next(c for c in findings.crashes if c.culprit.partition("=")[0] == name)
+        if crash:
             why = f"import {crash.module} fails: {crash.error} ({crash.file}:{crash.line})"
             left = after == before and bool(blame.failure(hooked))
             known = variables.of_variable(name, before, torch)
