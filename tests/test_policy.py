@@ -173,6 +173,17 @@ class TestLayers:
         top.write_text(top.read_text().replace("true", "false"))
         assert lowered(top)["layers"] == ("safe", "top")
 
+    def test_a_pin_may_insist(self, tmp_path: Path) -> None:
+        text = "config: {torch._inductor.config: {triton.cudagraphs: {pin: true, insist: true}}}\n"
+        top = self.write(tmp_path, "top", f"extends: safe\n{text}")
+        rows = {row[0]: row for _, _, rows in lowered(top)["patches"] for row in rows}
+        assert rows["triton.cudagraphs"][1:3] == ("pin", True)
+        # Only what insists: a third pin on it is an error again.
+        again = f"extends: top.yaml\n{text.replace('true, insist: true', 'false')}"
+        third = self.write(tmp_path, "third", again)
+        with pytest.raises(PolicyError, match=f"pinned to False here, and to True in {top}"):
+            lowered(third)
+
     def test_pins_for_different_torches_do_not_meet(self, tmp_path: Path) -> None:
         def pin(value: int, span: str) -> str:
             return f"config: {{torch._inductor.config: {{k: {{pin: {value}, {span}}}}}}}\n"

@@ -58,9 +58,12 @@ def parts() -> dict[str, Any]:
     }
     config = one_of(
         dict.fromkeys(schema.STRENGTHS, scalar),
-        {"yields_to": VARIABLE, "switch": VARIABLE},
+        {"yields_to": VARIABLE, "switch": VARIABLE, "insist": {"type": "boolean"}},
     )
-    config["dependentSchemas"] = {"yields_to": {"required": ["default"]}}
+    config["dependentSchemas"] = {
+        "yields_to": {"required": ["default"]},
+        "insist": {"required": ["pin"]},
+    }
     variable = one_of(
         {kind: values[kind] for kind in schema.ENV_ACTIONS}, {"insist": {"type": "boolean"}}
     )

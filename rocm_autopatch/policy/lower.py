@@ -93,7 +93,7 @@ def _put(rows: list[tuple[Any, ...]], row: tuple[Any, ...]) -> None:
 
 def _refuse_two_pins(layers: Sequence[Policy]) -> None:
     """Raise PolicyError if two layers pin one key of one torch to different values: neither is to
-    give way."""
+    give way, unless the later one insists."""
     pins: dict[tuple[str, str], list[tuple[Policy, ConfigEntry]]] = {}
     problems = []
     for layer in layers:
@@ -101,7 +101,7 @@ def _refuse_two_pins(layers: Sequence[Policy]) -> None:
             if entry.strength != "pin":
                 continue
             earlier = pins.setdefault((entry.module, current(entry.key)), [])
-            for other, pin in earlier:
+            for other, pin in () if entry.insist else earlier:
                 if pin.value != entry.value and _overlap(pin.range, entry.range):
                     place = f"{other.file}:{pin.place.line}:{pin.place.column}"
                     message = f"pinned to {entry.value!r} here, and to {pin.value!r} in {place}"

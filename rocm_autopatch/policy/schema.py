@@ -69,7 +69,11 @@ class EnvRule:
 
 @dataclass(frozen=True)
 class ConfigEntry:
-    """``KEY: {default: VALUE}``, ``{set: VALUE}`` or ``{pin: VALUE}`` of a config module."""
+    """``KEY: {default: VALUE}``, ``{set: VALUE}`` or ``{pin: VALUE}`` of a config module.
+
+    With ``insist`` a pin takes the place of another layer's pin below it, which otherwise is an
+    error.
+    """
 
     module: str
     key: str
@@ -77,6 +81,7 @@ class ConfigEntry:
     value: Any
     yields_to: str
     switch: str
+    insist: bool
     range: Range
     why: str
     place: Node = field(compare=False, repr=False)
@@ -370,6 +375,16 @@ class _Reader:
             self.problem(fields[key], f"{path}.{key}", "not a name of an environment variable")
         return name
 
+    def insist(self, fields: dict[str, Node], path: str, unfit: str) -> bool:
+        """Whether an entry insists; *unfit* is why one of its kind can't, "" if it can."""
+        given = fields.get("insist")
+        if given and not isinstance(given.value, bool):
+            message = f"expected true or false, found {_found(given)}"
+            self.problem(given, f"{path}.insist", message)
+        elif given and unfit:
+            self.problem(given, f"{path}.insist", unfit)
+        return given is not None and given.value is True
+
     def env(self, node: Node, path: str) -> tuple[EnvRule, ...]:
         rules = []
         for name, key_node, entry, inner in self.mapping(node, path):
@@ -392,15 +407,9 @@ class _Reader:
                         f"{inner}.{action}",
                         "an empty value crashes some torch versions: write delete: true",
                     )
-            insist = fields.get("insist")
-            if insist and not isinstance(insist.value, bool):
-                message = f"expected true or false, found {_found(insist)}"
-                self.problem(insist, f"{inner}.insist", message)
-            elif insist and action == "default":
-                message = "a default gives way to whatever is set"
-                self.problem(insist, f"{inner}.insist", message)
+            unfit = "a default gives way to whatever is set" if action == "default" else ""
+            firm = self.insist(fields, inner, unfit)
             span, why = self.range(fields, inner), self.why(fields, inner)
-            firm = insist is not None and insist.value is True
             rules.append(EnvRule(name, action, text, firm, span, why, key_node))
         return tuple(rules)
 
@@ -416,7 +425,7 @@ class _Reader:
                 )
             for key, at_node, entry, at in self.mapping(keys, inner):
                 strength, value, fields = self.one_of(
-                    entry, at, STRENGTHS, ("yields_to", "switch", *COMMON)
+                    entry, at, STRENGTHS, ("yields_to", "switch", "insist", *COMMON)
                 )
                 if isinstance(value.value, (dict, list)) and strength:
                     message = f"expected a plain value, found {_found(value)}"
@@ -429,11 +438,11 @@ class _Reader:
                 if switch and not isinstance(value.value, (bool, int, float, str)):
                     message = "the value has no type that a variable could be read as"
                     self.problem(fields["switch"], f"{at}.switch", message)
+                unfit = f"only a pin can insist against other pins, this is a {strength}"
+                insist = self.insist(fields, at, unfit if strength not in ("", "pin") else "")
                 span, why = self.range(fields, at), self.why(fields, at)
-                place, found = at_node, value.value
-                entries.append(
-                    ConfigEntry(module, key, strength, found, yields_to, switch, span, why, place)
-                )
+                said = (module, key, strength, value.value, yields_to, switch, insist)
+                entries.append(ConfigEntry(*said, span, why, at_node))
         return tuple(entries)
 
     def modes(self, node: Node, path: str) -> tuple[ModeRule, ...]:
