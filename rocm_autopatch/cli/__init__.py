@@ -15,7 +15,7 @@ from typing import Any
 from rocm_autopatch.cli import fresh
 from rocm_autopatch.policy import PolicyError
 
-COMMANDS = ("status", "explain", "policies", "check", "bake", "probe", "completion")
+COMMANDS = ("status", "explain", "policies", "check", "bake", "probe", "ab", "completion")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rocm_autopatch import _ASSUME, _RECORD, _seldom, _start
@@ -61,16 +61,22 @@ def _assumption(text: str) -> str:
     return text
 
 
-def report(torch: bool, assume: Sequence[str] = ()) -> dict[str, Any]:
+def report(
+    torch: bool,
+    assume: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    python: Sequence[str] = (sys.executable,),
+) -> dict[str, Any]:
     """What a fresh interpreter reports, with torch and the patched modules imported if *torch*.
 
-    *assume* are facts, NAME=VALUE, beyond those of ROCM_AUTOPATCH_ASSUME. Raises NoReport.
+    *assume* are facts, NAME=VALUE, beyond those of ROCM_AUTOPATCH_ASSUME. *environ* stands for this
+    process's environment, *python* is another interpreter with its options. Raises NoReport.
     """
     read, write = os.pipe()
     with open(read, encoding="utf-8") as stream:
         child = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, str(write), "torch" if torch else ""],
-            env=environment(assume),
+            [*python, "-c", _CHILD, str(write), "torch" if torch else ""],
+            env=environment(assume, environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(write,),
@@ -86,7 +92,19 @@ def report(torch: bool, assume: Sequence[str] = ()) -> dict[str, Any]:
     return found
 
 
-def environment(assume: Sequence[str] = ()) -> dict[str, str]:
+def environment(
+    assume: Sequence[str] = (), environ: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """What the interpreter is given: *environ*, or before_us(), quiet and with *assume*."""
+    given = dict(before_us() if environ is None else environ)
+    if assume:
+        given[_ASSUME] = ",".join(filter(None, (given.get(_ASSUME, ""), *assume)))
+    # Whatever the child has to say is in its report.
+    given["ROCM_AUTOPATCH_LOG"] = "quiet"
+    return given
+
+
+def before_us() -> dict[str, str]:
     """The environment as it was before this process started and our own hook changed it."""
     before_us = dict(os.environ)
     for rule, before, status in _RECORD["env"]:
@@ -96,9 +114,4 @@ def environment(assume: Sequence[str] = ()) -> dict[str, str]:
             else:
                 before_us[rule[0]] = before
     before_us.pop(_start.SAID, None)
-    if assume:
-        given = before_us.get(_ASSUME, "")
-        before_us[_ASSUME] = ",".join(filter(None, (given, *assume)))
-    # Whatever the child has to say is in its report.
-    before_us["ROCM_AUTOPATCH_LOG"] = "quiet"
     return before_us

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rocm_autopatch import _start
 from rocm_autopatch.patches.config import FORMER_NAMES, fits
 from rocm_autopatch.policy.problem import Problem
 from rocm_autopatch.policy.schema import ConfigEntry, Policy, Range
@@ -117,6 +118,29 @@ def versions(text: str) -> tuple[str, ...]:
             raise ValueError(f"{part.strip()!r} has no torch version: {ends[-1]} comes first")
         chosen.update(known[first : last + 1])
     return tuple(version for version in known if version in chosen)
+
+
+def keys_of(torch: str) -> dict[str, tuple[str, Record]]:
+    """The config keys of one torch: name with module -> the name that holds the value, its record.
+
+    The two differ for an alias. *torch* is a full version; one that is not in the table is taken
+    for the nearest that is.
+    """
+    release = _start.release(torch)[:2]
+    known = _torches().versions
+    numbers = [tuple(map(int, version.split("."))) for version in known]
+    version = known[max(0, sum(number <= release for number in numbers) - 1)]
+    found = {}
+    for module, records in _torches().modules.items():
+        for key, by_version in records.items():
+            record, name = by_version.get(version), f"{module}.{key}"
+            if record and record.alias:
+                name = record.alias
+                home, _, key_there = name.rpartition(".")
+                record = _torches().modules[home][key_there].get(version)
+            if record:
+                found[f"{module}.{key}"] = (name, record)
+    return found
 
 
 def lint(policy: Policy, versions: Sequence[str], below: Sequence[Policy] = ()) -> list[Finding]:

@@ -1,0 +1,320 @@
+"""The arms of a comparison: toggles as an environment and a policy, and whether they take effect.
+
+A variable is put into the environment and taken out of our policies' hands. A config value or a
+compile mode reaches the command's processes by our own hook: each arm gets a policy that has what
+is named here, and the arm's values as pins on top.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rocm_autopatch import _ASSUME
+from rocm_autopatch.ab import Refused, Wrong
+from rocm_autopatch.ab.place import Place
+from rocm_autopatch.ab.runner import CACHES
+from rocm_autopatch.ab.toggles import CONFIG, HERE, MODE, OFF, POLICY, VARIABLE, Toggle
+from rocm_autopatch.policy import load, lower, when
+
+_KEEP = "ROCM_AUTOPATCH_KEEP"
+_POLICY = "ROCM_AUTOPATCH_POLICY"
+_NAME = "ab"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A position of every toggle, and the environment that has it."""
+
+    label: str
+    values: tuple[Any, ...]
+    environ: Mapping[str, str]
+
+
+def positions(toggles: Sequence[Toggle], grid: bool) -> list[tuple[Any, ...]]:
+    """The positions to compare, the base first: one toggle moved at a time, or all combinations."""
+    every = list(itertools.product(*(toggle.values for toggle in toggles)))
+    if grid:
+        return every
+    base = every[0]
+    return [row for row in every if sum(a is not b for a, b in zip(row, base)) <= 1]
+
+
+def make(place: Place, toggles: Sequence[Toggle], grid: bool, directory: Path) -> list[Arm]:
+    """The arms, the base first; their policies are written to *directory*.
+
+    Raises Wrong, Refused and PolicyError.
+    """
+    _check(place, toggles)
+    rows = positions(toggles, grid)
+    by_policy = any(toggle.kind in (CONFIG, MODE) for toggle in toggles)
+    made = []
+    for number, values in enumerate(rows):
+        environ = dict(place.environ)
+        settings = list(zip(toggles, values))
+        _set_variables(environ, settings)
+        named: Any = next((value for toggle, value in settings if toggle.kind == POLICY), HERE)
+        if by_policy:
+            file = directory / f"arm{number}.yaml"
+            file.write_text(_policy(place, named, settings), encoding="utf-8")
+            _name_policy(environ, place, str(file))
+        elif named is not HERE:
+            _name_policy(environ, place, named)
+        made.append(Arm(_label(toggles, values, rows[0]), values, environ))
+    return made
+
+
+def _check(place: Place, toggles: Sequence[Toggle]) -> None:
+    names = [(toggle.kind, toggle.name) for toggle in toggles]
+    twice = [toggle for toggle in toggles if names.count((toggle.kind, toggle.name)) > 1]
+    if twice:
+        raise Wrong(f"{twice[0].label} is toggled twice")
+    ours = [t for t in toggles if t.kind == VARIABLE and t.name.startswith("ROCM_AUTOPATCH")]
+    hooked = [t for t in toggles if t.kind != VARIABLE]
+    if ours and hooked:
+        raise Wrong(f"{ours[0].name} and {hooked[0].label} can't be told apart: toggle one of them")
+    own = [t.name for t in toggles if t.name in CACHES]
+    if own:
+        raise Wrong(f"{own[0]}: each run has caches of its own; see --caches")
+    if hooked and place.report is None:
+        raise Refused(
+            f"{place.python[0]} has no rocm_autopatch, by which {hooked[0].label} would be set: "
+            f"{place.without}"
+        )
+    by_policy = [toggle for toggle in hooked if toggle.kind in (CONFIG, MODE)]
+    policies = [toggle for toggle in hooked if toggle.kind == POLICY]
+    if by_policy and any(OFF in toggle.values for toggle in policies):
+        raise Wrong(
+            f"policy=off turns the hook off by which {by_policy[0].label} is set: compare them in "
+            "two commands"
+        )
+    if hooked and place.switch != "on" and (by_policy or HERE in policies[0].values):
+        raise Refused(f"ROCM_AUTOPATCH={place.switch} is set here: {hooked[0].label} needs it on")
+    if hooked and place.report and place.report["errors"] and not place.report["active"]:
+        raise Refused(f"no policy can be used here: {place.report['errors'][0]}")
+
+
+def _set_variables(environ: dict[str, str], settings: Sequence[tuple[Toggle, Any]]) -> None:
+    kept = []
+    for toggle, value in settings:
+        if toggle.kind != VARIABLE:
+            continue
+        environ.pop(toggle.name, None)
+        if value is not None:
+            environ[toggle.name] = value
+        if not toggle.name.startswith("ROCM_AUTOPATCH"):
+            kept.append(toggle.name)
+    if kept:
+        # A policy that deletes or sets the variable would make all arms one.
+        environ[_KEEP] = ",".join(filter(None, (environ.get(_KEEP, ""), *kept)))
+
+
+def _name_policy(environ: dict[str, str], place: Place, name: str) -> None:
+    environ.pop("ROCM_AUTOPATCH", None)
+    if name == OFF:
+        environ["ROCM_AUTOPATCH"] = OFF
+        return
+    environ[_POLICY] = name
+    if not place.is_rocm:
+        given = environ.get(_ASSUME, "")
+        environ[_ASSUME] = ",".join(filter(None, (given, "accelerator=rocm")))
+    image = place.fact("image")
+    if image:
+        # A baked plan knows it from nowhere else, and serves no other policy.
+        environ["ROCM_AUTOPATCH_IMAGE"] = image
+
+
+def _policy(place: Place, named: Any, settings: Sequence[tuple[Toggle, Any]]) -> str:
+    """The text of an arm's policy: what *named* has, or what is named here, and the pins."""
+    document: dict[str, Any] = {"version": 1, "name": _NAME}
+    if named is not HERE:
+        document = _copy(place, named)
+    elif not place.is_rocm:
+        document["extends"] = []  # Nothing applies here, so nothing but the toggle is to.
+    elif place.named:
+        document = _copy(place, place.named)
+    for toggle, value in settings:
+        if value is HERE:
+            continue
+        if toggle.kind == CONFIG:
+            module, key = _parts(toggle.name)
+            keys = document.setdefault("config", {}).setdefault(module, {})
+            for other in [other for other in keys if lower.current(other) == key]:
+                del keys[other]
+            keys[key] = {"pin": value, "insist": True, "why": "A toggle of rocm-autopatch ab."}
+        elif toggle.kind == MODE:
+            document.setdefault("compile_modes", {})[toggle.name] = value
+    text: str = yaml.safe_dump(document, sort_keys=False)
+    return text
+
+
+def _copy(place: Place, name: str) -> dict[str, Any]:
+    """A policy as a document that says the same from another directory."""
+    policy = load.top(name)
+    facts = {fact: place.fact(fact) for fact in (place.report or {"facts": ()})["facts"]}
+    if not place.is_rocm:
+        facts["accelerator"] = "rocm"
+    document: dict[str, Any] = {"version": 1, "name": policy.name}
+    if when.holds(policy.when, facts):
+        document.update(yaml.safe_load(Path(policy.file).read_text(encoding="utf-8-sig")))
+    document["name"] = policy.name
+    document.pop("extends", None)
+    if policy.extends is not None:
+        document["extends"] = [
+            str((Path(policy.file).parent / base).resolve()) if load.is_path(base) else base
+            for base in policy.extends
+        ]
+    return document
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Module and key of a config key, by the name that policies know it by."""
+    module, _, key = name.partition(".config.")
+    return f"{module}.config", lower.current(key)
+
+
+def _label(toggles: Sequence[Toggle], values: Sequence[Any], base: Sequence[Any]) -> str:
+    moved = [t.says(v) for t, v, there in zip(toggles, values, base) if v is not there]
+    return ", ".join(moved) or "base"
+
+
+def verify(toggles: Sequence[Toggle], arm: Arm, report: Mapping[str, Any]) -> None:
+    """Raise Refused unless the *report* of a fresh interpreter shows the arm's positions."""
+    for toggle, value in zip(toggles, arm.values):
+        if value is not HERE:
+            _VERIFY[toggle.kind](toggle, value, report)
+
+
+def verify_all(
+    toggles: Sequence[Toggle],
+    arms: Sequence[Arm],
+    reports: Sequence[Mapping[str, Any]],
+    modes: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Raise Refused unless the arms differ by their *reports*.
+
+    *modes* are Inductor's options for each compile mode that a toggle names.
+    """
+    for number, (arm, report) in enumerate(zip(arms, reports)):
+        for other, its in zip(arms[:number], reports[:number]):
+            if _variables(toggles, arm) == _variables(toggles, other) and _same(report, its):
+                here = (
+                    toggles[0].says(toggles[0].values[0]) if other.label == "base" else other.label
+                )
+                raise Refused(f"{arm.label} and {here} are the same here: nothing would differ")
+    for toggle in toggles:
+        if toggle.kind == MODE:
+            _verify_mode_differs(toggle, toggles, arms, reports, modes)
+
+
+def _verify_config(toggle: Toggle, value: Any, report: Mapping[str, Any]) -> None:
+    module, key = _parts(toggle.name)
+    row = _row(toggle, report, "config", f"{module}.{key}")
+    if row["status"] != "applied" or row["after"] != value:
+        raise Refused(f"{toggle.says(value)} does not take effect: {_said(row)}")
+
+
+def _verify_mode(toggle: Toggle, value: Any, report: Mapping[str, Any]) -> None:
+    row = _row(toggle, report, "compile_modes", toggle.name)
+    if row["status"] != "applied" or row["after"] != value:
+        raise Refused(f"{toggle.says(value)} does not take effect: {_said(row)}")
+
+
+def _row(toggle: Toggle, report: Mapping[str, Any], section: str, name: str) -> Mapping[str, Any]:
+    for row in report[section]:
+        if row["name"] == name:
+            found: Mapping[str, Any] = row
+            return found
+    raise Refused(f"{toggle.label} does not take effect: {_why(report)}")
+
+
+def _said(row: Mapping[str, Any]) -> str:
+    by = f" by policy {row['layer']}" if row["layer"] != _NAME else ""
+    reason = f", {row['reason']}" if row["reason"] else ""
+    return f"it is {row['status']}{by}{reason}, and reads {row['after']!r}"
+
+
+def _why(report: Mapping[str, Any]) -> str:
+    notes = [note for note in report["notes"] if _POLICY in note]
+    return "; ".join(notes or report["errors"]) or str(report["reason"])
+
+
+def _verify_policy(toggle: Toggle, value: Any, report: Mapping[str, Any]) -> None:
+    if value == OFF:
+        if report["active"]:
+            raise Refused(f"{toggle.says(value)} does not take effect: {report['reason']}")
+    elif not report["active"] or report["policy"] != load.top(value).name:
+        raise Refused(f"{toggle.says(value)} does not take effect: {_why(report)}")
+
+
+def _verify_variable(toggle: Toggle, value: Any, report: Mapping[str, Any]) -> None:
+    for row in report["env"]:
+        if row["name"] == toggle.name and row["after"] != value:
+            raise Refused(f"{toggle.says(value)} does not take effect: {_said(row)}")
+
+
+_VERIFY = {
+    CONFIG: _verify_config,
+    MODE: _verify_mode,
+    POLICY: _verify_policy,
+    VARIABLE: _verify_variable,
+}
+
+
+def _variables(toggles: Sequence[Toggle], arm: Arm) -> list[Any]:
+    return [value for toggle, value in zip(toggles, arm.values) if toggle.kind == VARIABLE]
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two reports tell of the same values, held the same way."""
+    return list(_effects(one)) == list(_effects(other))
+
+
+def _effects(report: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    yield (report["active"], report["observe"])
+    for section in ("env", "config", "compile_modes", "capture"):
+        for row in sorted(report[section], key=lambda row: str(row["name"])):
+            held = row.get("strength") or row.get("action")
+            yield (section, row["name"], held, row["status"], repr(row["after"]))
+
+
+def _verify_mode_differs(
+    toggle: Toggle,
+    toggles: Sequence[Toggle],
+    arms: Sequence[Arm],
+    reports: Sequence[Mapping[str, Any]],
+    modes: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Raise Refused where all that two modes differ in is pinned."""
+    place = toggles.index(toggle)
+    base = _meaning(toggle, reports[0])
+    for arm, report in zip(arms, reports):
+        meaning = _meaning(toggle, report)
+        if arm.values[place] is arms[0].values[place] or not {base, meaning} <= modes.keys():
+            continue
+        one, other = modes[base], modes[meaning]
+        keys = {key for key in {*one, *other} if one.get(key) != other.get(key)}
+        pins = {
+            row["name"].partition(".config.")[2]: row
+            for row in report["config"]
+            if row["strength"] == "pin" and row["status"] == "applied"
+        }
+        if not keys:
+            raise Refused(f"{toggle.label}: {base} and {meaning} are the same in this torch")
+        if keys <= pins.keys():
+            layers = " and ".join(sorted({pins[key]["layer"] for key in keys}))
+            raise Refused(
+                f"{toggle.label}: {base} and {meaning} differ in {', '.join(sorted(keys))} alone, "
+                f"which policy {layers} pins: toggle that key, or try another policy"
+            )
+
+
+def _meaning(toggle: Toggle, report: Mapping[str, Any]) -> str:
+    """What a compile mode stands for."""
+    rows = [row for row in report["compile_modes"] if row["name"] == toggle.name]
+    return str(rows[0]["after"]) if rows else toggle.name

@@ -1,0 +1,120 @@
+"""The place of a measurement: which interpreter the command starts, and what it finds there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rocm_autopatch import OFF, _start
+from rocm_autopatch.ab import Refused
+
+_PYTHON = re.compile(r"python[0-9.]*")
+# Options of an interpreter that decide whether our hook runs, and whether it is asked for.
+_FLAGS = re.compile(r"-[bBdEiIOPqsSuvx]+")
+_WITH_VALUE = ("-W", "-X")
+
+_PROBE = """
+import json, sys
+import torch
+found = {"device": torch.cuda.get_device_name(0) if torch.cuda.is_available() else ""}
+if sys.argv[1:]:
+    from torch._inductor import list_mode_options
+    found["modes"] = {mode: list_mode_options(mode) for mode in sys.argv[1:]}
+print("\\n" + json.dumps(found, default=repr))
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """``environ`` is what the command would meet without us; ``python`` the interpreter that it
+    starts, with its options, or ours where it starts none that can be seen (``seen``); ``report``
+    what our hook does there if it is switched on, None where it is not installed, and ``without``
+    then says why."""
+
+    environ: Mapping[str, str]
+    python: Sequence[str]
+    seen: bool
+    report: Mapping[str, Any] | None
+    without: str = ""
+
+    def fact(self, name: str) -> str:
+        """A fact of the place, "" if unknown."""
+        facts = self.report["facts"] if self.report else {}
+        return str(facts[name]["value"]) if name in facts else ""
+
+    @property
+    def switch(self) -> str:
+        """What ROCM_AUTOPATCH says: on, off or observe."""
+        word = self.environ.get("ROCM_AUTOPATCH", "").strip().lower()
+        return "off" if word in OFF else word if word == "observe" else "on"
+
+    @property
+    def named(self) -> str:
+        """The policy that is named here, by the environment or by what is baked."""
+        if self.report and self.report["baked"]:
+            return str(_start.load(self.report["baked"])["named"])
+        return self.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
+
+    @property
+    def is_rocm(self) -> bool:
+        """Whether our hook applies here without an assumption."""
+        return self.fact("accelerator") == "rocm"
+
+
+def interpreter(program: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str], bool]:
+    """The interpreter that a command starts, with its options, and whether it can be seen which.
+
+    Raises Refused where there is no such command.
+    """
+    path = shutil.which(program[0], path=environ.get("PATH"))
+    if path is None:
+        raise Refused(f"{program[0]}: no such command")
+    if _PYTHON.fullmatch(os.path.basename(path)):
+        return [path, *_options(program[1:])], True
+    with open(path, "rb") as stream:
+        first = stream.readline(512).decode("utf-8", "replace")
+    words = first[2:].split() if first.startswith("#!") else []
+    if words and os.path.basename(words[0]) == "env":
+        words = words[1:]
+    found = shutil.which(words[0], path=environ.get("PATH")) if words else None
+    if found and _PYTHON.fullmatch(os.path.basename(found)):
+        return [found, *words[1:]], True
+    return [sys.executable], False
+
+
+def _options(words: Sequence[str]) -> list[str]:
+    options = []
+    rest = list(words)
+    while rest and (_FLAGS.fullmatch(rest[0]) or rest[0].startswith(_WITH_VALUE)):
+        options.append(rest.pop(0))
+        if options[-1] in _WITH_VALUE and rest:
+            options.append(rest.pop(0))
+    # -i would wait for input, and -x skips the first line of a file.
+    return [option for option in options if option not in ("-i", "-x")]
+
+
+def probe(
+    python: Sequence[str], environ: Mapping[str, str], modes: Sequence[str] = ()
+) -> Mapping[str, Any]:
+    """What torch itself tells: ``device``, the GPU's name, and ``modes``, Inductor's options for
+    each of *modes*. Raises Refused."""
+    done = subprocess.run(
+        [*python, "-c", _PROBE, *modes],
+        env={**environ, "ROCM_AUTOPATCH_LOG": "quiet"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    if done.returncode:
+        last = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+        raise Refused(f"torch can't be asked: {last[-1]}")
+    found: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found

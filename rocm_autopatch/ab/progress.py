@@ -1,0 +1,57 @@
+"""How far a measurement is: a bar on a terminal, else one line a run, on stderr."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+try:
+    # ROCm's images have it; it is no dependency of ours.
+    tqdm: Any = importlib.import_module("tqdm").tqdm
+except ImportError:
+    tqdm = None
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: ``0.8 s``, ``42 s``, ``3 min 12 s``, ``2 h 5 min``."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+class Progress:
+    """Tells of *total* runs as they end."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.done = 0
+        self.bar: Any = None
+        if tqdm is not None and sys.stderr.isatty():
+            self.bar = tqdm(total=total, unit="run", file=sys.stderr, dynamic_ncols=True)
+
+    def begins(self, what: str) -> None:
+        """The next run is *what*."""
+        if self.bar is not None:
+            self.bar.set_description(what)
+
+    def ended(self, what: str, runs: int, elapsed: float) -> None:
+        """*runs* more are behind us, the last of them *what*, *elapsed* seconds after the start."""
+        self.done += runs
+        if self.bar is not None:
+            self.bar.update(runs)
+            return
+        left = elapsed / self.done * (self.total - self.done) if self.done else 0.0
+        remaining = f", about {duration(left)} left" if self.done < self.total else ""
+        line = f"{self.done}/{self.total} {what}; {duration(elapsed)} gone{remaining}"
+        print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self.bar is not None:
+            self.bar.close()

@@ -1,0 +1,131 @@
+"""From runs to rows: which numbers are compared, and how each arm stands to the base."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from rocm_autopatch.ab import Refused, statistics
+from rocm_autopatch.ab.numbers import WALL, Metric
+from rocm_autopatch.ab.runner import ENDED, Run
+
+WALL_METRIC = Metric(WALL, "s")
+
+
+@dataclass(frozen=True)
+class Row:
+    """An arm's numbers of one metric with cold or warm caches, and how they compare with the
+    base's; None for the base itself."""
+
+    metric: Metric
+    caches: str
+    arm: int
+    numbers: tuple[float, ...]
+    comparison: statistics.Comparison | None
+
+
+def of(run: Run, metric: Metric) -> float | None:
+    """A run's number, None if it printed none."""
+    return run.seconds if metric == WALL_METRIC else run.numbers.get(metric)
+
+
+def metrics(runs: Sequence[Run], patterns: bool) -> list[Metric]:
+    """What can be compared: wall time, and the numbers that every run printed.
+
+    Where *patterns* found them, those that any run printed.
+    """
+    ended = [run for run in runs if run.status == ENDED]
+    found = dict.fromkeys(metric for run in ended for metric in run.numbers)
+    return [
+        WALL_METRIC,
+        *(m for m in found if patterns or all(m in run.numbers for run in ended)),
+    ]
+
+
+def chosen(found: Sequence[Metric], names: Sequence[str]) -> list[Metric]:
+    """The metrics that *names* mean. Raises Refused where a name means none, or several."""
+    picked = []
+    for name in names:
+        fits = [m for m in found if name in (m.name, str(m))]
+        fits = fits or [m for m in found if m.name.lower().endswith(name.lower())]
+        if len(fits) != 1:
+            there = "; ".join(map(str, fits or found))
+            wrong = "may be any of" if fits else "is no number that every run prints; there are"
+            raise Refused(f"--metric {name}: that {wrong}: {there}")
+        picked += fits
+    return picked or list(found)
+
+
+def changing(found: Sequence[Metric], runs: Sequence[Run]) -> list[Metric]:
+    """The metrics without those that were one and the same number in all runs, such as sizes."""
+    return [m for m in found if len({of(r, m) for r in runs if r.status == ENDED} - {None}) != 1]
+
+
+def rows(
+    runs: Sequence[Run], found: Sequence[Metric], caches: Sequence[str], arms: int, seed: int
+) -> list[Row]:
+    """The rows of a table: metric by metric, cold before warm, the base first."""
+    made = []
+    for metric in found:
+        for kind in caches:
+            numbers = [_numbers(runs, metric, kind, arm) for arm in range(arms)]
+            for arm, its in enumerate(numbers):
+                both = arm and its and numbers[0]
+                compared = statistics.compare(numbers[0], its, seed) if both else None
+                if its:
+                    made.append(Row(metric, kind, arm, its, compared))
+    return made
+
+
+def _numbers(runs: Sequence[Run], metric: Metric, caches: str, arm: int) -> tuple[float, ...]:
+    found = [
+        of(run, metric)
+        for run in runs
+        if run.round and (run.arm, run.caches, run.status) == (arm, caches, ENDED)
+    ]
+    return tuple(number for number in found if number is not None)
+
+
+def verdict(row: Row) -> str:
+    """The row in words."""
+    compared = row.comparison
+    if compared is None:
+        return "no ratio: the base has no such number" if row.arm else ""
+    if compared.ratio is None or compared.interval is None or compared.noise is None:
+        return "no ratio: not all numbers of this arm and the base are above zero"
+    low, high = compared.interval
+    ratio = compared.ratio
+    if compared.verdict == statistics.TOO_FEW:
+        return (
+            f"{shown(ratio)}x, too few runs for a verdict: {statistics.FEWEST} of each arm are "
+            "needed"
+        )
+    if compared.verdict == statistics.SAME:
+        if len({*row.numbers}) == 1 and low == ratio == high:
+            return "no difference: always the same number"
+        return f"no difference seen: noise of ±{percent(compared.noise)} is larger than the effect"
+    if row.metric == WALL_METRIC:
+        if ratio < 1:
+            return f"{shown(1 / ratio)}x faster ({shown(1 / high)} to {shown(1 / low)})"
+        return f"{shown(ratio)}x slower ({shown(low)} to {shown(high)})"
+    word = "lower" if ratio < 1 else "higher"
+    return f"{shown(ratio)}x, {word} ({shown(low)} to {shown(high)})"
+
+
+def shown(ratio: float) -> str:
+    """A ratio with the digits that tell it from 1."""
+    for digits in (2, 3, 4):
+        if abs(ratio - 1) >= 2 * 10.0**-digits:
+            return f"{ratio:.{digits}f}"
+    return f"{ratio:.5f}" if ratio != 1 else "1.00"
+
+
+def percent(part: float) -> str:
+    """A part of 1 as a percentage of two digits: ``4 %``, ``0.35 %``."""
+    return f"{100 * part:.{0 if part >= 0.0095 else 2}f} %"
+
+
+def spread(row: Row) -> tuple[float, float, float]:
+    """Lowest, median and highest number of a row."""
+    return min(row.numbers), median(row.numbers), max(row.numbers)

@@ -1,0 +1,247 @@
+"""Running a command again and again: in which order, with which caches, and how each run ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+
+from rocm_autopatch.ab import numbers
+
+COLD, WARM = "cold", "warm"
+# By what torch and Triton find compiled code again.
+CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+ENDED, FAILED, HUNG = "ended", "failed", "hung"
+# How long a command may take to end itself once it is asked to, and what it leaves behind to end.
+_GRACE_S = 2.0
+_LEFT_OVER_S = 5.0
+_LONGEST_OUTPUT = 1 << 22
+_LAST_LINES = 5
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run to come: of which arm, with cold or warm caches. Round 0 is not measured."""
+
+    round: int
+    arm: int
+    caches: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run: its wall time in seconds, and how it ended, ENDED, FAILED or HUNG.
+
+    ``reason`` and ``last_lines`` tell of one that failed or hung.
+    """
+
+    round: int
+    arm: int
+    caches: str
+    seconds: float
+    status: str
+    reason: str = ""
+    last_lines: tuple[str, ...] = ()
+    numbers: Mapping[numbers.Metric, float] = field(default_factory=dict)
+
+
+def schedule(arms: int, caches: Sequence[str], repeat: int, warmup: int, seed: int) -> list[Cell]:
+    """All runs in their order: *warmup* unmeasured ones of each arm, then *repeat* rounds.
+
+    A round has each arm and each kind of caches once, shuffled; the next one has them the other way
+    round, so that what drifts with time falls on all alike.
+    """
+    chance = random.Random(seed)
+    cells = [Cell(0, arm, WARM) for _ in range(warmup) for arm in range(arms)]
+    order = [(arm, kind) for arm in range(arms) for kind in caches]
+    for number in range(1, repeat + 1):
+        if number % 2:
+            chance.shuffle(order)
+        else:
+            order.reverse()
+        # Where nothing filled the warm caches, the first cold runs do.
+        first = sorted(order, key=lambda cell: cell[1] != COLD) if number == 1 else order
+        cells += [Cell(number, arm, kind) for arm, kind in (order if warmup else first)]
+    return cells
+
+
+class Runner:
+    """Runs *program* in the *environments* of the arms, with caches in a temporary directory.
+
+    A run that is not over after *limit_s* seconds hangs. Leaving the context removes the directory.
+    """
+
+    def __init__(
+        self,
+        program: Sequence[str],
+        environments: Sequence[Mapping[str, str]],
+        limit_s: float,
+        patterns: Sequence[numbers.Pattern],
+    ) -> None:
+        self.program = program
+        self.environments = environments
+        self.limit_s = limit_s
+        self.patterns = patterns
+        self.warm: dict[int, Path] = {}
+        self.directory = Path(tempfile.mkdtemp(prefix="rocm-autopatch-ab-"))
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def run(self, cell: Cell) -> Run:
+        """Run a cell to its end. A KeyboardInterrupt ends the command first."""
+        caches = self.warm.get(cell.arm) if cell.caches == WARM else None
+        if caches is None:
+            caches = Path(tempfile.mkdtemp(dir=self.directory, prefix="caches-"))
+        run = self._run(cell, caches)
+        if run.status == ENDED and cell.arm not in self.warm:
+            self.warm[cell.arm] = caches
+        elif self.warm.get(cell.arm) != caches:
+            shutil.rmtree(caches, ignore_errors=True)
+        return run
+
+    def _run(self, cell: Cell, caches: Path) -> Run:
+        environment = dict(self.environments[cell.arm])
+        environment.update({name: str(caches / part) for name, part in CACHES.items()})
+        streams = (self.directory / "stdout", self.directory / "stderr")
+        with streams[0].open("wb") as stdout, streams[1].open("wb") as stderr:
+            began = time.perf_counter()
+            # A group of its own, which is what can be ended as a whole.
+            process = subprocess.Popen(
+                self.program,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
+            limit = _Limit(process, self.limit_s)
+            try:
+                # Without a timeout: with one, wait() looks only every 50 ms.
+                status = process.wait()
+                seconds = time.perf_counter() - began
+                limit.over()
+                # It need not end by itself once it was ended.
+                _end_left_over(caches, 0 if limit.passed else _LEFT_OVER_S)
+            except BaseException:
+                limit.over()
+                _signal(process, signal.SIGKILL)
+                process.wait()
+                _end_left_over(caches, 0)
+                raise
+        printed, complained = (_tail(path) for path in streams)
+        run = Run(cell.round, cell.arm, cell.caches, seconds, ENDED)
+        if not status and not limit.passed:
+            return replace(run, numbers=numbers.find(printed, complained, self.patterns))
+        reason = f"hangs: no end within {self.limit_s:g} s, killed"
+        if not limit.passed:
+            reason = f"exit status {status}" if status > 0 else f"ended by {_name(-status)}"
+        return replace(
+            run,
+            status=HUNG if limit.passed else FAILED,
+            reason=reason,
+            last_lines=_last_lines(complained) or _last_lines(printed),
+        )
+
+
+class _Limit:
+    """Ends a process's group when its time is over."""
+
+    def __init__(self, process: subprocess.Popen[bytes], seconds: float) -> None:
+        self.process = process
+        self.passed = False
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._wait, args=(seconds,), daemon=True)
+        self._thread.start()
+
+    def _wait(self, seconds: float) -> None:
+        if self._over.wait(seconds):
+            return
+        self.passed = True
+        _signal(self.process, signal.SIGTERM)
+        if not self._over.wait(_GRACE_S):
+            _signal(self.process, signal.SIGKILL)
+
+    def over(self) -> None:
+        """The process has ended."""
+        self._over.set()
+        self._thread.join()
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def _end_left_over(caches: Path, grace_s: float) -> None:
+    """Kill what a run started and left behind, which would share the machine with the next.
+
+    Inductor's compile workers lead groups of their own. They are known by their environment.
+    """
+    patience = time.monotonic() + grace_s
+    while True:
+        left = list(_processes(os.fsencode(caches)))
+        if not left:
+            return
+        now = time.monotonic()
+        if now >= patience:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if now >= patience + _LEFT_OVER_S:
+            return  # stuck in a driver: no signal reaches it
+        time.sleep(0.02)
+
+
+def _processes(mark: bytes) -> list[int]:
+    """The processes that have *mark* in their environment, zombies aside."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/environ", "rb") as stream:
+                    if mark in stream.read():
+                        found.append(int(entry))
+            except OSError:
+                pass  # gone meanwhile, or another user's
+    return found
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _tail(path: Path) -> str:
+    with path.open("rb") as stream:
+        stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, stream.tell() - _LONGEST_OUTPUT))
+        return stream.read().decode("utf-8", "replace")
+
+
+def _last_lines(text: str) -> tuple[str, ...]:
+    lines = [
+        " ".join("".join(c if c.isprintable() else " " for c in line).split())
+        for line in text.splitlines()
+    ]
+    return tuple([line for line in lines if line][-_LAST_LINES:])

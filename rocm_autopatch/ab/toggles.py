@@ -1,0 +1,195 @@
+"""What is switched: ``KEY[=VALUE,...]`` as a config key, variable, compile mode or policy."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import difflib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rocm_autopatch.ab import Refused, Wrong
+from rocm_autopatch.policy import lint, load
+from rocm_autopatch.policy.schema import CONFIG_MODULES, MODES
+
+CONFIG, VARIABLE, MODE, POLICY = "config", "variable", "mode", "policy"
+OFF = "off"
+# A variable, where its name could be a key's: env.http_proxy.
+_ENV = "env."
+_MODE = "mode."
+_UPPER = re.compile(r"[A-Z_][A-Z0-9_]*")
+_BOOLEANS = {
+    **dict.fromkeys(("true", "on", "yes", "1"), True),
+    **dict.fromkeys(("false", "off", "no", "0"), False),
+}
+
+
+class Here:
+    """The value that is no value: the switch left as it is here."""
+
+    def __repr__(self) -> str:
+        return "as here"
+
+
+HERE = Here()
+
+
+@dataclass(frozen=True)
+class Toggle:
+    """A switch and its positions, the base's first.
+
+    ``name`` is a config key with its module, a variable, a mode, or "policy"; ``label`` what the
+    user calls it. A variable's value is None where it is not set.
+    """
+
+    kind: str
+    name: str
+    label: str
+    values: tuple[Any, ...]
+
+    def says(self, value: Any) -> str:
+        """A position in words: ``freezing=true``, ``NAME unset``, ``policy as here``."""
+        if value is HERE:
+            return f"{self.label} as here"
+        if self.kind == VARIABLE:
+            return f"{self.label} unset" if value is None else f"{self.label}={value}"
+        if isinstance(value, bool) or value is None:
+            return f"{self.label}={str(value).lower()}"
+        if self.kind == POLICY and load.is_path(value):
+            return f"{self.label}={os.path.relpath(value)}"
+        return f"{self.label}={value}"
+
+
+def parse(text: str, torch: str, environ: Mapping[str, str]) -> Toggle:
+    """The toggle in *text*, for a torch of a full version, "" if there is none.
+
+    Raises Wrong, and Refused where this torch or environment has no such thing.
+    """
+    label, equals, given = text.partition("=")
+    label = label.strip()
+    texts = _split(text, given) if equals else []
+    if label == POLICY:
+        values: Sequence[Any] = [_policy(word) for word in texts]
+        toggle = _toggle(text, POLICY, label, label, values)
+    elif label.startswith(_MODE):
+        mode = label[len(_MODE) :]
+        for word in (mode, *texts):
+            if word not in MODES:
+                raise Wrong(f"{text}: {word!r} is not a compile mode: there are {', '.join(MODES)}")
+        toggle = _toggle(text, MODE, mode, label, texts)
+    elif label.startswith(_ENV) or _UPPER.fullmatch(label):
+        name = label[len(_ENV) :] if label.startswith(_ENV) else label
+        toggle = _variable(text, name, texts if equals else None, environ)
+    else:
+        toggle = _config(text, label, texts, torch)
+    if len(set(map(repr, toggle.values))) < len(toggle.values):
+        raise Wrong(f"{text}: a value is given twice")
+    return toggle
+
+
+def _split(text: str, given: str) -> list[str]:
+    try:
+        rows = list(csv.reader([given], strict=True))
+    except csv.Error as error:
+        raise Wrong(f"{text}: {error}") from None
+    return [word.strip() for word in rows[0]] or [""]
+
+
+def _toggle(text: str, kind: str, name: str, label: str, values: Sequence[Any]) -> Toggle:
+    if not values or "" in values:
+        raise Wrong(f"{text}: values are missing: {label}=VALUE or {label}=VALUE,VALUE")
+    if len(values) == 1:
+        values = (HERE, *values)
+    return Toggle(kind, name, label, tuple(values))
+
+
+def _policy(word: str) -> str:
+    if word == OFF or not word:
+        return word
+    if load.is_path(word):
+        word = os.path.abspath(word)
+    load.layers(load.top(word))
+    return word
+
+
+def _variable(
+    text: str, name: str, texts: Sequence[str] | None, environ: Mapping[str, str]
+) -> Toggle:
+    if not name or "\0" in text:
+        raise Wrong(f"{text}: not a name of an environment variable")
+    if texts is None:
+        if name not in environ:
+            raise Refused(f"{name} is not set here: give values, {name}=VALUE, for VALUE and unset")
+        return Toggle(VARIABLE, name, name, (environ[name], None))
+    values = [word or None for word in texts]
+    if len(values) == 1:
+        values.insert(0, environ.get(name))
+        if values[0] == values[1]:
+            state = "not set" if values[0] is None else f"{values[0]!r}"
+            raise Refused(f"{name} is {state} here already: give another value")
+    return Toggle(VARIABLE, name, name, tuple(values))
+
+
+def _config(text: str, label: str, texts: Sequence[str], torch: str) -> Toggle:
+    if not torch:
+        raise Refused(f"{label}: a config key needs torch, and no torch was found here")
+    name, record = _key(label, torch)
+    kinds = record.type.split("|")
+    if texts:
+        values = [_typed(text, word, kinds) for word in texts]
+        if len(values) == 1:
+            values.insert(0, HERE)
+    elif "bool" in kinds:
+        values = [False, True]
+    else:
+        kind = " or ".join(kinds)
+        raise Wrong(f"{label} is no boolean but {kind}: give values, {label}=VALUE,VALUE")
+    return Toggle(CONFIG, name, label, tuple(values))
+
+
+def _key(label: str, torch: str) -> tuple[str, lint.Record]:
+    """The config key of this torch that *label* is the end of."""
+    keys = lint.keys_of(torch)
+    # A whole key comes before the end of a longer one: debug before halide.debug.
+    whole = {
+        keys[name][0] for name in (label, *(f"{m}.{label}" for m in CONFIG_MODULES)) if name in keys
+    }
+    ends = {there for name, (there, _) in keys.items() if name.endswith("." + label)}
+    found = sorted(whole or ends)
+    if len(found) > 1:
+        raise Refused(f"{label} may be {_or(found)}: give one of them")
+    if not found:
+        close = difflib.get_close_matches(label, keys, n=1, cutoff=0.5)
+        tails = {name.rpartition(".config.")[2]: name for name in keys}
+        close = difflib.get_close_matches(label, tails, n=1) or close
+        hint = f": did you mean {close[0]}?" if close else ""
+        raise Refused(f"torch {torch} has no config key {label}{hint}")
+    return found[0], keys[found[0]][1]
+
+
+def _or(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _typed(text: str, word: str, kinds: Sequence[str]) -> Any:
+    """*word* as a value of the first of the key's types that it can be read as."""
+    readings: list[Any] = []
+    for read in (int, float):
+        with contextlib.suppress(ValueError):
+            readings.append(read(word))
+    if word.lower() in _BOOLEANS:
+        readings.append(_BOOLEANS[word.lower()])
+    if word.lower() in ("none", "null"):
+        readings.append(None)
+    readings.append(word)
+    # A key of which only the None is known takes anything.
+    for value in readings:
+        if type(value).__name__.replace("NoneType", "None") in kinds or kinds == ["None"]:
+            return value
+    plain = [kind for kind in kinds if kind in ("bool", "int", "float", "str", "None")]
+    if not plain:
+        raise Refused(f"{text}: a value of type {' or '.join(kinds)} can't be given here")
+    raise Wrong(f"{text}: {word!r} is not of type {' or '.join(plain)}")

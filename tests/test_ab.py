@@ -1,0 +1,715 @@
+"""rocm-autopatch ab: toggles that take effect, runs that end, numbers that are found, verdicts."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Interpreter
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocm_autopatch.ab import Refused, Wrong, numbers, results, runner, statistics, toggles
+from rocm_autopatch.ab.numbers import Metric
+
+TORCH = "2.13.0+rocm7.0"
+MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
+POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
+
+# Prints numbers with noise that does not depend on the machine: seeded by how often it was run.
+PROGRAM = """
+import os, random, sys
+with open("runs", "a") as stream:
+    stream.write(os.environ["TORCHINDUCTOR_CACHE_DIR"] + "\\n")
+noise = random.Random(len(open("runs").readlines())).gauss
+what = os.environ.get("WHAT", "")
+if what == "crash":
+    sys.exit("Traceback\\nRuntimeError: HIP error: invalid device function")
+if what == "segfault":
+    os.kill(os.getpid(), 11)
+slow = 1.5 if what == "slow" else 1.0
+print("batch 64")
+print("latency: %.4f ms" % (slow * noise(10, 0.1)))
+print('{"tokens": {"per_s": %.3f}}' % (noise(800, 8) / slow))
+"""
+
+
+def ab(
+    python: Interpreter, directory: Path, *arguments: str | Path, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command in *directory*, its temporary files there, too."""
+    (directory / "tmp").mkdir(exist_ok=True)
+    done = python.run(
+        *("-m", "rocm_autopatch", "ab", "--seed", "1", *arguments),
+        env={"TMPDIR": str(directory / "tmp"), "ROCM_AUTOPATCH_LOG": "quiet", **env},
+        check=False,
+        cwd=directory,
+    )
+    # Nothing stays behind, whatever happened.
+    assert os.listdir(directory / "tmp") == []
+    return done
+
+
+def document(done: subprocess.CompletedProcess[str], status: int = 0) -> dict[str, Any]:
+    assert done.returncode == status, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def says(found: Mapping[str, Any]) -> dict[tuple[str, str, str], str]:
+    """Metric, caches and arm -> the verdict in words."""
+    return {(r["metric"], r["caches"], r["arm"]): r.get("says", "") for r in found["rows"]}
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+class TestToggles:
+    @pytest.mark.parametrize(
+        ("text", "name", "values"),
+        [
+            ("max_autotune", "torch._inductor.config.max_autotune", (False, True)),
+            ("cudagraphs", "torch._inductor.config.triton.cudagraphs", (False, True)),
+            (
+                "torch._inductor.config.freezing=on,0",
+                "torch._inductor.config.freezing",
+                (True, False),
+            ),
+            ("cache_size_limit=8,256", "torch._dynamo.config.recompile_limit", (8, 256)),
+            ("compile_threads=none,4", "torch._inductor.config.compile_threads", (None, 4)),
+            # A whole key comes before the end of halide.debug.
+            ("debug", "torch._inductor.config.debug", (False, True)),
+            (
+                'max_autotune_gemm_backends="ATEN,TRITON",ATEN',
+                "torch._inductor.config.max_autotune_gemm_backends",
+                ("ATEN,TRITON", "ATEN"),
+            ),
+            ("freezing=true", "torch._inductor.config.freezing", (toggles.HERE, True)),
+            ("policy=off,safe", "policy", ("off", "safe")),
+            ("policy=performance", "policy", (toggles.HERE, "performance")),
+            ("mode.max-autotune=default", "max-autotune", (toggles.HERE, "default")),
+            ("SET", "SET", ("here", None)),
+            ("SET=1,", "SET", ("1", None)),
+            ("SET=,1", "SET", (None, "1")),
+            ("SET=1", "SET", ("here", "1")),
+            ("UNSET=1", "UNSET", (None, "1")),
+            ("env.http_proxy=a,b", "http_proxy", ("a", "b")),
+        ],
+    )
+    def test_read(self, text: str, name: str, values: tuple[object, ...]) -> None:
+        toggle = toggles.parse(text, TORCH, {"SET": "here"})
+        assert (toggle.name, toggle.values) == (name, values)
+
+    @pytest.mark.parametrize(
+        ("text", "kind", "message"),
+        [
+            (
+                "freezin",
+                Refused,
+                f"torch {TORCH} has no config key freezin: did you mean freezing?",
+            ),
+            ("compile_opt_level", Refused, "may be torch._inductor.config."),
+            ("compile_threads", Wrong, "is no boolean but int or None: give values"),
+            ("debug=maybe", Wrong, "debug=maybe: 'maybe' is not of type bool"),
+            ("debug=1,true", Wrong, "debug=1,true: a value is given twice"),
+            ("debug=", Wrong, "debug=: '' is not of type bool"),
+            ("UNSET", Refused, "UNSET is not set here: give values"),
+            ("SET=here", Refused, "SET is 'here' here already"),
+            ("mode.fast=default", Wrong, "'fast' is not a compile mode: there are default, "),
+            ('A="b', Wrong, "unexpected end of data"),
+        ],
+    )
+    def test_wrong(self, text: str, kind: type[Exception], message: str) -> None:
+        with pytest.raises(kind, match=message.replace("?", r"\?").replace("+", r"\+")):
+            toggles.parse(text, TORCH, {"SET": "here"})
+
+    def test_keys_are_this_torchs(self) -> None:
+        old = toggles.parse("recompile_limit=8,16", "2.13.0", {}).name
+        assert old == "torch._dynamo.config.recompile_limit"
+        with pytest.raises(Refused, match="did you mean"):
+            toggles.parse("recompile_limit=8,16", "2.6.0", {})
+        limit = toggles.parse("cache_size_limit=8,16", "2.6.0", {}).name
+        assert limit == "torch._dynamo.config.cache_size_limit"
+
+
+class TestNumbers:
+    @pytest.mark.parametrize(
+        ("line", "name", "unit", "value"),
+        [
+            ("latency: 1.23 ms", "latency", "ms", 1.23),
+            ("throughput 812 tok/s", "throughput", "tok/s", 812.0),
+            ("Mean TTFT (ms):        123.45", "Mean TTFT", "ms", 123.45),
+            ("p99 latency 12ms", "p99 latency", "ms", 12.0),
+            ("Total input tokens: 102,400", "Total input tokens", "", 102400.0),
+            ("2026-11-21 19:11:39,123 INFO [b.py:12] step: 1.2 s", "step", "s", 1.2),
+            ("Compile took 12.5 seconds.", "Compile took", "seconds", 12.5),
+            ("iter 3: 12.3 ms", "iter #", "ms", 12.3),
+            ("loss 0.5, lr=1e-3 acc=99.1%", "acc", "%", 99.1),
+            ("loss 0.5, lr=1e-3 acc=99.1%", "lr", "", 0.001),
+            ("p50: 3 ms p99: 7 ms", "p99", "ms", 7.0),
+            ("| aten::mm | time 1.5 |", "time", "", 1.5),
+            ('{"bench": {"p50": 2, "l": [4]}}', "bench.p50", "", 2.0),
+            ('{"bench": {"p50": 2, "l": [4]}}', "bench.l[0]", "", 4.0),
+        ],
+    )
+    def test_found(self, line: str, name: str, unit: str, value: float) -> None:
+        text = f"a line before\n{line}\n"
+        assert numbers.find(text)[Metric(name, unit)] == value
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "",
+            "2.13.0",
+            "torch 2.13.0",
+            "12:30:45",
+            "pid 4711",
+            "100%|##| 1/1 [00:03<00:00]",
+            "nan: nan",
+        ],
+    )
+    def test_no_number(self, line: str) -> None:
+        assert numbers.find(line) == {}
+
+    def test_the_last_counts(self) -> None:
+        text = "".join(f"step {step}: {9 - step} ms\n" for step in range(5))
+        assert numbers.find(text)[Metric("step #", "ms")] == 5
+
+    def test_a_document_of_many_lines(self) -> None:
+        assert numbers.find(json.dumps({"a": {"b": 1.5, "c": True}}, indent=2)) == {
+            Metric("a.b"): 1.5
+        }
+
+    @given(
+        st.text("abcxyz", min_size=1, max_size=9),
+        st.floats(min_value=-1e9, max_value=1e9),
+        st.sampled_from(["", "ms", "tok/s", "%"]),
+    )
+    def test_any_number(self, name: str, value: float, unit: str) -> None:
+        assert numbers.find(f"{name}: {value!r} {unit}\n") == {Metric(name, unit): value}
+
+    @given(st.text())
+    def test_any_text(self, text: str) -> None:
+        for metric in numbers.find(text):
+            assert metric.name
+
+    def test_a_pattern(self) -> None:
+        (first, second) = map(numbers.pattern, (r"took (?P<build>[\d.]+)", r"^x=(\d+)$"))
+        found = numbers.find("took 1.5\nx=1\nx=2\n", "took 9\n", (first, second))
+        assert found == {Metric("build"): 1.5, Metric(r"^x=(\d+)$"): 2.0}
+        # What is not on stdout may be on stderr, where many programs log.
+        assert numbers.find("", "took 9\n", (first,)) == {Metric("build"): 9.0}
+        for wrong in ("no group", "(two)(groups)", "(open"):
+            with pytest.raises(Wrong, match="--number"):
+                numbers.pattern(wrong)
+
+    def test_which_are_compared(self) -> None:
+        def ran(round_: int, status: str = runner.ENDED, **found: float) -> runner.Run:
+            its = {Metric(name): value for name, value in found.items()}
+            return runner.Run(round_, 0, runner.COLD, 1.0 + round_, status, numbers=its)
+
+        runs = [ran(0, size=8, x=1, y=1), ran(1, size=8, x=2), ran(2, runner.FAILED)]
+        wall, size, x = results.WALL_METRIC, Metric("size"), Metric("x")
+        assert results.metrics(runs, False) == [wall, size, x]
+        assert results.metrics(runs, True) == [wall, size, x, Metric("y")]
+        assert results.changing([wall, size, x], runs) == [wall, x]
+        assert results.chosen([wall, size, x], ["X", "wall time"]) == [x, wall]
+        with pytest.raises(Refused, match=r"--metric z: .* there are: wall time, s; size; x"):
+            results.chosen([wall, size, x], ["z"])
+
+
+NOISE: dict[str, Callable[[random.Random], float]] = {
+    "normal": lambda chance: chance.gauss(1, 0.05),
+    "skewed": lambda chance: chance.lognormvariate(0, 0.2),
+    "long tail": lambda chance: 1 + chance.expovariate(10),
+    "two speeds": lambda chance: chance.choice([1, 1, 1, 1.3]) * chance.gauss(1, 0.01),
+}
+
+
+class TestStatistics:
+    @staticmethod
+    def found(noise: str, runs: int, effect: float, trials: int = 200) -> float:
+        """The part of comparisons that find a difference."""
+        chance, found = random.Random(noise), 0
+        for _ in range(trials):
+            base = [NOISE[noise](chance) for _ in range(runs)]
+            arm = [effect * NOISE[noise](chance) for _ in range(runs)]
+            compared = statistics.compare(base, arm)
+            assert compared.interval is not None
+            low, high = compared.interval
+            found += not low <= 1 <= high
+            if runs >= statistics.FEWEST:
+                wanted = statistics.SAME if low <= 1 <= high else statistics.DIFFERENT
+                assert compared.verdict == wanted
+            else:
+                assert compared.verdict == statistics.TOO_FEW
+        return found / trials
+
+    @pytest.fixture(autouse=True)
+    def fewer_resamples(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(statistics, "_RESAMPLES", 400)
+
+    @pytest.mark.parametrize("noise", NOISE)
+    def test_no_effect_is_rarely_seen(self, noise: str) -> None:
+        assert self.found(noise, 5, 1.0) <= 0.08
+        assert self.found(noise, 12, 1.0, 60) <= 0.1
+
+    @pytest.mark.parametrize("noise", NOISE)
+    def test_an_effect_is_found(self, noise: str) -> None:
+        assert self.found(noise, 5, 2.5, 40) >= 0.95
+        assert self.found(noise, 12, 1 / 1.5, 40) >= 0.95
+
+    def test_an_effect_beyond_small_noise_is_found_with_few_runs(self) -> None:
+        assert self.found("normal", 5, 1.3, 100) >= 0.99
+
+    def test_why_four_are_too_few(self) -> None:
+        assert self.found("skewed", 4, 1.0) > 0.07
+
+    def test_the_interval_has_the_true_ratio(self) -> None:
+        chance, inside = random.Random(3), 0
+        for _ in range(100):
+            base = [chance.gauss(1, 0.05) for _ in range(7)]
+            arm = [1.2 * chance.gauss(1, 0.05) for _ in range(7)]
+            interval = statistics.compare(base, arm).interval
+            assert interval is not None
+            inside += interval[0] <= 1.2 <= interval[1]
+        assert inside >= 91
+
+    @given(
+        st.lists(st.floats(min_value=1e-3, max_value=1e6), min_size=1, max_size=8),
+        st.lists(st.floats(min_value=1e-3, max_value=1e6), min_size=1, max_size=8),
+    )
+    def test_what_always_holds(self, base: list[float], arm: list[float]) -> None:
+        compared = statistics.compare(base, arm, 7)
+        assert compared == statistics.compare(base, arm, 7)
+        assert compared.ratio is not None
+        assert compared.noise is not None
+        if compared.verdict == statistics.SAME:
+            # The noise is larger than the effect, as it is put.
+            effect = abs(compared.ratio - 1) / compared.ratio
+            assert compared.noise >= effect * (1 - 1e-9)
+
+    def test_no_ratio(self) -> None:
+        for base, arm in (([0.0] * 5, [1.0] * 5), ([1.0] * 5, [-1.0] * 5), ([], [1.0])):
+            assert statistics.compare(base, arm).verdict == statistics.NO_RATIO
+
+    def test_in_words(self) -> None:
+        def words(metric: Metric, base: list[float], arm: list[float]) -> str:
+            compared = statistics.compare(base, arm)
+            return results.verdict(results.Row(metric, "cold", 1, tuple(arm), compared))
+
+        wall, other = results.WALL_METRIC, Metric("x")
+        one = [1.0, 1.01, 1.02, 1.0, 0.99]
+        assert words(wall, one, [2 * n for n in one]) == "2.00x slower (1.96 to 2.04)"
+        assert words(wall, [2 * n for n in one], one) == "2.00x faster (1.96 to 2.04)"
+        assert words(other, one, [2 * n for n in one]) == "2.00x, higher (1.96 to 2.04)"
+        assert words(other, [2 * n for n in one], one) == "0.50x, lower (0.49 to 0.51)"
+        same = "no difference seen: noise of ±2 % is larger than the effect"
+        assert words(wall, one, one) == same
+        assert words(other, [1.0] * 5, [1.0] * 5) == "no difference: always the same number"
+        assert words(wall, [1.0, 2.0], [1.0, 2.0]) == (
+            "1.00x, too few runs for a verdict: 5 of each arm are needed"
+        )
+        assert words(other, [0.0] * 5, [1.0] * 5).startswith("no ratio: ")
+
+
+class TestOrder:
+    @given(st.integers(1, 4), st.integers(1, 7), st.integers(0, 2), st.integers())
+    def test_every_run_once(self, arms: int, repeat: int, warmup: int, seed: int) -> None:
+        caches = (runner.COLD, runner.WARM)
+        cells = runner.schedule(arms, caches, repeat, warmup, seed)
+        assert cells == runner.schedule(arms, caches, repeat, warmup, seed)
+        assert (
+            len(cells) == arms * (warmup + 2 * repeat) == len({*cells}) + arms * max(0, warmup - 1)
+        )
+        assert [cell.round for cell in cells] == sorted(cell.round for cell in cells)
+        for arm in range(arms):
+            kinds = [cell.caches for cell in cells if cell.arm == arm]
+            # Caches are warm only once something filled them.
+            assert warmup or kinds[0] == runner.COLD
+        rounds = [[c for c in cells if c.round == n] for n in range(1, repeat + 1)]
+        for one, other in zip(rounds[::2], rounds[1::2]):
+            if warmup or one is not rounds[0]:
+                assert [(c.arm, c.caches) for c in one[::-1]] == [(c.arm, c.caches) for c in other]
+
+    def test_by_turns(self) -> None:
+        cells = runner.schedule(2, (runner.COLD,), 20, 0, 3)
+        firsts = {cells[2 * number].arm for number in range(20)}
+        assert firsts == {0, 1}
+
+
+class TestRuns:
+    def test_effects_found_and_none(
+        self, python311: Interpreter, tmp_path: Path, program: Path
+    ) -> None:
+        arguments = ("--toggle", "WHAT=fast,slow", "--toggle", "OTHER=1,", "--warmup", "0")
+        done = ab(python311, tmp_path, *arguments, "--json", "--", python311.path, program)
+        found = document(done)
+        verdicts = says(found)
+        assert [arm["label"] for arm in found["arms"]] == ["base", "OTHER unset", "WHAT=slow"]
+        for caches in ("cold", "warm"):
+            slow = verdicts["latency", caches, "WHAT=slow"]
+            assert re.match(r"1\.[45]\dx, higher \(1\.4\d to 1\.5\d\)", slow)
+            assert ", lower (0.6" in verdicts["tokens.per_s", caches, "WHAT=slow"]
+            none = verdicts["latency", caches, "OTHER unset"]
+            assert none.startswith("no difference seen: noise of ±")
+        # A size is no result.
+        assert not any(row["metric"] == "batch" for row in found["rows"])
+        assert "1 number was the same in every run and is left out" in found["notes"]
+        assert all(run["status"] == "ended" for run in found["runs"])
+        # All samples are there.
+        row = next(r for r in found["rows"] if (r["metric"], r["arm"]) == ("latency", "base"))
+        assert (row["unit"], len(row["numbers"]), row["caches"]) == ("ms", 5, "cold")
+        # Cold caches are new in each run, an arm's warm ones are one directory, and nobody else's.
+        used = (tmp_path / "runs").read_text().split()
+        by_arm: dict[tuple[str, str], list[str]] = {}
+        for run, directory in zip(found["runs"], used):
+            by_arm.setdefault((run["arm"], run["caches"]), []).append(directory)
+        cold = [directory for key, its in by_arm.items() if key[1] == "cold" for directory in its]
+        warm = [{*its} for key, its in by_arm.items() if key[1] == "warm"]
+        assert len({*cold}) == len(cold) == 15
+        assert [len(its) for its in warm] == [1, 1, 1]
+        assert len(set.union(*warm)) == 3
+        assert all(Path(path).is_relative_to(tmp_path / "tmp") for path in used)
+
+    def test_text(self, python311: Interpreter, tmp_path: Path, program: Path) -> None:
+        arguments = ("--toggle", "WHAT=,slow,crash,segfault", "--caches", "cold")
+        done = ab(python311, tmp_path, *arguments, "--", python311.path, program)
+        assert done.returncode == 1
+        lines = done.stdout.splitlines()
+        assert lines[0].startswith("rocm-autopatch ab: ")
+        text = done.stdout.replace("\n    ", " ")
+        assert f"on torch {TORCH}, ROCm 7.0, no GPU that is known, Python 3." in text
+        assert "5 runs of each arm with cold caches, by turns, seed 1; " in text
+        assert "base: WHAT unset" in text
+        head = next(n for n, line in enumerate(lines) if line == "Latency, ms, cold caches")
+        assert lines[head + 1].split() == ["median", "lowest", "highest", "runs", "ratio"]
+        assert lines[head + 2].split()[0] == "base"
+        assert re.match(r"  WHAT=slow +1[45]\.\d\d +1[45]\.\d\d +15\.\d\d +5  1", lines[head + 3])
+        assert re.match(r"      1\.[45]\dx, higher \(1\.4\d to 1\.5\d\)", lines[head + 4])
+        # What failed is a result, and the others went on.
+        assert "WHAT=crash (warm-up): exit status 1" in lines
+        assert "  | RuntimeError: HIP error: invalid device function" in lines
+        assert "WHAT=segfault (warm-up): ended by SIGSEGV" in lines
+        assert max(map(len, lines[3:])) <= 100
+        # No terminal: a line for each run that there was, and not for those that were not.
+        assert len(done.stderr.splitlines()) == 4 + 2 * 5
+        assert done.stderr.splitlines()[-1].startswith("24/24 ")
+
+    def test_a_hang_is_ended_with_all_it_started(
+        self, python311: Interpreter, tmp_path: Path
+    ) -> None:
+        # What it starts leads a group of its own, as Inductor's compile workers do, and ignores
+        # what can be ignored.
+        child = (
+            "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+            "open('child', 'w').write(str(os.getpid())); time.sleep(600)"
+        )
+        (tmp_path / "hang.py").write_text(
+            "import os, subprocess, sys, time\n"
+            "print('x: 1', flush=True)\n"
+            "if 'HANG' in os.environ:\n"
+            f"    subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True)\n"
+            "    print('waiting for the GPU', file=sys.stderr, flush=True)\n"
+            "    while True: time.sleep(1)\n"
+        )
+        arguments = ("--toggle", "HANG=,1", "--timeout", "2", "--repeat", "1", "--json")
+        command = (python311.path, "-B", "hang.py")
+        found = document(ab(python311, tmp_path, *arguments, "--", *command), 1)
+        hung = [run for run in found["runs"] if run["status"] == "hung"]
+        assert [(run["arm"], run["reason"]) for run in hung] == [
+            ("HANG=1", "hangs: no end within 2 s, killed")
+        ]
+        assert hung[0]["last_lines"] == ["waiting for the GPU"]
+        assert [run["status"] for run in found["runs"] if run["arm"] == "base"] == ["ended"] * 3
+        pid = (tmp_path / "child").read_text()
+        assert not Path("/proc", pid).exists() or "Z" in Path("/proc", pid, "stat").read_text()
+
+    def test_wall_time(self, python311: Interpreter, tmp_path: Path) -> None:
+        # Any command will do, for variables.
+        arguments = ("--toggle", "S=0,1", "--caches", "cold", "--warmup", "0", "--json")
+        found = document(ab(python311, tmp_path, *arguments, "--", "sh", "-c", 'sleep "$S"'))
+        assert "x slower (" in says(found)["wall time", "cold", "S=1"]
+        assert found["notes"] == [
+            f"toggles were checked in {python311.path}: the command's interpreter is not known"
+        ]
+
+    def test_interrupted(self, python311: Interpreter, tmp_path: Path, program: Path) -> None:
+        (tmp_path / "tmp").mkdir()
+        program.write_text(
+            PROGRAM + "import time\nif len(open('runs').readlines()) > 5:\n"
+            "    open('pid', 'w').write(str(os.getpid())); time.sleep(600)\n"
+        )
+        process = subprocess.Popen(
+            [
+                python311.path,
+                "-m",
+                "rocm_autopatch",
+                "ab",
+                "--toggle",
+                "OTHER=,1",
+                "--caches",
+                "cold",
+                "--",
+                python311.path,
+                program,
+            ],
+            env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path / "tmp")},
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        patience = time.monotonic() + 60
+        while not (tmp_path / "pid").exists() and time.monotonic() < patience:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        stdout, _ = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert "PARTIAL, interrupted after 5 of 12 runs: 5 runs of each arm" in stdout
+        assert "Latency, ms, cold caches" in stdout
+        assert "too few runs for a verdict" in stdout
+        assert os.listdir(tmp_path / "tmp") == []
+        assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
+
+    def test_a_number_of_ones_own(
+        self, python311: Interpreter, tmp_path: Path, program: Path
+    ) -> None:
+        command = ("--", python311.path, program)
+        given = ("--toggle", "WHAT=,slow", "--repeat", "1", "--caches", "cold", "--json")
+        number = ("--number", r"latency: (?P<ms>[\d.]+)", "--metric", "ms")
+        found = document(ab(python311, tmp_path, *given, *number, *command))
+        assert {row["metric"] for row in found["rows"]} == {"ms"}
+        # Known after one run, not after all.
+        (tmp_path / "runs").unlink()
+        for wrong, message in (
+            (("--number", "speed (.*)"), "--number speed (.*) matches nothing"),
+            (("--metric", "speed"), "--metric speed: that is no number that every run prints; "),
+        ):
+            done = ab(python311, tmp_path, *given, *wrong, *command)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert message in done.stderr
+        assert len((tmp_path / "runs").read_text().split()) == 2
+
+    def test_grid(self, python311: Interpreter, tmp_path: Path, program: Path) -> None:
+        given = ("--toggle", "WHAT=,slow", "--toggle", "B=1,", "--grid", "--repeat", "1")
+        arguments = (*given, "--caches", "cold", "--warmup", "0", "--json", "--")
+        found = document(ab(python311, tmp_path, *arguments, python311.path, program))
+        labels = [arm["label"] for arm in found["arms"]]
+        assert labels == ["base", "B unset", "WHAT=slow", "WHAT=slow, B unset"]
+
+
+SEES = f"import os; print('sees:', 1 + len(os.environ.get({MAX!r}, '')))"
+
+
+class TestPolicies:
+    """By the real hook in the command's processes, with a stand-in for torch."""
+
+    ONCE = ("--repeat", "1", "--caches", "cold", "--warmup", "0", "--json")
+
+    def sees(self, found: Mapping[str, Any]) -> dict[str, float]:
+        return {row["arm"]: row["median"] for row in found["rows"] if row["metric"] == "sees"}
+
+    def test_off_and_on(self, python311: Interpreter, tmp_path: Path) -> None:
+        (tmp_path / "own.yaml").write_text(
+            f"version: 1\nextends: []\nenv: {{{MAX}: {{set: '123'}}}}\n"
+        )
+        arguments = ("--toggle", "policy=off,safe,own.yaml", *self.ONCE)
+        command = ("--", python311.path, "-c", SEES)
+        found = document(ab(python311, tmp_path, *arguments, *command, **{MAX: "1"}))
+        assert self.sees(found) == {"base": 2, "policy=safe": 1, "policy=own.yaml": 4}
+
+    def test_a_variable_holds_against_the_policy(
+        self, python311: Interpreter, tmp_path: Path
+    ) -> None:
+        arguments = ("--toggle", f"{MAX}=1,", *self.ONCE, "--", python311.path, "-c", SEES)
+        found = document(ab(python311, tmp_path, *arguments))
+        assert self.sees(found) == {"base": 2, f"{MAX} unset": 1}
+        assert found["notes"][0] == (
+            f"policy safe has a rule for {MAX}, which is set aside here (ROCM_AUTOPATCH_KEEP)"
+        )
+
+    @pytest.mark.parametrize(
+        ("arguments", "status", "message"),
+        [
+            (("--toggle", "policy=safe"), 1, "policy=safe and policy as here are the same here"),
+            (("--toggle", "policy=off,none"), 1, "none: no such policy: there are "),
+            (("--toggle", "policy=off,safe", "--toggle", "freezing"), 2, "in two commands"),
+            (("--toggle", "A=1,", "--toggle", "A=2,"), 2, "A is toggled twice"),
+            (("--toggle", "TRITON_CACHE_DIR=a,b"), 2, "each run has caches of its own"),
+            (("--toggle", "A=1,", "--number", "x"), 2, "expected one group"),
+            (("--toggle", "A=1,", "--caches", "warm", "--warmup", "0"), 2, "a run that fills them"),
+            (("--toggle", "A=1,", "--plot", "a.jpg"), 2, "ends in .png or .svg"),
+            (
+                ("--toggle", "A=1,", "--plot", "a.png"),
+                1,
+                "--plot needs matplotlib: pip install rocm_autopatch[plot]",
+            ),
+        ],
+    )
+    def test_refused_before_the_first_run(
+        self,
+        python311: Interpreter,
+        tmp_path: Path,
+        program: Path,
+        arguments: tuple[str, ...],
+        status: int,
+        message: str,
+    ) -> None:
+        done = ab(python311, tmp_path, *arguments, "--", python311.path, program)
+        assert (done.returncode, done.stdout) == (status, "")
+        assert message in done.stderr
+        assert not (tmp_path / "runs").exists()
+
+    def test_wrong_usage(self, python311: Interpreter, tmp_path: Path) -> None:
+        for arguments in ((), ("--toggle", "A=1,"), ("--repeat", "0"), ("--timeout", "x")):
+            done = ab(python311, tmp_path, *arguments)
+            assert (done.returncode, done.stdout) == (2, "")
+        done = ab(python311, tmp_path, "--toggle", "A=1,", "--", "no-such-command")
+        assert (done.returncode, done.stderr) == (
+            1,
+            "rocm-autopatch ab: no-such-command: no such command\n",
+        )
+
+    def test_where_the_hook_is_not(
+        self, python311: Interpreter, bare: Interpreter, tmp_path: Path
+    ) -> None:
+        done = ab(python311, tmp_path, "--toggle", "freezing", "--", bare.path, "-c", SEES)
+        assert done.returncode == 1
+        assert "no torch was found here" in done.stderr
+        done = ab(python311, tmp_path, "--toggle", "policy=off,safe", "--", bare.path, "-c", SEES)
+        assert f"{bare.path} has no rocm_autopatch, by which policy would be set" in done.stderr
+        # A variable needs nobody's help.
+        arguments = ("--toggle", f"{MAX}=1,", *self.ONCE, "--", bare.path, "-c", SEES)
+        assert self.sees(document(ab(python311, tmp_path, *arguments)))["base"] == 2
+
+    def test_isolated(self, python311: Interpreter, tmp_path: Path) -> None:
+        (tmp_path / "own.yaml").write_text("version: 1\nenv: {A: {set: b}}\n")
+        arguments = ("--toggle", "policy=own.yaml", "--", python311.path, "-I", "-c", SEES)
+        done = ab(python311, tmp_path, *arguments)
+        assert done.returncode == 1
+        assert "ROCM_AUTOPATCH_POLICY ignored under python -E or -I" in done.stderr
+
+    @pytest.mark.parametrize("version", ["every"])
+    def test_on_each_python(self, python: Interpreter, tmp_path: Path, version: str) -> None:
+        # What follows the command is the command's, a second -- too.
+        code = "import sys; print('words:', len(sys.argv), sys.argv[1:])"
+        arguments = ("--toggle", "policy=off,safe", *self.ONCE, "--", python.path, "-c", code)
+        found = document(ab(python, tmp_path, *arguments, "--", "--json", **{MAX: "1"}))
+        assert found["command"][-2:] == ["--", "--json"]
+        assert [run["numbers"][0]["value"] for run in found["runs"]] == [3.0, 3.0]
+
+
+READS = """
+import torch
+import torch._inductor.config as config
+config.max_autotune_gemm_backends = "CPP"  # a pin holds against the program
+wrapper = torch._TorchCompileInductorWrapper("max-autotune", None, False)
+print("backends: %d" % len(config.max_autotune_gemm_backends))
+print("descent: %d" % (1 + wrapper.config.get("coordinate_descent_tuning", False)))
+"""
+
+
+class TestTorch:
+    """On the real torch 2.13.0, with a HIP label."""
+
+    def test_config_and_modes(self, torch_python: Interpreter, tmp_path: Path) -> None:
+        (tmp_path / "reads.py").write_text(READS)
+        arguments = (
+            *("--toggle", 'max_autotune_gemm_backends=ATEN,"ATEN,TRITON"'),
+            *("--toggle", "mode.max-autotune=default,max-autotune-no-cudagraphs"),
+            *("--repeat", "1", "--caches", "cold", "--warmup", "0", "--json"),
+        )
+        done = ab(torch_python, tmp_path, *arguments, "--", torch_python.path, "reads.py")
+        found = document(done)
+        medians = {(row["metric"], row["arm"]): row["median"] for row in found["rows"]}
+        base = {"backends": len("ATEN"), "descent": 1}
+        # safe pins the first: an arm's pin takes its place.
+        for arm, metric, value in (
+            ("max_autotune_gemm_backends=ATEN,TRITON", "backends", len("ATEN,TRITON")),
+            ("mode.max-autotune=max-autotune-no-cudagraphs", "descent", 2),
+        ):
+            for name, there in base.items():
+                assert medians[name, arm] == (value if name == metric else there)
+        assert found["notes"] == []
+
+    def test_a_mode_that_a_pin_overshadows(self, torch_python: Interpreter, tmp_path: Path) -> None:
+        arguments = ("--toggle", "mode.reduce-overhead=default,reduce-overhead")
+        done = ab(torch_python, tmp_path, *arguments, "--", torch_python.path, "-c", "1")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == (
+            "rocm-autopatch ab: mode.reduce-overhead: default and reduce-overhead differ in "
+            "triton.cudagraphs alone, which policy safe pins: toggle that key, or try another "
+            "policy\n"
+        )
+
+    def test_kept(self, torch_python: Interpreter, tmp_path: Path) -> None:
+        done = ab(
+            *(torch_python, tmp_path, "--toggle", "freezing", "--", torch_python.path, "-c", "1"),
+            ROCM_AUTOPATCH_KEEP="freezing",
+        )
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "freezing=false does not take effect: it is kept, ROCM_AUTOPATCH_KEEP" in done.stderr
+
+    def test_no_rocm_build(self, torch_python: Interpreter, tmp_path: Path) -> None:
+        code = f"import os; print('sees:', 1 + len(os.environ.get({POINTWISE!r}, '')))"
+        arguments = (
+            "--toggle",
+            "freezing",
+            *TestPolicies.ONCE,
+            "--",
+            torch_python.path,
+            "-c",
+            code,
+        )
+        env = {"ROCM_AUTOPATCH_ASSUME": "accelerator=cpu", POINTWISE: "1"}
+        found = document(ab(torch_python, tmp_path, *arguments, **env))
+        # safe, which would delete the variable, is not below the toggle.
+        assert [run["numbers"][0]["value"] for run in found["runs"]] == [2.0, 2.0]
+        assert found["notes"][:-1] == [
+            "torch here is no ROCm build (cpu): the toggles are set by "
+            "ROCM_AUTOPATCH_ASSUME=accelerator=rocm, and nothing else is changed"
+        ]
+
+
+class TestPlot:
+    @pytest.fixture
+    def python(self) -> Interpreter:
+        """The tests' own, which has matplotlib."""
+        return Interpreter(Path(sys.executable))
+
+    @pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml")])
+    def test_drawn(
+        self, python: Interpreter, tmp_path: Path, program: Path, name: str, start: bytes
+    ) -> None:
+        arguments = ("--toggle", "WHAT=$a_b^2$,slow", "--repeat", "2", "--caches", "cold")
+        env = {"MPLCONFIGDIR": str(tmp_path / "mpl"), "HOME": str(tmp_path)}
+        done = ab(
+            python, tmp_path, *arguments, "--plot", name, "--", sys.executable, program, **env
+        )
+        assert done.returncode == 0, done.stderr
+        picture = (tmp_path / name).read_bytes()
+        assert picture.startswith(start)
+        assert len(picture) > 10_000
+        assert not list(tmp_path.glob(".a.*"))
+
+    def test_no_place_for_it(self, python: Interpreter, tmp_path: Path, program: Path) -> None:
+        given = ("--toggle", "A=1,", "--plot", "no/a.png", "--", sys.executable, program)
+        done = ab(python, tmp_path, *given)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "no is no directory that can be written" in done.stderr
+        assert not (tmp_path / "runs").exists()
