@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,19 @@ from conftest import Interpreter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocm_autopatch.ab import Refused, Wrong, numbers, results, runner, statistics, toggles
+from rocm_autopatch.ab import (
+    Refused,
+    Wrong,
+    arms,
+    numbers,
+    place,
+    results,
+    runner,
+    statistics,
+    toggles,
+)
 from rocm_autopatch.ab.numbers import Metric
+from rocm_autopatch.policy import lower, select
 
 TORCH = "2.13.0+rocm7.0"
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
@@ -228,8 +239,8 @@ class TestNumbers:
         assert results.metrics(runs, True) == [wall, size, x, Metric("y")]
         assert results.changing([wall, size, x], runs) == [wall, x]
         assert results.chosen([wall, size, x], ["X", "wall time"]) == [x, wall]
-        with pytest.raises(Refused, match=r"--metric z: .* there are: wall time, s; size; x"):
-            results.chosen([wall, size, x], ["z"])
+        with pytest.raises(Refused, match=r"--metric speed: .* there are: wall time, s; size; x"):
+            results.chosen([wall, size, x], ["speed"])
 
 
 NOISE: dict[str, Callable[[random.Random], float]] = {
@@ -513,6 +524,114 @@ class TestRuns:
         assert labels == ["base", "B unset", "WHAT=slow", "WHAT=slow, B unset"]
 
 
+class TestArms:
+    """The policies that are made for the arms, read by the loader that the hook has."""
+
+    GRAPHS = "torch._inductor.config.triton.cudagraphs"
+
+    @staticmethod
+    def place(environ: Mapping[str, str], accelerator: str = "rocm") -> place.Place:
+        values = {"torch": TORCH, "accelerator": accelerator, "python": "3.11"}
+        facts = {name: {"value": value} for name, value in values.items()}
+        report = {"facts": facts, "baked": "", "errors": [], "active": accelerator == "rocm"}
+        return place.Place(environ, ["python"], True, report)
+
+    def plans(
+        self, directory: Path, texts: Sequence[str], here: place.Place
+    ) -> list[tuple[tuple[str, ...], dict[str, tuple[str, Any]]]]:
+        """Of each arm, the layers and the config values that its environment leads to."""
+        chosen = [toggles.parse(text, TORCH, here.environ) for text in texts]
+        found = []
+        for arm in arms.make(here, chosen, False, directory):
+            named = arm.environ["ROCM_AUTOPATCH_POLICY"]
+            stack = select.select({"accelerator": "rocm"}, named, site=None).layers
+            plan = lower.lower(stack, {"accelerator": "rocm"})
+            config = {
+                f"{target}.{row[0]}": (row[1], row[2])
+                for patch, target, rows in plan["patches"]
+                for row in rows
+                if patch == "config"
+            }
+            found.append((plan["layers"], config))
+        return found
+
+    def test_on_what_the_place_has(self, tmp_path: Path) -> None:
+        for value, (layers, config) in zip(
+            (False, True), self.plans(tmp_path, ["triton.cudagraphs"], self.place({}))
+        ):
+            assert layers == ("safe", "ab")
+            assert config[self.GRAPHS] == ("pin", value)
+            assert config["torch._inductor.config.memory_planning"] == ("pin", False)
+
+    def test_on_a_policy_of_ones_own(self, tmp_path: Path) -> None:
+        own = tmp_path / "own"
+        own.mkdir()
+        pin = "config: {torch._inductor.config: {triton.cudagraphs: {pin: false}}}\n"
+        (own / "base.yaml").write_text(f"version: 1\nextends: []\n{pin}")
+        limit = "torch._dynamo.config: {cache_size_limit: {default: 7}}"
+        text = f"version: 1\nextends: [base.yaml]\nconfig: {{{limit}}}\n"
+        (own / "top.yaml").write_text(text)
+        for here, texts in (
+            (self.place({"ROCM_AUTOPATCH_POLICY": str(own / "top.yaml")}), []),
+            (self.place({}, "cpu"), [f"policy={own / 'top.yaml'},safe"]),
+        ):
+            texts += ["triton.cudagraphs=true,false", "recompile_limit=8,9"]
+            made = self.plans(tmp_path, texts, here)
+            layers, config = made[0]
+            assert layers == ("base", "top")
+            assert config == {
+                self.GRAPHS: ("pin", True),
+                "torch._dynamo.config.recompile_limit": ("pin", 8),
+            }
+            if len(texts) == 3:
+                assert made[-1][0] == ("safe",)
+        # Where it is not for this place, its bases are all that it adds.
+        (own / "top.yaml").write_text(f"{text}when: {{gfx: gfx942}}\n")
+        here = self.place({"ROCM_AUTOPATCH_POLICY": str(own / "top.yaml")})
+        layers, config = self.plans(tmp_path, ["triton.cudagraphs"], here)[1]
+        assert config == {self.GRAPHS: ("pin", True)}
+
+    def test_where_nothing_applies_nothing_else_does(self, tmp_path: Path) -> None:
+        here = self.place({"ROCM_AUTOPATCH_ASSUME": "gfx=gfx942"}, "cpu")
+        chosen = [toggles.parse("freezing", TORCH, {})]
+        (_, arm) = arms.make(here, chosen, False, tmp_path)
+        assert arm.environ["ROCM_AUTOPATCH_ASSUME"] == "gfx=gfx942,accelerator=rocm"
+        assert self.plans(tmp_path, ["freezing"], here)[1] == (
+            ("ab",),
+            {"torch._inductor.config.freezing": ("pin", True)},
+        )
+
+    def test_switched_off(self, tmp_path: Path) -> None:
+        here = self.place({"ROCM_AUTOPATCH": "off"})
+        for text in ("freezing", "policy=safe"):
+            with pytest.raises(Refused, match="ROCM_AUTOPATCH=off is set here"):
+                arms.make(here, [toggles.parse(text, TORCH, {})], False, tmp_path)
+        both = arms.make(here, [toggles.parse("policy=off,safe", TORCH, {})], False, tmp_path)
+        assert [arm.environ.get("ROCM_AUTOPATCH") for arm in both] == ["off", None]
+
+    def test_the_interpreter_of_a_command(self, tmp_path: Path) -> None:
+        environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        (tmp_path / "python3").symlink_to(sys.executable)
+        for name, line in (
+            ("tool", f"#!{tmp_path}/python3 -E"),
+            ("other", "#!/usr/bin/env python3"),
+        ):
+            (tmp_path / name).write_text(f"{line}\n")
+            (tmp_path / name).chmod(0o755)
+        python = str(tmp_path / "python3")
+        for command, wanted in (
+            (["tool", "x"], [python, "-E"]),
+            (["other"], [python]),
+            (
+                ["python3", "-I", "-X", "dev", "-W", "error", "-m", "x", "-s"],
+                [python, "-I", "-X", "dev", "-W", "error"],
+            ),
+            (["python3", "-"], [python]),
+        ):
+            assert place.interpreter(command, environ) == (wanted, True)
+        assert place.interpreter(["sh", "-c", "1"], environ) == ([sys.executable], False)
+
+
 SEES = f"import os; print('sees:', 1 + len(os.environ.get({MAX!r}, '')))"
 
 
@@ -584,6 +703,11 @@ class TestPolicies:
             1,
             "rocm-autopatch ab: no-such-command: no such command\n",
         )
+        (tmp_path / "script").write_text("echo no line that names a shell\n")
+        (tmp_path / "script").chmod(0o755)
+        done = ab(python311, tmp_path, "--toggle", "A=1,", "--", "./script")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "rocm-autopatch ab: [Errno 8] Exec format error: './script'\n" in done.stderr
 
     def test_where_the_hook_is_not(
         self, python311: Interpreter, bare: Interpreter, tmp_path: Path

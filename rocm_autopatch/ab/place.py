@@ -78,8 +78,11 @@ def interpreter(program: Sequence[str], environ: Mapping[str, str]) -> tuple[lis
         raise Refused(f"{program[0]}: no such command")
     if _PYTHON.fullmatch(os.path.basename(path)):
         return [path, *_options(program[1:])], True
-    with open(path, "rb") as stream:
-        first = stream.readline(512).decode("utf-8", "replace")
+    try:
+        with open(path, "rb") as stream:
+            first = stream.readline(512).decode("utf-8", "replace")
+    except OSError:
+        first = ""  # It may be executable and not readable.
     words = first[2:].split() if first.startswith("#!") else []
     if words and os.path.basename(words[0]) == "env":
         words = words[1:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -33,7 +34,10 @@ class Progress:
         self.done = 0
         self.bar: Any = None
         if tqdm is not None and sys.stderr.isatty():
-            self.bar = tqdm(total=total, unit="run", file=sys.stderr, dynamic_ncols=True)
+            # Terminals of containers may say that they have no columns: a bar would be hidden.
+            size = os.get_terminal_size(sys.stderr.fileno())
+            shape = {"ncols": size.columns or 80, "nrows": size.lines or 24}
+            self.bar = tqdm(total=total, unit="run", file=sys.stderr, **shape)
 
     def begins(self, what: str) -> None:
         """The next run is *what*."""

@@ -48,7 +48,7 @@ def chosen(found: Sequence[Metric], names: Sequence[str]) -> list[Metric]:
     picked = []
     for name in names:
         fits = [m for m in found if name in (m.name, str(m))]
-        fits = fits or [m for m in found if m.name.lower().endswith(name.lower())]
+        fits = fits or [m for m in found if name.lower() in m.name.lower()]
         if len(fits) != 1:
             there = "; ".join(map(str, fits or found))
             wrong = "may be any of" if fits else "is no number that every run prints; there are"

@@ -123,67 +123,75 @@ class Runner:
         environment.update({name: str(caches / part) for name, part in CACHES.items()})
         streams = (self.directory / "stdout", self.directory / "stderr")
         with streams[0].open("wb") as stdout, streams[1].open("wb") as stderr:
-            began = time.perf_counter()
-            # A group of its own, which is what can be ended as a whole.
-            process = subprocess.Popen(
-                self.program,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-            )
-            limit = _Limit(process, self.limit_s)
             try:
-                # Without a timeout: with one, wait() looks only every 50 ms.
-                status = process.wait()
-                seconds = time.perf_counter() - began
-                limit.over()
-                # It need not end by itself once it was ended.
-                _end_left_over(caches, 0 if limit.passed else _LEFT_OVER_S)
+                # A group of its own, which is what can be ended as a whole.
+                command = _Command(
+                    subprocess.Popen(
+                        self.program,
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=stdout,
+                        stderr=stderr,
+                        start_new_session=True,
+                    )
+                )
+                hung = not command.ends(self.limit_s)
+                killed = hung and command.kill()
+                # What is left need not end by itself once its parent was ended.
+                _end_left_over(caches, 0 if hung else _LEFT_OVER_S)
             except BaseException:
-                limit.over()
-                _signal(process, signal.SIGKILL)
-                process.wait()
                 _end_left_over(caches, 0)
                 raise
         printed, complained = (_tail(path) for path in streams)
-        run = Run(cell.round, cell.arm, cell.caches, seconds, ENDED)
-        if not status and not limit.passed:
+        run = Run(cell.round, cell.arm, cell.caches, command.seconds, ENDED)
+        if not hung and not command.status:
             return replace(run, numbers=numbers.find(printed, complained, self.patterns))
-        reason = f"hangs: no end within {self.limit_s:g} s, killed"
-        if not limit.passed:
-            reason = f"exit status {status}" if status > 0 else f"ended by {_name(-status)}"
+        if hung:
+            end = "killed" if killed else "and no signal ends it"
+            reason = f"hangs: no end within {self.limit_s:g} s, {end}"
+        elif command.status > 0:
+            reason = f"exit status {command.status}"
+        else:
+            reason = f"ended by {_name(-command.status)}"
         return replace(
             run,
-            status=HUNG if limit.passed else FAILED,
+            status=HUNG if hung else FAILED,
             reason=reason,
             last_lines=_last_lines(complained) or _last_lines(printed),
         )
 
 
-class _Limit:
-    """Ends a process's group when its time is over."""
+class _Command:
+    """A process that is waited for in a thread.
 
-    def __init__(self, process: subprocess.Popen[bytes], seconds: float) -> None:
+    Popen.wait with a timeout looks only every 50 ms, and without one it waits for ever, as a
+    process that is stuck in a GPU's driver does.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
-        self.passed = False
+        self.began = time.perf_counter()
+        self.seconds = 0.0
+        self.status = 0
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._wait, args=(seconds,), daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._wait, daemon=True).start()
 
-    def _wait(self, seconds: float) -> None:
-        if self._over.wait(seconds):
-            return
-        self.passed = True
+    def _wait(self) -> None:
+        self.status = self.process.wait()
+        self.seconds = time.perf_counter() - self.began
+        self._over.set()
+
+    def ends(self, within_s: float) -> bool:
+        """Whether it ends by itself."""
+        return self._over.wait(within_s)
+
+    def kill(self) -> bool:
+        """End the process and its group; whether that is possible."""
+        self.seconds = time.perf_counter() - self.began
         _signal(self.process, signal.SIGTERM)
         if not self._over.wait(_GRACE_S):
             _signal(self.process, signal.SIGKILL)
-
-    def over(self) -> None:
-        """The process has ended."""
-        self._over.set()
-        self._thread.join()
+        return self._over.wait(_LEFT_OVER_S)
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

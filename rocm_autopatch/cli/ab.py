@@ -39,6 +39,7 @@ from rocm_autopatch.cli import fresh
 # More metrics than these are named, not shown.
 _MOST = 10
 INTERRUPTED = 130
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _VERDICTS = (statistics.SAME, statistics.DIFFERENT)
 
 
@@ -177,7 +178,7 @@ def run(arguments: argparse.Namespace) -> int:
     except Wrong as error:
         print(f"rocm-autopatch ab: {error}", file=sys.stderr)
         return 2
-    except Refused as error:
+    except (Refused, OSError) as error:
         print(f"rocm-autopatch ab: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -254,18 +255,18 @@ def _remarks(
                 f"policy {kept[0]['layer']} has a rule for {toggle.name}, which is set aside here "
                 "(ROCM_AUTOPATCH_KEEP)"
             )
-    hooked = any(toggle.kind != toggles.VARIABLE for toggle in chosen)
-    if hooked and not here.is_rocm:
+    kinds = {toggle.kind for toggle in chosen}
+    if kinds == {toggles.VARIABLE}:
+        return
+    if not here.is_rocm:
+        what = "the toggles are set" if toggles.POLICY not in kinds else "policies apply"
+        rest = "" if toggles.POLICY in kinds else ", and nothing else is changed"
         yield (
-            f"torch here is no ROCm build ({here.fact('accelerator')}): the toggles are set by "
-            "ROCM_AUTOPATCH_ASSUME=accelerator=rocm, and nothing else is changed"
-            if not any(toggle.kind == toggles.POLICY for toggle in chosen)
-            else f"torch here is no ROCm build ({here.fact('accelerator')}): policies apply by "
-            "ROCM_AUTOPATCH_ASSUME=accelerator=rocm"
+            f"torch here is no ROCm build ({here.fact('accelerator')}): {what} by "
+            f"ROCM_AUTOPATCH_ASSUME=accelerator=rocm{rest}"
         )
     for arm, report in zip(made, reports):
-        if hooked:
-            yield from (f"{arm.label}: {error}" for error in report["errors"])
+        yield from (f"{arm.label}: {error}" for error in report["errors"])
 
 
 def _on(here: place.Place) -> str:
@@ -308,19 +309,18 @@ def _measure(done: Measurement) -> None:
     done.planned = len(cells)
     environments = [arm.environ for arm in done.arms]
     began = time.monotonic()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    for number in _INTERRUPTS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _interrupt)
     progress = Progress(len(cells))
     runs: list[runner.Run] = []
     try:
-        with runner.Runner(
-            arguments.program, environments, arguments.timeout, patterns
-        ) as runs_them:
+        with runner.Runner(arguments.program, environments, arguments.timeout, patterns) as session:
             while cells:
                 cell = cells.pop(0)
                 label = _cell(done, cell)
                 progress.begins(label)
-                ran = runs_them.run(cell)
+                ran = session.run(cell)
                 runs.append(ran)
                 count = 1
                 if ran.status != runner.ENDED:
@@ -341,6 +341,9 @@ def _measure(done: Measurement) -> None:
 
 
 def _interrupt(*_: object) -> None:
+    # A second one would leave half of what the first one is to clear up.
+    for number in _INTERRUPTS:
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
