@@ -38,11 +38,14 @@ class Arm:
 
 def positions(toggles: Sequence[Toggle], grid: bool) -> list[tuple[Any, ...]]:
     """The positions to compare, the base first: one toggle moved at a time, or all combinations."""
-    every = list(itertools.product(*(toggle.values for toggle in toggles)))
     if grid:
-        return every
-    base = every[0]
-    return [row for row in every if sum(a is not b for a, b in zip(row, base)) <= 1]
+        return list(itertools.product(*(toggle.values for toggle in toggles)))
+    base = tuple(toggle.values[0] for toggle in toggles)
+    return [base] + [
+        (*base[:place], value, *base[place + 1 :])
+        for place, toggle in enumerate(toggles)
+        for value in toggle.values[1:]
+    ]
 
 
 def make(place: Place, toggles: Sequence[Toggle], grid: bool, directory: Path) -> list[Arm]:

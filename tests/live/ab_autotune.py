@@ -75,9 +75,9 @@ def main() -> int:
         if arguments.plot:
             command += ["--plot", str(arguments.plot.resolve())]
         done = subprocess.run(
-            [*command, "--", python, "gemm.py"],
+            [*command, "--", "python", "gemm.py"],
             cwd=directory,
-            env={"PATH": os.environ["PATH"], "HOME": directory},
+            env={"PATH": f"{venv}/bin:{os.environ['PATH']}", "HOME": directory},
             stdout=subprocess.PIPE,
             text=True,
             check=False,
