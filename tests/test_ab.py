@@ -555,6 +555,12 @@ class TestArms:
         return found
 
     def test_on_what_the_place_has(self, tmp_path: Path) -> None:
+        umask = os.umask(0)
+        try:
+            arms.make(self.place({}), [toggles.parse("freezing", TORCH, {})], False, tmp_path)
+        finally:
+            os.umask(umask)
+        assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o644}
         for value, (layers, config) in zip(
             (False, True), self.plans(tmp_path, ["triton.cudagraphs"], self.place({}))
         ):

@@ -65,6 +65,7 @@ def make(place: Place, toggles: Sequence[Toggle], grid: bool, directory: Path) -
         if by_policy:
             file = directory / f"arm{number}.yaml"
             file.write_text(_policy(place, named, settings), encoding="utf-8")
+            file.chmod(0o644)  # A policy that everybody may write is refused.
             _name_policy(environ, place, str(file))
         elif named is not HERE:
             _name_policy(environ, place, named)
