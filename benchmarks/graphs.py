@@ -4,16 +4,19 @@
     python benchmarks/graphs.py [--models mlp denoiser ...] [--batches 1 8 64] [--json FILE]
 
 For an environment with a GPU, torch and the wheel. All ways by turns in one process, inference
-only, bf16. Microseconds a call are medians over rounds; "first call" is one cold call each, in the
-order of the columns, with Inductor's caches warm for all that come after the first.
+only, bf16. Microseconds a call are medians over rounds; "host" is until the calls are issued.
+With --cold: the first calls in processes of their own, with empty caches, by turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +28,7 @@ from rocm_autopatch.patches import compile_modes
 
 # Inductor's own mode, past the table that this benchmark puts in place.
 NATIVE = {"triton.cudagraphs": True}
-ROUNDS, CALLS = 15, 60
+ROUNDS, CALLS, COLD_RUNS, COLD_CALLS = 15, 60, 3, 4
 
 
 class Mlp(torch.nn.Module):
@@ -85,7 +88,7 @@ class Decoder(torch.nn.Module):
         return torch.randn(batch, 1, self.width, **made), torch.tensor([7], device="cuda")
 
     def forward(self, x: Any, at: Any) -> Any:
-        mask = torch.arange(self.length, device=x.device) <= at
+        mask = (torch.arange(self.length, device=x.device) <= at)[None]
         for layer, (qkv, out) in enumerate(zip(self.qkv, self.out)):
             shape = x.shape[0], 1, 3, self.heads, self.width // self.heads
             q, k, v = qkv(x).view(shape).unbind(2)
@@ -188,13 +191,9 @@ def measure(name: str, batch: int) -> dict[str, Any]:
     made: dict[str, Callable[..., Any]] = {}
     found: dict[str, Any] = {}
     for way, make in ways(model, arguments).items():
-        torch.cuda.synchronize()
-        started = time.perf_counter()
         try:
             function = make()
             first = function(*arguments).clone()
-            torch.cuda.synchronize()
-            seconds = time.perf_counter() - started
             for _ in range(5):
                 got = function(*arguments)
             torch.testing.assert_close(first, wanted, rtol=5e-2, atol=5e-2)
@@ -203,7 +202,7 @@ def measure(name: str, batch: int) -> dict[str, Any]:
             found[way] = {"failed": f"{type(error).__name__}: {error}"[:200]}
             continue
         made[way] = function
-        found[way] = {"first_seconds": round(seconds, 2), "rounds": [], "host": []}
+        found[way] = {"rounds": [], "host": []}
     for _ in range(ROUNDS):
         for way, function in made.items():
             whole, _ = timed(function, arguments, CALLS)
@@ -220,14 +219,54 @@ def measure(name: str, batch: int) -> dict[str, Any]:
     return found
 
 
+def first_calls(name: str, batch: int, way: str) -> list[float]:
+    """Seconds of each of the first calls in this process."""
+    model = MODELS[name]().to("cuda", torch.bfloat16).eval().requires_grad_(False)
+    arguments = model.arguments(batch)
+    torch.cuda.synchronize()
+    seconds = []
+    function: Any = None
+    for _ in range(COLD_CALLS):
+        started = time.perf_counter()
+        if function is None:
+            function = ways(model, arguments)[way]()
+        function(*arguments)
+        torch.cuda.synchronize()
+        seconds.append(round(time.perf_counter() - started, 4))
+    return seconds
+
+
+def cold(name: str, batch: int) -> None:
+    print(f"\n{name}, batch {batch}: seconds of the first {COLD_CALLS} calls, empty caches")
+    for _ in range(COLD_RUNS):
+        for way in ("native", "mode"):
+            with tempfile.TemporaryDirectory() as cache:
+                caches = {"TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": f"{cache}/triton"}
+                command = [sys.executable, __file__, "--child", way, name, str(batch)]
+                env = {**os.environ, **caches}
+                done = subprocess.run(command, env=env, capture_output=True, text=True)
+            print(f"  {way:8} {done.stdout.strip() or done.stderr[-300:]}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 64])
     parser.add_argument("--json", help="where to write all numbers")
+    parser.add_argument("--cold", action="store_true", help="the first calls")
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     compile_modes.apply(torch, [("reduce-overhead", "graphs", "benchmark", "")], (), False)
+    if chosen.child:
+        way, name, batch = chosen.child
+        with torch.no_grad():
+            print(first_calls(name, int(batch), way))
+        return
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, bf16")
+    if chosen.cold:
+        for name in chosen.models:
+            cold(name, chosen.batches[0])
+        return
     print(f"{ROUNDS} rounds of {CALLS} calls, all ways by turns; ratio to native in parentheses")
     results: dict[str, Any] = {}
     with torch.no_grad():
@@ -243,7 +282,7 @@ def main() -> None:
                     ratio = f"({one['us'] / native:.3f})" if native else ""
                     print(
                         f"  {way:13} {one['us']:9.1f} us {ratio:8}  host {one['host_us']:8.1f} us"
-                        f"  first call {one['first_seconds']:7.2f} s  {one['rounds_low_high']}"
+                        f"  {one['rounds_low_high']}"
                     )
                 sys.stdout.flush()
     results["record"] = record.render()

@@ -28,6 +28,19 @@ from rocm_autopatch.graphs.watch import Observation, Watched, same_places, tenso
 _TRIES = 3
 WARMING = "the first calls of a signature run without a graph"
 
+
+
+def _one_by_one(tensors: list[Any]) -> None:
+    for tensor in tensors:
+        torch.autograd.graph.increment_version(tensor)
+
+
+# Have autograd count a write to each of some tensors. Torch 2.4 takes one at a time.
+_count_writes: Callable[[list[Any]], None] = (
+    torch.autograd.graph.increment_version
+    if _start.release(torch.__version__) >= (2, 5)
+    else _one_by_one
+)
 # What a call without a graph is: a function of its structure and its leaves.
 Function = Callable[[Any, list[Any]], Any]
 
@@ -183,8 +196,8 @@ class Graphs:
         entry.inputs.copy(leaves, pads)
         entry.graph()  # type: ignore[misc]
         entry.row["replays"] += 1
-        for tensor in entry.written:
-            torch.autograd.graph.increment_version(tensor)
+        if entry.written:
+            _count_writes(entry.written)
         return entry.outputs.take(cuts)
 
     def _places(self, fixed: list[Any]) -> list[int | None]:
