@@ -96,6 +96,10 @@ def _run() -> None:
         from rocm_autopatch import _start
 
         _start.carry_out(plan)
+    if "ROCM_AUTOPATCH_REPORT" in os.environ:
+        from rocm_autopatch import _report
+
+        _report.prepare()
 
 
 def _decide() -> "Optional[Plan]":

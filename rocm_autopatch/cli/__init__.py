@@ -15,7 +15,10 @@ from typing import Any
 from rocm_autopatch.cli import fresh
 from rocm_autopatch.policy import PolicyError
 
-COMMANDS = ("status", "explain", "policies", "check", "bake", "probe", "ab", "completion")
+COMMANDS = (
+    *("status", "explain", "policies", "check", "bake", "probe", "ab", "run", "report"),
+    "completion",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,80 @@
+"""A torch.profiler trace of this process, from the import of torch to the end of the interpreter.
+
+The file named by ROCM_AUTOPATCH_PROFILE is of the first process of the command that imports torch;
+with %p in its name, each process writes one, with its id there. A process that ends by a signal or
+by os._exit leaves NAME.part behind, empty, and no trace.
+"""
+
+import atexit
+import functools
+import os
+
+from rocm_autopatch import _say
+from rocm_autopatch._report import PROFILE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+
+def partial(path: str) -> str:
+    """Where a profile is written before it gets its name: of one suffix, by which torch zips."""
+    directory, name = os.path.split(path)
+    return os.path.join(directory, ".part-" + name)
+
+
+def start(torch: "ModuleType") -> None:
+    """Profile this process from here on. Never raises."""
+    try:
+        _start(torch)
+    except BaseException as error:
+        _say.fail("profile", "no profile of this process: %s" % _say.describe(error))
+
+
+def _start(torch: "Any") -> None:
+    wanted = os.environ.get(PROFILE, "")
+    if not wanted:
+        return
+    if "%p" not in wanted:
+        # Not for children: it is this process's.
+        del os.environ[PROFILE]
+    path = wanted.replace("%p", str(os.getpid()))
+    try:
+        # Two processes may get here at once: the first one's it is.
+        os.close(os.open(partial(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    except FileExistsError:
+        return
+    profiler = torch.profiler
+    kineto = torch.autograd.profiler
+    ours = profiler.profile(activities=list(profiler.supported_activities()))
+    owner = os.getpid()
+    running = False
+
+    def finish() -> None:
+        nonlocal running
+        # A fork has the profile's memory, and is not it.
+        if not running or os.getpid() != owner:
+            return
+        running = False
+        try:
+            ours.stop()
+            ours.export_chrome_trace(partial(path))
+            os.replace(partial(path), path)
+        except BaseException as error:
+            _say.fail("profile", "no profile of this process: %s" % _say.describe(error))
+
+    prepare = kineto.profile._prepare_trace
+
+    @functools.wraps(prepare)
+    def _prepare_trace(self: "Any") -> "Any":
+        # There is one profiler in a process. The program's own comes first.
+        if running:
+            _say.fail("profile", "the profile of this process ends where the program's own begins")
+            finish()
+        return prepare(self)
+
+    kineto.profile._prepare_trace = _prepare_trace
+    ours.start()
+    running = True
+    atexit.register(finish)

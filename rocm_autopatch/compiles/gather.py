@@ -1,0 +1,589 @@
+"""All that the trace of a command tells, put together: processes, graphs, breaks, recompiles."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rocm_autopatch._report import PROCESSES, TRACES
+from rocm_autopatch.compiles import operations
+from rocm_autopatch.compiles.trace import CACHES, GRAPHS, METRICS, PATTERN, Event, File
+
+PHASES = ("tracing", "AOTAutograd", "Inductor", "autotuning", "backward")
+# Since which torch the trace tells what; tests/matrix/trace_versions.py holds it against the files.
+SINCE = {
+    "the line and the hints of a graph break": (2, 6),
+    "the guard that failed of a recompile": (2, 5),
+    "seconds of autotuning": (2, 6),
+    "the settings that a graph was compiled with": (2, 6),
+}
+# Since then compilation_metrics has the seconds of autotuning; in 2.6 they are events of their own.
+TUNING_COUNTED = (2, 7)
+# Inductor's settings that decide what a compile costs.
+SETTINGS = (
+    *("max_autotune", "max_autotune_gemm", "max_autotune_pointwise"),
+    *("coordinate_descent_tuning", "fx_graph_cache", "force_disable_caches"),
+)
+_RESUME = re.compile(r"torch_dynamo_resume_in_(.*)_at_(\d+)")
+_LIMIT = re.compile(r"(recompile|cache_size)_limit", re.IGNORECASE)
+_BROKEN_AT = re.compile(r"^Graph break in user code at (.+):(\d+)$", re.MULTILINE)
+_REASON = re.compile(r"^(?:Graph Break )?Reason: (.*)$", re.MULTILINE)
+_FRAME = re.compile(r'^\s+File "(.+)", line (\d+), in (.*)$', re.MULTILINE)
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_EXPLANATION = re.compile(r"^\s+Explanation: (.*)$", re.MULTILINE)
+_HINT = re.compile(r"^\s+Hint: (.*)$", re.MULTILINE)
+_RAISED = re.compile(r"^(?:torch\._dynamo\.exc\.)?Unsupported: (.*)$", re.MULTILINE)
+_INSIDE_TORCH = re.compile(r"/(site|dist)-packages/torch/|^<frozen|/torch/_dynamo/")
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """A line of source; file "" where the trace does not tell."""
+
+    file: str = ""
+    line: int = 0
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.file else "place not told"
+
+
+@dataclass
+class Process:
+    """A process that imported torch, or that wrote a trace."""
+
+    pid: int
+    number: int  # in order of appearance: a pid may come twice
+    rank: int | None = None
+    torch: str = ""
+    command: tuple[str, ...] = ()
+    program: str = ""  # the file at the bottom of the stack
+    trace: str = ""  # its file
+    time: float = 0.0
+    last: float = 0.0
+
+    @property
+    def name(self) -> str:
+        words = list(self.command[1:])
+        # python -u -X dev script.py: what is neither an option nor an option's value.
+        while words and words[0][:1] == "-" and words[0] not in ("-c", "-m"):
+            del words[: 2 if words[0] in ("-X", "-W") else 1]
+        if words[:1] in (["-c"], ["-m"]):
+            what = " ".join(words[:2]).split("\n")[0]
+        else:
+            what = (words[0] if words else self.program).rpartition("/")[2]
+        what = what[:40] or "?"
+        rank = "" if self.rank is None else f", rank {self.rank}"
+        return f"{what} ({self.pid}{rank})"
+
+
+@dataclass
+class Graph:
+    """One compile of one code object: a graph and, where there is one, its backward."""
+
+    process: int  # its number
+    id: str
+    place: Place = field(default_factory=Place)
+    resumed: int = 0  # the line of the break after which it goes on
+    start: float = 0.0
+    end: float = 0.0
+    finished: bool = False
+    last: str = ""  # the event that the trace ended with
+    seconds: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+    nodes: int | None = None
+    operations: Counter[str] = field(default_factory=Counter)
+    kernels: int | None = None
+    library: Counter[str] = field(default_factory=Counter)
+    cache: str = ""  # hit, miss, part (some of each), bypass or ""
+    keys: tuple[str, ...] = ()
+    missed: tuple[str, ...] = ()
+    tuned: tuple[str, ...] = ()  # what was autotuned, where the trace names it
+    guards: tuple[str, ...] = ()  # that failed, for each compiled version that was tried
+    failure: str = ""
+    limit: bool = False  # the recompile limit was hit: the code runs uncompiled
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def again(self) -> bool:
+        """Whether it is a recompile."""
+        return self.id.rpartition("/")[2] not in ("", "0")
+
+    @property
+    def autotuned(self) -> bool:
+        return bool(self.tuned or self.phases.get("autotuning"))
+
+    @property
+    def guard(self) -> str:
+        """The guard that failed of the version that was compiled last."""
+        return self.guards[0] if self.guards else ""
+
+
+@dataclass
+class Break:
+    """Graph breaks of one place for one reason."""
+
+    place: Place
+    reason: str
+    explanation: str = ""
+    hints: tuple[str, ...] = ()
+    count: int = 0
+    processes: set[int] = field(default_factory=set)
+
+
+@dataclass
+class Recompile:
+    """Recompiles of one place for one guard."""
+
+    place: Place
+    guard: str
+    count: int = 0
+    seconds: float = 0.0
+    processes: set[int] = field(default_factory=set)
+    limit: int = 0  # how often the recompile limit was hit
+    example: str = ""
+
+
+@dataclass
+class Report:
+    """What was gathered of a command."""
+
+    directory: str
+    processes: list[Process] = field(default_factory=list)
+    graphs: list[Graph] = field(default_factory=list)
+    breaks: list[Break] = field(default_factory=list)
+    recompiles: list[Recompile] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    traces: list[str] = field(default_factory=list)
+    size: int = 0  # bytes of trace
+
+    @property
+    def versions(self) -> list[str]:
+        return sorted({process.torch for process in self.processes if process.torch})
+
+    @property
+    def seconds(self) -> float:
+        return sum(graph.seconds for graph in self.graphs)
+
+    def phases(self) -> dict[str, float]:
+        """Seconds of all graphs, by phase."""
+        return {
+            phase: sum(graph.phases.get(phase, 0.0) for graph in self.graphs) for phase in PHASES
+        }
+
+    def operations(self) -> Counter[str]:
+        total: Counter[str] = Counter()
+        for graph in self.graphs:
+            total.update(graph.operations)
+        return total
+
+    def kinds(self) -> Counter[str]:
+        total: Counter[str] = Counter()
+        for name, count in self.operations().items():
+            total[operations.kind(name)] += count
+        return total
+
+    def dearest(self) -> list[Graph]:
+        return sorted(self.graphs, key=lambda graph: -graph.seconds)
+
+
+def gather(directory: Path) -> Report:
+    """Read what the processes of a command wrote. Raises FileNotFoundError if nothing is there.
+
+    *directory* is one of ``ROCM_AUTOPATCH_REPORT``, or any that PyTorch wrote a trace to.
+    """
+    if not directory.is_dir():
+        raise FileNotFoundError(f"{directory} is no directory")
+    report = Report(str(directory))
+    announced = list(_announced(directory / PROCESSES, report.notes))
+    reader = _Reader(report, announced)
+    for path in _files(directory, announced, report.notes):
+        file = File(path)
+        try:
+            reader.read(file)
+        except OSError as error:
+            report.notes.append(f"{path.name}: {error.strerror}")
+        report.traces.append(str(path))
+        report.size += file.size
+        if file.corrupt:
+            report.notes.append(f"{path.name}: {file.corrupt} lines could not be read: left out")
+        if file.cut:
+            report.notes.append(f"{path.name} ends in the middle of a line: its process was ended")
+    reader.close()
+    return report
+
+
+def _announced(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
+    """What processes wrote of themselves when they imported torch."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        try:
+            row = json.loads(line)
+            row["pid"], row["time"], row["command"], row["torch"], row["traces"]
+        except (ValueError, KeyError, TypeError):
+            notes.append(f"{path.name}: a line could not be read: left out")
+            continue
+        yield row
+
+
+def _files(directory: Path, announced: list[dict[str, Any]], notes: list[str]) -> list[Path]:
+    places = {directory / TRACES: 0.0, directory: 0.0}
+    for row in announced:
+        # Absolute where the program or a user set TORCH_TRACE.
+        place = directory / row["traces"]
+        if row["traces"] and place not in places:
+            # Older files there are not of this command.
+            places[place] = min(r["time"] for r in announced if r["traces"] == row["traces"])
+            notes.append(f"TORCH_TRACE was set to another place, which is read too: {place}")
+    unset = sum(not row["traces"] for row in announced)
+    if unset:
+        notes.append(f"{unset} processes had TORCH_TRACE unset: what they compiled is not told")
+    found = []
+    for place, since in places.items():
+        for path in sorted(place.glob(PATTERN)):
+            if path.stat().st_mtime >= since:
+                found.append(path)
+    return found
+
+
+class _Reader:
+    """Puts events together to graphs."""
+
+    def __init__(self, report: Report, announced: list[dict[str, Any]]) -> None:
+        self.report = report
+        self.processes: dict[tuple[str, int], Process] = {}
+        self.numbered: list[Process] = []
+        self.graphs: dict[tuple[int, str], Graph] = {}
+        self.breaks: dict[tuple[Place, str], Break] = {}
+        self.broken: set[tuple[int, str, Place, str]] = set()
+        # Of each graph, by the event that told: what Inductor compiles says more than what Dynamo
+        # found.
+        self.counted: dict[tuple[int, str], dict[str, Counter[str]]] = {}
+        self.tuning: dict[tuple[int, str, str], float] = {}
+        self.announced = announced
+        self.unclaimed = {int(row["pid"]): row for row in announced}
+        self.notes: Counter[str] = Counter()
+
+    def read(self, file: File) -> None:
+        handlers: dict[str, Callable[[File, Graph, Event], None]] = {
+            "dynamo_start": self._start,
+            "dynamo_graph_break_reason": self._break,
+            "recompile_reasons": self._recompile,
+            "inductor_output_code": self._code,
+            "chromium_event": self._tuning,
+            **dict.fromkeys(METRICS, self._metrics),
+            **dict.fromkeys(GRAPHS, self._graph),
+        }
+        for event in file.events():
+            process = self._process(file, event)
+            if event.name == "torch_version":
+                process.torch = process.torch or str(_json(event.payload).get("pytorch_version"))
+                continue
+            handle = handlers.get(event.name)
+            if handle is None and not event.name.startswith(CACHES):
+                continue
+            key = process.number, event.compile
+            graph = self.graphs.get(key)
+            if graph is None:
+                graph = self.graphs[key] = Graph(process.number, event.compile)
+            graph.last = event.name
+            try:
+                (handle or self._cache)(file, graph, event)
+            except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+                # Another torch's form of the event, or a damaged payload.
+                self.notes[f"{file.path.name}: {event.name} could not be read"] += 1
+
+    def close(self) -> None:
+        """Add what was put together to the report."""
+        report = self.report
+        for row in self.unclaimed.values():
+            # It imported torch and compiled nothing, or was traced elsewhere.
+            process = Process(int(row["pid"]), len(self.numbered))
+            self._claim(process, row)
+            self.numbered.append(process)
+        report.processes = self.numbered
+        report.notes += [f"{text} ({n} times): left out" for text, n in self.notes.items()]
+        for key, graph in self.graphs.items():
+            counted = self.counted.get(key, {})
+            for source in ("inductor", "aot", "dynamo"):
+                if counted.get(source):
+                    graph.operations = counted[source]
+                    break
+            if not graph.id and not graph.operations and not graph.seconds and not graph.kernels:
+                continue
+            if not graph.finished and graph.start:
+                graph.end = max(graph.start, report.processes[graph.process].last)
+                graph.seconds = graph.end - graph.start
+            report.graphs.append(graph)
+        self._not_told()
+        report.breaks = sorted(self.breaks.values(), key=lambda one: -one.count)
+        report.recompiles = list(_recompiles(report.graphs))
+        # What came to nothing because of the limit is no graph.
+        report.graphs = [graph for graph in report.graphs if not graph.limit]
+
+    def _process(self, file: File, event: Event) -> Process:
+        key = str(file.path), event.process
+        process = self.processes.get(key)
+        if process is None:
+            process = self.processes[key] = Process(event.process, len(self.numbered))
+            self.numbered.append(process)
+            process.trace = str(file.path)
+            process.time = event.time
+            row = self.unclaimed.pop(event.process, None)
+            if row is not None:
+                self._claim(process, row)
+        process.last = max(process.last, event.time)
+        if event.rank is not None:
+            process.rank = event.rank
+        return process
+
+    @staticmethod
+    def _claim(process: Process, row: dict[str, Any]) -> None:
+        process.command = tuple(map(str, row["command"]))
+        process.torch = str(row["torch"])
+        process.time = float(row["time"])
+
+    def _start(self, file: File, graph: Graph, event: Event) -> None:
+        graph.start = graph.start or event.time
+        stack = [
+            Place(file.strings.get(frame["filename"], ""), frame["line"], frame["name"])
+            for frame in event.data.get("stack") or ()
+        ]
+        if not stack:
+            return
+        process = self.numbered[graph.process]
+        process.program = process.program or stack[0].file
+        users = [place for place in stack if not _INSIDE_TORCH.search(place.file)]
+        graph.place = (users or stack)[-1]
+
+    def _metrics(self, file: File, graph: Graph, event: Event) -> None:
+        told = event.data
+        tuned = _seconds(told, "compile_time_autotune_time")
+        phases = graph.phases
+        if told.get("is_runtime"):
+            # What a compiled graph does when it first runs.
+            late = _seconds(told, "runtime_triton_autotune_time") or 0.0
+            phases["autotuning"] = phases.get("autotuning", 0.0) + late
+            graph.seconds += late
+            return
+        start = float(told.get("start_time") or 0.0)
+        self._failure(graph, told)
+        if told.get("co_filename"):
+            self._name(graph, told)
+        process = self.numbered[graph.process]
+        process.torch = process.torch or str(told.get("pytorch_version") or "")
+        if "duration_us" not in told:
+            process.torch = process.torch or "2.4 or 2.5"
+            self._restarts(graph, told)
+        # torch 2.6 calls what failed before it began a backward.
+        if not graph.failure and event.name == "bwd_compilation_metrics":
+            whole = _seconds(told, "backward_cumulative_compile_time")
+            whole = whole or _seconds(told, "inductor_compile_time") or 0.0
+            if whole:
+                phases["backward"] = phases.get("backward", 0.0) + whole - (tuned or 0.0)
+                phases["autotuning"] = phases.get("autotuning", 0.0) + (tuned or 0.0)
+                graph.seconds += whole
+                graph.end = max(graph.end, start + whole)
+            return
+        whole = _seconds(told, "entire_frame_compile_time")
+        if whole is None:
+            whole = _seconds(told, "duration") or 0.0
+        aot = _seconds(told, "backend_compile_time") or 0.0
+        inductor = _seconds(told, "inductor_compile_time") or 0.0
+        tuned = tuned or 0.0
+        for phase, spent in (
+            ("tracing", whole - aot),
+            ("AOTAutograd", aot - inductor),
+            ("Inductor", inductor - tuned),
+            ("autotuning", tuned),
+        ):
+            phases[phase] = phases.get(phase, 0.0) + max(spent, 0.0)
+        graph.seconds += whole
+        graph.start, graph.end = start or graph.start, (start or graph.start) + whole
+        graph.finished = True
+        if told.get("graph_node_count") is not None:
+            graph.nodes = int(told["graph_node_count"])
+        if told.get("recompile_reason") and not graph.guards:
+            graph.guards = (_guard(str(told["recompile_reason"])),)
+        # force_disable_caches is in the second from torch 2.9 on, and told there from 2.10 on.
+        for config in ("inductor_config", "compiler_config"):
+            settings = _json(told[config]) if told.get(config) else {}
+            graph.settings.update({n: settings[n] for n in SETTINGS if n in settings})
+
+    def _failure(self, graph: Graph, told: dict[str, Any]) -> None:
+        if told.get("fail_type"):
+            reason = str(told.get("fail_reason") or "").strip().split("\n")[0]
+            graph.failure = f"{told['fail_type']}: {reason}" if reason else str(told["fail_type"])
+            graph.limit = bool(_LIMIT.search(str(told.get("fail_reason"))))
+
+    def _name(self, graph: Graph, told: dict[str, Any]) -> None:
+        place = Place(
+            str(told["co_filename"]), int(told["co_firstlineno"] or 0), str(told["co_name"])
+        )
+        resumed = _RESUME.fullmatch(place.function)
+        if resumed:
+            graph.resumed = int(resumed[2])
+            place = Place(place.file, place.line, resumed[1])
+        # A module of torch's own is compiled by a helper of torch: then the caller says more.
+        if not (_INSIDE_TORCH.search(place.file) and graph.place.file):
+            graph.place = place
+
+    def _restarts(self, graph: Graph, told: dict[str, Any]) -> None:
+        """Graph breaks of torch 2.4 and 2.5, which tell them only in passing."""
+        for reason in map(str, told.get("restart_reasons") or ()):
+            self._add_break(graph, graph.place, reason.split("\n")[0], reason)
+
+    def _not_told(self) -> None:
+        for wanted, since in SINCE.items():
+            old = [v for v in self.report.versions if v and _release(v) < since]
+            if old:
+                self.report.notes.append(f"not told by torch {', '.join(old)}: {wanted}")
+
+    def _break(self, file: File, graph: Graph, event: Event) -> None:
+        text = event.payload
+        at = _BROKEN_AT.search(text)
+        frames = _FRAME.findall(text.partition("Traceback (most recent call last)")[0])
+        if at:
+            inside = [f for f in frames if f[:2] == at.groups()]
+            place = Place(at[1], int(at[2]), inside[-1][2] if inside else graph.place.function)
+        elif frames:
+            place = Place(frames[-1][0], int(frames[-1][1]), frames[-1][2])
+        else:
+            place = graph.place
+        reason = _reason(text)
+        if _LIMIT.search(reason):
+            graph.limit = True
+            return
+        self._add_break(graph, place, reason, text)
+
+    def _add_break(self, graph: Graph, place: Place, reason: str, text: str) -> None:
+        # An attempt that starts again meets the same break again.
+        once = graph.process, graph.id, place, reason
+        if once in self.broken:
+            return
+        self.broken.add(once)
+        found = self.breaks.get((place, reason))
+        if found is None:
+            explained = _EXPLANATION.search(_ADDRESS.sub("", text))
+            hints = tuple(dict.fromkeys(_HINT.findall(text)))
+            found = Break(place, reason, explained[1] if explained else "", hints)
+            self.breaks[place, reason] = found
+        found.count += 1
+        found.processes.add(graph.process)
+
+    def _recompile(self, file: File, graph: Graph, event: Event) -> None:
+        reasons = _json(event.payload) if event.payload.startswith("[") else None
+        if reasons is None:
+            reasons = [event.payload]
+        graph.guards = tuple(_guard(str(reason)) for reason in reasons)
+
+    def _cache(self, file: File, graph: Graph, event: Event) -> None:
+        if event.name.startswith("fx_graph_cache_hash"):  # torch 2.4 and 2.5
+            told = _json(event.payload)
+            state, key = str(told.get("cache_state", "")), str(told.get("key", ""))
+        else:
+            state = event.name.rpartition("_")[2]
+            key = str(_json(event.payload).get("key", "")) if event.payload else ""
+        if event.name.startswith("aotautograd") or state not in ("hit", "miss", "bypass"):
+            return
+        graph.cache = state if graph.cache in ("", state) else "part"
+        if key:
+            graph.keys += (key,)
+            if state == "miss":
+                graph.missed += (key,)
+
+    def _graph(self, file: File, graph: Graph, event: Event) -> None:
+        source = event.name.partition("_")[0]
+        counted = self.counted.setdefault((graph.process, graph.id), {})
+        counted.setdefault(source, Counter()).update(operations.operations(event.payload))
+
+    def _code(self, file: File, graph: Graph, event: Event) -> None:
+        count, library = operations.kernels(event.payload)
+        graph.kernels = (graph.kernels or 0) + count
+        graph.library.update(library)
+
+    def _tuning(self, file: File, graph: Graph, event: Event) -> None:
+        told = _json(event.payload)
+        name = graph.last = str(told["name"])
+        if not name.endswith("_autotuning"):
+            return
+        key = graph.process, graph.id, name
+        if told["ph"] == "B":
+            self.tuning[key] = float(told["ts"])
+        elif told["ph"] == "E" and key in self.tuning:
+            spent = (float(told["ts"]) - self.tuning.pop(key)) / 1e6
+            graph.tuned += (name[: -len("_autotuning")].replace("_template", ""),)
+            version = self.numbered[graph.process].torch
+            if version and _release(version) < TUNING_COUNTED:
+                # compilation_metrics has it from 2.7 on.
+                graph.phases["autotuning"] = graph.phases.get("autotuning", 0.0) + spent
+                graph.phases["Inductor"] = graph.phases.get("Inductor", 0.0) - spent
+
+
+def _seconds(told: dict[str, Any], name: str) -> float | None:
+    """A time of compilation_metrics, which has some in seconds and some in microseconds."""
+    if told.get(name + "_us") is not None:
+        return float(told[name + "_us"]) / 1e6
+    found = told.get(name + "_s")
+    return None if found is None else float(found)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:2])
+
+
+def _json(text: str) -> Any:
+    return json.loads(text)
+
+
+def _guard(text: str) -> str:
+    """A guard as torch words it, without the compile's id and where the value came from."""
+    text = re.sub(r"^\d+/\d+(_\d+)?: ", "", text.strip())
+    return text.partition("  #")[0].partition("\n")[0].strip()
+
+
+def _reason(text: str) -> str:
+    raised = _RAISED.findall(text)
+    found = _REASON.search(text)
+    reason = found[1] if found else raised[-1] if raised else text.strip().split("\n")[0]
+    if found and found[1].startswith("Encountered graph break when"):  # torch 2.14
+        after = [line for line in text[found.end() :].split("\n") if line.strip()]
+        reason = after[0] if after else reason
+    reason = reason.replace("Unsupported: ", "")
+    return _ADDRESS.sub("", reason).strip()
+
+
+def alike(guard: str) -> str:
+    """The guard without the values that differ from one recompile to the next."""
+    guard = re.sub(r"expected .*", "", guard).rstrip(". ")
+    return re.sub(r"(==|!=|<=|>=|<|>) -?[\d.]+(e-?\d+)?\b", r"\1 …", guard)
+
+
+def _recompiles(graphs: Iterable[Graph]) -> Iterator[Recompile]:
+    found: dict[tuple[Place, str], Recompile] = {}
+    # The limit is told of a compile that has no place of its own.
+    places = {(g.process, g.id.rpartition("/")[0]): g.place for g in graphs if g.place.file}
+    for graph in graphs:
+        if not graph.again:
+            continue
+        graph.place = (
+            graph.place
+            if graph.place.file
+            else places.get((graph.process, graph.id.rpartition("/")[0]), graph.place)
+        )
+        guard = alike(graph.guard) or "guard not told"
+        one = found.setdefault((graph.place, guard), Recompile(graph.place, guard))
+        one.limit += graph.limit
+        one.count += not graph.limit
+        one.seconds += graph.seconds
+        one.processes.add(graph.process)
+        one.example = one.example or graph.guard
+    yield from sorted(found.values(), key=lambda one: -one.count)

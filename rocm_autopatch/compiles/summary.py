@@ -1,0 +1,273 @@
+"""The compile report as text of at most 100 columns, and as data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import wrap
+from typing import Any
+
+from rocm_autopatch.compiles.advice import advise
+from rocm_autopatch.compiles.gather import PHASES, Graph, Place, Report
+
+WIDTH = 99
+DEAREST = 10
+ROWS = 12
+
+
+def lines(report: Report, dearest: int = DEAREST) -> Iterator[str]:
+    """The summary: what costs most, what breaks and recompiles, and what to do."""
+    if not report.graphs:
+        yield from _nothing(report)
+        return
+    versions = ", ".join(report.versions) or "of unknown version"
+    compiled = {graph.process for graph in report.graphs}
+    yield from _wrap(
+        f"compile report: {_count(len(report.graphs), 'graph')} in "
+        f"{report.seconds:.1f} s of compiling, {_of_processes(report, compiled)}, torch {versions}"
+    )
+    phases = report.phases()
+    yield from _wrap(
+        "by phase: " + ", ".join(f"{p} {phases[p]:.1f} s" for p in PHASES if phases[p] >= 0.05),
+        "  ",
+    )
+    yield from _wrap("caches: " + caches(report), "  ")
+    kinds = report.kinds()
+    if kinds:
+        text = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common())
+        yield from _wrap(f"operations: {text}", "  ")
+    yield ""
+    yield f"Dearest graphs ({min(dearest, len(report.graphs))} of {len(report.graphs):,})"
+    yield f"  {'seconds':>7} {'share':>5} {'nodes':>6} {'kernels':>7} {'cache':6} {'tuned':5} place"
+    for graph in report.dearest()[:dearest]:
+        yield from _graph(report, graph)
+    yield from _breaks(report)
+    yield from _recompiles(report)
+    found = advise(report)
+    if found:
+        yield ""
+        yield "What to do"
+    for one in found:
+        yield from _wrap(f"- {one.seen}", "  ", "    ")
+        yield from _wrap(f"{one.do}", "    ", "    ")
+        if one.places:
+            more = f" and {len(one.places) - 3} more" if len(one.places) > 3 else ""
+            yield from _wrap("at " + ", ".join(map(short, one.places[:3])) + more, "    ", "    ")
+    yield from _notes(report)
+
+
+def _nothing(report: Report) -> Iterator[str]:
+    torches = len(report.processes)
+    if torches:
+        text = f"nothing was compiled: {_count(torches, 'process', 'es')} imported torch"
+    else:
+        text = "no process imported torch where rocm_autopatch is installed, and none wrote a trace"
+    yield from _wrap(f"compile report: {text}")
+    yield from _notes(report)
+
+
+def _notes(report: Report) -> Iterator[str]:
+    if report.notes:
+        yield ""
+        yield "Missing or odd"
+    for note in report.notes[:ROWS]:
+        yield from _wrap(note, "  ", "    ")
+    if len(report.notes) > ROWS:
+        yield f"  and {len(report.notes) - ROWS} more"
+
+
+def _of_processes(report: Report, compiled: set[int]) -> str:
+    if len(report.processes) == len(compiled):
+        return _count(len(compiled), "process", "es")
+    return f"{len(compiled)} of {_count(len(report.processes), 'process', 'es')} with torch"
+
+
+def caches(report: Report) -> str:
+    """How many graphs came from Inductor's cache."""
+    states = {"hit": 0, "miss": 0, "part": 0, "bypass": 0, "": 0}
+    for graph in report.graphs:
+        states[graph.cache] += 1
+    words = {
+        "hit": "{} from the cache",
+        "miss": "{} compiled anew",
+        "part": "{} in part from the cache",
+        "bypass": "{} past the cache",
+        "": "{} with no word of a cache",
+    }
+    return ", ".join(words[state].format(n) for state, n in states.items() if n)
+
+
+def _graph(report: Report, graph: Graph) -> Iterator[str]:
+    share = graph.seconds / report.seconds if report.seconds else 0.0
+    nodes = "-" if graph.nodes is None else f"{graph.nodes:,}"
+    kernels = "-" if graph.kernels is None else f"{graph.kernels + sum(graph.library.values()):,}"
+    tuned = "yes" if graph.autotuned else "no"
+    head = (
+        f"  {graph.seconds:7.2f} {share:5.0%} {nodes:>6} {kernels:>7} {graph.cache or '-':6} "
+        f"{tuned:5} "
+    )
+    yield head + _tail(where(graph), WIDTH - len(head))
+    if not graph.finished:
+        yield " " * 12 + f"did not finish: the trace ends with {graph.last}"
+    elif graph.failure and not graph.limit:
+        yield from _wrap(f"failed: {graph.failure}", " " * 12, " " * 12)
+
+
+def where(graph: Graph) -> str:
+    """A graph's place, and what it is there."""
+    text = f"{short(graph.place)} {graph.place.function}"
+    if graph.resumed:
+        text += f", on from line {graph.resumed}"
+    if graph.again:
+        text += f", recompile {graph.id.rpartition('/')[2]}"
+    return text
+
+
+def _breaks(report: Report) -> Iterator[str]:
+    if not report.breaks:
+        return
+    total = sum(one.count for one in report.breaks)
+    yield ""
+    yield f"Graph breaks ({total:,} in {_count(len(report.breaks), 'place')})"
+    for one in report.breaks[:ROWS]:
+        function = f" in {one.place.function}" if one.place.function else ""
+        yield f"  {one.count:5,} x {_tail(short(one.place) + function, WIDTH - 10)}"
+        explained = f" {one.explanation}" if one.explanation else ""
+        yield from _wrap(_cut(f"{one.reason}.{explained}", 240), " " * 10, " " * 10)
+    yield from _more(len(report.breaks))
+
+
+def _recompiles(report: Report) -> Iterator[str]:
+    if not report.recompiles:
+        return
+    total = sum(one.count for one in report.recompiles)
+    hits = sum(one.limit for one in report.recompiles)
+    limit = f", the limit reached {_count(hits, 'time')}" if hits else ""
+    yield ""
+    yield f"Recompiles ({total:,}{limit})"
+    for one in report.recompiles[:ROWS]:
+        function = f" {one.place.function}" if one.place.function else ""
+        head = f"  {one.count:5,} x {one.seconds:6.1f} s "
+        yield head + _tail(short(one.place) + function, WIDTH - len(head))
+        such = one.example if one.count + one.limit == 1 else f"such as {one.example}"
+        guard = such if one.example else one.guard
+        yield from _wrap(_cut(f"guard: {guard}", 240), " " * 10, " " * 10)
+        if one.limit:
+            yield " " * 10 + "recompile limit reached: other inputs run uncompiled"
+    yield from _more(len(report.recompiles))
+
+
+def _more(rows: int) -> Iterator[str]:
+    if rows > ROWS:
+        yield f"  and {rows - ROWS} more: --json or --html lists them"
+
+
+def short(place: Place | str) -> str:
+    """A place with its file's path relative to the working directory where that is shorter."""
+    text = str(place)
+    here = os.getcwd() + os.sep
+    return text[len(here) :] if text.startswith(here) else text
+
+
+def data(report: Report) -> dict[str, Any]:
+    """The report as plain data, as docs/report.md describes it."""
+    return {
+        "directory": report.directory,
+        "torch": report.versions,
+        "seconds": report.seconds,
+        "phases": report.phases(),
+        "operations": dict(report.operations().most_common()),
+        "kinds": dict(report.kinds().most_common()),
+        "processes": [
+            {
+                "number": process.number,
+                "pid": process.pid,
+                "rank": process.rank,
+                "torch": process.torch,
+                "name": process.name,
+                "command": list(process.command),
+                "trace": process.trace,
+            }
+            for process in report.processes
+        ],
+        "graphs": [
+            {
+                "process": graph.process,
+                "id": graph.id,
+                **_place(graph.place),
+                "resumed": graph.resumed,
+                "start": graph.start,
+                "seconds": graph.seconds,
+                "phases": graph.phases,
+                "nodes": graph.nodes,
+                "operations": dict(graph.operations.most_common()),
+                "kernels": graph.kernels,
+                "library": dict(graph.library.most_common()),
+                "cache": graph.cache,
+                "autotuned": graph.autotuned,
+                "tuned": list(graph.tuned),
+                "finished": graph.finished,
+                "last": graph.last,
+                "failure": graph.failure,
+                "guards": list(graph.guards),
+                "limit": graph.limit,
+                "settings": graph.settings,
+            }
+            for graph in report.graphs
+        ],
+        "breaks": [
+            {
+                **_place(one.place),
+                "reason": one.reason,
+                "explanation": one.explanation,
+                "hints": list(one.hints),
+                "count": one.count,
+                "processes": sorted(one.processes),
+            }
+            for one in report.breaks
+        ],
+        "recompiles": [
+            {
+                **_place(one.place),
+                "guard": one.guard,
+                "example": one.example,
+                "count": one.count,
+                "seconds": one.seconds,
+                "limit": one.limit,
+                "processes": sorted(one.processes),
+            }
+            for one in report.recompiles
+        ],
+        "advice": [
+            {"kind": one.kind, "seen": one.seen, "do": one.do, "places": list(one.places)}
+            for one in advise(report)
+        ],
+        "notes": report.notes,
+        "traces": report.traces,
+    }
+
+
+def _place(place: Place) -> dict[str, Any]:
+    return {"file": place.file, "line": place.line, "function": place.function}
+
+
+def _tail(text: str, width: int) -> str:
+    return text if len(text) <= width else "..." + text[3 - width :]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
+
+
+def _wrap(text: str, first: str = "", rest: str = "    ") -> Sequence[str]:
+    return wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+
+
+def text(report: Report) -> Iterable[str]:
+    """The lines, safe for a terminal: source text may hold control characters."""
+    for line in lines(report):
+        yield "".join(c if c.isprintable() else "\ufffd" for c in line)

@@ -1,0 +1,95 @@
+"""A real browser, Debian's Chromium, driven through chromedriver by WebDriver's own protocol."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+FLAGS += ["--window-size=1280,2400"]
+
+
+class Browser:
+    """A session of a browser."""
+
+    def __init__(self, address: str, options: dict[str, Any]) -> None:
+        self.address = address
+        wanted = {
+            "browserName": "chrome",
+            "goog:chromeOptions": options,
+            "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
+        }
+        started = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+        self.address += f"/session/{started['sessionId']}"
+
+    def _call(self, method: str, path: str, data: Any = None) -> Any:
+        body = None if data is None else json.dumps(data).encode()
+        request = Request(
+            self.address + path, body, {"Content-Type": "application/json"}, method=method
+        )
+        with urlopen(request, timeout=60) as answer:
+            return json.load(answer)["value"]
+
+    def open(self, url: str) -> None:
+        self._call("POST", "/url", {"url": url})
+
+    def run(self, script: str) -> Any:
+        return self._call("POST", "/execute/sync", {"script": script, "args": []})
+
+    def dark(self) -> None:
+        media = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+        command = {"cmd": "Emulation.setEmulatedMedia", "params": media}
+        self._call("POST", "/goog/cdp/execute", command)
+
+    def complaints(self) -> list[str]:
+        """What the page wrote to the console, errors of its policy included."""
+        return [row["message"] for row in self._call("POST", "/se/log", {"type": "browser"})]
+
+    def requests(self, page: str) -> list[str]:
+        """What a page asked for, itself included. The browser's first tab asks for more."""
+        rows = self._call("POST", "/se/log", {"type": "performance"})
+        events = [json.loads(row["message"])["message"] for row in rows]
+        return [
+            event["params"]["request"]["url"]
+            for event in events
+            if event["method"] == "Network.requestWillBeSent"
+            and event["params"]["documentURL"] == page
+        ]
+
+    def close(self) -> None:
+        self._call("DELETE", "")
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """A headless Chromium; the test is skipped where none is installed."""
+    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if program is None or driver is None:
+        pytest.skip("no browser: apt-get install chromium chromium-driver")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        server = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, text=True)
+        assert server.stdout
+        try:
+            port = next(
+                line.split("port ")[1].strip(".\n")
+                for line in server.stdout
+                if "started successfully on port" in line
+            )
+            options = {"binary": program, "args": [*FLAGS, f"--user-data-dir={profile}"]}
+            session = Browser(f"http://127.0.0.1:{port}", options)
+            try:
+                yield session
+            finally:
+                session.close()
+        finally:
+            server.terminate()
+            server.wait()
