@@ -239,7 +239,7 @@ def first_calls(name: str, batch: int, way: str) -> list[float]:
 def cold(name: str, batch: int) -> None:
     print(f"\n{name}, batch {batch}: seconds of the first {COLD_CALLS} calls, empty caches")
     for _ in range(COLD_RUNS):
-        for way in ("native", "mode"):
+        for way in ("compiled", "native", "mode"):
             with tempfile.TemporaryDirectory() as cache:
                 caches = {"TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": f"{cache}/triton"}
                 command = [sys.executable, __file__, "--child", way, name, str(batch)]

@@ -57,8 +57,8 @@ def add(commands: Any) -> None:
             "(max_autotune, triton.cudagraphs=false,true), a variable (NAME=1, for 1 and unset), "
             "a compile mode (mode.reduce-overhead=default,reduce-overhead) or a policy "
             "(policy=off,safe,FILE.yaml). The first value is the base. Exit status: 0, or 1 "
-            "if a run failed or hung, or a switch does not take effect here; 2 for wrong usage; 130 "
-            "if interrupted."
+            "if a run failed or hung, or a switch does not take effect here; 2 for wrong usage; "
+            "130 if interrupted."
         ),
         epilog="example: rocm-autopatch ab --toggle epilogue_fusion -- python bench.py --steps 50",
     )

@@ -29,7 +29,6 @@ _TRIES = 3
 WARMING = "the first calls of a signature run without a graph"
 
 
-
 def _one_by_one(tensors: list[Any]) -> None:
     for tensor in tensors:
         torch.autograd.graph.increment_version(tensor)
