@@ -483,6 +483,8 @@ class TestRuns:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            # What runs in the background of a shell may be told to ignore it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         patience = time.monotonic() + 60
         while not (tmp_path / "pid").exists() and time.monotonic() < patience:

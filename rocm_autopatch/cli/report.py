@@ -26,7 +26,8 @@ def add(commands: Any) -> None:
         description=(
             "Read what processes wrote to DIR under ROCM_AUTOPATCH_REPORT=DIR or rocm-autopatch "
             "run --report DIR, or any directory that PyTorch wrote a trace to (TORCH_TRACE), and "
-            "print what cost most, graph breaks, recompiles, and what to do about them."
+            "print what cost most, graph breaks, recompiles, and what to do about them. Exit "
+            "status: 0, or 1 if nothing can be read there or written; 2 for wrong usage."
         ),
         epilog="example: rocm-autopatch report /tmp/report --html report.html",
     )
