@@ -113,16 +113,20 @@ class Outputs:
         by_storage: dict[int, list[int]] = {}
         for index in self._tensors:
             by_storage.setdefault(_storage(self.leaves[index]), []).append(index)
-        # Copied one by one; the others by their storage as a whole.
+        # Copied one by one, by clone() where that keeps strides; those that share memory are copied
+        # with their storage as a whole.
         self._single: list[int] = []
+        self._strided: list[int] = []
         self._shared: list[tuple[Any, list[tuple[int, tuple[Any, ...]]]]] = []
         for indices in by_storage.values():
             first = self.leaves[indices[0]]
             plain = torch.empty_like(first).stride() == first.stride()
-            if len(indices) == 1 and plain:
+            if len(indices) > 1:
+                self._share(indices)
+            elif plain:
                 self._single.append(indices[0])
             else:
-                self._share(indices)
+                self._strided.append(indices[0])
         # Who holds what was handed out, where it was not copied.
         self._counts: list[tuple[int, int]] = []
         self._given: list[weakref.ref[Any]] = []
@@ -168,6 +172,13 @@ class Outputs:
         else:
             for index in self._single:
                 leaves[index] = self.leaves[index].clone()
+            for index in self._strided:
+                leaf = self.leaves[index]
+                copy = torch.empty_strided(
+                    leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device
+                )
+                dense(copy).copy_(dense(leaf))
+                leaves[index] = copy
             for whole, views in self._shared:
                 copy = whole.clone()
                 for index, place in views:

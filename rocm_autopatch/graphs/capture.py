@@ -20,6 +20,9 @@ from rocm_autopatch.graphs.leaves import TENSORS
 CAPTURE_ERROR_MODE = "thread_local"
 
 
+# One capture at a time: beginning one waits for the device, which is illegal in another. What is
+# captured takes no lock of ours, so nobody who has this one waits for another.
+_one = threading.Lock()
 _started = torch.cuda.is_initialized
 _is_capturing = torch._C._cuda_isCurrentStreamCapturing
 
@@ -79,15 +82,16 @@ class Pool:
         then as before.
         """
         graph = torch.cuda.CUDAGraph()
-        try:
-            capture = torch.cuda.graph(
-                graph, self.handle, self.stream, capture_error_mode=CAPTURE_ERROR_MODE
-            )
-            with torch.cuda.device(self.device), _no_collection(), capture:
-                result = function()
-        except BaseException:
-            self._repair()
-            raise
+        capture = torch.cuda.graph(
+            graph, self.handle, self.stream, capture_error_mode=CAPTURE_ERROR_MODE
+        )
+        with _one:
+            try:
+                with torch.cuda.device(self.device), _no_collection(), capture:
+                    result = function()
+            except BaseException:
+                self._repair()
+                raise
         return graph.replay, result
 
     def _repair(self) -> None:

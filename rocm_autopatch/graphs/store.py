@@ -266,7 +266,11 @@ class Graphs:
             for index, leaf in enumerate(real)
             if type(leaf) in TENSORS and index not in self._fixed_leaves
         ]
-        observation = Observation(pool, self._watched, places, given, self.options.verify)
+        try:
+            observation = Observation(pool, self._watched, places, given, self.options.verify)
+        except RuntimeError as error:
+            self._refuse(entry, call, f"what it does can't be observed: {error}")
+            return self._execute(call)
         compiled = capture.compiles()
         result = pool.warm(lambda: self.function(call.structure, real))
         refused = observation.against()
@@ -304,7 +308,8 @@ class Graphs:
             del result
             for tensor in tensors_of(outputs.leaves):
                 cut_tensor(tensor, call.cuts)
-            outputs.count()
+            if not self.options.clone:
+                outputs.count()
             if executed:
                 # The call has its result already: where that moved nothing on, nor does this.
                 graph()

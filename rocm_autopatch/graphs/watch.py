@@ -195,8 +195,9 @@ def _sum(tensor: Any) -> int:
     if not tensor.numel():
         return 0
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    words = flat[: flat.numel() // 4 * 4].view(torch.int32).sum(dtype=torch.int64)
-    return int(words + flat[flat.numel() // 4 * 4 :].sum(dtype=torch.int64))
+    if flat.numel() % 4 or flat.storage_offset() % 4:
+        return int(flat.sum(dtype=torch.int64))
+    return int(flat.view(torch.int32).sum(dtype=torch.int64))
 
 
 def _same_bytes(one: Any, other: Any) -> bool:

@@ -102,7 +102,15 @@ class Graphed:
         return self.function(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["function"], name)
+        if "function" not in self.__dict__:
+            raise AttributeError(name)  # being unpickled
+        return getattr(self.function, name)
+
+    def __reduce__(self) -> Any:
+        # A copy has graphs of its own.
+        graphs = self._graphs
+        given = self.function, graphs.options, self._buckets, self._fallback, graphs.row["name"]
+        return Graphed, given
 
     @property
     def row(self) -> dict[str, Any]:

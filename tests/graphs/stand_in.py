@@ -17,6 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rocm_autopatch.graphs import capture
+from rocm_autopatch.graphs.buffers import dense
 
 
 class StandIn(capture.Pool):
@@ -46,7 +47,7 @@ class StandIn(capture.Pool):
             with torch.inference_mode(modes[1]), torch.set_grad_enabled(modes[0]):
                 values = [one for one in pytree.tree_leaves(function()) if torch.is_tensor(one)]
                 for leaf, value in zip(leaves, values):
-                    leaf.copy_(value + 1 if StandIn.wrong else value)
+                    dense(leaf).copy_(dense(value + 1 if StandIn.wrong else value))
 
         return replay, result
 

@@ -144,6 +144,24 @@ def test_pytrees():
     assert wrapped.row["replays"] == 4
 
 
+def test_strides_of_results():
+    functions = [
+        lambda x: (x + 1)[:, -1],
+        lambda x: (x + 1).t(),
+        lambda x: (x + 1)[:1].expand(5, 6),
+        lambda x: ((x + 1)[::2], x.sum(), (x * 2).to(torch.int8)),
+    ]
+    for function in functions:
+        wrapped = graphed(function)
+        for _ in range(4):
+            x = torch.randn(4, 6, device=GPU)
+            got, wanted = wrapped(x), function(x)
+            close(got, wanted)
+            for one, other in zip(*map(torch.utils._pytree.tree_leaves, (got, wanted))):
+                assert one.stride() == other.stride()
+        assert wrapped.row["replays"] == 2
+
+
 def test_results_are_kept():
     wrapped = graphed(lambda x: x * 2)
     x = torch.ones(1 << 20, device=GPU)
@@ -652,6 +670,38 @@ def test_nothing_of_the_mode_breaks_a_compile(monkeypatch):
 
 
 # What needs no GPU to be shown
+
+
+def test_copies():
+    import copy
+    import pickle
+
+    model = mlp()
+    wrapped = graphed(model, limit=3, name="mine")
+    x = torch.randn(2, 64, device=GPU)
+    check(wrapped, model, *[(x,)] * 4)
+    for other in (copy.copy(wrapped), copy.deepcopy(wrapped), pickle.loads(pickle.dumps(wrapped))):
+        assert (other.row["name"], other.row["calls"]) == ("mine", 0)
+        check(other, model, *[(x,)] * 4)
+        assert other.row["replays"] == 2
+    assert wrapped.row["calls"] == 4
+
+
+def test_a_submodule():
+    model = torch.nn.Sequential(mlp(), torch.nn.ReLU())
+    model[0].forward = graphed(model[0].forward)
+    other = torch.nn.Sequential(mlp(), torch.nn.ReLU())
+    other.load_state_dict(model.state_dict())
+    check(model, other, *[(torch.randn(2, 64, device=GPU),) for _ in range(4)])
+    assert model[0].forward.row["replays"] == 2
+
+
+def test_weights_at_odd_places():
+    flat = torch.randn(101, device=GPU, dtype=torch.bfloat16)
+    weight = flat[1:101].view(10, 10)
+    wrapped = graphed(lambda x: x @ weight, verify=True)
+    check(wrapped, lambda x: x @ weight, *[(torch.ones(2, 10, device=GPU).bfloat16(),)] * 4)
+    assert (wrapped.row["replays"], wrapped.row["graphs"][0]["verified"]) == (2, True)
 
 
 def test_constants_and_structure():
