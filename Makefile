@@ -9,9 +9,10 @@ DEV = $(WORK)/dev
 demo: system
 	$(PYTHON) -m demo --work $(WORK)
 
-# Lint, types, and every test: real interpreters, the real wheel, the real torch.
+# Lint, types, and every test: real interpreters, the real wheel, the real torch. In two processes, a
+# file in one of them.
 test: lint
-	$(DEV)/bin/pytest
+	$(DEV)/bin/pytest -n 2 --dist loadfile --durations 15
 
 lint: system $(DEV)/ready
 	$(DEV)/bin/ruff check .

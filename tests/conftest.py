@@ -7,6 +7,7 @@ test_torch and others) has the real torch 2.13.0 with a HIP label.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from surroundings import hip_torch
 
 ROOT = Path(__file__).parent.parent
 WORK = Path(os.environ.get("ROCM_AUTOPATCH_TEST_WORK", ROOT / ".work"))
@@ -136,14 +139,20 @@ def run_with_site(site: Path, *command: str | Path, **env: str) -> subprocess.Co
     return done
 
 
+def building() -> contextlib.AbstractContextManager[None]:
+    """Build from the checkout alone: setuptools writes into it, and tests run in two processes."""
+    return hip_torch.lock(WORK / "build.lock")
+
+
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", directory, ROOT],
-        check=True,
-        stdout=sys.stderr,
-    )
+    with building():
+        subprocess.run(
+            [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", directory, ROOT],
+            check=True,
+            stdout=sys.stderr,
+        )
     (built,) = directory.glob("*.whl")
     return built
 
@@ -189,10 +198,8 @@ def fresh(wheel: Path, tmp_path: Path) -> Iterator[Interpreter]:
 @pytest.fixture(scope="session")
 def torch_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
     """The real torch 2.13.0, HIP-labelled, with our wheel beside it."""
-    from surroundings import hip_torch
-
     _, hip = hip_torch.create(WORK)
-    made = WORK / "tests"
+    made = WORK / f"tests{os.environ.get('PYTEST_XDIST_WORKER', '')}"
     hip_torch.copy(hip, made)
     python = Interpreter(made / "bin" / "python")
     pip(python, "install", "--no-deps", wheel)

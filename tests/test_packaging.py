@@ -11,7 +11,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
-from conftest import HIP, ROOT, Interpreter, label_torch, make_venv, pip
+from conftest import HIP, ROOT, Interpreter, building, label_torch, make_venv, pip
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 SEEN = f"import os; print(os.environ.get({MAX!r}))"
@@ -72,13 +72,15 @@ def test_an_installed_release_does_not_build_this_one(tmp_path: Path) -> None:
         f"sys.argv = ['setup.py', '-q', 'build', '-b', {str(tmp_path)!r}]\n"
         "runpy.run_path('setup.py', run_name='__main__')\n"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    with building():
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
     assert list(tmp_path.glob("**/rocm_autopatch/plans/safe.plan"))
 
 
 def test_wheel_from_the_sdist(wheel: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "build", "-q", "--outdir", str(tmp_path), str(ROOT)]
-    subprocess.run(command, check=True, stdout=sys.stderr)  # the sdist, and a wheel from it
+    with building():
+        subprocess.run(command, check=True, stdout=sys.stderr)  # the sdist, and a wheel from it
     (built,) = tmp_path.glob("*.whl")
     assert members(built) == members(wheel)
 
@@ -98,7 +100,8 @@ def test_uninstall_leaves_nothing(wheel: Path, tmp_path: Path) -> None:
 def editable(tmp_path: Path) -> Interpreter:
     made = make_venv(tmp_path / "venv")
     label_torch(made.site_packages, "2.13.0+rocm7.0", HIP)
-    pip(made, "install", "-e", ROOT)
+    with building():
+        pip(made, "install", "-e", ROOT)
     return made
 
 
