@@ -128,18 +128,14 @@ def keys_of(torch: str) -> dict[str, tuple[str, Record]]:
     """
     release = _start.release(torch)[:2]
     known = _torches().versions
-    numbers = [tuple(map(int, version.split("."))) for version in known]
+    numbers = [tuple(map(int, number.split("."))) for number in known]
     version = known[max(0, sum(number <= release for number in numbers) - 1)]
+    known_keys = keys(version)
     found = {}
-    for module, records in _torches().modules.items():
-        for key, by_version in records.items():
-            record, name = by_version.get(version), f"{module}.{key}"
-            if record and record.alias:
-                name = record.alias
-                home, _, key_there = name.rpartition(".")
-                record = _torches().modules[home][key_there].get(version)
-            if record:
-                found[f"{module}.{key}"] = (name, record)
+    for name, record in known_keys.items():
+        home = record.alias or name
+        if home in known_keys:
+            found[name] = (home, known_keys[home])
     return found
 
 
