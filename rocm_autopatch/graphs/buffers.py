@@ -101,14 +101,14 @@ class Outputs:
     copy of it. Without, the tensors themselves, which stay as they are until the caller lets go.
     """
 
-    def __init__(self, result: Any, clone: bool, inputs: Sequence[Any]) -> None:
+    def __init__(self, result: Any, clone: bool, inputs: Sequence[Any], device: Any) -> None:
         self.leaves, self.spec = pytree.tree_flatten(result)
         self.clone = clone
         taken = {_storage(tensor) for tensor in inputs}
         self._tensors = [index for index, leaf in enumerate(self.leaves) if type(leaf) in TENSORS]
         for leaf in self.leaves:
             if isinstance(leaf, torch.Tensor):
-                self._refuse(leaf, taken)
+                self._refuse(leaf, taken, device)
         self._alone = len(self.leaves) == 1 and self.leaves[0] is result
         by_storage: dict[int, list[int]] = {}
         for index in self._tensors:
@@ -132,9 +132,11 @@ class Outputs:
         self._given: list[weakref.ref[Any]] = []
 
     @staticmethod
-    def _refuse(leaf: Any, taken: set[int]) -> None:
+    def _refuse(leaf: Any, taken: set[int], device: Any) -> None:
         if type(leaf) not in TENSORS or leaf.layout is not torch.strided:
             raise Refused(f"the result has a {type(leaf).__name__} that we can't copy")
+        if leaf.device != device:
+            raise Refused(f"the result has a tensor on {leaf.device}, which no replay would fill")
         if _storage(leaf) in taken and leaf.numel():
             raise Refused(
                 "the result shares memory with an argument or a weight, and a copy would not: "

@@ -71,13 +71,16 @@ class Call:
 
     def unfit(self) -> str:
         """Why no call with these leaves can be a graph, "" if one may."""
-        devices = {tensor.device for tensor in tensors_of(self.leaves)}
-        if not devices:
+        if self.device is None:
             return "no argument is a tensor, so the device is not known"
-        for device in devices:
-            if device.type != capture.Pool.kind:
-                return f"an argument is a tensor on {device}: a graph only reads memory of the GPU"
-        return "" if len(devices) == 1 else f"the arguments are on {len(devices)} devices"
+        for what, tensors in (("an argument", self.leaves), ("a weight or buffer", self.fixed)):
+            for device in {tensor.device for tensor in tensors_of(tensors)}:
+                # A kernel may take the value of a scalar on the CPU, once and for all.
+                if device.type != capture.Pool.kind:
+                    return f"{what} is a tensor on {device}: a graph only reads memory of the GPU"
+                if device != self.device:
+                    return f"{what} is on {device}, and another tensor on {self.device}"
+        return ""
 
     def padded(self) -> list[Any]:
         """The leaves as the function is to see them."""
@@ -304,7 +307,7 @@ class Graphs:
             if _constants(result) != entry.constants:
                 raise Refused("the result has a constant that is another one at each call")
             around = [*inputs.tensors, *(call.fixed[index] for index in self._indices)]
-            outputs = Outputs(result, self.options.clone, around)
+            outputs = Outputs(result, self.options.clone, around, pool.device)
             del result
             for tensor in tensors_of(outputs.leaves):
                 cut_tensor(tensor, call.cuts)

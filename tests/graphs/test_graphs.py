@@ -144,6 +144,18 @@ def test_pytrees():
     assert wrapped.row["replays"] == 4
 
 
+@needs_gpu
+def test_results_and_weights_on_the_cpu():
+    x = torch.ones(4, device=GPU)
+    assert "the result has a tensor on cpu" in refused(lambda x: (x + 1, torch.ones(2)), x)
+    scale = torch.tensor(2.0)
+    wrapped = graphed(lambda x: x * scale)
+    for factor in (1, 2, 3, 4, 5):
+        scale.fill_(factor)
+        close(wrapped(x), x * factor)
+    assert "a weight or buffer is a tensor on cpu" in reasons(wrapped)
+
+
 def test_strides_of_results():
     functions = [
         lambda x: (x + 1)[:, -1],
