@@ -276,11 +276,13 @@ class Graphs:
             return self._execute(call)
         compiled = capture.compiles()
         result = pool.warm(lambda: self.function(call.structure, real))
-        refused = observation.against()
+        try:
+            refused, changed = observation.against(), observation.changed()
+        except RuntimeError as error:
+            refused, changed = f"what it did can't be observed: {error}", []
         if refused:
             self._refuse(entry, call, refused)
         elif capture.compiles() == compiled:
-            changed = observation.changed()
             entry.pure = not changed
             # A tensor of inference mode does not count its writes.
             entry.written = [tensor for tensor in changed if not tensor.is_inference()]
