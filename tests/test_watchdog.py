@@ -211,6 +211,13 @@ FRAME = {
 }
 
 
+def one(said: list[str], pattern: str) -> str:
+    """The last line of a phase: others may come before and after it, on a busy machine."""
+    found = [line for line in said if re.search(pattern, line)]
+    assert found, said
+    return found[-1]
+
+
 class TestPhases:
     @pytest.mark.parametrize("name", FRAME)
     def test_frame_phase_place_and_setting(self, phases: Any, name: str) -> None:
@@ -234,26 +241,23 @@ class TestPhases:
 
     def test_a_compiler_that_does_not_come_back(self, phases: Any) -> None:
         _, said = phases
-        line = said["cpp"][-1]
-        assert "; compiling C++; at " in line
+        line = one(said["cpp"], r"; compiling C\+\+; at ")
         assert re.search(r"; child processes: .*(sleep|slow-g\+\+).* \(pid \d+, for ", line)
         assert "to stop it: CXX names another compiler" in line
 
     def test_workers(self, phases: Any) -> None:
         _, said = phases
-        line = said["worker"][-1]
         waits = "; waiting for compile workers, for cpp_fused_sum_tanh_0, 1 of 1 left, "
-        assert waits + "where a thread is compiling C++; at " in line
+        line = one(said["worker"], re.escape(waits + "where a thread is compiling C++; at "))
         assert "; child processes: " in line
         assert "to stop it: TORCHINDUCTOR_COMPILE_THREADS=1 compiles without workers" in line
 
     def test_autotuning(self, phases: Any) -> None:
         _, said = phases
-        line = said["autotune"][-1]
         what = (
             r"; autotuning, packed_linear\(32x64, \d+x1, 64x64\), 2 of 2 left, compiling C\+\+; at "
         )
-        assert re.search(what, line)
+        line = one(said["autotune"], what)
         assert (
             "to stop it: another mode= or options= of torch.compile, as this asks for "
             "max_autotune, or a policy with "
@@ -263,7 +267,8 @@ class TestPhases:
     def test_intervals_grow(self, phases: Any) -> None:
         _, said = phases
         ends = [line.rpartition("; said again at ")[2] for line in said["backend"]]
-        assert ends == ["0.5 s", "1.0 s"]
+        # On a busy machine the first comes before the backend hangs, and there is one more.
+        assert ends == ["0.5 s", "1.0 s", "2.0 s"][: max(2, len(ends))]
 
     def test_the_record(self, phases: Any) -> None:
         (nothing, seen, rows), said = phases

@@ -50,6 +50,8 @@ class Graphed:
         self._buckets = tuple(buckets)
         self._fallback = fallback
         self._parameters = inspect.signature(_plain(function)) if buckets else None
+        for bucket in self._buckets:
+            self._check(bucket)
         self._watched = Watched(function)
         self._graphs = Graphs(
             self._call,
@@ -60,6 +62,17 @@ class Graphed:
             watched=self._watched,
         )
         functools.update_wrapper(self, _plain(function), updated=())
+
+    def _check(self, bucket: Bucket) -> None:
+        """Raise ValueError if a bucket names what the function has no argument for."""
+        assert self._parameters is not None
+        known = self._parameters.parameters
+        wrong = [name for name in bucket.inputs if name not in known]
+        if wrong and not any(one.kind == one.VAR_KEYWORD for one in known.values()):
+            raise ValueError(
+                f"bucket {bucket.name}: {wrong[0]} is no argument of {_name(self.function)}, which "
+                f"has {', '.join(known) or 'none'}"
+            )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Dynamo traces this call where a compiled function makes it, and sees the function alone.
@@ -213,7 +226,7 @@ def graphed(
             arguments that can't have one.
         name: how it is called on the record.
 
-    Raises ValueError for an option that is none.
+    Raises ValueError for an option that is none, and for a bucket of an argument that is none.
     """
     if outputs not in OUTPUTS:
         raise ValueError(f"outputs={outputs!r} is not one of {', '.join(OUTPUTS)}")

@@ -41,6 +41,7 @@ MODES = (
 USES = (*MODES, "graphs")
 # Patches that a policy sets, beyond config and compile_modes, and what each can be set to.
 PATCHES = {"capture": ("off", "guard", "skip-rng")}
+_PATCH_NAMES = (*PATCHES, "watchdog")
 # Patches that have fields, each merged over the layers by itself: the duration after which, in
 # seconds, whether it may be off or null, and switches.
 WATCHDOG = {"warn_after": "off", "dump_stacks": "switch", "abort_after": "null"}
@@ -207,6 +208,8 @@ class _Reader:
         for key, key_node, value, inner in self.mapping(node, path):
             if key in known:
                 fields[key] = value
+            elif key in _PATCH_NAMES and "patches" in known:
+                self.problem(key_node, inner, "unknown key: it stands under patches")
             else:
                 self.problem(key_node, inner, f"unknown key{_instead(key, known)}")
         if isinstance(node.value, dict):
@@ -456,7 +459,7 @@ class _Reader:
 
     def patches(self, node: Node, path: str) -> tuple[PatchRule, ...]:
         rules = []
-        known = (*PATCHES, "watchdog")
+        known = _PATCH_NAMES
         for patch, key_node, entry, inner in self.mapping(node, path):
             if patch == "watchdog":
                 rules += self.watchdog(entry, inner, key_node)

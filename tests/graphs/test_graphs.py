@@ -815,6 +815,10 @@ def test_options():
 
 
 def test_buckets_that_do_not_fit():
+    with pytest.raises(
+        ValueError, match=r"bucket b: inptu is no argument of .*Sequential, which has"
+    ):
+        graphed(mlp(), buckets=[Bucket("b", (4,), {"inptu": 0})])
     bucket = Bucket("batch", (4,), {"x": 0, "y": 1})
     wrapped = graphed(lambda x, y: x, buckets=[bucket])
     with pytest.raises(ValueError, match=r"arguments have sizes \[2, 3\]"):

@@ -28,7 +28,7 @@ from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from torch_files import VERSIONS, fetch
+from torch_files import VERSIONS, fetch, show
 
 ROOT = Path(__file__).resolve().parents[2]
 CONVERT_FRAME = "torch/_dynamo/convert_frame.py"
@@ -360,15 +360,9 @@ def main() -> int:
     found = {directory.name: cells(directory) for directory in directories}
     wrong = False
     for name in expected("0.0"):
-        states: list[tuple[str, list[str]]] = []
-        for version, some in found.items():
-            mark = "" if some[name] == expected(version)[name] else "! "
-            wrong = wrong or bool(mark)
-            if not states or states[-1][0] != mark + some[name]:
-                states.append((mark + some[name], []))
-            states[-1][1].append(version)
-        spans = (f"{said} ({' to '.join(dict.fromkeys((v[0], v[-1])))})" for said, v in states)
-        print(f"{name:34}", ", ".join(spans))
+        said = {version: some[name] for version, some in found.items()}
+        wanted = {version: expected(version)[name] for version in found}
+        wrong = not show(f"{name:34}", said, wanted) or wrong
     return int(wrong)
 
 

@@ -59,3 +59,16 @@ def load(directory: Path) -> None:
     # The save_config of 2.4 and 2.5 leaves out a key, and fails because it is not there.
     if directory.name.startswith(("2.4.", "2.5.")):
         dynamo._save_config_ignore.intersection_update(dynamo._config)
+
+
+def show(name: str, said: dict[str, str], wanted: dict[str, str]) -> bool:
+    """Print what was found by version, spans of versions together; whether all is as it should."""
+    spans: list[tuple[str, list[str]]] = []
+    for version, what in said.items():
+        marked = what if what == wanted[version] else "! " + what
+        if not spans or spans[-1][0] != marked:
+            spans.append((marked, []))
+        spans[-1][1].append(version)
+    texts = (f"{what} ({' to '.join(dict.fromkeys((v[0], v[-1])))})" for what, v in spans)
+    print(name, ", ".join(texts))
+    return said == wanted

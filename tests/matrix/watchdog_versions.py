@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from capture_versions import Source, arguments, by_name, calls, choke_point
-from torch_files import VERSIONS, fetch
+from torch_files import VERSIONS, fetch, show
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -176,15 +176,9 @@ def main() -> int:
         for source in [Source(directory)]
     }
     for name in READ:
-        states: list[tuple[str, list[str]]] = []
-        for version, some in found.items():
-            mark = "" if some[name] == expected(version)[name] else "! "
-            wrong = wrong or bool(mark)
-            if not states or states[-1][0] != mark + some[name]:
-                states.append((mark + some[name], []))
-            states[-1][1].append(version)
-        spans = (f"{said} ({' to '.join(dict.fromkeys((v[0], v[-1])))})" for said, v in states)
-        print(f"{name:38}", ", ".join(spans))
+        said = {version: some[name] for version, some in found.items()}
+        wanted = {version: expected(version)[name] for version in found}
+        wrong = not show(f"{name:38}", said, wanted) or wrong
     return int(wrong)
 
 
