@@ -1,0 +1,110 @@
+"""Files that a start obeys: regular ones that only root and this process's user can change.
+
+The rule is that of OpenSSH's StrictModes (``safe_path`` in its misc.c), for the file and for every
+directory and link on the way to it: it belongs to root or to the effective user, and neither its
+group nor everybody may write it. The rule is laxer in three places:
+
+- What is mounted read-only is not judged: nobody in here can change it. A ConfigMap is mounted so,
+  and with ``fsGroup`` its directories have mode 777; so is an image volume.
+- A directory with the sticky bit (``/tmp``) may be writable by all: nobody can replace a file in it
+  that belongs to root or to this user.
+- A file may belong to the owner of the root of the mount that it is on. A directory of a host's
+  user, mounted into a container, has files of that user, and whoever mounted it chose them.
+"""
+
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Linux ends a lookup after as many (path_resolution(7)).
+_MOST_LINKS = 40
+
+
+def read(path: str, longest: int, judged: bool = True) -> bytes:
+    """The first *longest* bytes of the file at *path*.
+
+    Never waits: neither a pipe nor a device is read. Raises OSError where there is no regular file
+    or it can't be read, and, if *judged*, PermissionError where somebody else can change it; the
+    text of both says why.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("%s is no regular file" % path)
+        why = objection(path) if judged else ""
+        if why:
+            raise PermissionError(why)
+        return os.read(descriptor, longest)
+    finally:
+        os.close(descriptor)
+
+
+def objection(path: str) -> str:
+    """Why a file is not to be obeyed, "" if it is; raises OSError where it can't be looked up."""
+    for step, status in _way(os.path.abspath(path)):
+        link = stat.S_ISLNK(status.st_mode)
+        sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+        # The mode of a link says nothing.
+        writable = 0 if link or sticky else status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        stranger = status.st_uid not in (0, os.geteuid())
+        if not (writable or stranger) or _is_read_only(os.path.dirname(step) if link else step):
+            continue
+        if writable:
+            who, letter = ("everybody", "o") if writable & stat.S_IWOTH else ("its group", "g")
+            return "%s may be written by %s: chmod %s-w" % (step, who, letter)
+        if status.st_uid != os.stat(_mount(step)).st_uid:
+            return "%s belongs to user %d, neither root nor this user" % (step, status.st_uid)
+    return ""
+
+
+def _way(path: str) -> "Iterator[tuple[str, os.stat_result]]":
+    """Each directory and link that opening an absolute path goes through, and the file."""
+    yield "/", os.stat("/")
+    rest = path.split("/")[::-1]
+    here = ""
+    links = 0
+    while rest:
+        part = rest.pop()
+        if part == "..":
+            here = here.rpartition("/")[0]
+        if part in ("", ".", ".."):
+            continue
+        step = here + "/" + part
+        status = os.lstat(step)
+        yield step, status
+        if not stat.S_ISLNK(status.st_mode):
+            here = step
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError("%s: too many links" % path)
+        to = os.readlink(step)
+        if to.startswith("/"):
+            here = ""
+        rest += to.split("/")[::-1]
+
+
+def _is_read_only(path: str) -> bool:
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def _mount(path: str) -> str:
+    """The root of the mount that a resolved path is on, "/" where that can't be told."""
+    found = "/"
+    try:
+        with open("/proc/self/mountinfo", "rb") as stream:
+            lines = stream.read().split(b"\n")
+    except OSError:
+        return found
+    for line in lines:
+        fields = line.split(b" ")
+        if len(fields) < 5:
+            continue
+        # A space and such is an octal escape there (proc(5)).
+        point = os.fsdecode(fields[4].decode("unicode_escape").encode("latin-1"))
+        if len(point) > len(found) and (path + "/").startswith(point + "/"):
+            found = point
+    return found
