@@ -27,7 +27,7 @@ _BAKED = _HERE + "/baked.plan"
 _LONGEST = 65536
 _started = ""
 # What this process did. record.render() turns it into what report() returns.
-_RECORD: "dict[str, Any]" = {
+_RECORD = {  # type: dict[str, Any]
     "active": False,
     "observe": False,
     "reason": "",
@@ -42,33 +42,44 @@ _RECORD: "dict[str, Any]" = {
 }
 
 
-def start() -> None:
-    """Apply the policy to this interpreter; return at once on any later call. Never raises."""
+def start(_=""):
+    # type: (str) -> None
+    """Apply the policy to this interpreter; return at once on any later call.
+
+    Raises only what a signal handler of the program raises: KeyboardInterrupt for Ctrl-C.
+    """
     global _started
     # A plain venv executes .pth lines twice (site.venv and site.main), and the stub may come third.
     if _started:
         return
     try:
-        _started = os.environ.get("ROCM_AUTOPATCH", "").strip().lower() or "on"
+        _started = "on"
+        # The dict of bytes beneath os.environ, which takes 8,000 instructions for a name that is
+        # not set: it raises KeyError twice.
+        if b"ROCM_AUTOPATCH" in os.environ._data:  # type: ignore[attr-defined]
+            _started = os.environ["ROCM_AUTOPATCH"].strip().lower() or "on"
         if _started not in OFF:
             _run()
     except BaseException as error:
-        # SystemExit and KeyboardInterrupt are caught too, because out of a .pth line they end the
-        # interpreter.
+        # SystemExit is caught too, because out of a .pth line it ends the interpreter.
         _RECORD["active"] = False
-        _RECORD["reason"] = "the start-up hook failed"
         try:
-            _fail("start", "nothing more was done: %s: %s" % (type(error).__name__, error))
-        except BaseException:
-            # A file of ours is broken.
-            try:
-                line = "rocm_autopatch: nothing was done: %r\n" % error
-                os.write(sys.stderr.fileno(), line.encode("utf-8", "backslashreplace"))
-            except Exception:
-                pass  # stderr is closed
+            from rocm_autopatch import _say
+
+            own = _say.give_up(error)
+        except Exception:
+            own = isinstance(error, KeyboardInterrupt)
+        if own:
+            raise
 
 
-def report() -> "dict[str, object]":
+# What the .pth line calls, because every module has an __init__: of a package that this user may
+# not read, import makes an empty namespace, which has no start.
+__init__ = start
+
+
+def report():
+    # type: () -> dict[str, object]
     """Say what rocm_autopatch did in this process.
 
     Returns the mapping that ``rocm-autopatch status --json`` prints, described in
@@ -80,7 +91,8 @@ def report() -> "dict[str, object]":
     return record.render(_RECORD, _started)
 
 
-def _run() -> None:
+def _run():
+    # type: () -> None
     _RECORD["observe"] = _started == "observe"
     if _started not in _ON:
         _fail("switch", "ROCM_AUTOPATCH=%s is not on, off or observe: taken as on" % _started)
@@ -96,28 +108,32 @@ def _run() -> None:
         from rocm_autopatch import _start
 
         _start.carry_out(plan)
-    if "ROCM_AUTOPATCH_REPORT" in os.environ:
+    if b"ROCM_AUTOPATCH_REPORT" in os.environ._data:  # type: ignore[attr-defined]
         from rocm_autopatch import _report
 
         _report.prepare()
 
 
-def _decide() -> "Optional[Plan]":
+def _decide():
+    # type: () -> Optional[Plan]
     """The plan for this place, None if nothing applies; facts and reason go on the record."""
-    environ = os.environ
+    environ = os.environ._data  # type: ignore[attr-defined]
     facts = _RECORD["facts"]
-    if _ASSUME in environ:
+    if b"ROCM_AUTOPATCH_ASSUME" in environ:
         from rocm_autopatch import _seldom
 
         _seldom.assume(facts)
     site = os.listdir(_SITE) if os.access(_SITE, os.R_OK | os.X_OK) else []
     if "image" not in facts:
-        image, source = environ.get("ROCM_AUTOPATCH_IMAGE", "").strip(), "ROCM_AUTOPATCH_IMAGE"
-        if not image and "image" in site:
-            source = _SITE + "/image"
-            image = _read(source).decode("utf-8", "replace").partition("\n")[0].strip()
+        image = ""
+        if b"ROCM_AUTOPATCH_IMAGE" in environ:
+            image = os.environ["ROCM_AUTOPATCH_IMAGE"].strip()
         if image:
-            facts["image"] = (image, source)
+            facts["image"] = (image, "ROCM_AUTOPATCH_IMAGE")
+        elif "image" in site:
+            from rocm_autopatch import _seldom
+
+            _seldom.read_image(facts)
     if "torch" not in facts or "accelerator" not in facts:
         path = _find_torch()
         if path:
@@ -136,7 +152,7 @@ def _decide() -> "Optional[Plan]":
         _RECORD["reason"] = "torch %s is older than %d.%d" % (torch, *_OLDEST_TORCH)
         _fail("torch", "nothing was changed: " + _RECORD["reason"])
         return None
-    if "image" not in facts and "ROCM_AUTOPATCH_POLICY" not in environ and not site:
+    if "image" not in facts and b"ROCM_AUTOPATCH_POLICY" not in environ and not site:
         built_in: Optional[Plan] = _start.load(_HERE + "/plans/safe.plan")
         if built_in is not None:
             _RECORD["reason"] = "no image is named: safe is the default policy on ROCm"
@@ -146,18 +162,20 @@ def _decide() -> "Optional[Plan]":
     return _choice.choose(facts, [name for name in site if name.endswith(".yaml")])
 
 
-def _find_torch() -> str:
+def _find_torch():
+    # type: () -> str
     """The torch/version.py of the torch that an import would find, "" if there is none."""
     for directory in sys.path:
         path = (directory or ".") + "/torch/version.py"
         if os.access(path, os.R_OK):
             return path
-    from rocm_autopatch import _seldom
+    from rocm_autopatch import late_site
 
-    return _seldom.find_torch()
+    return late_site.find_torch()
 
 
-def _read_torch(facts: "dict[str, tuple[str, str]]", path: str, text: str) -> None:
+def _read_torch(facts, path, text):
+    # type: (dict[str, tuple[str, str]], str, str) -> None
     """Take what the text of the torch/version.py to be imported says of torch."""
     found = {}
     for line in text.split("\n"):
@@ -178,23 +196,30 @@ def _read_torch(facts: "dict[str, tuple[str, str]]", path: str, text: str) -> No
             facts[name] = (value, path)
 
 
-def _read(path: str, longest: int = _LONGEST) -> bytes:
-    """The first *longest* bytes of a file, or b"" where it can't be read."""
+def _read(path, longest=_LONGEST, modes=0):
+    # type: (str, int, int) -> bytes
+    """The first *longest* bytes of a regular file, or b"" where there is none or it can't be read.
+
+    Nor is one read that has a mode bit of *modes* set. It never waits, for a pipe say.
+    """
     if not os.access(path, os.R_OK):
         return b""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError:
         return b""
     try:
-        return os.read(descriptor, longest)
+        mode = os.fstat(descriptor).st_mode
+        # stat.S_ISREG, without the name of one more module
+        return os.read(descriptor, longest) if mode >> 12 == 0o10 and not mode & modes else b""
     except OSError:
         return b""
     finally:
         os.close(descriptor)
 
 
-def _fail(kind: str, text: str) -> None:
+def _fail(kind, text):
+    # type: (str, str) -> None
     # Another module, because few processes have anything to say.
     from rocm_autopatch import _say
 

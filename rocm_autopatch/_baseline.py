@@ -4,7 +4,9 @@ A layer of an image can't unset what a layer below it sets, so a start does. By 
 tells the image's value from one that a user gave, with ``docker run -e NAME=VALUE`` say.
 """
 
-from rocm_autopatch import _SITE, _read
+import os
+
+from rocm_autopatch import _RECORD, _SITE, trust
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,10 +17,16 @@ LONGEST = 1 << 20
 
 
 def read() -> "Optional[dict[str, str]]":
-    """The image's variables, None where nobody recorded them."""
-    # As "env -0" writes it: a value may hold anything but a NUL.
-    data = _read(PATH, LONGEST)
-    if not data:
+    """The image's variables, None where nobody recorded them or anybody may have."""
+    if not os.access(PATH, os.R_OK):
+        return None
+    try:
+        # As "env -0" writes it: a value may hold anything but a NUL.
+        data = trust.read(PATH, LONGEST)
+    except OSError as error:
+        note = "there is no baseline: " + trust.reason(PATH, error)
+        if note not in _RECORD["notes"]:
+            _RECORD["notes"].append(note)
         return None
     # As os.environ decodes.
     lines = data.decode("utf-8", "surrogateescape").split("\0")

@@ -19,7 +19,11 @@ def choose(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> "Optional[
 
     *site* are the policy files in /etc/rocm-autopatch.
     """
-    policy = named_policy()
+    policy = ""
+    if b"ROCM_AUTOPATCH_POLICY" in os.environ._data:  # type: ignore[attr-defined]
+        from rocm_autopatch import trust
+
+        policy = trust.named("ROCM_AUTOPATCH_POLICY")
     image = facts.get("image", ("",))[0]
     chosen = _chosen(image) if image else ""
     if policy:
@@ -69,29 +73,14 @@ def _without_registry(image: str) -> str:
     return rest if slash and ("." in host or ":" in host or host == "localhost") else image
 
 
-def named_policy() -> str:
-    """What ROCM_AUTOPATCH_POLICY names, where the environment may name files."""
-    policy = os.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
-    if not policy:
-        return ""
-    if sys.flags.ignore_environment:
-        why = "under python -E or -I"
-    elif os.getuid() != os.geteuid() or os.getgid() != os.getegid():
-        why = "in a program that runs as another user than its caller"
-    else:
-        return policy
-    _RECORD["notes"].append("ROCM_AUTOPATCH_POLICY ignored " + why)
-    return ""
-
-
 def _lower(policy: str) -> "Optional[Plan]":
     # The slow path: tens of milliseconds for PyYAML, paid only where somebody's own policies are
     # read unbaked.
-    from rocm_autopatch import _seldom
+    from rocm_autopatch import late_site
 
     # PyYAML, packaging and the frameworks that a policy asks for may be in a directory that site
     # adds after us. It adds nothing that is there already, and keeps its order: so they go again.
-    late = _seldom.late_directories()
+    late = late_site.directories()
     sys.path += late
     try:
         from rocm_autopatch.policy import PolicyError, select

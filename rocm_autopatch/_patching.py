@@ -1,7 +1,6 @@
 """What follows the import of torch: the patches of the plan, each to its module."""
 
 import marshal
-import os
 import sys
 
 from rocm_autopatch import _ASSUME, _RECORD, _say, _start
@@ -15,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def imported(module: "ModuleType") -> None:
-    """Apply what the plan has for a module of torch that has just been executed. Never raises."""
+    """Apply what the plan has for a module of torch that has just been executed.
+
+    Raises nothing but what is the program's own (``_say.programs_own``).
+    """
     target = module.__name__
     try:
         version = sys.modules.get("torch.version")
@@ -32,7 +34,9 @@ def imported(module: "ModuleType") -> None:
         if any(changed):
             _start.announce(plan, len([row for row in _RECORD["env"] if row[2] == "applied"]))
     except BaseException as error:
-        # SystemExit and KeyboardInterrupt too: this runs inside the program's import statement.
+        # SystemExit too: this runs inside the program's import statement.
+        if _say.programs_own(error):
+            raise
         _say.fail(target, "%s left as it is: %s" % (target, _say.describe(error)))
 
 
@@ -60,11 +64,12 @@ def _patch(name: str, target: str, module: "ModuleType", entries: "Any") -> bool
         row["entries"] = patch.apply(module, entries, keep, _RECORD["observe"])
         row["status"] = "observed" if _RECORD["observe"] else "applied"
     except BaseException as error:
+        if _say.programs_own(error):
+            raise
         row["reason"] = _say.describe(error)
         _say.fail(target, "patch %s of %s skipped: %s" % (name, target, row["reason"]))
     for entry in row["entries"]:
         if entry["status"] == "failed":
             _say.fail(target, "%s.%s: %s" % (target, entry["name"], entry["reason"]))
-    if os.environ.get("ROCM_AUTOPATCH_LOG") == "debug":
-        _say.narrate(row["entries"])
+    _say.narrate(row["entries"])
     return any(entry["status"] == "applied" for entry in row["entries"])

@@ -9,7 +9,7 @@ import atexit
 import functools
 import os
 
-from rocm_autopatch import _say
+from rocm_autopatch import _say, trust
 from rocm_autopatch._report import PROFILE
 
 TYPE_CHECKING = False
@@ -25,15 +25,17 @@ def partial(path: str) -> str:
 
 
 def start(torch: "ModuleType") -> None:
-    """Profile this process from here on. Never raises."""
+    """Profile this process from here on."""
     try:
-        _start(torch)
+        _profile(torch)
     except BaseException as error:
+        if _say.programs_own(error):
+            raise
         _say.fail("profile", "no profile of this process: %s" % _say.describe(error))
 
 
-def _start(torch: "Any") -> None:
-    wanted = os.environ.get(PROFILE, "")
+def _profile(torch: "Any") -> None:
+    wanted = trust.named(PROFILE)
     if not wanted:
         return
     if "%p" not in wanted:
@@ -62,6 +64,8 @@ def _start(torch: "Any") -> None:
             ours.export_chrome_trace(partial(path))
             os.replace(partial(path), path)
         except BaseException as error:
+            if _say.programs_own(error):
+                raise
             _say.fail("profile", "no profile of this process: %s" % _say.describe(error))
 
     prepare = kineto.profile._prepare_trace
@@ -70,7 +74,7 @@ def _start(torch: "Any") -> None:
     def _prepare_trace(self: "Any") -> "Any":
         # There is one profiler in a process. The program's own comes first.
         if running:
-            _say.fail("profile", "the profile of this process ends where the program's own begins")
+            _say.fail("profile", "this process's profile ends where the program's own begins")
             finish()
         return prepare(self)
 

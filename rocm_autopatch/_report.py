@@ -7,7 +7,7 @@ profile is asked for. Whatever can't be written is left out, and the program run
 import os
 import sys
 
-from rocm_autopatch import _RECORD, _start
+from rocm_autopatch import _RECORD, _read, _say, _start, trust
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,13 +28,14 @@ def prepare() -> None:
     """Have torch write its trace, if this process ever imports it."""
     environ = os.environ
     hooks: dict[str, Any] = {}
-    if environ[WANTED].strip():
+    wanted, profile = trust.named(WANTED), trust.named(PROFILE)
+    if wanted:
         # Absolute from here on: a child may work in another directory.
-        directory = environ[WANTED] = os.path.abspath(environ[WANTED].strip())
+        directory = environ[WANTED] = os.path.abspath(wanted)
         environ.setdefault(TRACE, directory + "/" + TRACES)
         hooks[_LOGGING] = _traced
-    if environ.get(PROFILE):
-        environ[PROFILE] = os.path.abspath(environ[PROFILE])
+    if profile:
+        environ[PROFILE] = os.path.abspath(profile)
         waits = "torch" in _start.waiting
 
         def imported(module: "ModuleType") -> None:
@@ -63,6 +64,9 @@ def _traced(module: "Any") -> None:
                 if traces
                 else "no compile report: the program has unset %s" % TRACE
             )
+        if os.path.islink(directory):
+            # Of somebody else, perhaps, to have files made elsewhere.
+            raise PermissionError("%s is a symbolic link" % directory)
         os.makedirs(ours if traces == ours else directory, exist_ok=True)
         # Relative where it is ours: the directory may be moved before it is read.
         _announce(directory, TRACES if traces == ours else traces)
@@ -71,6 +75,8 @@ def _traced(module: "Any") -> None:
         if traces:
             _guard(module)
     except BaseException as error:
+        if _say.programs_own(error):
+            raise
         # torch would raise inside a compile where the directory can't be made.
         if traces == ours:
             os.environ.pop(TRACE, None)
@@ -82,8 +88,7 @@ def _announce(directory: str, traces: str) -> None:
     import json
     import time
 
-    with open("/proc/self/cmdline", "rb") as stream:
-        command = stream.read(4096).decode("utf-8", "replace").rstrip("\0").split("\0")
+    command = _read("/proc/self/cmdline", 4096).decode("utf-8", "replace").rstrip("\0").split("\0")
     version = sys.modules.get("torch.version")
     row = {
         "pid": os.getpid(),
@@ -95,7 +100,7 @@ def _announce(directory: str, traces: str) -> None:
     }
     line = json.dumps(row).encode("ascii") + b"\n"
     # One write at the end of the file: other processes do the same.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(directory + "/" + PROCESSES, flags, 0o666)
     try:
         os.write(descriptor, line)
@@ -135,6 +140,4 @@ def _guard(module: "Any") -> None:
 
 
 def _fail(text: str) -> None:
-    from rocm_autopatch import _say
-
     _say.fail("report", text)

@@ -1,16 +1,31 @@
-"""What a process has to say but for its one line: errors, and each change where that is asked."""
+"""What few processes have to say: errors, each change, and what goes to an odd stderr."""
 
-from rocm_autopatch import _RECORD, _start
+import os
+import sys
+
+# Not _start, which may be what is broken.
+from rocm_autopatch import _RECORD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 
-def fail(kind: str, text: str) -> None:
-    """Put an error on the record and say it once."""
-    _RECORD["errors"].append(text)
-    _start.say(kind, text)
+def programs_own(error: BaseException) -> bool:
+    """Whether a signal handler of the program raised *error* while code of ours ran.
+
+    Such an exception is for the program: KeyboardInterrupt, and what comes out of a function that
+    was given the very frame that it interrupts.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        interrupted, trace = trace.tb_frame, trace.tb_next
+        for value in trace.tb_frame.f_locals.values():
+            # In a tuple: def handler(*args)
+            among = value if type(value) is tuple else (value,)
+            if id(interrupted) in map(id, among):
+                return True
+    return isinstance(error, KeyboardInterrupt)
 
 
 def describe(error: BaseException) -> str:
@@ -19,16 +34,91 @@ def describe(error: BaseException) -> str:
     return "%s: %s" % (type(error).__name__, text) if text else type(error).__name__
 
 
+def fail(kind: str, text: str) -> None:
+    """Put an error on the record and say it once. Raises nothing but what is the program's own."""
+    try:
+        _RECORD["errors"].append(text)
+        from rocm_autopatch import _start
+
+        _start.say(kind, text)
+    except BaseException as error:
+        if programs_own(error):
+            raise
+
+
+def excuse(kind: str, what: str, error: BaseException) -> bool:
+    """Put on the record, and say, why *what* is so; or, if *error* is the program's own, nothing.
+
+    Returns whether it is, and is to be raised.
+    """
+    if programs_own(error):
+        return True
+    fail(kind, "%s: %s" % (what, describe(error)))
+    return False
+
+
+def give_up(error: BaseException) -> bool:
+    """Take back what a start that failed has done; whether *error* is the program's own."""
+    _RECORD["reason"] = "the start-up hook failed"
+    for rule, before, status in reversed(_RECORD["env"]):
+        if status == "applied" and before is None:
+            os.environ.pop(rule[0], None)
+        elif status == "applied":
+            os.environ[rule[0]] = before
+    _RECORD["env"].clear()
+    _RECORD["plan"] = None
+    if programs_own(error):
+        return True
+    what = "nothing was done: " + describe(error)
+    try:
+        from rocm_autopatch import _start
+
+        _start.waiting.clear()
+    except BaseException:
+        # It is broken.
+        put(("rocm_autopatch: %.400s\n" % printable(what)).encode("utf-8", "backslashreplace"))
+    else:
+        fail("start", what)
+    return False
+
+
+def printable(text: str) -> str:
+    """*text* as one line, with escapes for what controls a terminal or reorders text."""
+    return "".join([c if c.isprintable() else repr(c)[1:-1] for c in text.replace("\n", " ")])
+
+
+def put(data: bytes) -> None:
+    """Write to a stderr that can't be opened anew, if that doesn't wait."""
+    try:
+        # Only here, because it is a library to be loaded.
+        import select
+
+        number = sys.stderr.fileno()
+        poll = select.poll()
+        poll.register(number, select.POLLOUT)
+        # Where nobody reads, there is POLLERR too.
+        if poll.poll(0) == [(number, select.POLLOUT)]:
+            os.write(number, data)
+    except Exception as error:
+        # stderr is closed or full: there is nobody to tell.
+        if programs_own(error):
+            raise
+
+
 def narrate(rows: "list[dict[str, Any]]") -> None:
-    """Write a line for each row of the record, as ROCM_AUTOPATCH_LOG=debug asks."""
-    from rocm_autopatch import record
+    """Write a line for each row of the record, if ROCM_AUTOPATCH_LOG=debug asks for it."""
+    if os.environ.get("ROCM_AUTOPATCH_LOG") != "debug":
+        return
+    from rocm_autopatch import _start, record
 
     for row in rows:
         _start.write("%s: %s" % (record.sentence(row), row["why"]))
 
 
 def narrate_env() -> None:
-    """Write a line for each environment rule that was carried out."""
+    """Write a line for each environment rule that was carried out, if asked for."""
+    if os.environ.get("ROCM_AUTOPATCH_LOG") != "debug":
+        return
     from rocm_autopatch import record
 
     narrate([record.env_row(*row) for row in _RECORD["env"]])

@@ -1,9 +1,8 @@
-"""What a start does in few places: assumptions, late torches, baked plans that do not fit."""
+"""What a start does in few places: assumptions, an image's file, baked plans that do not fit."""
 
 import os
-import sys
 
-from rocm_autopatch import _ASSUME, _RECORD, _read, _start
+from rocm_autopatch import _ASSUME, _RECORD, _SITE, _start, trust
 
 FACTS = (
     *("accelerator", "torch", "hip", "rocm", "gfx", "gpu", "python", "image", "repository", "tag"),
@@ -27,32 +26,18 @@ def assume(facts: "dict[str, tuple[str, str]]") -> None:
             )
 
 
-def find_torch() -> str:
-    """The torch/version.py in site directories that ``site`` adds only after our .pth file."""
-    for directory in late_directories():
-        path = directory + "/torch/version.py"
-        if os.access(path, os.R_OK):
-            return path
-    return ""
+def read_image(facts: "dict[str, tuple[str, str]]") -> None:
+    """Take the image's name from the file that an overlay wrote, if it is to be trusted."""
+    path = _SITE + "/image"
+    try:
+        image = trust.read(path, 4096).decode("utf-8", "replace").partition("\n")[0].strip()
+    except OSError as error:
+        from rocm_autopatch import _say
 
-
-def late_directories() -> "list[str]":
-    """The site directories of this interpreter that are not on sys.path yet.
-
-    Before 3.15 a .pth line sees the directories read so far: not the system's, from a user's
-    site-packages or from a venv made with --system-site-packages, and not Debian's own packages,
-    from /usr/local.
-    """
-    site = sys.modules.get("site")
-    if site is None:
-        return []
-    prefixes = [sys.prefix, sys.exec_prefix]
-    if sys.prefix != sys.base_prefix:
-        config = _read(sys.prefix + "/pyvenv.cfg").decode("utf-8", "replace").lower()
-        if "include-system-site-packages=true" not in config.replace(" ", ""):
-            return []
-        prefixes = [sys.base_prefix, sys.base_exec_prefix]
-    return [path for path in site.getsitepackages(prefixes) if path not in sys.path]
+        _say.fail("image", "no image is named: %s" % trust.reason(path, error))
+        return
+    if image:
+        facts["image"] = (image, path)
 
 
 def not_baked(why: str) -> None:

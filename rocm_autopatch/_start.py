@@ -10,6 +10,7 @@ import marshal
 import os
 import sys
 
+import rocm_autopatch
 from rocm_autopatch import _BAKED, _LONGEST, _RECORD, _SITE, _find_torch, _read
 
 TYPE_CHECKING = False
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 # Marks a process tree in which these kinds of line were already written to stderr.
 SAID = "ROCM_AUTOPATCH_SAID"
+# Where a launcher says which one of a job's ranks this is: torchrun, Slurm, Open MPI, MPICH.
+RANKS = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK")
 # What a plan file begins with: the format of plans, then a digest of what follows. A file that was
 # damaged or belongs to another release is not handed to marshal, which may crash on it. The plans
 # in a wheel have no digest: they are as safe as a .pyc file, and for every Python.
@@ -35,14 +38,22 @@ KEY = 0x726F636D
 # How much is read of a plan, in bytes: all of it.
 LONGEST = 1 << 24
 
+# No line on stderr is longer, in characters.
+LONGEST_LINE = 500
+
+# This module, which is the finder on sys.meta_path.
+finder = sys.modules[__name__]
 # By module name, the post-import hooks that have not been called.
-waiting: "dict[str, Hook]" = {}
+waiting = {}  # type: dict[str, Hook]
 
 
-def baked() -> "Optional[Plan]":
+def baked():
+    # type: () -> Optional[Plan]
     """The plan of ``rocm-autopatch bake``; None where the unbaked way has to serve."""
-    plan: Any = None if os.stat(_BAKED).st_mode & 0o2 else load(_BAKED)
-    why = _unlike(plan) if plan else "it is damaged, of another release, or all may write it"
+    # It lies beside our code: who may write there needs no plan. So its own mode is all that is
+    # looked at.
+    plan = load(_BAKED, 0o22)
+    why = _unlike(plan) if plan else "it is damaged, of another release, or others may write it"
     if why:
         from rocm_autopatch import _seldom
 
@@ -55,7 +66,8 @@ def baked() -> "Optional[Plan]":
     return found
 
 
-def _unlike(plan: "Any") -> str:
+def _unlike(plan):
+    # type: (Any) -> str
     """What is not as it was when the plan was baked, "" if nothing is."""
     for name, values in plan["wishes"]:
         if os.environ.get(name, "").strip() not in values:
@@ -78,7 +90,8 @@ def _unlike(plan: "Any") -> str:
     return ""
 
 
-def mark(path: str) -> "tuple[Any, ...]":
+def mark(path):
+    # type: (str) -> tuple[Any, ...]
     """What tells whether a file has changed, at a cost that does not grow with it.
 
     By its content, not its time: builders of images that are to be reproducible set all times to
@@ -91,9 +104,13 @@ def mark(path: str) -> "tuple[Any, ...]":
     return (path, digest(data), found.st_size, found.st_mtime_ns)
 
 
-def load(path: str) -> "Any":
-    """What is in a plan file, None if there is none or it is none of ours."""
-    data = _read(path, LONGEST)
+def load(path, modes=0):
+    # type: (str, int) -> Any
+    """What is in a plan file, None if there is none or it is none of ours.
+
+    Nor is one taken that has a mode bit of *modes*.
+    """
+    data = _read(path, LONGEST, modes)
     start = len(MAGIC) + 8
     seal, rest = data[len(MAGIC) : start], data[start:]
     if data[: len(MAGIC)] != MAGIC or (seal != UNSEALED and seal != digest(rest)):
@@ -101,13 +118,15 @@ def load(path: str) -> "Any":
     return marshal.loads(rest)
 
 
-def digest(data: bytes) -> bytes:
+def digest(data):
+    # type: (bytes) -> bytes
     """Eight bytes that tell whether *data* has changed, by accident and not by design."""
     # Another number before Python 3.11 than since. zlib and hashlib would have to be loaded.
     return _imp.source_hash(KEY, data)
 
 
-def release(version: str) -> "tuple[int, ...]":
+def release(version):
+    # type: (str) -> tuple[int, ...]
     """The numbers of a version; (999,) where there are none, as for a torch of unknown version."""
     numbers = []
     for part in version.partition("+")[0].split("."):
@@ -117,9 +136,8 @@ def release(version: str) -> "tuple[int, ...]":
     return tuple(numbers) or (999,)
 
 
-def for_this_torch(
-    rows: "tuple[tuple[Any, ...], ...]", facts: "dict[str, tuple[str, str]]" = _RECORD["facts"]
-) -> "list[tuple[Any, ...]]":
+def for_this_torch(rows, facts=_RECORD["facts"]):
+    # type: (tuple[tuple[Any, ...], ...], dict[str, tuple[str, str]]) -> list[tuple[Any, ...]]
     """Of the rows of each name, the last that is for this torch."""
     torch = release(facts.get("torch", ("",))[0])
     chosen = {}
@@ -130,17 +148,18 @@ def for_this_torch(
     return list(chosen.values())
 
 
-def carry_out(plan: "Plan") -> None:
+def carry_out(plan):
+    # type: (Plan) -> None
     """Change the environment, and arm the hooks that wait for torch."""
     _RECORD["plan"] = plan
     _RECORD["active"] = True
-    keep = os.environ.get("ROCM_AUTOPATCH_KEEP", "")
-    if keep:
-        _RECORD["keep"] = tuple([name.strip() for name in keep.split(",") if name.strip()])
+    if b"ROCM_AUTOPATCH_KEEP" in os.environ._data:  # type: ignore[attr-defined]
+        keep = os.environ["ROCM_AUTOPATCH_KEEP"].split(",")
+        _RECORD["keep"] = tuple([name.strip() for name in keep if name.strip()])
     changed = _apply_env(plan, _RECORD["keep"])
     if changed:
         announce(plan, changed)
-    if os.environ.get("ROCM_AUTOPATCH_LOG") == "debug":
+    if b"ROCM_AUTOPATCH_LOG" in os.environ._data:  # type: ignore[attr-defined]
         from rocm_autopatch import _say
 
         _say.narrate_env()
@@ -149,15 +168,17 @@ def carry_out(plan: "Plan") -> None:
         arm(dict.fromkeys(plan["targets"], "rocm_autopatch._patching:imported"))
 
 
-def _apply_env(plan: "Plan", keep: "tuple[str, ...]") -> int:
+def _apply_env(plan, keep):
+    # type: (Plan, tuple[str, ...]) -> int
     """Carry out the environment rules; how many variables changed."""
     environ = os.environ
+    present = environ._data  # type: ignore[attr-defined]
     rows = _RECORD["env"]
     given: list[str] = []
     changed = 0
     for rule in for_this_torch(plan["env"]):
         name, action, value = rule[:3]
-        before = environ.get(name)
+        before = environ[name] if name.encode() in present else None
         if name in keep:
             status = "kept"
         elif before == value or (action == "default" and before is not None):
@@ -170,18 +191,22 @@ def _apply_env(plan: "Plan", keep: "tuple[str, ...]") -> int:
         else:
             status = "applied"
             changed += 1
-            if value is None:
-                # Never set to "": int() of it crashes torch._inductor.config on several versions.
-                del environ[name]
-            else:
-                environ[name] = value
+        # On the record before it is done: what fails half-way is taken back from there.
         rows.append((rule, before, status))
+        if status != "applied":
+            continue
+        if value is None:
+            # Never set to "": int() of it crashes torch._inductor.config on several versions.
+            del environ[name]
+        else:
+            environ[name] = value
     if given:
         say("given", "left as given, because the image has it otherwise: " + ", ".join(given))
     return changed
 
 
-def _is_given(name: str, value: str) -> bool:
+def _is_given(name, value):
+    # type: (str, str) -> bool
     """Whether a user gave this value, by what is known of the image's own."""
     if not os.access(_SITE + "/baseline", os.R_OK):
         return False
@@ -190,7 +215,8 @@ def _is_given(name: str, value: str) -> bool:
     return _baseline.origin(name, value) == "user"
 
 
-def arm(hooks: "dict[str, Hook]") -> None:
+def arm(hooks):
+    # type: (dict[str, Hook]) -> None
     """Call each hook with its module as soon as that module is executed, or now if it has been.
 
     A hook is a function or its place, ``"module:function"``, from which it is imported when it is
@@ -199,35 +225,51 @@ def arm(hooks: "dict[str, Hook]") -> None:
     waiting.update(hooks)
     # This module is the finder: an import asks it for find_spec and nothing else. In a new list,
     # because the interpreter keeps the first one, and what it refers to, to its very end: what is
-    # alive then is taken apart bit by bit, which costs half a million instructions.
-    finder: Any = sys.modules[__name__]
-    if finder not in sys.meta_path:
+    # alive then is taken apart bit by bit, which costs half a million instructions. And because
+    # another thread may be walking the old one. By identity: another finder's == may raise.
+    if id(finder) not in map(id, sys.meta_path):
         sys.meta_path = [finder, *sys.meta_path]
     if not hooks.keys().isdisjoint(sys.modules):
         from rocm_autopatch import _hooks
 
-        _hooks.catch_up(hooks)
+        _hooks.catch_up(finder, hooks)
 
 
-def find_spec(
-    name: str, path: "Optional[Sequence[str]]" = None, target: "Optional[ModuleType]" = None
-) -> "Optional[ModuleSpec]":
+def find_spec(name, path=None, target=None):
+    # type: (str, Optional[Sequence[str]], Optional[ModuleType]) -> Optional[ModuleSpec]
     """The spec that the other finders have for a module that waits, None for any other name."""
     if name not in waiting:
         return None
     try:
+        # A program may have taken us out of sys.modules. What is on the record is in these two.
+        for ours in (rocm_autopatch, finder):
+            if sys.modules.setdefault(ours.__name__, ours) is not ours:
+                raise ImportError("there is another %s" % ours.__name__)
         # Another module, because most processes import nothing that waits.
         from rocm_autopatch import _hooks
     except BaseException as error:
-        from rocm_autopatch import _say
+        # Our files are gone or out of reach, or an audit hook forbids them.
+        try:
+            from rocm_autopatch import _say
 
+            its_own = _say.excuse("hooks", "torch is left as it is", error)
+        except Exception:
+            its_own = isinstance(error, KeyboardInterrupt)
+        if its_own:
+            raise
         waiting.clear()
-        _say.fail("hooks", "torch is left as it is: " + _say.describe(error))
         return None
-    return _hooks.find_spec(name, path, target)
+    return _hooks.find_spec(finder, name, path, target)
 
 
-def announce(plan: "Plan", changed: int) -> None:
+def __reduce_ex__(protocol):
+    # type: (int) -> str
+    # copy and pickle ask each finder on sys.meta_path for this: by its name, as they have a class.
+    return "_start"
+
+
+def announce(plan, changed):
+    # type: (Plan, int) -> None
     """Say what the policy changes, *changed* variables among it, and the way out."""
     variables = "%d variable%s" % (changed, "" if changed == 1 else "s") if changed else ""
     say(
@@ -241,25 +283,72 @@ def announce(plan: "Plan", changed: int) -> None:
     )
 
 
-def say(kind: str, text: str) -> None:
-    """Write one line to stderr, once for each kind in a process tree. Never raises."""
+def say(kind, text):
+    # type: (str, str) -> None
+    """Write one line to stderr, once for each kind in a process tree."""
     environ = os.environ
-    log = environ.get("ROCM_AUTOPATCH_LOG", "")
-    said = environ.get(SAID, "")
+    # A program may have put a dict of its own there.
+    present = getattr(environ, "_data", {})
+    log = environ.get("ROCM_AUTOPATCH_LOG", "") if b"ROCM_AUTOPATCH_LOG" in present else ""
+    said = environ.get(SAID, "") if b"ROCM_AUTOPATCH_SAID" in present else ""
     if log == "quiet" or (kind in said.split(",") and log != "debug"):
         return
-    if not _RECORD["observe"]:
-        environ[SAID] = said + "," + kind if said else kind
-    write(text)
+    first = str(sys.argv[0]) if getattr(sys, "argv", None) else ""
+    # So it reads until the module of -m is found. Python 3.9 has no sys.orig_argv.
+    words = _read("/proc/self/cmdline") if first == "-m" else os.fsencode(first)
+    if words.endswith((b"/rocm-autopatch", b"/rocm_autopatch/__main__.py")) or (
+        b"\0-m\0rocm_autopatch\0" in words
+    ):
+        # Our own commands have output of their own, and say nothing for what they start.
+        return
+    environ[SAID] = said + "," + kind if said else kind
+    # Of the ranks of a job, one speaks.
+    ranks = [present.get(name, b"") for name in RANKS]
+    if log == "debug" or {b"", b"0"}.issuperset(ranks):
+        write(text)
 
 
-def write(text: str) -> None:
-    """Write a line to stderr. Never raises."""
-    line = ("rocm_autopatch: %s\n" % text.replace("\n", " ")).encode("utf-8", "replace")
+def write(text):
+    # type: (str) -> None
+    """Write a line to stderr, harmless to a terminal, if it can be written at once."""
+    if not text.isprintable():
+        from rocm_autopatch import _say
+
+        text = _say.printable(text)
+    line = "rocm_autopatch: " + text
+    if len(line) >= LONGEST_LINE:
+        line = line[: LONGEST_LINE - 4] + "..."
+    put(line.encode("utf-8", "replace") + b"\n")
+
+
+def put(data):
+    # type: (bytes) -> None
+    """Write to stderr what can be written without waiting; the rest is dropped.
+
+    Past the buffer of sys.stderr: text that can't be flushed would turn the program's exit status
+    into 120 at its end.
+    """
     try:
-        # Past the buffer of sys.stderr: text that can't be flushed would turn the program's exit
-        # status into 120 at its end.
-        os.write(sys.stderr.fileno(), line)
-    except Exception:
-        # stderr is closed, full or not a file: there is nobody left to tell.
-        pass
+        number = sys.stderr.fileno()
+        if os.fstat(number).st_mode >> 12 == 0o10:
+            os.write(number, data)  # a regular file
+            return
+        signals: Any = sys.modules.get("_signal")
+        if signals and signals.getsignal(signals.SIGPIPE) == signals.SIG_IGN:
+            # A description of our own, because others share that of stderr, and it may wait.
+            own = os.open("/proc/self/fd/%d" % number, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+            try:
+                os.write(own, data)
+            finally:
+                os.close(own)
+            return
+    except Exception as error:
+        # stderr is closed or full, or a socket, or a pipe of another user's; or there is no /proc.
+        from rocm_autopatch import _say
+
+        if _say.programs_own(error):
+            raise
+    else:
+        # A pipe that nobody reads would end the process, if Python has not set its signals.
+        from rocm_autopatch import _say
+    _say.put(data)

@@ -1,8 +1,9 @@
-"""Files that a start obeys: regular ones that only root and this process's user can change.
+"""What a start obeys: files that nobody else can change, and a caller who may name files.
 
-The rule is that of OpenSSH's StrictModes (``safe_path`` in its misc.c), for the file and for every
-directory and link on the way to it: it belongs to root or to the effective user, and neither its
-group nor everybody may write it. The rule is laxer in three places:
+A file is to be a regular one that only root and this process's user can change. The rule is that of
+OpenSSH's StrictModes (``safe_path`` in its misc.c), for the file and for every directory and link
+on the way to it: it belongs to root or to the effective user, and neither its group nor everybody
+may write it. The rule is laxer in three places:
 
 - What is mounted read-only is not judged: nobody in here can change it. A ConfigMap is mounted so,
   and with ``fsGroup`` its directories have mode 777; so is an image volume.
@@ -14,6 +15,9 @@ group nor everybody may write it. The rule is laxer in three places:
 
 import os
 import stat
+import sys
+
+from rocm_autopatch import _RECORD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +25,25 @@ if TYPE_CHECKING:
 
 # Linux ends a lookup after as many (path_resolution(7)).
 _MOST_LINKS = 40
+
+
+def named(variable: str) -> str:
+    """What a variable of ours that may name a file says, "" where it is not obeyed.
+
+    It is not under ``python -E`` and ``-I``, nor in a program that runs as another user than its
+    caller: there the environment may be another's.
+    """
+    value = os.environ.get(variable, "").strip()
+    if not value:
+        return ""
+    if sys.flags.ignore_environment:
+        why = "under python -E or -I"
+    elif os.getuid() != os.geteuid() or os.getgid() != os.getegid():
+        why = "in a program that runs as another user than its caller"
+    else:
+        return value
+    _RECORD["notes"].append("%s ignored %s" % (variable, why))
+    return ""
 
 
 def read(path: str, longest: int, judged: bool = True) -> bytes:
@@ -40,6 +63,11 @@ def read(path: str, longest: int, judged: bool = True) -> bytes:
         return os.read(descriptor, longest)
     finally:
         os.close(descriptor)
+
+
+def reason(path: str, error: OSError) -> str:
+    """Why :func:`read` raised, in words."""
+    return "%s: %s" % (path, error.strerror) if error.strerror else str(error)
 
 
 def objection(path: str) -> str:

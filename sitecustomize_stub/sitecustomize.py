@@ -2,36 +2,48 @@
 
 ``site`` imports the first ``sitecustomize`` on sys.path only. The one that this file shadows, a
 user's own, or Debian's and Ubuntu's in the standard library, is executed after it and takes its
-place in sys.modules.
+place in sys.modules. Every Python of the image may find this file, so Python 2 must read it, too.
 """
 
 import os
 import sys
 
-try:
-    import rocm_autopatch
 
-    rocm_autopatch.start()
-except BaseException as _error:
-    # start() never raises: there is no package.
+def _start():  # type: () -> None
     try:
-        os.write(
-            sys.stderr.fileno(),
-            (
-                "rocm_autopatch: skipped, %s does not find its package: %s: %s\n"
-                % (__file__, type(_error).__name__, _error)
-            ).encode("utf-8", "replace"),
-        )
-    except Exception:
-        pass
+        import rocm_autopatch
+    except Exception as error:
+        # There is no package, or none that may be read.
+        line = "rocm_autopatch: skipped, %.200s does not find its package: %s: %.200s\n"
+        try:
+            # Not sys.stderr's own description of the file, which may wait: a full pipe.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY
+            own = os.open("/proc/self/fd/%d" % sys.stderr.fileno(), flags)
+            text = line % (__file__, type(error).__name__, error)
+            os.write(own, text.encode("utf-8", "backslashreplace"))
+            os.close(own)
+        except Exception:
+            pass
+        return
+    rocm_autopatch.start()
 
 
-def _execute_next() -> None:
-    here = os.path.dirname(os.path.abspath(__file__))
-    paths = [os.path.abspath(path) for path in sys.path]
+def _absolute(path):  # type: (str) -> str
+    try:
+        return os.path.abspath(path)
+    except OSError:
+        return path  # A relative one, and the working directory is gone.
+
+
+def _execute_next():  # type: () -> None
+    here = _absolute(os.path.dirname(__file__))
+    paths = [_absolute(path) for path in sys.path]
     # Only what comes after this directory was shadowed by it. site has removed duplicates, so a
     # second copy of this stub further on looks further on still.
     after = paths[paths.index(here) + 1 :] if here in paths else []
+    if sys.version_info < (3, 4):
+        _execute_next_of_python_2(after)
+        return
     for finder in sys.meta_path:
         find_spec = getattr(finder, "find_spec", None)
         spec = find_spec and find_spec(__name__, after)
@@ -48,4 +60,22 @@ def _execute_next() -> None:
     spec.loader.exec_module(module)
 
 
+def _execute_next_of_python_2(after):  # type: (list[str]) -> None
+    import imp
+
+    try:
+        stream, path, description = imp.find_module(__name__, after)
+    except ImportError:
+        return
+    # What runs here must outlive its place in sys.modules: Python 2 empties a module that is gone.
+    sys.modules["rocm_autopatch stub"] = sys.modules.pop(__name__)
+    try:
+        imp.load_module(__name__, stream, path, description)  # type: ignore[arg-type]
+    finally:
+        if stream:
+            stream.close()
+
+
+if sys.version_info >= (3, 9):
+    _start()
 _execute_next()

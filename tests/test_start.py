@@ -560,7 +560,7 @@ class TestSurroundings:
 
         assert run(python) == run(bare)
 
-    @pytest.mark.parametrize("error", ["SystemExit(3)", "KeyboardInterrupt", "ZeroDivisionError"])
+    @pytest.mark.parametrize("error", ["SystemExit(3)", "ZeroDivisionError"])
     def test_start_that_raises(self, fresh: Interpreter, error: str) -> None:
         (fresh.site_packages / "rocm_autopatch" / "_start.py").write_text(f"raise {error}\n")
         done = fresh.run("-c", "print(1)", env={"ROCM_AUTOPATCH_LOG": "on"})
@@ -573,13 +573,13 @@ class TestSurroundings:
         (fresh.site_packages / "rocm_autopatch" / "_choice.py").write_text("raise SystemExit(3)\n")
         env = {"ROCM_AUTOPATCH_IMAGE": "a:b"}
         assert fresh.run("-c", "print(1)", env=env).stderr == (
-            "rocm_autopatch: nothing more was done: SystemExit: 3\n"
+            "rocm_autopatch: nothing was done: SystemExit: 3\n"
         )
         seen = report(fresh, **env)
         assert (seen["active"], seen["reason"]) == (False, "the start-up hook failed")
-        assert seen["errors"] == ["nothing more was done: SystemExit: 3"]
+        assert seen["errors"] == ["nothing was done: SystemExit: 3"]
 
-    @pytest.mark.parametrize("error", ["SystemExit(3)", "KeyboardInterrupt", "ZeroDivisionError"])
+    @pytest.mark.parametrize("error", ["SystemExit(3)", "ZeroDivisionError"])
     def test_hooks_that_raise(self, fresh: Interpreter, error: str) -> None:
         (fresh.site_packages / "rocm_autopatch" / "_hooks.py").write_text(f"raise {error}\n")
         done = fresh.run("-c", "import torch; print(torch.version.hip)")

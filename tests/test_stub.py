@@ -151,7 +151,7 @@ def test_from_a_checkout(python311: Interpreter, bare: Interpreter) -> None:
     done = bare.run("-c", SEEN, env=env)
     assert done.stdout == "1\n"
     assert done.stderr == (
-        "rocm_autopatch: nothing more was done: ImportError: PyYAML is not installed here, and "
+        "rocm_autopatch: nothing was done: ImportError: PyYAML is not installed here, and "
         "reading a policy needs it\n"
     )
     assert python311.value(SEEN, env=env) == "None"

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from rocm_autopatch import _start
+from rocm_autopatch import _say, _start
 from rocm_autopatch.graphs import capture, record
 from rocm_autopatch.graphs.buckets import Cut, Pad
 from rocm_autopatch.graphs.buffers import Inputs, Outputs, cut_tensor
@@ -320,6 +320,9 @@ class Graphs:
                 graph()
                 _compare(value, outputs.leaves)
         except Exception as error:
+            if _say.programs_own(error):
+                entry.pool = None  # The call is observed anew.
+                raise
             self._failed(entry, call, error)
             return executed, call.cut(value) if executed else None
         entry.inputs, entry.outputs, entry.graph = inputs, outputs, graph

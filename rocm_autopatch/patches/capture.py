@@ -21,7 +21,7 @@ import inspect
 import sys
 import threading
 
-from rocm_autopatch import _start
+from rocm_autopatch import _say, _start
 from rocm_autopatch.patches import kept, row
 
 TYPE_CHECKING = False
@@ -115,7 +115,9 @@ def _capturing(cuda: "Any") -> bool:
     try:
         if not (cuda.is_initialized() and cuda.is_current_stream_capturing()):
             return False
-    except Exception:
+    except Exception as error:
+        if _say.programs_own(error):
+            raise
         return False  # The program's stream is in a state of its own: not for us to report.
     # What a higher-order op such as torch.cond compiles for itself can't be warmed up; torch 2.14
     # lets that pass too. Before 2.11 it has no word for it.

@@ -93,6 +93,8 @@ def _install_graphs(wrapper: "Any") -> None:
             # Before the compile, which may change the model.
             found = mode.Compiled(model_, inputs_, getattr(self, _POOLS))
         except Exception as error:
+            if _say.programs_own(error):
+                raise
             _say.fail("graphs", "compiled, and run without graphs: " + _say.describe(error))
         compiled = call(self, model_, inputs_, *args, **kwargs)
         return compiled if found is None else found.run(compiled)

@@ -19,6 +19,7 @@ import sys
 import types
 import typing
 
+from rocm_autopatch import _say
 from rocm_autopatch.patches import kept, refusals, row
 
 TYPE_CHECKING = False
@@ -50,6 +51,8 @@ def apply(
         try:
             done["status"], done["reason"] = _apply_entry(module, done, keep, observe)
         except Exception as error:
+            if _say.programs_own(error):
+                raise
             done["status"], done["reason"] = "failed", "%s: %s" % (type(error).__name__, error)
         rows.append(done)
     return rows
@@ -180,7 +183,9 @@ def _value_now(module: "ModuleType", one: "dict[str, Any]") -> "Any":
             return one["after"]
         with _without_warning(owner.__dict__["_config"][name]):
             value = getattr(owner, name)
-    except Exception:
+    except Exception as error:
+        if _say.programs_own(error):
+            raise
         return None  # An alias of what is not imported, or hidden by a mock.patch that is ending.
     # A report is plain data, and a program may write anything.
     return value if isinstance(value, (bool, int, float, str, type(None))) else repr(value)
@@ -234,8 +239,11 @@ def _write(module: "Any", name: str, done: "dict[str, Any]") -> None:
         entry.env_value_force = value
         try:
             refusals.watch(entry, refusals.Pin(done, value))
-        except Exception:
-            done.pop("refused", None)  # It holds all the same; only, nobody looks on.
+        except Exception as error:
+            if _say.programs_own(error):
+                raise
+            # The pin still works, but refused writes are not recorded.
+            done.pop("refused", None)
     else:
         entry.default = value
         if strength == "set":

@@ -13,7 +13,7 @@ import os
 import sys
 from contextvars import ContextVar
 
-from rocm_autopatch import _start
+from rocm_autopatch import _say, _start
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,13 +41,15 @@ class Pin:
         row["refused"] = []
 
     def refuses(self, value: "Any") -> bool:
-        """Whether a program's write is refused; if so, it is on the record. Never raises."""
+        """Whether a program's write is refused; if so, it is on the record."""
         try:
             if value == self.value:
                 return False
             self._note(value, *_writer())
-        except Exception:
-            pass  # A value that can't be compared or shown: the program must not see that.
+        except Exception as error:
+            if _say.programs_own(error):
+                raise
+            # A value that can't be compared or shown: the program must not see that.
         return True
 
     def _note(self, value: "Any", file: str, line: int) -> None:

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 
-from rocm_autopatch import _RECORD, _start
+from rocm_autopatch import _RECORD, _say, _start
 from rocm_autopatch.patches import kept, row
 
 TYPE_CHECKING = False
@@ -250,7 +250,9 @@ def _compile_id() -> "Any":
     guards: Any = sys.modules.get("torch._guards")
     try:
         return guards.CompileContext.current_compile_id()
-    except Exception:
+    except Exception as error:
+        if _say.programs_own(error):
+            raise
         return None
 
 
@@ -316,15 +318,15 @@ def _wake_up() -> None:
         sleeper = _Sleeper()
         _thread.start_new_thread(sleeper.run, ())
         _sleeper = sleeper
-    except Exception:
-        pass  # No thread can be had, or the interpreter is ending: nothing is watched.
+    except Exception as error:
+        if _say.programs_own(error):
+            raise
+        # No thread can be had, or the interpreter is ending: nothing is watched.
 
 
 def _give_up(sleeper: _Sleeper, error: BaseException) -> None:
     """The thread fails: nothing more is watched, and the program goes on."""
     try:
-        from rocm_autopatch import _say
-
         # It stays on as the sleeper: the next one would fail the same way.
         _say.fail("watchdog", "the watchdog has stopped: " + _say.describe(error))
     except BaseException:
@@ -414,12 +416,20 @@ def write(text: str) -> None:
 
 
 def stacks() -> None:
-    """Write the stacks of all threads to stderr, unless nothing is to be said. Never raises."""
+    """Write the stacks of all threads to stderr, if that doesn't wait. Never raises."""
     if _RECORD["observe"] or os.environ.get("ROCM_AUTOPATCH_LOG") == "quiet":
         return
     try:
         import faulthandler
 
-        faulthandler.dump_traceback(file=sys.stderr.fileno(), all_threads=True)
+        # By way of memory: a full pipe would hold the whole process up.
+        memory = os.memfd_create("stacks")
+        try:
+            faulthandler.dump_traceback(file=memory, all_threads=True)
+            os.lseek(memory, 0, os.SEEK_SET)
+            while data := os.read(memory, 512):
+                _start.put(data)
+        finally:
+            os.close(memory)
     except Exception:
-        pass  # stderr is closed or no file.
+        pass  # No memory, or an old kernel.

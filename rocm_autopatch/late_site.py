@@ -1,0 +1,34 @@
+"""The site directories that ``site`` adds only after our .pth file.
+
+Before 3.15 a .pth line sees the directories read so far: not the system's, from a user's
+site-packages or from a venv made with --system-site-packages, and not Debian's own packages, from
+/usr/local.
+"""
+
+import os
+import sys
+
+from rocm_autopatch import _read
+
+
+def find_torch() -> str:
+    """The torch/version.py in such a directory, "" if there is none."""
+    for directory in directories():
+        path = directory + "/torch/version.py"
+        if os.access(path, os.R_OK):
+            return path
+    return ""
+
+
+def directories() -> "list[str]":
+    """The site directories of this interpreter that are not on sys.path yet."""
+    site = sys.modules.get("site")
+    if site is None:
+        return []
+    prefixes = [sys.prefix, sys.exec_prefix]
+    if sys.prefix != sys.base_prefix:
+        config = _read(sys.prefix + "/pyvenv.cfg").decode("utf-8", "replace").lower()
+        if "include-system-site-packages=true" not in config.replace(" ", ""):
+            return []
+        prefixes = [sys.base_prefix, sys.base_exec_prefix]
+    return [path for path in site.getsitepackages(prefixes) if path not in sys.path]
