@@ -67,7 +67,7 @@ class Interpreter:
 def find_python(version: str) -> str:
     found = shutil.which(f"python{version}")
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
-    candidates = [found, *sorted(map(str, pyenv.glob(f"{version}.*/bin/python3")))]
+    candidates = [found, *sorted(map(str, pyenv.glob(f"{version}.*/bin/python{version}")))]
     for candidate in filter(None, candidates):
         # A pyenv shim answers to every name, and fails for a version that is not selected.
         asked = subprocess.run(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -155,3 +157,109 @@ def test_from_a_checkout(python311: Interpreter, bare: Interpreter) -> None:
         "reading a policy needs it\n"
     )
     assert python311.value(SEEN, env=env) == "None"
+
+
+class TestPlacesThatAreNoPlaceForIt:
+    """The image's own sitecustomize is executed wherever it would be without the stub."""
+
+    CODE = (
+        "import os, sys, sitecustomize; "
+        f"sys.stdout.write('%s %s' % (sitecustomize.MARK, os.environ.get({MAX!r})))"
+    )
+    COUNTED = "import os\nassert 'RUNS' not in os.environ\nos.environ['RUNS'] = 'x'"
+
+    @pytest.mark.parametrize("switch", ["off", "on"])
+    @pytest.mark.parametrize("version", ["2.7", "3.6", "3.8"])
+    def test_older_python(self, injected: Path, tmp_path: Path, version: str, switch: str) -> None:
+        # An image may have one for its tools, and PYTHONPATH is for all.
+        python = Interpreter(Path(find_python(version)))
+        torch = label_torch(tmp_path / "torch", "2.13.0+rocm7.0", HIP)
+        other = customize(tmp_path / "other", "other", self.COUNTED)
+        for path in (f"{injected}:{other}:{torch}", f"{injected}:{injected}/:{other}:{torch}"):
+            env = {"PYTHONPATH": path, "ROCM_AUTOPATCH": switch, MAX: "1"}
+            done = python.run("-c", self.CODE, env={**env, "PYTHONDONTWRITEBYTECODE": "1"})
+            if version == "2.7" or switch == "off":
+                assert (done.stdout, done.stderr) == ("other 1", "")
+            # Whether a policy applies on 3.8 is torch's to say.
+            assert done.stdout.startswith("other ")
+            assert len(done.stderr.splitlines()) <= 1
+
+    @pytest.mark.parametrize("switch", ["off", "on"])
+    def test_python_2_and_nothing_shadowed(self, injected: Path, switch: str) -> None:
+        python = Interpreter(Path(find_python("2.7")))
+        env = {"PYTHONPATH": str(injected), "ROCM_AUTOPATCH": switch}
+        code = "import sys, sitecustomize; sys.stdout.write(sitecustomize.__file__)"
+        done = python.run("-c", code, env={**env, "PYTHONDONTWRITEBYTECODE": "1"})
+        assert (done.stdout, done.stderr) == (f"{injected}/sitecustomize.py", "")
+
+    @pytest.mark.parametrize("version", ["2.7", "3.8", "3.9", "3.13"])
+    @pytest.mark.parametrize("then", ["raise ValueError('mine')", "import absent", "1 = 2"])
+    def test_errors_are_its_own(
+        self, injected: Path, tmp_path: Path, version: str, then: str
+    ) -> None:
+        python = Interpreter(Path(find_python(version)))
+        other = customize(tmp_path / "other", "other", then)
+        results = []
+        for path in (other, f"{injected}:{other}"):
+            env = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "ROCM_AUTOPATCH": "off"}
+            done = python.run("-c", "import sys; sys.stdout.write('1')", env=env, check=False)
+            last = done.stderr.splitlines()[-1:]
+            results.append((done.stdout, done.returncode, last))
+        assert results[1] == results[0]
+
+    @pytest.mark.parametrize("switch", ["off", "on"])
+    @pytest.mark.parametrize("version", ["2.7", "3.9", "3.10"])
+    def test_a_working_directory_that_is_gone(
+        self, injected: Path, tmp_path: Path, version: str, switch: str
+    ) -> None:
+        # os.path.abspath raises there, and site leaves an empty entry of PYTHONPATH as it is. From
+        # 3.11 on Python itself can't start so.
+        python = find_python(version)
+        torch = label_torch(tmp_path / "torch", "2.13.0+rocm7.0", HIP)
+        other = customize(tmp_path / "other", "other", self.COUNTED)
+        applies = switch == "on" and version != "2.7"
+        script = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
+        for path in (
+            "::{0}:{1}:{2}",
+            "{0}::{1}:{2}",
+            "{0}:{1}:{2}:",
+            "{0}:{1}:{2}",
+        ):
+            done = subprocess.run(
+                ["sh", "-c", script, "sh", python, "-c", self.CODE],
+                cwd=tmp_path,
+                env={
+                    "PATH": os.environ["PATH"],
+                    "PYTHONPATH": path.format(injected, other, torch),
+                    "PYTHONDONTWRITEBYTECODE": "1",
+                    "ROCM_AUTOPATCH": switch,
+                    MAX: "1",
+                },
+                capture_output=True,
+                text=True,
+            )
+            assert done.stdout == ("other None" if applies else "other 1"), (path, done.stderr)
+            assert len(done.stderr.splitlines()) == applies, (path, done.stderr)
+
+    @pytest.mark.parametrize("switch", ["off", "on"])
+    def test_a_working_directory_that_may_not_be_read(
+        self, plain: Interpreter, injected: Path, tmp_path: Path, switch: str
+    ) -> None:
+        other = customize(tmp_path / "other", "other", self.COUNTED)
+        here = tmp_path / "here"
+        here.mkdir(mode=0)
+        rights = "--bounding-set=-dac_override,-dac_read_search"
+        as_others = ["setpriv", rights] if os.getuid() == 0 else []
+        if as_others and not shutil.which("setpriv"):
+            pytest.skip("root without setpriv may read everything")
+        for path in (f"{injected}::{other}", f":{injected}:{other}"):
+            done = subprocess.run(
+                [*as_others, plain.path, "-c", self.CODE],
+                cwd=here if not as_others else None,
+                preexec_fn=(lambda: os.chdir(here)) if as_others else None,
+                env={"PYTHONPATH": path, "ROCM_AUTOPATCH": switch, MAX: "1"},
+                capture_output=True,
+                text=True,
+            )
+            assert done.stdout == ("other None" if switch == "on" else "other 1")
+            assert len(done.stderr.splitlines()) == (switch == "on")

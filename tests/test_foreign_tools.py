@@ -1,0 +1,485 @@
+"""Other tools that have their hands in the start, in imports and in processes.
+
+Each command runs twice in the same place, with ``ROCM_AUTOPATCH=off`` and with a policy that
+applies, and must print the same and end with the same status. What each process of it had of torch
+and of the environment goes to a file: it is as the policy wants it, and without us as it was.
+
+The tools are installed from PyPI, once for each list of them, into an environment of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import HIP, WORK, Interpreter, label_torch, make_venv, pip
+
+from surroundings import hip_torch
+
+MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
+TOOLS = {
+    "beartype": "0.23.1",
+    "coverage": "7.17.3",
+    "debugpy": "1.8.22",
+    "eventlet": "0.41.3",
+    "gevent": "26.9.0",
+    "ipython": "9.18.1",
+    "pip": "26.3",
+    "pyinstaller": "6.22.3",
+    "pytest": "9.2.0",
+    "pytest-cov": "7.1.0",
+    "shiv": "1.0.8",
+    "typeguard": "4.6.0",
+    "uvloop": "0.23.0",
+    "wrapt": "2.5.2",
+}
+
+# What the built-in policy asks of torch 2.5, without what nobody here asks for.
+INIT = """
+from torch import version
+from torch.version import __version__
+class _TorchCompileInductorWrapper:
+    def apply_mode(self, mode: object) -> None:
+        pass
+"""
+# A config module as torch 2.4 and 2.5 have it.
+CONFIG = """
+_config = {"max_autotune": True, "max_autotune_gemm_backends": "ATEN", "memory_planning": True}
+_default = dict(_config)
+_is_dirty = True
+def __getattr__(name: str) -> object:
+    try:
+        return _config[name]
+    except KeyError:
+        raise AttributeError(name) from None
+"""
+
+# What a process sees without us: the variable, and two config values.
+AS_WITHOUT = ("1", True, True)
+
+PROGRAM = f"""
+import json, os, sys
+
+def note(where: str) -> str:
+    import torch, torch._inductor.config as config
+    with open(os.environ["SEEN"], "a") as stream:
+        row = [where, os.environ.get({MAX!r}), config.max_autotune, config.memory_planning]
+        stream.write(json.dumps(row) + "\\n")
+    return "%s: torch %s, %s" % (where, torch.__version__, type(config.__loader__).__name__)
+
+def main() -> None:
+    print(note("main"), sys.argv[1:], __name__)
+    print(sorted(name for name in sys.modules if name.startswith("torch")))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture(scope="session")
+def tools(wheel: Path) -> Interpreter:
+    """An environment with the tools, our wheel and a stand-in for torch."""
+    directory = WORK / "tools"
+    stamp = directory / "tools.json"
+    wanted = [f"{name}=={version}" for name, version in TOOLS.items()]
+    with hip_torch.lock(WORK / "tools.lock"):
+        if not stamp.exists() or json.loads(stamp.read_text()) != wanted:
+            shutil.rmtree(directory, ignore_errors=True)
+            made = make_venv(directory)
+            try:
+                pip(made, "install", *wanted)
+            except subprocess.CalledProcessError:
+                # One that can't be had must not take the others with it.
+                for tool in wanted:
+                    subprocess.run([*_PIP, made.path, "install", tool], stdout=sys.stderr)
+            stamp.write_text(json.dumps(wanted))
+        made = Interpreter(directory / "bin" / "python")
+        pip(made, "install", "--force-reinstall", "--no-deps", wheel)
+        site = label_torch(made.site_packages, "2.5.1+rocm6.2", HIP)
+        texts = {"__init__": INIT, "_inductor/__init__": "", "_inductor/config": CONFIG}
+        for name, text in texts.items():
+            path = site / "torch" / f"{name}.py"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+    return made
+
+
+_PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "--python")
+
+
+class Place:
+    """A directory in which a command runs twice."""
+
+    def __init__(self, python: Interpreter, directory: Path) -> None:
+        self.python = python
+        self.template, self.work = directory / "template", directory / "work"
+        self.template.mkdir()
+        self.write("program.py", PROGRAM)
+
+    def write(self, name: str, text: str) -> None:
+        path = self.template / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def needs(self, *names: str) -> None:
+        """Skip the test where a tool could not be had."""
+        for name in names:
+            found = name.replace("-", "_")
+            if not [*self.python.site_packages.glob(f"{found}-{TOOLS[name]}.dist-info")]:
+                pytest.skip(f"{name} {TOOLS[name]} could not be installed")
+
+    def run(self, switch: str, *command: str) -> tuple[str, str, int, list[list[object]]]:
+        """stdout, stderr, status and what the processes saw."""
+        seen = self.work / "seen.txt"
+        env = {
+            "HOME": str(self.work),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "ROCM_AUTOPATCH": switch,
+            "SEEN": str(seen),
+            MAX: "1",
+        }
+        done = self.python.run(*command, env=env, cwd=self.work, check=False, timeout=120)
+        texts = [
+            # Times, addresses, and our one line.
+            re.sub(r"\d+\.\d+s|0x[0-9a-f]+|(?m:^rocm_autopatch: .*, policy safe: .*\n)", "", text)
+            for text in (done.stdout, done.stderr)
+        ]
+        rows = seen.read_text().splitlines() if seen.exists() else []
+        return texts[0], texts[1], done.returncode, [json.loads(row) for row in rows]
+
+    def same(self, *command: str, status: int = 0, config: bool = True) -> str:
+        """stdout of the command, the same with us as without."""
+        results = {}
+        for switch in ("off", "on"):
+            shutil.rmtree(self.work, ignore_errors=True)
+            shutil.copytree(self.template, self.work)
+            results[switch] = self.run(switch, *command)
+        self.compare(results["off"], results["on"], status, (None, not config, not config))
+        return results["on"][0]
+
+    def compare(
+        self,
+        off: tuple[str, str, int, list[list[object]]],
+        on: tuple[str, str, int, list[list[object]]],
+        status: int = 0,
+        wanted: tuple[object, ...] = AS_WITHOUT,
+    ) -> None:
+        assert on[:3] == off[:3]
+        assert off[2] == status, off[1]
+        assert {tuple(row[1:]) for row in off[3]} == {AS_WITHOUT}
+        assert {tuple(row[1:]) for row in on[3]} == {wanted}
+        assert sorted(str(row[0]) for row in on[3]) == sorted(str(row[0]) for row in off[3])
+
+
+@pytest.fixture
+def place(tools: Interpreter, tmp_path: Path) -> Iterator[Place]:
+    yield Place(tools, tmp_path)
+    shutil.rmtree(tmp_path)
+
+
+def test_plain(place: Place) -> None:
+    assert place.same("program.py", "a", "b").startswith("main: torch 2.5.1+rocm6.2, SourceFile")
+
+
+@pytest.mark.parametrize("arguments", ["-m program x", "-m pdb -c continue -m program", "-i -c"])
+def test_python_itself(place: Place, arguments: str) -> None:
+    command = arguments.split()
+    place.same(*command, *(["import program; program.main()"] if command[-1] == "-c" else []))
+
+
+class TestArchives:
+    def test_zipapp(self, place: Place) -> None:
+        place.write("app/__main__.py", PROGRAM)
+        place.write("app/beside.py", "VALUE = 1\n")
+        place.python.run("-m", "zipapp", "app", "-o", "app.pyz", cwd=place.template)
+        place.same("app.pyz", "argument")
+
+    def test_torch_in_an_archive(self, place: Place) -> None:
+        # One loader for all of its modules.
+        site = place.python.site_packages
+        with zipfile.ZipFile(place.template / "app.pyz", "w") as archive:
+            archive.writestr("__main__.py", PROGRAM)
+            for path in (site / "torch").rglob("*.py"):
+                archive.write(path, path.relative_to(site))
+        place.same("app.pyz")
+
+    def test_shiv(self, place: Place) -> None:
+        place.needs("shiv")
+        place.write("site/main.py", PROGRAM)
+        command = ("-m", "shiv", "--site-packages", "site", "-e", "main:main", "-o", "app.pyz")
+        place.python.run(*command, cwd=place.template)
+        place.same("app.pyz", "argument")
+
+    def test_pyinstaller(self, place: Place) -> None:
+        place.needs("pyinstaller")
+        # No .pth line is run in a frozen application; our package is in it where it is imported.
+        place.write("frozen.py", "import rocm_autopatch\n" + PROGRAM)
+        place.work = place.template
+        _, err, status, _ = place.run("on", "-m", "PyInstaller", "frozen.py")
+        assert status == 0, err
+        results = []
+        for switch in ("off", "on"):
+            application = Interpreter(place.template / "dist" / "frozen" / "frozen")
+            (place.template / "seen.txt").unlink(missing_ok=True)
+            place.python = application
+            results.append(place.run(switch, "argument"))
+        place.compare(*results)
+
+
+class TestDebuggersAndCoverage:
+    def test_debugpy(self, place: Place) -> None:
+        place.needs("debugpy")
+        place.same("-m", "debugpy", "--listen", "localhost:0", "program.py", "argument")
+
+    CHILD = """
+import subprocess, sys
+import program
+def test_here():
+    assert program.note("test").startswith("test")
+def test_in_a_child():
+    done = subprocess.run([sys.executable, "program.py"], stdout=subprocess.PIPE)
+    assert done.stdout.startswith(b"main: torch")
+def test_in_another():
+    import multiprocessing
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=program.note, args=("spawned",))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+if __name__ == "__main__":
+    test_here(), test_in_a_child(), test_in_another()
+"""
+    SETTINGS = "[run]\nbranch = true\nparallel = true\npatch = subprocess\nsource = .\n"
+
+    def test_coverage(self, place: Place) -> None:
+        place.needs("coverage")
+        place.write("child.py", self.CHILD)
+        place.write(".coveragerc", self.SETTINGS)
+        place.write(
+            "all.sh",
+            '"$1" -m coverage run child.py && "$1" -m coverage combine -q &&'
+            ' exec "$1" -m coverage report -m\n',
+        )
+        python = str(place.python.path)
+        place.python = Interpreter(Path("/bin/sh"))
+        out = place.same("all.sh", python)
+        assert "program.py" in out
+
+    def test_pytest_cov(self, place: Place) -> None:
+        place.needs("coverage", "pytest", "pytest-cov")
+        place.write("test_it.py", self.CHILD)
+        place.write(".coveragerc", self.SETTINGS)
+        options = ("-p", "no:cacheprovider", "--cov", "--cov-report=term-missing", "-q")
+        assert "3 passed" in place.same("-m", "pytest", *options)
+
+    def test_failing_tests(self, place: Place) -> None:
+        place.needs("pytest")
+        place.write(
+            "test_it.py",
+            "import program\ndef test_it():\n    import torch.absent\n"
+            "def test_other():\n    assert program.note('x') == 1\n",
+        )
+        options = ("-p", "no:cacheprovider", "--import-mode=importlib", "-o", "pythonpath=.", "-q")
+        assert "2 failed" in place.same("-m", "pytest", *options, status=1)
+
+
+CODE = {
+    "gevent": """
+from gevent import monkey
+monkey.patch_all()
+import gevent, threading, time
+import program
+jobs = [gevent.spawn(program.note, str(number)) for number in range(4)]
+gevent.joinall(jobs, timeout=20)
+print([job.value for job in jobs])
+thread = threading.Thread(target=program.main)
+thread.start()
+thread.join()
+""",
+    "gevent, after torch": """
+import program
+program.main()
+from gevent import monkey
+monkey.patch_all()
+import gevent
+print(gevent.spawn(program.note, "later").get(timeout=20))
+""",
+    "eventlet": """
+import warnings
+warnings.simplefilter("ignore")
+import eventlet
+eventlet.monkey_patch()
+import program
+pool = eventlet.GreenPool()
+print(list(pool.imap(program.note, ["a", "b", "c"])))
+""",
+    "uvloop": """
+import asyncio, uvloop
+import program
+async def work(name):
+    await asyncio.sleep(0)
+    return await asyncio.get_running_loop().run_in_executor(None, program.note, name)
+async def main():
+    print(await asyncio.gather(*map(work, "abc")), type(asyncio.get_running_loop()).__module__)
+    child = await asyncio.create_subprocess_exec(
+        __import__("sys").executable, "program.py", stdout=asyncio.subprocess.PIPE)
+    print((await child.communicate())[0].decode())
+uvloop.run(main())
+""",
+    "beartype": """
+import warnings
+warnings.simplefilter("ignore")
+from beartype.claw import beartype_all
+beartype_all()
+import program
+program.main()
+import torch._inductor.config
+try:
+    program.note(1)
+except Exception as error:
+    print(type(error).__name__)
+try:
+    torch._inductor.config.__getattr__(1)
+except Exception as error:
+    print(type(error).__name__)
+""",
+    "typeguard": """
+from typeguard import install_import_hook
+install_import_hook(["program"])
+import program
+program.main()
+try:
+    program.note(1)
+except Exception as error:
+    print(type(error), error)
+""",
+    "typeguard, all": """
+from typeguard import install_import_hook
+install_import_hook()
+import program
+program.main()
+import json, torch
+print(json.__name__)
+""",
+    "wrapt": """
+import sys, wrapt
+names = ("torch", "torch._inductor.config")
+def hook(module):
+    print("hook of", module.__name__, module.__spec__.loader.__class__.__name__)
+for name in names:
+    wrapt.register_post_import_hook(hook, name)
+# In front of ours, where it puts itself, or behind it.
+if sys.argv[1:] == ["behind"]:
+    finder = sys.meta_path.pop(0)
+    sys.meta_path.insert(1, finder)
+import program
+program.main()
+for name in names:
+    wrapt.register_post_import_hook(hook, name)
+""",
+    "LazyLoader": """
+import importlib.util, sys
+for name in ("torch", "torch._inductor.config"):
+    spec = importlib.util.find_spec(name)
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    print(type(module).__name__)
+import torch
+print(torch.version.hip)
+import program
+program.main()
+""",
+    "multiprocessing": """
+import multiprocessing, sys
+from concurrent.futures import ProcessPoolExecutor
+import program
+def work(name):
+    return program.note(name)
+if __name__ == "__main__":
+    if "first" in sys.argv:
+        import torch._inductor.config
+    for method in ("fork", "spawn", "forkserver"):
+        context = multiprocessing.get_context(method)
+        with context.Pool(2) as pool:
+            print(pool.map(work, [method + "1", method + "2"], chunksize=1))
+        with ProcessPoolExecutor(2, mp_context=context) as pool:
+            print(list(pool.map(work, [method + "3", method + "4"])))
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("gevent", ()),
+        ("gevent, after torch", ()),
+        ("eventlet", ()),
+        ("uvloop", ()),
+        ("beartype", ()),
+        ("typeguard", ()),
+        ("typeguard, all", ()),
+        ("wrapt", ()),
+        ("wrapt", ("behind",)),
+        ("LazyLoader", ()),
+        ("multiprocessing", ()),
+        ("multiprocessing", ("first",)),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
+)
+def test_library(place: Place, name: str, arguments: tuple[str, ...]) -> None:
+    place.needs(*[tool for tool in TOOLS if tool in name.split(",")])
+    place.write("other.py", CODE[name])
+    # typeguard's finder stands in front of ours and asks PathFinder itself: what it instruments is
+    # as without us.
+    place.same("other.py", *arguments, config=name != "typeguard, all")
+
+
+def test_gevent_runs_it(place: Place) -> None:
+    place.needs("gevent")
+    place.same("-m", "gevent.monkey", "program.py", "argument")
+
+
+def test_typeguard_in_pytest(place: Place) -> None:
+    place.needs("pytest", "typeguard")
+    place.write(
+        "test_it.py",
+        "import program\ndef test_it():\n    program.note('a')\n"
+        "def test_wrong():\n    program.note(1)\n",
+    )
+    options = ("-p", "no:cacheprovider", "--typeguard-packages=program", "-q")
+    assert "TypeCheckError" in place.same("-m", "pytest", *options, status=1)
+
+
+def test_ipython(place: Place) -> None:
+    place.needs("ipython")
+    place.write(".ipython/profile_default/startup/x.py", "started = 1\n")
+    code = "import program; program.main(); print(started)"
+    place.same("-m", "IPython", "--no-banner", "--colors=NoColor", "-c", code)
+
+
+def test_venv_and_pip(place: Place) -> None:
+    place.needs("pip")
+    with zipfile.ZipFile(place.template / "small-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("small.py", "import program\nprogram.main()\n")
+        info = "small-1.0.dist-info"
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: small\nVersion: 1.0\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    place.write(
+        "all.sh",
+        '"$1" -m venv --without-pip --system-site-packages made && find made | sort &&'
+        ' "$1" -m pip install -q --no-index --target into ./small-1.0-py3-none-any.whl &&'
+        ' find into | sort && PYTHONPATH=into "$1" -c "import small" &&'
+        ' "$1" -m pip list --path into\n',
+    )
+    python = str(place.python.path)
+    place.python = Interpreter(Path("/bin/sh"))
+    place.same("all.sh", python)
