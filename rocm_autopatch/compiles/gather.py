@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rocm_autopatch import masking
 from rocm_autopatch._report import PROCESSES, TRACES
 from rocm_autopatch.compiles import operations
 from rocm_autopatch.compiles.trace import CACHES, GRAPHS, METRICS, PATTERN, Event, File
@@ -347,7 +348,8 @@ class _Reader:
 
     @staticmethod
     def _claim(process: Process, row: dict[str, Any]) -> None:
-        process.command = tuple(map(str, row["command"]))
+        # Written as it was, by a process that had other things to do.
+        process.command = tuple(masking.command(list(map(str, row["command"]))))
         process.torch = str(row["torch"])
         process.time = float(row["time"])
 
