@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rocm_autopatch import _ASSUME, _RECORD, _start, search_path
+from rocm_autopatch import _ASSUME, _RECORD, _start, masking, search_path
 
 
 class NoReport(Exception):
@@ -100,6 +100,11 @@ def environment(
     # Whatever the child has to say is in its report.
     given["ROCM_AUTOPATCH_LOG"] = "quiet"
     return given
+
+
+def secrets() -> masking.Secrets:
+    """The secrets of this place, those that our own hook took out of this process, too."""
+    return masking.Secrets({**os.environ, **before_us()})
 
 
 def before_us() -> dict[str, str]:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from rocm_autopatch import _start, fresh_interpreter, masking, record
+from rocm_autopatch import _start, fresh_interpreter, record
 from rocm_autopatch.cli import options, style, terminal
 from rocm_autopatch.patches import kept
 from rocm_autopatch.policy import lower, select
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         terminal.data(explained)
     else:
-        shown = masking.Secrets(os.environ).data(explained)
+        shown = fresh_interpreter.secrets().data(explained)
         terminal.lines(map(style.statuses, _lines(shown)))
     return 0
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rocm_autopatch import _ASSUME, record
+from rocm_autopatch import _ASSUME, fresh_interpreter, record
 from rocm_autopatch.cli import options, terminal
 from rocm_autopatch.image import facts as place
 from rocm_autopatch.plan import Plan
@@ -109,6 +109,12 @@ def _show(arguments: argparse.Namespace) -> int:
     facts = place.gather(known, ()).values()
     chosen = select.select(facts, arguments.name)
     plan = lower.lower(chosen.layers, facts, chosen.policy)
+    secrets = fresh_interpreter.secrets()
+    env = [
+        (name, action, secrets.value(name, value), *rest)
+        for name, action, value, *rest in plan["env"]
+    ]
+    plan = secrets.data({**plan, "env": env})
     if arguments.json:
         terminal.data({"facts": facts, **plan})
         return 0

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Any
 
-from rocm_autopatch import fresh_interpreter, masking, record
+from rocm_autopatch import fresh_interpreter, record
 from rocm_autopatch.cli import options, style, terminal
 
 
@@ -34,6 +33,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         terminal.data(report)
     else:
-        shown = masking.Secrets(os.environ).data(report)
+        shown = fresh_interpreter.secrets().data(report)
         terminal.lines(map(style.statuses, record.lines(shown)))
     return 1 if report["errors"] else 0

@@ -15,10 +15,10 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
-from rocm_autopatch import masking
+from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.text import printable
 
 # Data can't forge a colour of ours: it does not know this process's mark.
@@ -114,11 +114,11 @@ def say(text: object) -> None:
     sys.stderr.flush()
 
 
-def data(found: Any, environ: Mapping[str, str] | None = None) -> None:
-    """Print plain data as JSON, secrets masked: by their looks, and the values of *environ*'s."""
-    secrets = masking.Secrets(os.environ if environ is None else environ)
+def data(found: Any) -> None:
+    """Print plain data as JSON, its secrets masked."""
+    text = json.dumps(fresh_interpreter.secrets().data(found), indent=2)
     # JSON's own escapes leave one control character as it is.
-    sys.stdout.write(json.dumps(secrets.data(found), indent=2).replace("\x7f", "\\u007f") + "\n")
+    sys.stdout.write(text.replace("\x7f", "\\u007f") + "\n")
 
 
 def give_up(stream: TextIO | None) -> None:
