@@ -8,11 +8,12 @@ import importlib
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from rocm_autopatch import _SITE, fresh_interpreter
 from rocm_autopatch.cli import terminal
 from rocm_autopatch.policy.problem import PolicyError
+from rocm_autopatch.text import printable
 
 COMMANDS = (
     *("status", "explain", "policies", "check", "bake", "probe", "ab", "run", "report"),
@@ -68,7 +69,7 @@ def _not_written(error: OSError) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog="rocm-autopatch",
         description=(
             "Safe and fast torch.compile in ROCm containers, without editing the program. "
@@ -105,6 +106,12 @@ def _add_missing(commands: Any, name: str, error: Exception) -> None:
     parser = commands.add_parser(name, help="can't run: " + why.replace("%", "%%"))
     parser.add_argument("rest", nargs=argparse.REMAINDER)
     parser.set_defaults(run=run)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        # It may quote an argument.
+        super().error(printable(message))
 
 
 class _Version(argparse.Action):

@@ -216,7 +216,22 @@ def gather(directory: Path) -> Report:
         if file.cut:
             report.notes.append(f"{path.name} ends in the middle of a line: its process was ended")
     reader.close()
+    _mask(report)
     return report
+
+
+def _mask(report: Report) -> None:
+    """Mask what looks like a secret in texts that quote the program's values."""
+    looks = masking.looks
+    for graph in report.graphs:
+        graph.failure = looks(graph.failure)
+        graph.guards = tuple(map(looks, graph.guards))
+    for one in report.breaks:
+        one.reason, one.explanation = looks(one.reason), looks(one.explanation)
+        one.hints = tuple(map(looks, one.hints))
+    for other in report.recompiles:
+        other.guard, other.example = looks(other.guard), looks(other.example)
+    report.notes = list(map(looks, report.notes))
 
 
 def _announced(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
