@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import fill
@@ -27,7 +28,7 @@ def check(path: Path) -> None:
     if find_spec("matplotlib") is None:
         raise Refused("--plot needs matplotlib: pip install rocm_autopatch[plot]")
     try:
-        pass
+        import_module("matplotlib.figure")
     except Exception as error:
         raise Refused(f"--plot needs matplotlib, which can't be imported here: {error}") from None
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
