@@ -90,7 +90,7 @@ def reading(trace: Path, graphs: int) -> None:
         started, worked = time.perf_counter(), time.process_time()
         report = gather(once)
         read, worked = time.perf_counter(), time.process_time() - worked
-        lines = sum(1 for _ in summary.text(report))
+        lines = sum(1 for _ in summary.lines(report))
         shown = time.perf_counter()
         html = len(page.page(report, {}))
         done = time.perf_counter()

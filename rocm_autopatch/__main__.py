@@ -1,5 +1,10 @@
-import sys
+from rocm_autopatch import search_path
 
-from rocm_autopatch.cli import main
+# Before anything else is imported.
+search_path.leave_out_first()
+
+import sys  # noqa: E402
+
+from rocm_autopatch.cli import main  # noqa: E402
 
 sys.exit(main())

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from importlib import import_module
 from importlib.util import cache_from_source
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 from rocm_autopatch import _baseline, _start
@@ -17,6 +16,8 @@ from rocm_autopatch._patching import patches
 from rocm_autopatch._start import for_this_torch
 from rocm_autopatch.image import facts
 from rocm_autopatch.patches import config, kept, row
+from rocm_autopatch.policy.problem import PolicyError
+from rocm_autopatch.text import wrapped
 
 # The patches: what they do is in sections of these names.
 SECTIONS = ("config", "compile_modes", "capture", "watchdog")
@@ -113,13 +114,14 @@ def _known_issues(values: dict[str, str]) -> tuple[list[dict[str, str]], list[st
     if values.get("accelerator") != "rocm":
         return [], []
     try:
-        from rocm_autopatch.policy import PolicyError, select
-    except ImportError as error:
-        return [], [f"known issues are not listed: {error}"]
-    try:
+        from rocm_autopatch.policy import select
+
         rows = select.known(values)
-    except PolicyError as error:
-        return [], [f"known issues are not listed: {error}"]
+    except Exception as error:
+        # PyYAML or packaging is not there, or is broken, or an images file is.
+        plain = isinstance(error, (ImportError, PolicyError))
+        why = str(error) if plain else f"{type(error).__name__}: {error}"
+        return [], [f"known issues are not listed: {why}"]
     return [{**asdict(issue), "record": row.name} for row in rows for issue in row.known_issues], []
 
 
@@ -149,20 +151,22 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
     """The report as text of at most 100 columns."""
     state = "observing, nothing is changed" if report["observe"] else "active"
     head = f"rocm_autopatch is {state if report['active'] else 'not active'}: {report['reason']}"
-    yield from _wrap(head, "", "  ")
+    yield from wrapped(head, "", "  ")
     if report["policies"]:
-        yield "  layers: " + " < ".join(report["policies"])
+        yield from wrapped("layers: " + " < ".join(report["policies"]), "  ", "    ")
     for name, fact in report["facts"].items():
-        yield from _wrap(
+        yield from wrapped(
             f"{name}: {fact['value']} ({fact['kind']}: {fact['source']})", "  ", "    "
         )
     if report["keep"]:
-        yield "  kept by ROCM_AUTOPATCH_KEEP: " + ", ".join(report["keep"])
+        yield from wrapped(
+            "kept by ROCM_AUTOPATCH_KEEP: " + ", ".join(report["keep"]), "  ", "    "
+        )
     if report["baseline"]:
         yield f"  baseline: {report['baseline']}"
     elif any(row["origin"] == "unknown" for row in report["env"]):
         text = "baseline: none, so a value that a user gave can't be told from the image's own"
-        yield from _wrap(text, "  ", "    ")
+        yield from wrapped(text, "  ", "    ")
     for title, section in (
         ("Variables", "env"),
         ("Config", "config"),
@@ -174,31 +178,31 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
             yield ""
             yield title
         for one in report[section]:
-            yield from _wrap(sentence(one), "  ", "      ")
-            yield from _wrap(one["why"], "      ", "      ")
+            yield from wrapped(sentence(one), "  ", "      ")
+            yield from wrapped(one["why"], "      ", "      ")
     if report["patches"]:
         yield ""
         yield "Patches"
     for patch in report["patches"]:
         reason = f": {patch['reason']}" if patch["reason"] else ""
         text = f"{patch['name']} of {patch['target']}: {patch['status']}{reason}"
-        yield from _wrap(text, "  ", "    ")
+        yield from wrapped(text, "  ", "    ")
     if report["graphs"]:
         yield ""
         yield "Graphs"
     for one in report["graphs"]:
-        yield from _wrap(graphs_sentence(one), "  ", "    ")
+        yield from wrapped(graphs_sentence(one), "  ", "    ")
     if report["known_issues"]:
         yield ""
         yield "Known issues"
     for issue in report["known_issues"]:
-        yield from _wrap(issue_sentence(issue), "  ", "    ")
+        yield from wrapped(issue_sentence(issue), "  ", "    ")
     for title in ("notes", "errors"):
         if report[title]:
             yield ""
             yield title.capitalize()
         for text in report[title]:
-            yield from _wrap(text, "  ", "    ")
+            yield from wrapped(text, "  ", "    ")
 
 
 def issue_sentence(issue: dict[str, str]) -> str:
@@ -230,7 +234,3 @@ def sentence(row: dict[str, Any]) -> str:
 
 def _value(value: object) -> str:
     return "unset" if value is None else repr(value)
-
-
-def _wrap(text: str, first: str, rest: str) -> list[str]:
-    return wrap(text, 99, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+
+# Lines have at most 100 columns with what ends them.
+WIDTH = 99
+_SPACES = re.compile(r"[\t\n\v\f\r]")
+
 
 def printable(text: str) -> str:
     """*text* as one harmless line: what is not printable is written as an escape, ``\\x1b``.
@@ -12,6 +19,21 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else _escape(c) for c in text)
+
+
+def wrapped(text: str, first: str, rest: str, break_long_words: bool = True) -> list[str]:
+    """*text* as harmless lines of at most 99 columns, a newline in it as a blank.
+
+    *first* stands before the first line, *rest* before each other.
+    """
+    return textwrap.wrap(
+        printable(_SPACES.sub(" ", text)),
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_on_hyphens=False,
+        break_long_words=break_long_words,
+    )
 
 
 def _escape(character: str) -> str:

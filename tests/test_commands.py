@@ -264,3 +264,85 @@ class TestExplain:
             "",
             "rocm-autopatch explain: no policy is active: ROCM_AUTOPATCH=off\n",
         )
+
+
+class TestWhatIsMissing:
+    """An overlay installs the wheel alone, and a package may be there and broken."""
+
+    BREAKS = ("raise ModuleNotFoundError('gone')", "raise RuntimeError('broken')", "1 / 0", "x = (")
+
+    @pytest.mark.parametrize("broken", BREAKS)
+    @pytest.mark.parametrize("name", ["yaml", "packaging"])
+    def test_report_and_status(
+        self, python311: Interpreter, tmp_path: Path, name: str, broken: str
+    ) -> None:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(broken + "\n")
+        env = {"PYTHONPATH": str(tmp_path), "ROCM_AUTOPATCH_LOG": "quiet"}
+        # An image, so that what is known of it is asked for.
+        env["ROCM_AUTOPATCH_ASSUME"] = "framework=sglang,framework_version=0.5.8"
+        code = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.report()))"
+        report = json.loads(python311.run("-c", code, env=env).stdout)
+        assert report["active"]
+        assert any("known issues are not listed" in note for note in report["notes"])
+        done = python311.run(
+            *("-m", "rocm_autopatch", "status", "--no-torch", "--json"), env=env, check=False
+        )
+        assert json.loads(done.stdout)["notes"] == report["notes"]
+        assert done.stderr == ""
+        # Others say what is missing.
+        for command in (("--help",), ("explain", "freezing"), ("probe",), ("policies",)):
+            done = python311.run("-m", "rocm_autopatch", *command, env=env, check=False)
+            assert name == "packaging" or "Traceback" not in done.stderr
+            assert done.returncode in (0, 1)
+
+    def test_without_packaging(
+        self, bare: Interpreter, python311: Interpreter, tmp_path: Path
+    ) -> None:
+        for package in ("rocm_autopatch", "yaml"):
+            shutil.copytree(python311.site_packages / package, tmp_path / package)
+        shutil.copy(ROOT / "sitecustomize_stub" / "sitecustomize.py", tmp_path)
+        env = {"PYTHONPATH": str(tmp_path), "ROCM_AUTOPATCH_LOG": "quiet"}
+        done = bare.run("-m", "rocm_autopatch", "status", "--no-torch", "--json", env=env)
+        notes = json.loads(done.stdout)["notes"]
+        assert any("known issues are not listed: No module named 'packaging'" in n for n in notes)
+        done = bare.run("-m", "rocm_autopatch", "explain", "freezing", env=env, check=False)
+        assert "Traceback" not in done.stderr
+
+    @pytest.mark.parametrize("broken", BREAKS)
+    def test_pictures_and_pages(self, python311: Interpreter, tmp_path: Path, broken: str) -> None:
+        for name in ("matplotlib", "tqdm"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "__init__.py").write_text(broken + "\n")
+        env = {"PYTHONPATH": str(tmp_path), "ROCM_AUTOPATCH_LOG": "quiet"}
+        command = ("ab", "--toggle", "X=1", "--repeat", "1", "--warmup", "0")
+        plot = ("--plot", str(tmp_path / "x.svg"))
+        done = python311.run(
+            *("-m", "rocm_autopatch", *command, *plot, "--", "true"), env=env, check=False
+        )
+        assert done.returncode == 1
+        assert done.stderr.startswith("rocm-autopatch ab: --plot needs matplotlib, which can't be")
+        assert "Traceback" not in done.stderr
+        done = python311.run("-m", "rocm_autopatch", *command, "--", "true", env=env)
+
+    @pytest.mark.parametrize("broken", ["#!/no/such\n", "", "#!/bin/sh\nexit 3\n"])
+    def test_tlparse(self, python311: Interpreter, tmp_path: Path, broken: str) -> None:
+        program = tmp_path / "tlparse"
+        program.write_text(broken)
+        program.chmod(0o755)
+        (tmp_path / "dedicated_log_torch_trace_1.log").write_text("")
+        env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ROCM_AUTOPATCH_LOG": "quiet"}
+        done = python311.run(
+            "-m", "rocm_autopatch", "report", tmp_path, "--tlparse", env=env, check=False
+        )
+        assert done.returncode == 1
+        assert done.stderr.startswith("rocm-autopatch report: ")
+        assert "Traceback" not in done.stderr
+
+
+def test_the_help_names_what_is_read(python311: Interpreter) -> None:
+    text = " ".join(python311.run("-m", "rocm_autopatch", "--help").stdout.split())
+    for file in ("/etc/rocm-autopatch", "image", "baseline", "*.yaml", "baked.plan"):
+        assert file in text
+    assert "torch/version.py" in text
+    assert "ROCM_AUTOPATCH_POLICY" in text

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rocm_autopatch import _seldom, cli
-from rocm_autopatch.cli import completion, main
+from rocm_autopatch import _seldom
+from rocm_autopatch.cli import command_line, completion, main
 
 FACTS = {f"{name}=" for name in _seldom.FACTS}
 POLICIES = {"capture-guard", "debug", "no-hipblaslt", "performance", "safe"}
@@ -54,7 +54,7 @@ def test_bash(scripts: Path) -> None:
     (scripts / "two words.yaml").touch()
     files = {"bash", "zsh", "team.yaml", "two words.yaml"}
     for line, offered in (
-        ("rocm-autopatch ", set(cli.COMMANDS)),
+        ("rocm-autopatch ", set(command_line.COMMANDS)),
         ("rocm-autopatch st", {"status"}),
         ("rocm-autopatch --v", {"--version"}),
         ("rocm-autopatch status --", {"--help", "--json", "--no-torch", "--assume"}),
@@ -161,9 +161,9 @@ def test_zsh_from_fpath(scripts: Path) -> None:
 
 
 def test_every_option_is_there() -> None:
-    root = completion.read(cli.parser(), ())
+    root = completion.read(command_line.parser(), ())
     found = {" ".join(command.path): command for command in root.all()}
-    assert set(found) >= {*cli.COMMANDS, "", "policies show"}
+    assert set(found) >= {*command_line.COMMANDS, "", "policies show"}
     for script in (completion.bash(root), completion.zsh(root)):
         for command in root.all():
             for option in command.options:

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 import pytest
 from conftest import ROOT, Interpreter
 
-from rocm_autopatch import cli
-from rocm_autopatch.cli import style
+from rocm_autopatch.cli import command_line, style, terminal
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 COLOUR = re.compile(r"\x1b\[[0-9]*m")
@@ -71,16 +70,20 @@ class Terminal(io.StringIO):
 def test_words_of_a_sentence_have_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    text = (
-        "Config\n      It failed: applied, skipped.\n  A: 'applied' -> 'failed'  [unheard applied"
-    )
-    assert style.statuses(text, Terminal()) == text
+    monkeypatch.setattr("sys.stdout", Terminal())
+    for line in (
+        "      It failed: applied, skipped.",
+        "  A: 'applied' -> 'failed'  [unheard applied",
+    ):
+        assert style.statuses(line) == line
     row = "  a.b: 1  [pin failed, safe] (still failed)"
-    assert style.statuses(row, Terminal()) == row.replace(
-        "[pin failed", "[pin \x1b[31mfailed\x1b[0m"
-    )
-    assert style.word("harmless", Terminal()) == "\x1b[32mharmless\x1b[0m"
-    assert style.word("harmless", io.StringIO()) == "harmless"
+    written = terminal.Harmless(Terminal()).harmless(style.statuses(row))
+    assert written == row.replace("[pin failed", "[pin \x1b[31mfailed\x1b[0m")
+    coloured = style.word("harmless")
+    assert terminal.Harmless(Terminal()).harmless(coloured) == "\x1b[32mharmless\x1b[0m"
+    assert terminal.plain(coloured) == "harmless"
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    assert style.word("harmless") == "harmless"
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -93,7 +96,7 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 
 def test_every_help_has_an_example_and_exit_statuses() -> None:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-    for parser in parsers(cli.parser()):
+    for parser in parsers(command_line.parser()):
         text = " ".join(parser.format_help().split())
         assert "example: " in text, parser.prog
         assert "Exit status: 0" in text, parser.prog
@@ -105,7 +108,7 @@ def test_every_help_has_an_example_and_exit_statuses() -> None:
 
 
 def test_examples_are_right_usage() -> None:
-    for parser in parsers(cli.parser()):
+    for parser in parsers(command_line.parser()):
         command = str(parser.epilog).removeprefix("example: ")
         arguments = re.sub(r".*rocm-autopatch |\)$", "", command).split()
-        cli.parser().parse_args(arguments)
+        command_line.parser().parse_args(arguments)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rocm_autopatch import OFF, _start
+from rocm_autopatch import OFF, _start, fresh_interpreter, search_path
 from rocm_autopatch.ab import Refused
 
 _PYTHON = re.compile(r"python[0-9.]*")
@@ -109,8 +109,8 @@ def probe(
     """What torch itself tells: ``device``, the GPU's name, and ``modes``, Inductor's options for
     each of *modes*. Raises Refused."""
     done = subprocess.run(
-        [*python, "-c", _PROBE, *modes],
-        env={**environ, "ROCM_AUTOPATCH_LOG": "quiet"},
+        fresh_interpreter.command(_PROBE, *modes, python=python),
+        env=search_path.absolute({**environ, "ROCM_AUTOPATCH_LOG": "quiet"}),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

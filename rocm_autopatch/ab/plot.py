@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
-import tempfile
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from rocm_autopatch import files
 from rocm_autopatch.ab import Refused, Wrong, results, statistics
 from rocm_autopatch.ab.results import Row
+from rocm_autopatch.text import printable
 
 SUFFIXES = (".png", ".svg")
 _WIDTH, _NAMES, _ROW, _PANEL = 6.0, 2.4, 0.55, 1.0
@@ -24,6 +27,10 @@ def check(path: Path) -> None:
         raise Wrong(f"--plot {path}: expected a name that ends in {' or '.join(SUFFIXES)}")
     if find_spec("matplotlib") is None:
         raise Refused("--plot needs matplotlib: pip install rocm_autopatch[plot]")
+    try:
+        import_module("matplotlib.figure")
+    except Exception as error:
+        raise Refused(f"--plot needs matplotlib, which can't be imported here: {error}") from None
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise Refused(f"--plot {path}: {path.parent} is no directory that can be written")
 
@@ -61,18 +68,11 @@ def draw(path: Path, rows: Sequence[Row], arms: Sequence[str], title: str, note:
             names = [_plain(fill(arms[arm], 30)) for arm in places]
             axis.set_yticks(list(places.values()), names, fontsize=9)
     figure.supxlabel(_plain(tail), fontsize=8, x=0.01, ha="left", color=_OTHER)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(descriptor, "wb") as stream, matplotlib.rc_context({"svg.hashsalt": "ab"}):
-            metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
-            figure.savefig(stream, format=path.suffix[1:].lower(), dpi=130, metadata=metadata)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    stream = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "ab"}):
+        metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
+        figure.savefig(stream, format=path.suffix[1:].lower(), dpi=130, metadata=metadata)
+    files.write(path, stream.getvalue())
 
 
 def _row(axis: Any, row: Row, place: int) -> None:
@@ -97,4 +97,5 @@ def _row(axis: Any, row: Row, place: int) -> None:
 
 def _plain(text: str) -> str:
     """*text* without what matplotlib would take for a formula."""
-    return text.replace("$", r"\$")
+    # Newlines are ours.
+    return "\n".join(map(printable, text.split("\n"))).replace("$", r"\$")

@@ -7,10 +7,13 @@ import os
 import sys
 from typing import Any
 
+from rocm_autopatch.text import printable
+
 try:
     # ROCm's images have it; it is no dependency of ours.
     tqdm: Any = importlib.import_module("tqdm").tqdm
-except ImportError:
+except Exception:
+    # It is not there, or it is broken.
     tqdm = None
 
 
@@ -33,16 +36,19 @@ class Progress:
         self.total = total
         self.done = 0
         self.bar: Any = None
-        if tqdm is not None and sys.stderr.isatty():
+        # A bar moves the cursor, which our own stream for stderr lets nobody do.
+        stream: Any = getattr(sys.stderr, "stream", sys.stderr)
+        if tqdm is not None and stream is not None and stream.isatty():
             # Terminals of containers may say that they have no columns: a bar would be hidden.
-            size = os.get_terminal_size(sys.stderr.fileno())
+            size = os.get_terminal_size(stream.fileno())
             shape = {"ncols": size.columns or 80, "nrows": size.lines or 24}
-            self.bar = tqdm(total=total, unit="run", file=sys.stderr, **shape)
+            self.bar = tqdm(total=total, unit="run", file=stream, **shape)
 
     def begins(self, what: str) -> None:
         """The next run is *what*."""
         if self.bar is not None:
-            self.bar.set_description(what)
+            # In whatever encoding.
+            self.bar.set_description(ascii(what)[1:-1])
 
     def ended(self, what: str, runs: int, elapsed: float) -> None:
         """*runs* more are behind us, the last of them *what*, *elapsed* seconds after the start."""
@@ -53,7 +59,8 @@ class Progress:
         left = elapsed / self.done * (self.total - self.done) if self.done else 0.0
         remaining = f", about {duration(left)} left" if self.done < self.total else ""
         line = f"{self.done}/{self.total} {what}; {duration(elapsed)} gone{remaining}"
-        print(line, file=sys.stderr, flush=True)
+        sys.stderr.write(printable(line) + "\n")
+        sys.stderr.flush()
 
     def close(self) -> None:
         """Leave the terminal as it was."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shlex
 import signal
-import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +17,9 @@ from functools import partial
 from importlib import metadata
 from itertools import groupby
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
+from rocm_autopatch import fresh_interpreter, masking
 from rocm_autopatch.ab import (
     Refused,
     Wrong,
@@ -34,7 +33,8 @@ from rocm_autopatch.ab import (
     toggles,
 )
 from rocm_autopatch.ab.progress import Progress, duration
-from rocm_autopatch.cli import fresh
+from rocm_autopatch.cli import terminal
+from rocm_autopatch.text import printable, wrapped
 
 # More metrics than these are named, not shown.
 _MOST = 10
@@ -177,23 +177,26 @@ def run(arguments: argparse.Namespace) -> int:
             done = _prepare(arguments, Path(directory))
             _measure(done)
     except Wrong as error:
-        print(f"rocm-autopatch ab: {error}", file=sys.stderr)
+        terminal.say(f"rocm-autopatch ab: {error}")
         return 2
     except (Refused, OSError) as error:
-        print(f"rocm-autopatch ab: {error}", file=sys.stderr)
+        terminal.say(f"rocm-autopatch ab: {error}")
         return 1
     except KeyboardInterrupt:
-        print("rocm-autopatch ab: interrupted before the first run", file=sys.stderr)
+        terminal.say("rocm-autopatch ab: interrupted before the first run")
         return INTERRUPTED
     status = _evaluate(done)
-    print(json.dumps(_document(done), indent=2) if arguments.json else "\n".join(_lines(done)))
+    if arguments.json:
+        terminal.data(_document(done))
+    else:
+        terminal.lines(_lines(done))
     if arguments.plot and done.rows:
         labels = [_base(done), *(arm.label for arm in done.arms[1:])]
         note = f"{done.on}; {_how(done)}. Points: runs; bars: median and its 95 % interval."
         try:
-            plot.draw(arguments.plot, done.rows, labels, shlex.join(arguments.program), note)
+            plot.draw(arguments.plot, done.rows, labels, _program(done), note)
         except OSError as error:
-            print(f"rocm-autopatch ab: --plot: {error}", file=sys.stderr)
+            terminal.say(f"rocm-autopatch ab: --plot: {error}")
             status = status or 1
     return status
 
@@ -207,13 +210,13 @@ def _prepare(arguments: argparse.Namespace, directory: Path) -> Measurement:
     if arguments.plot:
         plot.check(arguments.plot)
     patterns = [numbers.pattern(text) for text in arguments.number]
-    environ = fresh.before_us()
+    environ = fresh_interpreter.before_us()
     python, seen = place.interpreter(arguments.program, environ)
     report, without = None, ""
     try:
         switched_on = {n: v for n, v in environ.items() if n != "ROCM_AUTOPATCH"}
-        report = fresh.report(torch=False, environ=switched_on, python=python)
-    except fresh.NoReport as error:
+        report = fresh_interpreter.report(torch=False, environ=switched_on, python=python)
+    except fresh_interpreter.NoReport as error:
         without = str(error)
     here = place.Place(environ, python, seen, report, without)
     chosen = [toggles.parse(text, here.fact("torch"), environ) for text in arguments.toggle]
@@ -228,7 +231,7 @@ def _prepare(arguments: argparse.Namespace, directory: Path) -> Measurement:
         caches = {name: str(directory / part) for name, part in runner.CACHES.items()}
         environs = [{**arm.environ, **caches} for arm in made]
         with ThreadPoolExecutor(_cores()) as pool:
-            ask = partial(fresh.report, hooked, (), python=python)
+            ask = partial(fresh_interpreter.report, hooked, (), python=python)
             reports = list(pool.map(lambda its: ask(environ=its), environs))
         for arm, its in zip(made, reports):
             arms.verify(chosen, arm, its)
@@ -407,8 +410,12 @@ def _how(done: Measurement) -> str:
     return text
 
 
+def _program(done: Measurement) -> str:
+    return shlex.join(masking.command(done.arguments.program))
+
+
 def _lines(done: Measurement) -> Iterator[str]:
-    yield from _wrap(f"rocm-autopatch ab: {shlex.join(done.arguments.program)}", "  ")
+    yield from _wrap(f"rocm-autopatch ab: {_program(done)}", "  ")
     yield from _wrap(f"  on {done.on}", "    ")
     took = f"; {duration(done.elapsed_s)} in all"
     yield from _wrap(f"  {_how(done)}{took}", "    ")
@@ -442,7 +449,7 @@ def _lines(done: Measurement) -> Iterator[str]:
 
 
 def _row(label: str, width: int, row: results.Row, digits: str) -> Iterator[str]:
-    names = wrap(label, width, break_on_hyphens=False)
+    names = textwrap.wrap(printable(label), width, break_on_hyphens=False)
     low, middle, high = results.spread(row)
     ratio = ""
     if row.comparison and row.comparison.ratio is not None:
@@ -465,13 +472,13 @@ def _digits(values: Sequence[float]) -> str:
 
 
 def _wrap(text: str, rest: str) -> list[str]:
-    return wrap(text, 99, subsequent_indent=rest, break_on_hyphens=False) or [""]
+    return wrapped(masking.text(text), "", rest) or [""]
 
 
 def _document(done: Measurement) -> dict[str, Any]:
     arguments = done.arguments
     return {
-        "command": arguments.program,
+        "command": masking.command(arguments.program),
         "on": done.on,
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "seed": done.seed,

@@ -6,31 +6,36 @@ import argparse
 import json
 import os
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
-from rocm_autopatch import _ASSUME, _BAKED, _HERE, _start, plan
-from rocm_autopatch.cli import fresh
+from rocm_autopatch import (
+    _ASSUME,
+    _BAKED,
+    _HERE,
+    _start,
+    files,
+    fresh_interpreter,
+    plan,
+    search_path,
+)
+from rocm_autopatch.cli import terminal
 from rocm_autopatch.image import facts, reference
 from rocm_autopatch.policy import load, lower, select
+from rocm_autopatch.text import wrapped
 
-# What the start of an interpreter finds here, whatever is baked. The directory of -c is not where a
-# program would find torch.
+# What the start of an interpreter finds here, whatever is baked.
 _CHILD = """
-import json, sys
-sys.path.pop(0)
+import json
 from rocm_autopatch import _ASSUME, _BAKED, _HERE, _RECORD, _decide
 _decide()
 print(json.dumps({key: _RECORD[key] for key in ("facts", "reason", "errors")}))
 """
 
 
-class NotBaked(fresh.NoReport):
+class NotBaked(fresh_interpreter.NoReport):
     """Nothing was written; the text says why."""
 
 
@@ -73,9 +78,12 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.out:
         _own(out)
     done = {"path": str(out), **_said(baked, fixed)}
-    print(json.dumps(done, indent=2) if arguments.json else "\n".join(_lines(done)))
+    if arguments.json:
+        terminal.data(done)
+    else:
+        terminal.lines(_lines(done))
     if arguments.out:
-        print(f"starts look for it at {_BAKED} and nowhere else", file=sys.stderr)
+        terminal.say(f"starts look for it at {_BAKED} and nowhere else")
     return 0
 
 
@@ -138,14 +146,14 @@ def _bake(image: str, policy: str) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _start_here(image: str) -> dict[str, Any]:
-    environment = fresh.environment()
+    environment = fresh_interpreter.environment()
     environment.pop(_ASSUME, None)
     environment.update({"ROCM_AUTOPATCH": "off", "ROCM_AUTOPATCH_LOG": "quiet"})
     if image:
         environment["ROCM_AUTOPATCH_IMAGE"] = image
     done = subprocess.run(
-        [sys.executable, "-c", _CHILD],
-        env=environment,
+        fresh_interpreter.command(_CHILD),
+        env=search_path.absolute(environment),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
@@ -163,15 +171,7 @@ def _start_here(image: str) -> dict[str, Any]:
 def _write(out: Path, data: bytes) -> None:
     """Put *data* at *out*, all of it or nothing."""
     try:
-        descriptor, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
-        try:
-            with open(descriptor, "wb") as stream:
-                stream.write(data)
-            os.chmod(name, 0o644)
-            os.replace(name, out)
-        except BaseException:
-            os.unlink(name)
-            raise
+        files.write(out, data)
     except OSError as error:
         raise NotBaked(f"{out} can't be written: {error.strerror}") from error
 
@@ -183,8 +183,9 @@ def _own(out: Path) -> None:
     record = next((file for file in distribution.files or () if file.name == "RECORD"), None)
     if record is None or any(str(file) == entry for file in distribution.files or ()):
         return
-    with open(str(distribution.locate_file(record)), "a", encoding="utf-8") as stream:
-        stream.write(f"{entry},,\n")
+    path = Path(str(distribution.locate_file(record)))
+    listed = path.read_bytes() + f"{entry},,\n".encode()
+    files.write(path, listed, path.stat().st_mode & 0o777)
 
 
 def _said(baked: dict[str, Any], fixed: dict[str, str]) -> dict[str, Any]:
@@ -212,14 +213,7 @@ def _lines(done: dict[str, Any]) -> Iterator[str]:
         ("used as long as these are unchanged", done["sources"]),
         ("open, a user's", ["ROCM_AUTOPATCH, _KEEP, _LOG", *done["variables"]]),
     ):
-        yield from wrap(
-            f"{title}: {', '.join(words)}",
-            99,
-            initial_indent="  ",
-            subsequent_indent="    ",
-            break_on_hyphens=False,
-            break_long_words=False,
-        )
+        yield from wrapped(f"{title}: {', '.join(words)}", "  ", "    ", break_long_words=False)
     if done["gfx"] is not None:
         gpu = done["gfx"] or "no GPU that is known"
         yield f"  open: a layer asks for the GPU; used on {gpu}, looked up at each start"

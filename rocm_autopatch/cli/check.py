@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from rocm_autopatch.cli import terminal
 from rocm_autopatch.policy import PolicyError, Problem, lint, load, lower, select
 
 
@@ -58,15 +57,15 @@ def run(arguments: argparse.Namespace) -> int:
     found = [finding for file in files for finding in _check(file, arguments.torch)]
     if arguments.json:
         rows = [{"severity": severity, **asdict(problem)} for severity, problem in found]
-        print(json.dumps(rows, indent=2))
+        terminal.data(rows)
     else:
         for severity, problem in found:
             mark = "" if severity == lint.ERROR else f"{severity}: "
-            print(replace(problem, message=mark + problem.message))
+            terminal.lines([str(replace(problem, message=mark + problem.message))])
     errors = sum(severity == lint.ERROR for severity, _ in found)
     if not errors and not arguments.json:
         count = f"{len(files)} file{'' if len(files) == 1 else 's'}"
-        print(f"{count} checked, nothing wrong", file=sys.stderr)
+        terminal.say(f"{count} checked, nothing wrong")
     return 1 if errors else 0
 
 

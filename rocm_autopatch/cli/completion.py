@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,10 +78,10 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from rocm_autopatch import cli
+    from rocm_autopatch.cli import command_line
 
-    root = read(cli.parser(), ())
-    print({"bash": bash, "zsh": zsh}[arguments.shell](root), end="")
+    root = read(command_line.parser(), ())
+    sys.stdout.write({"bash": bash, "zsh": zsh}[arguments.shell](root))
     return 0
 
 

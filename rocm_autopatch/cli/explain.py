@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import json
 import os
-import sys
 from collections.abc import Iterator
-from textwrap import wrap
 from typing import Any
 
-from rocm_autopatch import _start, record
-from rocm_autopatch.cli import fresh, style
+from rocm_autopatch import _start, fresh_interpreter, record
+from rocm_autopatch.cli import options, style, terminal
 from rocm_autopatch.patches import kept
 from rocm_autopatch.policy import lower, select
 from rocm_autopatch.policy.schema import Policy
+from rocm_autopatch.text import wrapped
 
 
 def add(commands: Any) -> None:
@@ -32,15 +30,15 @@ def add(commands: Any) -> None:
     parser.add_argument("name", metavar="NAME", help="TORCHINDUCTOR_MAX_AUTOTUNE, freezing, ...")
     parser.add_argument("--no-torch", action="store_true", help="leave torch out")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    fresh.add_assume(parser)
+    options.add_assume(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    report = fresh.report(torch=not arguments.no_torch, assume=arguments.assume)
+    report = fresh_interpreter.report(torch=not arguments.no_torch, assume=arguments.assume)
     if not report["policies"]:
         for text in report["errors"] or [report["reason"]]:
-            print(f"rocm-autopatch explain: no policy is active: {text}", file=sys.stderr)
+            terminal.say(f"rocm-autopatch explain: no policy is active: {text}")
         return 1
     rows = [row for part in ("env", *record.SECTIONS, "patches") for row in report[part]]
     # A patch with fields is asked for by its own name, too: watchdog for watchdog.warn_after.
@@ -53,9 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
         names = [row["name"].rpartition(".")[2] for row in rows]
         close = difflib.get_close_matches(arguments.name, names, n=1)
         hint = f": did you mean {close[0]}?" if close else ""
-        print(
-            f"rocm-autopatch explain: no policy here says anything of {arguments.name}{hint}",
-            file=sys.stderr,
+        terminal.say(
+            f"rocm-autopatch explain: no policy here says anything of {arguments.name}{hint}"
         )
         return 1
     facts = {name: fact["value"] for name, fact in report["facts"].items()}
@@ -71,8 +68,11 @@ def run(arguments: argparse.Namespace) -> int:
         }
         for row in found
     ]
-    text = "\n".join(_lines(explained))
-    print(json.dumps(explained, indent=2) if arguments.json else style.statuses(text, sys.stdout))
+    if arguments.json:
+        terminal.data(explained)
+    else:
+        shown = fresh_interpreter.secrets().data(explained)
+        terminal.lines(map(style.statuses, _lines(shown)))
     return 0
 
 
@@ -118,11 +118,7 @@ def _lines(explained: list[dict[str, Any]]) -> Iterator[str]:
             wins = "wins" if said["layer"] == row["layer"] else "loses"
             value = "" if said["strength"] == "delete" else f" {said['value']!r}"
             yield f"  {said['layer']}: {said['strength']}{value}  {wins}, {said['place']}"
-            yield from _wrap(said["why"])
+            yield from wrapped(said["why"], "    ", "    ")
         for setting in row["images"]:
             yield f"  images.yaml, {setting['image']}: the image sets it to {setting['value']!r}"
-            yield from _wrap(setting["why"])
-
-
-def _wrap(text: str) -> list[str]:
-    return wrap(text, 99, initial_indent="    ", subsequent_indent="    ")
+            yield from wrapped(setting["why"], "    ", "    ")

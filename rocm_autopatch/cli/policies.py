@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from textwrap import wrap
 from typing import Any
 
-from rocm_autopatch import _ASSUME, record
-from rocm_autopatch.cli import fresh
+from rocm_autopatch import _ASSUME, fresh_interpreter, record
+from rocm_autopatch.cli import options, terminal
 from rocm_autopatch.image import facts as place
 from rocm_autopatch.plan import Plan
 from rocm_autopatch.policy import load, lower, select, when
 from rocm_autopatch.policy.schema import Policy
+from rocm_autopatch.text import wrapped
 
 
 def add(commands: Any) -> None:
@@ -47,7 +46,7 @@ def add(commands: Any) -> None:
         metavar="POLICY",
         help="a policy as in ROCM_AUTOPATCH_POLICY: a built-in one or a file's path",
     )
-    fresh.add_assume(show)
+    options.add_assume(show)
     show.add_argument("--json", action="store_true", help="print the plan as JSON")
     show.set_defaults(run=_show)
 
@@ -60,19 +59,23 @@ def _list(arguments: argparse.Namespace) -> int:
             "policies": {top.name: _summary(top) for top in policies},
             "images": [_record(row) for row in rows],
         }
-        print(json.dumps(found, indent=2))
-        return 0
-    print("Policies")
+        terminal.data(found)
+    else:
+        terminal.lines(_listed(policies, rows))
+    return 0
+
+
+def _listed(policies: Sequence[Policy], rows: Sequence[Policy]) -> Iterator[str]:
+    yield "Policies"
     for top in policies:
-        print("  " + " < ".join(layer.name for layer in load.layers(top)))
-        print("\n".join(_wrapped(top.description)))
-    print("Images")
+        yield "  " + " < ".join(layer.name for layer in load.layers(top))
+        yield from wrapped(top.description, "    ", "    ")
+    yield "Images"
     for row in rows:
-        print(f"  {row.name}")
+        yield f"  {row.name}"
         where = f"where {when.text(row.when)}" if row.when else ""
         for text in filter(None, (row.description, where, *_known(row))):
-            print("\n".join(_wrapped(text)))
-    return 0
+            yield from wrapped(text, "    ", "    ")
 
 
 def _summary(top: Policy) -> dict[str, Any]:
@@ -106,11 +109,17 @@ def _show(arguments: argparse.Namespace) -> int:
     facts = place.gather(known, ()).values()
     chosen = select.select(facts, arguments.name)
     plan = lower.lower(chosen.layers, facts, chosen.policy)
+    secrets = fresh_interpreter.secrets()
+    env = [
+        (name, action, secrets.value(name, value), *rest)
+        for name, action, value, *rest in plan["env"]
+    ]
+    plan = secrets.data({**plan, "env": env})
     if arguments.json:
-        print(json.dumps({"facts": facts, **plan}, indent=2))
+        terminal.data({"facts": facts, **plan})
         return 0
     left_out = [layer for layer in chosen.layers if not when.holds(layer.when, facts)]
-    print("\n".join(_lines(plan, facts, left_out)))
+    terminal.lines(_lines(plan, facts, left_out))
     return 0
 
 
@@ -121,13 +130,8 @@ def _assumed(given: list[str]) -> dict[str, tuple[str, str]]:
 
 def _lines(plan: Plan, facts: dict[str, str], left_out: list[Policy]) -> Iterator[str]:
     yield " < ".join(plan["layers"])
-    yield from wrap(
-        ", ".join(f"{name}={value}" for name, value in facts.items()),
-        99,
-        initial_indent="  for ",
-        subsequent_indent="      ",
-        break_on_hyphens=False,
-    )
+    known = ", ".join(f"{name}={value}" for name, value in facts.items())
+    yield from wrapped(known, "  for ", "      ")
     for layer in left_out:
         yield f"  left out: {layer.name}, which is for {when.text(layer.when)}"
     for name, action, value, layer, why, *span in plan["env"]:
@@ -149,9 +153,5 @@ def _lines(plan: Plan, facts: dict[str, str], left_out: list[Policy]) -> Iterato
 def _entry(text: str, layer: str, why: str, span: list[tuple[int, ...]]) -> Iterator[str]:
     for word, release in zip(("since", "until"), span):
         text += f", {word} torch {'.'.join(map(str, release))}" if release else ""
-    yield from wrap(f"{text}  [{layer}]", 99, initial_indent="  ", subsequent_indent="      ")
-    yield from _wrapped(why, "      ")
-
-
-def _wrapped(text: str, indent: str = "    ") -> list[str]:
-    return wrap(text, 99, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    yield from wrapped(f"{text}  [{layer}]", "  ", "      ")
+    yield from wrapped(why, "      ", "      ")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
-from rocm_autopatch import _ASSUME, _start
-from rocm_autopatch.cli import fresh, style
+from rocm_autopatch import _ASSUME, _start, fresh_interpreter
+from rocm_autopatch.cli import options, style, terminal
 from rocm_autopatch.probe import images, table
 from rocm_autopatch.probe.table import Probe, Row
+from rocm_autopatch.text import wrapped
 
 
 def add(commands: Any) -> None:
@@ -50,7 +48,7 @@ def add(commands: Any) -> None:
         metavar="FILE",
         help="add this image to an images file or bring its row up to date; made if there is none",
     )
-    fresh.add_assume(parser)
+    options.add_assume(parser)
     parser.set_defaults(run=run)
 
 
@@ -65,9 +63,11 @@ def run(arguments: argparse.Namespace) -> int:
         images.check(arguments.record)
     found = table.probe(_environment(arguments.assume), arguments.imports)
     if arguments.record:
-        said = images.record(arguments.record, found)
-        print(said, file=sys.stderr)
-    print(json.dumps(_data(found), indent=2) if arguments.json else "\n".join(_lines(found)))
+        terminal.say(images.record(arguments.record, found))
+    if arguments.json:
+        terminal.data(_data(found))
+    else:
+        terminal.lines(_lines(found))
     return 1 if found.left else 0
 
 
@@ -77,7 +77,7 @@ def _environment(assume: list[str]) -> dict[str, str]:
     Without what start-up files of this Python, ours and others', have set in it since: they do so
     in the interpreters that are asked, too, and are seen there.
     """
-    environment = fresh.environment(assume)
+    environment = fresh_interpreter.environment(assume)
     try:
         lines = Path("/proc/self/environ").read_bytes().split(b"\0")
     except OSError:
@@ -154,10 +154,10 @@ def _lines(found: Probe) -> Iterator[str]:
         yield ""
         yield "Notes"
     for text in found.notes:
-        yield from _wrap(text, "  ", "    ")
+        yield from wrapped(text, "  ", "    ")
     yield ""
     left = found.left
-    yield from _wrap(
+    yield from wrapped(
         f"dangerous with us, too: {', '.join(left)}" if left else "nothing dangerous is left",
         "",
         "  ",
@@ -167,17 +167,17 @@ def _lines(found: Probe) -> Iterator[str]:
 def _entry(row: Row, widths: tuple[int, ...]) -> Iterator[str]:
     values = [_value(row, row.without), _value(row, row.with_us) if row.read else "can't be read"]
     cells = [value if len(value) <= width else "" for value, width in zip(values, widths[1:])]
-    verdict = style.word(row.verdict.verdict, sys.stdout)
+    verdict = style.word(row.verdict.verdict)
     yield _cells(widths, (_short(row.name), *cells, verdict)).rstrip()
     for title, value, cell in zip(("without us", "with us"), values, cells):
         if not cell:
-            yield from _wrap(f"{title}: {value}", "      ", "        ")
+            yield from wrapped(f"{title}: {value}", "      ", "        ")
     if row.thread is not None:
-        yield from _wrap(f"{_value(row, row.thread)} in new threads", "      ", "        ")
+        yield from wrapped(f"{_value(row, row.thread)} in new threads", "      ", "        ")
     why = row.verdict.why.rstrip(".")
     source = f" ({row.verdict.source})" if row.verdict.source else ""
     who = f"{row.who}: " if row.who and row.verdict.verdict != table.POLICY else ""
-    yield from _wrap(f"{who}{why}{source}", "      ", "        ")
+    yield from wrapped(f"{who}{why}{source}", "      ", "        ")
 
 
 def _cells(widths: tuple[int, ...], cells: tuple[str, ...]) -> str:
@@ -199,7 +199,3 @@ def _value(row: Row, value: object) -> str:
         return "unset"
     text = value if isinstance(value, str) else str(value)
     return text if text and text.isprintable() else ascii(text)
-
-
-def _wrap(text: str, first: str, rest: str) -> list[str]:
-    return wrap(text, 99, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)

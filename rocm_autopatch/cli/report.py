@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rocm_autopatch import files
+from rocm_autopatch.cli import terminal
 from rocm_autopatch.compiles import page, summary
 from rocm_autopatch.compiles.gather import Report, gather
 
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         report = gather(arguments.directory)
     except OSError as error:
-        print(f"rocm-autopatch report: {error}", file=sys.stderr)
+        terminal.say(f"rocm-autopatch report: {error}")
         return 1
     failed = False
     if arguments.tlparse:
@@ -54,10 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html:
         failed = not write_page(report, arguments.html) or failed
     if arguments.json:
-        print(json.dumps(summary.data(report), indent=2))
+        terminal.data(summary.data(report))
     else:
-        print("\n".join(summary.text(report)))
-        print("\n".join(_hint(report, arguments)), end="")
+        terminal.lines([*summary.lines(report), *_hint(report, arguments)])
     return 1 if failed else 0
 
 
@@ -65,19 +64,16 @@ def _hint(report: Report, arguments: argparse.Namespace) -> Iterator[str]:
     if report.graphs and not arguments.html:
         yield ""
         yield f"rocm-autopatch report {arguments.directory} --html FILE writes this with plots"
-        yield ""
 
 
 def write_page(report: Report, path: Path) -> bool:
-    """Write the page in one step, so that no half of it is ever there; False if that failed."""
-    partial = path.with_name(f".{path.name}.part")
+    """Write the page; False if that failed."""
     try:
-        partial.write_text(page.page(report, links(report, path)), encoding="utf-8")
-        os.replace(partial, path)
+        # A name that is no Unicode is shown as an escape.
+        text = page.page(report, links(report, path)).encode("utf-8", "backslashreplace")
+        files.write(path, text)
     except OSError as error:
-        print(f"rocm-autopatch report: {path}: {error.strerror}", file=sys.stderr)
-        with suppress(OSError):
-            partial.unlink()
+        terminal.say(f"rocm-autopatch report: {path}: {error.strerror}")
         return False
     return True
 
@@ -101,22 +97,27 @@ def render(report: Report) -> bool:
     """Have tlparse render each trace; whether all went well."""
     beside = Path(sys.executable).with_name(TLPARSE)
     program = str(beside) if beside.is_file() else shutil.which(TLPARSE)
-    if program is None:
-        print(f"rocm-autopatch report: no {TLPARSE} here: pip install tlparse", file=sys.stderr)
+    # An empty or relative entry of PATH is where this is called.
+    if program is None or not os.path.isabs(program):
+        terminal.say(f"rocm-autopatch report: no {TLPARSE} here: pip install tlparse")
         return False
     fine = True
     for trace in report.traces:
         place = _rendered(report, trace)
-        place.parent.mkdir(exist_ok=True)
         command: Sequence[str | Path] = (
             *(program, trace, "-o", place),
             *("--overwrite", "--no-browser"),
         )
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        try:
+            place.parent.mkdir(exist_ok=True)
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        except OSError as error:
+            terminal.say(f"rocm-autopatch report: {error}")
+            return False
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no word"])[-1]
-            print(f"rocm-autopatch report: tlparse {trace}: {last}", file=sys.stderr)
+            terminal.say(f"rocm-autopatch report: tlparse {trace}: {last}")
             fine = False
         else:
-            print(f"rocm-autopatch report: {place / 'index.html'}", file=sys.stderr)
+            terminal.say(f"rocm-autopatch report: {place / 'index.html'}")
     return fine

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import _profile, _report, _start
-from rocm_autopatch.cli import fresh, report
+from rocm_autopatch import _profile, _report, _start, fresh_interpreter
+from rocm_autopatch.cli import report, terminal
 from rocm_autopatch.compiles import summary
 from rocm_autopatch.compiles.gather import gather
 
@@ -44,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.parser.error("a COMMAND is missing: rocm-autopatch run --report DIR -- COMMAND")
     if arguments.report is None and arguments.trace is None:
         arguments.parser.error("nothing to do: give --report DIR or --trace FILE")
-    environment = fresh.before_us()
+    environment = fresh_interpreter.before_us()
     # What our own start had to say is said.
     environment.update({n: os.environ[n] for n in (_start.SAID,) if n in os.environ})
     try:
@@ -56,14 +58,25 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.trace is not None:
             _prepare_trace(arguments.trace, environment)
     except OSError as error:
-        print(f"rocm-autopatch run: {error}: nothing was run", file=sys.stderr)
+        terminal.say(f"rocm-autopatch run: {error}: nothing was run")
         return 1
     status = _run(words, environment)
     if arguments.report is not None:
-        _summarize(arguments.report)
+        _afterwards(_summarize, arguments.report)
     if arguments.trace is not None:
-        _say_trace(arguments.trace)
+        _afterwards(_say_trace, arguments.trace)
     return status
+
+
+def _afterwards(tell: Callable[[Path], None], path: Path) -> None:
+    """Tell what was found. Whatever happens, the command's status stays what it was."""
+    try:
+        tell(path)
+    except (Exception, KeyboardInterrupt) as error:
+        try:
+            terminal.say(f"rocm-autopatch run: no report: {type(error).__name__}: {error}")
+        except Exception:
+            terminal.give_up(sys.stderr)
 
 
 def _prepare_report(directory: Path, environment: dict[str, str]) -> None:
@@ -72,8 +85,12 @@ def _prepare_report(directory: Path, environment: dict[str, str]) -> None:
     traces = directory / _report.TRACES
     try:
         traces.mkdir(parents=True, exist_ok=True)
-        # By doing it: access(2) says yes to root on much that can't be written.
-        (directory / _report.PROCESSES).touch()
+        # By doing it: access(2) says yes to root on much that can't be written. A link may lead to
+        # a file that is not ours to write.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        os.close(os.open(directory / _report.PROCESSES, flags, 0o666))
+        if traces.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     except OSError as error:
         raise OSError(f"{directory} can't be written: {error.strerror}") from None
     if any(traces.iterdir()) or (directory / _report.PROCESSES).stat().st_size:
@@ -115,10 +132,10 @@ def _run(words: list[str], environment: dict[str, str]) -> int:
             child.send_signal(number)
         status = child.wait()
     except FileNotFoundError:
-        print(f"rocm-autopatch run: {words[0]}: not found", file=sys.stderr)
+        terminal.say(f"rocm-autopatch run: {words[0]}: not found")
         return 127
     except OSError as error:
-        print(f"rocm-autopatch run: {words[0]}: {error.strerror}", file=sys.stderr)
+        terminal.say(f"rocm-autopatch run: {words[0]}: {error.strerror}")
         return 126
     finally:
         for number, handler in before.items():
@@ -132,14 +149,10 @@ def _wait(*_: object) -> None:
 
 
 def _summarize(directory: Path) -> None:
-    try:
-        found = gather(directory)
-        print("\n".join(summary.text(found)), file=sys.stderr)
-        if found.graphs and report.write_page(found, directory / "report.html"):
-            print(f"\nwith plots: {directory / 'report.html'}", file=sys.stderr)
-    except OSError as error:
-        # The command's status stays what it was.
-        print(f"rocm-autopatch run: no report: {error}", file=sys.stderr)
+    found = gather(directory)
+    terminal.lines(summary.lines(found), sys.stderr)
+    if found.graphs and report.write_page(found, directory / "report.html"):
+        terminal.lines(["", f"with plots: {directory / 'report.html'}"], sys.stderr)
 
 
 def _say_trace(path: Path) -> None:
@@ -151,12 +164,10 @@ def _say_trace(path: Path) -> None:
         written = [path] if path.exists() else []
         begun = [part] if (part := Path(_profile.partial(str(path)))).exists() else []
     for one in written:
-        print(f"profile: {one}", file=sys.stderr)
+        terminal.say(f"profile: {one}")
     for one in begun:
-        print(
-            f"no profile {one.name[len('.part-') :]}: its process ended by a signal or os._exit",
-            file=sys.stderr,
-        )
+        name = one.name[len(".part-") :]
+        terminal.say(f"no profile {name}: its process ended by a signal or os._exit")
         one.unlink(missing_ok=True)
     if not written and not begun:
-        print("no profile: no process with rocm_autopatch imported torch", file=sys.stderr)
+        terminal.say("no profile: no process with rocm_autopatch imported torch")

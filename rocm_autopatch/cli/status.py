@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from typing import Any
 
-from rocm_autopatch import record
-from rocm_autopatch.cli import fresh, style
+from rocm_autopatch import fresh_interpreter, record
+from rocm_autopatch.cli import options, style, terminal
 
 
 def add(commands: Any) -> None:
@@ -26,14 +24,15 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--no-torch", action="store_true", help="leave torch out: only what happens at the start"
     )
-    fresh.add_assume(parser)
+    options.add_assume(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    report = fresh.report(torch=not arguments.no_torch, assume=arguments.assume)
+    report = fresh_interpreter.report(torch=not arguments.no_torch, assume=arguments.assume)
     if arguments.json:
-        print(json.dumps(report, indent=2))
+        terminal.data(report)
     else:
-        print(style.statuses("\n".join(record.lines(report)), sys.stdout))
+        shown = fresh_interpreter.secrets().data(report)
+        terminal.lines(map(style.statuses, record.lines(shown)))
     return 1 if report["errors"] else 0

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from typing import TextIO
+
+from rocm_autopatch.cli import terminal
 
 _CODES = {"red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _COLOURS = {
@@ -33,23 +36,20 @@ def wanted(stream: TextIO) -> bool:
     )
 
 
-def word(text: str, stream: TextIO) -> str:
-    """A status or verdict in its colour; *text* as it is where *stream* has none."""
+def word(text: str) -> str:
+    """A status or verdict in its colour; *text* as it is where stdout has none."""
     colour = _COLOURS.get(text.strip())
-    return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if colour and wanted(stream) else text
+    return terminal.colour(_CODES[colour], text) if colour and wanted(sys.stdout) else text
 
 
-def statuses(text: str, stream: TextIO) -> str:
-    """A report's text with its statuses in colour, as ``record.lines`` and ``explain`` put them."""
-    if not wanted(stream):
-        return text
+def statuses(line: str) -> str:
+    """A report's line with its status in colour, as ``record.lines`` and ``explain`` put it."""
+    # The why of an entry, and what is folded, stand deeper than what has a status.
+    if line.startswith("    ") or not wanted(sys.stdout):
+        return line
 
     def colour(found: re.Match[str]) -> str:
         before, status = (group for group in found.groups() if group)
-        return f"{before}{word(status, stream)}"
+        return f"{before}{word(status)}"
 
-    # The why of an entry, and what is folded, stand deeper than what has a status.
-    lines = text.split("\n")
-    return "\n".join(
-        line if line.startswith("    ") else _PLACES.sub(colour, line) for line in lines
-    )
+    return _PLACES.sub(colour, line)

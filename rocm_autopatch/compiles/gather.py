@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rocm_autopatch import masking
 from rocm_autopatch._report import PROCESSES, TRACES
 from rocm_autopatch.compiles import operations
 from rocm_autopatch.compiles.trace import CACHES, GRAPHS, METRICS, PATTERN, Event, File
@@ -215,7 +216,22 @@ def gather(directory: Path) -> Report:
         if file.cut:
             report.notes.append(f"{path.name} ends in the middle of a line: its process was ended")
     reader.close()
+    _mask(report)
     return report
+
+
+def _mask(report: Report) -> None:
+    """Mask what looks like a secret in texts that quote the program's values."""
+    looks = masking.looks
+    for graph in report.graphs:
+        graph.failure = looks(graph.failure)
+        graph.guards = tuple(map(looks, graph.guards))
+    for one in report.breaks:
+        one.reason, one.explanation = looks(one.reason), looks(one.explanation)
+        one.hints = tuple(map(looks, one.hints))
+    for other in report.recompiles:
+        other.guard, other.example = looks(other.guard), looks(other.example)
+    report.notes = list(map(looks, report.notes))
 
 
 def _announced(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
@@ -347,7 +363,8 @@ class _Reader:
 
     @staticmethod
     def _claim(process: Process, row: dict[str, Any]) -> None:
-        process.command = tuple(map(str, row["command"]))
+        # Written as it was, by a process that had other things to do.
+        process.command = tuple(masking.command(list(map(str, row["command"]))))
         process.torch = str(row["torch"])
         process.time = float(row["time"])
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from textwrap import wrap
+from collections.abc import Iterator
 from typing import Any
 
 from rocm_autopatch.compiles.advice import advise
 from rocm_autopatch.compiles.gather import PHASES, Graph, Place, Report
+from rocm_autopatch.text import WIDTH, wrapped
 
-WIDTH = 99
 DEAREST = 10
 ROWS = 12
 
@@ -263,11 +262,5 @@ def _count(number: int, noun: str, plural: str = "s") -> str:
     return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
-def _wrap(text: str, first: str = "", rest: str = "    ") -> Sequence[str]:
-    return wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
-
-
-def text(report: Report) -> Iterable[str]:
-    """The lines, safe for a terminal: source text may hold control characters."""
-    for line in lines(report):
-        yield "".join(c if c.isprintable() else "\ufffd" for c in line)
+def _wrap(text: str, first: str = "", rest: str = "    ") -> list[str]:
+    return wrapped(text, first, rest)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rocm_autopatch.text import printable
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -21,7 +23,8 @@ class Problem:
     def __str__(self) -> str:
         place = f":{self.line}:{self.column}" if self.line else ""
         where = f"{self.path}: " if self.path else ""
-        return f"{self.file}{place}: {where}{self.message}"
+        # A key of a YAML file may hold anything; a problem is one line.
+        return printable(f"{self.file}{place}: {where}{self.message}")
 
 
 class PolicyError(Exception):

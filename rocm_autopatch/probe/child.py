@@ -1,8 +1,9 @@
 """Read torch's config in an interpreter of its own, and watch who writes to it. Run as a script.
 
-Imported by nothing: reading.py runs this file, with what to do as JSON in its first argument, and
-the file for its answer as the second. With ``python -S`` it calls ``site.main()`` itself, so that
-what sitecustomize, usercustomize and .pth files write is seen as it is written.
+Imported by nothing: reading.py has an interpreter run the text of this file, with what to do as
+JSON in its first argument, and the file for its answer as the second. With ``python -S`` it calls
+``site.main()`` itself, so that what sitecustomize, usercustomize and .pth files write is seen as it
+is written.
 """
 
 import contextlib
@@ -377,7 +378,6 @@ def main() -> None:
     ask = json.loads(sys.argv[1])
     answer = sys.argv[2]
     del sys.argv[1:]
-    sys.path.pop(0)  # this file's directory, where no program would look
     warnings.simplefilter("ignore")
     dropped.update(ask["without"])
     watch_environment()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,10 +11,11 @@ from typing import Any
 
 import yaml
 
+from rocm_autopatch import files, masking
 from rocm_autopatch.image import reference
 from rocm_autopatch.policy import PolicyError, Problem, document, load, schema, select
 from rocm_autopatch.policy.schema import Policy
-from rocm_autopatch.probe import blame
+from rocm_autopatch.probe import blame, variables
 from rocm_autopatch.probe.table import Probe
 
 _EMPTY = "version: 1\nimages: []\n"
@@ -54,17 +53,20 @@ def record(file: Path, found: Probe) -> str:
     # A byte order mark is none of the marks that PyYAML counts.
     mark = "\ufeff" if data.startswith(b"\xef\xbb\xbf") else ""
     text = data.decode("utf-8-sig")
-    new = _edit(text, own.image if own else "", image.short, Fields(found, own, general))
+    fields = Fields(found, own, general)
+    new = _edit(text, own.image if own else "", image.short, fields)
     if "\r\n" in text:
         new = re.sub(r"(?<!\r)\n", "\r\n", new)
     done = (mark + new).encode()
     after = _rows(file, done)
     if [row for row in before if row is not own] != [r for r in after if r.image not in names]:
         raise _error(file, "not written: another row would have changed")
+    withheld = ", ".join(fields.withheld)
+    rest = f"; without the values of {withheld}: not in our list, or secret" if withheld else ""
     if done == data:
-        return f"{file}: {image.short} is up to date"
+        return f"{file}: {image.short} is up to date{rest}"
     _write(file, done)
-    return f"{file}: {image.short} {'brought up to date' if own else 'added'}"
+    return f"{file}: {image.short} {'brought up to date' if own else 'added'}{rest}"
 
 
 def _rows(file: Path, data: bytes) -> tuple[Policy, ...]:
@@ -84,12 +86,18 @@ class Fields:
         stated = {setting.name: setting.value for row in general for setting in row.sets}
         given = {s.name: (s.value, s.why) for s in own.sets} if own else {}
         self.sets: dict[str, Any] = {}
-        set_here = {}
+        self.withheld: list[str] = []
+        set_here: dict[str, Any] = {}
         for row in found.variables:
             foreign = row.name in blame.written(found.findings.reading)
             # A text that is no Unicode can't be written either.
             text = row.without is not None and row.without.isprintable()
             if not text or foreign or row.who == "a user's":
+                continue
+            # The file is for others to read.
+            if not variables.known(row.name) or masking.MASK in row.without:
+                self.withheld.append(row.name)
+                set_here[row.name] = None
                 continue
             set_here[row.name] = row.without
             if stated.get(row.name) == row.without:
@@ -255,19 +263,8 @@ def _replace(text: str, changes: list[tuple[int, int, str]]) -> str:
 
 
 def _write(file: Path, data: bytes) -> None:
-    """Put *data* at *file*, all of it or nothing; where that is a link, at what it leads to."""
-    target = file.resolve()
     try:
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
-        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with open(descriptor, "wb") as stream:
-                stream.write(data)
-            os.chmod(name, mode)
-            os.replace(name, target)
-        except BaseException:
-            os.unlink(name)
-            raise
+        files.write(file, data, file.stat().st_mode & 0o777 if file.exists() else 0o644)
     except OSError as error:
         raise _error(file, f"can't be written: {error.strerror}") from error
 

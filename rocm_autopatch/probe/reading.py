@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import _start
+from rocm_autopatch import _start, fresh_interpreter, search_path
 
 _CHILD = Path(__file__).with_name("child.py")
 
@@ -97,12 +97,15 @@ def _read(ask: Ask, environment: Mapping[str, str]) -> Reading:
     }
     # With the hook, site has to run as ever; otherwise the child runs it, watching.
     flags = [] if ask.hook else ["-S"]
+    code = _CHILD.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory(prefix="rocm-autopatch-") as directory:
         answer = Path(directory, "answer")
         with open(Path(directory, "stderr"), "w+b") as stderr:
             status = subprocess.run(
-                [sys.executable, *flags, str(_CHILD), json.dumps(given), str(answer)],
-                env=child,
+                fresh_interpreter.command(
+                    code, json.dumps(given), str(answer), python=[sys.executable, *flags]
+                ),
+                env=search_path.absolute(child),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rocm_autopatch import _baseline
+from rocm_autopatch import _baseline, masking
 from rocm_autopatch.policy import lint
 from rocm_autopatch.probe import blame, variables
 from rocm_autopatch.probe.blame import Findings, Investigation
@@ -80,7 +80,52 @@ def probe(environment: Mapping[str, str], imports: Sequence[str]) -> Probe:
     findings, hooked = Investigation(environment, imports).run()
     config = list(_config(findings, hooked))
     rows = list(_variables(environment, findings, hooked, config))
-    return Probe(findings, hooked, rows, config, list(_notes(findings, hooked, imports)))
+    found = Probe(findings, hooked, rows, config, list(_notes(findings, hooked, imports)))
+    written = {n: write["value"] for n, write in blame.written(findings.reading).items()}
+    return _masked(found, masking.Secrets({**environment, **hooked.environ, **written}))
+
+
+def _masked(found: Probe, secrets: masking.Secrets) -> Probe:
+    """The same without the values of secrets, which the interpreters were given as they are."""
+    findings = found.findings
+    for crash in findings.crashes:
+        name, value = crash.variable
+        # The error has the value, however short that is.
+        if masking.is_secret(name, value) and len(value) > 1:
+            secrets = secrets.and_also(value)
+    crashes = [
+        replace(one, error=secrets.text(one.error), culprit=secrets.text(one.culprit))
+        for one in findings.crashes
+    ]
+    report = {**found.hooked.found, "report": secrets.data(found.report)}
+    return Probe(
+        replace(findings, crashes=crashes),
+        replace(found.hooked, found=report),
+        [_masked_row(row, secrets) for row in found.variables],
+        [_masked_row(row, secrets) for row in found.config],
+        [secrets.text(note) for note in found.notes],
+    )
+
+
+def _masked_row(row: Row, secrets: masking.Secrets) -> Row:
+    culprit = row.culprit
+    if culprit:
+        named = tuple(secrets.text(variable) for variable in culprit.variables)
+        culprit = replace(culprit, variables=named)
+    without = secrets.value(row.name, row.without)
+    # The verdict quotes the value.
+    quoted = without != row.without and isinstance(row.without, str) and row.without
+    why = row.verdict.why.replace(repr(row.without), repr(without)) if quoted else row.verdict.why
+    return replace(
+        row,
+        without=without,
+        with_us=secrets.value(row.name, row.with_us),
+        shipped=secrets.value(row.name, row.shipped),
+        thread=secrets.value(row.name, row.thread),
+        verdict=replace(row.verdict, why=secrets.text(why)),
+        who=secrets.text(row.who),
+        culprit=culprit,
+    )
 
 
 def _config(findings: Findings, hooked: Reading) -> Iterator[Row]:

@@ -58,6 +58,14 @@ def listed(name: str) -> bool:
     return known and not ours
 
 
+def known(name: str) -> bool:
+    """Whether this very variable is known, and not only a family of such names: what it holds may
+    be told to others."""
+    ours = name in table()["variables"] or name in table()["parsed"]
+    return ours or any(name in feeds(version) for version in lint.versions("2.4..2.15"))
+
+
+@cache
 def feeds(version: str) -> dict[str, tuple[str, ...]]:
     """Variable to the config keys, in full, that it feeds in torch *version*, such as "2.13"."""
     found: dict[str, list[str]] = {}

@@ -1,8 +1,10 @@
-"""The report of a fresh interpreter, started with this environment as a program would be."""
+"""Fresh interpreters: started with this environment as a program would be, they run code of ours.
+
+Nothing is imported there from the working directory (search_path.py).
+"""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -10,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rocm_autopatch import _ASSUME, _RECORD, _seldom, _start
+from rocm_autopatch import _ASSUME, _RECORD, _start, masking, search_path
 
 
 class NoReport(Exception):
@@ -41,42 +43,31 @@ with open(pipe, "w", encoding="utf-8") as stream:
 """
 
 
-def add_assume(parser: argparse.ArgumentParser) -> None:
-    """Give a command the option ``--assume``."""
-    parser.add_argument(
-        "--assume",
-        action="append",
-        default=[],
-        type=_assumption,
-        metavar="NAME=VALUE",
-        help="a fact to take in place of the one found here, such as accelerator=rocm or image=REF",
-    )
+def command(code: str, *arguments: str, python: Sequence[str] = ()) -> list[str]:
+    """The command that runs *code*; *python* is another interpreter with its options.
 
-
-def _assumption(text: str) -> str:
-    name, equals, _ = text.partition("=")
-    if not equals or name not in _seldom.FACTS:
-        names = ", ".join(_seldom.FACTS)
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE with a name of {names}")
-    return text
+    ``sys.argv[1:]`` are the arguments there, and ``__file__`` is the file that all its frames name.
+    """
+    return [*(python or [sys.executable]), search_path.__file__, code, *arguments]
 
 
 def report(
     torch: bool,
     assume: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
-    python: Sequence[str] = (sys.executable,),
+    python: Sequence[str] = (),
 ) -> dict[str, Any]:
     """What a fresh interpreter reports, with torch and the patched modules imported if *torch*.
 
     *assume* are facts, NAME=VALUE, beyond those of ROCM_AUTOPATCH_ASSUME. *environ* stands for this
     process's environment, *python* is another interpreter with its options. Raises NoReport.
     """
+    given = environment(assume, environ)
     read, write = os.pipe()
     with open(read, encoding="utf-8") as stream:
         child = subprocess.Popen(
-            [*python, "-c", _CHILD, str(write), "torch" if torch else ""],
-            env=environment(assume, environ),
+            command(_CHILD, str(write), "torch" if torch else "", python=python),
+            env=search_path.absolute(given),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(write,),
@@ -88,8 +79,15 @@ def report(
         raise NoReport(f"the interpreter ended with status {status}")
     found: dict[str, Any] | str = json.loads(text)
     if isinstance(found, str):
-        raise NoReport(found)
+        raise NoReport("; ".join([found, *_left_out(given)]))
+    found["notes"] += _left_out(given)
     return found
+
+
+def _left_out(environ: Mapping[str, str]) -> list[str]:
+    entries = search_path.left_out(environ)
+    text = f"PYTHONPATH={environ.get('PYTHONPATH')}: not read here, as they mean other directories "
+    return [f"{text}elsewhere: {', '.join(entries)}"] if entries else []
 
 
 def environment(
@@ -104,13 +102,18 @@ def environment(
     return given
 
 
+def secrets() -> masking.Secrets:
+    """The secrets of this place, those that our own hook took out of this process, too."""
+    return masking.Secrets({**os.environ, **before_us()})
+
+
 def before_us() -> dict[str, str]:
     """The environment as it was before this process started and our own hook changed it."""
     before_us = dict(os.environ)
     for rule, before, status in _RECORD["env"]:
         if status == "applied":
             if before is None:
-                del before_us[rule[0]]
+                before_us.pop(rule[0], None)
             else:
                 before_us[rule[0]] = before
     before_us.pop(_start.SAID, None)

@@ -1,0 +1,125 @@
+"""The words after ``rocm-autopatch``, and what becomes of errors."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from rocm_autopatch import _SITE, fresh_interpreter
+from rocm_autopatch.cli import terminal
+from rocm_autopatch.policy.problem import PolicyError
+from rocm_autopatch.text import printable
+
+COMMANDS = (
+    *("status", "explain", "policies", "check", "bake", "probe", "ab", "run", "report"),
+    "completion",
+)
+
+
+def run(arguments: Sequence[str] | None) -> int:
+    """Run a command and return its status."""
+    with terminal.harmless():
+        try:
+            return _run(parser().parse_args(arguments))
+        finally:
+            # What argparse printed, too. What is still in a buffer would fail once more when the
+            # interpreter ends, and make its status 120.
+            with contextlib.suppress(OSError):
+                sys.stderr.flush()
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    try:
+        status: int = chosen.run(chosen)
+    except (PolicyError, fresh_interpreter.NoReport) as error:
+        problems = error.problems if isinstance(error, PolicyError) else [error]
+        for problem in problems:
+            terminal.say(f"rocm-autopatch {chosen.command}: {problem}")
+        status = 1
+    except ImportError as error:
+        # packaging, say, is asked for only where a policy has a condition.
+        terminal.say(f"rocm-autopatch {chosen.command}: {error}")
+        status = 1
+    except OSError as error:
+        return _not_written(error)
+    except Exception:
+        # Not as the interpreter would, which writes texts as they are.
+        sys.stderr.write(traceback.format_exc())
+        return 1
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        # Whatever ran has its own status, and printed nothing of ours.
+        return status if chosen.command == "run" else _not_written(error)
+    return status
+
+
+def _not_written(error: OSError) -> int:
+    """stdout is a full disk or a closed pipe."""
+    terminal.give_up(sys.stdout)
+    if not isinstance(error, BrokenPipeError):
+        terminal.say(f"rocm-autopatch: stdout: {error.strerror}")
+    return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    made = _Parser(
+        prog="rocm-autopatch",
+        description=(
+            "Safe and fast torch.compile in ROCm containers, without editing the program. "
+            "ROCM_AUTOPATCH=off opts a process tree out; ROCM_AUTOPATCH=observe records only. "
+            f"What is read: the policies of the package; in {_SITE}: image (the image's name), "
+            "baseline (its variables), images.yaml and *.yaml (policies); the policy file that "
+            "ROCM_AUTOPATCH_POLICY names, and what it extends; baked.plan in the package; "
+            "torch/version.py of the torch that an import finds. "
+            "Exit status: 0, or 1 if something is wrong with what was asked about; 2 for wrong "
+            "usage."
+        ),
+        epilog="example: docker run --rm IMAGE rocm-autopatch status",
+    )
+    made.add_argument("--version", action=_Version)
+    commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        try:
+            importlib.import_module(f"rocm_autopatch.cli.{name}").add(commands)
+        except Exception as error:
+            # An overlay installs the wheel alone. Where PyYAML is missing, or fails when it is
+            # imported, status still works.
+            _add_missing(commands, name, error)
+    return made
+
+
+def _add_missing(commands: Any, name: str, error: Exception) -> None:
+    why = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+
+    def run(_: argparse.Namespace) -> int:
+        terminal.say(f"rocm-autopatch {name}: {why}")
+        return 1
+
+    # argparse reads it as a format.
+    parser = commands.add_parser(name, help="can't run: " + why.replace("%", "%%"))
+    parser.add_argument("rest", nargs=argparse.REMAINDER)
+    parser.set_defaults(run=run)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        # It may quote an argument.
+        super().error(printable(message))
+
+
+class _Version(argparse.Action):
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="print the version and exit")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        terminal.lines([version("rocm_autopatch")])
+        parser.exit()

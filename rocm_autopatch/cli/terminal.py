@@ -1,0 +1,130 @@
+"""What commands print: harmless, whatever it came from, and in any encoding.
+
+Images, policies, variables and traces may hold what controls a terminal, reorders text or can't be
+encoded. All that a command prints goes through :class:`Harmless`, which stands for stdout and
+stderr while the command runs: it lets printable characters, newlines and tabs through, and writes
+all else as an escape, ``\\x1b``. What is one line keeps to it: :func:`lines` and :func:`say` write
+newlines as escapes, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, TextIO
+
+from rocm_autopatch import fresh_interpreter
+from rocm_autopatch.text import printable
+
+# Data can't forge a colour of ours: it does not know this process's mark.
+_MARK = os.urandom(16).hex()
+_COLOUR = re.compile(rf"<{_MARK}:([0-9]+)>")
+_LEFT_AS_THEY_ARE = re.compile(r"([\n\t])")
+
+
+def colour(code: str, text: str) -> str:
+    """*text* in the colour of an SGR *code*, as :class:`Harmless` writes it."""
+    return f"<{_MARK}:{code}>{text}<{_MARK}:0>"
+
+
+def plain(text: str) -> str:
+    """*text* without colours of ours."""
+    return _COLOUR.sub("", text)
+
+
+class Harmless(io.TextIOBase):
+    """A stream that writes to *stream* what can do no harm there; None stands for a closed one."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self.stream = stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return getattr(self.stream, "encoding", None) or "utf-8"
+
+    def write(self, text: str) -> int:
+        if self.stream is not None:
+            self.stream.write(self.harmless(text))
+        return len(text)
+
+    def harmless(self, text: str) -> str:
+        """*text* as it is written."""
+        parts = _COLOUR.split(text)
+        # Text and colours by turns.
+        parts[::2] = [self._encodable(_escaped(part)) for part in parts[::2]]
+        parts[1::2] = [f"\x1b[{code}m" for code in parts[1::2]]
+        return "".join(parts)
+
+    def _encodable(self, text: str) -> str:
+        return text.encode(self.encoding, "backslashreplace").decode(self.encoding)
+
+    def writable(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        if self.stream is not None:
+            self.stream.flush()
+
+    def isatty(self) -> bool:
+        return self.stream is not None and self.stream.isatty()
+
+    def fileno(self) -> int:
+        if self.stream is None:
+            raise io.UnsupportedOperation("fileno")
+        return self.stream.fileno()
+
+
+def _escaped(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(
+        part if part in "\n\t" else printable(part) for part in _LEFT_AS_THEY_ARE.split(text)
+    )
+
+
+@contextlib.contextmanager
+def harmless() -> Iterator[None]:
+    """Have stdout and stderr be harmless."""
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (Harmless(stream) for stream in streams)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
+def lines(texts: Iterable[str], stream: TextIO | None = None) -> None:
+    """Print each of *texts* as one line, to stdout unless given."""
+    stream = sys.stdout if stream is None else stream
+    for text in texts:
+        parts = _COLOUR.split(text)
+        parts[::2] = map(printable, parts[::2])
+        parts[1::2] = [f"<{_MARK}:{code}>" for code in parts[1::2]]
+        stream.write("".join(parts) + "\n")
+
+
+def say(text: object) -> None:
+    """Print *text* to stderr as one line."""
+    lines([str(text)], sys.stderr)
+    sys.stderr.flush()
+
+
+def data(found: Any) -> None:
+    """Print plain data as JSON, its secrets masked."""
+    text = json.dumps(fresh_interpreter.secrets().data(found), indent=2)
+    # JSON's own escapes leave one control character as it is.
+    sys.stdout.write(text.replace("\x7f", "\\u007f") + "\n")
+
+
+def give_up(stream: TextIO | None) -> None:
+    """Have a stream that can't be written fail no more, when the interpreter ends."""
+    with contextlib.suppress(Exception):
+        if stream is not None:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)

@@ -1,0 +1,60 @@
+"""Nothing is imported from where a command is called: a file there may be anybody's.
+
+That is the directory which ``python -m`` and ``python -c`` put first on sys.path, and the empty and
+relative entries of PYTHONPATH: ``:/x`` names the working directory. Python 3.11 and later have
+``-P`` against the first. Imported before anything else, this imports what every interpreter has.
+
+An interpreter that is to run code of ours runs this file as a script, with the code as its
+argument: a script's own directory is first on sys.path, and the working one never is.
+"""
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def leave_out_first() -> None:
+    """Take the directory off sys.path that the interpreter put there for a script or ``-m``."""
+    if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+        del sys.path[0]
+
+
+def leave_out_relative() -> None:
+    """Take off sys.path what empty and relative entries of PYTHONPATH have put there."""
+    import os
+
+    entries = (
+        os.environ.get("PYTHONPATH", "").split(":") if not sys.flags.ignore_environment else []
+    )
+    # site makes them absolute, and then one can't be told from an entry that was given so.
+    absolute = {os.path.normpath(entry) for entry in entries if os.path.isabs(entry)}
+    relative = {os.path.abspath(entry) for entry in entries if not os.path.isabs(entry)} - absolute
+    sys.path[:] = [
+        entry
+        for entry in sys.path
+        if os.path.isabs(entry) and os.path.normpath(entry) not in relative
+    ]
+
+
+def absolute(environ: "Mapping[str, str]") -> "dict[str, str]":
+    """An environment whose PYTHONPATH has no empty and no relative entries."""
+    kept = dict(environ)
+    path = kept.pop("PYTHONPATH", "")
+    entries = [entry for entry in path.split(":") if entry.startswith("/")]
+    if entries:
+        kept["PYTHONPATH"] = ":".join(entries)
+    return kept
+
+
+def left_out(environ: "Mapping[str, str]") -> "list[str]":
+    """The entries of PYTHONPATH that absolute() leaves out, "." for an empty one."""
+    path = environ.get("PYTHONPATH", "")
+    return [entry or "." for entry in path.split(":") if path and not entry.startswith("/")]
+
+
+if __name__ == "__main__":
+    leave_out_first()
+    # Its frames have the name of this file, which is neither torch's nor a program's.
+    exec(compile(sys.argv.pop(1), __file__, "exec", dont_inherit=True))
