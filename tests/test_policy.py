@@ -46,13 +46,9 @@ def test_what_is_said_of_a_wrong_policy(text: str, said: list[str]) -> None:
     ("data", "message"),
     [
         (b"", "the file is empty"),
-        (b"#" * (document.MAX_BYTES + 1), "larger than 1048576 bytes"),
+        (b"#" * (document.MAX_BYTES + 1), "larger than 131072 bytes"),
         (b"\xff\xfe\x00", "not UTF-8: invalid start byte at byte 0"),
-        (
-            b"\x00",
-            'unacceptable character #x0000: special characters are not allowed in "<unicode '
-            'string>", position 0',
-        ),
+        (b"\x00", "unacceptable character #x0000: special characters are not allowed"),
     ],
 )
 def test_bytes_that_are_no_yaml(data: bytes, message: str) -> None:
