@@ -12,7 +12,7 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Union, overload
+from typing import Any, NamedTuple, Union, overload
 
 from rocm_autopatch import trust
 from rocm_autopatch.policy.problem import ERROR, Problem, Problems, collected, quoted
@@ -153,6 +153,16 @@ class _End(Exception):
     """What comes can't be read; why is on the list of problems."""
 
 
+class _Open(NamedTuple):
+    """A collection whose end has not come yet, the event it began with, and the key before a value:
+    as a node, and as a text, None if it is none."""
+
+    start: Any
+    node: Node
+    key: Node | None = None
+    text: str | None = None
+
+
 class _Composer:
     """The tree of one document, from the parser's events."""
 
@@ -170,7 +180,7 @@ class _Composer:
             if isinstance(self.event(), yaml.StreamEndEvent):
                 self.problems.add(_problem(self.name, "the file is empty"))
                 return None
-            root = self.node(self.event())
+            root = self.tree()
             self.event()
             event = self.event()
             if not isinstance(event, yaml.StreamEndEvent):
@@ -202,7 +212,49 @@ class _Composer:
         self.problem(event.start_mark, message)
         return WRONG
 
+    def tree(self) -> Node:
+        """The next value with all that is in it.
+
+        Without recursion: the parser is always called from the same depth, and as fast.
+        """
+        opened: list[_Open] = []
+        while True:
+            event = self.event()
+            if isinstance(event, yaml.CollectionEndEvent):
+                self.way.pop()
+                start, node = opened.pop()[:2]
+            else:
+                start, node = event, self.node(event)
+                if isinstance(node.value, (list, dict)):
+                    opened.append(_Open(start, node))
+                    self.way.append("[0]" if isinstance(node.value, list) else "")
+                    continue
+            if not opened:
+                return node
+            opened[-1] = self.put(opened[-1], start, node)
+
+    def put(self, into: _Open, event: Any, node: Node) -> _Open:
+        """Put a value into the collection that it stands in, or a key before its value comes."""
+        whole = into.node.value
+        if isinstance(whole, list):
+            whole.append(node)
+            self.way[-1] = f"[{len(whole)}]"
+            return into
+        assert isinstance(whole, dict)
+        if into.key is None:
+            text = self.key(event, node)
+            self.way[-1] = f".{'?' if text is None else text}"
+            if text in whole:
+                first = whole[text].key.line
+                self.problem(event.start_mark, f"given twice, first in line {first}")
+            return into._replace(key=node, text=text)
+        if into.text is not None:
+            whole.setdefault(into.text, Entry(into.key, node))
+        self.way[-1] = ""
+        return into._replace(key=None)
+
     def node(self, event: Any) -> Node:
+        """The scalar or alias of an event, or the collection that begins there, still empty."""
         self.room.values -= 1
         if self.room.values < 0:
             self.way = []
@@ -227,9 +279,7 @@ class _Composer:
             raise _End
         if tag not in (None, "!"):
             self.wrong(event, _tag(tag))
-        if isinstance(event, yaml.SequenceStartEvent):
-            return self.sequence()
-        return self.mapping()
+        return [] if isinstance(event, yaml.SequenceStartEvent) else {}
 
     def scalar(self, event: Any) -> Value:
         text: str = event.value
@@ -240,32 +290,6 @@ class _Composer:
             value = plain(text)
             return self.wrong(event, value.message) if isinstance(value, _Unfit) else value
         return text
-
-    def sequence(self) -> list[Node]:
-        items: list[Node] = []
-        while not isinstance(event := self.event(), yaml.SequenceEndEvent):
-            self.way.append(f"[{len(items)}]")
-            items.append(self.node(event))
-            self.way.pop()
-        return items
-
-    def mapping(self) -> dict[str, Entry]:
-        entries: dict[str, Entry] = {}
-        while not isinstance(event := self.event(), yaml.MappingEndEvent):
-            # For its depth
-            self.way.append("")
-            key = self.node(event)
-            self.way.pop()
-            text = self.key(event, key)
-            self.way.append(f".{'?' if text is None else text}")
-            if text in entries:
-                first = entries[text].key.line
-                self.problem(event.start_mark, f"given twice, first in line {first}")
-            node = self.node(self.event())
-            self.way.pop()
-            if text is not None:
-                entries.setdefault(text, Entry(key, node))
-        return entries
 
     def key(self, event: Any, key: Node) -> str | None:
         """A key's text, None if it is none."""

@@ -95,11 +95,15 @@ def _ends(text: str, part: str) -> bool:
 
 def _find(text: str, part: str, start: int, end: int) -> int:
     """Where *part*, in which ``?`` is any character, is in text[start:end] first; -1: nowhere."""
-    if "?" not in part:
-        return text.find(part, start, end)
-    for place in range(start, end - len(part) + 1):
-        if all(map(_fits, text[place:], part)):
-            return place
+    # The longest run without a question mark is looked for, the rest compared where it is.
+    run = max(part.split("?"), key=len)
+    ahead = part.index(run)
+    place = text.find(run, start + ahead, end)
+    while 0 <= place <= end - len(part) + ahead:
+        found = place - ahead
+        if all(map(_fits, text[found : found + len(part)], part)):
+            return found
+        place = text.find(run, place + 1, end)
     return -1
 
 
