@@ -515,7 +515,7 @@ class TestPolicyChoice:
         done = python311.run("-c", SEEN, env={MAX: "1", "ROCM_AUTOPATCH_POLICY": str(policy)})
         assert done.stdout == "1\n"
         assert done.stderr == (
-            f"rocm_autopatch: nothing was changed: {policy}:1:1: everybody may write it: "
+            f"rocm_autopatch: nothing was changed: {policy}: {policy} may be written by everybody: "
             "chmod o-w\n"
         )
 

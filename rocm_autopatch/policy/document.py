@@ -31,7 +31,9 @@ MAX_VALUES = 10_000
 MAX_DEPTH = 32
 # As long may a key be that YAML takes without a question mark.
 MAX_KEY = 1024
-# Longer than any number that fits in 64 bits, and short enough to be converted.
+# 64 bits, with a sign or without
+SMALLEST, LARGEST = -(1 << 63), (1 << 64) - 1
+# Longer than any such number, and short enough to be converted
 _LONGEST_NUMBER = 100
 
 
@@ -372,6 +374,6 @@ def plain(text: str) -> bool | int | float | str | _Unfit | None:
         whole = int(digits, _BASES[str(integer.lastgroup)])
     except ValueError:  # 0x_ has no digit
         return text
-    if not -(1 << 63) <= whole < 1 << 64:
+    if not SMALLEST <= whole <= LARGEST:
         return _Unfit("a number that does not fit in 64 bits: put it in quotes")
     return whole

@@ -53,7 +53,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LONGEST_VALUE = 32 << 10
 # Python waits no longer than some 292 years (threading.TIMEOUT_MAX).
 LONGEST_DURATION = 1_000_000_000
-_RELEASE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,4}")
+RELEASE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,4}")
 
 
 # Torch versions that an entry is for: from the first, before the second; () is open.
@@ -379,7 +379,7 @@ class _Reader:
 
     def release(self, node: Node, path: str) -> tuple[int, ...]:
         text = self.text(node, path)
-        if text and not _RELEASE.fullmatch(text):
+        if text and not RELEASE.fullmatch(text):
             self.problem(node, path, f"{quoted(text)} is not a torch release such as '2.6'")
             return ()
         return tuple(map(int, text.split("."))) if text else ()
