@@ -60,7 +60,14 @@ def read(path: str, longest: int, judged: bool = True) -> bytes:
         why = objection(path) if judged else ""
         if why:
             raise PermissionError(why)
-        return os.read(descriptor, longest)
+        data = os.read(descriptor, longest)
+        # A file system in a program (FUSE) may give less than there is.
+        while data and len(data) < longest:
+            more = os.read(descriptor, longest - len(data))
+            if not more:
+                break
+            data += more
+        return data
     finally:
         os.close(descriptor)
 

@@ -37,6 +37,39 @@ WORDS += [
     b"capture: ",
     b"1e999",
 ]
+WORDS += [
+    *(
+        f"!!{tag} ".encode()
+        for tag in ("int", "bool", "float", "null", "str", "timestamp", "binary")
+    ),
+    *(f"!!{tag} ".encode() for tag in ("set", "omap", "pairs", "seq", "map", "merge", "value")),
+    b"!!python/object/apply:os.system ",
+    b"!<x> ",
+    b"! ",
+    b"%TAG ! tag:yaml.org,2002:\n--- ",
+    b'""',
+    b"=",
+    b"<<",
+    b".inf",
+    b"-.INF",
+    b".nan",
+    b"9" * 5000,
+    b"0x",
+    b"1:10:10",
+    b"1:10.5",
+    b"2026-02-30",
+    b'"\\0"',
+    b'"\\ud800"',
+    b'"\\U00110000"',
+    b'"\\e[31m"',
+    b"? ",
+    b": ",
+    b"- ",
+    b"|\n ",
+    b"}",
+    b"]",
+    b",",
+]
 
 
 @st.composite

@@ -217,7 +217,7 @@ class TestStale:
 
     def test_a_policy_beyond_what_is_read_of_it(self, place: Interpreter, tmp_path: Path) -> None:
         policy = tmp_path / "team.yaml"
-        policy.write_text(POLICY + "# long\n" * 20_000 + "description: one\n")
+        policy.write_text(POLICY + "# long\n" * 15_000 + "description: one\n")
         bake(place, "--policy", policy)
         assert report(place)["baked"]
         policy.write_text(policy.read_text().replace("description: one", "description: two"))

@@ -263,7 +263,7 @@ def test_what_is_no_file_tells_nothing(tmp_path: Path, kind: str) -> None:
         file.parent.mkdir(parents=True)
         if kind == "directory":
             file.mkdir()
-        elif kind == "pipe" and name in CLUE_FILES:
+        elif kind == "pipe":
             os.mkfifo(file)
         elif kind == "loop":
             file.symlink_to(file)

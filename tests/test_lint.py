@@ -22,7 +22,7 @@ def config(module: str, entry: str, more: str = "") -> Policy:
 
 
 def said(policy: Policy, chosen: str = ALL, *below: Policy) -> list[str]:
-    return [f"{f.severity}: {f.problem.message}" for f in lint(policy, versions(chosen), below)]
+    return [f"{f.severity}: {f.message}" for f in lint(policy, versions(chosen), below)]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_a_variable_that_is_deleted_below() -> None:
 
 def test_a_finding_has_its_place() -> None:
     (finding,) = lint(config(INDUCTOR, "max_autotun: {pin: true}"), versions("2.13"))
-    assert str(finding.problem) == (
+    assert str(finding) == (
         "f:4:5: config.torch._inductor.config.max_autotun: no such key in torch 2.13: did you mean "
         "max_autotune?"
     )
@@ -266,9 +266,7 @@ def test_the_built_in_policies() -> None:
     found = {}
     for name in load.names():
         *below, top = load.layers(load.policy(load.BUILTIN / f"{name}.yaml"))
-        found[name] = [
-            (f.severity, f.problem.path, f.problem.message) for f in lint(top, versions(ALL), below)
-        ]
+        found[name] = [(f.severity, f.path, f.message) for f in lint(top, versions(ALL), below)]
     assert found == {
         name: [("remark", f"config.{module}.{key}", message) for module, key, message in remarks]
         for name, remarks in REMARKS.items()

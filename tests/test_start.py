@@ -491,7 +491,7 @@ class TestPolicyChoice:
             ("version: 1\nenv: {A: {delete: yess}}\n", ":2:19: env.A.delete: expected true"),
             ("version: 1\nenv: [", "expected the node content"),
             (b"\xff\xfe\xff", "not UTF-8"),
-            ("a: &a [*a]\n", "aliases are not allowed"),
+            ("version: 1\nenv: {A: &a {set: *a}}\n", "aliases are not allowed"),
             ("version: 1\nextends: saef\n", "saef: no such policy"),
             (None, "can't be read: No such file or directory"),
         ],
@@ -515,7 +515,7 @@ class TestPolicyChoice:
         done = python311.run("-c", SEEN, env={MAX: "1", "ROCM_AUTOPATCH_POLICY": str(policy)})
         assert done.stdout == "1\n"
         assert done.stderr == (
-            f"rocm_autopatch: nothing was changed: {policy}:1:1: everybody may write it: "
+            f"rocm_autopatch: nothing was changed: {policy}: {policy} may be written by everybody: "
             "chmod o-w\n"
         )
 

@@ -15,15 +15,22 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from rocm_autopatch.policy import document as yaml_document
 from rocm_autopatch.policy import schema, when
 
 TEXT: dict[str, Any] = {"type": "string"}
-TEXTS = {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}
+
+
+def texts(text: dict[str, Any]) -> dict[str, Any]:
+    """A text, or a list of them."""
+    return {"anyOf": [text, {"type": "array", "items": text}]}
+
+
 VARIABLE = {"type": "string", "pattern": f"^{schema.VARIABLE.pattern}$"}
 COMMON = {
     "why": {**TEXT, "description": "One line: what is known, and from where."},
-    "since": {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)*$"},
-    "until": {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)*$"},
+    "since": {"type": "string", "pattern": f"^{schema.RELEASE.pattern}$"},
+    "until": {"type": "string", "pattern": f"^{schema.RELEASE.pattern}$"},
 }
 
 
@@ -50,12 +57,13 @@ def use(words: Any) -> dict[str, Any]:
 
 def parts() -> dict[str, Any]:
     """What policies and image records have in common."""
-    scalar = {"type": ["string", "number", "boolean", "null"]}
-    values: dict[str, Any] = {
-        "delete": {"const": True},
-        "default": {"type": "string", "minLength": 1},
-        "set": {"type": "string", "minLength": 1},
+    scalar = {
+        "type": ["string", "number", "boolean", "null"],
+        "minimum": yaml_document.SMALLEST,
+        "maximum": yaml_document.LARGEST,
     }
+    value = {"type": "string", "minLength": 1, "maxLength": schema.LONGEST_VALUE}
+    values: dict[str, Any] = {"delete": {"const": True}, "default": value, "set": value}
     config = one_of(
         dict.fromkeys(schema.STRENGTHS, scalar),
         {"yields_to": VARIABLE, "switch": VARIABLE, "insist": {"type": "boolean"}},
@@ -74,7 +82,12 @@ def parts() -> dict[str, Any]:
         name: use({"enum": [*words, *([False] if "off" in words else [])]})
         for name, words in schema.PATCHES.items()
     }
-    duration = {"type": "number", "exclusiveMinimum": 0, "description": "Seconds."}
+    duration = {
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "maximum": schema.LONGEST_DURATION,
+        "description": "Seconds.",
+    }
     kinds: dict[str, Any] = {
         "off": {"anyOf": [duration, {"enum": ["off", False]}]},
         "null": {"anyOf": [duration, {"type": "null"}]},
@@ -88,10 +101,14 @@ def parts() -> dict[str, Any]:
         "additionalProperties": False,
     }
     settings["watchdog"] = {"anyOf": [{"enum": ["off", False]}, watchdog]}
-    conditions: dict[str, Any] = dict.fromkeys((*when.WORDS, *when.GLOBS), TEXTS)
+    words = {"type": "string", "maxLength": when.LONGEST}
+    conditions: dict[str, Any] = {
+        **dict.fromkeys(when.WORDS, texts(words)),
+        **dict.fromkeys(when.GLOBS, texts({**words, "pattern": r"^[^\[]*$"})),
+        **dict.fromkeys(when.RANGES, words),
+    }
     accelerator = {"enum": list(when.ACCELERATORS)}
     conditions["accelerator"] = {"anyOf": [accelerator, {"type": "array", "items": accelerator}]}
-    conditions.update(dict.fromkeys(when.RANGES, TEXT))
     issue = {
         "type": "object",
         "properties": {"issue": TEXT, "source": TEXT, "mitigation": TEXT},
@@ -140,7 +157,7 @@ def document(title: str, required: list[str], properties: dict[str, Any]) -> dic
 
 def policy() -> dict[str, Any]:
     """The schema of a policy file."""
-    return document("policy", [], {"name": TEXT, "extends": TEXTS, **parts()})
+    return document("policy", [], {"name": TEXT, "extends": texts(TEXT), **parts()})
 
 
 def images() -> dict[str, Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rocm_autopatch.cli import terminal
-from rocm_autopatch.policy import PolicyError, Problem, lint, load, lower, select
+from rocm_autopatch.policy import lint, load, lower, select, when
+from rocm_autopatch.policy.problem import REMARK, Problems
+from rocm_autopatch.policy.schema import Policy
 
 
 def add(commands: Any) -> None:
@@ -54,34 +56,47 @@ def run(arguments: argparse.Namespace) -> int:
     files = arguments.files or [
         file for place in (load.BUILTIN, select.SITE) for file in sorted(place.glob("*.yaml"))
     ]
-    found = [finding for file in files for finding in _check(file, arguments.torch)]
+    found = [_check(file, arguments.torch) for file in files]
+    problems = [problem for one in found for problem in one.shown()]
     if arguments.json:
-        rows = [{"severity": severity, **asdict(problem)} for severity, problem in found]
-        terminal.data(rows)
+        terminal.data([asdict(problem) for problem in problems])
     else:
-        for severity, problem in found:
-            mark = "" if severity == lint.ERROR else f"{severity}: "
-            terminal.lines([str(replace(problem, message=mark + problem.message))])
-    errors = sum(severity == lint.ERROR for severity, _ in found)
+        terminal.lines([str(problem) for problem in problems])
+    errors = sum(one.errors for one in found)
     if not errors and not arguments.json:
         count = f"{len(files)} file{'' if len(files) == 1 else 's'}"
         terminal.say(f"{count} checked, nothing wrong")
     return 1 if errors else 0
 
 
-def _check(file: Path, versions: Sequence[str]) -> Iterator[tuple[str, Problem]]:
-    """What is wrong with one file, with a severity."""
-    try:
-        if file.name == load.IMAGES.name:
-            stacks = [(*load.layers(load.base(row)), row) for row in load.images(file)]
-        else:
-            stacks = [load.layers(load.policy(file))]
-        for stack in stacks:
-            *below, last = stack
-            load.mitigations(last)
-            lower.lower(stack)
-            for finding in lint.lint(last, versions, below) if versions else ():
-                yield finding.severity, finding.problem
-    except PolicyError as error:
-        for problem in error.problems:
-            yield lint.ERROR, problem
+def _check(file: Path, versions: Sequence[str]) -> Problems:
+    """What is wrong with one file and what it extends."""
+    reading = load.Reading(REMARK)
+    if file.name == load.IMAGES.name:
+        rows = [(reading.base(row), row) for row in reading.images(file)]
+    else:
+        policy = reading.policy(file)
+        rows = [(None, policy)] if policy else []
+    # Thousands of image records may stand on one base.
+    stood_on: dict[str, tuple[lower.Pins, lint.Linter]] = {}
+    for base, row in rows:
+        key = base.file if base else ""
+        if key not in stood_on:
+            below = reading.layers(base) if base else reading.layers(row)[:-1]
+            pins = lower.Pins(reading)
+            for layer in below:
+                if when.holds(layer.when, lower.BUILT_IN_FACTS):
+                    pins.add(layer)
+            stood_on[key] = pins, lint.Linter(versions, below)
+        pins, linter = stood_on[key]
+        reading.mitigations(row)
+        if _is_for_rocm(row):
+            pins.compare(row)
+        if versions:
+            linter.lint(row, reading)
+    return reading
+
+
+def _is_for_rocm(policy: Policy) -> bool:
+    known = lower.BUILT_IN_FACTS
+    return when.holds({name: policy.when[name] for name in known if name in policy.when}, known)

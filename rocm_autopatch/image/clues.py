@@ -6,6 +6,7 @@ is missing, unreadable or not of the form that is known gives no fact. No GPU ru
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from rocm_autopatch import trust
 from rocm_autopatch.image import reference
 from rocm_autopatch.image.facts import CLUE, Fact, Named
 
@@ -45,6 +47,9 @@ _FRAMEWORKS = ("sglang", "vllm")
 
 _RELEASE = re.compile(r"[0-9]+\.[0-9]+(?:\.[0-9]+)?")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+_-]*")
+# sglang-0.5.8.dist-info, or sglang-0.5.8-py3.12.egg-info
+_METADATA = re.compile(r"(?P<name>[^-]+)(?:-.*)?\.(?P<kind>dist|egg)-info")
+_VERSION_FIELD = re.compile(r"^Version:[ \t]*(\S+)[ \t\r]*$", re.MULTILINE | re.IGNORECASE)
 _SYSTEM = re.compile(r"[a-z][a-z-]*[0-9]+(?:\.[0-9]+)*")
 # ID=ubuntu, VERSION_ID="22.04", BASE_IMAGE: rocm/dev-ubuntu-22.04:7.2.1-complete
 _LINE = re.compile(r"^([A-Z_]+)[=:](.*)$", re.MULTILINE)
@@ -138,16 +143,24 @@ def _base(versions: Mapping[str, str]) -> Iterator[Named]:
 
 
 def _distribution(name: str, path: Sequence[str]) -> Fact | None:
-    """The version of the distribution *name*, if it is on *path*."""
-    # Here, not above: who asks about an assumed image does not pay for it.
-    from importlib import metadata
+    """The version of the distribution *name*, if it is on *path*.
 
-    # It may be without metadata, without a version in it, or not UTF-8. Each of these raises
-    # something else, and the next Python another thing.
-    with suppress(Exception):
-        for found in metadata.distributions(name=name, path=list(path)):
-            if _VERSION.fullmatch(found.version):
-                return Fact(found.version, f"{name} in {found.locate_file('')}", CLUE)
+    importlib.metadata would wait for ever where its file is a pipe, and take ten times as long.
+    """
+    for directory in path:
+        try:
+            entries = sorted(os.listdir(directory or "."))
+        except (OSError, ValueError):
+            continue
+        for entry in entries:
+            found = _METADATA.fullmatch(entry)
+            if not found or re.sub("[-_.]+", "-", found["name"]).lower() != name:
+                continue
+            file = "METADATA" if found["kind"] == "dist" else "PKG-INFO"
+            head = _read(Path(directory), f"{entry}/{file}").partition("\n\n")[0]
+            version = _VERSION_FIELD.search(head)
+            if version and _VERSION.fullmatch(version[1]):
+                return Fact(version[1], f"{name} in {Path(directory)}", CLUE)
     return None
 
 
@@ -165,10 +178,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 def _read(root: Path, name: str) -> str:
     """The beginning of a text file, "" where there is none."""
-    file = root / name
-    with suppress(OSError):
-        # A pipe would be waited for.
-        if file.is_file():
-            with file.open("rb") as stream:
-                return stream.read(_LONGEST).decode("utf-8", "replace")
+    with suppress(OSError, ValueError):
+        data = trust.read(str(root / name), _LONGEST, judged=False)
+        return data.decode("utf-8", "replace")
     return ""

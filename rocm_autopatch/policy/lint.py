@@ -15,26 +15,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import _start
+from rocm_autopatch import _start, trust
 from rocm_autopatch.patches.config import FORMER_NAMES, fits
-from rocm_autopatch.policy.problem import Problem
+from rocm_autopatch.policy.problem import ERROR, REMARK, Hint, Problem, Problems, quoted
 from rocm_autopatch.policy.schema import ConfigEntry, Policy, Range
 
-ERROR, REMARK = "error", "remark"
-
 _UNKNOWN: Any = object()
+# Of torch_keys.json, which has less than a tenth of it.
+_LARGEST = 4 << 20
 _KINDS: dict[str, Any] = {
     "None": type(None),
     **{kind.__name__: kind for kind in (bool, int, float, str, list, dict, set, tuple)},
 }
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A problem, and whether it is an ``error`` or a ``remark``."""
-
-    severity: str
-    problem: Problem
 
 
 @dataclass(frozen=True)
@@ -73,8 +65,8 @@ class _Torches:
 
 @cache
 def _torches() -> _Torches:
-    text = Path(__file__).with_name("torch_keys.json").read_text(encoding="utf-8")
-    document = json.loads(text)
+    file = Path(__file__).with_name("torch_keys.json")
+    document = json.loads(trust.read(str(file), _LARGEST, judged=False))
     versions = tuple(document["versions"])
 
     def spread(runs: dict[str, Any]) -> dict[str, Record]:
@@ -91,6 +83,17 @@ def _torches() -> _Torches:
         for module, keys in document["modules"].items()
     }
     return _Torches(versions, modules)
+
+
+@cache
+def _aliases() -> dict[str, list[tuple[str, dict[str, Record]]]]:
+    """Key by full name -> the keys that are its alias in some torch, with their records."""
+    found: dict[str, list[tuple[str, dict[str, Record]]]] = {}
+    for module, keys in _torches().modules.items():
+        for key, records in keys.items():
+            for home in {record.alias for record in records.values() if record.alias}:
+                found.setdefault(home, []).append((f"{module}.{key}", records))
+    return found
 
 
 def keys(version: str) -> dict[str, Record]:
@@ -139,22 +142,47 @@ def keys_of(torch: str) -> dict[str, tuple[str, Record]]:
     return found
 
 
-def lint(policy: Policy, versions: Sequence[str], below: Sequence[Policy] = ()) -> list[Finding]:
+def lint(policy: Policy, versions: Sequence[str], below: Sequence[Policy] = ()) -> list[Problem]:
     """What is to say of a policy's config entries in the torch *versions*, line by line.
 
     *below* are the policies that it extends: what differs from them is not without effect.
     """
-    env = {rule.name: rule for layer in (*below, policy) for rule in layer.env}
-    deleted = {name: rule.range for name, rule in env.items() if rule.action == "delete"}
-    changed = {(entry.module, entry.key) for layer in below for entry in layer.config}
-    findings = []
-    for entry in policy.config:
-        key = _Key(entry, [version for version in versions if _within(version, entry.range)])
-        path = f"config.{entry.module}.{entry.key}"
-        for severity, message in key.say(deleted, (entry.module, entry.key) in changed):
-            problem = Problem(policy.file, entry.place.line, entry.place.column, path, message)
-            findings.append(Finding(severity, problem))
-    return sorted(findings, key=lambda finding: (finding.problem.line, finding.problem.column))
+    found = Problems()
+    Linter(versions, below).lint(policy, found)
+    return found.shown()
+
+
+class Linter:
+    """Says what there is to say of policies that stand on *below* in the torch *versions*."""
+
+    def __init__(self, versions: Sequence[str], below: Sequence[Policy] = ()) -> None:
+        self._versions = versions
+        self._deleted = _deletions({}, below)
+        self._changed = {(entry.module, entry.key) for layer in below for entry in layer.config}
+
+    def lint(self, policy: Policy, problems: Problems) -> None:
+        """Add to *problems* what is to say of a policy's config entries."""
+        deleted = _deletions(self._deleted, [policy])
+        for entry in policy.config:
+            versions = [version for version in self._versions if _within(version, entry.range)]
+            path = f"config.{entry.module}.{entry.key}"
+            for severity, message, hint in _Key(entry, versions).say(
+                deleted, (entry.module, entry.key) in self._changed
+            ):
+                place = entry.place
+                problem = Problem(policy.file, place.line, place.column, path, message, severity)
+                problems.add(problem, hint)
+
+
+def _deletions(below: dict[str, Range], layers: Iterable[Policy]) -> dict[str, Range]:
+    """The variables that are deleted, and in which torch, once *layers* stand on *below*."""
+    deleted = dict(below)
+    for layer in layers:
+        for rule in layer.env:
+            deleted.pop(rule.name, None)
+            if rule.action == "delete":
+                deleted[rule.name] = rule.range
+    return deleted
 
 
 class _Key:
@@ -182,10 +210,17 @@ class _Key:
                 record = _torches().modules[module][key][version]
             self.found[version] = record
 
-    def say(self, deleted: dict[str, Range], changes: bool) -> Iterator[tuple[str, str]]:
-        """Severity and message of each finding."""
+    def say(
+        self, deleted: dict[str, Range], changes: bool
+    ) -> Iterator[tuple[str, str, Hint | None]]:
+        """Severity and message of each finding, and what may be added to it."""
         if self.absent:
             yield self._absent()
+        if self.entry.sound:
+            for severity, message in self._of_value(deleted, changes):
+                yield severity, message, None
+
+    def _of_value(self, deleted: dict[str, Range], changes: bool) -> Iterator[tuple[str, str]]:
         for former, versions in self.called.items():
             yield REMARK, f"called {former} in torch {_span(versions)}"
         for alias, versions in self.aliased.items():
@@ -201,28 +236,24 @@ class _Key:
         if not (wrong or changes or self.entry.switch):
             yield from self._idle(deleted)
 
-    def _absent(self) -> tuple[str, str]:
+    def _absent(self) -> tuple[str, str, Hint | None]:
         message = f"no such key in torch {_span(self.absent)}"
         names = sorted(self._names_where_absent())
         if self.found:
             where = f", where it is {' and '.join(names)}" if names else ""
-            return REMARK, f"{message}: skipped there{where}"
+            return REMARK, f"{message}: skipped there{where}", None
         if names:
-            return ERROR, f"{message}: there it is {' and '.join(names)}"
+            return ERROR, f"{message}: there it is {' and '.join(names)}", None
         others = _torches().modules[self.entry.module].get(self.entry.key)
         if others:
-            return ERROR, f"{message}, but in {_span(others)}"
-        return ERROR, f"{message}{self._instead()}"
+            return ERROR, f"{message}, but in {_span(others)}", None
+        return ERROR, message, self._instead
 
     def _names_where_absent(self) -> Iterator[str]:
         """The keys that became aliases of this one in another torch."""
-        full = f"{self.entry.module}.{self.entry.key}"
-        for module, keys in _torches().modules.items():
-            for key, records in keys.items():
-                if any(record.alias == full for record in records.values()) and any(
-                    version in records for version in self.absent
-                ):
-                    yield f"{module}.{key}"
+        for name, versions in _aliases().get(f"{self.entry.module}.{self.entry.key}", ()):
+            if any(version in versions for version in self.absent):
+                yield name
 
     def _instead(self) -> str:
         """The key of another module, or one of the same last part, or a similar one."""
@@ -244,6 +275,8 @@ class _Key:
             if not record.fits(self.entry.value):
                 types.setdefault(record.type.replace("|", " or "), []).append(version)
         value = json.dumps(self.entry.value, ensure_ascii=False)
+        if isinstance(self.entry.value, str):
+            value = value if len(value) < 100 else quoted(self.entry.value)
         for kind, versions in types.items():
             yield ERROR, f"{value} is not of type {kind} in torch {_span(versions)}"
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from functools import cached_property
 from pathlib import Path
 
 from rocm_autopatch.policy import document, schema
-from rocm_autopatch.policy.problem import PolicyError, Problem
+from rocm_autopatch.policy.problem import ERROR, Problem, Problems
 from rocm_autopatch.policy.schema import Policy
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -17,6 +19,10 @@ BUILTIN = next(
 IMAGES = BUILTIN / "images.yaml"
 # The policy of an image that no record chooses another for.
 DEFAULT = "safe"
+# How many files a start reads of those that are not built in, and how many layers it makes of them.
+MAX_FILES = 100
+# Linux's PATH_MAX
+_LONGEST_PATH = 4096
 
 
 def names() -> tuple[str, ...]:
@@ -24,9 +30,128 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in BUILTIN.glob("*.yaml") if path != IMAGES))
 
 
-def images(file: Path = IMAGES) -> tuple[Policy, ...]:
+class Reading(Problems):
+    """Policy files, each read once, and all that is wrong with them.
+
+    What can't be read is on the list of problems and left out. *judgement* is what it is if others
+    can change a file (document.read): the built-in ones are as trusted as the code beside them.
+    """
+
+    def __init__(self, judgement: str = ERROR) -> None:
+        super().__init__()
+        self._judgement = judgement
+        self._room = document.Room()
+        self._policies: dict[str, Policy | None] = {}
+
+    def images(self, file: Path) -> tuple[Policy, ...]:
+        """The rows of an images file, general to specific."""
+        root = self._document(file)
+        return schema.read_images(root, str(file), self) if root else ()
+
+    def policy(self, file: Path) -> Policy | None:
+        """The policy in *file*, without its bases."""
+        key = os.path.realpath(file)
+        if key not in self._policies:
+            self._policies[key] = None
+            if len(self._policies) > MAX_FILES:
+                self.add(Problem(str(file), 0, 0, "", f"more than {MAX_FILES} policy files"))
+                return None
+            root = self._document(file)
+            if root:
+                self._policies[key] = schema.read_policy(root, str(file), file.stem, self)
+        return self._policies[key]
+
+    def _document(self, file: Path) -> document.Node | None:
+        if os.path.realpath(file.parent) == os.path.realpath(BUILTIN):
+            return document.read(file, self, "")
+        return document.read(file, self, self._judgement, self._room)
+
+    def top(self, name: str) -> Policy | None:
+        """The policy that a user means by a name: a built-in one, or a file's path."""
+        file = self._find(name, Path())
+        if file is None:
+            self.add(Problem(name, 0, 0, "", self._missing))
+            return None
+        return self.policy(file)
+
+    def base(self, row: Policy) -> Policy | None:
+        """The policy that an image record starts from."""
+        if not row.base:
+            return self.top(DEFAULT)
+        file = self._find(row.base, Path(row.file).parent)
+        if file is None or _is_missing(file):
+            self.wrong(row, "policy", row.base, self._missing)
+            return None
+        return self.policy(file)
+
+    def mitigations(self, policy: Policy) -> None:
+        """Every known issue's mitigation is to be a built-in policy."""
+        for issue in policy.known_issues:
+            if issue.mitigation not in ("", *self._names):
+                self.wrong(policy, "known_issues", issue.mitigation, self._missing)
+
+    def layers(self, top: Policy | None) -> tuple[Policy, ...]:
+        """*top* and all that it extends, each once, after its bases."""
+        found: dict[str, Policy] = {}
+        if top:
+            self._collect(top, os.path.realpath(top.file), (), found)
+        return tuple(found.values())
+
+    def _collect(
+        self, top: Policy, key: str, above: tuple[str, ...], found: dict[str, Policy]
+    ) -> None:
+        for base in top.extends or ():
+            file = self._find(base, Path(top.file).parent)
+            if file is None or _is_missing(file):
+                self.wrong(top, "extends", base, self._missing)
+                continue
+            resolved = os.path.realpath(file)
+            if resolved == key or resolved in above:
+                self.wrong(top, "extends", base, f"extends itself by way of {file}")
+                continue
+            policy = None if resolved in found else self.policy(file)
+            if policy:
+                self._collect(policy, resolved, (*above, key), found)
+        found[key] = top
+
+    def wrong(self, policy: Policy, key: str, path: str, message: str) -> None:
+        """Add what is wrong at the value of a policy's *key*."""
+        node = policy.places[key]
+        short = path if len(path) < _LONGEST_PATH else f"{path[:100]}..."
+        self.add(Problem(policy.file, node.line, node.column, short, message))
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return names()
+
+    @cached_property
+    def _missing(self) -> str:
+        return f"no such policy: there are {', '.join(self._names)}, or give a file's path"
+
+    def _find(self, name: str, directory: Path) -> Path | None:
+        """The file of a built-in policy, None if there is none, or that of a path."""
+        if is_path(name):
+            return directory / name if len(name) < _LONGEST_PATH else None
+        return BUILTIN / f"{name}.yaml" if name in self._names else None
+
+
+def _is_missing(file: Path) -> bool:
+    """Whether there is no such file; why another can't be read, its reading says."""
+    try:
+        os.stat(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def images(file: Path = IMAGES, judgement: str = ERROR) -> tuple[Policy, ...]:
     """The rows of an images file, general to specific. Raises PolicyError."""
-    return schema.read_images(document.read(file), str(file))
+    reading = Reading(judgement)
+    rows = reading.images(file)
+    reading.finish()
+    return rows
 
 
 def top(name: str) -> Policy:
@@ -34,76 +159,37 @@ def top(name: str) -> Policy:
 
     Raises PolicyError.
     """
-    file = find(name, Path())
-    if file is None:
-        raise PolicyError([Problem(name, 0, 0, "", _missing())])
-    return policy(file)
+    reading = Reading()
+    return _whole(reading, reading.top(name))
 
 
 def base(row: Policy) -> Policy:
     """The policy that an image record starts from. Raises PolicyError."""
-    if not row.base:
-        return top(DEFAULT)
-    file = find(row.base, Path(row.file).parent)
-    if file is None or not file.is_file():
-        node = row.places["policy"]
-        raise PolicyError([Problem(row.file, node.line, node.column, row.base, _missing())])
-    return policy(file)
-
-
-def mitigations(policy: Policy) -> None:
-    """Raise PolicyError if a known issue names a policy that is not built in."""
-    node = policy.places.get("known_issues")
-    wrong = [
-        issue.mitigation for issue in policy.known_issues if issue.mitigation not in ("", *names())
-    ]
-    if node and wrong:
-        raise PolicyError(
-            [Problem(policy.file, node.line, node.column, name, _missing()) for name in wrong]
-        )
+    reading = Reading()
+    return _whole(reading, reading.base(row))
 
 
 def policy(file: Path) -> Policy:
     """The policy in *file*, without its bases. Raises PolicyError."""
-    return schema.read_policy(document.read(file), str(file), file.stem)
+    reading = Reading()
+    return _whole(reading, reading.policy(file))
 
 
 def layers(top: Policy) -> tuple[Policy, ...]:
     """*top* and all that it extends, each once, after its bases. Raises PolicyError."""
-    found: dict[Path, Policy] = {}
-    _collect(top, Path(top.file).resolve(), (), found)
-    return tuple(found.values())
+    reading = Reading()
+    found = reading.layers(top)
+    reading.finish()
+    return found
 
 
-def _collect(top: Policy, key: Path, above: tuple[Path, ...], found: dict[Path, Policy]) -> None:
-    for base in top.extends or ():
-        node = top.places["extends"]
-        file = find(base, Path(top.file).parent)
-
-        def error(message: str, base: str = base, node: document.Node = node) -> PolicyError:
-            return PolicyError([Problem(top.file, node.line, node.column, base, message)])
-
-        if file is None or not file.is_file():
-            raise error(_missing())
-        resolved = file.resolve()
-        if resolved == key or resolved in above:
-            raise error(f"extends itself by way of {file}")
-        if resolved not in found:
-            _collect(policy(file), resolved, (*above, key), found)
-    found[key] = top
-
-
-def _missing() -> str:
-    return f"no such policy: there are {', '.join(names())}, or give a file's path"
+def _whole(reading: Reading, policy: Policy | None) -> Policy:
+    reading.finish()
+    # What is not there is an error that was just raised.
+    assert policy is not None
+    return policy
 
 
 def is_path(name: str) -> bool:
     """Whether a policy's name is that of a file."""
     return "/" in name or name.endswith((".yaml", ".yml"))
-
-
-def find(name: str, directory: Path) -> Path | None:
-    """The file of a built-in policy, None if there is none, or that of a path from *directory*."""
-    if is_path(name):
-        return directory / name
-    return BUILTIN / f"{name}.yaml" if name in names() else None

@@ -8,12 +8,14 @@ from typing import Any
 from rocm_autopatch import plan
 from rocm_autopatch.patches.config import FORMER_NAMES
 from rocm_autopatch.policy import when
-from rocm_autopatch.policy.problem import PolicyError, Problem
+from rocm_autopatch.policy.problem import Problem, Problems, quoted
 from rocm_autopatch.policy.schema import ConfigEntry, Policy, Range
 
 # What is known when the built-in policies are lowered: the start goes no further than its gate on
 # any other accelerator.
 BUILT_IN_FACTS = {"accelerator": "rocm"}
+# Each is a file or an image's record: nobody has as many.
+MAX_LAYERS = 200
 _RENAMED = {old: new for new, old in FORMER_NAMES.items()}
 # The module of torch that each patch of a policy's ``patches`` is applied to.
 _TARGETS = {
@@ -27,38 +29,46 @@ def lower(
 ) -> plan.Plan:
     """The plan of a stack of policies, general to specific, called *name* or as the last of them.
 
-    A layer whose ``when`` does not hold for *facts* is left out.
+    A layer whose ``when`` does not hold for *facts* is left out. Raises PolicyError.
     """
     layers = [policy for policy in stack if when.holds(policy.when, facts)]
-    _refuse_two_pins(layers)
-    env: list[tuple[Any, ...]] = []
+    problems = Problems()
+    pins = Pins(problems)
+    for layer in layers:
+        pins.add(layer)
+    if len(layers) > MAX_LAYERS:
+        last = layers[-1]
+        problems.add(Problem(last.file, 0, 0, "", f"more than {MAX_LAYERS} layers"))
+    problems.finish()
+    env = _Rows()
     insist: dict[str, None] = {}
-    config: dict[str, list[tuple[Any, ...]]] = {}
-    modes: list[tuple[Any, ...]] = []
-    others: dict[str, list[tuple[Any, ...]]] = {}
+    config: dict[str, _Rows] = {}
+    modes = _Rows()
+    others: dict[str, _Rows] = {}
     for layer in layers:
         for rule in layer.env:
-            _put(env, (rule.name, rule.action, rule.value, layer.name, rule.why, *rule.range))
+            env.put((rule.name, rule.action, rule.value, layer.name, rule.why, *rule.range))
             insist.pop(rule.name, None)
             if rule.insist:
                 insist[rule.name] = None
         for entry in layer.config:
             row = (current(entry.key), entry.strength, entry.value, entry.yields_to, entry.switch)
-            _put(config.setdefault(entry.module, []), (*row, layer.name, entry.why, *entry.range))
+            rows = config.setdefault(entry.module, _Rows())
+            rows.put((*row, layer.name, entry.why, *entry.range))
         for mode in layer.compile_modes:
-            _put(modes, (mode.mode, mode.use, layer.name, mode.why, *mode.range))
+            modes.put((mode.mode, mode.use, layer.name, mode.why, *mode.range))
         for patch in layer.patches:
-            rows = others.setdefault(patch.patch.partition(".")[0], [])
-            _put(rows, (patch.patch, patch.use, layer.name, patch.why, *patch.range))
-    patches = [("config", module, tuple(rows)) for module, rows in config.items()]
-    if modes:
-        patches.append(("compile_modes", "torch", tuple(modes)))
-    patches += [(name, _TARGETS[name], tuple(rows)) for name, rows in others.items()]
+            rows = others.setdefault(patch.patch.partition(".")[0], _Rows())
+            rows.put((patch.patch, patch.use, layer.name, patch.why, *patch.range))
+    patches = [("config", module, rows.all()) for module, rows in config.items()]
+    if modes.all():
+        patches.append(("compile_modes", "torch", modes.all()))
+    patches += [(name, _TARGETS[name], rows.all()) for name, rows in others.items()]
     return {
         "format": plan.FORMAT,
         "policy": name or stack[-1].name,
         "layers": tuple(layer.name for layer in layers),
-        "env": tuple(env),
+        "env": env.all(),
         "insist": tuple(insist),
         "counts": _counts(patches),
         "targets": tuple(dict.fromkeys(target for _, target, _ in patches)),
@@ -84,33 +94,68 @@ def current(key: str) -> str:
     return _RENAMED.get(key, key)
 
 
-def _put(rows: list[tuple[Any, ...]], row: tuple[Any, ...]) -> None:
-    """Add a row. Earlier ones of its name stay only where the new one is not for every torch."""
-    if not any(row[-2:]):
-        rows[:] = [other for other in rows if other[0] != row[0]]
-    rows.append(row)
+class _Rows:
+    """A plan's rows of one kind, in the order in which they were put."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, tuple[Any, ...]] = {}
+        self._named: dict[str, list[int]] = {}
+        self._count = 0
+
+    def put(self, row: tuple[Any, ...]) -> None:
+        """Add a row. Earlier ones of its name stay only if the new one is not for every torch."""
+        if not any(row[-2:]):
+            for number in self._named.pop(row[0], ()):
+                del self._rows[number]
+        self._rows[self._count] = row
+        self._named.setdefault(row[0], []).append(self._count)
+        self._count += 1
+
+    def all(self) -> tuple[tuple[Any, ...], ...]:
+        return tuple(self._rows.values())
 
 
-def _refuse_two_pins(layers: Sequence[Policy]) -> None:
-    """Raise PolicyError if two layers pin one key of one torch to different values: neither is to
-    give way, unless the later one insists."""
-    pins: dict[tuple[str, str], list[tuple[Policy, ConfigEntry]]] = {}
-    problems = []
-    for layer in layers:
-        for entry in layer.config:
-            if entry.strength != "pin":
-                continue
-            earlier = pins.setdefault((entry.module, current(entry.key)), [])
-            for other, pin in () if entry.insist else earlier:
-                if pin.value != entry.value and _overlap(pin.range, entry.range):
-                    place = f"{other.file}:{pin.place.line}:{pin.place.column}"
-                    message = f"pinned to {entry.value!r} here, and to {pin.value!r} in {place}"
-                    path = f"config.{entry.module}.{entry.key}"
-                    at = entry.place
-                    problems.append(Problem(layer.file, at.line, at.column, path, message))
-            earlier.append((layer, entry))
-    if problems:
-        raise PolicyError(problems)
+class Pins:
+    """The pins of a stack of layers. Two of one key of one torch are a problem if their values
+    differ: neither is to give way, unless the later one insists."""
+
+    def __init__(self, problems: Problems) -> None:
+        self._problems = problems
+        self._pins: dict[tuple[str, str], list[tuple[Policy, ConfigEntry]]] = {}
+
+    def add(self, layer: Policy) -> None:
+        """Put a layer on top of those before it."""
+        self.compare(layer)
+        for entry in _pins(layer):
+            self._pins.setdefault((entry.module, current(entry.key)), []).append((layer, entry))
+
+    def compare(self, layer: Policy) -> None:
+        """Report what a layer's pins would meet, were it on top."""
+        # Two of its own meet as well, under a key's two names.
+        own: dict[tuple[str, str], list[tuple[Policy, ConfigEntry]]] = {}
+        for entry in _pins(layer):
+            key = (entry.module, current(entry.key))
+            if not entry.insist:
+                for other, pin in (*self._pins.get(key, ()), *own.get(key, ())):
+                    if pin.value != entry.value and _overlap(pin.range, entry.range):
+                        self._report(layer, entry, other, pin)
+            own.setdefault(key, []).append((layer, entry))
+
+    def _report(self, layer: Policy, entry: ConfigEntry, other: Policy, pin: ConfigEntry) -> None:
+        place = f"{other.file}:{pin.place.line}:{pin.place.column}"
+        here, there = _value(entry.value), _value(pin.value)
+        message = f"pinned to {here} here, and to {there} in {place}"
+        path = f"config.{entry.module}.{entry.key}"
+        at = entry.place
+        self._problems.add(Problem(layer.file, at.line, at.column, path, message))
+
+
+def _pins(layer: Policy) -> list[ConfigEntry]:
+    return [entry for entry in layer.config if entry.strength == "pin" and entry.sound]
+
+
+def _value(value: Any) -> str:
+    return quoted(value) if isinstance(value, str) else repr(value)
 
 
 def _overlap(one: Range, other: Range) -> bool:

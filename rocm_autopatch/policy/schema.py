@@ -6,14 +6,16 @@ A reader collects every problem it meets instead of stopping at the first.
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from rocm_autopatch.policy import when
-from rocm_autopatch.policy.document import Node
-from rocm_autopatch.policy.problem import PolicyError, Problem
+from rocm_autopatch.policy.document import WRONG, Node
+from rocm_autopatch.policy.problem import Hint, Problem, Problems, collected, quoted
 from rocm_autopatch.policy.when import Conditions
 
 VERSION = 1
@@ -46,6 +48,12 @@ _PATCH_NAMES = (*PATCHES, "watchdog")
 # seconds, whether it may be off or null, and switches.
 WATCHDOG = {"warn_after": "off", "dump_stacks": "switch", "abort_after": "null"}
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Linux starts no program where one variable takes more than 128 KiB (MAX_ARG_STRLEN in execve(2)),
+# or where arguments and environment together do: of that, a policy gets a part.
+LONGEST_VALUE = 32 << 10
+# Python waits no longer than some 292 years (threading.TIMEOUT_MAX).
+LONGEST_DURATION = 1_000_000_000
+RELEASE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,4}")
 
 
 # Torch versions that an entry is for: from the first, before the second; () is open.
@@ -73,7 +81,8 @@ class ConfigEntry:
     """``KEY: {default: VALUE}``, ``{set: VALUE}`` or ``{pin: VALUE}`` of a config module.
 
     With ``insist`` a pin takes the place of another layer's pin below it, which otherwise is an
-    error.
+    error. It is not ``sound`` where something is wrong with it but its key, which then can still be
+    looked up.
     """
 
     module: str
@@ -86,6 +95,7 @@ class ConfigEntry:
     range: Range
     why: str
     place: Node = field(compare=False, repr=False)
+    sound: bool = True
 
 
 @dataclass(frozen=True)
@@ -158,37 +168,40 @@ class Policy:
         return bool(self.env or self.config or self.compile_modes or self.patches)
 
 
-def read_policy(root: Node, file: str, name: str) -> Policy:
-    """The policy in a document; *name* where the document gives none. Raises PolicyError."""
-    reader = _Reader(file)
-    policy = reader.policy(root, name, "", ("version", "name", "extends"))
-    reader.finish()
-    return policy
+def read_policy(root: Node, file: str, name: str, problems: Problems | None = None) -> Policy:
+    """The policy in a document; *name* where the document gives none.
+
+    Without *problems* to add to, raises PolicyError.
+    """
+    with collected(problems) as found:
+        return _Reader(file, found).policy(root, name, "", ("version", "name", "extends"))
 
 
-def read_images(root: Node, file: str) -> tuple[Policy, ...]:
-    """The rows of an images file, general to specific as they stand there. Raises PolicyError."""
-    reader = _Reader(file)
-    fields = reader.fields(root, "", ("version", "images"), required=("version", "images"))
-    if "version" in fields:
-        reader.version(fields["version"], "version")
-    rows = reader.items(fields["images"], "images") if "images" in fields else ()
-    images = tuple(reader.image(node, path) for node, path in rows)
-    reader.finish()
-    return images
+def read_images(root: Node, file: str, problems: Problems | None = None) -> tuple[Policy, ...]:
+    """The rows of an images file, general to specific as they stand there.
+
+    Without *problems* to add to, raises PolicyError.
+    """
+    with collected(problems) as found:
+        reader = _Reader(file, found)
+        fields = reader.fields(root, "", ("version", "images"), required=("version", "images"))
+        if "version" in fields:
+            reader.version(fields["version"], "version")
+        rows = reader.items(fields["images"], "images") if "images" in fields else ()
+        return tuple(reader.image(node, path) for node, path in rows)
 
 
 class _Reader:
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, problems: Problems) -> None:
         self.file = file
-        self.problems: list[Problem] = []
+        self.problems = problems
+        # How often something was wrong, what the document's reader reported included
+        self.wrong = 0
 
-    def finish(self) -> None:
-        if self.problems:
-            raise PolicyError(sorted(self.problems, key=lambda p: (p.line, p.column)))
-
-    def problem(self, node: Node, path: str, message: str) -> None:
-        self.problems.append(Problem(self.file, node.line, node.column, path, message))
+    def problem(self, node: Node, path: str, message: str, hint: Hint | None = None) -> None:
+        self.wrong += 1
+        if node.value is not WRONG:
+            self.problems.add(Problem(self.file, node.line, node.column, path, message), hint)
 
     # Kinds of value
 
@@ -211,7 +224,7 @@ class _Reader:
             elif key in _PATCH_NAMES and "patches" in known:
                 self.problem(key_node, inner, "unknown key: it stands under patches")
             else:
-                self.problem(key_node, inner, f"unknown key{_instead(key, known)}")
+                self.problem(key_node, inner, "unknown key", _instead(key, known))
         if isinstance(node.value, dict):
             for key in required:
                 if key not in node.value:
@@ -234,15 +247,16 @@ class _Reader:
         """A list of texts, or one text."""
         if isinstance(node.value, str):
             return (node.value,)
-        return tuple(self.text(item, inner) for item, inner in self.items(node, path))
+        items = self.items(node, path)
+        texts = [self.text(item, inner) for item, inner in items]
+        return tuple(text for text, (item, _) in zip(texts, items) if isinstance(item.value, str))
 
     def choice(self, node: Node, path: str, known: Iterable[str]) -> str:
         known = tuple(known)
         text = self.text(node, path)
         if text and text not in known:
-            self.problem(
-                node, path, f"{text!r} is not one of {', '.join(known)}{_instead(text, known)}"
-            )
+            message = f"{quoted(text)} is not one of {', '.join(known)}"
+            self.problem(node, path, message, _instead(text, known))
         return text
 
     def version(self, node: Node, path: str) -> None:
@@ -344,7 +358,7 @@ class _Reader:
                 problem = when.problem(name, text) if text else ""
                 if problem:
                     self.problem(item, at, problem)
-            conditions[name] = tuple(str(item.value) for item, _ in texts)
+            conditions[name] = tuple(item.value for item, _ in texts if isinstance(item.value, str))
         return conditions
 
     def why(self, fields: dict[str, Node], path: str) -> str:
@@ -365,8 +379,8 @@ class _Reader:
 
     def release(self, node: Node, path: str) -> tuple[int, ...]:
         text = self.text(node, path)
-        if text and not re.fullmatch(r"[0-9]+(\.[0-9]+)*", text):
-            self.problem(node, path, f"{text!r} is not a torch release such as '2.6'")
+        if text and not RELEASE.fullmatch(text):
+            self.problem(node, path, f"{quoted(text)} is not a torch release such as '2.6'")
             return ()
         return tuple(map(int, text.split("."))) if text else ()
 
@@ -410,6 +424,13 @@ class _Reader:
                         f"{inner}.{action}",
                         "an empty value crashes some torch versions: write delete: true",
                     )
+                if len(text.encode()) > LONGEST_VALUE:
+                    self.problem(
+                        value,
+                        f"{inner}.{action}",
+                        f"a value of more than {LONGEST_VALUE} bytes: Linux starts no program with "
+                        "much more",
+                    )
             unfit = "a default gives way to whatever is set" if action == "default" else ""
             firm = self.insist(fields, inner, unfit)
             span, why = self.range(fields, inner), self.why(fields, inner)
@@ -420,18 +441,17 @@ class _Reader:
         entries = []
         for module, key_node, keys, inner in self.mapping(node, path):
             if module not in CONFIG_MODULES:
-                self.problem(
-                    key_node,
-                    inner,
-                    f"not one of the config modules {', '.join(CONFIG_MODULES)}"
-                    f"{_instead(module, CONFIG_MODULES)}",
-                )
+                message = f"not one of the config modules {', '.join(CONFIG_MODULES)}"
+                self.problem(key_node, inner, message, _instead(module, CONFIG_MODULES))
             for key, at_node, entry, at in self.mapping(keys, inner):
+                before = self.wrong
                 strength, value, fields = self.one_of(
                     entry, at, STRENGTHS, ("yields_to", "switch", "insist", *COMMON)
                 )
-                if isinstance(value.value, (dict, list)) and strength:
-                    message = f"expected a plain value, found {_found(value)}"
+                plain = isinstance(value.value, (type(None), bool, int, float, str))
+                if strength and not (plain and _is_finite(value.value)):
+                    expected = "a finite number" if plain else "a plain value"
+                    message = f"expected {expected}, found {_found(value)}"
                     self.problem(value, f"{at}.{strength}", message)
                 yields_to = self.variable(fields, "yields_to", at)
                 if yields_to and strength and strength != "default":
@@ -445,15 +465,17 @@ class _Reader:
                 insist = self.insist(fields, at, unfit if strength not in ("", "pin") else "")
                 span, why = self.range(fields, at), self.why(fields, at)
                 said = (module, key, strength, value.value, yields_to, switch, insist)
-                entries.append(ConfigEntry(*said, span, why, at_node))
+                if module in CONFIG_MODULES:
+                    sound = self.wrong == before
+                    entries.append(ConfigEntry(*said, span, why, at_node, sound))
         return tuple(entries)
 
     def modes(self, node: Node, path: str) -> tuple[ModeRule, ...]:
         rules = []
         for mode, key_node, entry, inner in self.mapping(node, path):
             if mode not in MODES:
-                has = f"{', '.join(MODES)}{_instead(mode, MODES)}"
-                self.problem(key_node, inner, f"not a mode of torch.compile, which has {has}")
+                message = f"not a mode of torch.compile, which has {', '.join(MODES)}"
+                self.problem(key_node, inner, message, _instead(mode, MODES))
             rules.append(ModeRule(mode, *self.use(entry, inner, USES), key_node))
         return tuple(rules)
 
@@ -465,8 +487,8 @@ class _Reader:
                 rules += self.watchdog(entry, inner, key_node)
                 continue
             if patch not in PATCHES:
-                has = f"{', '.join(known)}{_instead(patch, known)}"
-                self.problem(key_node, inner, f"not a patch that a policy sets: there is {has}")
+                message = f"not a patch that a policy sets: there is {', '.join(known)}"
+                self.problem(key_node, inner, message, _instead(patch, known))
             rules.append(PatchRule(patch, *self.use(entry, inner, PATCHES.get(patch)), key_node))
         return tuple(rules)
 
@@ -506,8 +528,10 @@ class _Reader:
         if kind == "null" and value is None:
             return None
         number = not isinstance(value, bool) and isinstance(value, (int, float)) and value
-        if kind != "switch" and number and 0 < number < float("inf"):
-            return number
+        if kind != "switch" and number and 0 < number < math.inf:
+            if number <= LONGEST_DURATION:
+                return number
+            expected = f"at most {LONGEST_DURATION} seconds"
         self.problem(node, path, f"expected {expected}, found {_found(node)}")
         return None
 
@@ -533,13 +557,23 @@ def _found(node: Node) -> str:
         return "a list"
     if node.value is None:
         return "nothing"
+    if isinstance(node.value, str):
+        return quoted(node.value)
     return str(node.value).lower() if isinstance(node.value, bool) else repr(node.value)
+
+
+def _is_finite(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _quote(node: Node) -> str:
     return ": put it in quotes" if isinstance(node.value, (bool, int, float)) else ""
 
 
-def _instead(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1)
+def _instead(word: str, known: Iterable[str]) -> Hint:
+    return partial(_similar, word, tuple(known))
+
+
+def _similar(word: str, known: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
     return f": did you mean {close[0]}?" if close else ""

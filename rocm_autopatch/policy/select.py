@@ -6,6 +6,7 @@ the more specific. Which of the layers hold here is for ``lower`` to say, by the
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,22 +38,25 @@ def select(facts: Mapping[str, str], named: str = "", site: Path | None = SITE) 
     the most specific image record chooses. On that come the image records, then the files in
     *site*, then *named* itself.
     """
-    chosen = known(facts, site)
+    reading = load.Reading()
+    chosen = records(_images(site, reading), facts)
     bases = [row for row in chosen if row.base]
-    base = load.base(bases[-1]) if bases else load.top(load.DEFAULT)
-    stack = load.layers(base)
-    top: tuple[Policy, ...] = ()
-    if named:
-        *below, last = load.layers(load.top(named))
-        top = (last,)
-        if last.extends is not None:
-            stack = tuple(below)
+    base = reading.base(bases[-1]) if bases else reading.top(load.DEFAULT)
+    stack = reading.layers(base)
+    last = reading.top(named) if named else None
+    below = reading.layers(last)[:-1]
+    if last and last.extends is not None:
+        stack = below
     on_it = [row for row in chosen if row.changes]
-    on_it += [layer for file in files(site) for layer in load.layers(load.policy(file))]
+    on_it += [layer for file in files(site) for layer in reading.layers(reading.policy(file))]
+    reading.finish()
+    # What is not there is an error that was just raised.
+    assert base is not None
     layers = {(layer.file, layer.name): layer for layer in (*stack, *on_it)}
-    for layer in top:
-        layers.pop((layer.file, layer.name), None)
-    return Selection((*top, base)[0].name, (*layers.values(), *top), chosen)
+    if last:
+        layers.pop((last.file, last.name), None)
+        layers[last.file, last.name] = last
+    return Selection((last or base).name, tuple(layers.values()), chosen)
 
 
 def files(site: Path | None) -> Iterator[Path]:
@@ -69,9 +73,17 @@ def known(facts: Mapping[str, str], site: Path | None = SITE) -> tuple[Policy, .
 
 def images(site: Path | None = SITE) -> tuple[Policy, ...]:
     """All image records, ours and then those in *site*. Raises PolicyError."""
-    rows = load.images()
-    if site and (site / load.IMAGES.name).exists():
-        rows += load.images(site / load.IMAGES.name)
+    reading = load.Reading()
+    rows = _images(site, reading)
+    reading.finish()
+    return rows
+
+
+def _images(site: Path | None, reading: load.Reading) -> tuple[Policy, ...]:
+    rows = reading.images(load.IMAGES)
+    # A link that leads nowhere was meant to be read.
+    if site and os.path.lexists(site / load.IMAGES.name):
+        rows += reading.images(site / load.IMAGES.name)
     return rows
 
 

@@ -14,6 +14,7 @@ import yaml
 from rocm_autopatch import files, masking
 from rocm_autopatch.image import reference
 from rocm_autopatch.policy import PolicyError, Problem, document, load, schema, select
+from rocm_autopatch.policy.problem import REMARK
 from rocm_autopatch.policy.schema import Policy
 from rocm_autopatch.probe import blame, variables
 from rocm_autopatch.probe.table import Probe
@@ -26,7 +27,7 @@ _PROBED = re.compile(r"\s*\b(?:Probed \d|Not probed yet).*", re.DOTALL)
 def check(file: Path) -> None:
     """Raise PolicyError if *file* is there and is no images file, or can't be written."""
     if file.exists():
-        load.images(file)
+        load.images(file, REMARK)
     if not file.parent.is_dir():
         raise _error(file, f"there is no directory {file.parent}")
 
@@ -71,8 +72,10 @@ def record(file: Path, found: Probe) -> str:
 
 def _rows(file: Path, data: bytes) -> tuple[Policy, ...]:
     rows = schema.read_images(document.parse(data, str(file)), str(file))
+    reading = load.Reading(REMARK)
     for row in rows:
-        load.base(row)
+        reading.base(row)
+    reading.finish()
     return rows
 
 
