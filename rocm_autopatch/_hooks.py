@@ -2,13 +2,17 @@
 
 The finder at the head of ``sys.meta_path`` is the module ``_start``: it knows exact names, passes
 everything else through, and comes here for a name that waits. The other finders are asked for its
-spec then, and the real loader is shadowed for one call.
+spec then, and the spec gets a class of ours, in which importlib's ``spec._initializing = False`` is
+a property. That is the last thing that importlib does to a module that it has executed
+(``_load_unlocked`` in CPython's Lib/importlib/_bootstrap.py, 3.9 to 3.15), and it holds the
+module's import lock while it does. The class is taken off there, and the hook is called.
 
-``exec_module`` is set on the *instance* of the loader that they returned. The loader is never
-wrapped or replaced: ``__loader__``, ``__spec__``, ``importlib.resources``, ``inspect`` and
-``isinstance`` see what they always see, and the shadow is gone before the module's first line runs.
-Until then it can't be seen either, in ``vars(loader)``, a comparison, a copy or a pickle: many
-programs ask for a spec (``importlib.util.find_spec``) and never execute it.
+So no loader is touched, and no frame of ours is on the stack while the module executes: tracebacks,
+warnings, ``importlib.resources``, ``inspect``, copies and pickles are what they are without us.
+
+A module that somebody executes by hand, from its spec (``importlib.util.LazyLoader``, say), is not
+seen. Its hook is called when the next module that waits is asked for: the first call of a compiled
+function imports torch's config modules and its compiler.
 
 There are no locks here. A module is executed under its own import lock, so a hook runs once, and
 before any other thread gets the module; ``dict.pop`` decides between a reload and a first import.
@@ -20,148 +24,116 @@ from rocm_autopatch import _say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any, Optional
+
+# Of importlib.machinery, which not every program has loaded.
+_Spec: "Any" = type(sys.__spec__)
+# The module _start.
+_finder: "Any" = None
+
+
+class _Watched(_Spec):  # type: ignore[misc]
+    """A spec while its module waits."""
+
+    @property
+    def _initializing(self) -> bool:
+        return bool(self.__dict__.get("_initializing", False))
+
+    @_initializing.setter
+    def _initializing(self, value: bool) -> None:
+        if not value:
+            self.__class__ = _Spec
+            # Not there where it has failed: it goes on waiting, the program may import it again.
+            module = sys.modules.get(self.name)
+            if module is not None and not _is_lazy(module):
+                try:
+                    # Other threads wait for the module as long as this is not set.
+                    _run_hook(self.name, module)
+                except BaseException:
+                    # Of a signal handler: the import fails by it.
+                    sys.modules.pop(self.name, None)
+                    self.__dict__["_initializing"] = False
+                    raise
+        self.__dict__["_initializing"] = value
+
+    def __reduce_ex__(self, protocol: "Any") -> "Any":
+        # Copies and pickles are of the plain class.
+        return _Spec, (self.name, self.loader), dict(self.__dict__)
+
+
+_Watched.__name__, _Watched.__qualname__ = _Spec.__name__, _Spec.__qualname__
+_Watched.__module__ = _Spec.__module__
 
 
 def find_spec(
     finder: "Any", name: str, path: "Optional[Sequence[str]]", target: "Optional[ModuleType]"
 ) -> "Optional[ModuleSpec]":
-    """The spec that the finders other than *finder*, which is ours, have for a module that waits.
-
-    Its loader is shadowed.
-    """
+    """The spec that the finders other than ours, *finder*, have for a module that waits."""
+    global _finder
+    _finder = finder
+    if len(finder.waiting) > 1:
+        catch_up(finder, [one for one in finder.waiting if one != name])
     # Not importlib.util.find_spec: it imports the parents again, under their locks, and costs
     # 4 ms of imports of its own.
     for other in sys.meta_path:
         # A program that took us out of sys.modules may have another copy of us there.
         if other is finder or getattr(other, "__name__", "") == finder.__name__:
             continue
-        find = getattr(other, "find_spec", None)
-        spec: Optional[ModuleSpec] = None if find is None else find(name, path, target)
+        try:
+            find = other.find_spec
+        except AttributeError:
+            if hasattr(other, "find_module"):
+                # Up to Python 3.11 it has its turn: importlib's own, without our hook.
+                return None
+            continue
+        spec: Optional[ModuleSpec] = find(name, path, target)
         if spec is not None:
-            _shadow(finder, name, spec)
+            # What is of another class, or goes by another name, is left alone.
+            if type(spec) is _Spec and spec.name == name:
+                spec.__class__ = _Watched
             return spec
     return None
 
 
+# This frame stands between importlib's own in the traceback of another finder that fails. By this
+# file name the interpreter counts it as one of them, and leaves it out (CPython Python/import.c,
+# remove_importlib_frames).
+find_spec.__code__ = find_spec.__code__.replace(co_filename="<frozen importlib._bootstrap>")
+
+
 def catch_up(finder: "Any", names: "Iterable[str]") -> None:
     """Call the hooks of those modules that have been executed already."""
+    global _finder
+    _finder = finder
     for name in names:
         module = sys.modules.get(name)
+        if module is None or _is_lazy(module):
+            continue
         spec = getattr(module, "__spec__", None)
-        if module is not None and not getattr(spec, "_initializing", False):
-            _run_hook(finder, name, module)
+        if not getattr(spec, "_initializing", False) and not _is_under_way(module):
+            _run_hook(name, module)
 
 
-def _shadow(finder: "Any", name: str, spec: "ModuleSpec") -> None:
-    """Have the hook *name* called when the spec's module has been executed."""
-    loader: Any = spec.loader
-    # A namespace package has no loader or one that executes nothing. A loader that is a class
-    # (BuiltinImporter, FrozenImporter) serves other modules too: shadowing it would reach them.
-    if not hasattr(loader, "exec_module") or isinstance(loader, type):
-        return
-    attributes = getattr(loader, "__dict__", None)
-    if isinstance(attributes, _Attributes):
-        # Asked for again, or one loader for many modules, as zipimporter is.
-        attributes.waiting[spec.name] = name
-        return
-    execute = loader.exec_module
-
-    def exec_module(module: "ModuleType") -> None:
-        its: Any = getattr(module.__spec__, "name", None)
-        hook = hidden.waiting.pop(its, None)
-        if not hidden.waiting and vars(loader) is hidden:
-            object.__setattr__(loader, "__dict__", hidden.seen())
-        # A module that raises here goes on waiting: the program may mend it and import it again.
-        execute(module)
-        if hook is not None:
-            _run_hook(finder, hook, module)
-
-    # This frame stands between importlib's own while the module executes. By this file name the
-    # interpreter counts it as one of them: it is left out of the traceback of a failing import
-    # (CPython Python/import.c, remove_importlib_frames), and warnings' stacklevel passes over it
-    # (Lib/warnings.py, _is_internal_frame).
-    exec_module.__code__ = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap>")
-    try:
-        hidden = _Attributes(loader, exec_module)
-        hidden.waiting[spec.name] = name
-        # Past a __setattr__ of its own.
-        object.__setattr__(loader, "__dict__", hidden)
-    except (AttributeError, TypeError):
-        # A loader with __slots__: the module is imported as without us, and stays on the record
-        # as waiting.
-        pass
+def _is_lazy(module: "Any") -> bool:
+    """Whether a module of importlib.util.LazyLoader waits for the first look at it."""
+    return type(module).__name__ == "_LazyModule"
 
 
-class _Attributes(dict):  # type: ignore[type-arg]
-    """The attributes of a loader, with an ``exec_module`` that nobody sees who looks at them.
-
-    The interpreter takes an instance's attributes from the dict itself, and asks no method of it.
-    """
-
-    __slots__ = ("own", "waiting")
-    __hash__ = None
-
-    def __init__(self, loader: "Any", exec_module: "Callable[[ModuleType], None]") -> None:
-        super().__init__(vars(loader))
-        # By the name of a spec, the hook of the module.
-        self.waiting: dict[str, str] = {}
-        # Somebody else may have set one.
-        self.own = {name: self[name] for name in ("exec_module",) if name in vars(loader)}
-        super().__setitem__("exec_module", exec_module)
-
-    def seen(self) -> "dict[str, Any]":
-        """What is seen of the attributes, as a dict of its own."""
-        seen = {name: dict.__getitem__(self, name) for name in dict.__iter__(self)}
-        del seen["exec_module"]
-        return {**seen, **self.own}
-
-    def __eq__(self, other: object) -> bool:
-        return self.seen() == (other.seen() if isinstance(other, _Attributes) else other)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __iter__(self) -> "Iterator[str]":
-        return iter(self.seen())
-
-    def __len__(self) -> int:
-        return len(self.seen())
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.seen()
-
-    def __getitem__(self, name: str) -> "Any":
-        return self.seen()[name]
-
-    def __repr__(self) -> str:
-        return repr(self.seen())
-
-    def __reduce_ex__(self, protocol: "Any") -> "tuple[Any, ...]":
-        return dict, (self.seen(),)
-
-    def get(self, name: str, default: "Any" = None) -> "Any":
-        return self.seen().get(name, default)
-
-    def keys(self) -> "Any":
-        return self.seen().keys()
-
-    def values(self) -> "Any":
-        return self.seen().values()
-
-    def items(self) -> "Any":
-        return self.seen().items()
-
-    def copy(self) -> "dict[str, Any]":
-        return self.seen()
+def _is_under_way(module: "ModuleType") -> bool:
+    """Whether somebody executes the module by hand, further up in this thread."""
+    frame: Any = sys._getframe(1)
+    names = vars(module)
+    while frame is not None and frame.f_globals is not names:
+        frame = frame.f_back
+    return frame is not None
 
 
-def _run_hook(finder: "Any", name: str, module: "ModuleType") -> None:
+def _run_hook(name: str, module: "ModuleType") -> None:
     """Call the hook that waits for a module, if one still does."""
-    hook = finder.waiting.pop(name, None)
+    hook = _finder.waiting.pop(name, None)
     if hook is None:
         return
     its = hook
@@ -181,14 +153,13 @@ def _run_hook(finder: "Any", name: str, module: "ModuleType") -> None:
             its = getattr(__import__(home, fromlist=[attribute]), attribute)
         its(module)
     except BaseException as error:
-        if _say.programs_own(error):
-            # The import fails by it. The module may be imported again.
-            finder.waiting[name] = hook
-            raise
         # A file of ours is gone, say.
-        _say.fail("hooks", "%s is left as it is: %s" % (name, _say.describe(error)))
-    if not finder.waiting:
-        _leave(finder)
+        if _say.excuse("hooks", "%s is left as it is" % name, error):
+            # The module may be imported again.
+            _finder.waiting[name] = hook
+            raise
+    if not _finder.waiting:
+        _leave(_finder)
 
 
 def _leave(finder: "Any") -> None:

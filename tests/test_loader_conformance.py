@@ -355,7 +355,7 @@ module = loader.load_module("alone")
 print(module.VALUE, module.__spec__.loader is loader, vars(loader))
 print(loader.load_module("alone") is module)
 """,
-        "alone",
+        "alone?",
     ),
     "a spec that the program changes": Program(
         """
@@ -465,7 +465,7 @@ try:
 except ImportError as error:
     print(error)
 """,
-        "target target.inner alone broken",
+        "target target.inner alone? broken?",
     ),
     "imported again": Program(
         """
@@ -540,7 +540,7 @@ for name in ("target", "alone"):
     print(module.VALUE, type(module) is types.ModuleType, vars(module.__loader__))
     print(__import__(name) is module)
 """,
-        "target alone",
+        "target? alone?",
     ),
     "lazy loaders for all": Program(
         """
@@ -560,7 +560,7 @@ print(target.VALUE, vars(target.__loader__))
 alone.VALUE = 6
 print(alone.VALUE, type(alone).__name__)
 """,
-        "target target.inner alone",
+        "target? target.inner? alone?",
     ),
     "pkgutil": Program(
         """
@@ -1123,7 +1123,7 @@ module = module_from_spec(specs[-2])
 one.exec_module(module)
 print(module.VALUE, vars(one))
 """,
-        "made made2",
+        "made? made2?",
     ),
     "asked for by many threads": Program(
         """
@@ -1281,7 +1281,7 @@ sys.meta_path.insert(len(sys.meta_path) - 1, Shows)
 sys.modules["alone"] = module = types.ModuleType("alone")
 importlib.reload(module)
 """,
-        "alone",
+        "alone?",
     ),
     "meta_path copied": Program(
         """
