@@ -95,7 +95,9 @@ def _run():
     # type: () -> None
     _RECORD["observe"] = _started == "observe"
     if _started not in _ON:
-        _fail("switch", "ROCM_AUTOPATCH=%s is not on, off or observe: taken as on" % _started)
+        from rocm_autopatch import _say
+
+        _say.fail("switch", "ROCM_AUTOPATCH=%s is not on, off or observe: taken as on" % _started)
     plan = None
     # os.access first: opening what is not there costs a raised OSError.
     if os.access(_BAKED, os.R_OK):
@@ -150,7 +152,9 @@ def _decide():
 
     if torch and _start.release(torch) < _OLDEST_TORCH:
         _RECORD["reason"] = "torch %s is older than %d.%d" % (torch, *_OLDEST_TORCH)
-        _fail("torch", "nothing was changed: " + _RECORD["reason"])
+        from rocm_autopatch import _say
+
+        _say.fail("torch", "nothing was changed: " + _RECORD["reason"])
         return None
     if "image" not in facts and b"ROCM_AUTOPATCH_POLICY" not in environ and not site:
         built_in: Optional[Plan] = _start.load(_HERE + "/plans/safe.plan")
@@ -185,7 +189,9 @@ def _read_torch(facts, path, text):
             found[name.partition(":")[0].strip()] = value.partition("#")[0].strip().strip("'\"")
     version = found.get("__version__", "")
     if not version:
-        _fail("torch", "nothing was changed: no __version__ in %s" % path)
+        from rocm_autopatch import _say
+
+        _say.fail("torch", "nothing was changed: no __version__ in %s" % path)
         return
     # rocm is there from 2.10 on (pytorch#168097).
     hip, cuda, rocm = [found.get(n, "None").replace("None", "") for n in ("hip", "cuda", "rocm")]
@@ -216,11 +222,3 @@ def _read(path, longest=_LONGEST, modes=0):
         return b""
     finally:
         os.close(descriptor)
-
-
-def _fail(kind, text):
-    # type: (str, str) -> None
-    # Another module, because few processes have anything to say.
-    from rocm_autopatch import _say
-
-    _say.fail(kind, text)

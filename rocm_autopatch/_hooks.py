@@ -8,11 +8,14 @@ a property. That is the last thing that importlib does to a module that it has e
 module's import lock while it does. The class is taken off there, and the hook is called.
 
 So no loader is touched, and no frame of ours is on the stack while the module executes: tracebacks,
-warnings, ``importlib.resources``, ``inspect``, copies and pickles are what they are without us.
+warnings, ``importlib.resources``, ``inspect``, copies and pickles are what they are without us. One
+thing is not: if another finder fails while a module that waits is looked up, the traceback shows
+two frames of ours.
 
-A module that somebody executes by hand, from its spec (``importlib.util.LazyLoader``, say), is not
-seen. Its hook is called when the next module that waits is asked for: the first call of a compiled
-function imports torch's config modules and its compiler.
+A module of ``importlib.util.LazyLoader`` is executed later, by a function that takes the loader
+from the spec: ``spec.loader`` is a property, too. What a program executes by hand is not seen. Its
+hook is called when the next module that waits is asked for: the first call of a compiled function
+imports torch's config modules and its compiler.
 
 There are no locks here. A module is executed under its own import lock, so a hook runs once, and
 before any other thread gets the module; ``dict.pop`` decides between a reload and a first import.
@@ -44,24 +47,52 @@ class _Watched(_Spec):  # type: ignore[misc]
 
     @_initializing.setter
     def _initializing(self, value: bool) -> None:
-        if not value:
-            self.__class__ = _Spec
-            # Not there where it has failed: it goes on waiting, the program may import it again.
-            module = sys.modules.get(self.name)
-            if module is not None and not _is_lazy(module):
-                try:
-                    # Other threads wait for the module as long as this is not set.
-                    _run_hook(self.name, module)
-                except BaseException:
-                    # Of a signal handler: the import fails by it.
-                    sys.modules.pop(self.name, None)
-                    self.__dict__["_initializing"] = False
-                    raise
+        module = None if value else sys.modules.get(self.name)
+        if not (value or _is_lazy(module)):
+            # Other threads wait for the module as long as this is not set.
+            self._executed(module)
         self.__dict__["_initializing"] = value
+
+    @property
+    def loader(self) -> "Any":
+        loader = self.__dict__["loader"]
+        caller = sys._getframe(1)
+        if caller.f_code.co_name == "__getattribute__" and _is_of(caller, "importlib.util"):
+            return _Execution(self, loader)
+        return loader
+
+    @loader.setter
+    def loader(self, loader: "Any") -> None:
+        self.__dict__["loader"] = loader
+
+    def _executed(self, module: "Any") -> None:
+        """Call the hook of the module. It is None where it has failed, and goes on waiting."""
+        self.__class__ = _Spec
+        if module is None:
+            return
+        try:
+            _run_hook(self.name, module)
+        except BaseException:
+            # Of a signal handler: the import fails by it.
+            sys.modules.pop(self.name, None)
+            self.__dict__["_initializing"] = False
+            raise
 
     def __reduce_ex__(self, protocol: "Any") -> "Any":
         # Copies and pickles are of the plain class.
         return _Spec, (self.name, self.loader), dict(self.__dict__)
+
+
+class _Execution:
+    """A loader, for the one call in which LazyLoader has it execute a module."""
+
+    def __init__(self, spec: _Watched, loader: "Any") -> None:
+        self.spec = spec
+        self.loader = loader
+
+    def exec_module(self, module: "ModuleType") -> None:
+        self.loader.exec_module(module)
+        self.spec._executed(module)
 
 
 _Watched.__name__, _Watched.__qualname__ = _Spec.__name__, _Spec.__qualname__
@@ -98,12 +129,6 @@ def find_spec(
     return None
 
 
-# This frame stands between importlib's own in the traceback of another finder that fails. By this
-# file name the interpreter counts it as one of them, and leaves it out (CPython Python/import.c,
-# remove_importlib_frames).
-find_spec.__code__ = find_spec.__code__.replace(co_filename="<frozen importlib._bootstrap>")
-
-
 def catch_up(finder: "Any", names: "Iterable[str]") -> None:
     """Call the hooks of those modules that have been executed already."""
     global _finder
@@ -120,6 +145,10 @@ def catch_up(finder: "Any", names: "Iterable[str]") -> None:
 def _is_lazy(module: "Any") -> bool:
     """Whether a module of importlib.util.LazyLoader waits for the first look at it."""
     return type(module).__name__ == "_LazyModule"
+
+
+def _is_of(frame: "Any", module: str) -> bool:
+    return bool(frame.f_globals.get("__name__") == module)
 
 
 def _is_under_way(module: "ModuleType") -> bool:

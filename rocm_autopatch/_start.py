@@ -262,10 +262,6 @@ def find_spec(name, path=None, target=None):
     return _hooks.find_spec(finder, name, path, target)
 
 
-# As one of importlib's own: _hooks.py says why.
-find_spec.__code__ = find_spec.__code__.replace(co_filename="<frozen importlib._bootstrap>")
-
-
 def __reduce_ex__(protocol):
     # type: (int) -> str
     # copy and pickle ask each finder on sys.meta_path for this: by its name, as they have a class.
