@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo test lint matrix live overlay docs bench bench-startup clean
+.PHONY: demo test lint matrix live overlay torture docs bench bench-startup clean
 
 # The main job: one unmodified program in an image-like environment, without and with us.
 demo: system
@@ -36,6 +36,12 @@ live: $(DEV)/ready
 # that "make test" has: as root; 2 GB.
 overlay: system $(DEV)/ready
 	ROCM_AUTOPATCH_TEST_OVERLAY=full $(DEV)/bin/pytest tests/overlay
+
+# An adversary for an hour: fuzzed starts, faults, signals, threads, embedding. As root, for mount
+# namespaces; TORTURE has options of "python -m tests.torture --help".
+TORTURE ?= --pythons 3.9 3.10 3.11 3.12 3.13
+torture: $(DEV)/ready
+	$(DEV)/bin/python -m tests.torture --work $(WORK) $(TORTURE)
 
 # What in docs/ is made from the sources.
 docs: $(DEV)/ready

@@ -1,0 +1,29 @@
+"""A few minutes of the adversary: tests/torture in small, with a fixed seed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Interpreter
+
+
+@pytest.mark.parametrize(
+    ("family", "count"),
+    [("starts", 200), ("faults", 220), ("signals", 120), ("imports", 60), ("embedding", 50)],
+)
+def test_family(python311: Interpreter, tmp_path: Path, family: str, count: int) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.torture", "--family", family, f"--{family}", str(count)),
+            *("--environment", python311.path.parent.parent, "--keep", tmp_path, "--seed", "1"),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    assert f"{family:<10} {0:>7}" not in done.stdout

@@ -1,0 +1,60 @@
+"""Raises a signal at the n-th step of our code. It is in the process that is judged.
+
+A .pth file that sorts before ours imports it. ``TORTURE_SIGNAL`` is ``NUMBER:N:EVENT:PHASE``: the
+signal, at which event of that name (``line`` or ``opcode``; 0: at none), in the ``start`` or where
+the program calls ``begin``. Events count in functions of our files, and in all that these call.
+"""
+
+import os
+import sys
+
+number, at, event, phase = os.environ.get("TORTURE_SIGNAL", "0:0:line:").split(":")
+number, at = int(number), int(at)
+count = 0
+hit = False
+
+
+def _is_ours(frame):
+    code = frame.f_code
+    # An exception in a weak reference's callback is nobody's: Python prints it and goes on.
+    return code.co_name not in ("cb", "__del__") and (
+        "rocm_autopatch" in code.co_filename
+        # What runs in place of a loader's exec_module goes by another file's name.
+        or (code.co_name == "exec_module" and code.co_freevars)
+        or (frame.f_back is not None and frame.f_back.f_trace is _step)
+    )
+
+
+def _enter(frame, what, argument):
+    if not _is_ours(frame):
+        return None
+    frame.f_trace_opcodes = event == "opcode"
+    frame.f_trace_lines = event == "line"
+    return _step
+
+
+def _step(frame, what, argument):
+    global count, hit
+    if what == event:
+        count += 1
+        if count == at:
+            hit = True
+            import _signal
+
+            _signal.raise_signal(number)
+    return _step
+
+
+def begin():
+    sys.settrace(_enter)
+
+
+def end():
+    sys.settrace(None)
+    if not at and "TORTURE_HITS" in os.environ:
+        with open(os.environ["TORTURE_HITS"], "w") as stream:
+            stream.write(str(count))
+
+
+if phase == "start":
+    begin()

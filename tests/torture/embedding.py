@@ -1,0 +1,115 @@
+"""Interpreters within a program: embedded in C, and beside one another in one process.
+
+A case's name is ``embedding/PYTHON/SCENE/HOW/STREAM``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from tests.torture import faults
+from tests.torture.bench import HERE, Bench
+from tests.torture.oracle import Start
+
+IN_C = ("plain", "isolated", "again", "subs")
+# By Python's own module for it, whose name has changed.
+IN_PYTHON = ("interpreters", "interpreters-isolated", "interpreters-threads")
+STREAMS = ("as-is", *faults.STREAMS)
+# Nothing that two interpreters print in another order.
+PROGRAM = (
+    "import torch._inductor.config, torch._dynamo.config, sys; "
+    "print(torch.__name__, torch._inductor.config.epilogue_fusion, "
+    "sorted(n for n in sys.modules if n.startswith('torch')), flush=True)"
+)
+INTERPRETERS = """
+import sys, threading
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+program, how = sys.argv[1:]
+arguments = (False,) if how.endswith("-isolated") and sys.version_info < (3, 13) else ()
+def run():
+    one = interpreters.create(*arguments)
+    failed = interpreters.run_string(one, program)
+    interpreters.destroy(one)
+    if failed:
+        print("failed", failed)
+for _ in range(3):
+    if how.endswith("-threads"):
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    else:
+        run()
+exec(program)
+"""
+
+
+def _program(bench: Bench) -> str:
+    """The embedding program, "" where this Python can't be embedded."""
+    made = bench.home / "embed"
+    if not made.exists():
+        wanted = ("INCLUDEPY", "LIBDIR", "LDVERSION", "Py_ENABLE_SHARED")
+        code = (
+            "import json, sysconfig; "
+            f"print(json.dumps([sysconfig.get_config_var(name) for name in {wanted}]))"
+        )
+        asked = subprocess.run(
+            [bench.python, "-c", code],
+            env={"ROCM_AUTOPATCH": "off"},
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        headers, libraries, version, shared = json.loads(asked.stdout)
+        if not shared or not shutil.which("gcc") or not Path(headers, "Python.h").exists():
+            return ""
+        subprocess.run(
+            [
+                *("gcc", "-O1", "-o", made, HERE / "embed.c", f"-I{headers}", f"-L{libraries}"),
+                *(f"-lpython{version}", f"-Wl,-rpath,{libraries}"),
+            ],
+            check=True,
+        )
+    return str(made)
+
+
+def names(bench: Bench, seed: int, count: int) -> Iterator[str]:
+    """*count* cases of one Python, or all there are."""
+    ways = (*(IN_C if _program(bench) else ()), *IN_PYTHON)
+    cases = list(itertools.product(faults.SCENES, ways, STREAMS))
+    Random(seed).shuffle(cases)
+    for scene, how, stream in cases[:count]:
+        yield f"embedding/{bench.version}/{scene}/{how}/{stream}"
+
+
+def run(bench: Bench, name: str) -> list[str]:
+    """What is wrong with one program."""
+    _, _, scene, how, stream = name.split("/")
+    with bench.broken("rocm_autopatch/baked.plan"):
+        env = faults.SCENES[scene](bench)
+        start: Start = bench.start(
+            env={**env, "PYTHONDONTWRITEBYTECODE": "1"},
+            lines=6,
+            setup=faults.STREAMS.get(stream),
+        )
+        command: tuple[str, ...]
+        if how in ("plain", "isolated"):
+            env = {**start.env, "TORTURE_OUT": str(bench.directory / "seen")}
+            command = (_program(bench), how, bench.python, bench.watch, "torch")
+        elif how in IN_C:
+            env, command = dict(start.env), (_program(bench), how, bench.python, PROGRAM)
+        else:
+            program = bench.home / "interpreters.py"
+            program.write_text(INTERPRETERS)
+            env, command = dict(start.env), (bench.python, str(program), PROGRAM, how)
+        # Each interpreter of a process may have something to say.
+        lines = 24 if how not in ("plain", "isolated") else 6
+        made = Start(command, env, lines=lines, setup=start.setup)
+        return bench.judge(made)
