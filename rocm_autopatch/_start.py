@@ -185,7 +185,8 @@ def _apply_env(plan, keep):
             status = "unchanged"
         elif before is not None and name not in plan["insist"] and _is_given(name, before):
             status = "given"
-            given.append("%s=%s" % (name, before))
+            # Not its value, which may be a secret.
+            given.append(name)
         elif _RECORD["observe"]:
             status = "observed"
         else:

@@ -201,9 +201,9 @@ show(c.freezing, c.coordinate_descent_tuning, c.aggressive_fusion, c.group_fusio
         env["ROCM_AUTOPATCH_POLICY"] = "performance"
         env["PYTHONWARNINGS"] = "ignore"
         *values, errors = program(torch_python, env, code)
-        assert (values, errors) == ([True, True, True, True, True, 128], [])
+        assert (values, errors) == ([False, True, True, True, True, 128], [])
         switched = {
-            "INDUCTOR_FREEZING": "0",
+            "INDUCTOR_FREEZING": "1",
             "INDUCTOR_COORD_DESCENT": "false",
             "INDUCTOR_AGGRESSIVE_FUSION": "1",
             "INDUCTOR_GROUP_FUSION": "off",
@@ -211,7 +211,7 @@ show(c.freezing, c.coordinate_descent_tuning, c.aggressive_fusion, c.group_fusio
             "INDUCTOR_MAX_FUSION_SIZE": "96",
         }
         *values, errors = program(torch_python, env, code, **switched)
-        assert values == [False, False, True, False, True, 96]
+        assert values == [True, False, True, False, True, 96]
         assert errors == [
             "torch._inductor.config.group_fusion: ValueError: INDUCTOR_GROUP_FUSION=off is not 1, "
             "0, true or false"

@@ -162,6 +162,7 @@ def sites(draft: Draft) -> None:
         directory = site / random.choice(("dir.yaml", "image", "baseline", "images.yaml"))
         if not directory.exists():
             directory.mkdir()
+            draft.oddities += 1
     if random.random() < 0.1:
         (site / "broken.yaml").symlink_to(random.choice(("absent", "broken.yaml", "/", "0.yaml")))
     draft.env["GIVEN"] = "here"

@@ -125,7 +125,8 @@ def look():
         "record": None,
     }
     package = sys.modules.get("rocm_autopatch")
-    if package is not None and os.environ.get("ROCM_AUTOPATCH") != "off":
+    # Of a package that can't be read, import makes an empty namespace.
+    if hasattr(package, "_RECORD") and os.environ.get("ROCM_AUTOPATCH") != "off":
         # The one place here that knows how the record is kept.
         record = package._RECORD
         seen["record"] = {
