@@ -248,6 +248,8 @@ def find_spec(name, path=None, target=None):
                 raise ImportError("there is another %s" % ours.__name__)
         # Another module, because most processes import nothing that waits.
         from rocm_autopatch import _hooks
+
+        find = _hooks.find_spec
     except BaseException as error:
         # Our files are gone or out of reach, or an audit hook forbids them.
         try:
@@ -260,7 +262,7 @@ def find_spec(name, path=None, target=None):
             raise
         waiting.clear()
         return None
-    return _hooks.find_spec(finder, name, path, target)
+    return find(finder, name, path, target)
 
 
 def __reduce_ex__(protocol):

@@ -85,15 +85,20 @@ def _drop(package: Path, name: str) -> None:
     shutil.rmtree(package / "__pycache__")
 
 
-# Nothing of ours can be imported: nobody says anything.
-GONE: dict[str, Callable[[Path], object]] = {
+# There is no package to be found, or its first file can't be read: site says so, at each run of the
+# line, as for any package's .pth file. To ask first would cost every start of every process.
+ABSENT: dict[str, Callable[[Path], object]] = {
     "removed": _remove,
-    "a directory that may not be searched": lambda package: package.chmod(0o600),
-    "a directory of mode 000": lambda package: package.chmod(0),
     "files of mode 000": lambda package: _each(package, lambda path: path.chmod(0)),
     "a link to nowhere": lambda package: _replace(package, lambda p: p.symlink_to("/nowhere")),
     "a link to itself": lambda package: _replace(package, lambda p: p.symlink_to(p)),
     "a file": lambda package: _replace(package, lambda p: p.write_text("")),
+}
+
+# import makes an empty namespace of it: nobody says anything.
+GONE: dict[str, Callable[[Path], object]] = {
+    "a directory that may not be searched": lambda package: package.chmod(0o600),
+    "a directory of mode 000": lambda package: package.chmod(0),
     "an empty directory": lambda package: _replace(package, Path.mkdir),
     "without its __init__": lambda package: _drop(package, "__init__.py"),
 }
@@ -110,6 +115,16 @@ DAMAGED: dict[str, Callable[[Path], object]] = {
     ),
     "no plans": lambda package: shutil.rmtree(package / "plans"),
 }
+
+
+@pytest.mark.parametrize("name", ABSENT)
+def test_start_where_site_says_it(powerless: Interpreter, name: str) -> None:
+    ABSENT[name](powerless.site_packages / "rocm_autopatch")
+    done = powerless.run("-c", CODE, env={MAX: "1"})
+    assert done.stdout == f"1 {HIP}\n"
+    said = [line for line in done.stderr.splitlines() if line and not line.startswith(" ")]
+    pth = powerless.site_packages / "rocm_autopatch.pth"
+    assert said == [f"Error processing line 1 of {pth}:", "Remainder of file ignored"] * 2
 
 
 @pytest.mark.parametrize("switch", ["on", "off"])

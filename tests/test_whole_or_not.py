@@ -1,0 +1,103 @@
+"""A policy is never applied in part, and what a program's own signal handlers raise is its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Interpreter
+
+from rocm_autopatch import _say
+from rocm_autopatch.patches import refusals
+
+# Every locale but this one is UTF-8 to Python.
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+LOOK = """
+import json, os, rocm_autopatch
+report = rocm_autopatch.report()
+print(json.dumps([os.environ.get("A"), os.environ.get("B"), os.environ.get("TORCH_COMPILE_DEBUG"),
+    report["active"], report["errors"], [row["name"] for row in report["env"]],
+    report["patches"]]))
+"""
+
+
+def test_a_value_that_this_locale_can_t_hold(python: Interpreter, tmp_path: Path) -> None:
+    policy = tmp_path / "team.yaml"
+    policy.write_text("version: 1\nenv:\n  A: {set: '1'}\n  B: {set: é}\n", encoding="utf-8")
+    env = {"ROCM_AUTOPATCH_POLICY": str(policy), "A": "0", "TORCH_COMPILE_DEBUG": "1", **ASCII}
+    done = python.run("-c", LOOK, env=env)
+    a, b, debug, active, errors, rows, patches = json.loads(done.stdout)
+    assert (a, b, debug) == ("0", None, "1")
+    assert (active, rows, patches) == (False, [], [])
+    (error,) = errors
+    assert error.startswith("nothing was done: UnicodeEncodeError")
+    assert done.stderr == f"rocm_autopatch: {error}\n"
+
+
+class Mine(Exception):
+    pass
+
+
+@pytest.fixture
+def handled() -> Iterator[None]:
+    """SIGUSR1 raises an exception of the program's own."""
+
+    def handler(number: int, frame: object) -> None:
+        raise Mine
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+def _interrupted() -> None:
+    signal.raise_signal(signal.SIGUSR1)
+
+
+@pytest.mark.parametrize("kind", ["function", "any arguments", "method", "Ctrl-C"])
+def test_what_a_signal_handler_raises(kind: str) -> None:
+    class Handler:
+        def method(self, number: int, frame: object) -> None:
+            raise Mine
+
+    def function(number: int, frame: object) -> None:
+        raise Mine
+
+    def any_arguments(*arguments: object) -> None:
+        raise Mine
+
+    number = signal.SIGINT if kind == "Ctrl-C" else signal.SIGUSR1
+    handlers = {"function": function, "any arguments": any_arguments, "method": Handler().method}
+    before = signal.signal(number, handlers.get(kind, signal.default_int_handler))
+    try:
+        with pytest.raises((Mine, KeyboardInterrupt)) as raised:
+            signal.raise_signal(number)
+    finally:
+        signal.signal(number, before)
+    assert _say.programs_own(raised.value)
+
+
+def test_what_nobody_s_handler_raised(handled: None) -> None:
+    for fault in (lambda: 1 // 0, lambda: json.loads("{"), lambda: {}["a"]):
+        with pytest.raises((ArithmeticError, ValueError, LookupError)) as raised:
+            fault()
+        assert not _say.programs_own(raised.value)
+
+
+def test_a_refused_write_lets_it_through(handled: None) -> None:
+    class Interrupts:
+        def __eq__(self, other: object) -> bool:
+            _interrupted()
+            return True
+
+    class Fails:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError
+
+    pin = refusals.Pin({"name": "a", "layer": "b"}, 1)
+    assert pin.refuses(Fails())
+    with pytest.raises(Mine):
+        pin.refuses(Interrupts())
