@@ -98,7 +98,7 @@ def test_baked(
     policy = tmp_path / "team.yaml"
     without = instructions(bare, **child)
     costs = []
-    for rules in (1, 10_000):
+    for rules in (1, 1_500):
         # They are conditions that don't hold: what applies is the same.
         entries = "".join(f"  NAME_{i}: {{default: a, since: '9.{i}'}}\n" for i in range(rules))
         policy.write_text("version: 1\nenv:\n" + entries.replace("'9.0'", "'2.4'"))
@@ -107,5 +107,5 @@ def test_baked(
     (hooked.site_packages / "rocm_autopatch" / "baked.plan").unlink()
     few, many = costs
     assert few < 2.65 * MILLION
-    # Of a file, 64 KiB are hashed.
+    # Of a file, the first 64 KiB are hashed.
     assert many - few < 0.25 * MILLION
