@@ -109,10 +109,10 @@ def narrate(rows: "list[dict[str, Any]]") -> None:
     """Write a line for each row of the record, if ROCM_AUTOPATCH_LOG=debug asks for it."""
     if os.environ.get("ROCM_AUTOPATCH_LOG") != "debug":
         return
-    from rocm_autopatch import _start, record
+    from rocm_autopatch import _start, masking, record
 
     for row in rows:
-        _start.write("%s: %s" % (record.sentence(row), row["why"]))
+        _start.write(masking.text("%s: %s" % (record.sentence(row), row["why"])))
 
 
 def narrate_env() -> None:

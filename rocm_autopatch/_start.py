@@ -229,7 +229,10 @@ def arm(hooks):
     # alive then is taken apart bit by bit, which costs half a million instructions. And because
     # another thread may be walking the old one. By identity: another finder's == may raise.
     if id(finder) not in map(id, sys.meta_path):
-        sys.meta_path = [finder, *sys.meta_path]
+        before = after = sys.meta_path
+        # Again, if another thread has added to the old list meanwhile.
+        while len(after) <= len(before):
+            sys.meta_path = after = [finder, *before]
     if not hooks.keys().isdisjoint(sys.modules):
         from rocm_autopatch import _hooks
 

@@ -20,7 +20,7 @@ from rocm_autopatch.ab import Refused, Wrong
 from rocm_autopatch.ab.place import Place
 from rocm_autopatch.ab.runner import CACHES
 from rocm_autopatch.ab.toggles import CONFIG, HERE, MODE, OFF, POLICY, VARIABLE, Toggle
-from rocm_autopatch.policy import load, lower, when
+from rocm_autopatch.policy import document, load, lower, when
 
 _KEEP = "ROCM_AUTOPATCH_KEEP"
 _POLICY = "ROCM_AUTOPATCH_POLICY"
@@ -163,17 +163,18 @@ def _copy(place: Place, name: str) -> dict[str, Any]:
     facts = {fact: place.fact(fact) for fact in (place.report or {"facts": ()})["facts"]}
     if not place.is_rocm:
         facts["accelerator"] = "rocm"
-    document: dict[str, Any] = {"version": 1, "name": policy.name}
+    said: dict[str, Any] = {"version": 1, "name": policy.name}
     if when.holds(policy.when, facts):
-        document.update(yaml.safe_load(Path(policy.file).read_text(encoding="utf-8-sig")))
-    document["name"] = policy.name
-    document.pop("extends", None)
+        root = document.read(Path(policy.file), judgement="")
+        said.update(document.data(root) if root else {})
+    said["name"] = policy.name
+    said.pop("extends", None)
     if policy.extends is not None:
-        document["extends"] = [
+        said["extends"] = [
             str((Path(policy.file).parent / base).resolve()) if load.is_path(base) else base
             for base in policy.extends
         ]
-    return document
+    return said
 
 
 def _parts(name: str) -> tuple[str, str]:

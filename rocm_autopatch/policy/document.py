@@ -62,6 +62,15 @@ class Entry:
     node: Node
 
 
+def data(node: Node) -> Any:
+    """What a document says, without places."""
+    if isinstance(node.value, list):
+        return [data(item) for item in node.value]
+    if isinstance(node.value, dict):
+        return {key: data(entry.node) for key, entry in node.value.items()}
+    return node.value
+
+
 class Room:
     """How much may still be read: the limits are for all files together that one start reads."""
 
