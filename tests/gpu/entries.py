@@ -48,6 +48,11 @@ ARMS = {
     ),
     "reduce-overhead: graphs": _HEAD + "compile_modes: {reduce-overhead: graphs}\n",
     "performance": "version: 1\nextends: performance\n",
+    # As it was until these two were seen to break programs.
+    "performance and both": (
+        "version: 1\nextends: performance\nconfig:\n  torch._inductor.config:\n"
+        "    freezing: {default: true}\n    triton.multi_kernel: {default: 1}\n"
+    ),
 }
 
 
