@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from conftest import Interpreter, make_hooked
 
+from rocm_autopatch import trust
+
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
 SITE = "/etc/rocm-autopatch"
@@ -364,3 +366,60 @@ def replace(file: Path, way: str) -> None:
         os.mkfifo(file)
     else:
         file.symlink_to("/dev/zero" if way == "device" else "/dev/stdin")
+
+
+class TestTheFileThatIsJudged:
+    """It is the one that is read."""
+
+    @pytest.fixture
+    def open_to_all(self, tmp_path: Path) -> Path:
+        file = tmp_path / "open" / "team.yaml"
+        (file.parent / "inner").mkdir(parents=True)
+        file.write_text("open to all")
+        file.chmod(0o666)
+        return file
+
+    @pytest.fixture
+    def good(self, tmp_path: Path) -> Path:
+        file = tmp_path / "good" / "team.yaml"
+        file.parent.mkdir()
+        file.write_text("good")
+        file.chmod(0o644)
+        return file
+
+    @pytest.mark.parametrize("relative", [False, True])
+    def test_behind_a_link_and_up(
+        self,
+        relative: bool,
+        good: Path,
+        open_to_all: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        (good.parent / "link").symlink_to(open_to_all.parent / "inner")
+        monkeypatch.chdir(good.parent)
+        name = "link/../team.yaml" if relative else f"{good.parent}/link/../team.yaml"
+        data, why = trust.look(name, 100)
+        assert data == b"open to all"
+        assert why == f"{open_to_all} may be written by everybody: chmod o-w"
+        # And the other way round.
+        (open_to_all.parent / "link").symlink_to(good.parent / "link")
+        assert trust.read("team.yaml", 100) == b"good"
+        (open_to_all.parent / "back").symlink_to(good.parent)
+        assert trust.read(f"{open_to_all.parent}/back/../good/team.yaml", 100) == b"good"
+
+    def test_what_was_opened_is_another_file_by_now(
+        self, good: Path, open_to_all: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        opened = os.open
+
+        def replaced(path: str, flags: int, *more: int) -> int:
+            descriptor = opened(path, flags, *more)
+            if path == str(good.parent / "link.yaml"):
+                os.unlink(path)
+                os.symlink(good, path)
+            return descriptor
+
+        (good.parent / "link.yaml").symlink_to(open_to_all)
+        monkeypatch.setattr(os, "open", replaced)
+        with pytest.raises(PermissionError, match="another file than the one that was opened"):
+            trust.read(str(good.parent / "link.yaml"), 100)
