@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -52,6 +53,10 @@ UNSAFE = {
     "link of nobody": (
         'mkdir -m 1777 /etc/tmp && mv "$F" /etc/f.yaml && ln -s ../f.yaml /etc/tmp/f.yaml && '
         'chown -h 65534 /etc/tmp/f.yaml && ln -s /etc/tmp/f.yaml "$F"'
+    ),
+    "of nobody, in a sticky directory": 'chmod 1777 "$D" && chown 65534 "$F"',
+    "a user's, mounted, open to all": (
+        'chown 1234 /etc/copy && chmod 666 /etc/copy && mount --bind /etc/copy "$F"'
     ),
     "pipe": 'rm "$F" && mkfifo "$F"',
     "device": 'rm "$F" && ln -s /dev/zero "$F"',
@@ -158,6 +163,22 @@ class TestAStart:
         found = json.loads(done.stdout)
         assert obeyed(file, found), done.stderr
         assert found["errors"] == []
+
+
+def test_the_table_names_tests() -> None:
+    here = Path(__file__).parent
+    table = (here.parent / "docs" / "security.md").read_text().partition("## What is tested")[2]
+    rows = [line.split("|")[2] for line in table.splitlines() if line.startswith("|")][2:]
+    assert len(rows) > 10
+    file = ""
+    for row in rows:
+        for name in re.findall(r"`(test_[^`]*)`", row):
+            words = name.split("::")
+            if words[0].endswith(".py"):
+                file = words.pop(0)
+            source = (here / file).read_text()
+            for word in words:
+                assert re.search(rf"\b(class|def) {word}\b", source), name
 
 
 def test_the_input_is_not_a_policy(python311: Interpreter, tmp_path: Path) -> None:
