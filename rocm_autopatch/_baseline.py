@@ -6,7 +6,7 @@ tells the image's value from one that a user gave, with ``docker run -e NAME=VAL
 
 import os
 
-from rocm_autopatch import _RECORD, _SITE, trust
+from rocm_autopatch import _RECORD, _SITE, _start, trust
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ def read() -> "Optional[dict[str, str]]":
         note = "there is no baseline: " + trust.reason(PATH, error)
         if note not in _RECORD["notes"]:
             _RECORD["notes"].append(note)
+            # What a user gave is changed now.
+            _start.say("baseline", note)
         return None
     # As os.environ decodes.
     lines = data.decode("utf-8", "surrogateescape").split("\0")

@@ -64,9 +64,10 @@ def _traced(module: "Any") -> None:
                 if traces
                 else "no compile report: the program has unset %s" % TRACE
             )
-        if os.path.islink(directory):
-            # Of somebody else, perhaps, to have files made elsewhere.
-            raise PermissionError("%s is a symbolic link" % directory)
+        for path in (directory, ours):
+            if os.path.islink(path):
+                # Of somebody else, perhaps, to have files made elsewhere.
+                raise PermissionError("%s is a symbolic link" % path)
         os.makedirs(ours if traces == ours else directory, exist_ok=True)
         # Relative where it is ours: the directory may be moved before it is read.
         _announce(directory, TRACES if traces == ours else traces)
@@ -88,13 +89,16 @@ def _announce(directory: str, traces: str) -> None:
     import json
     import time
 
+    # The report is for others to read.
+    from rocm_autopatch import masking
+
     command = _read("/proc/self/cmdline", 4096).decode("utf-8", "replace").rstrip("\0").split("\0")
     version = sys.modules.get("torch.version")
     row = {
         "pid": os.getpid(),
         "parent": os.getppid(),
         "time": time.time(),
-        "command": command,
+        "command": masking.command(command),
         "torch": getattr(version, "__version__", ""),
         "traces": traces,
     }

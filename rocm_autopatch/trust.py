@@ -53,13 +53,20 @@ def read(path: str, longest: int, judged: bool = True) -> bytes:
     or it can't be read, and, if *judged*, PermissionError where somebody else can change it; the
     text of both says why.
     """
+    data, why = look(path, longest, judged)
+    if why:
+        raise PermissionError(why)
+    return data
+
+
+def look(path: str, longest: int, judged: bool = True) -> "tuple[bytes, str]":
+    """What :func:`read` returns, and, if *judged*, why it is not to be obeyed, "" if it is."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        opened = os.fstat(descriptor)
+        if not stat.S_ISREG(opened.st_mode):
             raise OSError("%s is no regular file" % path)
-        why = objection(path) if judged else ""
-        if why:
-            raise PermissionError(why)
+        why = _objection(path, opened) if judged else ""
         data = os.read(descriptor, longest)
         # A file system in a program (FUSE) may give less than there is.
         while data and len(data) < longest:
@@ -67,7 +74,7 @@ def read(path: str, longest: int, judged: bool = True) -> bytes:
             if not more:
                 break
             data += more
-        return data
+        return data, why
     finally:
         os.close(descriptor)
 
@@ -77,9 +84,11 @@ def reason(path: str, error: OSError) -> str:
     return "%s: %s" % (path, error.strerror) if error.strerror else str(error)
 
 
-def objection(path: str) -> str:
-    """Why a file is not to be obeyed, "" if it is; raises OSError where it can't be looked up."""
-    for step, status in _way(os.path.abspath(path)):
+def _objection(path: str, opened: os.stat_result) -> str:
+    """Why an opened file is not to be obeyed, "" if it is."""
+    status = opened
+    # Not os.path.abspath: "link/.." is not where the link is.
+    for step, status in _way(path if path.startswith("/") else os.getcwd() + "/" + path):
         link = stat.S_ISLNK(status.st_mode)
         sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
         # The mode of a link says nothing.
@@ -92,6 +101,9 @@ def objection(path: str) -> str:
             return "%s may be written by %s: chmod %s-w" % (step, who, letter)
         if status.st_uid != os.stat(_mount(step)).st_uid:
             return "%s belongs to user %d, neither root nor this user" % (step, status.st_uid)
+    # Whoever may rename things in a sticky directory may have put another one there by now.
+    if not os.path.samestat(status, opened):
+        return "%s is another file than the one that was opened" % path
     return ""
 
 

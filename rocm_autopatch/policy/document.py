@@ -99,8 +99,7 @@ def read(
     name = str(file)
     with collected(problems) as found:
         try:
-            data = trust.read(name, MAX_BYTES + 1, judged=False)
-            objection = trust.objection(name) if judgement else ""
+            data, objection = trust.look(name, MAX_BYTES + 1, judged=bool(judgement))
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             found.add(_problem(name, f"can't be read: {why}"))
