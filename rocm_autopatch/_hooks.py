@@ -21,6 +21,7 @@ There are no locks here. A module is executed under its own import lock, so a ho
 before any other thread gets the module; ``dict.pop`` decides between a reload and a first import.
 """
 
+import _thread
 import sys
 
 from rocm_autopatch import _say
@@ -34,8 +35,11 @@ if TYPE_CHECKING:
 
 # Of importlib.machinery, which not every program has loaded.
 _Spec: "Any" = type(sys.__spec__)
+_Module: "Any" = type(sys)
 # The module _start.
 _finder: "Any" = None
+# Who asks the other finders for what: threads' numbers and names.
+_asking: "set[tuple[int, str]]" = set()
 
 
 class _Watched(_Spec):  # type: ignore[misc]
@@ -103,10 +107,21 @@ def find_spec(
     finder: "Any", name: str, path: "Optional[Sequence[str]]", target: "Optional[ModuleType]"
 ) -> "Optional[ModuleSpec]":
     """The spec that the finders other than ours, *finder*, have for a module that waits."""
-    global _finder
-    _finder = finder
-    if len(finder.waiting) > 1:
-        catch_up(finder, [one for one in finder.waiting if one != name])
+    me = (_thread.get_ident(), name)
+    if me in _asking:
+        # Of a finder that asks the others, as we do.
+        return None
+    _asking.add(me)
+    try:
+        catch_up(finder, [one for one in tuple(finder.waiting) if one != name])
+        return _find_spec(finder, name, path, target)
+    finally:
+        _asking.discard(me)
+
+
+def _find_spec(
+    finder: "Any", name: str, path: "Optional[Sequence[str]]", target: "Optional[ModuleType]"
+) -> "Optional[ModuleSpec]":
     # Not importlib.util.find_spec: it imports the parents again, under their locks, and costs
     # 4 ms of imports of its own.
     for other in sys.meta_path:
@@ -135,9 +150,12 @@ def catch_up(finder: "Any", names: "Iterable[str]") -> None:
     _finder = finder
     for name in names:
         module = sys.modules.get(name)
-        if module is None or _is_lazy(module):
+        # Not what a test has put there in its place.
+        if not isinstance(module, _Module) or _is_lazy(module):
             continue
-        spec = getattr(module, "__spec__", None)
+        spec = vars(module).get("__spec__")
+        if type(spec) not in (_Spec, _Watched) or spec.name != name:
+            continue
         if not getattr(spec, "_initializing", False) and not _is_under_way(module):
             _run_hook(name, module)
 

@@ -18,7 +18,7 @@ def imported(module: "ModuleType") -> None:
 
     Raises nothing but what is the program's own (``_say.programs_own``).
     """
-    target = module.__name__
+    target = getattr(module, "__name__", "?")
     try:
         version = sys.modules.get("torch.version")
         if not getattr(version, "hip", None) and _RECORD["facts"]["accelerator"][1] != _ASSUME:

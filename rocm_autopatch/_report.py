@@ -26,16 +26,28 @@ _LOGGING = "torch._logging._internal"
 
 def prepare() -> None:
     """Have torch write its trace, if this process ever imports it."""
+    try:
+        _prepare()
+    except Exception as error:
+        # A relative path, and the working directory is gone: the policy still applies.
+        if _say.programs_own(error):
+            raise
+        _fail("no compile report of this process: %s" % (error,))
+
+
+def _prepare() -> None:
     environ = os.environ
     hooks: dict[str, Any] = {}
-    wanted, profile = trust.named(WANTED), trust.named(PROFILE)
+    # Absolute from here on: a child may work in another directory.
+    wanted, profile = [
+        named and os.path.abspath(named) for named in (trust.named(WANTED), trust.named(PROFILE))
+    ]
     if wanted:
-        # Absolute from here on: a child may work in another directory.
-        directory = environ[WANTED] = os.path.abspath(wanted)
-        environ.setdefault(TRACE, directory + "/" + TRACES)
+        environ[WANTED] = wanted
+        environ.setdefault(TRACE, wanted + "/" + TRACES)
         hooks[_LOGGING] = _traced
     if profile:
-        environ[PROFILE] = os.path.abspath(profile)
+        environ[PROFILE] = profile
         waits = "torch" in _start.waiting
 
         def imported(module: "ModuleType") -> None:

@@ -12,20 +12,40 @@ if TYPE_CHECKING:
 
 
 def programs_own(error: BaseException) -> bool:
-    """Whether a signal handler of the program raised *error* while code of ours ran.
+    """Whether *error* is the program's, and came while code of ours ran.
 
-    Such an exception is for the program: KeyboardInterrupt, and what comes out of a function that
-    was given the very frame that it interrupts.
+    Such an exception is for the program: KeyboardInterrupt, what a signal handler raises, and what
+    another thread sends (``PyThreadState_SetAsyncExc``). A handler is one that is set, or what
+    was given the very frame that it interrupts. What was sent is of a class that our code does
+    not know, and comes out of it.
     """
+    handlers = _handlers()
     trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        interrupted, trace = trace.tb_frame, trace.tb_next
-        for value in trace.tb_frame.f_locals.values():
+    frame: Any = None
+    while trace is not None:
+        interrupted, frame = frame, trace.tb_frame
+        trace = trace.tb_next
+        if interrupted is None:
+            continue
+        if id(frame.f_code) in handlers:
+            return True
+        for value in frame.f_locals.values():
             # In a tuple: def handler(*args)
             among = value if type(value) is tuple else (value,)
             if id(interrupted) in map(id, among):
                 return True
+    origin = type(error).__module__.partition(".")[0]
+    if frame is not None and origin not in ("builtins", "rocm_autopatch"):
+        return str(frame.f_globals.get("__name__")).partition(".")[0] == "rocm_autopatch"
     return isinstance(error, KeyboardInterrupt)
+
+
+def _handlers() -> "list[int]":
+    """The identities of the code of the signal handlers that are set."""
+    signals: Any = sys.modules.get("_signal")
+    found = [signals.getsignal(number) for number in range(1, signals.NSIG)] if signals else []
+    functions = [getattr(handler, "__func__", handler) for handler in found]
+    return [id(one.__code__) for one in functions if hasattr(one, "__code__")]
 
 
 def describe(error: BaseException) -> str:
