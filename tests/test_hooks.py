@@ -150,6 +150,53 @@ module = u.module_from_spec(spec)
 spec.loader.exec_module(module)
 print(module.VALUE)
 """,
+    "a finder that asks the others": """
+import sys
+class Asks:
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        for finder in sys.meta_path:
+            spec = None if finder is cls else finder.find_spec(name, path, target)
+            if spec is not None:
+                return spec
+sys.meta_path.insert(0, Asks)
+import target.inner
+print(target.VALUE, target.inner.VALUE)
+""",
+    "two finders that ask the others": """
+import sys
+class Asks:
+    def find_spec(self, name, path=None, target=None):
+        if name in self.asked:
+            return None
+        self.asked.append(name)
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None:
+                return spec
+for _ in range(2):
+    one = Asks()
+    one.asked = []
+    sys.meta_path.insert(0, one)
+import target.inner
+print(target.VALUE, target.inner.VALUE)
+""",
+    "other things in place of modules": """
+import sys, types
+class Slots:
+    __slots__ = ()
+class Raises:
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+for thing in (Slots(), Raises(), types.SimpleNamespace(), types.ModuleType("broken"), None, 1):
+    sys.modules["broken"] = thing
+    sys.modules.pop("target", None)
+    import target
+del sys.modules["broken"]
+open("mended", "w").close()
+import broken
+print(broken.VALUE)
+""",
     "another finder": """
 import sys
 class Finder:

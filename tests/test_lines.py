@@ -136,3 +136,21 @@ def test_a_regular_file_keeps_its_place(python311: Interpreter, tmp_path: Path) 
     ours, its = (tmp_path / "log").read_text().splitlines()
     assert ours.startswith("rocm_autopatch: ")
     assert its == "program"
+
+
+@pytest.mark.parametrize("name", ["ROCM_AUTOPATCH_REPORT", "ROCM_AUTOPATCH_PROFILE"])
+def test_a_report_that_can_t_be_had_costs_no_policy(
+    python311: Interpreter, tmp_path: Path, name: str
+) -> None:
+    env = {**ONE, "ROCM_AUTOPATCH_REPORT": "", name: "relative", "ROCM_AUTOPATCH_LOG": "quiet"}
+    code = f"import os; print(os.environ.get({MAX!r}), os.environ.get('TORCH_TRACE'))"
+    (tmp_path / "gone").mkdir()
+    done = subprocess.run(
+        [python311.path, "-c", code],
+        env=env,
+        cwd=tmp_path / "gone",
+        preexec_fn=(tmp_path / "gone").rmdir,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert done.stdout == "None None\n"

@@ -80,6 +80,39 @@ def test_what_a_signal_handler_raises(kind: str) -> None:
     assert _say.programs_own(raised.value)
 
 
+def test_what_a_handler_raises_that_drops_its_frame(handled: None) -> None:
+    def drops(number: int, frame: object) -> None:
+        del frame
+        raise Mine
+
+    signal.signal(signal.SIGUSR1, drops)
+    with pytest.raises(Mine) as raised:
+        signal.raise_signal(signal.SIGUSR1)
+    assert _say.programs_own(raised.value)
+
+
+def test_what_another_thread_sends(python: Interpreter) -> None:
+    code = """
+import ctypes, threading, time
+from rocm_autopatch import _start
+class Timeout(Exception):
+    pass
+def hook(module):
+    raise AssertionError
+def send(ident):
+    time.sleep(0.2)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(Timeout))
+from rocm_autopatch import _say
+threading.Thread(target=send, args=(threading.get_ident(),)).start()
+spin = "while True: sys.getrecursionlimit()"
+try:
+    exec(compile(spin, _say.__file__, "exec"), vars(_say))
+except Timeout as error:
+    print(_say.programs_own(error))
+"""
+    assert python.value(code, env={"ROCM_AUTOPATCH": "off"}) == "True"
+
+
 def test_what_nobody_s_handler_raised(handled: None) -> None:
     for fault in (lambda: 1 // 0, lambda: json.loads("{"), lambda: {}["a"]):
         with pytest.raises((ArithmeticError, ValueError, LookupError)) as raised:
