@@ -323,7 +323,8 @@ def write(text):
         text = _say.printable(text)
     line = "rocm_autopatch: " + text
     if len(line) >= LONGEST_LINE:
-        line = line[: LONGEST_LINE - 4] + "..."
+        # What to do stands at the end.
+        line = line[: LONGEST_LINE // 2 - 4] + "..." + line[-LONGEST_LINE // 2 :]
     put(line.encode("utf-8", "replace") + b"\n")
 
 

@@ -238,7 +238,7 @@ class TestStale:
 
 
 class TestDamaged:
-    WHY = "it is damaged, of another release, or all may write it"
+    WHY = "it is damaged, of another release, or others may write it"
 
     def starts(self, place: Interpreter) -> bool:
         """Whether the plan was used; the program and what is done to it are the same anyway."""

@@ -246,6 +246,7 @@ REMARKS = {
     "no-hipblaslt": [],
     "debug": [],
     "performance": [
+        (INDUCTOR, "triton.multi_kernel", "as torch 2.4 to 2.15 ships it: no effect"),
         (INDUCTOR, "shape_padding", "as torch 2.4 to 2.15 ships it: no effect"),
         (DYNAMO, "recompile_limit", "called cache_size_limit in torch 2.4 to 2.6"),
     ],

@@ -36,7 +36,8 @@ def test_one_plain_line(wheel: Path) -> None:
         pth = archive.read("rocm_autopatch.pth").decode("ascii")
         start = archive.read("rocm_autopatch.start").decode("ascii")
     # .pth files with exec or encoded text are what scanners hunt for (MITRE T1546.018).
-    assert pth == "import rocm_autopatch; rocm_autopatch.start()\n"
+    # __init__ is start: every module has one (docs/design.md).
+    assert pth == 'import rocm_autopatch; rocm_autopatch.__init__("rocm_autopatch")\n'
     # PEP 829: one pkg.mod:callable a line
     assert start == "rocm_autopatch:start\n"
 

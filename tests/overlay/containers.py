@@ -14,7 +14,7 @@ import stat
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,11 +61,12 @@ class Image:
         read_only: bool = False,
         env: Mapping[str, str] | None = None,
         mounts: Mapping[str, Path] | None = None,
+        read_only_mounts: Collection[str] = (),
         check: bool = True,
     ) -> Result:
         """As ``docker run --rm`` does: the image's variables, then *env*; ENTRYPOINT, arguments.
 
-        *root* is a container that is there already.
+        *root* is a container that is there already. *read_only_mounts* are keys of *mounts*.
         """
         if root is None:
             with self.store.container(self.reference) as root:
@@ -77,6 +78,7 @@ class Image:
                     read_only=read_only,
                     env=env,
                     mounts=mounts,
+                    read_only_mounts=read_only_mounts,
                     check=check,
                 )
         config = self.config
@@ -105,7 +107,11 @@ class Image:
                         "CAP_FOWNER",
                     ]
             spec["mounts"] += [
-                {"destination": to, "source": str(source), "options": ["bind", "rw"]}
+                {
+                    "destination": to,
+                    "source": str(source),
+                    "options": ["bind", "ro" if to in read_only_mounts else "rw"],
+                }
                 for to, source in (mounts or {}).items()
             ]
             file.write_text(json.dumps(spec))

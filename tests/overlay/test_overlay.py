@@ -352,7 +352,7 @@ def test_the_layers_are_small(
     pulled = [wheel.stat().st_size + 10_000, len(packed.getvalue())]
     record_property("bytes", sizes)
     print(f"\n{built.case.name}: layers of {sizes} bytes, {pulled} compressed")
-    assert pulled[0] + pulled[1] / len(built.case.pythons) < 1_000_000
+    assert pulled[0] + pulled[1] / len(built.case.pythons) < 1_100_000
     assert sum(sizes) < 2_500_000 * len(built.case.pythons)
 
 
@@ -631,7 +631,7 @@ def test_mounted_with_a_baseline(bases: dict[str, Image], mounted: Path, tmp_pat
     env = {"PYTHONPATH": "/opt/rocm-autopatch", POINTWISE: "0"}
     done = base.run("python3", "-c", SEEN, env=env, mounts=mounts)
     assert done.stdout == "None,0,None\n"
-    assert ours(done.said)[0].endswith(f"because the image has it otherwise: {POINTWISE}=0")
+    assert ours(done.said)[0].endswith(f"because the image has it otherwise: {POINTWISE}")
     assert ours(done.said)[1].startswith(CASES["venv"].name + ", policy safe: ")
 
 
@@ -672,6 +672,9 @@ def test_the_pod(bases: dict[str, Image], wheel: Path, tmp_path: Path) -> None:
             read_only=True,
             env={**given, **env},
             mounts=mounts,
+            read_only_mounts=[
+                mount["mountPath"] for mount in container["volumeMounts"] if mount.get("readOnly")
+            ],
         )
 
     (prepare,), (model,) = pod["initContainers"], pod["containers"]
