@@ -210,13 +210,11 @@ def _run_hook(name: str, module: "ModuleType") -> None:
 
 
 def _leave(finder: "Any") -> None:
-    """Take the finder off sys.meta_path, when nothing waits any more."""
-    before = sys.meta_path
-    # A program's own kind of list is left alone: there the finder stays, and answers None.
-    if type(before) is not list:
-        return
-    # A new list, because another thread may be walking this one.
-    sys.meta_path = after = [one for one in before if one is not finder]
-    # What another thread has added to the old one meanwhile.
-    known = [id(one) for one in (*after, finder)]
-    after[:0] = [one for one in before if id(one) not in known]
+    """Take the finder off sys.meta_path, when nothing waits any more.
+
+    In a new list, because somebody may be walking this one. Not where there are threads: one may be
+    about to add to the list that it has. Nor from a program's own kind of list. There the finder
+    stays, and answers None.
+    """
+    if not _thread._count() and type(sys.meta_path) is list:
+        sys.meta_path = [one for one in sys.meta_path if one is not finder]

@@ -226,13 +226,16 @@ def arm(hooks):
     waiting.update(hooks)
     # This module is the finder: an import asks it for find_spec and nothing else. In a new list,
     # because the interpreter keeps the first one, and what it refers to, to its very end: what is
-    # alive then is taken apart bit by bit, which costs half a million instructions. And because
-    # another thread may be walking the old one. By identity: another finder's == may raise.
+    # alive then is taken apart bit by bit, which costs half a million instructions. Not so once
+    # there are threads: one may be about to add to the old list. One that walks it then asks a
+    # finder twice. By identity: another finder's == may raise.
     if id(finder) not in map(id, sys.meta_path):
-        before = after = sys.meta_path
-        # Again, if another thread has added to the old list meanwhile.
-        while len(after) <= len(before):
-            sys.meta_path = after = [finder, *before]
+        import _thread
+
+        if _thread._count() and type(sys.meta_path) is list:
+            sys.meta_path.insert(0, finder)
+        else:
+            sys.meta_path = [finder, *sys.meta_path]
     if not hooks.keys().isdisjoint(sys.modules):
         from rocm_autopatch import _hooks
 
@@ -314,17 +317,17 @@ def say(kind, text):
         write(text)
 
 
-def write(text):
-    # type: (str) -> None
+def write(text, longest=LONGEST_LINE):
+    # type: (str, int) -> None
     """Write a line to stderr, harmless to a terminal, if it can be written at once."""
     if not text.isprintable():
         from rocm_autopatch import _say
 
         text = _say.printable(text)
     line = "rocm_autopatch: " + text
-    if len(line) >= LONGEST_LINE:
+    if len(line) >= longest:
         # What to do stands at the end.
-        line = line[: LONGEST_LINE // 2 - 4] + "..." + line[-LONGEST_LINE // 2 :]
+        line = line[:150] + "..." + line[154 - longest :]
     put(line.encode("utf-8", "replace") + b"\n")
 
 

@@ -412,7 +412,9 @@ def _attend(watch: Watch) -> float:
 def write(text: str) -> None:
     """Write a line to stderr, unless nothing is to be said. Never raises."""
     if not _RECORD["observe"] and os.environ.get("ROCM_AUTOPATCH_LOG") != "quiet":
-        _start.write(text)
+        # Torch's own directory says nothing. Several paths and a hint need more than other lines.
+        torch = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or "/torch")
+        _start.write(text.replace(torch + os.sep, "torch/"), 2 * _start.LONGEST_LINE)
 
 
 def stacks() -> None:
