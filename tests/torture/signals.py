@@ -114,8 +114,8 @@ def _reached_start(start: Start, outcome: Outcome) -> list[str]:
 def _reached_import(start: Start, outcome: Outcome) -> list[str]:
     said = outcome.stdout.decode(errors="replace").strip()
     if said == "swallowed" and b"No module named 'rocm_autopatch." in outcome.stderr:
-        # importlib itself takes an OSError of a handler, as TimeoutError is one, for a directory that
-        # it can't list: at any import, without us too.
+        # importlib itself takes an OSError of a handler, as TimeoutError is one, for a directory
+        # that it can't list: at any import, without us too.
         return []
     if outcome.status is None:
         return ["hangs"]
