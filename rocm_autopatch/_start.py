@@ -257,13 +257,18 @@ def find_spec(name, path=None, target=None):
 
         find = _hooks.find_spec
     except BaseException as error:
-        # Our files are gone or out of reach, or an audit hook forbids them.
+        # Our files are gone or out of reach, or an audit hook forbids them, or what instruments all
+        # modules (beartype_all) fails on them.
         try:
             from rocm_autopatch import _say
 
             its_own = _say.excuse("hooks", "torch is left as it is", error)
         except Exception:
             its_own = isinstance(error, KeyboardInterrupt)
+            try:
+                say("hooks", "torch is left as it is: %s" % type(error).__name__)
+            except Exception:
+                pass
         if its_own:
             raise
         waiting.clear()

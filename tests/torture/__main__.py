@@ -104,7 +104,7 @@ def _family(
             tried += 1
             if wrong:
                 failed += 1
-                print(f"FAILED {case}: {'; '.join(wrong)[:300]}", flush=True)
+                print(f"FAILED {case}: {'; '.join(wrong)[-1000:]}", flush=True)
     return tried, failed
 
 

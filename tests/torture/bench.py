@@ -83,6 +83,8 @@ class Bench:
         self.site = site
         self.venv = self.home / "venv"
         shutil.copytree(template, self.venv, symlinks=True)
+        # pytest's directories are private, and some cases run as another user.
+        self.venv.chmod(0o755)
         self.python = str(self.venv / "bin" / "python")
         (self.library,) = self.venv.glob("lib/python3*/site-packages")
         self.package = self.library / "rocm_autopatch"
