@@ -36,14 +36,14 @@ class BuildPyWithPlans(build_py):
         return outputs if self.editable_mode else [*outputs, *self._plans()]
 
     def _plans(self) -> "dict[str, bytes]":
-        from rocm_autopatch import _start
+        from rocm_autopatch import startup
         from rocm_autopatch.policy import builtin
 
         package = Path(self.build_lib, "rocm_autopatch")
         plans = dict(builtin.files())
         # By this a baked plan knows whether it was made by the package that is to carry it out.
         sources = [file.read_bytes() for file in sorted(package.rglob("*.py"))]
-        plans["id"] = _start.digest(b"".join([*sources, *plans.values()])).hex().encode()
+        plans["id"] = startup.digest(b"".join([*sources, *plans.values()])).hex().encode()
         return {str(package / "plans" / name): data for name, data in plans.items()}
 
 

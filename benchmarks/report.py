@@ -24,8 +24,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from rocm_autopatch.compiles import page, summary
-from rocm_autopatch.compiles.gather import gather
+from rocm_autopatch.compile_report import page, summary
+from rocm_autopatch.compile_report.gather import gather
 
 # Eight graphs and a backward: a few breaks, as in real programs.
 PROGRAM = """

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rocm_autopatch.image import facts
 from rocm_autopatch.policy import schema, select
 from rocm_autopatch.policy.document import Entry, Node
-from rocm_autopatch.policy.schema import Policy
+from rocm_autopatch.policy.model import Policy
 
 IMAGE = "rocm/sgl-dev:v0.5.8.post1-rocm700-mi35x-20260219"
 COUNTS = (10, 1_000, 10_000, 100_000)

@@ -49,12 +49,10 @@ import os, sys, sysconfig
 from importlib.util import find_spec
 sys.modules.pop("rocm_autopatch", None)
 sys.path.insert(0, sys.argv[1])
-from rocm_autopatch import _find_torch, _read, _read_torch
-facts, path = {}, _find_torch()
-if path:
-    _read_torch(facts, path, _read(path).decode("utf-8", "replace"))
+from rocm_autopatch import here
+facts = here.torch()
 lacks = [name for name in ("yaml", "packaging", "pip") if not find_spec(name)]
-print(facts.get("accelerator", ["none"])[0], facts.get("torch", ["?"])[0],
+print(facts.get("accelerator", "none"), facts.get("torch", "?"),
       ",".join(lacks) or "nothing", os.path.realpath(sysconfig.get_path("purelib")))
 '
 # Reads what "status --json" prints.

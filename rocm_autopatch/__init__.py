@@ -3,8 +3,8 @@
 ``site`` imports this module in every interpreter, from ``rocm_autopatch.pth`` (3.15 and later:
 ``rocm_autopatch.start``) or ``sitecustomize_stub/sitecustomize.py``, and calls :func:`start`.
 
-It holds the switch and the gate: whether anything applies here. What is then done is in _start.py;
-what few places need, in _seldom.py and _choice.py (docs/design.md, "The price of a start").
+It holds the switch and the gate: whether anything applies here. Where something does, ``startup``
+carries it out (docs/design.md, "The price of a start").
 """
 
 import os
@@ -26,7 +26,7 @@ _BAKED = _HERE + "/baked.plan"
 # How much is read of a file, in bytes.
 _LONGEST = 65536
 _started = ""
-# What this process did. record.render() turns it into what report() returns.
+# What this process did. record.render() turns it into what status() returns.
 _RECORD = {  # type: dict[str, Any]
     "active": False,
     "observe": False,
@@ -64,9 +64,9 @@ def start(_=""):
         # SystemExit is caught too, because out of a .pth line it ends the interpreter.
         _RECORD["active"] = False
         try:
-            from rocm_autopatch import _say
+            from rocm_autopatch import failure
 
-            own = _say.give_up(error)
+            own = failure.give_up(error)
         except Exception:
             own = isinstance(error, KeyboardInterrupt)
         if own:
@@ -78,7 +78,7 @@ def start(_=""):
 __init__ = start
 
 
-def report():
+def status():
     # type: () -> dict[str, object]
     """Say what rocm_autopatch did in this process.
 
@@ -95,25 +95,25 @@ def _run():
     # type: () -> None
     _RECORD["observe"] = _started == "observe"
     if _started not in _ON:
-        from rocm_autopatch import _say
+        from rocm_autopatch import startup
 
-        _say.fail("switch", "ROCM_AUTOPATCH=%s is not on, off or observe: taken as on" % _started)
+        what = "ROCM_AUTOPATCH=%s is not on, off or observe: taken as on" % _started
+        startup.fail("switch", what)
     plan = None
     # os.access first: opening what is not there costs a raised OSError.
     if os.access(_BAKED, os.R_OK):
-        from rocm_autopatch import _start
+        from rocm_autopatch import startup
 
-        plan = _start.baked()
+        plan = startup.baked()
     if plan is None:
         plan = _decide()
     if plan is not None:
-        from rocm_autopatch import _start
-
-        _start.carry_out(plan)
+        # It made the plan, so it is there.
+        sys.modules["rocm_autopatch.startup"].carry_out(plan)
     if b"ROCM_AUTOPATCH_REPORT" in os.environ._data:  # type: ignore[attr-defined]
-        from rocm_autopatch import _report
+        from rocm_autopatch.compile_report import collect
 
-        _report.prepare()
+        collect.prepare()
 
 
 def _decide():
@@ -122,9 +122,9 @@ def _decide():
     environ = os.environ._data  # type: ignore[attr-defined]
     facts = _RECORD["facts"]
     if b"ROCM_AUTOPATCH_ASSUME" in environ:
-        from rocm_autopatch import _seldom
+        from rocm_autopatch.startup import assume
 
-        _seldom.assume(facts)
+        assume.assume(facts)
     site = os.listdir(_SITE) if os.access(_SITE, os.R_OK | os.X_OK) else []
     if "image" not in facts:
         image = ""
@@ -133,9 +133,9 @@ def _decide():
         if image:
             facts["image"] = (image, "ROCM_AUTOPATCH_IMAGE")
         elif "image" in site:
-            from rocm_autopatch import _seldom
+            from rocm_autopatch.startup import image_file
 
-            _seldom.read_image(facts)
+            image_file.read(facts)
     if "torch" not in facts or "accelerator" not in facts:
         path = _find_torch()
         if path:
@@ -148,22 +148,20 @@ def _decide():
         _RECORD["reason"] = "torch %s is not a ROCm build" % torch
         return None
     # From here on it will be needed.
-    from rocm_autopatch import _start
+    from rocm_autopatch import startup
 
-    if torch and _start.release(torch) < _OLDEST_TORCH:
+    if torch and startup.release(torch) < _OLDEST_TORCH:
         _RECORD["reason"] = "torch %s is older than %d.%d" % (torch, *_OLDEST_TORCH)
-        from rocm_autopatch import _say
-
-        _say.fail("torch", "nothing was changed: " + _RECORD["reason"])
+        startup.fail("torch", "nothing was changed: " + _RECORD["reason"])
         return None
     if "image" not in facts and b"ROCM_AUTOPATCH_POLICY" not in environ and not site:
-        built_in: Optional[Plan] = _start.load(_HERE + "/plans/safe.plan")
+        built_in: Optional[Plan] = startup.load(_HERE + "/plans/safe.plan")
         if built_in is not None:
             _RECORD["reason"] = "no image is named: safe is the default policy on ROCm"
             return built_in
-    from rocm_autopatch import _choice
+    from rocm_autopatch.startup import choose
 
-    return _choice.choose(facts, [name for name in site if name.endswith(".yaml")])
+    return choose.choose(facts, site)
 
 
 def _find_torch():
@@ -186,15 +184,16 @@ def _read_torch(facts, path, text):
         name, equals, value = line.partition("=")
         if equals:
             # "hip: Optional[str] = '7.0.51831'", and without the annotation up to torch 1.13
-            found[name.partition(":")[0].strip()] = value.partition("#")[0].strip().strip("'\"")
+            text = value.partition("#")[0].strip().strip("'\"")
+            found[name.partition(":")[0].strip()] = "" if text == "None" else text
     version = found.get("__version__", "")
     if not version:
-        from rocm_autopatch import _say
+        from rocm_autopatch import startup
 
-        _say.fail("torch", "nothing was changed: no __version__ in %s" % path)
+        startup.fail("torch", "nothing was changed: no __version__ in %s" % path)
         return
     # rocm is there from 2.10 on (pytorch#168097).
-    hip, cuda, rocm = [found.get(n, "None").replace("None", "") for n in ("hip", "cuda", "rocm")]
+    hip, cuda, rocm = found.get("hip", ""), found.get("cuda", ""), found.get("rocm", "")
     accelerator = "rocm" if hip else "cuda" if cuda else "cpu"
     says = (("torch", version), ("accelerator", accelerator), ("hip", hip), ("rocm", rocm))
     for name, value in says:

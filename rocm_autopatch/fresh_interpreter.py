@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rocm_autopatch import _ASSUME, _RECORD, _start, masking, search_path
+from rocm_autopatch import _ASSUME, _RECORD, masking, search_path, startup
 
 
 class NoReport(Exception):
@@ -27,13 +27,13 @@ pipe, torch = int(sys.argv[1]), sys.argv[2] == "torch"
 failed = []
 try:
     import rocm_autopatch
-    targets = [patch["target"] for patch in rocm_autopatch.report()["patches"]] if torch else []
+    targets = [patch["target"] for patch in rocm_autopatch.status()["patches"]] if torch else []
     try:
         for target in ["torch", *targets] if targets else ():
             importlib.import_module(target)
     except BaseException as error:
         failed.append("import %s: %s: %s" % (target, type(error).__name__, error))
-    report = rocm_autopatch.report()
+    report = rocm_autopatch.status()
     report["errors"] += failed
     text = json.dumps(report, default=repr)
 except BaseException as error:
@@ -116,5 +116,5 @@ def before_us() -> dict[str, str]:
                 before_us.pop(rule[0], None)
             else:
                 before_us[rule[0]] = before
-    before_us.pop(_start.SAID, None)
+    before_us.pop(startup.SAID, None)
     return before_us

@@ -1,32 +1,32 @@
 """The plan: what crosses from the policy half to the start-up half, as plain data.
 
 Strings, numbers, booleans, None, tuples, and one dict at the top: readable without a parser. The
-policy half lowers policies to it, ``_start`` carries it out. In a file it is marshalled, in a
-version of marshal's format that every Python from 3.4 on reads.
+policy half lowers policies to it (``policy/lower.py``), ``startup`` carries it out. Its rows are
+tuples, because they are read from a file at every start. This module names their fields; nothing
+reads a row by a bare number.
 """
 
 from __future__ import annotations
 
-import marshal
 from typing import Any, TypedDict
 
-from rocm_autopatch import _start
-
 FORMAT = 3
-_MARSHAL_VERSION = 4
+# Torch releases as tuples of numbers, () where open. Every row of a plan ends with these two; of
+# rows with one name, the last that is for this torch counts.
+RANGE_FIELDS = ("since", "until")
+# The action is ``delete`` (value None), ``default`` or ``set``; the layer is a policy's name.
+ENV_FIELDS = ("name", "action", "value", "layer", "why", *RANGE_FIELDS)
+PATCH_FIELDS = ("patch", "target", "entries")
 
 
 class Plan(TypedDict):
     """What a process has to do.
 
-    ``env`` rows are (name, action, value, layer, why, since, until): action ``delete`` (value
-    None), ``default`` or ``set``; those named in ``insist`` hold against a user too. ``patches``
-    rows are (patch, target module, entries); an entry begins with its name and ends with layer,
-    why, since and until, and each patch documents what is between. ``targets`` are the modules that
-    the patches wait for. ``since`` and ``until`` are torch releases as tuples of numbers, () where
-    open; of rows with one name, the last that is for this torch counts. ``layers`` are names,
-    general to specific, and ``counts`` is what the one line says of the patches: "12 config values,
-    2 compile modes".
+    ``env`` has rows of ENV_FIELDS. The variables in ``insist`` are changed even if a user gave
+    them. ``patches`` has rows of PATCH_FIELDS: the name of a patch, the module that it waits for,
+    and its entries. An entry has the ``FIELDS`` of its patch and then RANGE_FIELDS. ``targets`` are
+    the modules that the patches wait for. ``layers`` are names, general to specific, and ``counts``
+    is what the one line on stderr says of the patches: "12 config values, 2 compile modes".
     """
 
     format: int
@@ -39,20 +39,24 @@ class Plan(TypedDict):
     patches: tuple[tuple[str, str, tuple[Any, ...]], ...]
 
 
-def to_file(plan: Plan, **more: Any) -> bytes:
-    """The plan as a file that ``_start.load`` reads, with *more* beside its keys.
+class BakedPlan(Plan):
+    """A plan that ``rocm-autopatch bake`` wrote, and the conditions under which it serves.
 
-    The patches are marshalled apart: most processes never import torch.
+    The plan serves as long as all of these hold. ``wishes``: variables, each with the values that
+    it may have. ``torch``: the path of the torch/version.py that a start finds. ``site``: the
+    directory of the site's policies, and the names in it. ``sources``: files with what
+    ``startup.mark`` says of each, the path first. ``gfx``: the GPU's architecture, None where no
+    layer asks for it.
+
+    The rest is for the record. ``named``: the policy that was named when the plan was baked, as
+    ROCM_AUTOPATCH_POLICY names it. ``facts``: name to value and source. ``reason``: why this plan.
     """
-    return pack({**plan, "patches": marshal.dumps(plan["patches"], _MARSHAL_VERSION), **more})
 
-
-def pack(value: Any) -> bytes:
-    """Plain data as a file that ``_start.load`` reads."""
-    return _start.MAGIC + _start.UNSEALED + marshal.dumps(value, _MARSHAL_VERSION)
-
-
-def seal(file: bytes) -> bytes:
-    """The file with a digest, by which this version of Python notices damage."""
-    data = file[len(_start.MAGIC + _start.UNSEALED) :]
-    return _start.MAGIC + _start.digest(data) + data
+    wishes: tuple[tuple[str, tuple[str, ...]], ...]
+    torch: str
+    site: tuple[str, list[str]]
+    sources: list[tuple[Any, ...]]
+    gfx: str | None
+    named: str
+    facts: dict[str, tuple[str, str]]
+    reason: str

@@ -6,22 +6,18 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from importlib import import_module
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import _baseline, _start
-from rocm_autopatch._patching import patches
-from rocm_autopatch._start import for_this_torch
+from rocm_autopatch import startup
 from rocm_autopatch.image import facts
-from rocm_autopatch.patches import config, kept, row
+from rocm_autopatch.patches import NAMES, config, kept, load, row
 from rocm_autopatch.policy.problem import PolicyError
+from rocm_autopatch.startup import baseline
+from rocm_autopatch.startup.patching import patches
+from rocm_autopatch.startup.rows import of_variable, sentence
 from rocm_autopatch.text import wrapped
-
-# The patches: what they do is in sections of these names.
-SECTIONS = ("config", "compile_modes", "capture", "watchdog")
-_ORIGINS = {"image": ", the image's", "user": ", a user's"}
 
 
 def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
@@ -33,6 +29,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
     # A place that knows its torch from nowhere has nothing to tell of an image either.
     found = facts.gather(record["facts"], None if record["facts"] else ())
     known_issues, unread = _known_issues(found.values())
+    image, _ = baseline.read()
     report: dict[str, Any] = {
         "active": record["active"],
         "observe": record["observe"],
@@ -44,11 +41,11 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
         ],
         "policy": plan["policy"] if plan else "",
         "baked": record["baked"],
-        "baseline": _baseline.PATH if _baseline.read() is not None else "",
+        "baseline": baseline.PATH if image is not None else "",
         "policies": list(plan["layers"]) if plan else [],
         "keep": list(record["keep"]),
-        "env": [env_row(*row) for row in record["env"]],
-        **{section: [] for section in SECTIONS},
+        "env": [of_variable(rule, before, status, image) for rule, before, status in record["env"]],
+        **{section: [] for section in NAMES},
         "patches": [],
         "graphs": _graphs(),
         "known_issues": known_issues,
@@ -68,7 +65,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
             report["errors"] += no_longer
         report[name] += [
             {**one, "name": f"{target}.{one['name']}" if name == "config" else one["name"]}
-            for one in rows or _untouched(name, for_this_torch(entries), status, reason)
+            for one in rows or _untouched(name, startup.for_this_torch(entries), status, reason)
         ]
     report["notes"] += _unknown_kept(report)
     report["notes"] += _uncompiled()
@@ -89,18 +86,18 @@ def _graphs() -> list[dict[str, Any]]:
 
 def _uncompiled() -> list[str]:
     """A note where each start has to compile our sources, which it can't keep."""
-    cached = cache_from_source(_start.__file__)
+    cached = cache_from_source(startup.__file__)
     if os.path.exists(cached):
         return []
     return [
         f"{cached} is not there and was not written: every start compiles our sources anew, which "
-        f"nearly doubles its cost; python -m compileall {os.path.dirname(_start.__file__)} ends "
+        f"nearly doubles its cost; python -m compileall {os.path.dirname(startup.__file__)} ends "
         "that, by a user who may write there"
     ]
 
 
 def _unknown_kept(report: dict[str, Any]) -> list[str]:
-    names = [row["name"] for part in ("env", *SECTIONS, "patches") for row in report[part]]
+    names = [row["name"] for part in ("env", *NAMES, "patches") for row in report[part]]
     names += [old for name in names for old in config.names(name.rpartition(".")[2])]
     return [
         f"ROCM_AUTOPATCH_KEEP: {word} is in no policy here"
@@ -125,25 +122,8 @@ def _known_issues(values: dict[str, str]) -> tuple[list[dict[str, str]], list[st
     return [{**asdict(issue), "record": row.name} for row in rows for issue in row.known_issues], []
 
 
-def env_row(rule: tuple[Any, ...], before: str | None, status: str) -> dict[str, Any]:
-    """A row of the record from what the start keeps of an environment rule."""
-    name, action, value, layer, why = rule[:5]
-    return {
-        "name": name,
-        "action": action,
-        "before": before,
-        "after": value if status == "applied" else before,
-        "wanted": value,
-        "origin": _baseline.origin(name, before),
-        "status": status,
-        "reason": "a user gave it: the image has it otherwise" if status == "given" else "",
-        "layer": layer,
-        "why": why,
-    }
-
-
 def _untouched(name: str, entries: list[Any], status: str, reason: str) -> Iterator[dict[str, Any]]:
-    fields = import_module(f"rocm_autopatch.patches.{name}").FIELDS
+    fields = load(name).FIELDS
     return (row(fields, entry, status=status, reason=reason) for entry in entries)
 
 
@@ -169,10 +149,7 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
         yield from wrapped(text, "  ", "    ")
     for title, section in (
         ("Variables", "env"),
-        ("Config", "config"),
-        ("Compile modes", "compile_modes"),
-        ("Graph capture", "capture"),
-        ("Watchdog", "watchdog"),
+        *((load(name).TITLE, name) for name in NAMES),
     ):
         if report[section]:
             yield ""
@@ -218,19 +195,3 @@ def graphs_sentence(row: dict[str, Any]) -> str:
     text += f" {len(row['graphs'])} graphs" if len(row["graphs"]) != 1 else " 1 graph"
     plain = "; ".join(f"{count} plain: {reason}" for reason, count in row["plain"].items())
     return f"{text} [{row['origin']}]" + (f"; {plain}" if plain else "")
-
-
-def sentence(row: dict[str, Any]) -> str:
-    """What became of a variable, config value or compile mode, without the why."""
-    change = _value(row["before"]) + _ORIGINS.get(row.get("origin", ""), "")
-    if row["after"] != row["before"]:
-        change += f" -> {_value(row['after'])}"
-    elif row["status"] in ("observed", "waiting"):
-        change = f"{_value(row['wanted'])} wanted"
-    strength = row.get("action") or row.get("strength") or "use"
-    reason = f" ({row['reason']})" if row.get("reason") else ""
-    return f"{row['name']}: {change}  [{strength} {row['status']}, {row['layer']}]{reason}"
-
-
-def _value(value: object) -> str:
-    return "unset" if value is None else repr(value)

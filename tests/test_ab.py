@@ -23,11 +23,11 @@ from rocm_autopatch.ab import (
     Refused,
     Wrong,
     arms,
+    bootstrap,
     numbers,
     place,
     results,
     runner,
-    statistics,
     toggles,
 )
 from rocm_autopatch.ab.numbers import Metric
@@ -258,20 +258,20 @@ class TestStatistics:
         for _ in range(trials):
             base = [NOISE[noise](chance) for _ in range(runs)]
             arm = [effect * NOISE[noise](chance) for _ in range(runs)]
-            compared = statistics.compare(base, arm)
+            compared = bootstrap.compare(base, arm)
             assert compared.interval is not None
             low, high = compared.interval
             found += not low <= 1 <= high
-            if runs >= statistics.FEWEST:
-                wanted = statistics.SAME if low <= 1 <= high else statistics.DIFFERENT
+            if runs >= bootstrap.FEWEST:
+                wanted = bootstrap.SAME if low <= 1 <= high else bootstrap.DIFFERENT
                 assert compared.verdict == wanted
             else:
-                assert compared.verdict == statistics.TOO_FEW
+                assert compared.verdict == bootstrap.TOO_FEW
         return found / trials
 
     @pytest.fixture(autouse=True)
     def fewer_resamples(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(statistics, "_RESAMPLES", 400)
+        monkeypatch.setattr(bootstrap, "_RESAMPLES", 400)
 
     @pytest.mark.parametrize("noise", NOISE)
     def test_no_effect_is_rarely_seen(self, noise: str) -> None:
@@ -294,7 +294,7 @@ class TestStatistics:
         for _ in range(100):
             base = [chance.gauss(1, 0.05) for _ in range(7)]
             arm = [1.2 * chance.gauss(1, 0.05) for _ in range(7)]
-            interval = statistics.compare(base, arm).interval
+            interval = bootstrap.compare(base, arm).interval
             assert interval is not None
             inside += interval[0] <= 1.2 <= interval[1]
         assert inside >= 91
@@ -304,22 +304,22 @@ class TestStatistics:
         st.lists(st.floats(min_value=1e-3, max_value=1e6), min_size=1, max_size=8),
     )
     def test_what_always_holds(self, base: list[float], arm: list[float]) -> None:
-        compared = statistics.compare(base, arm, 7)
-        assert compared == statistics.compare(base, arm, 7)
+        compared = bootstrap.compare(base, arm, 7)
+        assert compared == bootstrap.compare(base, arm, 7)
         assert compared.ratio is not None
         assert compared.noise is not None
-        if compared.verdict == statistics.SAME:
+        if compared.verdict == bootstrap.SAME:
             # The noise is larger than the effect, as it is put.
             effect = abs(compared.ratio - 1) / compared.ratio
             assert compared.noise >= effect * (1 - 1e-9)
 
     def test_no_ratio(self) -> None:
         for base, arm in (([0.0] * 5, [1.0] * 5), ([1.0] * 5, [-1.0] * 5), ([], [1.0])):
-            assert statistics.compare(base, arm).verdict == statistics.NO_RATIO
+            assert bootstrap.compare(base, arm).verdict == bootstrap.NO_RATIO
 
     def test_in_words(self) -> None:
         def words(metric: Metric, base: list[float], arm: list[float]) -> str:
-            compared = statistics.compare(base, arm)
+            compared = bootstrap.compare(base, arm)
             return results.verdict(results.Row(metric, "cold", 1, tuple(arm), compared))
 
         wall, other = results.WALL_METRIC, Metric("x")

@@ -24,7 +24,7 @@ from conftest import (
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129"
-REPORT = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.report()))"
+REPORT = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.status()))"
 LOADED = "import sys; print(*[n for n in sys.modules if n.startswith('rocm_autopatch')])"
 POLICY = "version: 1\nname: team\nenv: {TEAM: {set: 'baked', why: ours}}\n"
 
@@ -71,7 +71,7 @@ class TestUsed:
             assert baked["contradictions"] == unbaked["contradictions"]
             for key in ("env", "config", "compile_modes", "patches", "policies", "known_issues"):
                 assert baked[key] == unbaked[key]
-        assert place.value(LOADED, env={MAX: "1"}) == "rocm_autopatch rocm_autopatch._start"
+        assert place.value(LOADED, env={MAX: "1"}) == "rocm_autopatch rocm_autopatch.startup"
 
     def test_a_policy_of_ones_own_needs_no_yaml_at_start(
         self, place: Interpreter, tmp_path: Path
@@ -83,7 +83,7 @@ class TestUsed:
         assert "team.yaml" in said.partition("used as long as these are unchanged")[2]
         assert "layers: safe < team" in said
         show = "import os; print(os.environ['TEAM'])\n" + LOADED
-        assert place.value(show) == "baked\nrocm_autopatch rocm_autopatch._start"
+        assert place.value(show) == "baked\nrocm_autopatch rocm_autopatch.startup"
         # As an image's ENV would have it, too.
         bake(place, ROCM_AUTOPATCH_POLICY=str(policy))
         assert report(place)["baked"] == ""
@@ -96,7 +96,7 @@ class TestUsed:
         code = "import os; print(os.environ['TEAM'])\n" + LOADED
         steps = f'"{place.path}" -m rocm_autopatch bake >&2 && exec "{place.path}" -c "$0"'
         done = run_with_site(site, "sh", "-c", steps, code)
-        assert done.stdout == "baked\nrocm_autopatch rocm_autopatch._start\n", done.stderr
+        assert done.stdout == "baked\nrocm_autopatch rocm_autopatch.startup\n", done.stderr
         # What was baked with these files is not used without them.
         assert "TEAM" not in place.value("import os; print(*os.environ)")
         assert report(place)["notes"] == [
@@ -243,7 +243,7 @@ class TestDamaged:
     def starts(self, place: Interpreter) -> bool:
         """Whether the plan was used; the program and what is done to it are the same anyway."""
         show = (
-            f"import os, rocm_autopatch as r; print(os.environ.get({MAX!r}), r.report()['baked'])"
+            f"import os, rocm_autopatch as r; print(os.environ.get({MAX!r}), r.status()['baked'])"
         )
         done = place.run("-c", show, env={MAX: "1"})
         value, baked = done.stdout.rstrip("\n").split(" ")

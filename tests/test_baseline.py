@@ -11,7 +11,7 @@ from conftest import Interpreter, run_with_site
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
 SEEN = f"import os; print(os.environ.get({MAX!r}), os.environ.get({POINTWISE!r}))"
-REPORT = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.report()))"
+REPORT = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.status()))"
 
 
 @pytest.fixture

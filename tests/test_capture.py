@@ -87,7 +87,7 @@ def release(version):
         torch.__version__ = before
 
 def up_to_2_9(setting="skip-rng"):
-    with release("2.9.1" if patch._start.release(torch.__version__) > (2, 9) else
+    with release("2.9.1" if patch.startup.release(torch.__version__) > (2, 9) else
                  torch.__version__):
         return install(setting)
 

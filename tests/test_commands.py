@@ -281,7 +281,7 @@ class TestWhatIsMissing:
         env = {"PYTHONPATH": str(tmp_path), "ROCM_AUTOPATCH_LOG": "quiet"}
         # An image, so that what is known of it is asked for.
         env["ROCM_AUTOPATCH_ASSUME"] = "framework=sglang,framework_version=0.5.8"
-        code = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.report()))"
+        code = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.status()))"
         report = json.loads(python311.run("-c", code, env=env).stdout)
         assert report["active"]
         assert any("known issues are not listed" in note for note in report["notes"])

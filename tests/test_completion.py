@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from rocm_autopatch import _seldom
 from rocm_autopatch.cli import command_line, completion, main
+from rocm_autopatch.startup import assume
 
-FACTS = {f"{name}=" for name in _seldom.FACTS}
+FACTS = {f"{name}=" for name in assume.FACTS}
 POLICIES = {"capture-guard", "debug", "no-hipblaslt", "performance", "safe"}
 # As bash does with its COMP_WORDBREAKS.
 BREAKS = re.compile(r"[:=]|[^:=]+")

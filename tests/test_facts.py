@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocm_autopatch.image import clues
-from rocm_autopatch.image.facts import ASSUMPTION, CLUE, TAG, Fact, Facts, gather
+from rocm_autopatch.image.fact import ASSUMPTION, CLUE, TAG, Fact, Facts
+from rocm_autopatch.image.facts import gather
 
 ROOT = Path(__file__).parent.parent
 ASSUME = "ROCM_AUTOPATCH_ASSUME"

@@ -46,7 +46,7 @@ fast = torch.compile(model, mode="reduce-overhead")
 with torch.no_grad():
     x = torch.ones(2, 4)
     same = [bool(torch.allclose(fast(x), model(x))) for _ in range(3)]
-report = rocm_autopatch.report()
+report = rocm_autopatch.status()
 print(json.dumps([same, report["compile_modes"], report["graphs"], report["errors"]]))
 """
 

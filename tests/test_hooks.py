@@ -22,13 +22,13 @@ print((importlib.resources.files("target") / "data.txt").read_text())
 
 ARM = """
 import sys
-from rocm_autopatch import _start
+from rocm_autopatch import startup
 def hook(module):
     package, _, attribute = module.__name__.rpartition(".")
     bound = not package or getattr(sys.modules[package], attribute, None) is module
     with open("hooks.txt", "a") as stream:
         print(module.__name__, getattr(module, "VALUE", None), bound, file=stream)
-_start.arm({"target": hook, "target.inner": hook, "broken": hook})
+startup.arm({"target": hook, "target.inner": hook, "broken": hook})
 """
 
 
@@ -83,15 +83,15 @@ print(type(target.__spec__.loader).__name__, vars(target.__loader__), target.inn
 def test_the_finder_leaves_after_the_last_target(python: Interpreter, directory: Path) -> None:
     code = """
 import sys
-from rocm_autopatch import _start
+from rocm_autopatch import startup
 before = list(sys.meta_path)
-_start.arm({"broken": id, "target.inner": id})
-print(len(sys.meta_path) - len(before), tuple(_start.waiting))
+startup.arm({"broken": id, "target.inner": id})
+print(len(sys.meta_path) - len(before), tuple(startup.waiting))
 import target.inner
-print(len(sys.meta_path) - len(before), tuple(_start.waiting))
+print(len(sys.meta_path) - len(before), tuple(startup.waiting))
 open("mended", "w").close()
 import broken
-print(sys.meta_path == before, tuple(_start.waiting))
+print(sys.meta_path == before, tuple(startup.waiting))
 """
     out = python.run("-c", code, env={"ROCM_AUTOPATCH": "off"}, cwd=directory).stdout
     assert out.startswith("1 ('broken', 'target.inner')\n")
@@ -269,11 +269,11 @@ def test_no_thread_gets_a_module_before_its_hook_has_run(
     (directory / "broken.py").write_text("VALUE = 5\n")
     code = """
 import threading, time
-from rocm_autopatch import _start
+from rocm_autopatch import startup
 def hook(module):
     time.sleep(0.3)
     module.VALUE = "patched"
-_start.arm({"broken": hook})
+startup.arm({"broken": hook})
 seen = []
 def work():
     import broken
@@ -301,7 +301,7 @@ def test_a_thread_started_while_a_target_is_imported(python: Interpreter, direct
 
 
 def test_imported_before_we_came(python: Interpreter, directory: Path) -> None:
-    code = f"import target, target.inner\n{ARM}\nprint(tuple(_start.waiting))"
+    code = f"import target, target.inner\n{ARM}\nprint(tuple(startup.waiting))"
     out = python.run("-c", code, env={"ROCM_AUTOPATCH": "off"}, cwd=directory).stdout
     assert out.endswith("('broken',)\n")
     assert (directory / "hooks.txt").read_text() == "target 1 True\ntarget.inner 2 True\n"

@@ -25,7 +25,7 @@ def test_one_rank_speaks(python311: Interpreter, name: str) -> None:
 
 
 def test_other_ranks_keep_errors_to_the_record(python311: Interpreter) -> None:
-    code = "import rocm_autopatch as r; print(r.report()['errors'])"
+    code = "import rocm_autopatch as r; print(r.status()['errors'])"
     done = python311.run("-c", code, env={"ROCM_AUTOPATCH_POLICY": "absent", "RANK": "3"})
     assert "no such policy" in done.stdout
     assert done.stderr == ""
@@ -119,7 +119,7 @@ def test_a_pipe_that_was_closed_ends_nothing_without_python_s_signals(
     code = (
         "import signal; signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
         "import os; os.environ.pop('ROCM_AUTOPATCH_SAID', None)\n"
-        "from rocm_autopatch import _start; _start.say('x', 'y'); print(1)"
+        "from rocm_autopatch import startup; startup.say('x', 'y'); print(1)"
     )
     read, write = os.pipe()
     os.close(read)

@@ -6,7 +6,7 @@ import pytest
 
 from rocm_autopatch.policy import document, load, schema
 from rocm_autopatch.policy.lint import lint, versions
-from rocm_autopatch.policy.schema import Policy
+from rocm_autopatch.policy.model import Policy
 
 INDUCTOR, DYNAMO = "torch._inductor.config", "torch._dynamo.config"
 FUNCTORCH, COMPILER = "torch._functorch.config", "torch.compiler.config"

@@ -26,11 +26,11 @@ NO_VALUE = ("_", "spread ", "xxsubtype ")
 
 ARM = """
 import os, sys
-from rocm_autopatch import _start
+from rocm_autopatch import startup
 def hook(module, hooks=%r):
     with open(hooks, "a") as stream:
         print(module.__name__, hasattr(module, "VALUE"), file=stream)
-_start.arm(dict.fromkeys(%r.split(), hook))
+startup.arm(dict.fromkeys(%r.split(), hook))
 """
 
 FILES = {
@@ -727,7 +727,8 @@ except ImportError as error:
     print(repr(error), [frame for frame in frames if "rocm_autopatch" not in frame.filename])
 """
 )
-# Two frames of ours are in these tracebacks (_hooks.py). Others than ImportError keep importlib's.
+# Two frames of ours are in these tracebacks (startup/hooks.py). Others than ImportError keep
+# importlib's.
 FAILURES["an error of another finder"] = Program(
     """
 import sys, traceback
@@ -1435,7 +1436,7 @@ class Refuses:
         if name.startswith("rocm_autopatch"):
             raise ImportError("refused")
 for name in [name for name in sys.modules if name.startswith("rocm_autopatch.")]:
-    if name != "rocm_autopatch._start":
+    if name != "rocm_autopatch.startup":
         del sys.modules[name]
 sys.meta_path.insert(0, Refuses)
 import alone, target
@@ -1661,9 +1662,9 @@ import other
 
     def test_hooks_are_armed_meanwhile(self, python: Interpreter, directory: Path) -> None:
         # As at the first compile, when the finder comes back.
-        arm = "from rocm_autopatch import _start; _start.arm({'made2': print})"
+        arm = "from rocm_autopatch import startup; startup.arm({'made2': print})"
         code = self.CODE.replace("inside.wait(20)", f"inside.wait(20); {arm}")
-        (directory / "program.py").write_text(f"import rocm_autopatch._start\n{PRELUDE}{code}")
+        (directory / "program.py").write_text(f"import rocm_autopatch.startup\n{PRELUDE}{code}")
         done = python.run("program.py", env={"ROCM_AUTOPATCH": "off"}, cwd=directory)
         assert "['unrelated'] False" in done.stdout
 

@@ -73,6 +73,6 @@ def test_all_are_the_same(
         pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
     ((status, out, err),) = json.loads(done.stdout)
     plan = "baked.plan" if baked else ""
-    assert (status, out) == (0, f"None True [] [] {plan} rocm_autopatch._start\n")
+    assert (status, out) == (0, f"None True [] [] {plan} rocm_autopatch.startup\n")
     assert len(err.splitlines()) == 1
     assert files(place) <= before

@@ -11,7 +11,7 @@ from conftest import ROOT, Interpreter
 
 from rocm_autopatch import masking
 from rocm_autopatch.cli import main
-from rocm_autopatch.compiles.gather import gather
+from rocm_autopatch.compile_report.gather import gather
 from rocm_autopatch.policy import lint
 from rocm_autopatch.probe import variables
 

@@ -26,8 +26,8 @@ from conftest import (
 
 from rocm_autopatch.cli import main, style, terminal
 from rocm_autopatch.cli import probe as command
+from rocm_autopatch.patches.config import TARGETS
 from rocm_autopatch.policy import PolicyError, lint, load
-from rocm_autopatch.policy.schema import CONFIG_MODULES
 from rocm_autopatch.probe import blame, images, table, variables
 from surroundings import hip_torch, image_env
 
@@ -625,7 +625,7 @@ class TestTable:
             *({name: "true"} for name in ignored if name not in parsed),
             free,
         ]
-        known = json.dumps(list(CONFIG_MODULES))
+        known = json.dumps(list(TARGETS))
         answers = json.loads(
             torch_python.run(
                 *("-c", MEASURE, known, json.dumps(asked)), env={"ROCM_AUTOPATCH": "off"}

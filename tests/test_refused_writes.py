@@ -17,7 +17,7 @@ HEAD = """
 import json, os, sys, threading, torch
 import torch._inductor.config as c, torch._dynamo.config as d
 import rocm_autopatch
-def report(): return rocm_autopatch.report()
+def report(): return rocm_autopatch.status()
 x = torch.ones(4, 4)
 """
 POLICY = """
@@ -185,7 +185,7 @@ print(json.dumps(report()))
         assert active.startswith(ACTIVE)
         assert refused == (
             f"rocm_autopatch: {ran.path}:{line} wrote triton.cudagraphs = True: pinned to False by "
-            "policy team; rocm_autopatch.report() lists each writer, "
+            "policy team; rocm_autopatch.status() lists each writer, "
             "ROCM_AUTOPATCH_KEEP=triton.cudagraphs lets them write"
         )
         # A fork's record is its own.
@@ -235,14 +235,14 @@ print(json.dumps(report()))
 
     def test_noticing_that_fails(self, programs: Programs) -> None:
         ran = programs.run("""
-from rocm_autopatch.patches import refusals
+from rocm_autopatch.patches.config import refused_writes
 class Odd:
     def __eq__(self, other): raise ValueError
     def __repr__(self): raise ValueError
 c.triton.cudagraphs = Odd()
 seen = [c.triton.cudagraphs]
 def fail(): raise OSError
-refusals._writer = fail
+refused_writes._writer = fail
 c.triton.cudagraphs = True
 seen.append(c.triton.cudagraphs)
 print(json.dumps([report(), seen]))
@@ -384,10 +384,10 @@ print(json.dumps([counters["inductor"][f"fxgraph_cache_{n}"] for n in ("miss", "
             "    import os, rocm_autopatch, torch._inductor.config as c\n"
             "    with c.patch(saved):\n"
             "        inside = c.triton.cudagraphs, c.max_autotune_gemm_backends\n"
-            "    refused = [row['refused'] for row in rocm_autopatch.report()['config']\n"
+            "    refused = [row['refused'] for row in rocm_autopatch.status()['config']\n"
             "               if row.get('refused')]\n"
             "    c.triton.cudagraphs = True\n"
-            "    refused += [row['refused'] for row in rocm_autopatch.report()['config']\n"
+            "    refused += [row['refused'] for row in rocm_autopatch.status()['config']\n"
             "                if row.get('refused')]\n"
             "    return os.getpid(), inside, c.triton.cudagraphs, refused\n"
         )
@@ -487,11 +487,11 @@ threading.Thread.start = lambda self: (started.append(1), start(self))
 import torch._inductor.config, torch._dynamo.config
 before = len(started)
 import rocm_autopatch
-first = rocm_autopatch.report()
+first = rocm_autopatch.status()
 print(before, len(started))
 def refuse(self): raise RuntimeError("can't start new thread")
 threading.Thread.start = refuse
-print(rocm_autopatch.report() == first, bool(first["config"]), first["errors"])
+print(rocm_autopatch.status() == first, bool(first["config"]), first["errors"])
 '''
 done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
 print(json.dumps(done.stdout.splitlines()))

@@ -23,9 +23,10 @@ from chromium import Browser, browser
 from conftest import ROOT, Interpreter
 
 from rocm_autopatch.cli import main
-from rocm_autopatch.compiles import operations, page, summary
-from rocm_autopatch.compiles.gather import Process, Report, gather
-from rocm_autopatch.compiles.trace import File
+from rocm_autopatch.compile_report import operations, page, summary
+from rocm_autopatch.compile_report.gather import gather
+from rocm_autopatch.compile_report.model import Process, Report
+from rocm_autopatch.compile_report.trace import File
 
 BREAKS = """
 import _struct
@@ -396,7 +397,7 @@ def test_the_programs_own_trace_is_used(torch_python: Interpreter, tmp_path: Pat
     shutil.copy(ROOT / "tests" / "data" / "traces" / "2.6.0.log", old)
     os.utime(old, (0, 0))
     env = {**NO_POLICY, "ROCM_AUTOPATCH_REPORT": str(directory), "TORCH_TRACE": str(own)}
-    code = EAGER + "import rocm_autopatch; print(*rocm_autopatch.report()['notes'])"
+    code = EAGER + "import rocm_autopatch; print(*rocm_autopatch.status()['notes'])"
     done = torch_python.run("-c", code, env=env)
     assert f"reads the program's own TORCH_TRACE={own}" in done.stdout
     report = gather(directory)
@@ -488,7 +489,7 @@ def test_a_start_without_the_variable_loads_nothing_more(python311: Interpreter)
     show = "import sys; print(*[n for n in sys.modules if n.startswith('rocm_autopatch')])"
     assert "_report" not in python311.value(show, env={"ROCM_AUTOPATCH_LOG": "quiet"})
     asked = {"ROCM_AUTOPATCH_LOG": "quiet", "ROCM_AUTOPATCH_REPORT": "/nowhere"}
-    assert "rocm_autopatch._report" in python311.value(show, env=asked)
+    assert "rocm_autopatch.compile_report.collect" in python311.value(show, env=asked)
 
 
 def test_a_corrupt_trace(breaks: Ran, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ import json, os, sys
 found = {{"OURS": os.environ.get("OURS"), "POINTWISE": os.environ.get({POINTWISE!r})}}
 found["input"] = sys.stdin.read()
 import rocm_autopatch
-report = rocm_autopatch.report()
+report = rocm_autopatch.status()
 found["image"] = report["facts"].get("image", {{}}).get("value")
 found["notes"], found["errors"] = report["notes"], report["errors"]
 print(json.dumps(found))
@@ -200,7 +200,7 @@ def test_the_report_in_the_process_is_not_masked(python311: Interpreter, tmp_pat
     policy = tmp_path / "team.yaml"
     policy.write_text("version: 1\nenv: {VLLM_API_KEY: {delete: true}}\n")
     policy.chmod(0o644)
-    code = "import rocm_autopatch; print(rocm_autopatch.report()['env'][-1]['before'])"
+    code = "import rocm_autopatch; print(rocm_autopatch.status()['env'][-1]['before'])"
     env = {"ROCM_AUTOPATCH_POLICY": str(policy), "VLLM_API_KEY": "sesame"}
     assert python311.value(code, env=env) == "sesame"
 
@@ -333,7 +333,7 @@ class TestBesideOurCode:
     def policies(self, python: Interpreter) -> tuple[list[str], bool, str]:
         code = (
             "import json, sys, rocm_autopatch as r\n"
-            "found = r.report()\n"
+            "found = r.status()\n"
             "print(json.dumps([found['policies'], bool(found['baked']), sys.stdin.read()]))"
         )
         env = {"ROCM_AUTOPATCH_POLICY": "debug"}

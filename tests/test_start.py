@@ -21,16 +21,20 @@ from conftest import (
     run_with_site,
 )
 
-from rocm_autopatch import plan
+from rocm_autopatch.policy import plan_file
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 SEEN = f"import os; print(os.environ.get({MAX!r}))"
 PATH = {"PATH": os.environ["PATH"]}
-REPORT = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.report()))"
+REPORT = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.status()))"
 
 
 def report(python: Interpreter, *flags: str, **env: str) -> dict:
     return json.loads(python.value(REPORT, *flags, env=env))
+
+
+def _startup(python: Interpreter, name: str) -> Path:
+    return python.site_packages / "rocm_autopatch" / "startup" / name
 
 
 class TestSwitch:
@@ -452,7 +456,7 @@ class TestPolicyChoice:
     def test_a_mitigation_goes_on_what_the_record_chooses(self, fresh: Interpreter) -> None:
         # No built-in record chooses another policy than the default today.
         index = fresh.site_packages / "rocm_autopatch" / "plans" / "images.index"
-        index.write_bytes(plan.pack({"a:b": "performance"}))
+        index.write_bytes(plan_file.pack({"a:b": "performance"}))
         images = fresh.site_packages / "rocm_autopatch" / "policies" / "images.yaml"
         images.write_text(images.read_text() + "  - {image: 'a:b', policy: performance}\n")
         env = {"ROCM_AUTOPATCH_IMAGE": "a:b"}
@@ -562,7 +566,7 @@ class TestSurroundings:
 
     @pytest.mark.parametrize("error", ["SystemExit(3)", "ZeroDivisionError"])
     def test_start_that_raises(self, fresh: Interpreter, error: str) -> None:
-        (fresh.site_packages / "rocm_autopatch" / "_start.py").write_text(f"raise {error}\n")
+        _startup(fresh, "__init__.py").write_text(f"raise {error}\n")
         done = fresh.run("-c", "print(1)", env={"ROCM_AUTOPATCH_LOG": "on"})
         assert done.stdout == "1\n"
         line = done.stderr.splitlines()[-1]
@@ -570,7 +574,7 @@ class TestSurroundings:
         assert error.partition("(")[0] in line
 
     def test_choice_that_raises(self, fresh: Interpreter) -> None:
-        (fresh.site_packages / "rocm_autopatch" / "_choice.py").write_text("raise SystemExit(3)\n")
+        _startup(fresh, "choose.py").write_text("raise SystemExit(3)\n")
         env = {"ROCM_AUTOPATCH_IMAGE": "a:b"}
         assert fresh.run("-c", "print(1)", env=env).stderr == (
             "rocm_autopatch: nothing was done: SystemExit: 3\n"
@@ -581,7 +585,7 @@ class TestSurroundings:
 
     @pytest.mark.parametrize("error", ["SystemExit(3)", "ZeroDivisionError"])
     def test_hooks_that_raise(self, fresh: Interpreter, error: str) -> None:
-        (fresh.site_packages / "rocm_autopatch" / "_hooks.py").write_text(f"raise {error}\n")
+        _startup(fresh, "hooks.py").write_text(f"raise {error}\n")
         done = fresh.run("-c", "import torch; print(torch.version.hip)")
         assert done.stdout == f"{HIP}\n"
         line = done.stderr.splitlines()[-1]
@@ -616,9 +620,9 @@ class TestSurroundings:
 
     def test_second_call_returns_at_once(self, python: Interpreter) -> None:
         code = (
-            "import os, rocm_autopatch as r; before = r.report();"
+            "import os, rocm_autopatch as r; before = r.status();"
             f"os.environ[{MAX!r}] = '1'; r.start();"
-            f"print(r.report() == before, os.environ[{MAX!r}])"
+            f"print(r.status() == before, os.environ[{MAX!r}])"
         )
         assert python.value(code, env={MAX: "1"}) == "True 1"
 
@@ -641,8 +645,8 @@ class TestChildren:
             "import multiprocessing, os, sys\n"
             "def child(queue):\n"
             "    import rocm_autopatch\n"
-            f"    queue.put((os.environ.get({MAX!r}), rocm_autopatch.report()['active'],\n"
-            "               sum('_start' in str(finder) for finder in sys.meta_path)))\n"
+            f"    queue.put((os.environ.get({MAX!r}), rocm_autopatch.status()['active'],\n"
+            "               sum('startup' in str(finder) for finder in sys.meta_path)))\n"
             "if __name__ == '__main__':\n"
             f"    context = multiprocessing.get_context({method!r})\n"
             "    queue = context.Queue()\n"
@@ -670,5 +674,5 @@ def test_a_start_loads_two_modules_of_ours_and_no_other(
     off = loaded(ROCM_AUTOPATCH="off")
     path = str(label_torch(tmp_path, "2.13.0+cpu", None))
     assert loaded(PYTHONPATH=path) == off
-    assert loaded(**{MAX: "1"}) - off == {"rocm_autopatch._start"}
+    assert loaded(**{MAX: "1"}) - off == {"rocm_autopatch.startup"}
     assert not (off - nothing).intersection(BANNED.split())

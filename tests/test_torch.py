@@ -131,7 +131,7 @@ show(seen, copy["triton.cudagraphs"], copy["max_autotune_gemm_backends"])
         assert "torch._inductor.config.max_autotune_gemm_backends = 'ATEN'" in written
 
     def test_the_record(self, torch_python: Interpreter, env: dict[str, str]) -> None:
-        code = "import rocm_autopatch; show(rocm_autopatch.report())"
+        code = "import rocm_autopatch; show(rocm_autopatch.status())"
         (report,) = program(torch_python, env, code)
         rows = {row["name"].replace("torch._inductor.config.", ""): row for row in report["config"]}
         assert rows["max_fusion_size"] == {
@@ -169,7 +169,7 @@ show(seen, copy["triton.cudagraphs"], copy["max_autotune_gemm_backends"])
     def test_keep(self, torch_python: Interpreter, env: dict[str, str]) -> None:
         code = """
 import rocm_autopatch
-rows = {row["name"]: row["status"] for row in rocm_autopatch.report()["config"]}
+rows = {row["name"]: row["status"] for row in rocm_autopatch.status()["config"]}
 show(c.max_fusion_size, c.triton.cudagraph_trees, d.recompile_limit, sorted(
     name for name in rows if rows[name] == "kept"))
 """
@@ -196,7 +196,7 @@ show(c.max_fusion_size, c.triton.cudagraph_trees, d.recompile_limit, sorted(
         code = """
 import rocm_autopatch
 show(c.freezing, c.coordinate_descent_tuning, c.aggressive_fusion, c.group_fusion,
-     c.benchmark_kernel, c.max_fusion_size, rocm_autopatch.report()["errors"])
+     c.benchmark_kernel, c.max_fusion_size, rocm_autopatch.status()["errors"])
 """
         env["ROCM_AUTOPATCH_POLICY"] = "performance"
         env["PYTHONWARNINGS"] = "ignore"
@@ -226,7 +226,7 @@ show(c.freezing, c.coordinate_descent_tuning, c.aggressive_fusion, c.group_fusio
     def test_observe(self, torch_python: Interpreter, env: dict[str, str]) -> None:
         code = """
 import rocm_autopatch
-report = rocm_autopatch.report()
+report = rocm_autopatch.status()
 show(c.max_fusion_size, c.max_autotune_gemm_backends, sys.meta_path[0].__class__.__name__,
      torch._TorchCompileInductorWrapper("reduce-overhead", None, None).config,
      {row["status"] for row in report["config"]} == {"observed", "skipped", "failed"},
@@ -327,7 +327,7 @@ show([re.sub("0x[0-9a-f]+", "0x", text) for text in seen])
         code = """
 torch.compile(abs, mode="reduce-overhead")
 import rocm_autopatch
-rows = rocm_autopatch.report()["compile_modes"]
+rows = rocm_autopatch.status()["compile_modes"]
 show([(row["name"], row["before"], row["after"], row["uses"]) for row in rows])
 """
         assert program(torch_python, env, code) == [
@@ -358,7 +358,7 @@ class TestLaziness:
             assert off <= ours
 
     def test_the_record_of_what_waits(self, torch_python: Interpreter, env: dict[str, str]) -> None:
-        code = "import json, torch, rocm_autopatch; print(json.dumps(rocm_autopatch.report()))"
+        code = "import json, torch, rocm_autopatch; print(json.dumps(rocm_autopatch.status()))"
         report = json.loads(torch_python.value(code, env=env))
         status = {row["target"]: row["status"] for row in report["patches"]}
         assert status == {
@@ -379,7 +379,7 @@ class TestLaziness:
 import json, os, torch, torch._inductor.config as c, torch._dynamo.config as d
 import rocm_autopatch
 os.environ["ROCM_AUTOPATCH"] = "on"
-rocm_autopatch._started = ""
+rocm_autopatch.startuped = ""
 rocm_autopatch.start()
 print(json.dumps([c.max_fusion_size, d.recompile_limit]))
 """
@@ -443,7 +443,7 @@ def test_inductors_compile_workers(
         "def job():\n"
         "    import os, torch._inductor.config as c, rocm_autopatch\n"
         f"    return [os.getpid(), os.environ.get({MAX!r}), c.max_autotune,\n"
-        "            c.max_autotune_gemm_backends, rocm_autopatch.report()['active']]\n"
+        "            c.max_autotune_gemm_backends, rocm_autopatch.status()['active']]\n"
     )
     code = """
 import os

@@ -21,15 +21,16 @@ HEAD = """
 import ctypes, json, os, signal, sys, threading, time, torch
 import rocm_autopatch
 from rocm_autopatch.patches import watchdog
+from rocm_autopatch.patches.watchdog import sleeper, underway
 def rows():
-    return {row["name"].partition(".")[2]: row for row in rocm_autopatch.report()["watchdog"]}
+    return {row["name"].partition(".")[2]: row for row in rocm_autopatch.status()["watchdog"]}
 def uses(name="warn_after"):
-    return watchdog._rows[name]["uses"]
+    return underway.rows[name]["uses"]
 def change(**fields):
     "Other settings from here on, for the sleeping thread too."
-    watchdog.settings.update(fields)
-    if watchdog._sleeper:
-        watchdog._sleeper.alarm.release()
+    underway.settings.update(fields)
+    if sleeper.current:
+        sleeper.current.alarm.release()
 def say(text): os.write(2, ("== %s\\n" % text).encode())
 def show(*values): print(json.dumps(values, default=repr))
 def hang(times=2, nap=0.02, longest=30.0):
@@ -166,7 +167,7 @@ mode = "max-autotune-no-cudagraphs"
 with torch.no_grad(), config.patch(freezing=True, max_autotune_gemm_backends="CPP,ATEN"):
     stuck(torch.nn.Linear(64, 64), "autotune", torch.randn(32, 64), mode=mode)
 say("end")
-nothing = watchdog.running == {} and not getattr(watchdog._here, "watch", None)
+nothing = underway.running == {} and not getattr(underway.here, "watch", None)
 show(nothing, seen, rows())
 """
 )
@@ -283,7 +284,7 @@ ABORTS = (
     HEAD
     + """
 import logging
-from rocm_autopatch.patches import aborts
+from rocm_autopatch.patches.watchdog import aborts
 from torch._functorch.aot_autograd import aot_module_simplified
 import torch._inductor.compile_fx as fx
 x = torch.randn(4)
@@ -366,7 +367,7 @@ thread = threading.Thread(target=other)
 mine = compiled(first)
 thread.join()
 show(said, kind, eager.tolist(), late, mine, [type(one).__name__ for one in results],
-     watchdog.running == {}, uses("abort_after"))
+     underway.running == {}, uses("abort_after"))
 """
 )
 
@@ -384,7 +385,7 @@ class TestAbort:
     def test_the_program_gets_an_exception(self, aborts: Any) -> None:
         (said, kind, *_), stderr = aborts
         assert "CompileTimeout: a compile has lasted 0." in said[0]
-        assert kind[:2] == ["CompileTimeout", "rocm_autopatch.patches.aborts"]
+        assert kind[:2] == ["CompileTimeout", "rocm_autopatch.patches.watchdog.aborts"]
         assert re.match(
             r"a compile has lasted 0\.\d s, abort_after is 0\.\d s: model \(.*/program\.py:\d+\), "
             r"compile \d+/0; in the backend, loops; at .* in loops; to stop it: .* "
@@ -422,7 +423,7 @@ class TestAbort:
 STUCK = (
     HEAD
     + """
-from rocm_autopatch.patches import aborts
+from rocm_autopatch.patches.watchdog import aborts
 aborts.SHORTEST = 0.3
 libc = ctypes.CDLL(None)
 x = torch.randn(4)
@@ -455,8 +456,8 @@ def legit():
         def fx_codegen_and_compile(gm):
             end = time.monotonic() + 2.2
             while time.monotonic() < end:
-                watch = watchdog.running[threading.get_ident()]
-                watch.next_abort = watchdog.time.monotonic() + 1  # It is within its time.
+                watch = underway.running[threading.get_ident()]
+                watch.next_abort = underway.time.monotonic() + 1  # It is within its time.
                 time.sleep(0.01)
             say("legitimate")
     watchdog._watch_graphs(Owner)
@@ -501,30 +502,30 @@ def model(x):
     return x + 1
 def threads():
     return len(os.listdir("/proc/self/task"))
-before = threads(), watchdog._sleeper
+before = threads(), sleeper.current
 f = torch.compile(model, backend="eager", dynamic=False)
 f(x)
-during = watchdog._sleeper is not None
-started = watchdog._sleeper
+during = sleeper.current is not None
+started = sleeper.current
 for size in range(5):
     f(torch.randn(size + 5))
-same = watchdog._sleeper is started
+same = sleeper.current is started
 pid = os.fork()
 if not pid:
     # The child compiles, with a thread of its own.
     torch._dynamo.reset()
-    fine = watchdog._sleeper is None and torch.equal(f(x), x + 1) and watchdog._sleeper is not None
+    fine = sleeper.current is None and torch.equal(f(x), x + 1) and sleeper.current is not None
     os._exit(0 if fine else 3)
 child = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-after_fork = watchdog._sleeper is None
+after_fork = sleeper.current is None
 torch._dynamo.reset()
 def forks(gm, inputs):
     # In the midst of a compile: the parent's goes on being watched.
     pid = os.fork()
     if not pid:
-        os._exit(0 if watchdog.running == {} else 3)
+        os._exit(0 if underway.running == {} else 3)
     status.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    status.append(watchdog._sleeper is not None)
+    status.append(sleeper.current is not None)
     return gm.forward
 status = []
 torch.compile(model, backend=forks)(x)
@@ -536,11 +537,11 @@ def interrupted():
     Owner.fx_codegen_and_compile(x)
     watchdog._leave = leave
 interrupted()
-left = len(watchdog.running)
-stale = watchdog._here.watch
+left = len(underway.running)
+stale = underway.here.watch
 torch._dynamo.reset()
 f(x)
-left = [left, len(watchdog.running), watchdog._here.watch is stale, stale.lasts()]
+left = [left, len(underway.running), underway.here.watch is stale, stale.lasts()]
 signature = str(inspect.signature(convert_frame._compile)), convert_frame._compile.__name__
 show(before, during, same, child, after_fork, status, left, signature[1], uses())
 def never(gm, inputs):
@@ -577,12 +578,12 @@ SETTINGS = (
 import torch._dynamo.convert_frame as m
 def applied(fields, keep=(), observe=False):
     original = m._compile
-    watchdog.settings.clear()
+    underway.settings.clear()
     entries = [("watchdog." + k, v, "layer", "why", (), ()) for k, v in fields.items()]
     done = watchdog.apply(m, entries, keep, observe)
     changed, m._compile = m._compile is not original, original
     return [[row["name"], row["after"], row["status"], row["reason"]] for row in done], changed, \
-        dict(watchdog.settings)
+        dict(underway.settings)
 seen = [
     applied({"warn_after": 5}),
     applied({"abort_after": 50, "dump_stacks": True}),
@@ -591,10 +592,10 @@ seen = [
     applied({"warn_after": 5, "abort_after": 7}, keep=("watchdog.warn_after", "abort_after")),
     applied({"warn_after": 5}, observe=True),
 ]
-watchdog.settings.update(warn_after=0.2, dump_stacks=True, abort_after=0.5)
+underway.settings.update(warn_after=0.2, dump_stacks=True, abort_after=0.5)
 original = m._compile
 def compiled(observe, log):
-    watchdog._RECORD["observe"] = observe
+    underway._RECORD["observe"] = observe
     os.environ["ROCM_AUTOPATCH_LOG"] = log
     m._compile = original
     watchdog._watch_frames(m)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from conftest import Interpreter
 
-from rocm_autopatch import _say
-from rocm_autopatch.patches import refusals
+from rocm_autopatch import failure
+from rocm_autopatch.patches.config import refused_writes
 
 # Every locale but this one is UTF-8 to Python.
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 LOOK = """
 import json, os, rocm_autopatch
-report = rocm_autopatch.report()
+report = rocm_autopatch.status()
 print(json.dumps([os.environ.get("A"), os.environ.get("B"), os.environ.get("TORCH_COMPILE_DEBUG"),
     report["active"], report["errors"], [row["name"] for row in report["env"]],
     report["patches"]]))
@@ -77,7 +77,7 @@ def test_what_a_signal_handler_raises(kind: str) -> None:
             signal.raise_signal(number)
     finally:
         signal.signal(number, before)
-    assert _say.programs_own(raised.value)
+    assert failure.programs_own(raised.value)
 
 
 def test_what_a_handler_raises_that_drops_its_frame(handled: None) -> None:
@@ -88,13 +88,13 @@ def test_what_a_handler_raises_that_drops_its_frame(handled: None) -> None:
     signal.signal(signal.SIGUSR1, drops)
     with pytest.raises(Mine) as raised:
         signal.raise_signal(signal.SIGUSR1)
-    assert _say.programs_own(raised.value)
+    assert failure.programs_own(raised.value)
 
 
 def test_what_another_thread_sends(python: Interpreter) -> None:
     code = """
 import ctypes, threading, time
-from rocm_autopatch import _start
+from rocm_autopatch import startup
 class Timeout(Exception):
     pass
 def hook(module):
@@ -102,13 +102,13 @@ def hook(module):
 def send(ident):
     time.sleep(0.2)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(Timeout))
-from rocm_autopatch import _say
+from rocm_autopatch import failure
 threading.Thread(target=send, args=(threading.get_ident(),)).start()
 spin = "while True: sys.getrecursionlimit()"
 try:
-    exec(compile(spin, _say.__file__, "exec"), vars(_say))
+    exec(compile(spin, failure.__file__, "exec"), vars(failure))
 except Timeout as error:
-    print(_say.programs_own(error))
+    print(failure.programs_own(error))
 """
     assert python.value(code, env={"ROCM_AUTOPATCH": "off"}) == "True"
 
@@ -117,7 +117,7 @@ def test_what_nobody_s_handler_raised(handled: None) -> None:
     for fault in (lambda: 1 // 0, lambda: json.loads("{"), lambda: {}["a"]):
         with pytest.raises((ArithmeticError, ValueError, LookupError)) as raised:
             fault()
-        assert not _say.programs_own(raised.value)
+        assert not failure.programs_own(raised.value)
 
 
 def test_a_refused_write_lets_it_through(handled: None) -> None:
@@ -130,7 +130,7 @@ def test_a_refused_write_lets_it_through(handled: None) -> None:
         def __eq__(self, other: object) -> bool:
             raise ValueError
 
-    pin = refusals.Pin({"name": "a", "layer": "b"}, 1)
+    pin = refused_writes.Pin({"name": "a", "layer": "b"}, 1)
     assert pin.refuses(Fails())
     with pytest.raises(Mine):
         pin.refuses(Interrupts())

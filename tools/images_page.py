@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rocm_autopatch import record
 from rocm_autopatch.policy import load, when
-from rocm_autopatch.policy.schema import Policy
+from rocm_autopatch.policy.model import Policy
 
 HEAD = """# What is known of images
 

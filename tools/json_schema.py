@@ -15,8 +15,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from rocm_autopatch.patches import compile_modes
+from rocm_autopatch.patches import config as config_patch
 from rocm_autopatch.policy import document as yaml_document
 from rocm_autopatch.policy import schema, when
+from rocm_autopatch.policy.settings import KINDS
 
 TEXT: dict[str, Any] = {"type": "string"}
 
@@ -55,6 +58,22 @@ def use(words: Any) -> dict[str, Any]:
     return {"anyOf": [words, entry]}
 
 
+def setting(patch: str) -> dict[str, Any]:
+    """What a policy may set of a patch."""
+    settings = schema.SETTINGS[patch]
+    if patch in settings:
+        # YAML 1.1 reads an off without quotes as false.
+        return use({"enum": [*settings[patch], *([False] if "off" in settings[patch] else [])]})
+    fields = {name.partition(".")[2]: KINDS[kind].json_schema() for name, kind in settings.items()}
+    mapping = {
+        "type": "object",
+        "properties": {**fields, **COMMON},
+        "anyOf": [{"required": [name]} for name in fields],
+        "additionalProperties": False,
+    }
+    return {"anyOf": [{"enum": ["off", False]}, mapping]}
+
+
 def parts() -> dict[str, Any]:
     """What policies and image records have in common."""
     scalar = {
@@ -76,31 +95,8 @@ def parts() -> dict[str, Any]:
         {kind: values[kind] for kind in schema.ENV_ACTIONS}, {"insist": {"type": "boolean"}}
     )
     variable["dependentSchemas"] = {"insist": {"not": {"required": ["default"]}}}
-    mode, used = ({"enum": list(words)} for words in (schema.MODES, schema.USES))
-    # YAML 1.1 reads an off without quotes as false.
-    settings = {
-        name: use({"enum": [*words, *([False] if "off" in words else [])]})
-        for name, words in schema.PATCHES.items()
-    }
-    duration = {
-        "type": "number",
-        "exclusiveMinimum": 0,
-        "maximum": schema.LONGEST_DURATION,
-        "description": "Seconds.",
-    }
-    kinds: dict[str, Any] = {
-        "off": {"anyOf": [duration, {"enum": ["off", False]}]},
-        "null": {"anyOf": [duration, {"type": "null"}]},
-        "switch": {"type": "boolean"},
-    }
-    fields = {name: kinds[kind] for name, kind in schema.WATCHDOG.items()}
-    watchdog = {
-        "type": "object",
-        "properties": {**fields, **COMMON},
-        "anyOf": [{"required": [name]} for name in fields],
-        "additionalProperties": False,
-    }
-    settings["watchdog"] = {"anyOf": [{"enum": ["off", False]}, watchdog]}
+    mode, used = ({"enum": list(words)} for words in (compile_modes.MODES, compile_modes.USES))
+    settings = {patch: setting(patch) for patch in schema.SETTINGS}
     words = {"type": "string", "maxLength": when.LONGEST}
     conditions: dict[str, Any] = {
         **dict.fromkeys(when.WORDS, texts(words)),
@@ -127,7 +123,7 @@ def parts() -> dict[str, Any]:
             "type": "object",
             "properties": {
                 module: {"type": "object", "additionalProperties": config}
-                for module in schema.CONFIG_MODULES
+                for module in config_patch.TARGETS
             },
             "additionalProperties": False,
         },

@@ -30,8 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "matrix")]
 
 from torch_files import VERSIONS, fetch, load  # noqa: E402
 
-from rocm_autopatch.patches.config import _kinds  # noqa: E402
-from rocm_autopatch.policy.schema import CONFIG_MODULES  # noqa: E402
+from rocm_autopatch.patches.config import TARGETS, _kinds  # noqa: E402
 
 FILE = ROOT / "rocm_autopatch" / "policy" / "torch_keys.json"
 PLAIN = (type(None), bool, int, float, str)
@@ -122,7 +121,7 @@ def describe(directory: Path) -> Keys:
     """The keys of the torch in *directory*, executed in this process."""
     load(directory)
     found: Keys = {}
-    for name in CONFIG_MODULES:
+    for name in TARGETS:
         with suppress(ModuleNotFoundError):  # torch 2.4 and 2.5 have no torch.compiler.config
             module = import_module(name)
             source = Source(Path(str(module.__file__)).read_text(encoding="utf-8"))
@@ -160,7 +159,7 @@ def describe_apart(directory: Path) -> Keys:
 def compact(torches: dict[str, Keys]) -> str:
     """The key file: of each key, what is not as in the version before."""
     modules = []
-    for module in CONFIG_MODULES:
+    for module in TARGETS:
         tables = {version: keys.get(module, {}) for version, keys in torches.items()}
         lines = []
         for key in sorted({key for table in tables.values() for key in table}):

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from rocm_autopatch import _ASSUME
+from rocm_autopatch import _ASSUME, patches
 from rocm_autopatch.ab import Refused, Wrong
 from rocm_autopatch.ab.place import Place
 from rocm_autopatch.ab.runner import CACHES
@@ -282,7 +282,8 @@ def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def _effects(report: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     yield (report["active"], report["observe"])
-    for section in ("env", "config", "compile_modes", "capture"):
+    changing = [name for name in patches.NAMES if patches.load(name).CHANGES_CODE]
+    for section in ("env", *changing):
         for row in sorted(report[section], key=lambda row: str(row["name"])):
             held = row.get("strength") or row.get("action")
             yield (section, row["name"], held, row["status"], repr(row["after"]))

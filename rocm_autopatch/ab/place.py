@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rocm_autopatch import OFF, _start, fresh_interpreter, search_path
+from rocm_autopatch import OFF, fresh_interpreter, search_path, startup
 from rocm_autopatch.ab import Refused
 
 _PYTHON = re.compile(r"python[0-9.]*")
@@ -59,7 +59,7 @@ class Place:
     def named(self) -> str:
         """The policy that is named here, by the environment or by what is baked."""
         if self.report and self.report["baked"]:
-            return str(_start.load(self.report["baked"])["named"])
+            return str(startup.load(self.report["baked"])["named"])
         return self.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
 
     @property

@@ -12,7 +12,7 @@ from textwrap import fill
 from typing import Any
 
 from rocm_autopatch import files
-from rocm_autopatch.ab import Refused, Wrong, results, statistics
+from rocm_autopatch.ab import Refused, Wrong, bootstrap, results
 from rocm_autopatch.ab.results import Row
 from rocm_autopatch.text import printable
 
@@ -76,13 +76,13 @@ def draw(path: Path, rows: Sequence[Row], arms: Sequence[str], title: str, note:
 
 
 def _row(axis: Any, row: Row, place: int) -> None:
-    different = row.comparison and row.comparison.verdict == statistics.DIFFERENT
+    different = row.comparison and row.comparison.verdict == bootstrap.DIFFERENT
     colour = _DIFFERENT if different else _OTHER if row.comparison else _BASE
     count = len(row.numbers)
     # Side by side in their order, so that equal ones can be counted.
     heights = [place + 0.2 * (number - (count - 1) / 2) / max(count, 1) for number in range(count)]
     axis.plot(row.numbers, heights, "o", color=colour, markersize=4, alpha=0.55, mew=0)
-    low, high = statistics.interval(row.numbers)
+    low, high = bootstrap.interval(row.numbers)
     middle = results.spread(row)[1]
     axis.plot([low, high], [place - 0.22] * 2, "-", color=colour, linewidth=2.5)
     axis.plot([middle], [place - 0.22], "|", color=colour, markersize=10, mew=2)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from rocm_autopatch.ab import Refused, statistics
+from rocm_autopatch.ab import Refused, bootstrap
 from rocm_autopatch.ab.numbers import WALL, Metric
 from rocm_autopatch.ab.runner import ENDED, Run
 
@@ -22,7 +22,7 @@ class Row:
     caches: str
     arm: int
     numbers: tuple[float, ...]
-    comparison: statistics.Comparison | None
+    comparison: bootstrap.Comparison | None
 
 
 def of(run: Run, metric: Metric) -> float | None:
@@ -72,7 +72,7 @@ def rows(
             numbers = [_numbers(runs, metric, kind, arm) for arm in range(arms)]
             for arm, its in enumerate(numbers):
                 both = arm and its and numbers[0]
-                compared = statistics.compare(numbers[0], its, seed) if both else None
+                compared = bootstrap.compare(numbers[0], its, seed) if both else None
                 if its:
                     made.append(Row(metric, kind, arm, its, compared))
     return made
@@ -96,12 +96,12 @@ def verdict(row: Row) -> str:
         return "no ratio: not all numbers of this arm and the base are above zero"
     low, high = compared.interval
     ratio = compared.ratio
-    if compared.verdict == statistics.TOO_FEW:
+    if compared.verdict == bootstrap.TOO_FEW:
         return (
-            f"{shown(ratio)}x, too few runs for a verdict: {statistics.FEWEST} of each arm are "
+            f"{shown(ratio)}x, too few runs for a verdict: {bootstrap.FEWEST} of each arm are "
             "needed"
         )
-    if compared.verdict == statistics.SAME:
+    if compared.verdict == bootstrap.SAME:
         if len({*row.numbers}) == 1 and low == ratio == high:
             return "no difference: always the same number"
         return f"no difference seen: noise of ±{percent(compared.noise)} is larger than the effect"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rocm_autopatch.ab import Refused, Wrong
+from rocm_autopatch.patches import compile_modes, config
 from rocm_autopatch.policy import lint, load
-from rocm_autopatch.policy.schema import CONFIG_MODULES, MODES
 
 CONFIG, VARIABLE, MODE, POLICY = "config", "variable", "mode", "policy"
 OFF = "off"
@@ -77,8 +77,9 @@ def parse(text: str, torch: str, environ: Mapping[str, str]) -> Toggle:
     elif label.startswith(_MODE):
         mode = label[len(_MODE) :]
         for word in (mode, *texts):
-            if word not in MODES:
-                raise Wrong(f"{text}: {word!r} is not a compile mode: there are {', '.join(MODES)}")
+            if word not in compile_modes.MODES:
+                known = ", ".join(compile_modes.MODES)
+                raise Wrong(f"{text}: {word!r} is not a compile mode: there are {known}")
         toggle = _toggle(text, MODE, mode, label, texts)
     elif label.startswith(_ENV) or _UPPER.fullmatch(label):
         name = label[len(_ENV) :] if label.startswith(_ENV) else label
@@ -155,7 +156,7 @@ def _key(label: str, torch: str) -> tuple[str, lint.Record]:
     keys = lint.keys_of(torch)
     # A whole key comes before the end of a longer one: debug before halide.debug.
     whole = {
-        keys[name][0] for name in (label, *(f"{m}.{label}" for m in CONFIG_MODULES)) if name in keys
+        keys[name][0] for name in (label, *(f"{m}.{label}" for m in config.TARGETS)) if name in keys
     }
     ends = {there for name, (there, _) in keys.items() if name.endswith("." + label)}
     found = sorted(whole or ends)

@@ -10,8 +10,8 @@ from typing import Any
 
 from rocm_autopatch.cli import terminal
 from rocm_autopatch.policy import lint, load, lower, select, when
+from rocm_autopatch.policy.model import Policy
 from rocm_autopatch.policy.problem import REMARK, Problems
-from rocm_autopatch.policy.schema import Policy
 
 
 def add(commands: Any) -> None:

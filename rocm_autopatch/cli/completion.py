@@ -17,7 +17,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
-from rocm_autopatch import _seldom
+from rocm_autopatch.startup import assume
 
 SHELLS = ("bash", "zsh")
 
@@ -112,7 +112,7 @@ def _wants(action: argparse.Action) -> Wants:
     if action.choices is not None:
         words = tuple(map(str, action.choices))
     elif metavar == "NAME=VALUE":
-        words = tuple(f"{name}=" for name in _seldom.FACTS)
+        words = tuple(f"{name}=" for name in assume.FACTS)
     elif metavar == "POLICY":
         words = _policies()
     elif metavar == "VERSIONS":

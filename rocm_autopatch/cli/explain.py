@@ -8,11 +8,12 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from rocm_autopatch import _start, fresh_interpreter, record
+from rocm_autopatch import fresh_interpreter, patches, startup
 from rocm_autopatch.cli import options, style, terminal
 from rocm_autopatch.patches import kept
 from rocm_autopatch.policy import lower, select
-from rocm_autopatch.policy.schema import Policy
+from rocm_autopatch.policy.model import Policy
+from rocm_autopatch.startup import rows
 from rocm_autopatch.text import wrapped
 
 
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         for text in report["errors"] or [report["reason"]]:
             terminal.say(f"rocm-autopatch explain: no policy is active: {text}")
         return 1
-    rows = [row for part in ("env", *record.SECTIONS, "patches") for row in report[part]]
+    rows = [row for part in ("env", *patches.NAMES, "patches") for row in report[part]]
     # A patch with fields is asked for by its own name, too: watchdog for watchdog.warn_after.
     found = [
         row
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     facts = {name: fact["value"] for name, fact in report["facts"].items()}
     named = os.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
     if report["baked"]:
-        named = _start.load(report["baked"])["named"]
+        named = startup.load(report["baked"])["named"]
     chosen = select.select(facts, named)
     explained = [
         {
@@ -113,7 +114,7 @@ def _lines(explained: list[dict[str, Any]]) -> Iterator[str]:
             reason = f" ({row['reason']})" if row["reason"] else ""
             yield f"patch {row['name']} of {row['target']}: {row['status']}{reason}"
             continue
-        yield record.sentence(row)
+        yield rows.sentence(row)
         for said in row["layers"]:
             wins = "wins" if said["layer"] == row["layer"] else "loses"
             value = "" if said["strength"] == "delete" else f" {said['value']!r}"

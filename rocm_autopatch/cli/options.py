@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rocm_autopatch import _seldom
+from rocm_autopatch.startup import assume
 
 
 def add_assume(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def add_assume(parser: argparse.ArgumentParser) -> None:
 
 def _assumption(text: str) -> str:
     name, equals, _ = text.partition("=")
-    if not equals or name not in _seldom.FACTS:
-        names = ", ".join(_seldom.FACTS)
+    if not equals or name not in assume.FACTS:
+        names = ", ".join(assume.FACTS)
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE with a name of {names}")
     return text

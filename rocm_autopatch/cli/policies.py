@@ -12,7 +12,7 @@ from rocm_autopatch.cli import options, terminal
 from rocm_autopatch.image import facts as place
 from rocm_autopatch.plan import Plan
 from rocm_autopatch.policy import load, lower, select, when
-from rocm_autopatch.policy.schema import Policy
+from rocm_autopatch.policy.model import Policy
 from rocm_autopatch.text import wrapped
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import _ASSUME, _start, fresh_interpreter
+from rocm_autopatch import _ASSUME, fresh_interpreter, startup
 from rocm_autopatch.cli import options, style, terminal
 from rocm_autopatch.probe import images, table
 from rocm_autopatch.probe.table import Probe, Row
@@ -85,7 +85,7 @@ def _environment(assume: list[str]) -> dict[str, str]:
     started = dict(os.fsdecode(line).split("=", 1) for line in lines if b"=" in line)
     asked = (_ASSUME, "ROCM_AUTOPATCH_LOG")
     kept = {name: environment[name] for name in asked if name in environment}
-    return {**{name: value for name, value in started.items() if name != _start.SAID}, **kept}
+    return {**{name: value for name, value in started.items() if name != startup.SAID}, **kept}
 
 
 def _data(found: Probe) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from typing import Any
 
 from rocm_autopatch import files
 from rocm_autopatch.cli import terminal
-from rocm_autopatch.compiles import page, summary
-from rocm_autopatch.compiles.gather import Report, gather
+from rocm_autopatch.compile_report import page, summary
+from rocm_autopatch.compile_report.gather import gather
+from rocm_autopatch.compile_report.model import Report
 
 TLPARSE = "tlparse"
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from rocm_autopatch import _say, _start
+from rocm_autopatch import failure, startup
 from rocm_autopatch.graphs import capture, record
 from rocm_autopatch.graphs.buckets import Cut, Pad
 from rocm_autopatch.graphs.buffers import Inputs, Outputs, cut_tensor
@@ -37,7 +37,7 @@ def _one_by_one(tensors: list[Any]) -> None:
 # Have autograd count a write to each of some tensors. Torch 2.4 takes one at a time.
 _count_writes: Callable[[list[Any]], None] = (
     torch.autograd.graph.increment_version
-    if _start.release(torch.__version__) >= (2, 5)
+    if startup.release(torch.__version__) >= (2, 5)
     else _one_by_one
 )
 # What a call without a graph is: a function of its structure and its leaves.
@@ -320,7 +320,7 @@ class Graphs:
                 graph()
                 _compare(value, outputs.leaves)
         except Exception as error:
-            if _say.programs_own(error):
+            if failure.programs_own(error):
                 entry.pool = None  # The call is observed anew.
                 raise
             self._failed(entry, call, error)
@@ -354,9 +354,9 @@ class Graphs:
         if len(self.row["refused"]) < record.MOST_REASONS:
             self.row["refused"].append({"signature": self._describe(leaves), "reason": why})
         name = self.row["name"]
-        _start.say(
+        startup.say(
             "graphs",
-            f"graphs: {name} runs without a graph: {why}; rocm_autopatch.report()['graphs'] lists "
+            f"graphs: {name} runs without a graph: {why}; rocm_autopatch.status()['graphs'] lists "
             "each that does",
         )
 

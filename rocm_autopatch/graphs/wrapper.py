@@ -127,7 +127,7 @@ class Graphed:
 
     @property
     def row(self) -> dict[str, Any]:
-        """This callable's row of ``rocm_autopatch.report()["graphs"]``."""
+        """This callable's row of ``rocm_autopatch.status()["graphs"]``."""
         return record.finished(self._graphs.row)
 
     def clear(self) -> None:

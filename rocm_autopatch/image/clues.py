@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rocm_autopatch import trust
 from rocm_autopatch.image import reference
-from rocm_autopatch.image.facts import CLUE, Fact, Named
+from rocm_autopatch.image.fact import CLUE, Fact, Named
 
 # Files hold up to a few KiB; a bigger one is not what we think it is.
 _LONGEST = 64 * 1024

@@ -9,12 +9,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from rocm_autopatch import _ASSUME
 from rocm_autopatch.image import reference
-
-ASSUMPTION, CLUE, TAG = "assumption", "clue", "tag"
+from rocm_autopatch.image.fact import ASSUMPTION, CLUE, TAG, Contradiction, Fact, Facts, Named
 
 # 2.9.1+rocm7.2.0.lw.git7e1940d4, 2.11.0+rocm7.2, 2.10.0a0+rocm7.10.0a20251015
 _ROCM_OF_TORCH = re.compile(r"[^+]*\+rocm([0-9]+\.[0-9]+(?:\.[0-9]+)?)")
@@ -23,50 +21,6 @@ _ROCM_OF_TORCH = re.compile(r"[^+]*\+rocm([0-9]+\.[0-9]+(?:\.[0-9]+)?)")
 _ROCM_OF_HIP = re.compile(r"([1-6]\.[0-9]+|7\.[0-2])(?![0-9])")
 # What a version may have more than a less precise one: numbers, and a local part.
 _PRECISION = re.compile(r"(?:\.[0-9]+)*(?:\+.*)?", re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A value as text, where it is from (a path, a variable, ...), and ASSUMPTION, CLUE or TAG."""
-
-    value: str
-    source: str
-    kind: str
-
-
-@dataclass(frozen=True)
-class Contradiction:
-    """Two values of the fact *name*. *used* counts, unless one clue says both."""
-
-    name: str
-    used: Fact
-    other: Fact
-
-    @property
-    def within_a_clue(self) -> bool:
-        """Whether one clue says both, as of two GPUs. Neither counts then."""
-        return self.used.source == self.other.source and self.used.kind == CLUE
-
-    def __str__(self) -> str:
-        used, other = self.used, self.other
-        if self.within_a_clue:
-            return f"{self.name} is not taken from {used.source}: {used.value} and {other.value}"
-        return f"{self.name} is {used.value} ({used.source}), not {other.value} ({other.source})"
-
-
-@dataclass(frozen=True)
-class Facts:
-    """The facts that count, by name, and what contradicts them."""
-
-    facts: Mapping[str, Fact]
-    contradictions: tuple[Contradiction, ...]
-
-    def values(self) -> dict[str, str]:
-        """Name to value, as conditions want them (policy/when.py)."""
-        return {name: fact.value for name, fact in self.facts.items()}
-
-
-Named = tuple[str, Fact]
 
 
 def gather(known: Mapping[str, tuple[str, str]], clues: Iterable[Named] | None = None) -> Facts:

@@ -21,7 +21,7 @@ import inspect
 import sys
 import threading
 
-from rocm_autopatch import _say, _start
+from rocm_autopatch import failure, startup
 from rocm_autopatch.patches import kept, row
 
 TYPE_CHECKING = False
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+TITLE = "Graph capture"
+TARGETS = ("torch._dynamo.convert_frame",)
+SETTINGS = {"capture": ("off", "guard", "skip-rng")}
+NOUN = ""
+CHANGES_CODE = True
 FIELDS = ("name", "wanted", "layer", "why")
 READABLE_SINCE = (2, 10)
 
@@ -65,8 +70,8 @@ def _choose(module: "Any", setting: str) -> "tuple[bool, str]":
     """Whether the setting does anything on this torch, and why."""
     if setting == "off":
         return False, "the policy leaves it to torch"
-    if setting not in ("guard", "skip-rng"):
-        raise ValueError("%r is not off, guard or skip-rng" % (setting,))
+    if setting not in SETTINGS["capture"]:
+        raise ValueError("%r is not one of %s" % (setting, ", ".join(SETTINGS["capture"])))
     if _refuses_itself(module):
         return False, (
             "torch does so itself since 2.14 (pytorch#185410)"
@@ -76,7 +81,7 @@ def _choose(module: "Any", setting: str) -> "tuple[bool, str]":
     version = sys.modules["torch"].__version__
     if setting == "guard":
         return True, "torch %s has no such check, as it has since 2.14 (pytorch#185410)" % version
-    if _start.release(version) >= READABLE_SINCE:
+    if startup.release(version) >= READABLE_SINCE:
         return False, "the generator can be read in a capture since torch 2.10 (pytorch#162505)"
     return True, "torch %s can't read the generator in a capture (pytorch#162505)" % version
 
@@ -116,7 +121,7 @@ def _capturing(cuda: "Any") -> bool:
         if not (cuda.is_initialized() and cuda.is_current_stream_capturing()):
             return False
     except Exception as error:
-        if _say.programs_own(error):
+        if failure.programs_own(error):
             raise
         return False  # The program's stream is in a state of its own: not for us to report.
     # What a higher-order op such as torch.cond compiles for itself can't be warmed up; torch 2.14

@@ -12,7 +12,7 @@ A mode that stands for ``graphs`` is ``default``, and what Inductor has compiled
 
 import functools
 
-from rocm_autopatch import _say
+from rocm_autopatch import failure, startup
 from rocm_autopatch.patches import kept, row
 
 TYPE_CHECKING = False
@@ -21,8 +21,23 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+TITLE = "Compile modes"
+TARGETS = ("torch",)
+SETTINGS: "dict[str, tuple[str, ...] | str]" = {}
+NOUN = "compile mode"
+CHANGES_CODE = True
 FIELDS = ("name", "wanted", "layer", "why")
+# torch._inductor.list_mode_options, 2.4 to 2.15; lite is there from 2.10 on
+MODES = (
+    "default",
+    "reduce-overhead",
+    "max-autotune-no-cudagraphs",
+    "max-autotune",
+    "lite",
+)
 GRAPHS = "graphs"
+# What a mode can stand for: another one, or default with each compiled graph captured by us.
+USES = (*MODES, GRAPHS)
 # The attribute of a _TorchCompileInductorWrapper whose compiles are to run as graphs.
 _POOLS = "_rocm_autopatch_pools"
 
@@ -93,9 +108,9 @@ def _install_graphs(wrapper: "Any") -> None:
             # Before the compile, which may change the model.
             found = mode.Compiled(model_, inputs_, getattr(self, _POOLS))
         except Exception as error:
-            if _say.programs_own(error):
+            if failure.programs_own(error):
                 raise
-            _say.fail("graphs", "compiled, and run without graphs: " + _say.describe(error))
+            startup.fail("graphs", "compiled, and run without graphs: " + failure.describe(error))
         compiled = call(self, model_, inputs_, *args, **kwargs)
         return compiled if found is None else found.run(compiled)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rocm_autopatch.plan import Plan, pack, to_file
-from rocm_autopatch.policy import load, lower, select
+from rocm_autopatch.plan import Plan
+from rocm_autopatch.policy import load, lower, plan_file, select
 from rocm_autopatch.policy.problem import PolicyError, Problem
 
 DEFAULT = load.DEFAULT
@@ -40,5 +40,5 @@ POLICIES: dict[str, Plan] = {
 def files() -> Iterator[tuple[str, bytes]]:
     """Name and content of each file in ``rocm_autopatch/plans``."""
     for name, plan in POLICIES.items():
-        yield f"{name}.plan", to_file(plan)
-    yield "images.index", pack(IMAGES)
+        yield f"{name}.plan", plan_file.content(plan)
+    yield "images.index", plan_file.pack(IMAGES)

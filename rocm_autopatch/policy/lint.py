@@ -15,10 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import _start, trust
+from rocm_autopatch import startup, trust
 from rocm_autopatch.patches.config import FORMER_NAMES, fits
+from rocm_autopatch.policy.model import ConfigEntry, Policy, Range
 from rocm_autopatch.policy.problem import ERROR, REMARK, Hint, Problem, Problems, quoted
-from rocm_autopatch.policy.schema import ConfigEntry, Policy, Range
 
 _UNKNOWN: Any = object()
 # Of torch_keys.json, which has less than a tenth of it.
@@ -129,7 +129,7 @@ def keys_of(torch: str) -> dict[str, tuple[str, Record]]:
     The two differ for an alias. *torch* is a full version; one that is not in the table is taken
     for the nearest that is.
     """
-    release = _start.release(torch)[:2]
+    release = startup.release(torch)[:2]
     known = _torches().versions
     numbers = [tuple(map(int, number.split("."))) for number in known]
     version = known[max(0, sum(number <= release for number in numbers) - 1)]

@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 
 from rocm_autopatch.policy import document, schema
+from rocm_autopatch.policy.model import Policy
 from rocm_autopatch.policy.problem import ERROR, Problem, Problems
-from rocm_autopatch.policy.schema import Policy
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 # In a wheel the policies lie in the package; in a checkout they are a directory beside it.

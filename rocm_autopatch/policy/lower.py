@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rocm_autopatch import plan
+from rocm_autopatch import patches, plan
 from rocm_autopatch.patches.config import FORMER_NAMES
 from rocm_autopatch.policy import when
+from rocm_autopatch.policy.model import ConfigEntry, Policy, Range
 from rocm_autopatch.policy.problem import Problem, Problems, quoted
-from rocm_autopatch.policy.schema import ConfigEntry, Policy, Range
 
 # What is known when the built-in policies are lowered: the start goes no further than its gate on
 # any other accelerator.
@@ -17,11 +17,6 @@ BUILT_IN_FACTS = {"accelerator": "rocm"}
 # Each is a file or an image's record: nobody has as many.
 MAX_LAYERS = 200
 _RENAMED = {old: new for new, old in FORMER_NAMES.items()}
-# The module of torch that each patch of a policy's ``patches`` is applied to.
-_TARGETS = {
-    "capture": "torch._dynamo.convert_frame",
-    "watchdog": "torch._dynamo.convert_frame",
-}
 
 
 def lower(
@@ -60,33 +55,41 @@ def lower(
         for patch in layer.patches:
             rows = others.setdefault(patch.patch.partition(".")[0], _Rows())
             rows.put((patch.patch, patch.use, layer.name, patch.why, *patch.range))
-    patches = [("config", module, rows.all()) for module, rows in config.items()]
+    lowered = [("config", module, rows.all()) for module, rows in config.items()]
     if modes.all():
-        patches.append(("compile_modes", "torch", modes.all()))
-    patches += [(name, _TARGETS[name], rows.all()) for name, rows in others.items()]
+        others = {"compile_modes": modes, **others}
+    for patch_name, rows in others.items():
+        targets = patches.load(patch_name).TARGETS
+        lowered += [(patch_name, target, rows.all()) for target in targets]
     return {
         "format": plan.FORMAT,
         "policy": name or stack[-1].name,
         "layers": tuple(layer.name for layer in layers),
         "env": env.all(),
         "insist": tuple(insist),
-        "counts": _counts(patches),
-        "targets": tuple(dict.fromkeys(target for _, target, _ in patches)),
-        "patches": tuple(patches),
+        "counts": _counts(lowered),
+        "targets": tuple(dict.fromkeys(target for _, target, _ in lowered)),
+        "patches": tuple(lowered),
     }
 
 
-def _counts(patches: Sequence[tuple[str, str, tuple[Any, ...]]]) -> str:
-    words = []
-    for name, noun in (("config", "config value"), ("compile_modes", "compile mode")):
-        names = {
-            (target, row[0]) for patch, target, rows in patches if patch == name for row in rows
-        }
-        if names:
-            words.append(f"{len(names)} {noun}{'' if len(names) == 1 else 's'}")
-    # The watchdog changes nothing that is compiled: it is named where there is nothing else.
-    words += [name for name, _, _ in patches if name in _TARGETS and name != "watchdog"]
-    return ", ".join(words) or ("watchdog" if patches else "")
+def _counts(lowered: Sequence[tuple[str, str, tuple[Any, ...]]]) -> str:
+    """What the one line on stderr says of the patches."""
+    counted: dict[str, set[tuple[str, str]]] = {}
+    named = []
+    for name, target, rows in lowered:
+        patch = patches.load(name)
+        if patch.NOUN:
+            entries = counted.setdefault(patch.NOUN, set())
+            entries.update((target, row_name) for row_name, *_ in rows)
+        elif patch.CHANGES_CODE:
+            named.append(name)
+    words = [
+        f"{len(entries)} {noun}{'' if len(entries) == 1 else 's'}"
+        for noun, entries in counted.items()
+    ]
+    # What changes nothing that is compiled is named where there is nothing else.
+    return ", ".join(words + named) or ", ".join(name for name, _, _ in lowered)
 
 
 def current(key: str) -> str:
@@ -104,11 +107,12 @@ class _Rows:
 
     def put(self, row: tuple[Any, ...]) -> None:
         """Add a row. Earlier ones of its name stay only if the new one is not for every torch."""
-        if not any(row[-2:]):
-            for number in self._named.pop(row[0], ()):
+        name, *_, since, until = row
+        if not (since or until):
+            for number in self._named.pop(name, ()):
                 del self._rows[number]
         self._rows[self._count] = row
-        self._named.setdefault(row[0], []).append(self._count)
+        self._named.setdefault(name, []).append(self._count)
         self._count += 1
 
     def all(self) -> tuple[tuple[Any, ...], ...]:

@@ -9,13 +9,26 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from rocm_autopatch import patches
+from rocm_autopatch.patches import compile_modes, config
 from rocm_autopatch.policy import when
 from rocm_autopatch.policy.document import WRONG, Node
+from rocm_autopatch.policy.model import (
+    ConfigEntry,
+    EnvRule,
+    Issue,
+    ModeRule,
+    PatchRule,
+    Policy,
+    Range,
+    Setting,
+)
 from rocm_autopatch.policy.problem import Hint, Problem, Problems, collected, quoted
+from rocm_autopatch.policy.settings import KINDS, Unfit
 from rocm_autopatch.policy.when import Conditions
 
 VERSION = 1
@@ -25,147 +38,15 @@ STRENGTHS = ("default", "set", "pin")
 _ENTRIES = ("env", "config", "compile_modes", "patches")
 # What every entry may carry.
 COMMON = ("since", "until", "why")
-CONFIG_MODULES = (
-    "torch._inductor.config",
-    "torch._dynamo.config",
-    "torch._functorch.config",
-    "torch.compiler.config",
-)
-# torch._inductor.list_mode_options, 2.4 to 2.15; lite is there from 2.10 on
-MODES = (
-    "default",
-    "reduce-overhead",
-    "max-autotune-no-cudagraphs",
-    "max-autotune",
-    "lite",
-)
-# What a mode can stand for: another one, or default with each compiled graph captured by us.
-USES = (*MODES, "graphs")
-# Patches that a policy sets, beyond config and compile_modes, and what each can be set to.
-PATCHES = {"capture": ("off", "guard", "skip-rng")}
-_PATCH_NAMES = (*PATCHES, "watchdog")
-# Patches that have fields, each merged over the layers by itself: the duration after which, in
-# seconds, whether it may be off or null, and switches.
-WATCHDOG = {"warn_after": "off", "dump_stacks": "switch", "abort_after": "null"}
+# What a policy may set under ``patches``: by patch, its settings.
+SETTINGS: dict[str, dict[str, Any]] = {
+    name: patches.load(name).SETTINGS for name in patches.NAMES if patches.load(name).SETTINGS
+}
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Linux starts no program where one variable takes more than 128 KiB (MAX_ARG_STRLEN in execve(2)),
 # or where arguments and environment together do: of that, a policy gets a part.
 LONGEST_VALUE = 32 << 10
-# Python waits no longer than some 292 years (threading.TIMEOUT_MAX).
-LONGEST_DURATION = 1_000_000_000
 RELEASE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,4}")
-
-
-# Torch versions that an entry is for: from the first, before the second; () is open.
-Range = tuple[tuple[int, ...], tuple[int, ...]]
-
-
-@dataclass(frozen=True)
-class EnvRule:
-    """``NAME: {delete: true}``, ``{default: TEXT}`` or ``{set: TEXT}``.
-
-    With ``insist`` it holds against a value that a user gave, too.
-    """
-
-    name: str
-    action: str
-    value: str | None
-    insist: bool
-    range: Range
-    why: str
-    place: Node = field(compare=False, repr=False)
-
-
-@dataclass(frozen=True)
-class ConfigEntry:
-    """``KEY: {default: VALUE}``, ``{set: VALUE}`` or ``{pin: VALUE}`` of a config module.
-
-    With ``insist`` a pin takes the place of another layer's pin below it, which otherwise is an
-    error. It is not ``sound`` where something is wrong with it but its key, which then can still be
-    looked up.
-    """
-
-    module: str
-    key: str
-    strength: str
-    value: Any
-    yields_to: str
-    switch: str
-    insist: bool
-    range: Range
-    why: str
-    place: Node = field(compare=False, repr=False)
-    sound: bool = True
-
-
-@dataclass(frozen=True)
-class ModeRule:
-    """``MODE: USE`` or ``MODE: {use: USE}``: what a compile mode stands for."""
-
-    mode: str
-    use: str
-    range: Range
-    why: str
-    place: Node = field(compare=False, repr=False)
-
-
-@dataclass(frozen=True)
-class PatchRule:
-    """``PATCH: SETTING`` or ``PATCH: {use: SETTING}``; of a patch with fields one of them, called
-    ``PATCH.FIELD``."""
-
-    patch: str
-    use: str | float | bool | None
-    range: Range
-    why: str
-    place: Node = field(compare=False, repr=False)
-
-
-@dataclass(frozen=True)
-class Issue:
-    """Something known to be wrong. ``mitigation`` is the name of a policy against it, or ""."""
-
-    text: str
-    source: str = ""
-    mitigation: str = ""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A variable that an image sets: its value, and since when, by what evidence."""
-
-    name: str
-    value: str
-    why: str
-
-
-@dataclass(frozen=True)
-class Policy:
-    """A policy as written, before its bases are put under it.
-
-    ``extends`` is None where it is not given: the policy then goes on top of what a place chooses
-    by itself. The row of an images file is a policy too; ``image``, ``base`` and ``sets`` are its.
-    """
-
-    name: str
-    file: str
-    description: str = ""
-    extends: tuple[str, ...] | None = None
-    when: Conditions = field(default_factory=dict)
-    env: tuple[EnvRule, ...] = ()
-    config: tuple[ConfigEntry, ...] = ()
-    compile_modes: tuple[ModeRule, ...] = ()
-    patches: tuple[PatchRule, ...] = ()
-    known_issues: tuple[Issue, ...] = ()
-    image: str = ""
-    base: str = ""
-    sets: tuple[Setting, ...] = ()
-    places: dict[str, Node] = field(default_factory=dict, compare=False, repr=False)
-
-    @property
-    def changes(self) -> bool:
-        """Whether it has an entry that changes anything by itself."""
-        return bool(self.env or self.config or self.compile_modes or self.patches)
 
 
 def read_policy(root: Node, file: str, name: str, problems: Problems | None = None) -> Policy:
@@ -221,7 +102,7 @@ class _Reader:
         for key, key_node, value, inner in self.mapping(node, path):
             if key in known:
                 fields[key] = value
-            elif key in _PATCH_NAMES and "patches" in known:
+            elif key in SETTINGS and "patches" in known:
                 self.problem(key_node, inner, "unknown key: it stands under patches")
             else:
                 self.problem(key_node, inner, "unknown key", _instead(key, known))
@@ -440,9 +321,9 @@ class _Reader:
     def config(self, node: Node, path: str) -> tuple[ConfigEntry, ...]:
         entries = []
         for module, key_node, keys, inner in self.mapping(node, path):
-            if module not in CONFIG_MODULES:
-                message = f"not one of the config modules {', '.join(CONFIG_MODULES)}"
-                self.problem(key_node, inner, message, _instead(module, CONFIG_MODULES))
+            if module not in config.TARGETS:
+                message = f"not one of the config modules {', '.join(config.TARGETS)}"
+                self.problem(key_node, inner, message, _instead(module, config.TARGETS))
             for key, at_node, entry, at in self.mapping(keys, inner):
                 before = self.wrong
                 strength, value, fields = self.one_of(
@@ -465,7 +346,7 @@ class _Reader:
                 insist = self.insist(fields, at, unfit if strength not in ("", "pin") else "")
                 span, why = self.range(fields, at), self.why(fields, at)
                 said = (module, key, strength, value.value, yields_to, switch, insist)
-                if module in CONFIG_MODULES:
+                if module in config.TARGETS:
                     sound = self.wrong == before
                     entries.append(ConfigEntry(*said, span, why, at_node, sound))
         return tuple(entries)
@@ -473,67 +354,56 @@ class _Reader:
     def modes(self, node: Node, path: str) -> tuple[ModeRule, ...]:
         rules = []
         for mode, key_node, entry, inner in self.mapping(node, path):
-            if mode not in MODES:
-                message = f"not a mode of torch.compile, which has {', '.join(MODES)}"
-                self.problem(key_node, inner, message, _instead(mode, MODES))
-            rules.append(ModeRule(mode, *self.use(entry, inner, USES), key_node))
+            if mode not in compile_modes.MODES:
+                message = f"not a mode of torch.compile, which has {', '.join(compile_modes.MODES)}"
+                self.problem(key_node, inner, message, _instead(mode, compile_modes.MODES))
+            rules.append(ModeRule(mode, *self.use(entry, inner, compile_modes.USES), key_node))
         return tuple(rules)
 
     def patches(self, node: Node, path: str) -> tuple[PatchRule, ...]:
         rules = []
-        known = _PATCH_NAMES
         for patch, key_node, entry, inner in self.mapping(node, path):
-            if patch == "watchdog":
-                rules += self.watchdog(entry, inner, key_node)
-                continue
-            if patch not in PATCHES:
-                message = f"not a patch that a policy sets: there is {', '.join(known)}"
-                self.problem(key_node, inner, message, _instead(patch, known))
-            rules.append(PatchRule(patch, *self.use(entry, inner, PATCHES.get(patch)), key_node))
+            settings = SETTINGS.get(patch, {})
+            if not settings:
+                known = ", ".join(SETTINGS)
+                message = f"not a patch that a policy sets: there is {known}"
+                self.problem(key_node, inner, message, _instead(patch, SETTINGS))
+            if patch in settings or not settings:
+                use = self.use(entry, inner, settings.get(patch))
+                rules.append(PatchRule(patch, *use, key_node))
+            else:
+                rules += self.settings(patch, entry, inner, key_node)
         return tuple(rules)
 
-    def watchdog(self, entry: Node, path: str, place: Node) -> list[PatchRule]:
-        """``{warn_after: SECONDS, dump_stacks: BOOLEAN, abort_after: SECONDS}`` or ``off``."""
+    def settings(self, patch: str, entry: Node, path: str, place: Node) -> list[PatchRule]:
+        """``{FIELD: VALUE, ...}`` of a patch that has several settings, or ``off``."""
+        kinds = {name.partition(".")[2]: KINDS[kind] for name, kind in SETTINGS[patch].items()}
         if entry.value is False or entry.value == "off":
-            off = {"warn_after": False, "abort_after": None}
-            return [PatchRule(f"watchdog.{k}", use, ((), ()), "", place) for k, use in off.items()]
+            return [
+                PatchRule(f"{patch}.{key}", value, ((), ()), "", place)
+                for key, kind in kinds.items()
+                for value in kind.off
+            ]
         if not isinstance(entry.value, dict):
-            message = f"expected off or a mapping of {', '.join(WATCHDOG)}, found {_found(entry)}"
+            message = f"expected off or a mapping of {', '.join(kinds)}, found {_found(entry)}"
             self.problem(entry, path, message)
             return []
-        fields = self.fields(entry, path, (*WATCHDOG, *COMMON))
-        given = [key for key in WATCHDOG if key in fields]
+        fields = self.fields(entry, path, (*kinds, *COMMON))
+        given = [key for key in kinds if key in fields]
         if not given and not set(entry.value) - set(COMMON):
-            self.problem(entry, path, f"expected one of {', '.join(WATCHDOG)}, found none")
+            self.problem(entry, path, f"expected one of {', '.join(kinds)}, found none")
         span, why = self.range(fields, path), self.why(fields, path)
         rules = []
         for key in given:
-            use = self.duration(fields[key], f"{path}.{key}", WATCHDOG[key])
+            value = None
+            try:
+                value = kinds[key].read(fields[key].value)
+            except Unfit as error:
+                message = f"expected {error}, found {_found(fields[key])}"
+                self.problem(fields[key], f"{path}.{key}", message)
             key_node = entry.value[key].key
-            rules.append(PatchRule(f"watchdog.{key}", use, span, why, key_node))
+            rules.append(PatchRule(f"{patch}.{key}", value, span, why, key_node))
         return rules
-
-    def duration(self, node: Node, path: str, kind: str) -> float | bool | None:
-        """Seconds; or off, null or a switch, as *kind* says."""
-        value = node.value
-        expected = {
-            "off": "a number of seconds above 0, or off",
-            "null": "a number of seconds above 0, or null",
-            "switch": "true or false",
-        }[kind]
-        if kind == "switch" and isinstance(value, bool):
-            return value
-        if kind == "off" and (value is False or value == "off"):
-            return False
-        if kind == "null" and value is None:
-            return None
-        number = not isinstance(value, bool) and isinstance(value, (int, float)) and value
-        if kind != "switch" and number and 0 < number < math.inf:
-            if number <= LONGEST_DURATION:
-                return number
-            expected = f"at most {LONGEST_DURATION} seconds"
-        self.problem(node, path, f"expected {expected}, found {_found(node)}")
-        return None
 
     def use(self, entry: Node, path: str, known: tuple[str, ...] | None) -> tuple[str, Range, str]:
         """What ``WORD`` or ``{use: WORD}`` uses, for which torch, and why."""

@@ -15,7 +15,7 @@ from rocm_autopatch import plan
 from rocm_autopatch.image import facts as place
 from rocm_autopatch.image import reference
 from rocm_autopatch.policy import load, lower, when
-from rocm_autopatch.policy.schema import Policy
+from rocm_autopatch.policy.model import Policy
 
 SITE = Path("/etc/rocm-autopatch")
 

@@ -369,7 +369,7 @@ def hook_report() -> "Any":
     try:
         import rocm_autopatch
 
-        return rocm_autopatch.report()
+        return rocm_autopatch.status()
     except BaseException as error:
         return {"errors": ["%s: %s" % (type(error).__name__, error)]}
 

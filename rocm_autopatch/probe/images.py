@@ -14,8 +14,8 @@ import yaml
 from rocm_autopatch import files, masking
 from rocm_autopatch.image import reference
 from rocm_autopatch.policy import PolicyError, Problem, document, load, schema, select
+from rocm_autopatch.policy.model import Policy
 from rocm_autopatch.policy.problem import REMARK
-from rocm_autopatch.policy.schema import Policy
 from rocm_autopatch.probe import blame, variables
 from rocm_autopatch.probe.table import Probe
 

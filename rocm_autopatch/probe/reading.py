@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import _start, fresh_interpreter, search_path
+from rocm_autopatch import fresh_interpreter, search_path, startup
 
 _CHILD = Path(__file__).with_name("child.py")
 
@@ -87,7 +87,7 @@ def _read(ask: Ask, environment: Mapping[str, str]) -> Reading:
     child = {name: value for name, value in environment.items() if name not in ask.without}
     if not ask.hook:
         child["ROCM_AUTOPATCH"] = "off"
-    child.pop(_start.SAID, None)
+    child.pop(startup.SAID, None)
     given = {
         "hook": ask.hook,
         "site": ask.site,

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rocm_autopatch import _baseline, masking
+from rocm_autopatch import masking
 from rocm_autopatch.policy import lint
 from rocm_autopatch.probe import blame, variables
 from rocm_autopatch.probe.blame import Findings, Investigation
 from rocm_autopatch.probe.reading import Reading
 from rocm_autopatch.probe.variables import Verdict
+from rocm_autopatch.startup import baseline
 
 # The verdict of what our policy chose: not the place's doing.
 POLICY = "policy"
@@ -239,7 +240,8 @@ def _who(name: str, value: str, written: Mapping[str, Mapping[str, Any]]) -> str
         write = written[name]
         by = f", by {write['by']}" if write["by"] else ""
         return f"{write['file']}:{write['line']}{by}"
-    return {"image": "the image's", "user": "a user's"}.get(_baseline.origin(name, value), "")
+    image, _ = baseline.read()
+    return {"image": "the image's", "user": "a user's"}.get(baseline.origin(name, value, image), "")
 
 
 def _notes(findings: Findings, hooked: Reading, imports: Sequence[str]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from rocm_autopatch import _start
+from rocm_autopatch import startup
 from rocm_autopatch.policy import lint
 
 DANGEROUS = ("crashes", "hangs", "slows")
@@ -80,7 +80,7 @@ def of_variable(name: str, value: str, torch: str, imports: bool = False) -> Ver
 
     *imports* says that this torch was seen to import its config with this very value.
     """
-    release = _start.release(torch)
+    release = startup.release(torch)
     rule = table()["parsed"].get(name)
     if rule and _within(rule, release) and not imports and not _parses(value, rule["as"]):
         wanted = rule["as"]
@@ -106,7 +106,7 @@ def of_value(key: str, value: Any, torch: str) -> Verdict:
     """The verdict on a config value, by the key's full name."""
     module, name = split(key)
     for case in table()["config"].get(module, {}).get(name, ()):
-        if _within(case, _start.release(torch)) and _fits(case, value):
+        if _within(case, startup.release(torch)) and _fits(case, value):
             return _verdict(case)
     return Verdict("unknown", "Nothing is known of it.", row=False)
 
@@ -119,7 +119,7 @@ def split(key: str) -> tuple[str, str]:
 
 def minor(torch: str) -> str:
     """The first two numbers of a version."""
-    return ".".join(map(str, _start.release(torch)[:2]))
+    return ".".join(map(str, startup.release(torch)[:2]))
 
 
 def _verdict(case: Mapping[str, Any]) -> Verdict:

@@ -660,7 +660,7 @@ with torch.no_grad():
     for _ in range(6):
         x = torch.randn(4, 64, device="cuda")
         torch.testing.assert_close(fast(x), model(x), rtol=1e-2, atol=1e-2)
-report = rocm_autopatch.report()
+report = rocm_autopatch.status()
 print(json.dumps([[row["replays"] for row in report["graphs"]], report["errors"]]))
 """
     env = {
@@ -924,7 +924,7 @@ def test_the_report(seen):
     wrapped = graphed(lambda x: x + 1, name="plus one")
     for _ in range(5):
         wrapped(torch.ones(2))
-    report = rocm_autopatch.report()
+    report = rocm_autopatch.status()
     assert [row["replays"] for row in report["graphs"] if row["name"] == "plus one"] == [3]
     assert any(
         "plus one: 3 of 5 calls replayed 1 graph [graphed]" in line for line in lines(report)

@@ -68,7 +68,7 @@ def program(function: Callable[[], Any]) -> Callable[[], Any]:
 def report() -> Any:
     import rocm_autopatch
 
-    return rocm_autopatch.report()
+    return rocm_autopatch.status()
 
 
 def elsewhere(read: Callable[[], Any]) -> Any:
@@ -910,7 +910,7 @@ def check_site(check: Check) -> None:
         check.expect("/etc: values", seen, [True, "ATEN", False])
         asked = f"""
 import json, os, sys, rocm_autopatch
-found = rocm_autopatch.report()
+found = rocm_autopatch.status()
 print(json.dumps([found["policies"], found["errors"], found["facts"]["image"]["value"],
                   os.environ.get({MAX!r}), os.environ.get("LIVE"), sys.path]))
 """

@@ -60,7 +60,7 @@ def driver() -> Any:
         import torch._dynamo.config as d
         import torch._inductor.config as c
 
-        from rocm_autopatch import report
+        from rocm_autopatch import status
 
         def read() -> list[Any]:
             values = [getattr(c, key) for key in KEYS]
@@ -70,7 +70,7 @@ def driver() -> Any:
         thread = threading.Thread(target=lambda: elsewhere.append(read()))
         thread.start()
         thread.join()
-        found: Any = report()
+        found: Any = status()
         return {
             "pid": os.getpid(),
             "main thread": threading.current_thread() is threading.main_thread(),

@@ -396,14 +396,14 @@ class Strange:
 
 def unnoticed(cell: Cell) -> None:
     """A pin holds where noticing fails, and where the written value can't be looked at."""
-    from rocm_autopatch.patches import refusals
+    from rocm_autopatch.patches.config import refused_writes
 
     watched, broken = cell.spots()[::2], cell.spots()[1::2]
     rows = [cell.apply(spot) for spot in watched]
-    with mock.patch.object(refusals, "watch", side_effect=EOFError):
+    with mock.patch.object(refused_writes, "watch", side_effect=EOFError):
         for spot in broken:
             cell.apply(spot)
-    with mock.patch.object(refusals, "_writer", side_effect=EOFError):
+    with mock.patch.object(refused_writes, "_writer", side_effect=EOFError):
         for spot in (*watched, *broken):
             for write in WRITES.values():
                 write(spot)

@@ -23,7 +23,7 @@ from torch_files import VERSIONS, fetch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rocm_autopatch.compiles import gather, trace
+from rocm_autopatch.compile_report import gather, trace
 
 # Since which torch, "" for 2.4. A star in a name in the source stands for what is put in there.
 EVENTS = {

@@ -151,7 +151,7 @@ def check(venv: Path, directory: Path) -> None:
     """That each setting is what it is called: otherwise nothing is compared."""
     code = (
         "import json, torch, torch._inductor.config, torch._dynamo.config, rocm_autopatch as r;"
-        "d = r.report();"
+        "d = r.status();"
         "print(json.dumps([d['active'], d['errors'], len(d['config']), len(d['env'])]))"
     )
     for setting in RUNS:

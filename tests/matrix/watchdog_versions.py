@@ -21,7 +21,8 @@ from torch_files import VERSIONS, fetch, show
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rocm_autopatch.patches import phases, watchdog
+from rocm_autopatch.patches import watchdog
+from rocm_autopatch.patches.watchdog import phases
 
 COMPILE_FX = "torch/_inductor/compile_fx.py"
 TUNER = "torch/_inductor/runtime/triton_heuristics.py"

@@ -58,7 +58,12 @@ static int is_ours(const char *path)
 {
     if (wanted == -2)
         begin();
-    return path != NULL && part[0] != 0 && strstr(path, part) != NULL;
+    if (path == NULL || part[0] == 0 || strstr(path, part) == NULL)
+        return 0;
+    /* The .pth file is read by site, before any code of ours runs: what it does where that fails,
+       it does with any package's. */
+    const char *end = strrchr(path, '.');
+    return end == NULL || (strcmp(end, ".pth") != 0 && strcmp(end, ".start") != 0);
 }
 
 static int is_open(int descriptor)

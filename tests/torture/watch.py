@@ -140,7 +140,7 @@ def look():
             },
         }
         if "report" in sys.argv[1:]:
-            report = package.report()
+            report = package.status()
             seen["record"]["report"] = [report["active"], ascii(report["reason"])]
     return seen
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from rocm_autopatch.compiles.advice import advise
-from rocm_autopatch.compiles.gather import PHASES, Graph, Place, Report
+from rocm_autopatch.compile_report.advice import advise
+from rocm_autopatch.compile_report.model import PHASES, Graph, Place, Report
 from rocm_autopatch.text import WIDTH, wrapped
 
 DEAREST = 10

@@ -7,19 +7,14 @@ profile is asked for. Whatever can't be written is left out, and the program run
 import os
 import sys
 
-from rocm_autopatch import _RECORD, _read, _say, _start, trust
+from rocm_autopatch import _RECORD, _read, failure, startup, trust
+from rocm_autopatch.compile_report import PROCESSES, PROFILE, TRACE, TRACES, WANTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-WANTED = "ROCM_AUTOPATCH_REPORT"
-PROFILE = "ROCM_AUTOPATCH_PROFILE"
-TRACE = "TORCH_TRACE"
-# In the directory: PyTorch's trace, and a line of JSON for each process that imported torch.
-TRACES = "trace"
-PROCESSES = "processes.jsonl"
 # Executed before anything is traced: torch reads TORCH_TRACE when it is itself all but imported.
 _LOGGING = "torch._logging._internal"
 
@@ -30,7 +25,7 @@ def prepare() -> None:
         _prepare()
     except Exception as error:
         # A relative path, and the working directory is gone: the policy still applies.
-        if _say.programs_own(error):
+        if failure.programs_own(error):
             raise
         _fail("no compile report of this process: %s" % (error,))
 
@@ -39,29 +34,29 @@ def _prepare() -> None:
     environ = os.environ
     hooks: dict[str, Any] = {}
     # Absolute from here on: a child may work in another directory.
-    wanted, profile = [
+    wanted, traced = [
         named and os.path.abspath(named) for named in (trust.named(WANTED), trust.named(PROFILE))
     ]
     if wanted:
         environ[WANTED] = wanted
         environ.setdefault(TRACE, wanted + "/" + TRACES)
         hooks[_LOGGING] = _traced
-    if profile:
-        environ[PROFILE] = profile
-        waits = "torch" in _start.waiting
+    if traced:
+        environ[PROFILE] = traced
+        waits = "torch" in startup.waiting
 
         def imported(module: "ModuleType") -> None:
             if waits:
-                from rocm_autopatch import _patching
+                from rocm_autopatch.startup import patching
 
-                _patching.imported(module)
-            from rocm_autopatch import _profile
+                patching.imported(module)
+            from rocm_autopatch.compile_report import profile
 
-            _profile.start(module)
+            profile.start(module)
 
         hooks["torch"] = imported
     if hooks:
-        _start.arm(hooks)
+        startup.arm(hooks)
 
 
 def _traced(module: "Any") -> None:
@@ -88,7 +83,7 @@ def _traced(module: "Any") -> None:
         if traces:
             _guard(module)
     except BaseException as error:
-        if _say.programs_own(error):
+        if failure.programs_own(error):
             raise
         # torch would raise inside a compile where the directory can't be made.
         if traces == ours:
@@ -156,4 +151,4 @@ def _guard(module: "Any") -> None:
 
 
 def _fail(text: str) -> None:
-    _say.fail("report", text)
+    startup.fail("report", text)

@@ -1,6 +1,7 @@
 """Post-import hooks: call a function when a named module has just been executed.
 
-The finder at the head of ``sys.meta_path`` is the module ``_start``: it knows exact names, passes
+The finder at the head of ``sys.meta_path`` is the package ``startup``, which hands itself to the
+functions here: it knows exact names, passes
 everything else through, and comes here for a name that waits. The other finders are asked for its
 spec then, and the spec gets a class of ours, in which importlib's ``spec._initializing = False`` is
 a property. That is the last thing that importlib does to a module that it has executed
@@ -24,7 +25,7 @@ before any other thread gets the module; ``dict.pop`` decides between a reload a
 import _thread
 import sys
 
-from rocm_autopatch import _say
+from rocm_autopatch import failure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 # Of importlib.machinery, which not every program has loaded.
 _Spec: "Any" = type(sys.__spec__)
 _Module: "Any" = type(sys)
-# The module _start.
+# The package startup.
 _finder: "Any" = None
 # Who asks the other finders for what: threads' numbers and names.
 _asking: "set[tuple[int, str]]" = set()
@@ -193,7 +194,7 @@ def _run_hook(name: str, module: "ModuleType") -> None:
             try:
                 setattr(sys.modules[package], attribute, module)
             except Exception as error:
-                if _say.programs_own(error):
+                if failure.programs_own(error):
                     raise
         if isinstance(its, str):
             home, _, attribute = its.partition(":")
@@ -201,10 +202,11 @@ def _run_hook(name: str, module: "ModuleType") -> None:
         its(module)
     except BaseException as error:
         # A file of ours is gone, say.
-        if _say.excuse("hooks", "%s is left as it is" % name, error):
+        if failure.programs_own(error):
             # The module may be imported again.
             _finder.waiting[name] = hook
             raise
+        _finder.fail("hooks", "%s is left as it is: %s" % (name, failure.describe(error)))
     if not _finder.waiting:
         _leave(_finder)
 

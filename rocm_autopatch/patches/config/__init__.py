@@ -3,7 +3,7 @@
 - ``default``: what is read where nobody says otherwise. A program's write, ``mode=``, ``options=``
   and the environment variable named in ``yields_to`` still win.
 - ``set``: written once, as by a program's first line. Later writes win.
-- ``pin``: holds against every write, in every thread; refusals.py records who writes.
+- ``pin``: holds against every write, in every thread; refused_writes.py records who writes.
 
 A config module (torch/utils/_config_module.py) is reached through its entries, never through its
 attributes alone: since 2.12 an attribute write is seen by one thread only (pytorch#118387), and
@@ -19,8 +19,9 @@ import sys
 import types
 import typing
 
-from rocm_autopatch import _say
-from rocm_autopatch.patches import kept, refusals, row
+from rocm_autopatch import failure
+from rocm_autopatch.patches import kept, row
+from rocm_autopatch.patches.config import refused_writes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +36,16 @@ FORMER_NAMES = {
     "fail_on_recompile_limit_hit": "fail_on_cache_limit_hit",
     "skip_code_recursive_on_recompile_limit_hit": "skip_code_recursive_on_cache_limit_hit",
 }
+TITLE = "Config"
+TARGETS = (
+    "torch._inductor.config",
+    "torch._dynamo.config",
+    "torch._functorch.config",
+    "torch.compiler.config",
+)
+SETTINGS: "dict[str, tuple[str, ...] | str]" = {}
+NOUN = "config value"
+CHANGES_CODE = True
 FIELDS = ("name", "strength", "wanted", "yields_to", "switch", "layer", "why")
 
 
@@ -51,7 +62,7 @@ def apply(
         try:
             done["status"], done["reason"] = _apply_entry(module, done, keep, observe)
         except Exception as error:
-            if _say.programs_own(error):
+            if failure.programs_own(error):
                 raise
             done["status"], done["reason"] = "failed", "%s: %s" % (type(error).__name__, error)
         rows.append(done)
@@ -184,7 +195,7 @@ def _value_now(module: "ModuleType", one: "dict[str, Any]") -> "Any":
         with _without_warning(owner.__dict__["_config"][name]):
             value = getattr(owner, name)
     except Exception as error:
-        if _say.programs_own(error):
+        if failure.programs_own(error):
             raise
         return None  # An alias of what is not imported, or hidden by a mock.patch that is ending.
     # A report is plain data, and a program may write anything.
@@ -238,9 +249,9 @@ def _write(module: "Any", name: str, done: "dict[str, Any]") -> None:
     if strength == "pin":
         entry.env_value_force = value
         try:
-            refusals.watch(entry, refusals.Pin(done, value))
+            refused_writes.watch(entry, refused_writes.Pin(done, value))
         except Exception as error:
-            if _say.programs_own(error):
+            if failure.programs_own(error):
                 raise
             # The pin still works, but refused writes are not recorded.
             done.pop("refused", None)
@@ -268,7 +279,7 @@ class _PinnedValues(dict):  # type: ignore[type-arg]
 
     def __init__(self, values: "dict[str, Any]") -> None:
         super().__init__(values)
-        self.pins: dict[str, refusals.Pin] = {}
+        self.pins: dict[str, refused_writes.Pin] = {}
 
     def __setitem__(self, name: str, value: "Any") -> None:
         pin = self.pins.get(name)
@@ -291,7 +302,7 @@ def _write_plain(module: "Any", name: str, done: "dict[str, Any]") -> None:
     if strength == "pin":
         if not isinstance(table, _PinnedValues):
             table = module.__dict__["_config"] = _PinnedValues(table)
-        table.pins[name] = refusals.Pin(done, value)
+        table.pins[name] = refused_writes.Pin(done, value)
         table[name] = value
     else:
         # _default is what codegen_config takes for "nobody changed it".

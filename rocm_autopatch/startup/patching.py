@@ -1,9 +1,10 @@
 """What follows the import of torch: the patches of the plan, each to its module."""
 
 import marshal
+import os
 import sys
 
-from rocm_autopatch import _ASSUME, _RECORD, _say, _start
+from rocm_autopatch import _ASSUME, _RECORD, failure, startup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 def imported(module: "ModuleType") -> None:
     """Apply what the plan has for a module of torch that has just been executed.
 
-    Raises nothing but what is the program's own (``_say.programs_own``).
+    Raises nothing but what is the program's own (``failure.programs_own``).
     """
     target = getattr(module, "__name__", "?")
     try:
@@ -32,12 +33,12 @@ def imported(module: "ModuleType") -> None:
             if its == target
         ]
         if any(changed):
-            _start.announce(plan, len([row for row in _RECORD["env"] if row[2] == "applied"]))
+            startup.announce(plan, len([row for row in _RECORD["env"] if row[2] == "applied"]))
     except BaseException as error:
         # SystemExit too: this runs inside the program's import statement.
-        if _say.programs_own(error):
+        if failure.programs_own(error):
             raise
-        _say.fail(target, "%s left as it is: %s" % (target, _say.describe(error)))
+        startup.fail(target, "%s left as it is: %s" % (target, failure.describe(error)))
 
 
 def patches(plan: "Plan") -> "tuple[tuple[str, str, tuple[Any, ...]], ...]":
@@ -59,17 +60,23 @@ def _patch(name: str, target: str, module: "ModuleType", entries: "Any") -> bool
         return False
     try:
         # A patch is a file of its own, loaded when its target is: most processes never load one.
-        patch = __import__("rocm_autopatch.patches." + name, fromlist=["apply"])
-        entries = _start.for_this_torch(entries)
+        from rocm_autopatch import patches as all_patches
+
+        patch = all_patches.load(name)
+        entries = startup.for_this_torch(entries)
         row["entries"] = patch.apply(module, entries, keep, _RECORD["observe"])
         row["status"] = "observed" if _RECORD["observe"] else "applied"
     except BaseException as error:
-        if _say.programs_own(error):
+        if failure.programs_own(error):
             raise
-        row["reason"] = _say.describe(error)
-        _say.fail(target, "patch %s of %s skipped: %s" % (name, target, row["reason"]))
+        row["reason"] = failure.describe(error)
+        startup.fail(target, "patch %s of %s skipped: %s" % (name, target, row["reason"]))
     for entry in row["entries"]:
         if entry["status"] == "failed":
-            _say.fail(target, "%s.%s: %s" % (target, entry["name"], entry["reason"]))
-    _say.narrate(row["entries"])
+            startup.fail(target, "%s.%s: %s" % (target, entry["name"], entry["reason"]))
+    if os.environ.get("ROCM_AUTOPATCH_LOG") == "debug":
+        from rocm_autopatch.startup import rows
+
+        for line in rows.lines(row["entries"]):
+            startup.write(line)
     return any(entry["status"] == "applied" for entry in row["entries"])

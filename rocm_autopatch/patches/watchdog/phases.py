@@ -8,7 +8,7 @@ between versions (tests/matrix/watchdog_versions.py): what is not found is left 
 import os
 import sys
 
-from rocm_autopatch.patches import watchdog
+from rocm_autopatch.patches.watchdog import underway
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def seconds(count: float) -> str:
     return "%d min" % minutes if minutes < 60 else "%d h %d min" % divmod(minutes, 60)
 
 
-def describe(watch: "watchdog.Watch") -> str:
+def describe(watch: "underway.Watch") -> str:
     """Who compiles what, what it is at and where, and what would stop it. Never raises."""
     stack = list(_stack(watch))
     phase, at, within = _phase(stack)
@@ -157,7 +157,7 @@ def _torch() -> str:
     return str(getattr(sys.modules.get("torch"), "__version__", "of unknown version"))
 
 
-def _stack(watch: "watchdog.Watch") -> "Iterator[FrameType]":
+def _stack(watch: "underway.Watch") -> "Iterator[FrameType]":
     """The frames of a compile, innermost first, without those that called it."""
     frame = sys._current_frames().get(watch.ident)
     while frame is not None:
@@ -189,7 +189,7 @@ def _phase_of(code: "CodeType") -> str:
     return ""
 
 
-def _subject(watch: "watchdog.Watch") -> str:
+def _subject(watch: "underway.Watch") -> str:
     """The frame, the graph or the kernel: the innermost that is known of each."""
     said: dict[str, str] = {}
     for kind, args, kwargs, compile_id in list(watch.levels):
@@ -210,7 +210,7 @@ def _graph_level(args: "Any", kwargs: "Any", compile_id: "Any") -> str:
     module = args[0] if args else kwargs["gm"]
     which = "backward graph" if kwargs.get("is_backward") else "graph"
     text = "%s of %d nodes" % (which, len(module.graph.nodes))
-    frame = watchdog.frames.get(compile_id)
+    frame = underway.frames.get(compile_id)
     if kwargs.get("is_backward") and frame:
         text += " of %s%s" % (_frame(*frame), _named(compile_id))
     return text
@@ -318,11 +318,11 @@ _DETAILS: "dict[str, Callable[[Any], list[str]]]" = {
 }
 
 
-def _others(watch: "watchdog.Watch") -> "list[str]":
+def _others(watch: "underway.Watch") -> "list[str]":
     """What threads that compile for this one are at."""
     said = {}
     for ident, frame in sys._current_frames().items():
-        if ident in watchdog.running:
+        if ident in underway.running:
             continue
         stack = []
         above: Any = frame

@@ -1,9 +1,11 @@
-"""What few processes have to say: errors, each change, and what goes to an odd stderr."""
+"""When something of ours fails: whose exception it is, and the last ways to write a line.
+
+It imports nothing of ours but the package itself: what has failed may be ``startup``.
+"""
 
 import os
 import sys
 
-# Not _start, which may be what is broken.
 from rocm_autopatch import _RECORD
 
 TYPE_CHECKING = False
@@ -54,48 +56,26 @@ def describe(error: BaseException) -> str:
     return "%s: %s" % (type(error).__name__, text) if text else type(error).__name__
 
 
-def fail(kind: str, text: str) -> None:
-    """Put an error on the record and say it once. Raises nothing but what is the program's own."""
-    try:
-        _RECORD["errors"].append(text)
-        from rocm_autopatch import _start
-
-        _start.say(kind, text)
-    except BaseException as error:
-        if programs_own(error):
-            raise
-
-
-def excuse(kind: str, what: str, error: BaseException) -> bool:
-    """Put on the record, and say, why *what* is so; or, if *error* is the program's own, nothing.
-
-    Returns whether it is, and is to be raised.
-    """
-    if programs_own(error):
-        return True
-    fail(kind, "%s: %s" % (what, describe(error)))
-    return False
-
-
 def give_up(error: BaseException) -> bool:
     """Take back what a start that failed has done; whether *error* is the program's own."""
     _RECORD["reason"] = "the start-up hook failed"
     for rule, before, status in reversed(_RECORD["env"]):
+        name, *_ = rule
         if status == "applied" and before is None:
-            os.environ.pop(rule[0], None)
+            os.environ.pop(name, None)
         elif status == "applied":
-            os.environ[rule[0]] = before
+            os.environ[name] = before
     _RECORD["env"].clear()
     _RECORD["plan"] = None
     if programs_own(error):
         return True
+    startup: Any = sys.modules.get("rocm_autopatch.startup")
     what = "nothing was done: " + describe(error)
     try:
-        from rocm_autopatch import _start
-
-        _start.waiting.clear()
+        startup.waiting.clear()
+        fail = startup.fail
     except BaseException:
-        # It is broken.
+        # It is what is broken.
         put(("rocm_autopatch: %.400s\n" % printable(what)).encode("utf-8", "backslashreplace"))
     else:
         fail("start", what)
@@ -123,22 +103,3 @@ def put(data: bytes) -> None:
         # stderr is closed or full: there is nobody to tell.
         if programs_own(error):
             raise
-
-
-def narrate(rows: "list[dict[str, Any]]") -> None:
-    """Write a line for each row of the record, if ROCM_AUTOPATCH_LOG=debug asks for it."""
-    if os.environ.get("ROCM_AUTOPATCH_LOG") != "debug":
-        return
-    from rocm_autopatch import _start, masking, record
-
-    for row in rows:
-        _start.write(masking.text("%s: %s" % (record.sentence(row), row["why"])))
-
-
-def narrate_env() -> None:
-    """Write a line for each environment rule that was carried out, if asked for."""
-    if os.environ.get("ROCM_AUTOPATCH_LOG") != "debug":
-        return
-    from rocm_autopatch import record
-
-    narrate([record.env_row(*row) for row in _RECORD["env"]])

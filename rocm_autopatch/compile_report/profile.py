@@ -9,8 +9,8 @@ import atexit
 import functools
 import os
 
-from rocm_autopatch import _say, trust
-from rocm_autopatch._report import PROFILE
+from rocm_autopatch import failure, startup, trust
+from rocm_autopatch.compile_report import PROFILE, partial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,20 +18,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def partial(path: str) -> str:
-    """Where a profile is written before it gets its name: of one suffix, by which torch zips."""
-    directory, name = os.path.split(path)
-    return os.path.join(directory, ".part-" + name)
-
-
 def start(torch: "ModuleType") -> None:
     """Profile this process from here on."""
     try:
         _profile(torch)
     except BaseException as error:
-        if _say.programs_own(error):
+        if failure.programs_own(error):
             raise
-        _say.fail("profile", "no profile of this process: %s" % _say.describe(error))
+        startup.fail("profile", "no profile of this process: %s" % failure.describe(error))
 
 
 def _profile(torch: "Any") -> None:
@@ -64,9 +58,9 @@ def _profile(torch: "Any") -> None:
             ours.export_chrome_trace(partial(path))
             os.replace(partial(path), path)
         except BaseException as error:
-            if _say.programs_own(error):
+            if failure.programs_own(error):
                 raise
-            _say.fail("profile", "no profile of this process: %s" % _say.describe(error))
+            startup.fail("profile", "no profile of this process: %s" % failure.describe(error))
 
     prepare = kineto.profile._prepare_trace
 
@@ -74,7 +68,7 @@ def _profile(torch: "Any") -> None:
     def _prepare_trace(self: "Any") -> "Any":
         # There is one profiler in a process. The program's own comes first.
         if running:
-            _say.fail("profile", "this process's profile ends where the program's own begins")
+            startup.fail("profile", "this process's profile ends where the program's own begins")
             finish()
         return prepare(self)
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from rocm_autopatch.compiles.gather import Break, Graph, Recompile, Report
+from rocm_autopatch.compile_report.model import Break, Graph, Recompile, Report
 
 # A part of the compile time below which nothing is said of it, and seconds likewise.
 SHARE = 0.2

@@ -10,7 +10,7 @@ import os
 import threading
 
 from rocm_autopatch import _RECORD
-from rocm_autopatch.patches import phases, watchdog
+from rocm_autopatch.patches.watchdog import phases, underway
 
 # The tenth of abort_after that a thread is given to meet the exception, within these, in seconds.
 SHORTEST, LONGEST = 1.0, 60.0
@@ -25,24 +25,24 @@ class CompileTimeout(TimeoutError):
     def __init__(self, *args: object) -> None:
         # The interpreter makes it, without arguments, in the thread that it is for.
         ident = threading.get_ident()
-        watch = watchdog.running.get(ident)
+        watch = underway.running.get(ident)
         if not args and watch is not None:
             watch.delivered = watch.raised
             args = (_messages.get(ident, ""),)
         super().__init__(*args)
 
 
-def end(watch: "watchdog.Watch", now: float) -> float:
+def end(watch: "underway.Watch", now: float) -> float:
     """End a compile that is overdue, or the process where that fails; when to look again, in
     seconds."""
-    after: float = watchdog.settings["abort_after"]
+    after: float = underway.settings["abort_after"]
     grace = min(max(after / 10, SHORTEST), LONGEST)
     lasted = phases.seconds(now - watch.began)
     if watch.raised and watch.raised == watch.delivered and watch.raised < ATTEMPTS:
         _raise(watch, _messages.get(watch.ident, ""))
         return grace
     if not watch.raised:
-        watchdog.count("abort_after")
+        underway.count("abort_after")
         if _RECORD["observe"]:
             return float("inf")
         what = phases.describe(watch)
@@ -52,30 +52,30 @@ def end(watch: "watchdog.Watch", now: float) -> float:
             what,
         )
         if _raise(watch, text + " (rocm_autopatch, watchdog)"):
-            watchdog.write(text + "; its thread is sent a CompileTimeout")
-            watchdog.stacks()
+            underway.write(text + "; its thread is sent a CompileTimeout")
+            underway.stacks()
         return grace
-    others = [other for other in list(watchdog.running.values()) if other is not watch]
+    others = [other for other in list(underway.running.values()) if other is not watch]
     if any(not other.raised and other.lasts() for other in others):
         # It would be killed for this one.
         return grace
-    with watchdog.lock:
+    with underway.lock:
         if watch.done or not watch.lasts():
             return grace
-        watchdog.write(
+        underway.write(
             "a compile has lasted %s and does not end by an exception, as its thread runs no "
             "Python or catches it: the process is ended by SIGABRT (abort_after): %s"
             % (lasted, phases.describe(watch))
         )
-        watchdog.stacks()
+        underway.stacks()
         os.abort()
 
 
-def _raise(watch: "watchdog.Watch", text: str) -> bool:
+def _raise(watch: "underway.Watch", text: str) -> bool:
     """Send the exception to the thread, if it is in the compile still."""
     import ctypes  # noqa: F401  Not with the lock held.
 
-    with watchdog.lock:
+    with underway.lock:
         # A compile ends under this lock, so that it is not sent after that.
         if watch.done or not watch.lasts():
             return False
@@ -85,7 +85,7 @@ def _raise(watch: "watchdog.Watch", text: str) -> bool:
     return True
 
 
-def take_back(watch: "watchdog.Watch") -> None:
+def take_back(watch: "underway.Watch") -> None:
     """Undo, in the thread itself, what it has been sent and not met: its compile has ended."""
     _send(watch.ident, None)
 

@@ -1,9 +1,8 @@
 """Which plan, where an image or a policy is named, or /etc/rocm-autopatch has policies."""
 
 import os
-import sys
 
-from rocm_autopatch import _HERE, _RECORD, _start
+from rocm_autopatch import _HERE, _RECORD, startup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ DEFAULT = "safe"
 def choose(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> "Optional[Plan]":
     """The plan for these facts: built in where that suffices, else lowered from YAML here.
 
-    *site* are the policy files in /etc/rocm-autopatch.
+    *site* are the names in /etc/rocm-autopatch.
     """
     policy = ""
     if b"ROCM_AUTOPATCH_POLICY" in os.environ._data:  # type: ignore[attr-defined]
@@ -38,16 +37,15 @@ def choose(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> "Optional[
     if "/" in policy or policy.endswith((".yaml", ".yml")):
         return _lower(policy)
     # A built-in policy was lowered for the default, not for what a record or a site puts below it.
-    if site or (policy and chosen not in ("", DEFAULT)):
+    own = any(map(_is_policy, site))
+    if own or (policy and chosen not in ("", DEFAULT)):
         return _lower(policy)
-    plan: Optional[Plan] = _start.load("%s/plans/%s.plan" % (_HERE, policy or chosen or DEFAULT))
+    plan: Optional[Plan] = startup.load("%s/plans/%s.plan" % (_HERE, policy or chosen or DEFAULT))
     if plan is None and policy and os.path.isdir(_HERE + "/plans"):
         files = os.listdir(_HERE + "/plans")
         names = sorted([name[:-5] for name in files if name.endswith(".plan")])
         _RECORD["reason"] += ": there is no such policy"
-        from rocm_autopatch import _say
-
-        _say.fail(
+        startup.fail(
             "policy",
             "nothing was changed: ROCM_AUTOPATCH_POLICY=%s: no such policy, there are %s (a file's "
             "name has a / or ends in .yaml)" % (policy, ", ".join(names)),
@@ -57,9 +55,13 @@ def choose(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> "Optional[
     return _lower(policy) if plan is None else plan
 
 
+def _is_policy(name: str) -> bool:
+    return name.endswith(".yaml")
+
+
 def _chosen(image: str) -> str:
     """The name of the plan that images.yaml has for an image, "" if none."""
-    images: Any = _start.load(_HERE + "/plans/images.index") or {}
+    images: Any = startup.load(_HERE + "/plans/images.index") or {}
     reference = image.partition("@")[0]
     if reference.startswith("docker.io/"):
         reference = reference[len("docker.io/") :]
@@ -74,25 +76,6 @@ def _without_registry(image: str) -> str:
 
 
 def _lower(policy: str) -> "Optional[Plan]":
-    # The slow path: tens of milliseconds for PyYAML, paid only where somebody's own policies are
-    # read unbaked.
-    from rocm_autopatch import late_site
+    from rocm_autopatch.startup import unbaked
 
-    # PyYAML, packaging and the frameworks that a policy asks for may be in a directory that site
-    # adds after us. It adds nothing that is there already, and keeps its order: so they go again.
-    late = late_site.directories()
-    sys.path += late
-    try:
-        from rocm_autopatch.policy import PolicyError, select
-
-        try:
-            return select.lowered(_RECORD["facts"], policy)
-        except PolicyError as error:
-            _RECORD["reason"] += ": it could not be used"
-            from rocm_autopatch import _say
-
-            _say.fail("policy", "nothing was changed: %s" % error)
-            return None
-    finally:
-        for directory in late:
-            sys.path.remove(directory)
+    return unbaked.lower(policy)

@@ -13,7 +13,7 @@ import os
 import sys
 from contextvars import ContextVar
 
-from rocm_autopatch import _say, _start
+from rocm_autopatch import failure, startup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Pin:
                 return False
             self._note(value, *_writer())
         except Exception as error:
-            if _say.programs_own(error):
+            if failure.programs_own(error):
                 raise
             # A value that can't be compared or shown: the program must not see that.
         return True
@@ -66,9 +66,9 @@ class Pin:
         if writer is not new:
             return
         self.row["refused"].append(new)
-        _start.say(
+        startup.say(
             "refused",
-            "%s:%d wrote %s = %s: pinned to %r by policy %s; rocm_autopatch.report() lists each "
+            "%s:%d wrote %s = %s: pinned to %r by policy %s; rocm_autopatch.status() lists each "
             "writer, ROCM_AUTOPATCH_KEEP=%s lets them write"
             % (file, line, self.row["name"], text, self.value, self.row["layer"], self.row["name"]),
         )

@@ -1,8 +1,19 @@
-"""The start-up half where something applies: a plan is read and carried out.
+"""The start where a policy applies: a plan is read and carried out.
 
-It changes the environment and leaves the rest to post-import hooks. It must stay cheap, silent on
-stdout, and unable to fail: what follows the import of torch is in _hooks.py and _patching.py, and
-everything that is imported here is loaded already (docs/design.md, "The price of a start").
+Every process in which a policy applies loads this module, and most load nothing else of this
+package. It changes the environment and leaves the rest to post-import hooks. It must stay cheap,
+silent on stdout, and unable to fail: everything that it imports is loaded already (docs/design.md,
+"The price of a start"). Its siblings are loaded by the few processes that need them:
+
+- ``hooks``, ``patching``: where a module is imported that the plan waits for.
+- ``choose``, ``assume``: where the default plan does not serve, or facts are assumed.
+- ``baseline``, ``image_file``: where an overlay recorded its image.
+- ``unbaked``: where a baked plan does not fit.
+- ``rows``: where ``ROCM_AUTOPATCH_LOG=debug`` asks for a line for each change.
+
+This module is also the finder on ``sys.meta_path``. The import system asks a finder for
+``find_spec`` and for nothing else, so a module with a function of that name serves, and a class and
+its instance need not be made at each start.
 """
 
 import _imp
@@ -11,7 +22,7 @@ import os
 import sys
 
 import rocm_autopatch
-from rocm_autopatch import _BAKED, _LONGEST, _RECORD, _SITE, _find_torch, _read
+from rocm_autopatch import _RECORD, _SITE, _read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +52,7 @@ LONGEST = 1 << 24
 # No line on stderr is longer, in characters.
 LONGEST_LINE = 500
 
-# This module, which is the finder on sys.meta_path.
+# The finder on sys.meta_path.
 finder = sys.modules[__name__]
 # By module name, the post-import hooks that have not been called.
 waiting = {}  # type: dict[str, Hook]
@@ -52,27 +63,29 @@ def baked():
     """The plan of ``rocm-autopatch bake``; None where the unbaked way has to serve."""
     # It lies beside our code: who may write there needs no plan. So its own mode is all that is
     # looked at.
-    plan = load(_BAKED, 0o22)
+    plan = load(rocm_autopatch._BAKED, 0o22)
     why = _unlike(plan) if plan else "it is damaged, of another release, or others may write it"
     if why:
-        from rocm_autopatch import _seldom
+        from rocm_autopatch.startup import unbaked
 
-        _seldom.not_baked(why)
+        note, line = unbaked.told(why)
+        _RECORD["notes"].append(note)
+        if line:
+            say("baked", line)
         return None
     _RECORD["facts"].update(plan["facts"])
-    _RECORD["baked"] = _BAKED
+    _RECORD["baked"] = rocm_autopatch._BAKED
     _RECORD["reason"] = plan["reason"]
-    found: Plan = plan
-    return found
+    return plan  # type: ignore[no-any-return]
 
 
 def _unlike(plan):
     # type: (Any) -> str
-    """What is not as it was when the plan was baked, "" if nothing is."""
+    # What is not as it was when the plan was baked, "" if nothing is.
     for name, values in plan["wishes"]:
         if os.environ.get(name, "").strip() not in values:
             return str(name)
-    path = _find_torch()
+    path = rocm_autopatch._find_torch()
     if path != plan["torch"]:
         return "torch is at %s now" % path if path else "torch is gone"
     # os.access first: a directory that is not there costs a raised OSError.
@@ -80,12 +93,13 @@ def _unlike(plan):
     if (sorted(os.listdir(site)) if os.access(site, os.R_OK | os.X_OK) else []) != files:
         return "%s has other files now" % site
     for was in plan["sources"]:
-        if mark(was[0]) != was:
-            return "%s has changed" % was[0]
+        path, *_ = was
+        if mark(path) != was:
+            return "%s has changed" % path
     if plan["gfx"] is not None:
-        from rocm_autopatch import _seldom
+        from rocm_autopatch.startup import unbaked
 
-        if _seldom.gfx(plan["facts"]) != plan["gfx"]:
+        if unbaked.gfx(plan["facts"]) != plan["gfx"]:
             return "gfx"
     return ""
 
@@ -98,7 +112,7 @@ def mark(path):
     one. Beyond what is read, size and time have to do.
     """
     data = _read(path)
-    if len(data) < _LONGEST:
+    if len(data) < rocm_autopatch._LONGEST:
         return (path, digest(data))
     found = os.stat(path)
     return (path, digest(data), found.st_size, found.st_mtime_ns)
@@ -142,9 +156,9 @@ def for_this_torch(rows, facts=_RECORD["facts"]):
     torch = release(facts.get("torch", ("",))[0])
     chosen = {}
     for row in rows:
-        since, until = row[-2:]
+        name, *_, since, until = row
         if since <= torch and (not until or torch < until):
-            chosen[row[0]] = row
+            chosen[name] = row
     return list(chosen.values())
 
 
@@ -155,35 +169,36 @@ def carry_out(plan):
     _RECORD["active"] = True
     if b"ROCM_AUTOPATCH_KEEP" in os.environ._data:  # type: ignore[attr-defined]
         keep = os.environ["ROCM_AUTOPATCH_KEEP"].split(",")
-        _RECORD["keep"] = tuple([name.strip() for name in keep if name.strip()])
+        _RECORD["keep"] = tuple(filter(None, map(str.strip, keep)))
     changed = _apply_env(plan, _RECORD["keep"])
     if changed:
         announce(plan, changed)
-    if b"ROCM_AUTOPATCH_LOG" in os.environ._data:  # type: ignore[attr-defined]
-        from rocm_autopatch import _say
+    if os.environ._data.get(b"ROCM_AUTOPATCH_LOG") == b"debug":  # type: ignore[attr-defined]
+        from rocm_autopatch.startup import rows
 
-        _say.narrate_env()
+        rows.narrate_start(write)
     if plan["targets"]:
         # By name: most processes never import torch, nor what is to be done then.
-        arm(dict.fromkeys(plan["targets"], "rocm_autopatch._patching:imported"))
+        arm(dict.fromkeys(plan["targets"], "rocm_autopatch.startup.patching:imported"))
 
 
 def _apply_env(plan, keep):
     # type: (Plan, tuple[str, ...]) -> int
-    """Carry out the environment rules; how many variables changed."""
+    # Carry out the environment rules; how many variables changed.
     environ = os.environ
     present = environ._data  # type: ignore[attr-defined]
     rows = _RECORD["env"]
     given: list[str] = []
+    image: list[Optional[dict[str, str]]] = []
     changed = 0
     for rule in for_this_torch(plan["env"]):
-        name, action, value = rule[:3]
+        name, action, value, _, _, _, _ = rule  # plan.ENV_FIELDS
         before = environ[name] if name.encode() in present else None
         if name in keep:
             status = "kept"
         elif before == value or (action == "default" and before is not None):
             status = "unchanged"
-        elif before is not None and name not in plan["insist"] and _is_given(name, before):
+        elif before is not None and name not in plan["insist"] and _is_given(name, before, image):
             status = "given"
             # Not its value, which may be a secret.
             given.append(name)
@@ -206,14 +221,16 @@ def _apply_env(plan, keep):
     return changed
 
 
-def _is_given(name, value):
-    # type: (str, str) -> bool
-    """Whether a user gave this value, by what is known of the image's own."""
+def _is_given(name, value, image):
+    # type: (str, str, list[Optional[dict[str, str]]]) -> bool
+    # Whether a user gave this value, by the variables of the image, which are read once.
     if not os.access(_SITE + "/baseline", os.R_OK):
         return False
-    from rocm_autopatch import _baseline
+    if not image:
+        from rocm_autopatch.startup import baseline
 
-    return _baseline.origin(name, value) == "user"
+        image.append(baseline.told(say))
+    return image[0] is not None and image[0].get(name) != value
 
 
 def arm(hooks):
@@ -237,9 +254,9 @@ def arm(hooks):
         else:
             sys.meta_path = [finder, *sys.meta_path]
     if not hooks.keys().isdisjoint(sys.modules):
-        from rocm_autopatch import _hooks
+        from rocm_autopatch.startup import hooks as imports
 
-        _hooks.catch_up(finder, hooks)
+        imports.catch_up(finder, hooks)
 
 
 def find_spec(name, path=None, target=None):
@@ -253,24 +270,26 @@ def find_spec(name, path=None, target=None):
             if sys.modules.setdefault(ours.__name__, ours) is not ours:
                 raise ImportError("there is another %s" % ours.__name__)
         # Another module, because most processes import nothing that waits.
-        from rocm_autopatch import _hooks
+        from rocm_autopatch.startup import hooks
 
-        find = _hooks.find_spec
+        find = hooks.find_spec
     except BaseException as error:
         # Our files are gone or out of reach, or an audit hook forbids them, or what instruments all
         # modules (beartype_all) fails on them.
+        why = type(error).__name__
         try:
-            from rocm_autopatch import _say
+            from rocm_autopatch import failure
 
-            its_own = _say.excuse("hooks", "torch is left as it is", error)
+            its_own = failure.programs_own(error)
+            why = failure.describe(error)
         except Exception:
             its_own = isinstance(error, KeyboardInterrupt)
-            try:
-                say("hooks", "torch is left as it is: %s" % type(error).__name__)
-            except Exception:
-                pass
         if its_own:
             raise
+        try:
+            fail("hooks", "torch is left as it is: " + why)
+        except Exception:
+            pass
         waiting.clear()
         return None
     return find(finder, name, path, target)
@@ -279,7 +298,7 @@ def find_spec(name, path=None, target=None):
 def __reduce_ex__(protocol):
     # type: (int) -> str
     # copy and pickle ask each finder on sys.meta_path for this: by its name, as they have a class.
-    return "_start"
+    return "startup"
 
 
 def announce(plan, changed):
@@ -292,7 +311,7 @@ def announce(plan, changed):
         % (
             _RECORD["facts"].get("image", ("image not named",))[0],
             plan["policy"],
-            ", ".join([count for count in (variables, plan["counts"]) if count]),
+            ", ".join(filter(None, (variables, plan["counts"]))),
         ),
     )
 
@@ -317,18 +336,30 @@ def say(kind, text):
         return
     environ[SAID] = said + "," + kind if said else kind
     # Of the ranks of a job, one speaks.
-    ranks = [present.get(name, b"") for name in RANKS]
-    if log == "debug" or {b"", b"0"}.issuperset(ranks):
+    if log == "debug" or {None, b"", b"0"}.issuperset(map(present.get, RANKS)):
         write(text)
+
+
+def fail(kind, text):
+    # type: (str, str) -> None
+    """Put an error on the record and say it once. Raises nothing but what is the program's own."""
+    try:
+        _RECORD["errors"].append(text)
+        say(kind, text)
+    except BaseException as error:
+        from rocm_autopatch import failure
+
+        if failure.programs_own(error):
+            raise
 
 
 def write(text, longest=LONGEST_LINE):
     # type: (str, int) -> None
     """Write a line to stderr, harmless to a terminal, if it can be written at once."""
     if not text.isprintable():
-        from rocm_autopatch import _say
+        from rocm_autopatch import failure
 
-        text = _say.printable(text)
+        text = failure.printable(text)
     line = "rocm_autopatch: " + text
     if len(line) >= longest:
         # What to do stands at the end.
@@ -359,11 +390,11 @@ def put(data):
             return
     except Exception as error:
         # stderr is closed or full, or a socket, or a pipe of another user's; or there is no /proc.
-        from rocm_autopatch import _say
+        from rocm_autopatch import failure
 
-        if _say.programs_own(error):
+        if failure.programs_own(error):
             raise
     else:
         # A pipe that nobody reads would end the process, if Python has not set its signals.
-        from rocm_autopatch import _say
-    _say.put(data)
+        from rocm_autopatch import failure
+    failure.put(data)

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from rocm_autopatch.compiles import operations, plots, summary
-from rocm_autopatch.compiles.advice import advise
-from rocm_autopatch.compiles.gather import PHASES, Graph, Report
+from rocm_autopatch.compile_report import operations, plots, summary
+from rocm_autopatch.compile_report.advice import advise
+from rocm_autopatch.compile_report.model import PHASES, Graph, Report
 
 _HERE = Path(__file__).parent
 # Beyond these a page gets slow to open. The dearest are shown.

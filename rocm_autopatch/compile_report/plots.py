@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from rocm_autopatch.compiles import summary
-from rocm_autopatch.compiles.gather import PHASES, Graph, Report
+from rocm_autopatch.compile_report import summary
+from rocm_autopatch.compile_report.model import PHASES, Graph, Report
 
 WIDTH = 1000
 _NAMES = 190  # of the width, for what a row is called

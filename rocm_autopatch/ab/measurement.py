@@ -1,0 +1,268 @@
+"""A comparison from its request to its rows: what is asked, what is run, what came of it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rocm_autopatch import fresh_interpreter
+from rocm_autopatch.ab import (
+    Refused,
+    Wrong,
+    arms,
+    numbers,
+    place,
+    plot,
+    results,
+    runner,
+    toggles,
+)
+from rocm_autopatch.ab.progress import Progress
+
+# The exit status of a comparison that was interrupted.
+INTERRUPTED = 130
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be compared, and how: the options of ``rocm-autopatch ab``.
+
+    ``timeout`` is in seconds; ``seed`` is None where one is to be chosen.
+    """
+
+    program: Sequence[str]
+    toggles: Sequence[str]
+    grid: bool
+    repeat: int
+    caches: tuple[str, ...]
+    warmup: int
+    timeout: float
+    seed: int | None
+    numbers: Sequence[str]
+    metrics: Sequence[str]
+    plot: Path | None
+
+
+@dataclass
+class Measurement:
+    """What was asked for, what was found, and how far it came."""
+
+    request: Request
+    seed: int
+    toggles: list[toggles.Toggle]
+    arms: list[arms.Arm]
+    on: str
+    notes: list[str]
+    patterns: list[numbers.Pattern]
+    planned: int = 0
+    runs: tuple[runner.Run, ...] = ()
+    elapsed_s: float = 0.0
+    partial: bool = False
+    rows: tuple[results.Row, ...] = ()
+
+    @property
+    def failures(self) -> list[runner.Run]:
+        return [run for run in self.runs if run.status != runner.ENDED]
+
+
+def prepare(request: Request, directory: Path) -> Measurement:
+    """Find everything that can be found wrong before the first run. Raises Wrong and Refused."""
+    if not request.program:
+        raise Wrong("a command is missing: rocm-autopatch ab --toggle NAME -- COMMAND")
+    if runner.COLD not in request.caches and not request.warmup:
+        raise Wrong("--caches warm needs a run that fills them: --warmup 1 or more")
+    if request.plot:
+        plot.check(request.plot)
+    patterns = [numbers.pattern(text) for text in request.numbers]
+    environ = fresh_interpreter.before_us()
+    python, seen = place.interpreter(request.program, environ)
+    report, without = None, ""
+    try:
+        switched_on = {n: v for n, v in environ.items() if n != "ROCM_AUTOPATCH"}
+        report = fresh_interpreter.report(torch=False, environ=switched_on, python=python)
+    except fresh_interpreter.NoReport as error:
+        without = str(error)
+    here = place.Place(environ, python, seen, report, without)
+    chosen = [toggles.parse(text, here.fact("torch"), environ) for text in request.toggles]
+    made = arms.make(here, chosen, request.grid, directory)
+    notes = []
+    if not seen:
+        notes.append(f"toggles were checked in {python[0]}: the command's interpreter is not known")
+    hooked = any(toggle.kind != toggles.VARIABLE for toggle in chosen)
+    modes = [t for t in chosen if t.kind == toggles.MODE]
+    if report is not None:
+        # Inductor makes a directory for its caches when it is imported.
+        caches = {name: str(directory / part) for name, part in runner.CACHES.items()}
+        environs = [{**arm.environ, **caches} for arm in made]
+        with ThreadPoolExecutor(_cores()) as pool:
+            ask = partial(fresh_interpreter.report, hooked, (), python=python)
+            reports = list(pool.map(lambda its: ask(environ=its), environs))
+        for arm, its in zip(made, reports):
+            arms.verify(chosen, arm, its)
+        words = {word for t in modes for word in (t.name, *t.values) if isinstance(word, str)}
+        options = place.probe(python, environs[0], sorted(words))["modes"] if words else {}
+        arms.verify_all(chosen, made, reports, options)
+        notes += _remarks(here, chosen, made, reports)
+    else:
+        notes.append(f"what torch {python[0]} has is not known: {without}")
+    seed = random.randrange(1_000_000) if request.seed is None else request.seed
+    return Measurement(request, seed, chosen, made, _on(here), notes, patterns)
+
+
+def _remarks(
+    here: place.Place,
+    chosen: Sequence[toggles.Toggle],
+    made: Sequence[arms.Arm],
+    reports: Sequence[Mapping[str, Any]],
+) -> Iterator[str]:
+    """What the reader of the numbers has to know of how the toggles were set."""
+    for toggle in chosen:
+        kept = [r for report in reports for r in report["env"] if r["name"] == toggle.name]
+        if kept:
+            yield (
+                f"policy {kept[0]['layer']} has a rule for {toggle.name}, which is set aside here "
+                "(ROCM_AUTOPATCH_KEEP)"
+            )
+    kinds = {toggle.kind for toggle in chosen}
+    if kinds == {toggles.VARIABLE}:
+        return
+    if not here.is_rocm:
+        what = "the toggles are set" if toggles.POLICY not in kinds else "policies apply"
+        rest = "" if toggles.POLICY in kinds else ", and nothing else is changed"
+        yield (
+            f"torch here is no ROCm build ({here.fact('accelerator')}): {what} by "
+            f"ROCM_AUTOPATCH_ASSUME=accelerator=rocm{rest}"
+        )
+    for arm, report in zip(made, reports):
+        yield from (f"{arm.label}: {error}" for error in report["errors"])
+
+
+def _on(here: place.Place) -> str:
+    """The place in a line."""
+    words = []
+    if here.fact("torch"):
+        words.append(f"torch {here.fact('torch')}")
+    accelerator = here.fact("accelerator")
+    if accelerator == "rocm":
+        words += [f"ROCm {here.fact('rocm')}"] if here.fact("rocm") else []
+        words.append(here.fact("gpu") or here.fact("gfx") or "no GPU that is known")
+    elif accelerator == "cuda":
+        try:
+            words.append(place.probe(here.python, here.environ)["device"] or "no GPU")
+        except Refused:
+            words.append("no GPU that is known")
+    elif accelerator:
+        words.append(accelerator)
+    if here.fact("image"):
+        words.append(here.fact("image"))
+    if here.fact("python"):
+        words.append(f"Python {here.fact('python')}")
+    words.append(f"{_cores()} core{'' if _cores() == 1 else 's'}")
+    words.append(f"rocm_autopatch {metadata.version('rocm_autopatch')}")
+    words.append(time.strftime("%Y-%m-%d"))
+    return ", ".join(words)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def measure(done: Measurement) -> None:
+    """Run everything, or as far as an interrupt lets it come."""
+    request = done.request
+    patterns = done.patterns
+    cells = runner.schedule(
+        len(done.arms), request.caches, request.repeat, request.warmup, done.seed
+    )
+    done.planned = len(cells)
+    environments = [arm.environ for arm in done.arms]
+    began = time.monotonic()
+    for number in _INTERRUPTS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _interrupt)
+    progress = Progress(len(cells))
+    runs: list[runner.Run] = []
+    try:
+        with runner.Runner(request.program, environments, request.timeout, patterns) as session:
+            while cells:
+                cell = cells.pop(0)
+                label = _cell(done, cell)
+                progress.begins(label)
+                ran = session.run(cell)
+                runs.append(ran)
+                count = 1
+                if ran.status != runner.ENDED:
+                    # One failure is a result; the others are not to wait for the same again.
+                    rest = [other for other in cells if other.arm != cell.arm]
+                    count += len(cells) - len(rest)
+                    cells = rest
+                how = ran.reason or f"{ran.seconds:.2f} s"
+                progress.ended(f"{label}: {how}", count, time.monotonic() - began)
+                if len(runs) == 1 and ran.status == runner.ENDED:
+                    _check_numbers(request, patterns, ran)
+    except KeyboardInterrupt:
+        done.partial = True
+    finally:
+        progress.close()
+    done.runs = tuple(runs)
+    done.elapsed_s = time.monotonic() - began
+
+
+def _interrupt(*_: object) -> None:
+    # A second one would leave half of what the first one is to clear up.
+    for number in _INTERRUPTS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _cell(done: Measurement, cell: runner.Cell) -> str:
+    return f"{done.arms[cell.arm].label}, {cell.caches if cell.round else 'warm-up'}"
+
+
+def _check_numbers(request: Request, patterns: Sequence[numbers.Pattern], ran: runner.Run) -> None:
+    """Raise Refused after the first run where a number that is wanted is not in it."""
+    for one in patterns:
+        if numbers.Metric(one.name) not in ran.numbers:
+            raise Refused(
+                f"--number {one.pattern.pattern} matches nothing that the command printed"
+            )
+    results.chosen([results.WALL_METRIC, *ran.numbers], request.metrics)
+
+
+def evaluate(done: Measurement, most: int | None) -> int:
+    """Compare what was measured, of at most *most* metrics; the exit status."""
+    request = done.request
+    found = results.metrics(done.runs, bool(request.numbers))
+    status = INTERRUPTED if done.partial else 1 if done.failures else 0
+    try:
+        wanted = results.chosen(found, request.metrics)
+    except Refused as error:
+        done.notes.append(str(error))
+        wanted, status = [results.WALL_METRIC], status or 1
+    if not request.metrics and not request.numbers:
+        changing = results.changing(wanted, done.runs)
+        constant = len(wanted) - len(changing)
+        if constant:
+            these = (
+                "number was the same in every run and is"
+                if constant == 1
+                else ("numbers were the same in every run and are")
+            )
+            done.notes.append(f"{constant} {these} left out")
+        wanted = changing
+        if most is not None and len(wanted) > most:
+            names = "; ".join(map(str, wanted[most:]))
+            done.notes.append(f"not shown, --metric NAME shows one: {names}")
+            wanted = wanted[:most]
+    done.rows = tuple(results.rows(done.runs, wanted, request.caches, len(done.arms), done.seed))
+    return status

@@ -1,0 +1,175 @@
+"""What ``rocm-autopatch ab`` prints: a comparison as lines, as data, and as a plot's texts."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import Any
+
+from rocm_autopatch import masking
+from rocm_autopatch.ab import bootstrap, results, runner
+from rocm_autopatch.ab.measurement import Measurement
+from rocm_autopatch.ab.progress import duration
+from rocm_autopatch.text import printable, wrapped
+
+# More metrics than these are named, not shown.
+MOST_METRICS = 10
+_VERDICTS = (bootstrap.SAME, bootstrap.DIFFERENT)
+
+
+def legend(done: Measurement) -> tuple[list[str], str, str]:
+    """The labels of a plot's arms, its title and its note."""
+    labels = [_base(done), *(arm.label for arm in done.arms[1:])]
+    note = f"{done.on}; {_how(done)}. Points: runs; bars: median and its 95 % interval."
+    return labels, _program(done), note
+
+
+def _base(done: Measurement) -> str:
+    return "base: " + ", ".join(t.says(v) for t, v in zip(done.toggles, done.arms[0].values))
+
+
+def _how(done: Measurement) -> str:
+    request = done.request
+    caches = " and ".join(request.caches)
+    count = f"{request.repeat} run{'' if request.repeat == 1 else 's'} of each arm"
+    text = f"{count} with {caches} caches, by turns, seed {done.seed}"
+    if done.partial:
+        text = f"PARTIAL, interrupted after {len(done.runs)} of {done.planned} runs: {text}"
+    return text
+
+
+def _program(done: Measurement) -> str:
+    return shlex.join(masking.command(done.request.program))
+
+
+def lines(done: Measurement) -> Iterator[str]:
+    yield from _wrap(f"rocm-autopatch ab: {_program(done)}", "  ")
+    yield from _wrap(f"  on {done.on}", "    ")
+    took = f"; {duration(done.elapsed_s)} in all"
+    yield from _wrap(f"  {_how(done)}{took}", "    ")
+    yield from _wrap(f"  {_base(done)}", "    ")
+    for note in done.notes:
+        yield from _wrap(f"  note: {note}", "    ")
+    width = min(44, max(len(arm.label) for arm in done.arms))
+    for (metric, caches), block in groupby(done.rows, lambda row: (row.metric, row.caches)):
+        yield ""
+        title = f"{metric}, {caches} caches"
+        yield from _wrap(f"{title[:1].upper()}{title[1:]}", "  ")
+        heads = "  ".join(f"{word:>10}" for word in ("median", "lowest", "highest"))
+        yield f"  {'':{width}}  {heads}  runs  ratio"
+        rows = list(block)
+        digits = _digits([number for row in rows for number in row.numbers])
+        for row in rows:
+            yield from _row(done.arms[row.arm].label, width, row, digits)
+    if any(row.comparison and row.comparison.verdict in _VERDICTS for row in done.rows):
+        yield ""
+        yield from _wrap(
+            "Ratios are of medians to the base's, with 95 % bootstrap intervals: of 20 rows "
+            "without an effect, one is expected to show one.",
+            "",
+        )
+    for ran in done.failures:
+        yield ""
+        where = f"round {ran.round}, {ran.caches} caches" if ran.round else "warm-up"
+        yield from _wrap(f"{done.arms[ran.arm].label} ({where}): {ran.reason}", "  ")
+        for line in ran.last_lines:
+            yield from _wrap(f"  | {line}", "  | ")
+
+
+def _row(label: str, width: int, row: results.Row, digits: str) -> Iterator[str]:
+    names = textwrap.wrap(printable(label), width, break_on_hyphens=False)
+    low, middle, high = results.spread(row)
+    ratio = ""
+    if row.comparison and row.comparison.ratio is not None:
+        ratio = f"{results.shown(row.comparison.ratio)}x"
+    cells = "  ".join(f"{format(number, digits):>10}" for number in (middle, low, high))
+    yield from (f"  {name}" for name in names[:-1])
+    yield f"  {names[-1]:{width}}  {cells}  {len(row.numbers):>4}  {ratio}".rstrip()
+    if results.verdict(row):
+        yield from _wrap(f"      {results.verdict(row)}", "      ")
+
+
+def _digits(values: Sequence[float]) -> str:
+    """The format that shows what differs between numbers of one size."""
+    size = max(map(abs, values))
+    if size >= 1e9 or 0 < size < 1e-4:
+        return ".4g"
+    if all(value.is_integer() for value in values):
+        return ",.0f"
+    return f",.{0 if size >= 10000 else 1 if size >= 1000 else 2 if size >= 10 else 3}f"
+
+
+def _wrap(text: str, rest: str) -> list[str]:
+    return wrapped(masking.text(text), "", rest) or [""]
+
+
+def document(done: Measurement) -> dict[str, Any]:
+    request = done.request
+    return {
+        "command": masking.command(request.program),
+        "on": done.on,
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "seed": done.seed,
+        "repeat": request.repeat,
+        "caches": list(request.caches),
+        "warmup": request.warmup,
+        "timeout_s": request.timeout,
+        "partial": done.partial,
+        "planned": done.planned,
+        "elapsed_s": round(done.elapsed_s, 3),
+        "notes": done.notes,
+        "toggles": [
+            {
+                "kind": toggle.kind,
+                "name": toggle.name,
+                "values": [toggle.says(value) for value in toggle.values],
+            }
+            for toggle in done.toggles
+        ],
+        "arms": [
+            {
+                "label": arm.label,
+                "values": [t.says(v) for t, v in zip(done.toggles, arm.values)],
+            }
+            for arm in done.arms
+        ],
+        "rows": [_row_document(done, row) for row in done.rows],
+        "runs": [_run_document(done, ran) for ran in done.runs],
+    }
+
+
+def _row_document(done: Measurement, row: results.Row) -> dict[str, Any]:
+    low, middle, high = results.spread(row)
+    found: dict[str, Any] = {
+        "metric": row.metric.name,
+        "unit": row.metric.unit,
+        "caches": row.caches,
+        "arm": done.arms[row.arm].label,
+        "median": middle,
+        "lowest": low,
+        "highest": high,
+        "numbers": list(row.numbers),
+    }
+    if row.comparison:
+        found.update(asdict(row.comparison), says=results.verdict(row))
+    return found
+
+
+def _run_document(done: Measurement, ran: runner.Run) -> dict[str, Any]:
+    return {
+        "round": ran.round,
+        "arm": done.arms[ran.arm].label,
+        "caches": ran.caches,
+        "status": ran.status,
+        "seconds": ran.seconds,
+        "reason": ran.reason,
+        "last_lines": list(ran.last_lines),
+        "numbers": [
+            {"metric": metric.name, "unit": metric.unit, "value": value}
+            for metric, value in ran.numbers.items()
+        ],
+    }

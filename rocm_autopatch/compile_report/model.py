@@ -1,0 +1,162 @@
+"""What a compile report is made of: processes, graphs, breaks, recompiles."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from rocm_autopatch.compile_report import operations
+
+PHASES = ("tracing", "AOTAutograd", "Inductor", "autotuning", "backward")
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """A line of source; file "" where the trace does not tell."""
+
+    file: str = ""
+    line: int = 0
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.file else "place not told"
+
+
+@dataclass
+class Process:
+    """A process that imported torch, or that wrote a trace."""
+
+    pid: int
+    number: int  # in order of appearance: a pid may come twice
+    rank: int | None = None
+    torch: str = ""
+    command: tuple[str, ...] = ()
+    program: str = ""  # the file at the bottom of the stack
+    trace: str = ""  # its file
+    time: float = 0.0
+    last: float = 0.0
+
+    @property
+    def name(self) -> str:
+        words = list(self.command[1:])
+        # python -u -X dev script.py: what is neither an option nor an option's value.
+        while words and words[0][:1] == "-" and words[0] not in ("-c", "-m"):
+            del words[: 2 if words[0] in ("-X", "-W") else 1]
+        if words[:1] in (["-c"], ["-m"]):
+            what = " ".join(words[:2]).split("\n")[0]
+        else:
+            what = (words[0] if words else self.program).rpartition("/")[2]
+        what = what[:40] or "?"
+        rank = "" if self.rank is None else f", rank {self.rank}"
+        return f"{what} ({self.pid}{rank})"
+
+
+@dataclass
+class Graph:
+    """One compile of one code object: a graph and, where there is one, its backward."""
+
+    process: int  # its number
+    id: str
+    place: Place = field(default_factory=Place)
+    resumed: int = 0  # the line of the break after which it goes on
+    start: float = 0.0
+    end: float = 0.0
+    finished: bool = False
+    last: str = ""  # the event that the trace ended with
+    seconds: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+    nodes: int | None = None
+    operations: Counter[str] = field(default_factory=Counter)
+    kernels: int | None = None
+    library: Counter[str] = field(default_factory=Counter)
+    cache: str = ""  # hit, miss, part (some of each), bypass or ""
+    keys: tuple[str, ...] = ()
+    missed: tuple[str, ...] = ()
+    tuned: tuple[str, ...] = ()  # what was autotuned, where the trace names it
+    guards: tuple[str, ...] = ()  # that failed, for each compiled version that was tried
+    failure: str = ""
+    limit: bool = False  # the recompile limit was hit: the code runs uncompiled
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def again(self) -> bool:
+        """Whether it is a recompile."""
+        return self.id.rpartition("/")[2] not in ("", "0")
+
+    @property
+    def autotuned(self) -> bool:
+        return bool(self.tuned or self.phases.get("autotuning"))
+
+    @property
+    def guard(self) -> str:
+        """The guard that failed of the version that was compiled last."""
+        return self.guards[0] if self.guards else ""
+
+
+@dataclass
+class Break:
+    """Graph breaks of one place for one reason."""
+
+    place: Place
+    reason: str
+    explanation: str = ""
+    hints: tuple[str, ...] = ()
+    count: int = 0
+    processes: set[int] = field(default_factory=set)
+
+
+@dataclass
+class Recompile:
+    """Recompiles of one place for one guard."""
+
+    place: Place
+    guard: str
+    count: int = 0
+    seconds: float = 0.0
+    processes: set[int] = field(default_factory=set)
+    limit: int = 0  # how often the recompile limit was hit
+    example: str = ""
+
+
+@dataclass
+class Report:
+    """What was gathered of a command."""
+
+    directory: str
+    processes: list[Process] = field(default_factory=list)
+    graphs: list[Graph] = field(default_factory=list)
+    breaks: list[Break] = field(default_factory=list)
+    recompiles: list[Recompile] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    traces: list[str] = field(default_factory=list)
+    size: int = 0  # bytes of trace
+
+    @property
+    def versions(self) -> list[str]:
+        return sorted({process.torch for process in self.processes if process.torch})
+
+    @property
+    def seconds(self) -> float:
+        return sum(graph.seconds for graph in self.graphs)
+
+    def phases(self) -> dict[str, float]:
+        """Seconds of all graphs, by phase."""
+        return {
+            phase: sum(graph.phases.get(phase, 0.0) for graph in self.graphs) for phase in PHASES
+        }
+
+    def operations(self) -> Counter[str]:
+        total: Counter[str] = Counter()
+        for graph in self.graphs:
+            total.update(graph.operations)
+        return total
+
+    def kinds(self) -> Counter[str]:
+        total: Counter[str] = Counter()
+        for name, count in self.operations().items():
+            total[operations.kind(name)] += count
+        return total
+
+    def dearest(self) -> list[Graph]:
+        return sorted(self.graphs, key=lambda graph: -graph.seconds)

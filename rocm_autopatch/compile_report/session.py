@@ -1,0 +1,118 @@
+"""A command that is run for its report: what it is told, and what it left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from rocm_autopatch.compile_report import PROCESSES, PROFILE, TRACE, TRACES, WANTED, partial
+
+_PASSED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+
+
+class NotRun(Exception):
+    """The command can't be run. ``status`` is what a shell would return: 126 or 127."""
+
+    def __init__(self, why: str, status: int) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+def prepare(report: Path | None, profile: Path | None, environment: dict[str, str]) -> None:
+    """Tell a command, by its environment, where to write. Raises OSError where it can't."""
+    if report is not None:
+        _prepare_report(report, environment)
+    else:
+        # A start looks for this one name, and then for what is wanted.
+        environment[WANTED] = ""
+    if profile is not None:
+        _prepare_profile(profile, environment)
+
+
+def _prepare_report(directory: Path, environment: dict[str, str]) -> None:
+    directory = directory.absolute()
+    traces = directory / TRACES
+    try:
+        traces.mkdir(parents=True, exist_ok=True)
+        # By doing it: access(2) says yes to root on much that can't be written. A link may lead to
+        # a file that is not ours to write.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        os.close(os.open(directory / PROCESSES, flags, 0o666))
+        if traces.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    except OSError as error:
+        raise OSError(f"{directory} can't be written: {error.strerror}") from None
+    if any(traces.iterdir()) or (directory / PROCESSES).stat().st_size:
+        raise OSError(f"{directory} has a report already: name another directory, or remove it")
+    if environment.get(TRACE, "") == f"{environment.get(WANTED)}/{TRACES}":
+        del environment[TRACE]  # our own start's
+    environment[WANTED] = str(directory)
+    # Here too, for an interpreter that our hook is not in.
+    environment.setdefault(TRACE, str(traces))
+
+
+def _prepare_profile(path: Path, environment: dict[str, str]) -> None:
+    path = path.absolute()
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise OSError(f"{path.parent} is not there or can't be written")
+    environment[PROFILE] = str(path)
+    for stale in (path, Path(partial(str(path)))):
+        stale.unlink(missing_ok=True)
+
+
+def run(words: list[str], environment: dict[str, str]) -> int:
+    """Run a command and return its status, 128 and the signal's number if one ended it.
+
+    Raises NotRun.
+    """
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def hand_on(number: int, _: object) -> None:
+        # The command may be at work before Popen returns.
+        if child is None:
+            early.append(number)
+        else:
+            child.send_signal(number)
+
+    # A terminal sends these two to the command as well: it decides, and we wait for it.
+    before = {number: signal.signal(number, _wait) for number in (signal.SIGINT, signal.SIGQUIT)}
+    before.update({number: signal.signal(number, hand_on) for number in _PASSED})
+    try:
+        child = subprocess.Popen(words, env=environment)
+        for number in early:
+            child.send_signal(number)
+        status = child.wait()
+    except FileNotFoundError:
+        raise NotRun("not found", 127) from None
+    except OSError as error:
+        raise NotRun(str(error.strerror), 126) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return status if status >= 0 else 128 - status
+
+
+def _wait(*_: object) -> None:
+    # Not SIG_IGN, which the command would inherit.
+    pass
+
+
+def profiles(path: Path) -> tuple[list[Path], list[str]]:
+    """The profiles that were written, and the names of those that were begun and not finished.
+
+    What was begun is removed.
+    """
+    if "%p" in path.name:
+        head, _, tail = path.name.partition("%p")
+        written = sorted(path.parent.glob(f"{head}[0-9]*{tail}"))
+        begun = list(path.parent.glob(f".part-{head}[0-9]*{tail}"))
+    else:
+        written = [path] if path.exists() else []
+        begun = [part] if (part := Path(partial(str(path)))).exists() else []
+    for one in begun:
+        one.unlink(missing_ok=True)
+    return written, [one.name[len(".part-") :] for one in begun]

@@ -1,1 +1,0 @@
-"""The compile report: what a command compiled, by PyTorch's structured trace of it."""

@@ -1,0 +1,52 @@
+"""What a fact of a place is: a value, where it is from, and how far it is trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+ASSUMPTION, CLUE, TAG = "assumption", "clue", "tag"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A value as text, where it is from (a path, a variable, ...), and ASSUMPTION, CLUE or TAG."""
+
+    value: str
+    source: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Two values of the fact *name*. *used* counts, unless one clue says both."""
+
+    name: str
+    used: Fact
+    other: Fact
+
+    @property
+    def within_a_clue(self) -> bool:
+        """Whether one clue says both, as of two GPUs. Neither counts then."""
+        return self.used.source == self.other.source and self.used.kind == CLUE
+
+    def __str__(self) -> str:
+        used, other = self.used, self.other
+        if self.within_a_clue:
+            return f"{self.name} is not taken from {used.source}: {used.value} and {other.value}"
+        return f"{self.name} is {used.value} ({used.source}), not {other.value} ({other.source})"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts that count, by name, and what contradicts them."""
+
+    facts: Mapping[str, Fact]
+    contradictions: tuple[Contradiction, ...]
+
+    def values(self) -> dict[str, str]:
+        """Name to value, as conditions want them (policy/when.py)."""
+        return {name: fact.value for name, fact in self.facts.items()}
+
+
+Named = tuple[str, Fact]

@@ -1,0 +1,200 @@
+"""A compile that lasts: who compiles what, where it is stuck, and which setting would stop it.
+
+Two functions are the ways into a compile on every torch from 2.4 to 2.15
+(tests/matrix/watchdog_versions.py): ``torch._dynamo.convert_frame._compile`` for a frame, and
+``torch._inductor.compile_fx.fx_codegen_and_compile`` for a graph, which is also how a backward
+comes in from autograd's thread, and a framework that calls Inductor by itself. The tuning of a
+Triton kernel in its first call is a third: ``CachingAutotuner``. Each notes when it began, and
+nothing else.
+
+One thread looks at what lasts. It is started by the first compile, sleeps until a compile that it
+knows of would be due, and ends when it finds none, so a short compile costs two entries in a dict.
+What a compile is at, phases.py reads from the stack of its thread.
+"""
+
+import functools
+import sys
+
+from rocm_autopatch import _RECORD, failure, startup
+from rocm_autopatch.patches import kept, row
+from rocm_autopatch.patches.watchdog import sleeper, underway
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+
+TITLE = "Watchdog"
+TARGETS = ("torch._dynamo.convert_frame",)
+SETTINGS = {
+    "watchdog.warn_after": "seconds or off",
+    "watchdog.dump_stacks": "switch",
+    "watchdog.abort_after": "seconds or null",
+}
+NOUN = ""
+CHANGES_CODE = False
+FIELDS = ("name", "wanted", "layer", "why")
+# What a policy with a watchdog leaves unsaid, and what holds where a field is taken out of it.
+DEFAULTS = {"warn_after": 120, "dump_stacks": False, "abort_after": None}
+OFF = {"warn_after": False, "dump_stacks": False, "abort_after": None}
+
+
+def apply(
+    module: "ModuleType",
+    entries: "list[tuple[Any, ...]]",
+    keep: "tuple[str, ...]",
+    observe: bool,
+) -> "list[dict[str, Any]]":
+    """Watch the compiles that go through ``torch._dynamo.convert_frame``, as the fields say.
+
+    There is an entry for each field, called ``watchdog.FIELD``. ``uses`` counts, in this process,
+    the warnings in the row of ``warn_after``, the exceptions raised in that of ``abort_after``.
+    """
+    chosen = dict(DEFAULTS)
+    rows = []
+    for entry in entries:
+        done = row(FIELDS, entry, uses=0)
+        field = done["name"].partition(".")[2]
+        if field not in DEFAULTS:
+            raise ValueError("%r is no field of the watchdog" % (field,))
+        if kept(done["name"], keep):
+            done.update(status="kept", reason="ROCM_AUTOPATCH_KEEP")
+            chosen[field] = OFF[field]
+        else:
+            chosen[field] = done["wanted"]
+            done["status"] = "observed" if observe else "applied"
+            done["after"] = None if observe else done["wanted"]
+        underway.rows[field] = done
+        rows.append(done)
+    if chosen["warn_after"] is False and chosen["abort_after"] is None:
+        for done in rows:
+            if done["status"] != "kept":
+                done.update(status="skipped", after=None, reason="the policy turns it off")
+        return rows
+    underway.settings.update(chosen)
+    _watch_frames(module)
+    return rows
+
+
+# The ways in
+
+_GRAPHS = "torch._inductor.compile_fx"
+_KERNELS = "torch._inductor.runtime.triton_heuristics"
+_TUNERS = ("autotune_to_one_config", "coordinate_descent_tuning")
+
+
+def _watch_frames(module: "Any") -> None:
+    original = getattr(module, "_compile", None)
+    if original is None:
+        # getattr: while a module is being imported, its own error blames a circular import.
+        raise AttributeError("this torch has no _compile in %s" % module.__name__)
+
+    waits = [True]
+
+    @functools.wraps(original)
+    def _compile(*args: "Any", **kwargs: "Any") -> "Any":
+        # How many frames of Dynamo's own its logs leave out of a stack: this is one more.
+        kwargs["skip"] = kwargs.get("skip", 0) + 1
+        if waits:
+            # Not before the first compile: a program that only imports torch keeps no finder.
+            waits.clear()
+            hooks: dict[str, Any] = {_GRAPHS: _watch_graphs, _KERNELS: _watch_kernels}
+            startup.arm(hooks)
+        watch = None
+        try:
+            watch, depth = _enter("frame", args, kwargs)
+            return original(*args, **kwargs)
+        finally:
+            if watch is not None:
+                _leave(watch, depth)
+
+    module._compile = _compile
+
+
+def _watch_graphs(module: "Any") -> None:
+    _wrap(module, "fx_codegen_and_compile", "graph")
+
+
+def _watch_kernels(module: "Any") -> None:
+    for name in _TUNERS:
+        _wrap(getattr(module, "CachingAutotuner", None), name, "kernel")
+
+
+def _wrap(owner: "Any", name: str, kind: str) -> None:
+    """Have a function of a module or class note when it is called. Never raises."""
+    original = getattr(owner, name, None)
+    if original is None:
+        version = getattr(sys.modules.get("torch"), "__version__", "")
+        _RECORD["notes"].append("the watchdog does not see %s: not in torch %s" % (name, version))
+        return
+
+    @functools.wraps(original)
+    def watched(*args: "Any", **kwargs: "Any") -> "Any":
+        watch = None
+        try:
+            watch, depth = _enter(kind, args, kwargs)
+            return original(*args, **kwargs)
+        finally:
+            if watch is not None:
+                _leave(watch, depth)
+
+    setattr(owner, name, watched)
+
+
+def _enter(
+    kind: str, args: "tuple[Any, ...]", kwargs: "dict[str, Any]"
+) -> "tuple[underway.Watch, int]":
+    """Note that a call begins; what is to be given to _leave."""
+    caller = sys._getframe(1)
+    watch: Any = getattr(underway.here, "watch", None)
+    if watch is not None:
+        frame: Any = caller
+        while frame is not None and frame is not watch.frame:
+            frame = frame.f_back
+        if frame is None:
+            watch = None  # An interrupt came between a try and its finally.
+    if watch is None:
+        watch = underway.here.watch = underway.Watch(caller)
+    depth = len(watch.levels)
+    if kind == "frame":
+        compile_id = kwargs.get("compile_id")
+        code = args[0] if args else kwargs["code"]
+        if compile_id is not None:
+            underway.frames[compile_id] = (code.co_name, code.co_filename, code.co_firstlineno)
+            if len(underway.frames) > underway.MOST_FRAMES:
+                underway.frames.pop(next(iter(underway.frames)), None)
+    else:
+        compile_id = _compile_id()
+    watch.levels.append((kind, args, kwargs, compile_id))
+    if depth == 0:
+        with underway.lock:
+            underway.running[watch.ident] = watch
+            sleeper.wake_up()
+    return watch, depth
+
+
+def _leave(watch: "underway.Watch", depth: int) -> None:
+    del watch.levels[depth:]
+    if depth:
+        return
+    with underway.lock:
+        watch.done = True
+        if underway.running.get(watch.ident) is watch:
+            del underway.running[watch.ident]
+    watch.frame = None
+    underway.here.watch = None
+    if watch.raised > watch.delivered:
+        from rocm_autopatch.patches.watchdog import aborts
+
+        aborts.take_back(watch)
+
+
+def _compile_id() -> "Any":
+    guards: Any = sys.modules.get("torch._guards")
+    try:
+        return guards.CompileContext.current_compile_id()
+    except Exception as error:
+        if failure.programs_own(error):
+            raise
+        return None

@@ -1,0 +1,170 @@
+"""A plan that is resolved once, so that starts need not.
+
+It serves as long as what it was resolved from is as it was (``plan.BakedPlan``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rocm_autopatch import _ASSUME, _HERE, files, fresh_interpreter, search_path, startup
+from rocm_autopatch.image import facts
+from rocm_autopatch.patches import config
+from rocm_autopatch.plan import ENV_FIELDS, BakedPlan, Plan
+from rocm_autopatch.policy import load, lower, plan_file, select
+
+# What the start of an interpreter finds here, whatever is baked.
+_CHILD = """
+import json
+from rocm_autopatch import here
+print(json.dumps(here.decision()))
+"""
+
+
+class NotBaked(fresh_interpreter.NoReport):
+    """Nothing was written; the text says why."""
+
+
+@dataclass(frozen=True)
+class Baked:
+    """A baked plan; the facts that it fixes, by name; the files that it was made from; and the
+    variables that a user may still set."""
+
+    plan: BakedPlan
+    fixed: dict[str, str]
+    sources: list[str]
+    variables: list[str]
+
+
+def resolve(image: str, policy: str) -> Baked:
+    """The plan of this place, where *image* and *policy* are named, "" where they are not.
+
+    Raises PolicyError and NotBaked.
+    """
+    package = Path(_HERE, "plans", "id")
+    if not package.is_file():
+        raise NotBaked(
+            "this is a checkout or an editable install, which changes from start to start"
+        )
+    named = os.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
+    if not policy and load.is_path(named) and not os.path.isabs(named):
+        raise NotBaked(f"ROCM_AUTOPATCH_POLICY={named} means another file in another directory")
+    start = _start_here(image)
+    known = {name: (value, source) for name, (value, source) in start["facts"].items()}
+    accelerator, _ = known.get("accelerator", ("", ""))
+    if accelerator != "rocm":
+        raise NotBaked(start["reason"])
+    found = facts.gather(known)
+    if load.is_path(policy):
+        policy = os.path.abspath(policy)
+    chosen = select.select(found.values(), policy or named)
+    lowered = lower.lower(chosen.layers, found.values(), chosen.policy)
+    # What is for other torches goes: a start should not even read it.
+    lowered["env"] = tuple(startup.for_this_torch(lowered["env"], known))
+    lowered["patches"] = tuple(
+        (name, target, tuple(startup.for_this_torch(entries, known)))
+        for name, target, entries in lowered["patches"]
+    )
+    _, torch_file = known["torch"]
+    layers = {Path(layer.file).resolve() for layer in chosen.layers}
+    own = load.BUILTIN.resolve()
+    sources = [Path(torch_file), package]
+    sources += sorted(file for file in layers if own not in file.parents)
+    site = sorted(os.listdir(select.SITE)) if select.SITE.is_dir() else []
+    sources += [select.SITE / name for name in site if select.SITE / name not in sources]
+    # Records that don't hold here, too: the machine that bakes an image may have no GPU.
+    rows = [row for row in select.images() if row.changes or row.base]
+    asked = {name for policy in (*chosen.layers, *rows) for name in policy.when}
+    named_image, _ = known.get("image", ("", ""))
+    plan: BakedPlan = {
+        **lowered,
+        "wishes": (
+            (_ASSUME, ("",)),
+            ("ROCM_AUTOPATCH_POLICY", ("" if policy else named,)),
+            ("ROCM_AUTOPATCH_IMAGE", ("", named_image)),
+        ),
+        "named": policy or named,
+        "torch": torch_file,
+        "site": (str(select.SITE), site),
+        "sources": [startup.mark(str(file)) for file in sources],
+        "gfx": found.values().get("gfx", "") if "gfx" in asked else None,
+        "facts": known,
+        "reason": f"baked, ROCM_AUTOPATCH_POLICY={policy}"
+        if policy
+        else f"baked, {start['reason']}",
+    }
+    fixed = sorted({*known, *asked} - {"gfx"})
+    return Baked(
+        plan,
+        {name: found.values().get(name, "unknown") for name in fixed},
+        [str(file) for file in sources],
+        sorted(_variables(lowered)),
+    )
+
+
+def _variables(plan: Plan) -> Iterator[str]:
+    """The variables that change what a plan does, or that it leaves to a user."""
+    for rule in plan["env"]:
+        row = dict(zip(ENV_FIELDS, rule))
+        if row["action"] == "default":
+            yield row["name"]
+    for patch, _, entries in plan["patches"]:
+        if patch == "config":
+            for entry in entries:
+                row = dict(zip(config.FIELDS, entry))
+                yield from filter(None, (row["yields_to"], row["switch"]))
+
+
+def _start_here(image: str) -> dict[str, Any]:
+    environment = fresh_interpreter.environment()
+    environment.pop(_ASSUME, None)
+    environment.update({"ROCM_AUTOPATCH": "off", "ROCM_AUTOPATCH_LOG": "quiet"})
+    if image:
+        environment["ROCM_AUTOPATCH_IMAGE"] = image
+    done = subprocess.run(
+        fresh_interpreter.command(_CHILD),
+        env=search_path.absolute(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    if done.returncode:
+        raise NotBaked(f"an interpreter to ask ended with status {done.returncode}")
+    start: dict[str, Any] = json.loads(done.stdout)
+    if image:
+        start["facts"]["image"] = (image, "rocm-autopatch bake --image")
+    if start["errors"]:
+        raise NotBaked(start["errors"][0])
+    return start
+
+
+def write(baked: Baked, out: Path, own: bool) -> None:
+    """Put the plan at *out*, all of it or nothing. Raises NotBaked.
+
+    If *own*, the file belongs to this installation, and ``pip uninstall`` removes it.
+    """
+    try:
+        files.write(out, plan_file.seal(plan_file.content(baked.plan)))
+    except OSError as error:
+        raise NotBaked(f"{out} can't be written: {error.strerror}") from error
+    if own:
+        _own(out)
+
+
+def _own(out: Path) -> None:
+    """List the file among those that ``pip uninstall`` removes."""
+    distribution = metadata.distribution("rocm_autopatch")
+    entry = f"rocm_autopatch/{out.name}"
+    record = next((file for file in distribution.files or () if file.name == "RECORD"), None)
+    if record is None or any(str(file) == entry for file in distribution.files or ()):
+        return
+    path = Path(str(distribution.locate_file(record)))
+    listed = path.read_bytes() + f"{entry},,\n".encode()
+    files.write(path, listed, path.stat().st_mode & 0o777)

@@ -1,0 +1,120 @@
+"""What a policy is: its entries, as they were written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rocm_autopatch.policy.document import Node
+from rocm_autopatch.policy.when import Conditions
+
+# Torch versions that an entry is for: from the first, before the second; () is open.
+Range = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class EnvRule:
+    """``NAME: {delete: true}``, ``{default: TEXT}`` or ``{set: TEXT}``.
+
+    With ``insist`` it holds against a value that a user gave, too.
+    """
+
+    name: str
+    action: str
+    value: str | None
+    insist: bool
+    range: Range
+    why: str
+    place: Node = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class ConfigEntry:
+    """``KEY: {default: VALUE}``, ``{set: VALUE}`` or ``{pin: VALUE}`` of a config module.
+
+    With ``insist`` a pin takes the place of another layer's pin below it, which otherwise is an
+    error. It is not ``sound`` where something is wrong with it but its key, which then can still be
+    looked up.
+    """
+
+    module: str
+    key: str
+    strength: str
+    value: Any
+    yields_to: str
+    switch: str
+    insist: bool
+    range: Range
+    why: str
+    place: Node = field(compare=False, repr=False)
+    sound: bool = True
+
+
+@dataclass(frozen=True)
+class ModeRule:
+    """``MODE: USE`` or ``MODE: {use: USE}``: what a compile mode stands for."""
+
+    mode: str
+    use: str
+    range: Range
+    why: str
+    place: Node = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class PatchRule:
+    """``PATCH: SETTING`` or ``PATCH: {use: SETTING}``; of a patch with fields one of them, called
+    ``PATCH.FIELD``."""
+
+    patch: str
+    use: str | float | bool | None
+    range: Range
+    why: str
+    place: Node = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Issue:
+    """Something known to be wrong. ``mitigation`` is the name of a policy against it, or ""."""
+
+    text: str
+    source: str = ""
+    mitigation: str = ""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A variable that an image sets: its value, and since when, by what evidence."""
+
+    name: str
+    value: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy as written, before its bases are put under it.
+
+    ``extends`` is None where it is not given: the policy then goes on top of what a place chooses
+    by itself. The row of an images file is a policy too; ``image``, ``base`` and ``sets`` are its.
+    """
+
+    name: str
+    file: str
+    description: str = ""
+    extends: tuple[str, ...] | None = None
+    when: Conditions = field(default_factory=dict)
+    env: tuple[EnvRule, ...] = ()
+    config: tuple[ConfigEntry, ...] = ()
+    compile_modes: tuple[ModeRule, ...] = ()
+    patches: tuple[PatchRule, ...] = ()
+    known_issues: tuple[Issue, ...] = ()
+    image: str = ""
+    base: str = ""
+    sets: tuple[Setting, ...] = ()
+    places: dict[str, Node] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def changes(self) -> bool:
+        """Whether it has an entry that changes anything by itself."""
+        return bool(self.env or self.config or self.compile_modes or self.patches)

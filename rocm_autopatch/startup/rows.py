@@ -1,0 +1,72 @@
+"""Rows of the record as text, and the row of a variable.
+
+A start loads it only where ``ROCM_AUTOPATCH_LOG=debug`` asks for a line for each change.
+"""
+
+from rocm_autopatch import _RECORD, masking
+from rocm_autopatch.plan import ENV_FIELDS
+from rocm_autopatch.startup import baseline
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any, Optional
+
+_ORIGINS = {"image": ", the image's", "user": ", a user's"}
+
+
+def of_variable(
+    rule: "tuple[Any, ...]",
+    before: "Optional[str]",
+    status: str,
+    image: "Optional[dict[str, str]]",
+) -> "dict[str, Any]":
+    """A row of the record from what a start keeps of an environment rule.
+
+    *image* are the variables of the image itself, None where they are not known.
+    """
+    said = dict(zip(ENV_FIELDS, rule))
+    return {
+        "name": said["name"],
+        "action": said["action"],
+        "before": before,
+        "after": said["value"] if status == "applied" else before,
+        "wanted": said["value"],
+        "origin": baseline.origin(said["name"], before, image),
+        "status": status,
+        "reason": "a user gave it: the image has it otherwise" if status == "given" else "",
+        "layer": said["layer"],
+        "why": said["why"],
+    }
+
+
+def narrate_start(write: "Callable[[str], None]") -> None:
+    """Write a line for each environment rule that the start of this process carried out."""
+    image, _ = baseline.read()
+    done = [of_variable(rule, was, status, image) for rule, was, status in _RECORD["env"]]
+    for line in lines(done):
+        write(line)
+
+
+def lines(rows: "list[dict[str, Any]]") -> "Iterator[str]":
+    """A line for each row, with secrets masked."""
+    for row in rows:
+        yield masking.text("%s: %s" % (sentence(row), row["why"]))
+
+
+def sentence(row: "dict[str, Any]") -> str:
+    """What became of a variable, config value or compile mode, without the why."""
+    change = _value(row["before"]) + _ORIGINS.get(row.get("origin", ""), "")
+    if row["after"] != row["before"]:
+        change += " -> " + _value(row["after"])
+    elif row["status"] in ("observed", "waiting"):
+        change = _value(row["wanted"]) + " wanted"
+    strength = row.get("action") or row.get("strength") or "use"
+    reason = " (%s)" % row["reason"] if row.get("reason") else ""
+    return "%s: %s  [%s %s, %s]%s" % (
+        *(row["name"], change, strength, row["status"], row["layer"], reason),
+    )
+
+
+def _value(value: object) -> str:
+    return "unset" if value is None else repr(value)
