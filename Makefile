@@ -19,13 +19,14 @@ lint: system $(DEV)/ready
 	$(DEV)/bin/ruff format --check .
 	$(DEV)/bin/mypy
 
-# The longer matrix: config strengths, the capture patch, the watchdog and the compile report on the
-# modules of every torch from 2.4 to 2.15.
+# The longer matrix: config strengths, the capture patch, the watchdog, the compile report and what
+# docs/claims.md says of torch, on the modules of every torch from 2.4 to 2.15.
 matrix: $(DEV)/ready
 	$(DEV)/bin/python tests/matrix/config_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/capture_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/watchdog_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/trace_versions.py $(WORK)/torch-versions
+	$(DEV)/bin/python tests/matrix/claims_versions.py $(WORK)/torch-versions
 
 # The wheel in other torches and Pythons: torch 2.6 and 2.14 in Debian roots, Python 3.15, Ray. As
 # root, on Debian or Ubuntu; makes roots of 4 GB.

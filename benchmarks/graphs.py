@@ -130,7 +130,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 def bare(
     function: Callable[..., Any], arguments: tuple[Any, ...], copy: bool
 ) -> Callable[..., Any]:
-    """A graph captured as founding note 004 has it, replayed with and without copied inputs."""
+    """A graph captured by hand (docs/claims.md, manual-capture), with and without copied inputs."""
     statics = [one.clone() for one in arguments]
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -82,7 +82,7 @@ def test_text(torch_python: Interpreter) -> None:
     assert f"  {MAX}: '1' -> unset  [delete applied, safe]" in lines
     assert "  torch._dynamo.config.recompile_limit: 8 -> 128  [default applied, safe]" in lines
     assert "  reduce-overhead: 'reduce-overhead' -> 'default'  [use applied, safe]" in lines
-    assert "  FP8 flash attention broken (founding note 000)" in lines
+    assert "  FP8 flash attention broken (docs/claims.md#fp8-flash-attention)" in lines
     at = str(torch_python.path.parents[1])  # a checkout's own path is of any length
     assert max(len(line.replace(at, "")) for line in lines) <= 100
 

@@ -5,6 +5,7 @@ python tools/images_page.py > docs/images.md
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -45,7 +46,7 @@ def section(row: Policy) -> Iterator[str]:
         yield f"Where {when.text(row.when, '`')}."
     if row.description:
         yield ""
-        yield row.description
+        yield linked(row.description)
     if row.base or row.changes:
         more = " and what the record changes" if row.changes else ""
         yield ""
@@ -57,7 +58,12 @@ def section(row: Policy) -> Iterator[str]:
     if row.known_issues:
         yield from ("", "Known issues:", "")
     for issue in row.known_issues:
-        yield f"- {record.issue_sentence(asdict(issue))}"
+        yield f"- {linked(record.issue_sentence(asdict(issue)))}"
+
+
+def linked(text: str) -> str:
+    """Text with its claims as links: ``docs/claims.md#NAME``."""
+    return re.sub(r"docs/(claims\.md#([\w-]+))", r"[claims: \2](\1)", text)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@
     python tests/gpu/compare.py [MODE ...]
 
 For an interpreter that has torch for that GPU and our wheel. Each process compiles one denoiser
-with TORCHINDUCTOR_MAX_AUTOTUNE=1 in its environment. "By hand" is the block of founding note 002
-at the program's beginning, its replacement of torch.compile included. On a GPU that is not AMD's,
-the fact that opens our gate is assumed: that shows what Inductor does, and nothing of HIP.
+with TORCHINDUCTOR_MAX_AUTOTUNE=1 in its environment. "By hand" is a block of settings at the
+program's beginning, with a replacement of torch.compile (docs/claims.md, block-by-hand). On a GPU
+that is not AMD's, the fact that opens our gate is assumed: that shows what Inductor does, and
+nothing of HIP.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SIDES = {
 
 
 def by_hand() -> None:
-    """What founding note 002 has a program write."""
+    """The block of docs/claims.md, block-by-hand and safe-compile."""
     import torch
     import torch._inductor.config as inductor
 

@@ -1,0 +1,53 @@
+"""docs/claims.md: its rows have names that others link to."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from conftest import ROOT
+
+PAGE = (ROOT / "docs" / "claims.md").read_text()
+STATUSES = {"borne out", "overstated", "false today", "not tried"}
+ROWS = re.findall(
+    r"^\| <a id=\"([^\"]+)\"></a>`([^`]+)` \| (.+) \| ([^|]+) \| (.+) \|$", PAGE, re.M
+)
+
+
+def texts() -> list[Path]:
+    folders = ("policies", "docs", "rocm_autopatch", "tests", "benchmarks", "tools")
+    found = [p for folder in folders for p in (ROOT / folder).rglob("*") if p.suffix in SUFFIXES]
+    return [*found, *ROOT.glob("*.md")]
+
+
+SUFFIXES = {".yaml", ".md", ".py"}
+
+
+def test_every_row_is_one() -> None:
+    assert len(ROWS) == PAGE.count("<a id=") > 50
+    names = [row[0] for row in ROWS]
+    assert len(set(names)) == len(names)
+    for anchor, name, claim, status, evidence in ROWS:
+        assert anchor == name
+        assert status in STATUSES, name
+        assert claim, name
+        assert evidence, name
+
+
+def test_links_lead_to_rows() -> None:
+    headings = re.findall(r"^## (.+)$", PAGE, re.M)
+    names = {row[0] for row in ROWS} | {h.lower().replace(" ", "-") for h in headings}
+    linked = {
+        (path.name, name)
+        for path in texts()
+        for name in re.findall(r"claims\.md#([a-z][\w-]*)", path.read_text())
+    }
+    assert ("safe.yaml", "gemm-backends") in linked
+    assert not {(path, name) for path, name in linked if name not in names}
+
+
+def test_named_checks_exist() -> None:
+    checks = set(re.findall(r'@check\("([^"]+)"', (ROOT / "tests/live/claims.py").read_text()))
+    named = re.findall(r"(?:CPU|H200|CPU and H200): (`[^)|;,.]*`)", PAGE)
+    assert named
+    assert {name for text in named for name in re.findall(r"`([\w-]+)`", text)} <= checks
