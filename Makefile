@@ -6,15 +6,15 @@ DEV = $(WORK)/dev
 .PHONY: demo test lint matrix live overlay torture docs bench bench-startup clean
 
 # The main job: one unmodified program in an image-like environment, without and with us.
-demo: system
+demo: compiler
 	$(PYTHON) -m demo --work $(WORK)
 
 # Lint, types, and every test: real interpreters, the real wheel, the real torch. In two processes, a
 # file in one of them.
-test: lint
+test: system lint
 	$(DEV)/bin/pytest -n 2 --dist loadfile --durations 15
 
-lint: system $(DEV)/ready
+lint: $(DEV)/ready
 	$(DEV)/bin/ruff check .
 	$(DEV)/bin/ruff format --check .
 	$(DEV)/bin/mypy
@@ -62,16 +62,15 @@ $(DEV)/ready: setup.cfg pyproject.toml rocm_autopatch.pth
 	$(DEV)/bin/pip install -q --disable-pip-version-check -e '.[test]'
 	touch $@
 
-# torch.compile needs a C++ compiler on a CPU. valgrind counts the instructions of a start; buildah,
-# runc and mmdebstrap make images and run them. Where one of these can't be had, those tests are
-# skipped and say so.
-.PHONY: system
+# What tests use beside Python: a C++ compiler, valgrind, a browser, zsh, what makes images and runs
+# them. Where one of these can't be installed, this says which tests are skipped.
+.PHONY: system compiler
 system:
+	tools/system.sh
+
+# torch.compile needs a C++ compiler on a CPU.
+compiler:
 	@command -v g++ >/dev/null || { apt-get update && apt-get install -y --no-install-recommends g++; }
-	@for tool in valgrind buildah runc mmdebstrap; do \
-	    PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
-	    test -z "$$missing" || test "$$(id -u)" != 0 || \
-	    { apt-get update && apt-get install -y --no-install-recommends $$missing; } || true
 
 clean:
 	rm -rf $(WORK) build dist *.egg-info
