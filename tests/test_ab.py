@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import HIP, Interpreter, label_torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +31,7 @@ from rocm_autopatch.ab import (
 )
 from rocm_autopatch.ab.numbers import Metric
 from rocm_autopatch.policy import lower, select
+from tests.conftest import HIP, Interpreter, label_torch
 
 TORCH = "2.13.0+rocm7.0"
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"

@@ -11,7 +11,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from conftest import (
+
+from tests.conftest import (
     HIP,
     Interpreter,
     copy_interpreter,

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import Interpreter, run_with_site
+
+from tests.conftest import Interpreter, run_with_site
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"

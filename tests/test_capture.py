@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Interpreter
+
+from tests.conftest import Interpreter
 
 HEAD = """
 import contextlib, inspect, json, logging, sys, threading, torch

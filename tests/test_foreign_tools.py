@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import HIP, WORK, Interpreter, label_torch, make_venv, pip
 
 from surroundings import hip_torch
+from tests.conftest import HIP, WORK, Interpreter, label_torch, make_venv, pip
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 TOOLS = {

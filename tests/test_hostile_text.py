@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Interpreter
 
 from rocm_autopatch.cli import terminal
 from rocm_autopatch.policy import Problem
+from tests.conftest import ROOT, Interpreter
 
 # An escape sequence, OSC 52 (it writes the clipboard), a C1 control, a bidi override, a line
 # separator, a delete, a carriage return and a new line of what looks like output.

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Interpreter
+
+from tests.conftest import Interpreter
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 ONE = {MAX: "1"}

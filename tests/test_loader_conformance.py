@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import Interpreter
+
+from tests.conftest import Interpreter
 
 # What waits in every program, whether it imports it or not.
 NAMES = (

@@ -11,7 +11,8 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
-from conftest import HIP, ROOT, Interpreter, building, label_torch, make_venv, pip
+
+from tests.conftest import HIP, ROOT, Interpreter, building, label_torch, make_venv, pip
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 SEEN = f"import os; print(os.environ.get({MAX!r}))"

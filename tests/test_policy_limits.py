@@ -11,11 +11,11 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from conftest import Interpreter
-from policy_shapes import IMAGES, POLICIES
 
 from rocm_autopatch.cli import main
 from rocm_autopatch.policy import PolicyError, document, load, lower, problem, schema, select, when
+from tests.conftest import Interpreter
+from tests.policy_shapes import IMAGES, POLICIES
 
 # docs/policies.md promises one second on a machine of its own.
 SECONDS = 3

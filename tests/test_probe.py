@@ -14,7 +14,14 @@ from unittest import mock
 
 import pytest
 import yaml
-from conftest import (
+
+from rocm_autopatch.cli import main, style, terminal
+from rocm_autopatch.cli import probe as command
+from rocm_autopatch.policy import PolicyError, lint, load
+from rocm_autopatch.policy.schema import CONFIG_MODULES
+from rocm_autopatch.probe import blame, images, table, variables
+from surroundings import hip_torch, image_env
+from tests.conftest import (
     HIP,
     ROOT,
     Interpreter,
@@ -23,13 +30,6 @@ from conftest import (
     make_hooked,
     run_with_site,
 )
-
-from rocm_autopatch.cli import main, style, terminal
-from rocm_autopatch.cli import probe as command
-from rocm_autopatch.policy import PolicyError, lint, load
-from rocm_autopatch.policy.schema import CONFIG_MODULES
-from rocm_autopatch.probe import blame, images, table, variables
-from surroundings import hip_torch, image_env
 
 IMAGE = "rocm/sgl-dev:v0.5.8.post1-rocm700-mi35x-20260219"
 MAX, POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import Browser, browser
-from conftest import ROOT, Interpreter
 
 from rocm_autopatch.cli import main
 from rocm_autopatch.compiles import operations, page, summary
 from rocm_autopatch.compiles.gather import Process, Report, gather
 from rocm_autopatch.compiles.trace import File
+from tests.chromium import Browser, browser
+from tests.conftest import ROOT, Interpreter
 
 BREAKS = """
 import _struct

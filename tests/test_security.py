@@ -10,9 +10,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import Interpreter, make_hooked
 
 from rocm_autopatch import trust
+from tests.conftest import Interpreter, make_hooked
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"

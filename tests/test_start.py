@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import (
+
+from rocm_autopatch import plan
+from tests.conftest import (
     HIP,
     Interpreter,
     copy_interpreter,
@@ -20,8 +22,6 @@ from conftest import (
     pip,
     run_with_site,
 )
-
-from rocm_autopatch import plan
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 SEEN = f"import os; print(os.environ.get({MAX!r}))"

@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import HIP, Interpreter, label_torch, make_venv, pip
+
+from tests.conftest import HIP, Interpreter, label_torch, make_venv, pip
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi35x-20260210"

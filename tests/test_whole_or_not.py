@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Interpreter
 
 from rocm_autopatch import _say
 from rocm_autopatch.patches import refusals
+from tests.conftest import Interpreter
 
 # Every locale but this one is UTF-8 to Python.
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

@@ -24,10 +24,10 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 import yaml
-from conftest import HIP, ROOT, WORK, find_python, label_torch
-from containers import CanNot, Image, Result, Store, copy_prefix, tree
 
 from surroundings import hip_torch, image_env
+from tests.conftest import HIP, ROOT, WORK, find_python, label_torch
+from tests.overlay.containers import CanNot, Image, Result, Store, copy_prefix, tree
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
