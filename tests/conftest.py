@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,13 +38,13 @@ class Interpreter:
         *arguments: str | Path,
         env: Mapping[str, str] | None = None,
         check: bool = True,
-        **options: object,
+        **options: Any,
     ) -> subprocess.CompletedProcess[str]:
         """Run with *env* and nothing of the tests' own environment but PATH, and not in the
         checkout, which -c and -m would find on sys.path."""
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         options = {**streams, "cwd": self.path.parent, "timeout": 300, **options}
-        done = subprocess.run(  # type: ignore[call-overload]
+        done: subprocess.CompletedProcess[str] = subprocess.run(
             [self.path, *arguments],
             env={"PATH": os.environ["PATH"], **(env or {})},
             text=True,
@@ -51,8 +52,7 @@ class Interpreter:
         )
         if check and done.returncode:
             raise AssertionError(f"status {done.returncode}\n{done.stdout}\n{done.stderr}")
-        result: subprocess.CompletedProcess[str] = done
-        return result
+        return done
 
     def value(self, code: str, *flags: str, env: Mapping[str, str] | None = None) -> str:
         """What the program prints, which must be all it prints to stdout."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def run(python: Interpreter, site: Path, code: str, **env: str) -> tuple[str, li
     return done.stdout, done.stderr.splitlines()
 
 
-def rows(python: Interpreter, site: Path, **env: str) -> dict[str, dict]:
+def rows(python: Interpreter, site: Path, **env: str) -> dict[str, dict[str, Any]]:
     out, _ = run(python, site, REPORT, ROCM_AUTOPATCH_LOG="quiet", **env)
     report = json.loads(out)
     assert report["baseline"] == "/etc/rocm-autopatch/baseline"

@@ -167,8 +167,8 @@ def same(
         errors = done.stderr
         if program.says and arm:
             errors = re.sub(r"(?m)^rocm_autopatch: .*\n", "", errors)
-        both = [re.sub(r"0x[0-9a-f]+", "0x", text) for text in (done.stdout, errors)]
-        outputs.append((*both, done.returncode))
+        out, errors = (re.sub(r"0x[0-9a-f]+", "0x", text) for text in (done.stdout, errors))
+        outputs.append((out, errors, done.returncode))
     assert outputs[1] == outputs[0]
     called = hooks.read_text().splitlines()
     # Nothing is executed in a namespace package: whether its hook is called is all the same.

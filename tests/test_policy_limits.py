@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -102,7 +103,7 @@ def operations(run: Callable[[], object]) -> int:
     """How many of Python's operations are carried out."""
     count = 0
 
-    def trace(frame: FrameType, event: str, _: object) -> Callable[..., object]:
+    def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal count
         frame.f_trace_opcodes = True
         count += event == "opcode"
@@ -221,8 +222,12 @@ def test_a_base_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for name, bases in (("a", "safe"), ("b", "safe"), ("top", "[a.yaml, b.yaml, safe]")):
         (tmp_path / f"{name}.yaml").write_text(f"version: 1\nextends: {bases}\n")
     opened = []
-    monkeypatch.setattr(
-        os, "open", lambda path, *how, open=os.open: opened.append(path) or open(path, *how)
-    )
+    really = os.open
+
+    def counted(path: str, *how: int) -> int:
+        opened.append(path)
+        return really(path, *how)
+
+    monkeypatch.setattr(os, "open", counted)
     select.select(FACTS, str(tmp_path / "top.yaml"), site=None)
     assert len(opened) == len(set(opened)) == 5

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,14 +127,14 @@ def start(
     return done
 
 
-def obeyed(file: str, found: dict) -> bool:
+def obeyed(file: str, found: dict[str, Any]) -> bool:
     if file.endswith("/image"):
         assert found["image"] in (None, "team/image:1")
         return bool(found["image"])
     if file.endswith("/baseline"):
         # A user's own is left alone where it is known to be one.
         assert found["POINTWISE"] in (None, "1")
-        return found["POINTWISE"] == "1"
+        return bool(found["POINTWISE"] == "1")
     assert found["OURS"] in (None, "obeyed")
     return bool(found["OURS"])
 
@@ -241,7 +242,7 @@ def traced(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Interpreter
 
 class TestWhatAStartWrites:
     def run(
-        self, python: Interpreter, directory: Path, *flags: str, **options: object
+        self, python: Interpreter, directory: Path, *flags: str, **options: Any
     ) -> subprocess.CompletedProcess[str]:
         env = {
             "ROCM_AUTOPATCH_REPORT": str(directory / "report"),
