@@ -9,10 +9,10 @@ DEV = $(WORK)/dev
 demo: compiler
 	$(PYTHON) -m demo --work $(WORK)
 
-# Lint, types, and every test: real interpreters, the real wheel, the real torch. In two processes, a
-# file in one of them.
+# Lint, types, and every test: real interpreters, the real wheel, the real torch. In a process for
+# each core, a file in one of them.
 test: system lint
-	$(DEV)/bin/pytest -n 2 --dist loadfile --durations 15
+	$(DEV)/bin/pytest -n auto --dist loadfile --durations 15
 
 lint: $(DEV)/ready
 	$(DEV)/bin/ruff check .
