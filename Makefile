@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo test lint matrix live overlay torture docs bench bench-startup clean
+.PHONY: demo test quick lint matrix live overlay torture docs bench bench-startup clean
 
 # The main job: one unmodified program in an image-like environment, without and with us.
 demo: compiler
@@ -13,6 +13,10 @@ demo: compiler
 # each core, a file in one of them.
 test: system lint
 	$(DEV)/bin/pytest -n auto --dist loadfile --durations 15
+
+# The tests that need no wheel, no torch and no image: a minute.
+quick: $(DEV)/ready
+	$(DEV)/bin/pytest -n auto --dist loadfile -m "not slow"
 
 lint: $(DEV)/ready
 	$(DEV)/bin/ruff check .

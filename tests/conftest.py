@@ -25,6 +25,17 @@ ROOT = Path(__file__).parent.parent
 WORK = Path(os.environ.get("ROCM_AUTOPATCH_TEST_WORK", ROOT / ".work"))
 VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 HIP = "7.0.51831-a3e329ad8"
+# What takes long to make: the built wheel, which all interpreters of ours and the real torch have,
+# and container images.
+SLOW = {"wheel", "store"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what uses a slow fixture; the few others are marked where they are."""
+    for item in items:
+        if SLOW.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
 
 
 @dataclass(frozen=True)

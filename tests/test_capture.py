@@ -111,6 +111,10 @@ def show(*values): print(json.dumps(values))
 LINE = HEAD[: HEAD.index("def forward")].count("\n") + 1
 
 
+# Its torch is asked for by name, which conftest.py can't see.
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture
 def python(request: pytest.FixtureRequest) -> Interpreter:
     other = os.environ.get("ROCM_AUTOPATCH_TEST_TORCH")

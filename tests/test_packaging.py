@@ -107,6 +107,7 @@ def editable(tmp_path: Path) -> Interpreter:
     return made
 
 
+@pytest.mark.slow
 def test_editable(editable: Interpreter) -> None:
     assert editable.value(SEEN, env={MAX: "1"}) == "None"
     where = editable.value("import rocm_autopatch; print(rocm_autopatch.__file__)")

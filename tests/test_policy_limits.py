@@ -18,6 +18,9 @@ from rocm_autopatch.policy import PolicyError, document, load, lower, problem, s
 from tests.conftest import Interpreter
 from tests.policy_shapes import IMAGES, POLICIES
 
+# Two minutes of one core.
+pytestmark = pytest.mark.slow
+
 # docs/policies.md promises one second on a machine of its own.
 SECONDS = 3
 FACTS = {
