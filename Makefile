@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo test quick lint matrix live overlay torture docs bench bench-startup clean
+.PHONY: demo test quick coverage lint matrix live overlay torture docs bench bench-startup clean
 
 # The main job: one unmodified program in an image-like environment, without and with us.
 demo: compiler
@@ -17,6 +17,17 @@ test: system lint
 # The tests that need no wheel, no torch and no image: a minute.
 quick: $(DEV)/ready
 	$(DEV)/bin/pytest -n auto --dist loadfile -m "not slow"
+
+# Branch coverage, of the interpreters that tests start too. TESTS takes a part: TESTS=tests/test_bake.py.
+# What counts modules or instructions of a start fails here: the measuring is in them.
+TESTS ?=
+coverage: system $(DEV)/ready
+	rm -rf $(WORK)/coverage && mkdir -p $(WORK)/coverage
+	-ROCM_AUTOPATCH_TEST_COVERAGE=$(abspath $(WORK))/coverage \
+	    $(DEV)/bin/coverage run --data-file=$(abspath $(WORK))/coverage/data \
+	    -m pytest -n auto --dist loadfile $(TESTS)
+	$(DEV)/bin/coverage combine -q --data-file=$(WORK)/coverage/data
+	$(DEV)/bin/coverage report --data-file=$(WORK)/coverage/data
 
 lint: $(DEV)/ready
 	$(DEV)/bin/ruff check .

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from surroundings import hip_torch
+from tests.measuring import measure
 
 ROOT = Path(__file__).parent.parent
 WORK = Path(os.environ.get("ROCM_AUTOPATCH_TEST_WORK", ROOT / ".work"))
@@ -173,6 +174,7 @@ def make_hooked(directory: Path, wheel: Path, base: str = sys.executable) -> Int
     made = make_venv(directory, base)
     pip(made, "install", wheel)
     label_torch(made.site_packages, "2.13.0+rocm7.0", HIP)
+    measure(made.path, made.site_packages)
     return made
 
 
@@ -214,4 +216,5 @@ def torch_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Inter
     hip_torch.copy(hip, made)
     python = Interpreter(made / "bin" / "python")
     pip(python, "install", "--no-deps", wheel)
+    measure(python.path, python.site_packages)
     return python
