@@ -19,7 +19,7 @@ quick: $(DEV)/ready
 	$(DEV)/bin/pytest -n auto --dist loadfile -m "not slow"
 
 # Branch coverage, of the interpreters that tests start too. TESTS takes a part: TESTS=tests/test_bake.py.
-# What counts modules or instructions of a start fails here: the measuring is in them.
+# Tests that count modules or instructions of a start, or what a process writes, fail here.
 TESTS ?=
 coverage: system $(DEV)/ready
 	rm -rf $(WORK)/coverage && mkdir -p $(WORK)/coverage

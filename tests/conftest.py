@@ -152,7 +152,7 @@ def run_with_site(site: Path, *command: str | Path, **env: str) -> subprocess.Co
 
 
 def building() -> contextlib.AbstractContextManager[None]:
-    """Build from the checkout alone: setuptools writes into it, and tests run in two processes."""
+    """Build from the checkout alone: setuptools writes into it, and other processes test too."""
     return hip_torch.lock(WORK / "build.lock")
 
 

@@ -34,6 +34,8 @@ from rocm_autopatch.patches import compile_modes
 
 REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
+# Torch warns of its own parts, in the name of whoever calls them.
+pytestmark = pytest.mark.filterwarnings("default")
 needs_gpu = pytest.mark.skipif(not REAL, reason="no GPU here: python -m pytest tests/graphs")
 
 
