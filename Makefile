@@ -3,18 +3,33 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo test lint matrix live overlay torture docs bench bench-startup clean
+.PHONY: demo test quick coverage lint matrix live overlay torture docs bench bench-startup clean
 
 # The main job: one unmodified program in an image-like environment, without and with us.
-demo: system
+demo: compiler
 	$(PYTHON) -m demo --work $(WORK)
 
-# Lint, types, and every test: real interpreters, the real wheel, the real torch. In two processes, a
-# file in one of them.
-test: lint
-	$(DEV)/bin/pytest -n 2 --dist loadfile --durations 15
+# Lint, types, and every test: real interpreters, the real wheel, the real torch. In a process for
+# each core, a file in one of them.
+test: system lint
+	$(DEV)/bin/pytest -n auto --dist loadfile --durations 15
 
-lint: system $(DEV)/ready
+# The tests that need no wheel, no torch and no image: a minute.
+quick: $(DEV)/ready
+	$(DEV)/bin/pytest -n auto --dist loadfile -m "not slow"
+
+# Branch coverage, of the interpreters that tests start too. TESTS takes a part: TESTS=tests/test_bake.py.
+# Tests that count modules or instructions of a start, or what a process writes, fail here.
+TESTS ?=
+coverage: system $(DEV)/ready
+	rm -rf $(WORK)/coverage && mkdir -p $(WORK)/coverage
+	-ROCM_AUTOPATCH_TEST_COVERAGE=$(abspath $(WORK))/coverage \
+	    $(DEV)/bin/coverage run --data-file=$(abspath $(WORK))/coverage/data \
+	    -m pytest -n auto --dist loadfile $(TESTS)
+	$(DEV)/bin/coverage combine -q --data-file=$(WORK)/coverage/data
+	$(DEV)/bin/coverage report --data-file=$(WORK)/coverage/data
+
+lint: $(DEV)/ready
 	$(DEV)/bin/ruff check .
 	$(DEV)/bin/ruff format --check .
 	$(DEV)/bin/mypy
@@ -63,16 +78,15 @@ $(DEV)/ready: setup.cfg pyproject.toml rocm_autopatch.pth
 	$(DEV)/bin/pip install -q --disable-pip-version-check -e '.[test]'
 	touch $@
 
-# torch.compile needs a C++ compiler on a CPU. valgrind counts the instructions of a start; buildah,
-# runc and mmdebstrap make images and run them. Where one of these can't be had, those tests are
-# skipped and say so.
-.PHONY: system
+# What tests use beside Python: a C++ compiler, valgrind, a browser, zsh, what makes images and runs
+# them. Where one of these can't be installed, this says which tests are skipped.
+.PHONY: system compiler
 system:
+	tools/system.sh
+
+# torch.compile needs a C++ compiler on a CPU.
+compiler:
 	@command -v g++ >/dev/null || { apt-get update && apt-get install -y --no-install-recommends g++; }
-	@for tool in valgrind buildah runc mmdebstrap; do \
-	    PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
-	    test -z "$$missing" || test "$$(id -u)" != 0 || \
-	    { apt-get update && apt-get install -y --no-install-recommends $$missing; } || true
 
 clean:
 	rm -rf $(WORK) build dist *.egg-info

@@ -75,8 +75,10 @@ def browser() -> Iterator[Browser]:
     program, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if program is None or driver is None:
         pytest.skip("no browser: apt-get install chromium chromium-driver")
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        server = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, text=True)
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+        subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, text=True) as server,
+    ):
         assert server.stdout
         try:
             port = next(
@@ -92,4 +94,3 @@ def browser() -> Iterator[Browser]:
                 session.close()
         finally:
             server.terminate()
-            server.wait()

@@ -15,15 +15,28 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from surroundings import hip_torch
+from tests.measuring import measure
 
 ROOT = Path(__file__).parent.parent
 WORK = Path(os.environ.get("ROCM_AUTOPATCH_TEST_WORK", ROOT / ".work"))
 VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 HIP = "7.0.51831-a3e329ad8"
+# What takes long to make: the built wheel, which all interpreters of ours and the real torch have,
+# and container images.
+SLOW = {"wheel", "store"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what uses a slow fixture; the few others are marked where they are."""
+    for item in items:
+        if SLOW.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
 
 
 @dataclass(frozen=True)
@@ -37,13 +50,13 @@ class Interpreter:
         *arguments: str | Path,
         env: Mapping[str, str] | None = None,
         check: bool = True,
-        **options: object,
+        **options: Any,
     ) -> subprocess.CompletedProcess[str]:
         """Run with *env* and nothing of the tests' own environment but PATH, and not in the
         checkout, which -c and -m would find on sys.path."""
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         options = {**streams, "cwd": self.path.parent, "timeout": 300, **options}
-        done = subprocess.run(  # type: ignore[call-overload]
+        done: subprocess.CompletedProcess[str] = subprocess.run(
             [self.path, *arguments],
             env={"PATH": os.environ["PATH"], **(env or {})},
             text=True,
@@ -51,8 +64,7 @@ class Interpreter:
         )
         if check and done.returncode:
             raise AssertionError(f"status {done.returncode}\n{done.stdout}\n{done.stderr}")
-        result: subprocess.CompletedProcess[str] = done
-        return result
+        return done
 
     def value(self, code: str, *flags: str, env: Mapping[str, str] | None = None) -> str:
         """What the program prints, which must be all it prints to stdout."""
@@ -140,7 +152,7 @@ def run_with_site(site: Path, *command: str | Path, **env: str) -> subprocess.Co
 
 
 def building() -> contextlib.AbstractContextManager[None]:
-    """Build from the checkout alone: setuptools writes into it, and tests run in two processes."""
+    """Build from the checkout alone: setuptools writes into it, and other processes test too."""
     return hip_torch.lock(WORK / "build.lock")
 
 
@@ -162,6 +174,7 @@ def make_hooked(directory: Path, wheel: Path, base: str = sys.executable) -> Int
     made = make_venv(directory, base)
     pip(made, "install", wheel)
     label_torch(made.site_packages, "2.13.0+rocm7.0", HIP)
+    measure(made.path, made.site_packages)
     return made
 
 
@@ -203,4 +216,5 @@ def torch_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Inter
     hip_torch.copy(hip, made)
     python = Interpreter(made / "bin" / "python")
     pip(python, "install", "--no-deps", wheel)
+    measure(python.path, python.site_packages)
     return python

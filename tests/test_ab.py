@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import HIP, Interpreter, label_torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +30,9 @@ from rocm_autopatch.ab import (
     toggles,
 )
 from rocm_autopatch.ab.numbers import Metric
+from rocm_autopatch.ab.place import Place
 from rocm_autopatch.policy import lower, select
+from tests.conftest import HIP, Interpreter, label_torch
 
 TORCH = "2.13.0+rocm7.0"
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
@@ -531,14 +532,14 @@ class TestArms:
     GRAPHS = "torch._inductor.config.triton.cudagraphs"
 
     @staticmethod
-    def place(environ: Mapping[str, str], accelerator: str = "rocm") -> place.Place:
+    def place(environ: Mapping[str, str], accelerator: str = "rocm") -> Place:
         values = {"torch": TORCH, "accelerator": accelerator, "python": "3.11"}
         facts = {name: {"value": value} for name, value in values.items()}
         report = {"facts": facts, "baked": "", "errors": [], "active": accelerator == "rocm"}
-        return place.Place(environ, ["python"], True, report)
+        return Place(environ, ["python"], True, report)
 
     def plans(
-        self, directory: Path, texts: Sequence[str], here: place.Place
+        self, directory: Path, texts: Sequence[str], here: Place
     ) -> list[tuple[tuple[str, ...], dict[str, tuple[str, Any]]]]:
         """Of each arm, the layers and the config values that its environment leads to."""
         chosen = [toggles.parse(text, TORCH, here.environ) for text in texts]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Interpreter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rocm_autopatch.cli import main
+from tests.conftest import ROOT, Interpreter
 
 SOURCES = [
     (ROOT / "policies" / name).read_bytes()

@@ -6,12 +6,15 @@ import json
 import os
 import random
 import shutil
+import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import (
+
+from tests.conftest import (
     HIP,
     Interpreter,
     copy_interpreter,
@@ -29,12 +32,15 @@ LOADED = "import sys; print(*[n for n in sys.modules if n.startswith('rocm_autop
 POLICY = "version: 1\nname: team\nenv: {TEAM: {set: 'baked', why: ours}}\n"
 
 
-def report(python: Interpreter, *flags: str, **env: str) -> dict:
+def report(python: Interpreter, *flags: str, **env: str) -> dict[str, Any]:
     env = {"ROCM_AUTOPATCH_LOG": "quiet", **env}
-    return json.loads(python.value(REPORT, *flags, env=env))
+    report: dict[str, Any] = json.loads(python.value(REPORT, *flags, env=env))
+    return report
 
 
-def bake(python: Interpreter, *arguments: str | Path, check: bool = True, **env: str):
+def bake(
+    python: Interpreter, *arguments: str | Path, check: bool = True, **env: str
+) -> subprocess.CompletedProcess[str]:
     return python.run("-m", "rocm_autopatch", "bake", *arguments, check=check, env=env)
 
 
@@ -131,10 +137,9 @@ class TestUsed:
     def test_a_layer_that_asks_for_the_gpu(self, place: Interpreter, tmp_path: Path) -> None:
         policy = tmp_path / "team.yaml"
         policy.write_text(POLICY + "when: {gfx: gfx942}\n")
-        env = {"GPU_ARCH": "gfx942"}
-        said = bake(place, "--policy", policy, **env).stdout
+        said = bake(place, "--policy", policy, GPU_ARCH="gfx942").stdout
         assert "open: a layer asks for the GPU; used on gfx942" in said
-        assert report(place, **env)["policies"] == ["safe", "team"]
+        assert report(place, GPU_ARCH="gfx942")["policies"] == ["safe", "team"]
         other = report(place)
         assert other["policies"] == ["safe"]
         assert other["notes"] == ["the baked plan is not used: gfx is not what it was baked for"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import Interpreter, run_with_site
+
+from tests.conftest import Interpreter, run_with_site
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
@@ -31,7 +33,7 @@ def run(python: Interpreter, site: Path, code: str, **env: str) -> tuple[str, li
     return done.stdout, done.stderr.splitlines()
 
 
-def rows(python: Interpreter, site: Path, **env: str) -> dict[str, dict]:
+def rows(python: Interpreter, site: Path, **env: str) -> dict[str, dict[str, Any]]:
     out, _ = run(python, site, REPORT, ROCM_AUTOPATCH_LOG="quiet", **env)
     report = json.loads(out)
     assert report["baseline"] == "/etc/rocm-autopatch/baseline"

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Interpreter
+
+from tests.conftest import Interpreter
 
 HEAD = """
 import contextlib, inspect, json, logging, sys, threading, torch
@@ -108,6 +109,10 @@ x = torch.randn(4)
 def show(*values): print(json.dumps(values))
 """
 LINE = HEAD[: HEAD.index("def forward")].count("\n") + 1
+
+
+# Its torch is asked for by name, which conftest.py can't see.
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from conftest import ROOT
+from tests.conftest import ROOT
 
 PAGE = (ROOT / "docs" / "claims.md").read_text()
 STATUSES = {"borne out", "overstated", "false today", "not tried"}

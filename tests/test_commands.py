@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Interpreter
 
 from rocm_autopatch.cli import main
+from tests.conftest import ROOT, Interpreter
 
 IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi35x-20260210"
 

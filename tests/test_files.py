@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import Interpreter
 
 from rocm_autopatch import files
+from tests.conftest import Interpreter
 
 ENV = {"ROCM_AUTOPATCH_LOG": "quiet"}
 IMAGE = ("--assume", "image=team/image:1")

@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import HIP, WORK, Interpreter, label_torch, make_venv, pip
 
 from surroundings import hip_torch
+from tests.conftest import HIP, WORK, Interpreter, label_torch, make_venv, pip
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 TOOLS = {
@@ -139,7 +139,7 @@ class Place:
             if not [*self.python.site_packages.glob(f"{found}-{TOOLS[name]}.dist-info")]:
                 pytest.skip(f"{name} {TOOLS[name]} could not be installed")
 
-    def run(self, switch: str, *command: str) -> tuple[str, str, int, list[list[object]]]:
+    def run(self, switch: str, *command: str) -> Ran:
         """stdout, stderr, status and what the processes saw."""
         seen = self.work / "seen.txt"
         env = {
@@ -233,13 +233,13 @@ class TestArchives:
         place.work = place.template
         _, err, status, _ = place.run("on", "-m", "PyInstaller", "frozen.py")
         assert status == 0, err
-        results = []
-        for switch in ("off", "on"):
-            application = Interpreter(place.template / "dist" / "frozen" / "frozen")
+        place.python = Interpreter(place.template / "dist" / "frozen" / "frozen")
+
+        def application(switch: str) -> Ran:
             (place.template / "seen.txt").unlink(missing_ok=True)
-            place.python = application
-            results.append(place.run(switch, "argument"))
-        place.compare(*results)
+            return place.run(switch, "argument")
+
+        place.compare(application("off"), application("on"))
 
 
 class TestDebuggersAndCoverage:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import HIP, Interpreter, find_python, make_hooked
+
+from tests.conftest import HIP, Interpreter, find_python, make_hooked
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 RIGHTS = "-dac_override,-dac_read_search"

@@ -8,7 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Interpreter, pip
+
+from tests.conftest import ROOT, Interpreter, pip
 
 ON = {"ROCM_AUTOPATCH_LOG": "quiet"}
 

@@ -10,7 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import Interpreter
+
+from tests.conftest import Interpreter
 
 TARGET = """
 import sys

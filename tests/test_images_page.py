@@ -5,9 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from conftest import ROOT
-
 from rocm_autopatch.policy import load
+from tests.conftest import ROOT
 
 
 def test_it_is_not_stale() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
-from conftest import ROOT
-from test_policy import WRONG_IMAGES, problems, wrong_policies
 
 from rocm_autopatch.policy import load
+from tests.conftest import ROOT
+from tests.test_policy import WRONG_IMAGES, problems, wrong_policies
 
 
 def validator(name: str) -> jsonschema.Draft202012Validator:

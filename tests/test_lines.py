@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Interpreter
+
+from tests.conftest import Interpreter
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 ONE = {MAX: "1"}
@@ -40,7 +41,7 @@ def test_an_error_is_said_once_under_observe(python311: Interpreter) -> None:
 @pytest.mark.parametrize("way", ["script", "module"])
 @pytest.mark.parametrize("policy", ["safe", "absent"])
 def test_commands_have_output_of_their_own(python: Interpreter, way: str, policy: str) -> None:
-    command = [python.path.parent / "rocm-autopatch"]
+    command: list[str | Path] = [python.path.parent / "rocm-autopatch"]
     if way == "module":
         command = [python.path, "-m", "rocm_autopatch"]
     done = subprocess.run(

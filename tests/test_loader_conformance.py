@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import Interpreter
+
+from tests.conftest import Interpreter
 
 # What waits in every program, whether it imports it or not.
 NAMES = (
@@ -166,8 +167,8 @@ def same(
         errors = done.stderr
         if program.says and arm:
             errors = re.sub(r"(?m)^rocm_autopatch: .*\n", "", errors)
-        both = [re.sub(r"0x[0-9a-f]+", "0x", text) for text in (done.stdout, errors)]
-        outputs.append((*both, done.returncode))
+        out, errors = (re.sub(r"0x[0-9a-f]+", "0x", text) for text in (done.stdout, errors))
+        outputs.append((out, errors, done.returncode))
     assert outputs[1] == outputs[0]
     called = hooks.read_text().splitlines()
     # Nothing is executed in a namespace package: whether its hook is called is all the same.

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Interpreter, make_hooked
+
+from tests.conftest import Interpreter, make_hooked
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 # What a start did, as its program sees it: not the report, which costs more than the start.

@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Interpreter
 
 from rocm_autopatch import masking
 from rocm_autopatch.cli import main
 from rocm_autopatch.compile_report.gather import gather
 from rocm_autopatch.policy import lint
 from rocm_autopatch.probe import variables
+from tests.conftest import ROOT, Interpreter
 
 # None of these is anybody's.
 RANDOM = "aB3dE5gH7jK9mN1pQ3sT5vX7zB9c"

@@ -9,13 +9,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
-from conftest import Interpreter
-from policy_shapes import IMAGES, POLICIES
 
 from rocm_autopatch.cli import main
-from rocm_autopatch.policy import PolicyError, document, load, lower, problem, schema, select, when
+from rocm_autopatch.policy import PolicyError, document, load, lower, model, problem, select, when
+from tests.conftest import Interpreter
+from tests.policy_shapes import IMAGES, POLICIES
+
+# Two minutes of one core.
+pytestmark = pytest.mark.slow
 
 # docs/policies.md promises one second on a machine of its own.
 SECONDS = 3
@@ -102,7 +106,7 @@ def operations(run: Callable[[], object]) -> int:
     """How many of Python's operations are carried out."""
     count = 0
 
-    def trace(frame: FrameType, event: str, _: object) -> Callable[..., object]:
+    def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal count
         frame.f_trace_opcodes = True
         count += event == "opcode"
@@ -119,7 +123,7 @@ def operations(run: Callable[[], object]) -> int:
 @pytest.mark.parametrize("entry", ["default: 1", "pin: 1", "pin: 1, since: '2.6'"])
 @pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
 def test_lowering_twice_as_much_costs_twice_as_much(entry: str) -> None:
-    def policies(count: int) -> list[schema.Policy]:
+    def policies(count: int) -> list[model.Policy]:
         keys = "".join(f"    k{number}: {{{entry}}}\n" for number in range(count))
         variables = "".join(f"  V{number}: {{set: a}}\n" for number in range(count))
         text = f"version: 1\nconfig:\n  torch._inductor.config:\n{keys}env:\n{variables}"
@@ -221,8 +225,12 @@ def test_a_base_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for name, bases in (("a", "safe"), ("b", "safe"), ("top", "[a.yaml, b.yaml, safe]")):
         (tmp_path / f"{name}.yaml").write_text(f"version: 1\nextends: {bases}\n")
     opened = []
-    monkeypatch.setattr(
-        os, "open", lambda path, *how, open=os.open: opened.append(path) or open(path, *how)
-    )
+    really = os.open
+
+    def counted(path: str, *how: int) -> int:
+        opened.append(path)
+        return really(path, *how)
+
+    monkeypatch.setattr(os, "open", counted)
     select.select(FACTS, str(tmp_path / "top.yaml"), site=None)
     assert len(opened) == len(set(opened)) == 5

@@ -10,11 +10,19 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 import yaml
-from conftest import (
+
+from rocm_autopatch.cli import main, style, terminal
+from rocm_autopatch.cli import probe as command
+from rocm_autopatch.patches.config import TARGETS
+from rocm_autopatch.policy import PolicyError, lint, load
+from rocm_autopatch.probe import blame, images, table, variables
+from surroundings import hip_torch, image_env
+from tests.conftest import (
     HIP,
     ROOT,
     Interpreter,
@@ -24,27 +32,24 @@ from conftest import (
     run_with_site,
 )
 
-from rocm_autopatch.cli import main, style, terminal
-from rocm_autopatch.cli import probe as command
-from rocm_autopatch.patches.config import TARGETS
-from rocm_autopatch.policy import PolicyError, lint, load
-from rocm_autopatch.probe import blame, images, table, variables
-from surroundings import hip_torch, image_env
-
 IMAGE = "rocm/sgl-dev:v0.5.8.post1-rocm700-mi35x-20260219"
 MAX, POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
 INDUCTOR = "torch._inductor.config"
 TORCH = "2.13.0+rocm7.0"
 
+Json = dict[str, Any]
+# The status, the report, and where the files are that it is to name.
+Hostile = tuple[int, Json, dict[str, Path]]
 
-def cli(python: Interpreter, *flags: str, **env: str) -> tuple[int, dict]:
+
+def cli(python: Interpreter, *flags: str, **env: str) -> tuple[int, Json]:
     env = {"ROCM_AUTOPATCH_LOG": "quiet", **env}
     done = python.run("-m", "rocm_autopatch", "probe", "--json", *flags, env=env, check=False)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 
 
-def rows(found: dict) -> dict[str, dict]:
+def rows(found: Json) -> dict[str, Json]:
     return {row["name"]: row for row in (*found["variables"], *found["config"])}
 
 
@@ -81,9 +86,7 @@ def replace(file: Path, text: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def hostile(
-    copy: Interpreter, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[int, dict, dict[str, Path]]:
+def hostile(copy: Interpreter, tmp_path_factory: pytest.TempPathFactory) -> Hostile:
     """A patched torch, two .pth files, a sitecustomize and a framework, all of which interfere."""
     here, site = tmp_path_factory.mktemp("hostile"), copy.site_packages
     config = site / "torch" / "_inductor" / "config.py"
@@ -131,7 +134,7 @@ def hostile(
 
 
 @pytest.fixture(scope="module")
-def crashing(torch_python: Interpreter) -> tuple[int, dict]:
+def crashing(torch_python: Interpreter) -> tuple[int, Json]:
     env = {"TORCH_COMPILE_DEBUG": "true", "TORCHINDUCTOR_MULTI_KERNEL": "", "AMD_LOG_LEVEL": "4"}
     return cli(torch_python, **env)
 
@@ -190,21 +193,23 @@ class TestImage:
 
 class TestCulprits:
     @pytest.fixture
-    def config(self, hostile: tuple[int, dict, dict[str, Path]]) -> dict[str, dict]:
+    def config(self, hostile: Hostile) -> dict[str, Json]:
         return {
             row["name"].partition(".config.")[2]: row
             for row in hostile[1]["config"]
             if row["verdict"] != "policy"
         }
 
-    def test_nobody_else(self, config: dict[str, dict]) -> None:
+    def test_nobody_else(self, config: dict[str, Json]) -> None:
         assert set(config) == {
             *("benchmark_fusion", "freezing", "benchmark_kernel", "coordinate_descent_tuning"),
             *("suppress_errors", "compile_threads", "triton.max_tiles", "max_fusion_size"),
         }
 
     def test_the_torch_build(
-        self, config: dict[str, dict], hostile: tuple[int, dict, dict[str, Path]]
+        self,
+        config: dict[str, Json],
+        hostile: Hostile,
     ) -> None:
         row, file = config["benchmark_fusion"], hostile[2]["config"]
         assert row["culprit"]["kind"] == "torch"
@@ -212,13 +217,17 @@ class TestCulprits:
         assert (row["shipped"], row["without"], row["verdict"]) == (False, True, "slows")
 
     def test_a_variable_that_only_this_build_reads(
-        self, config: dict[str, dict], hostile: tuple[int, dict, dict[str, Path]]
+        self,
+        config: dict[str, Json],
+        hostile: Hostile,
     ) -> None:
         assert config["freezing"]["who"] == "VENDOR_FREEZING=1"
         assert "VENDOR_FREEZING" in rows(hostile[1])
 
     def test_a_pth_file(
-        self, config: dict[str, dict], hostile: tuple[int, dict, dict[str, Path]]
+        self,
+        config: dict[str, Json],
+        hostile: Hostile,
     ) -> None:
         places = hostile[2]
         row = config["coordinate_descent_tuning"]
@@ -227,7 +236,9 @@ class TestCulprits:
         assert (row["without"], row["with"], row["left"]) == (True, True, True)
 
     def test_a_variable_that_a_pth_file_sets(
-        self, config: dict[str, dict], hostile: tuple[int, dict, dict[str, Path]]
+        self,
+        config: dict[str, Json],
+        hostile: Hostile,
     ) -> None:
         name = "TORCHINDUCTOR_BENCHMARK_KERNEL"
         row = config["benchmark_kernel"]
@@ -235,14 +246,18 @@ class TestCulprits:
         assert rows(hostile[1])[name]["who"] == f"{hostile[2]['env_pth']}:2"
 
     def test_sitecustomize(
-        self, config: dict[str, dict], hostile: tuple[int, dict, dict[str, Path]]
+        self,
+        config: dict[str, Json],
+        hostile: Hostile,
     ) -> None:
         row = config["suppress_errors"]
         assert row["who"] == f"{hostile[2]['custom']}:2"
         assert (row["verdict"], row["left"]) == ("slows", True)
 
     def test_a_framework(
-        self, config: dict[str, dict], hostile: tuple[int, dict, dict[str, Path]]
+        self,
+        config: dict[str, Json],
+        hostile: Hostile,
     ) -> None:
         file = hostile[2]["here"] / "vllm" / "__init__.py"
         row = config["compile_threads"]
@@ -253,7 +268,7 @@ class TestCulprits:
         assert config["max_fusion_size"]["who"] == f"import vllm, {file}:7"
         assert rows(hostile[1])["TORCHINDUCTOR_COMPILE_THREADS"]["who"] == f"{file}:4"
 
-    def test_the_rest(self, hostile: tuple[int, dict, dict[str, Path]]) -> None:
+    def test_the_rest(self, hostile: Hostile) -> None:
         status, found, places = hostile
         assert status == 1
         assert f"{INDUCTOR}.coordinate_descent_tuning" in found["left"]
@@ -264,7 +279,7 @@ class TestCulprits:
 
 
 class TestCrash:
-    def test_who(self, crashing: tuple[int, dict]) -> None:
+    def test_who(self, crashing: tuple[int, Json]) -> None:
         _, found = crashing
         assert {crash["culprit"] for crash in found["crashes"]} == {
             "TORCH_COMPILE_DEBUG=true",
@@ -277,7 +292,7 @@ class TestCrash:
         debug = rows(found)["TORCH_COMPILE_DEBUG"]
         assert (debug["verdict"], debug["with"], debug["left"]) == ("crashes", None, False)
 
-    def test_what_is_left(self, crashing: tuple[int, dict]) -> None:
+    def test_what_is_left(self, crashing: tuple[int, Json]) -> None:
         status, found = crashing
         kernel = rows(found)["TORCHINDUCTOR_MULTI_KERNEL"]
         # safe does not delete it.
@@ -307,7 +322,7 @@ class TestOtherTorches:
     def test_not_in_the_table(
         self,
         copy: Interpreter,
-        hostile: tuple[int, dict, dict[str, Path]],
+        hostile: Hostile,
         tmp_path: Path,
     ) -> None:
         # hostile has put back what it changed.
@@ -671,7 +686,7 @@ class TestTable:
                 for case in cases:
                     self.check(case, key)
 
-    def check(self, case: dict, name: str) -> None:
+    def check(self, case: Json, name: str) -> None:
         assert set(case) <= {
             *("is", "has", "since", "until", "verdict", "why", "source", "elsewhere")
         }

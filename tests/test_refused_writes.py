@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Interpreter
+
+from tests.conftest import Interpreter
 
 HEAD = """
 import json, os, sys, threading, torch

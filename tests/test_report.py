@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import Browser, browser
-from conftest import ROOT, Interpreter
 
 from rocm_autopatch.cli import main
 from rocm_autopatch.compile_report import operations, page, summary
 from rocm_autopatch.compile_report.gather import gather
 from rocm_autopatch.compile_report.model import Process, Report
 from rocm_autopatch.compile_report.trace import File
+from tests.chromium import Browser, browser
+from tests.conftest import ROOT, Interpreter
 
 BREAKS = """
 import _struct
@@ -139,7 +139,7 @@ class Ran:
     """A command that was run under ``rocm-autopatch run``, and its report."""
 
     def __init__(
-        self, python: Interpreter, place: Path, code: str, *options: str, **env: str
+        self, python: Interpreter, place: Path, code: str, *options: str | Path, **env: str
     ) -> None:
         place.mkdir()
         self.place, self.directory = place, place / "report"
@@ -194,7 +194,11 @@ def tuned(torch_python: Interpreter, place: Path) -> Ran:
     policy = place / "none.yaml"
     policy.write_text("version: 1\nextends: []\n")
     return Ran(
-        *(torch_python, place / "tuned", TUNED, "--trace", place / "tuned.json"),
+        torch_python,
+        place / "tuned",
+        TUNED,
+        "--trace",
+        place / "tuned.json",
         ROCM_AUTOPATCH_POLICY=str(policy),
         TORCHINDUCTOR_MAX_AUTOTUNE="1",
         TORCHINDUCTOR_FORCE_DISABLE_CACHES="1",
@@ -350,7 +354,7 @@ def test_profiles_of_each_process(torch_python: Interpreter, tmp_path: Path) -> 
     command = ["sh", "-c", f"{script}; {torch_python.path} -m mod"]
     trace = tmp_path / "trace-%p.json.gz"
     done = torch_python.run(
-        *("-m", "rocm_autopatch", "run", "--trace", trace, "--", *command),
+        *("-m", "rocm_autopatch", "run", "--trace", str(trace), "--", *command),
         env={"PYTHONPATH": str(tmp_path), "ROCM_AUTOPATCH_LOG": "quiet"},
         cwd=tmp_path,
     )
@@ -441,7 +445,9 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if line.startswith("rocm_autopatch")]
 
 
-def run(python: Interpreter, *arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+def run(
+    python: Interpreter, *arguments: str | Path, **options: Any
+) -> subprocess.CompletedProcess[str]:
     env = {"ROCM_AUTOPATCH_LOG": "quiet"}
     command = ("-m", "rocm_autopatch", *arguments)
     return python.run(*command, env=env, check=False, **options)
@@ -455,7 +461,8 @@ def test_the_commands_status_streams_and_signals(python311: Interpreter, tmp_pat
     assert run(python311, *report, tmp_path / "b", *shell, "kill -9 $$").returncode == 137
     assert run(python311, *report, tmp_path / "c", "--", "no-such").returncode == 127
     assert run(python311, *report, tmp_path / "d", "--", "/").returncode == 126
-    command = [python311.path, "-m", "rocm_autopatch", *report, tmp_path / "e", *shell]
+    e = str(tmp_path / "e")
+    command = [str(python311.path), "-m", "rocm_autopatch", *report, e, *shell]
     script = "trap 'echo told; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
     with subprocess.Popen([*command, script], stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout

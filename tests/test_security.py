@@ -8,11 +8,12 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import Interpreter, make_hooked
 
 from rocm_autopatch import trust
+from tests.conftest import Interpreter, make_hooked
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
@@ -85,10 +86,9 @@ SAFE = {
 }
 
 
-def start(
-    python: Interpreter, tmp_path: Path, file: str, way: str
-) -> subprocess.CompletedProcess[str]:
-    """A start where *file* alone is in an /etc of its own, and *way* was done to it."""
+def start(python: Interpreter, tmp_path: Path, file: str, way: str) -> tuple[dict[str, Any], str]:
+    """What a start found and wrote to stderr where *file* alone is in an /etc of its own, and *way*
+    was done to it."""
     if os.getuid() != 0:
         pytest.skip("mounting over /etc needs root")
     (tmp_path / "text").write_text(FILES[file])
@@ -123,17 +123,17 @@ def start(
     if "unshare" in done.stderr:
         pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
     assert done.returncode == 0, done.stderr
-    return done
+    return json.loads(done.stdout), done.stderr
 
 
-def obeyed(file: str, found: dict) -> bool:
+def obeyed(file: str, found: dict[str, Any]) -> bool:
     if file.endswith("/image"):
         assert found["image"] in (None, "team/image:1")
         return bool(found["image"])
     if file.endswith("/baseline"):
         # A user's own is left alone where it is known to be one.
         assert found["POINTWISE"] in (None, "1")
-        return found["POINTWISE"] == "1"
+        return bool(found["POINTWISE"] == "1")
     assert found["OURS"] in (None, "obeyed")
     return bool(found["OURS"])
 
@@ -144,11 +144,10 @@ class TestAStart:
     def test_obeys_no_file_of_a_stranger_s(
         self, python311: Interpreter, tmp_path: Path, file: str, way: str
     ) -> None:
-        done = start(python311, tmp_path, file, UNSAFE[way])
-        found = json.loads(done.stdout)
+        found, said = start(python311, tmp_path, file, UNSAFE[way])
         assert not obeyed(file, found)
         assert found["input"] == "the input"
-        lines = [line for line in done.stderr.splitlines() if "rocm-autopatch status" not in line]
+        lines = [line for line in said.splitlines() if "rocm-autopatch status" not in line]
         (line,) = [line for line in lines if "left as given" not in line]
         where = ("/etc/open" if "777" in way else "/etc/tmp/f.yaml") if "link" in way else file
         assert (os.path.dirname(file) if way.startswith("directory of") else where) in line
@@ -159,9 +158,8 @@ class TestAStart:
     def test_obeys_what_nobody_here_can_change(
         self, python311: Interpreter, tmp_path: Path, file: str, way: str
     ) -> None:
-        done = start(python311, tmp_path, file, SAFE[way])
-        found = json.loads(done.stdout)
-        assert obeyed(file, found), done.stderr
+        found, said = start(python311, tmp_path, file, SAFE[way])
+        assert obeyed(file, found), said
         assert found["errors"] == []
 
 
@@ -191,9 +189,9 @@ def test_the_input_is_not_a_policy(python311: Interpreter, tmp_path: Path) -> No
 
 def test_an_image_can_t_write_to_the_terminal(python311: Interpreter, tmp_path: Path) -> None:
     way = "printf 'team/\\033]0;x\\007\\033[2J\\302\\233:1\\n' >\"$F\""
-    done = start(python311, tmp_path, f"{SITE}/image", way)
-    assert "\\x1b]0;x\\x07\\x1b[2J\\x9b" in done.stderr
-    assert all(line.isprintable() for line in done.stderr.splitlines())
+    _, said = start(python311, tmp_path, f"{SITE}/image", way)
+    assert "\\x1b]0;x\\x07\\x1b[2J\\x9b" in said
+    assert all(line.isprintable() for line in said.splitlines())
 
 
 def test_the_report_in_the_process_is_not_masked(python311: Interpreter, tmp_path: Path) -> None:
@@ -241,7 +239,7 @@ def traced(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Interpreter
 
 class TestWhatAStartWrites:
     def run(
-        self, python: Interpreter, directory: Path, *flags: str, **options: object
+        self, python: Interpreter, directory: Path, *flags: str, **options: Any
     ) -> subprocess.CompletedProcess[str]:
         env = {
             "ROCM_AUTOPATCH_REPORT": str(directory / "report"),

@@ -9,9 +9,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import (
+
+from rocm_autopatch.policy import plan_file
+from tests.conftest import (
     HIP,
     Interpreter,
     copy_interpreter,
@@ -21,16 +24,15 @@ from conftest import (
     run_with_site,
 )
 
-from rocm_autopatch.policy import plan_file
-
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 SEEN = f"import os; print(os.environ.get({MAX!r}))"
 PATH = {"PATH": os.environ["PATH"]}
 REPORT = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.status()))"
 
 
-def report(python: Interpreter, *flags: str, **env: str) -> dict:
-    return json.loads(python.value(REPORT, *flags, env=env))
+def report(python: Interpreter, *flags: str, **env: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(python.value(REPORT, *flags, env=env))
+    return report
 
 
 def _startup(python: Interpreter, name: str) -> Path:
@@ -314,7 +316,8 @@ class TestSite:
 
     def layers(self, python: Interpreter, site: Path, **env: str) -> list[str]:
         done = run_with_site(site, python.path, "-c", REPORT, ROCM_AUTOPATCH_LOG="quiet", **env)
-        return json.loads(done.stdout)["policies"]
+        policies: list[str] = json.loads(done.stdout)["policies"]
+        return policies
 
     def test_they_are_layers_on_what_is_built_in(
         self, python311: Interpreter, tmp_path: Path
@@ -471,14 +474,19 @@ class TestPolicyChoice:
         policy = tmp_path / "mine.yaml"
         policy.write_text("version: 1\nenv: {A: {set: a}}\n")
         env = {"ROCM_AUTOPATCH_POLICY": str(policy), MAX: "1"}
-        nobody = {"preexec_fn": lambda: os.setresgid(65534, 0, 0)}
-        seen = json.loads(python311.run("-c", REPORT, env=env, **nobody).stdout)
+
+        def caller() -> None:
+            os.setresgid(65534, 0, 0)
+
+        def run(code: str, **env: str) -> str:
+            return python311.run("-c", code, env=env, preexec_fn=caller).stdout
+
+        seen = json.loads(run(REPORT, **env))
         assert seen["policies"] == ["safe"]
         assert seen["notes"] == [
             "ROCM_AUTOPATCH_POLICY ignored in a program that runs as another user than its caller"
         ]
-        off = python311.run("-c", SEEN, env={**env, "ROCM_AUTOPATCH": "off"}, **nobody)
-        assert off.stdout == "1\n"
+        assert run(SEEN, **env, ROCM_AUTOPATCH="off") == "1\n"
 
     def test_unknown_name(self, python: Interpreter) -> None:
         done = python.run("-c", SEEN, env={MAX: "1", "ROCM_AUTOPATCH_POLICY": "saef"})

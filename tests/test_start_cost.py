@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import HIP, Interpreter, label_torch, make_hooked, make_venv
+
+from tests.conftest import HIP, Interpreter, label_torch, make_hooked, make_venv
 
 pytestmark = [
     pytest.mark.skipif(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import HIP, Interpreter, label_torch, make_venv, pip
+
+from tests.conftest import HIP, Interpreter, label_torch, make_venv, pip
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi35x-20260210"
@@ -39,10 +41,11 @@ KEYS = {
 }
 
 
-def status(python: Interpreter, *flags: str, **env: str) -> dict:
+def status(python: Interpreter, *flags: str, **env: str) -> dict[str, Any]:
     done = python.run("-m", "rocm_autopatch", "status", "--json", *flags, env=env, check=False)
-    assert done.returncode == bool(json.loads(done.stdout)["errors"])
-    return json.loads(done.stdout)
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == bool(report["errors"])
+    return report
 
 
 def test_with_torch(torch_python: Interpreter) -> None:

@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import HIP, ROOT, Interpreter, find_python, label_torch, make_venv
+
+from tests.conftest import HIP, ROOT, Interpreter, find_python, label_torch, make_venv
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 SEEN = f"import os; print(os.environ.get({MAX!r}))"

@@ -11,9 +11,9 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from conftest import ROOT, Interpreter
 
 from rocm_autopatch.cli import command_line, style, terminal
+from tests.conftest import ROOT, Interpreter
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 COLOUR = re.compile(r"\x1b\[[0-9]*m")

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Interpreter
+
+from tests.conftest import Interpreter
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Interpreter
+
+from tests.conftest import ROOT, Interpreter
 
 
 @pytest.mark.parametrize(

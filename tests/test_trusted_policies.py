@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Interpreter
 
 from rocm_autopatch.cli import main
 from rocm_autopatch.policy import PolicyError, load, select
+from tests.conftest import Interpreter
 
 TEXT = "version: 1\nenv: {A: {set: a}}\n"
 

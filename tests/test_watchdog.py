@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Interpreter
+
+from tests.conftest import Interpreter
 
 HEAD = """
 import ctypes, json, os, signal, sys, threading, time, torch

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
-from conftest import Interpreter
 
 from rocm_autopatch import failure
 from rocm_autopatch.patches.config import refused_writes
+from tests.conftest import Interpreter
 
 # Every locale but this one is UTF-8 to Python.
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -70,6 +71,7 @@ def test_what_a_signal_handler_raises(kind: str) -> None:
         raise Mine
 
     number = signal.SIGINT if kind == "Ctrl-C" else signal.SIGUSR1
+    handlers: dict[str, Callable[[int, FrameType | None], None]]
     handlers = {"function": function, "any arguments": any_arguments, "method": Handler().method}
     before = signal.signal(number, handlers.get(kind, signal.default_int_handler))
     try:
@@ -114,7 +116,8 @@ except Timeout as error:
 
 
 def test_what_nobody_s_handler_raised(handled: None) -> None:
-    for fault in (lambda: 1 // 0, lambda: json.loads("{"), lambda: {}["a"]):
+    nothing: dict[str, object] = {}
+    for fault in (lambda: 1 // 0, lambda: json.loads("{"), lambda: nothing["a"]):
         with pytest.raises((ArithmeticError, ValueError, LookupError)) as raised:
             fault()
         assert not failure.programs_own(raised.value)

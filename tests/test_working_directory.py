@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Interpreter
+
+from tests.conftest import Interpreter
 
 # python -m imports these itself, before anything of ours is there to prevent it.
 OF_DASH_M = {"runpy", "pkgutil", "importlib", "io", "os", "types", "typing", "warnings"}

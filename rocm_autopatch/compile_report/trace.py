@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -65,7 +65,7 @@ class File:
     size: int = 0  # bytes that were read
     strings: dict[int, str] = field(default_factory=dict)
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Generator[Event, None, None]:
         """The events that the report needs. Raises OSError where the file can't be read."""
         year = datetime.fromtimestamp(self.path.stat().st_mtime).year
         with open(self.path, "rb") as stream:

@@ -19,7 +19,7 @@ BUILTIN = next(
 IMAGES = BUILTIN / "images.yaml"
 # The policy of an image that no record chooses another for.
 DEFAULT = "safe"
-# How many files a start reads of those that are not built in, and how many layers it makes of them.
+# How many policy files a start reads, built-in ones included; so it makes no more layers than this.
 MAX_FILES = 100
 # Linux's PATH_MAX
 _LONGEST_PATH = 4096

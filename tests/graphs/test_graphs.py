@@ -1,3 +1,4 @@
+# mypy: allow-subclassing-any
 """Graphs against eager, and each way a capture can go wrong.
 
     python -m pytest tests/graphs
@@ -9,32 +10,46 @@ only a GPU can show is skipped: so tests/test_graphs.py runs them.
 
 from __future__ import annotations
 
-import collections
 import ctypes
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="no torch here: tests/test_graphs.py has one")
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = pytest.importorskip("torch", reason="no torch here: tests/test_graphs.py has one")
 
-import stand_in  # noqa: E402
+import stand_in
 
-from rocm_autopatch.graphs import Bucket, Refused, graphed  # noqa: E402
-from rocm_autopatch.graphs import mode as graphs_mode  # noqa: E402
-from rocm_autopatch.patches import compile_modes  # noqa: E402
+from rocm_autopatch.graphs import Bucket, Refused, graphed
+from rocm_autopatch.graphs import mode as graphs_mode
+from rocm_autopatch.patches import compile_modes
 
 REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
+# Torch warns of its own parts, in the name of whoever calls them.
+pytestmark = pytest.mark.filterwarnings("default")
 needs_gpu = pytest.mark.skipif(not REAL, reason="no GPU here: python -m pytest tests/graphs")
-Pair = collections.namedtuple("Pair", "left right")
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+# The rows of the graphs that a test has made.
+Seen = Callable[[], "list[dict[str, Any]]"]
 
 
 @pytest.fixture(autouse=True)
-def no_gradients():
+def no_gradients() -> Iterator[None]:
     torch._dynamo.reset()
     torch.manual_seed(0)
     with torch.no_grad():
@@ -43,37 +58,37 @@ def no_gradients():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def reduce_overhead():
+def reduce_overhead() -> None:
     """The mode table as the performance policy has it."""
     compile_modes.apply(torch, [("reduce-overhead", "graphs", "performance", "")], (), False)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def device():
+def device() -> None:
     if not REAL:
         stand_in.install()
 
 
-def compiled(function):
+def compiled(function: Any) -> Any:
     """Compiled for a GPU; on a CPU that would take a C++ compiler's time, and show no more."""
     return torch.compile(function, backend="inductor" if REAL else "eager")
 
 
-def synchronize():
+def synchronize() -> None:
     if REAL:
         torch.cuda.synchronize()
 
 
-def close(one, other):
+def close(one: Any, other: Any) -> None:
     torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
 
 
-def mlp(width=64, dtype=torch.float32, device=GPU):
+def mlp(width: int = 64, dtype: Any = torch.float32, device: Any = GPU) -> Any:
     layers = torch.nn.Linear(width, 2 * width), torch.nn.GELU(), torch.nn.Linear(2 * width, width)
     return torch.nn.Sequential(*layers).to(device, dtype)
 
 
-def check(wrapped, plain, *calls, **kwargs):
+def check(wrapped: Any, plain: Any, *calls: Any, **kwargs: Any) -> None:
     """Each call gives what the plain function gives, and keeps it."""
     kept = [(wrapped(*args, **kwargs), plain(*args, **kwargs)) for args in calls]
     synchronize()
@@ -81,7 +96,7 @@ def check(wrapped, plain, *calls, **kwargs):
         close(got, wanted)
 
 
-def reasons(wrapped):
+def reasons(wrapped: Any) -> str:
     return " | ".join([*wrapped.row["plain"], *(one["reason"] for one in wrapped.row["refused"])])
 
 
@@ -90,9 +105,9 @@ def reasons(wrapped):
 
 @pytest.mark.parametrize("compile", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_a_model(compile, dtype):
+def test_a_model(compile: bool, dtype: Any) -> None:
     model = mlp(dtype=dtype)
-    wrapped = graphed(compiled(model) if compiled else model, verify=True)
+    wrapped = graphed(compiled(model) if compile else model, verify=True)
     check(wrapped, model, *[(torch.randn(8, 64, device=GPU, dtype=dtype),) for _ in range(8)])
     (graph,) = wrapped.row["graphs"]
     assert (wrapped.row["replays"], graph["verified"]) == (6, True)
@@ -101,13 +116,13 @@ def test_a_model(compile, dtype):
         assert graph["memory_after"] >= graph["memory_before"] > 0
 
 
-def test_signatures():
-    def function(x, y, power=1, *, scale=1.0, flag=False):
+def test_signatures() -> None:
+    def function(x: Any, y: Any, power: int = 1, *, scale: float = 1.0, flag: bool = False) -> Any:
         out = (x**power * scale + y.to(x.dtype)).sum(-1)
         return out.neg() if flag else out
 
     wrapped = graphed(function, limit=64)
-    calls = []
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     for size in (1, 7, 64):
         for dtype in (torch.float32, torch.float64, torch.bfloat16):
             for power in (1, 2):
@@ -122,8 +137,8 @@ def test_signatures():
     assert wrapped.row["replays"] == 3 * len(calls)
 
 
-def test_pytrees():
-    def function(batch, pairs):
+def test_pytrees() -> None:
+    def function(batch: Any, pairs: Any) -> Any:
         x = batch["x"] + batch["deep"][0]
         q, k, v = x.chunk(3, dim=-1)
         return {"qkv": (q, k, v), "pair": Pair(pairs.left * 2, None), "list": [x, "text"]}
@@ -145,7 +160,7 @@ def test_pytrees():
 
 
 @needs_gpu
-def test_results_and_weights_on_the_cpu():
+def test_results_and_weights_on_the_cpu() -> None:
     x = torch.ones(4, device=GPU)
     assert "the result has a tensor on cpu" in refused(lambda x: (x + 1, torch.ones(2)), x)
     scale = torch.tensor(2.0)
@@ -156,8 +171,8 @@ def test_results_and_weights_on_the_cpu():
     assert "a weight or buffer is a tensor on cpu" in reasons(wrapped)
 
 
-def test_strides_of_results():
-    functions = [
+def test_strides_of_results() -> None:
+    functions: list[Callable[[Any], Any]] = [
         lambda x: (x + 1)[:, -1],
         lambda x: (x + 1).t(),
         lambda x: (x + 1)[:1].expand(5, 6),
@@ -174,7 +189,7 @@ def test_strides_of_results():
         assert wrapped.row["replays"] == 2
 
 
-def test_results_are_kept():
+def test_results_are_kept() -> None:
     wrapped = graphed(lambda x: x * 2)
     x = torch.ones(1 << 20, device=GPU)
     kept = [wrapped(x * step) for step in range(8)]
@@ -183,7 +198,7 @@ def test_results_are_kept():
 
 
 @needs_gpu
-def test_aliased_results_are_not_overwritten():
+def test_aliased_results_are_not_overwritten() -> None:
     wrapped = graphed(lambda x: x * 2, outputs="alias")
     x = torch.ones(1024, device=GPU)
     for step in range(3):
@@ -202,7 +217,7 @@ def test_aliased_results_are_not_overwritten():
     assert wrapped(x)[0].item() == 2
 
 
-def test_buckets():
+def test_buckets() -> None:
     model = mlp()
     wrapped = graphed(compiled(model), buckets=[Bucket("batch", (8, 32), {"input": 0})])
     sizes = (3, 8, 5, 1, 7, 32, 9, 30, 17, 2)
@@ -212,8 +227,8 @@ def test_buckets():
     assert "bucket batch ends at 32" in reasons(wrapped)
 
 
-def test_a_mask_in_a_bucket():
-    def attend(x, mask):
+def test_a_mask_in_a_bucket() -> None:
+    def attend(x: Any, mask: Any) -> Any:
         scores = (x @ x.transpose(-1, -2)).masked_fill(~mask[:, None, :], float("-inf"))
         return scores.softmax(-1) @ x
 
@@ -229,7 +244,7 @@ def test_a_mask_in_a_bucket():
 # Weights
 
 
-def test_weights():
+def test_weights() -> None:
     model = mlp()
     wrapped = graphed(compiled(model))
     x = torch.randn(8, 64, device=GPU)
@@ -250,13 +265,13 @@ def test_weights():
     assert len(live) == 1  # the others read memory that is gone
 
 
-def test_train_and_eval():
+def test_train_and_eval() -> None:
     class Model(torch.nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.inner = torch.nn.BatchNorm1d(16)
 
-        def forward(self, x):
+        def forward(self, x: Any) -> Any:
             return self.inner(x)
 
     model, other = Model().to(GPU), Model().to(GPU)
@@ -276,14 +291,14 @@ def test_train_and_eval():
 class Decoder(torch.nn.Module):
     """One step with a cache of keys and values in buffers."""
 
-    def __init__(self, width=64, length=32):
+    def __init__(self, width: int = 64, length: int = 32) -> None:
         super().__init__()
         self.qkv = torch.nn.Linear(width, 3 * width)
         self.register_buffer("keys", torch.zeros(2, length, width))
         self.register_buffer("values", torch.zeros(2, length, width))
         self.register_buffer("at", torch.zeros(1, dtype=torch.long))
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         q, k, v = self.qkv(x).chunk(3, dim=-1)
         self.keys.index_copy_(1, self.at, k)
         self.values.index_copy_(1, self.at, v)
@@ -294,11 +309,11 @@ class Decoder(torch.nn.Module):
 
 
 @pytest.mark.parametrize("compile", [False, True])
-def test_a_cache_moves_on_once_a_call(compile):
+def test_a_cache_moves_on_once_a_call(compile: bool) -> None:
     model = Decoder().to(GPU)
     other = Decoder().to(GPU)
     other.load_state_dict(model.state_dict())
-    wrapped = graphed(compiled(model) if compiled else model, verify=True)
+    wrapped = graphed(compiled(model) if compile else model, verify=True)
     for step in range(10):
         x = torch.randn(2, 1, 64, device=GPU)
         close(wrapped(x), other(x))
@@ -311,11 +326,11 @@ def test_a_cache_moves_on_once_a_call(compile):
 # Threads
 
 
-def in_threads(function, plain, streams, calls):
+def in_threads(function: Any, plain: Any, streams: bool, calls: int) -> None:
     """Four threads, each with its own numbers, see what the plain function gives them."""
     failed = []
 
-    def work(seed):
+    def work(seed: int) -> None:
         try:
             generator = torch.Generator(GPU).manual_seed(seed)
             stream = torch.cuda.Stream() if streams else None
@@ -330,8 +345,10 @@ def in_threads(function, plain, streams, calls):
             failed.append(error)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert not failed, failed[0]
 
 
@@ -339,7 +356,7 @@ STREAMS = [False, pytest.param(True, marks=needs_gpu)]
 
 
 @pytest.mark.parametrize("streams", STREAMS)
-def test_threads(streams):
+def test_threads(streams: bool) -> None:
     model = mlp(256)
     wrapped = graphed(compiled(model))
     wrapped(torch.randn(16, 256, device=GPU))
@@ -351,7 +368,7 @@ def test_threads(streams):
 # What a capture can't have
 
 
-def usable():
+def usable() -> None:
     """The device is as it was: numbers are drawn, memory that a stream used comes back."""
     assert torch.ones(3, device=GPU).sum().item() == 3
     assert torch.randn(100, device=GPU).std().item() > 0
@@ -366,7 +383,7 @@ def usable():
         assert torch.cuda.memory_allocated() == before
 
 
-def refused(function, *args, calls=5):
+def refused(function: Any, *args: Any, calls: int = 5) -> str:
     """A function that can't be captured runs as it is, and the GPU is as good as before."""
     wrapped = graphed(function)
     for _ in range(calls):
@@ -378,7 +395,7 @@ def refused(function, *args, calls=5):
 
 
 @needs_gpu
-def test_a_synchronisation():
+def test_a_synchronisation() -> None:
     x = torch.randn(8, device=GPU)
     assert "waits for the GPU" in refused(lambda x: x * x.sum().item(), x)
     assert "waits for the GPU" in refused(lambda x: x[x > 0].sum(), x)
@@ -386,14 +403,14 @@ def test_a_synchronisation():
 
 
 @needs_gpu
-def test_a_tensor_of_the_cpu():
+def test_a_tensor_of_the_cpu() -> None:
     x = torch.randn(8, device=GPU)
     assert "CPU tensor" in refused(lambda x: x + torch.arange(8.0).to(GPU), x)
     assert "an argument is a tensor on cpu" in refused(lambda x, y: x + y.to(GPU), x, torch.ones(8))
 
 
 @needs_gpu
-def test_an_allocation_past_torch():
+def test_an_allocation_past_torch() -> None:
     runtime = next(
         ctypes.CDLL(line.split()[-1])
         for line in Path("/proc/self/maps").read_text().splitlines()
@@ -401,7 +418,7 @@ def test_an_allocation_past_torch():
     )
     allocate = getattr(runtime, "cudaMalloc", None) or runtime.hipMalloc
 
-    def function(x):
+    def function(x: Any) -> Any:
         place = ctypes.c_void_p()
         allocate(ctypes.byref(place), 1 << 20)
         return x + 1
@@ -410,11 +427,11 @@ def test_an_allocation_past_torch():
     assert "waits for the GPU" in why or "invalidated" in why
 
 
-def test_an_argument_changed_in_place():
+def test_an_argument_changed_in_place() -> None:
     x = torch.ones(4, device=GPU)
     assert "changes an argument in place" in refused(lambda x: x.add_(0) + 1, x)
 
-    def through_a_view(x):
+    def through_a_view(x: Any) -> Any:
         x[1:3].clamp_(min=0)
         return x + 1
 
@@ -423,7 +440,7 @@ def test_an_argument_changed_in_place():
 
 
 @needs_gpu
-def test_random_numbers():
+def test_random_numbers() -> None:
     model = torch.nn.Sequential(mlp(), torch.nn.Dropout(0.5)).train()
     wrapped = graphed(model)
     x = torch.randn(8, 64, device=GPU)
@@ -435,14 +452,14 @@ def test_random_numbers():
     assert wrapped.row["replays"] == 2
 
 
-def test_a_collective(tmp_path):
+def test_a_collective(tmp_path: Path) -> None:
     dist = torch.distributed
     dist.init_process_group(
         "nccl" if REAL else "gloo", f"file://{tmp_path}/store", world_size=1, rank=0
     )
     try:
 
-        def function(x):
+        def function(x: Any) -> Any:
             x = x * 2
             dist.all_reduce(x)
             return x
@@ -452,13 +469,13 @@ def test_a_collective(tmp_path):
         dist.destroy_process_group()
 
 
-def test_state_in_python():
+def test_state_in_python() -> None:
     class Model(torch.nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.step = 0
 
-        def forward(self, x):
+        def forward(self, x: Any) -> Any:
             self.step += 1
             return x * self.step
 
@@ -468,14 +485,14 @@ def test_state_in_python():
     assert "each call changes Model.step" in reasons(wrapped)
 
 
-def test_a_result_that_is_part_of_an_argument():
+def test_a_result_that_is_part_of_an_argument() -> None:
     assert "shares memory with an argument" in refused(lambda x: x[1:], torch.ones(4, device=GPU))
     model = mlp()
     why = refused(lambda x: (model[0].weight, x + 1)[0], torch.ones(4, device=GPU))
     assert "shares memory with an argument or a weight" in why
 
 
-def test_gradients():
+def test_gradients() -> None:
     model = mlp()
     wrapped = graphed(model)
     x = torch.randn(8, 64, device=GPU)
@@ -491,7 +508,7 @@ def test_gradients():
 
 
 @needs_gpu
-def test_a_capture_of_somebody_else_s():
+def test_a_capture_of_somebody_else_s() -> None:
     model = mlp()
     wrapped = graphed(model)
     x = torch.randn(8, 64, device=GPU)
@@ -504,7 +521,7 @@ def test_a_capture_of_somebody_else_s():
     assert "another capture is under way" in reasons(wrapped)
 
 
-def test_compiled_before_captured():
+def test_compiled_before_captured() -> None:
     wrapped = graphed(compiled(mlp()), warmup=1)
     x = torch.randn(8, 64, device=GPU)
     for _ in range(4):
@@ -514,7 +531,7 @@ def test_compiled_before_captured():
 
 
 @needs_gpu
-def test_memory_comes_back():
+def test_memory_comes_back() -> None:
     wrapped = graphed(lambda x: (x @ x).relu(), limit=2)
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
@@ -530,7 +547,7 @@ def test_memory_comes_back():
     assert torch.cuda.memory_reserved() <= before + (32 << 20) < held
 
 
-def test_taking_turns_beyond_the_limit():
+def test_taking_turns_beyond_the_limit() -> None:
     wrapped = graphed(lambda x: x + 1, limit=2)
     for _ in range(6):
         for size in (1, 2, 3):
@@ -544,14 +561,14 @@ def test_taking_turns_beyond_the_limit():
 
 
 @pytest.fixture
-def seen():
+def seen() -> Seen:
     from rocm_autopatch.graphs import record
 
     count = len(record.render())
     return lambda: record.render()[count:]
 
 
-def test_the_mode(seen):
+def test_the_mode(seen: Seen) -> None:
     model = mlp()
     fast = torch.compile(model, mode="reduce-overhead")
     assert fast._orig_mod is model
@@ -575,13 +592,13 @@ def test_the_mode(seen):
     assert model[0].weight.grad is not None
 
 
-def test_the_mode_with_graph_breaks_and_recompiles(seen):
+def test_the_mode_with_graph_breaks_and_recompiles(seen: Seen) -> None:
     class Model(torch.nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.inner, self.scale = mlp(), 2
 
-        def forward(self, x):
+        def forward(self, x: Any) -> Any:
             x = self.inner(x) * self.scale
             torch._dynamo.graph_break()
             return x.relu() + 1
@@ -596,13 +613,13 @@ def test_the_mode_with_graph_breaks_and_recompiles(seen):
     assert sum(row["replays"] for row in seen()) > 10
 
 
-def test_layers_that_share_their_code(seen):
+def test_layers_that_share_their_code(seen: Seen) -> None:
     class Layer(torch.nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.inner = mlp()
 
-        def forward(self, x):
+        def forward(self, x: Any) -> Any:
             return self.inner(x) + x
 
     layers = [Layer() for _ in range(6)]
@@ -617,7 +634,7 @@ def test_layers_that_share_their_code(seen):
     assert sum(row["replays"] for row in seen()) == 6 * 3
 
 
-def test_the_mode_with_a_cache(seen):
+def test_the_mode_with_a_cache(seen: Seen) -> None:
     model, other = Decoder().to(GPU), Decoder().to(GPU)
     other.load_state_dict(model.state_dict())
     fast = torch.compile(model, mode="reduce-overhead")
@@ -629,8 +646,8 @@ def test_the_mode_with_a_cache(seen):
     assert sum(row["replays"] for row in seen()) == 6
 
 
-def test_default_and_reduce_overhead_of_one_function(seen):
-    def function(x):
+def test_default_and_reduce_overhead_of_one_function(seen: Seen) -> None:
+    def function(x: Any) -> Any:
         return x * 2 + 1
 
     plain, graphs = torch.compile(function), torch.compile(function, mode="reduce-overhead")
@@ -641,7 +658,7 @@ def test_default_and_reduce_overhead_of_one_function(seen):
 
 
 @pytest.mark.parametrize("streams", STREAMS)
-def test_threads_in_the_mode(seen, streams):
+def test_threads_in_the_mode(seen: Seen, streams: bool) -> None:
     model = mlp(256)
     fast = torch.compile(model, mode="reduce-overhead")
     fast(torch.randn(16, 256, device=GPU))
@@ -650,7 +667,7 @@ def test_threads_in_the_mode(seen, streams):
 
 
 @needs_gpu
-def test_the_policy():
+def test_the_policy() -> None:
     """The hook, the performance policy, a program that says nothing of us."""
     program = """
 import json, torch, rocm_autopatch
@@ -675,7 +692,7 @@ print(json.dumps([[row["replays"] for row in report["graphs"]], report["errors"]
     assert done.stdout == "[[4], []]\n", done.stdout + done.stderr
 
 
-def test_nothing_of_the_mode_breaks_a_compile(monkeypatch):
+def test_nothing_of_the_mode_breaks_a_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs_mode, "Compiled", None)
     fast = torch.compile(mlp(), mode="reduce-overhead")
     assert fast(torch.randn(8, 64, device=GPU)).shape == (8, 64)
@@ -684,7 +701,7 @@ def test_nothing_of_the_mode_breaks_a_compile(monkeypatch):
 # What needs no GPU to be shown
 
 
-def test_copies():
+def test_copies() -> None:
     import copy
     import pickle
 
@@ -699,7 +716,7 @@ def test_copies():
     assert wrapped.row["calls"] == 4
 
 
-def test_a_submodule():
+def test_a_submodule() -> None:
     model = torch.nn.Sequential(mlp(), torch.nn.ReLU())
     model[0].forward = graphed(model[0].forward)
     other = torch.nn.Sequential(mlp(), torch.nn.ReLU())
@@ -708,7 +725,7 @@ def test_a_submodule():
     assert model[0].forward.row["replays"] == 2
 
 
-def test_weights_at_odd_places():
+def test_weights_at_odd_places() -> None:
     flat = torch.randn(101, device=GPU, dtype=torch.bfloat16)
     weight = flat[1:101].view(10, 10)
     wrapped = graphed(lambda x: x @ weight, verify=True)
@@ -716,7 +733,7 @@ def test_weights_at_odd_places():
     assert (wrapped.row["replays"], wrapped.row["graphs"][0]["verified"]) == (2, True)
 
 
-def test_constants_and_structure():
+def test_constants_and_structure() -> None:
     x = torch.ones(2, device=GPU)
     function = graphed(lambda x, how: x * how["times"] if how["times"] else x + 1, limit=32)
     for how in (0, 0.0, -0.0, 1, 1.0, True, 2):
@@ -727,13 +744,13 @@ def test_constants_and_structure():
     assert "is a builtins.object" in reasons_of_call(function, x, {"times": object()})
 
 
-def reasons_of_call(wrapped, *args):
+def reasons_of_call(wrapped: Any, *args: Any) -> str:
     with pytest.raises(TypeError):
         wrapped(*args)
     return reasons(wrapped)
 
 
-def test_arguments_that_no_graph_can_have():
+def test_arguments_that_no_graph_can_have() -> None:
     strict = graphed(lambda x: x, fallback=False)
     with pytest.raises(Refused, match=r"torch\.sparse_coo tensor, and not strided"):
         strict(torch.ones(2, 2, device=GPU).to_sparse())
@@ -754,13 +771,15 @@ def test_arguments_that_no_graph_can_have():
     assert "no argument is a tensor" in reasons(nothing)
 
 
-def test_a_mode_of_torch_s_sees_each_operation():
+def test_a_mode_of_torch_s_sees_each_operation() -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Count(TorchDispatchMode):
         seen = 0
 
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             Count.seen += 1
             return function(*args, **(kwargs or {}))
 
@@ -774,7 +793,7 @@ def test_a_mode_of_torch_s_sees_each_operation():
     assert torch.vmap(wrapped)(x).tolist() == [2, 2]
 
 
-def test_settings_of_torch():
+def test_settings_of_torch() -> None:
     wrapped = graphed(lambda x: x @ x)
     x = torch.randn(8, 8, device=GPU)
     for _ in range(4):
@@ -791,7 +810,7 @@ def test_settings_of_torch():
     assert (len(wrapped.row["graphs"]), entries) == ((2, 3) if REAL else (1, 2))
 
 
-def test_options():
+def test_options() -> None:
     for wrong in ({"outputs": "copy"}, {"limit": 0}, {"warmup": 0}):
         with pytest.raises(ValueError, match=r"is not one of|at least 1"):
             graphed(len, **wrong)
@@ -802,8 +821,8 @@ def test_options():
     with pytest.raises(ValueError, match="inputs are to be named"):
         Bucket("b", (1,), {})
 
-    @graphed(name="mine", limit=3)
-    def decorated(x):
+    @graphed(name="mine", limit=3)  # type: ignore[untyped-decorator]
+    def decorated(x: Any) -> Any:
         """Said here."""
         return x
 
@@ -814,7 +833,7 @@ def test_options():
     )
 
 
-def test_buckets_that_do_not_fit():
+def test_buckets_that_do_not_fit() -> None:
     with pytest.raises(
         ValueError, match=r"bucket b: inptu is no argument of .*Sequential, which has"
     ):
@@ -830,7 +849,7 @@ def test_buckets_that_do_not_fit():
         short(torch.ones(2, device=GPU))
 
 
-def test_padding_is_filled_anew():
+def test_padding_is_filled_anew() -> None:
     wrapped = graphed(
         lambda x: x.cumsum(0).flip(0).cumsum(0).flip(0) + x.sum(),
         buckets=[Bucket("batch", (8,), {"x": 0}, outputs=None)],
@@ -841,7 +860,7 @@ def test_padding_is_filled_anew():
         close(got, padded.cumsum(0).flip(0).cumsum(0).flip(0) + size)
 
 
-def test_many_signatures_are_forgotten():
+def test_many_signatures_are_forgotten() -> None:
     wrapped = graphed(lambda x: x + 1, limit=2)
     for size in range(1, 200):
         wrapped(torch.ones(size, device=GPU))
@@ -849,7 +868,7 @@ def test_many_signatures_are_forgotten():
     assert wrapped.row["calls"] == 199
 
 
-def test_a_result_with_a_constant_that_changes():
+def test_a_result_with_a_constant_that_changes() -> None:
     from itertools import count
 
     numbers = count()
@@ -859,7 +878,7 @@ def test_a_result_with_a_constant_that_changes():
     assert wrapped.row["replays"] == 0
 
 
-def test_what_a_function_reaches():
+def test_what_a_function_reaches() -> None:
     from functools import partial
 
     from rocm_autopatch.graphs.watch import Watched
@@ -867,7 +886,7 @@ def test_what_a_function_reaches():
     model, other, tensor = mlp(), mlp(), torch.ones(1, device=GPU)
 
     class Holder:
-        def method(self, x):
+        def method(self, x: Any) -> Any:
             return held(x)
 
     held = torch.compile(model)
@@ -897,13 +916,13 @@ needs_stand_in = pytest.mark.skipif(REAL, reason="shown by the GPU itself")
         ("something else", "the capture failed: RuntimeError: something else"),
     ],
 )
-def test_errors_of_a_capture(monkeypatch, said, meaning):
+def test_errors_of_a_capture(monkeypatch: pytest.MonkeyPatch, said: str, meaning: str) -> None:
     monkeypatch.setattr(stand_in.StandIn, "broken", RuntimeError(said))
     assert meaning in refused(lambda x: x + 1, torch.ones(2))
 
 
 @needs_stand_in
-def test_a_replay_that_differs(monkeypatch):
+def test_a_replay_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     """What HIP is reported to do with what is illegal in a capture: no error, and wrong numbers."""
     monkeypatch.setattr(stand_in.StandIn, "wrong", True)
     wrapped = graphed(lambda x: x * 2, verify=True)
@@ -917,14 +936,14 @@ def test_a_replay_that_differs(monkeypatch):
 
 
 @needs_stand_in
-def test_the_report(seen):
+def test_the_report(seen: Seen) -> None:
     import rocm_autopatch
     from rocm_autopatch.record import lines
 
     wrapped = graphed(lambda x: x + 1, name="plus one")
     for _ in range(5):
         wrapped(torch.ones(2))
-    report = rocm_autopatch.status()
+    report: dict[str, Any] = rocm_autopatch.status()
     assert [row["replays"] for row in report["graphs"] if row["name"] == "plus one"] == [3]
     assert any(
         "plus one: 3 of 5 calls replayed 1 graph [graphed]" in line for line in lines(report)

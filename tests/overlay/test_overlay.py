@@ -20,14 +20,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
-from conftest import HIP, ROOT, WORK, find_python, label_torch
-from containers import CanNot, Image, Result, Store, copy_prefix, tree
 
 from surroundings import hip_torch, image_env
+from tests.conftest import HIP, ROOT, WORK, find_python, label_torch
+from tests.overlay.containers import CanNot, Image, Result, Store, copy_prefix, tree
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
@@ -194,14 +195,14 @@ def make_base(store: Store, name: str, work: Path) -> Image:
 
 
 @pytest.fixture(scope="session")
-def bases(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Image]]:
+def bases(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Image]:
     """The base images that were asked for, by name."""
     work = tmp_path_factory.mktemp("bases")
 
-    class Made(dict):  # type: ignore[type-arg]
+    class Made(dict[str, Image]):
         def __missing__(self, name: str) -> Image:
-            self[name] = make_base(store, name, work)
-            return self[name]
+            made = self[name] = make_base(store, name, work)
+            return made
 
     return Made()
 
@@ -224,7 +225,8 @@ def overlay(
     done = store.bud(
         context,
         tag,
-        *("-f", context / "Dockerfile.overlay", "--build-arg", f"BASE_IMAGE={base}", *arguments),
+        *("-f", str(context / "Dockerfile.overlay")),
+        *("--build-arg", f"BASE_IMAGE={base}", *arguments),
         check=check,
     )
     return Result(done.returncode, done.stdout, done.stderr)
@@ -239,12 +241,12 @@ class Built:
     # A container that nothing is written to.
     root: Path
 
-    def run(self, *arguments: str, **options: object) -> Result:
-        return self.image.run(*arguments, **{"root": self.root, **options})  # type: ignore[arg-type]
+    def run(self, *arguments: str, **options: Any) -> Result:
+        return self.image.run(*arguments, **{"root": self.root, **options})
 
-    def status(self, python: str, **options: object) -> dict:
+    def status(self, python: str, **options: Any) -> dict[str, Any]:
         command = (python, "-m", "rocm_autopatch", "status", "--no-torch", "--json")
-        report: dict = json.loads(self.run(*command, **options).stdout)
+        report: dict[str, Any] = json.loads(self.run(*command, **options).stdout)
         return report
 
 
@@ -264,7 +266,7 @@ def ours(lines: list[str]) -> list[str]:
     return [line[len(mark) :] for line in lines if line.startswith(mark)]
 
 
-def rows(report: dict) -> dict[str, dict]:
+def rows(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in report["env"]}
 
 
@@ -449,9 +451,9 @@ def test_it_can_be_removed(built: Built) -> None:
     for python in built.case.pythons:
         with built.image.store.container(built.image.reference) as root:
             force = ["--break-system-packages"] if python == "/usr/bin/python3" else []
-            remove = ("/usr/bin/python3", "-m", "pip", "--python", python)
-            remove += ("uninstall", "-y", "-q", "rocm_autopatch", *force)
-            built.image.run(*remove, root=root, env={"PIP_ROOT_USER_ACTION": "ignore"})
+            pip = ("/usr/bin/python3", "-m", "pip", "--python", python)
+            remove = ("uninstall", "-y", "-q", "rocm_autopatch", *force)
+            built.image.run(*pip, *remove, root=root, env={"PIP_ROOT_USER_ACTION": "ignore"})
             done = built.image.run(python, "-c", SEEN, root=root)
             assert done.stdout == "1,1,None\n"
             # A container's other Pythons keep theirs.
@@ -635,10 +637,10 @@ def test_mounted_with_a_baseline(bases: dict[str, Image], mounted: Path, tmp_pat
     assert ours(done.said)[1].startswith(CASES["venv"].name + ", policy safe: ")
 
 
-def documented(kind: str) -> dict:
+def documented(kind: str) -> dict[str, Any]:
     """The one YAML document of docs/overlay.md that has *kind* at its top."""
     blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/overlay.md").read_text(), re.DOTALL)
-    found: list[dict] = [
+    found: list[dict[str, Any]] = [
         document for block in blocks if kind in (document := yaml.safe_load(block))
     ]
     assert len(found) == 1
@@ -658,7 +660,7 @@ def test_the_pod(bases: dict[str, Image], wheel: Path, tmp_path: Path) -> None:
     for path in volumes["wheel"].iterdir():
         path.chmod(0o644)
 
-    def run(container: dict, *arguments: str, **env: str) -> Result:
+    def run(container: dict[str, Any], *arguments: str, **env: str) -> Result:
         assert container["image"] == CASES["venv"].name
         mounts = {
             mount["mountPath"]: volumes[mount["name"]] / mount.get("subPath", "")

@@ -149,23 +149,16 @@ int close(int descriptor)
     return fails("close", ours) ? -1 : done;
 }
 
-#define STATUS(name, kind) \
-    int name(const char *path, struct stat *to) \
+#define STATUS(name, kind, type) \
+    int name(const char *path, struct type *to) \
     { \
-        REAL(int, #name, const char *, struct stat *); \
+        REAL(int, #name, const char *, struct type *); \
         return fails(kind, is_ours(path)) ? -1 : real(path, to); \
     }
-STATUS(stat, "stat")
-STATUS(lstat, "lstat")
-
-#define STATUS64(name, kind) \
-    int name(const char *path, struct stat64 *to) \
-    { \
-        REAL(int, #name, const char *, struct stat64 *); \
-        return fails(kind, is_ours(path)) ? -1 : real(path, to); \
-    }
-STATUS64(stat64, "stat")
-STATUS64(lstat64, "lstat")
+STATUS(stat, "stat", stat)
+STATUS(lstat, "lstat", stat)
+STATUS(stat64, "stat", stat64)
+STATUS(lstat64, "lstat", stat64)
 
 int fstat(int descriptor, struct stat *to)
 {
