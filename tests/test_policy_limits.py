@@ -14,7 +14,17 @@ from typing import Any
 import pytest
 
 from rocm_autopatch.cli import main
-from rocm_autopatch.policy import PolicyError, document, load, lower, model, problem, select, when
+from rocm_autopatch.policy import (
+    PolicyError,
+    document,
+    load,
+    lower,
+    model,
+    problem,
+    schema,
+    select,
+    when,
+)
 from tests.conftest import Interpreter
 from tests.policy_shapes import IMAGES, POLICIES
 
