@@ -21,6 +21,7 @@ _ON = ("on", "1", "true", "yes", "observe")
 _OLDEST_TORCH = (2, 4)
 _ASSUME = "ROCM_AUTOPATCH_ASSUME"
 _SITE = "/etc/rocm-autopatch"
+_DEFAULT = "safe"
 _HERE = __file__.rpartition("/")[0]
 _BAKED = _HERE + "/baked.plan"
 # How much is read of a file, in bytes.
@@ -155,9 +156,9 @@ def _decide():
         startup.fail("torch", "nothing was changed: " + _RECORD["reason"])
         return None
     if "image" not in facts and b"ROCM_AUTOPATCH_POLICY" not in environ and not site:
-        built_in: Optional[Plan] = startup.load(_HERE + "/plans/safe.plan")
+        built_in: Optional[Plan] = startup.load("%s/plans/%s.plan" % (_HERE, _DEFAULT))
         if built_in is not None:
-            _RECORD["reason"] = "no image is named: safe is the default policy on ROCm"
+            _RECORD["reason"] = "no image is named: %s is the default policy on ROCm" % _DEFAULT
             return built_in
     from rocm_autopatch.startup import choose
 

@@ -46,6 +46,11 @@ def named(variable: str) -> str:
     return ""
 
 
+def is_path(name: str) -> bool:
+    """Whether a policy's name is that of a file."""
+    return "/" in name or name.endswith((".yaml", ".yml"))
+
+
 def read(path: str, longest: int, judged: bool = True) -> bytes:
     """The first *longest* bytes of the file at *path*.
 

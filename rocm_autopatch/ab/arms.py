@@ -21,6 +21,7 @@ from rocm_autopatch.ab.place import Place
 from rocm_autopatch.ab.runner import CACHES
 from rocm_autopatch.ab.toggles import CONFIG, HERE, MODE, OFF, POLICY, VARIABLE, Toggle
 from rocm_autopatch.policy import document, load, lower, when
+from rocm_autopatch.trust import is_path
 
 _KEEP = "ROCM_AUTOPATCH_KEEP"
 _POLICY = "ROCM_AUTOPATCH_POLICY"
@@ -171,7 +172,7 @@ def _copy(place: Place, name: str) -> dict[str, Any]:
     said.pop("extends", None)
     if policy.extends is not None:
         said["extends"] = [
-            str((Path(policy.file).parent / base).resolve()) if load.is_path(base) else base
+            str((Path(policy.file).parent / base).resolve()) if is_path(base) else base
             for base in policy.extends
         ]
     return said

@@ -14,6 +14,7 @@ from typing import Any
 from rocm_autopatch.ab import Refused, Wrong
 from rocm_autopatch.patches import compile_modes, config
 from rocm_autopatch.policy import lint, load
+from rocm_autopatch.trust import is_path
 
 CONFIG, VARIABLE, MODE, POLICY = "config", "variable", "mode", "policy"
 OFF = "off"
@@ -58,7 +59,7 @@ class Toggle:
             return f"{self.label} unset" if value is None else f"{self.label}={value}"
         if isinstance(value, bool) or value is None:
             return f"{self.label}={str(value).lower()}"
-        if self.kind == POLICY and load.is_path(value):
+        if self.kind == POLICY and is_path(value):
             return f"{self.label}={os.path.relpath(value)}"
         return f"{self.label}={value}"
 
@@ -110,7 +111,7 @@ def _toggle(text: str, kind: str, name: str, label: str, values: Sequence[Any]) 
 def _policy(word: str) -> str:
     if word == OFF or not word:
         return word
-    if load.is_path(word):
+    if is_path(word):
         word = os.path.abspath(word)
     load.layers(load.top(word))
     return word

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rocm_autopatch import _SITE
 from rocm_autopatch.cli import terminal
 from rocm_autopatch.policy import lint, load, lower, select, when
 from rocm_autopatch.policy.model import Policy
@@ -32,7 +33,7 @@ def add(commands: Any) -> None:
         nargs="*",
         type=Path,
         metavar="FILE",
-        help="default: the built-in policies and those in /etc/rocm-autopatch",
+        help=f"default: the built-in policies and those in {_SITE}",
     )
     parser.add_argument(
         "--torch",

@@ -19,6 +19,7 @@ from rocm_autopatch.image import facts
 from rocm_autopatch.patches import config
 from rocm_autopatch.plan import ENV_FIELDS, BakedPlan, Plan
 from rocm_autopatch.policy import load, lower, plan_file, select
+from rocm_autopatch.trust import is_path
 
 # What the start of an interpreter finds here, whatever is baked.
 _CHILD = """
@@ -54,7 +55,7 @@ def resolve(image: str, policy: str) -> Baked:
             "this is a checkout or an editable install, which changes from start to start"
         )
     named = os.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
-    if not policy and load.is_path(named) and not os.path.isabs(named):
+    if not policy and is_path(named) and not os.path.isabs(named):
         raise NotBaked(f"ROCM_AUTOPATCH_POLICY={named} means another file in another directory")
     start = _start_here(image)
     known = {name: (value, source) for name, (value, source) in start["facts"].items()}
@@ -62,7 +63,7 @@ def resolve(image: str, policy: str) -> Baked:
     if accelerator != "rocm":
         raise NotBaked(start["reason"])
     found = facts.gather(known)
-    if load.is_path(policy):
+    if is_path(policy):
         policy = os.path.abspath(policy)
     chosen = select.select(found.values(), policy or named)
     lowered = lower.lower(chosen.layers, found.values(), chosen.policy)

@@ -106,6 +106,11 @@ def keys(version: str) -> dict[str, Record]:
     }
 
 
+def known_versions() -> tuple[str, ...]:
+    """All torch versions that are known, from the oldest."""
+    return _torches().versions
+
+
 def versions(text: str) -> tuple[str, ...]:
     """The torch versions in ``2.13``, ``2.4..2.15`` or ``2.6,2.13``. Raises ValueError."""
     known = _torches().versions
@@ -131,7 +136,7 @@ def keys_of(torch: str) -> dict[str, tuple[str, Record]]:
     """
     release = startup.release(torch)[:2]
     known = _torches().versions
-    numbers = [tuple(map(int, number.split("."))) for number in known]
+    numbers = [startup.release(number) for number in known]
     version = known[max(0, sum(number <= release for number in numbers) - 1)]
     known_keys = keys(version)
     found = {}
@@ -305,7 +310,7 @@ class _Key:
 def _within(version: str, range: Range) -> bool:
     """Whether an entry of a range is for a release of torch *version*."""
     since, until = range
-    release = tuple(map(int, version.split(".")))
+    release = startup.release(version)
     return since[: len(release)] <= release and not (until and until <= release)
 
 

@@ -6,9 +6,11 @@ import os
 from functools import cached_property
 from pathlib import Path
 
+from rocm_autopatch import _DEFAULT
 from rocm_autopatch.policy import document, schema
 from rocm_autopatch.policy.model import Policy
 from rocm_autopatch.policy.problem import ERROR, Problem, Problems
+from rocm_autopatch.trust import is_path
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 # In a wheel the policies lie in the package; in a checkout they are a directory beside it.
@@ -18,7 +20,7 @@ BUILTIN = next(
 )
 IMAGES = BUILTIN / "images.yaml"
 # The policy of an image that no record chooses another for.
-DEFAULT = "safe"
+DEFAULT = _DEFAULT
 # How many policy files a start reads, built-in ones included; so it makes no more layers than this.
 MAX_FILES = 100
 # Linux's PATH_MAX
@@ -188,8 +190,3 @@ def _whole(reading: Reading, policy: Policy | None) -> Policy:
     # What is not there is an error that was just raised.
     assert policy is not None
     return policy
-
-
-def is_path(name: str) -> bool:
-    """Whether a policy's name is that of a file."""
-    return "/" in name or name.endswith((".yaml", ".yml"))

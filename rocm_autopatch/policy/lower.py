@@ -76,20 +76,20 @@ def lower(
 def _counts(lowered: Sequence[tuple[str, str, tuple[Any, ...]]]) -> str:
     """What the one line on stderr says of the patches."""
     counted: dict[str, set[tuple[str, str]]] = {}
-    named = []
+    named: list[str] = []
     for name, target, rows in lowered:
         patch = patches.load(name)
         if patch.NOUN:
             entries = counted.setdefault(patch.NOUN, set())
             entries.update((target, row_name) for row_name, *_ in rows)
-        elif patch.CHANGES_CODE:
+        elif patch.CHANGES_CODE and name not in named:
             named.append(name)
     words = [
         f"{len(entries)} {noun}{'' if len(entries) == 1 else 's'}"
         for noun, entries in counted.items()
     ]
     # What changes nothing that is compiled is named where there is nothing else.
-    return ", ".join(words + named) or ", ".join(name for name, _, _ in lowered)
+    return ", ".join(words + named) or ", ".join(dict.fromkeys(name for name, *_ in lowered))
 
 
 def current(key: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from rocm_autopatch import patches
+from rocm_autopatch import patches, startup
 from rocm_autopatch.patches import compile_modes, config
 from rocm_autopatch.policy import when
 from rocm_autopatch.policy.document import WRONG, Node
@@ -263,7 +263,7 @@ class _Reader:
         if text and not RELEASE.fullmatch(text):
             self.problem(node, path, f"{quoted(text)} is not a torch release such as '2.6'")
             return ()
-        return tuple(map(int, text.split("."))) if text else ()
+        return startup.release(text) if text else ()
 
     def variable(self, fields: dict[str, Node], key: str, path: str) -> str:
         if key not in fields:

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rocm_autopatch import plan
+from rocm_autopatch import _SITE, plan
 from rocm_autopatch.image import facts as place
 from rocm_autopatch.image import reference
 from rocm_autopatch.policy import load, lower, when
 from rocm_autopatch.policy.model import Policy
 
-SITE = Path("/etc/rocm-autopatch")
+SITE = Path(_SITE)
 
 
 @dataclass(frozen=True)

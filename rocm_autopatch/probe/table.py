@@ -250,7 +250,7 @@ def _notes(findings: Findings, hooked: Reading, imports: Sequence[str]) -> Itera
     if blame.lacks_torch(seen):
         yield "no torch is found here: variables are listed, there is no config to read"
     elif torch and not lint.keys(variables.minor(torch)):
-        known = lint.versions("2.4..2.15")
+        known = lint.known_versions()
         yield (
             f"torch {torch} is not in the table, which has {known[0]} to {known[-1]}: its values "
             "are compared with what it reads itself without variables and start-up files, and what "

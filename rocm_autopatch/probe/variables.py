@@ -62,7 +62,7 @@ def known(name: str) -> bool:
     """Whether this very variable is known, and not only a family of such names: what it holds may
     be told to others."""
     ours = name in table()["variables"] or name in table()["parsed"]
-    return ours or any(name in feeds(version) for version in lint.versions("2.4..2.15"))
+    return ours or any(name in feeds(version) for version in lint.known_versions())
 
 
 @cache
@@ -130,8 +130,7 @@ def _verdict(case: Mapping[str, Any]) -> Verdict:
 
 def _within(case: Mapping[str, Any], release: tuple[int, ...]) -> bool:
     since, until = (
-        tuple(map(int, case[name].split("."))) if name in case else ()
-        for name in ("since", "until")
+        startup.release(case[name]) if name in case else () for name in ("since", "until")
     )
     return since <= release and not (until and until <= release)
 

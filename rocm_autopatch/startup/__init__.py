@@ -7,6 +7,7 @@ silent on stdout, and unable to fail: everything that it imports is loaded alrea
 
 - ``hooks``, ``patching``: where a module is imported that the plan waits for.
 - ``choose``, ``assume``: where the default plan does not serve, or facts are assumed.
+- ``from_yaml``: where a policy is not lowered yet.
 - ``baseline``, ``image_file``: where an overlay recorded its image.
 - ``unbaked``: where a baked plan does not fit.
 - ``rows``: where ``ROCM_AUTOPATCH_LOG=debug`` asks for a line for each change.

@@ -2,7 +2,7 @@
 
 import os
 
-from rocm_autopatch import _HERE, _RECORD, startup
+from rocm_autopatch import _DEFAULT, _HERE, _RECORD, startup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,19 +10,18 @@ if TYPE_CHECKING:
 
     from rocm_autopatch.plan import Plan
 
-DEFAULT = "safe"
-
 
 def choose(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> "Optional[Plan]":
     """The plan for these facts: built in where that suffices, else lowered from YAML here.
 
     *site* are the names in /etc/rocm-autopatch.
     """
-    policy = ""
+    policy, own = "", any(map(_is_policy, site))
     if b"ROCM_AUTOPATCH_POLICY" in os.environ._data:  # type: ignore[attr-defined]
         from rocm_autopatch import trust
 
         policy = trust.named("ROCM_AUTOPATCH_POLICY")
+        own = own or trust.is_path(policy)
     image = facts.get("image", ("",))[0]
     chosen = _chosen(image) if image else ""
     if policy:
@@ -32,15 +31,12 @@ def choose(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> "Optional[
     else:
         _RECORD["reason"] = "%s: %s is the default policy on ROCm" % (
             "images.yaml has no policy for %s" % image if image else "no image is named",
-            DEFAULT,
+            _DEFAULT,
         )
-    if "/" in policy or policy.endswith((".yaml", ".yml")):
-        return _lower(policy)
     # A built-in policy was lowered for the default, not for what a record or a site puts below it.
-    own = any(map(_is_policy, site))
-    if own or (policy and chosen not in ("", DEFAULT)):
+    if own or (policy and chosen not in ("", _DEFAULT)):
         return _lower(policy)
-    plan: Optional[Plan] = startup.load("%s/plans/%s.plan" % (_HERE, policy or chosen or DEFAULT))
+    plan: Optional[Plan] = startup.load("%s/plans/%s.plan" % (_HERE, policy or chosen or _DEFAULT))
     if plan is None and policy and os.path.isdir(_HERE + "/plans"):
         files = os.listdir(_HERE + "/plans")
         names = sorted([name[:-5] for name in files if name.endswith(".plan")])
@@ -76,6 +72,6 @@ def _without_registry(image: str) -> str:
 
 
 def _lower(policy: str) -> "Optional[Plan]":
-    from rocm_autopatch.startup import unbaked
+    from rocm_autopatch.startup import from_yaml
 
-    return unbaked.lower(policy)
+    return from_yaml.lower(policy)

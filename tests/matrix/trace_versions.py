@@ -203,7 +203,7 @@ def consistent() -> int:
         else set()
     )
     for what in sorted(wrong):
-        print(f"! compiles/gather.py says otherwise: {what}")
+        print(f"! compile_report/gather.py says otherwise: {what}")
     return len(wrong)
 
 

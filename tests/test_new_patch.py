@@ -1,0 +1,126 @@
+"""A new patch is one file and its name in a list; everything else derives from these."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+PATCH = """
+from rocm_autopatch.patches import kept, row
+
+TITLE = "Greetings"
+TARGETS = ("torch.first", "torch.second")
+SETTINGS = {"greeting": ("off", "hello")}
+NOUN = "greeting"
+CHANGES_CODE = True
+FIELDS = ("name", "wanted", "layer", "why")
+
+
+def apply(module, entries, keep, observe):
+    rows = []
+    for entry in entries:
+        done = row(FIELDS, entry, status="applied")
+        module.greeting = done["after"] = done["wanted"]
+        rows.append(done)
+    return rows
+"""
+SEVERAL = (
+    PATCH.replace("greeting", "warmth")
+    .replace('{"warmth": ("off", "hello")}', '{"warmth.for": "seconds or off"}')
+    .replace('NOUN = "warmth"', 'NOUN = ""')
+)
+POLICY = """\
+version: 1
+extends: []
+patches:
+  greeting: {use: hello, why: It is polite.}
+  warmth: {for: 5}
+"""
+PROGRAM = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, str(Path(sys.argv[1]) / "tools"))
+import json_schema
+import rocm_autopatch
+from rocm_autopatch import record
+from rocm_autopatch.ab import arms
+from rocm_autopatch.policy import PolicyError, document, schema
+rocm_autopatch.start()
+import torch.first, torch.second
+status = rocm_autopatch.status()
+try:
+    schema.read_policy(document.parse(b"version: 1\\npatches: {greeting: bye}", "f"), "f", "f")
+except PolicyError as error:
+    wrong = str(error)
+print(json.dumps([
+    [torch.first.greeting, torch.second.greeting, torch.first.warmth],
+    [(row["name"], row["after"], row["status"], row["layer"]) for row in status["greeting"]],
+    [row["after"] for row in status["warmth"]],
+    [line for line in record.lines(status) if not line.startswith(" ")],
+    wrong,
+    json_schema.policy()["properties"]["patches"]["properties"]["greeting"]["anyOf"][0],
+    sorted({row[0] for row in arms._effects(status)} - {""}, key=str),
+    status["errors"],
+]))
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A copy of the package with two more patches, and a torch to patch."""
+    for name in ("rocm_autopatch", "policies", "tools"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    patches = tmp_path / "rocm_autopatch" / "patches"
+    (patches / "greeting.py").write_text(PATCH)
+    (patches / "warmth.py").write_text(SEVERAL)
+    listed = (patches / "__init__.py").read_text()
+    known = '"watchdog")'
+    assert known in listed
+    (patches / "__init__.py").write_text(listed.replace(known, '"watchdog", "greeting", "warmth")'))
+    for name, text in (
+        ("__init__", "from torch import version\n"),
+        ("first", ""),
+        ("second", ""),
+        ("version", "__version__ = '2.13.0+rocm7.0'\nhip = '7.0.1'\n"),
+    ):
+        (tmp_path / "torch").mkdir(exist_ok=True)
+        (tmp_path / "torch" / f"{name}.py").write_text(text)
+    return tmp_path
+
+
+def test_all_else_derives(package: Path) -> None:
+    (package / "team.yaml").write_text(POLICY)
+    (package / "team.yaml").chmod(0o644)
+    (package / "program.py").write_text(PROGRAM)
+    libraries = sysconfig.get_path("purelib")
+    done = subprocess.run(
+        # Without site, whose .pth lines would import the package from somewhere else.
+        [sys.executable, "-S", package / "program.py", package],
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": f"{package}:{libraries}",
+            "ROCM_AUTOPATCH_POLICY": str(package / "team.yaml"),
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "policy team: 2 greetings, warmth; " in done.stderr
+    values, greeting, warmth, lines, wrong, schema, effects, errors = json.loads(done.stdout)
+    assert values == ["hello", "hello", 5]
+    assert greeting == [["greeting", "hello", "applied", "team"]] * 2
+    assert warmth == [5, 5]
+    assert "Greetings" in lines
+    assert wrong.endswith("patches.greeting: 'bye' is not one of off, hello")
+    assert schema == {"enum": ["off", "hello", False]}
+    assert "greeting" in effects
+    assert errors == []
