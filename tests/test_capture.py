@@ -372,7 +372,7 @@ show(rows, others, wrong, itself, tried(install, "guard"))
                 "torch 2.8.0 can't read the generator in a capture (pytorch#162505)",
             ],
         ]
-        assert wrong == "ValueError: 'skip' is not off, guard or skip-rng"
+        assert wrong == "ValueError: 'skip' is not one of off, guard, skip-rng"
         nothing = ["skipped", "off", "off", 0, False]
         assert itself == [
             [*nothing, "torch does so itself since 2.14 (pytorch#185410)"],

@@ -380,7 +380,7 @@ class TestLaziness:
 import json, os, torch, torch._inductor.config as c, torch._dynamo.config as d
 import rocm_autopatch
 os.environ["ROCM_AUTOPATCH"] = "on"
-rocm_autopatch.startuped = ""
+rocm_autopatch._started = ""
 rocm_autopatch.start()
 print(json.dumps([c.max_fusion_size, d.recompile_limit]))
 """

@@ -9,6 +9,7 @@ import itertools
 import multiprocessing
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -59,6 +60,8 @@ def main() -> int:
         "--markdown", action="store_true", help="print the rows of a Markdown table"
     )
     arguments = parser.parse_args()
+    # A shell's job in the background is started with SIGINT ignored, and would hand that on.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     work = arguments.work.resolve() / "torture"
     keep = (arguments.keep or work / "failed").resolve()
     cases = arguments.case or []

@@ -41,6 +41,10 @@ def _step(frame, what, argument):
             hit = True
             import _signal
 
+            if at and "TORTURE_HITS" in os.environ:
+                with open(os.environ["TORTURE_HITS"], "w") as stream:
+                    stream.write(frame.f_code.co_filename)
+
             _signal.raise_signal(number)
     return _step
 
