@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
             "Run COMMAND with each switch on and off, by turns, with cold and with warm caches, "
             "and compare its wall time and the numbers that it prints. A switch is a config key "
             "(max_autotune, triton.cudagraphs=false,true), a variable (NAME=1, for 1 and unset), "
-            "a compile mode (mode.reduce-overhead=default,reduce-overhead) or a policy "
+            "a compile mode (mode.max-autotune=default,max-autotune-no-cudagraphs) or a policy "
             "(policy=off,safe,FILE.yaml). The first value is the base. Exit status: 0, or 1 "
             "if a run failed or hung, or a switch does not take effect here; 2 for wrong usage; "
             "130 if interrupted."

@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
             "Run COMMAND as it is, and pass its exit status on. --report gathers what all its "
             "processes compile in DIR, prints a summary to stderr at the end, and writes "
             "DIR/report.html. --trace writes a profile of the first process that imports torch, "
-            "for ui.perfetto.dev; with %%p in FILE, of each one. Exit status: 0, or whatever "
+            "for ui.perfetto.dev; with %p in FILE, of each one. Exit status: 0, or whatever "
             "COMMAND's is; 1 if nothing was run, as DIR or FILE can't be written; 126 or 127 if "
             "COMMAND can't be run; 2 for wrong usage."
         ),
