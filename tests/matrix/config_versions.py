@@ -105,7 +105,7 @@ def find(module: str, key: str, *values: Any) -> Spot:
     if isinstance(shipped, bool):
         return Spot(owner, key, name, shipped, not shipped, shipped)
     wanted = next((value for value in values if value != shipped), shipped * 2)
-    return Spot(owner, key, name, shipped, wanted, wanted * 2)
+    return Spot(owner, key, name, shipped, wanted, wanted * 2 or 2)
 
 
 @dataclass
