@@ -1,12 +1,12 @@
 """Post-import hooks: call a function when a named module has just been executed.
 
 The finder at the head of ``sys.meta_path`` is the package ``startup``, which hands itself to the
-functions here: it knows exact names, passes
-everything else through, and comes here for a name that waits. The other finders are asked for its
-spec then, and the spec gets a class of ours, in which importlib's ``spec._initializing = False`` is
-a property. That is the last thing that importlib does to a module that it has executed
-(``_load_unlocked`` in CPython's Lib/importlib/_bootstrap.py, 3.9 to 3.15), and it holds the
-module's import lock while it does. The class is taken off there, and the hook is called.
+functions here: it knows exact names, passes everything else through, and comes here for a name that
+waits. The other finders are asked for its spec then, and the spec gets a class of ours, which
+notices importlib's ``spec._initializing = False``. That is the last thing that importlib does to a
+module that it has executed (``_load_unlocked`` in CPython's Lib/importlib/_bootstrap.py, 3.9 to
+3.15), and it holds the module's import lock while it does. The class is taken off there, and the
+hook is called.
 
 So no loader is touched, and no frame of ours is on the stack while the module executes: tracebacks,
 warnings, ``importlib.resources``, ``inspect``, copies and pickles are what they are without us. One
@@ -46,17 +46,22 @@ _asking: "set[tuple[int, str]]" = set()
 class _Watched(_Spec):  # type: ignore[misc]
     """A spec while its module waits."""
 
-    @property
-    def _initializing(self) -> bool:
-        return bool(self.__dict__.get("_initializing", False))
-
-    @_initializing.setter
-    def _initializing(self, value: bool) -> None:
-        module = None if value else sys.modules.get(self.name)
-        if not (value or _is_lazy(module)):
-            # Other threads wait for the module as long as this is not set.
-            self._executed(module)
-        self.__dict__["_initializing"] = value
+    # Not a property: C code reads ``_initializing``, and drops what a signal raises in a getter.
+    def __setattr__(self, name: str, value: "Any") -> None:
+        ends = False
+        try:
+            ends = name == "_initializing" and not value
+            module = sys.modules.get(self.name) if ends else None
+            if ends and not _is_lazy(module):
+                # Other threads wait for the module as long as this is not set.
+                self._executed(module)
+            _Spec.__setattr__(self, name, value)
+        except BaseException:
+            if ends:
+                # Of a signal handler: the import fails by it, and can be done again.
+                sys.modules.pop(self.__dict__["name"], None)
+                self.__dict__["_initializing"] = False
+            raise
 
     @property
     def loader(self) -> "Any":
@@ -73,15 +78,8 @@ class _Watched(_Spec):  # type: ignore[misc]
     def _executed(self, module: "Any") -> None:
         """Call the hook of the module. It is None where it has failed, and goes on waiting."""
         self.__class__ = _Spec
-        if module is None:
-            return
-        try:
+        if module is not None:
             _run_hook(self.name, module)
-        except BaseException:
-            # Of a signal handler: the import fails by it.
-            sys.modules.pop(self.name, None)
-            self.__dict__["_initializing"] = False
-            raise
 
     def __reduce_ex__(self, protocol: "Any") -> "Any":
         # Copies and pickles are of the plain class.
@@ -97,7 +95,11 @@ class _Execution:
 
     def exec_module(self, module: "ModuleType") -> None:
         self.loader.exec_module(module)
-        self.spec._executed(module)
+        try:
+            self.spec._executed(module)
+        except BaseException:
+            sys.modules.pop(self.spec.name, None)
+            raise
 
 
 _Watched.__name__, _Watched.__qualname__ = _Spec.__name__, _Spec.__qualname__

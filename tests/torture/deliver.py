@@ -16,8 +16,9 @@ hit = False
 
 def _is_ours(frame):
     code = frame.f_code
-    # An exception in a weak reference's callback is nobody's: Python prints it and goes on.
-    return code.co_name not in ("cb", "__del__") and (
+    # Python prints an exception in a weak reference's callback and goes on. "cb" and "remove" are
+    # importlib's own callbacks.
+    return code.co_name not in ("cb", "remove", "__del__") and (
         "rocm_autopatch" in code.co_filename
         # What runs in place of a loader's exec_module goes by another file's name.
         or (code.co_name == "exec_module" and code.co_freevars)

@@ -23,9 +23,15 @@ def use():
     import torch._dynamo.config
     import torch._dynamo.convert_frame
     import torch._inductor.config
-    import torch._logging._internal
+    import torch._logging._internal  # noqa: F401
 
-    return torch._inductor.config.max_autotune, torch._dynamo.config.cache_size_limit
+    # Not as attributes: importlib binds a module on its parent last, and a signal may come between,
+    # without us too.
+    modules = sys.modules
+    return (
+        modules["torch._inductor.config"].max_autotune,
+        modules["torch._dynamo.config"].cache_size_limit,
+    )
 
 
 def start():
