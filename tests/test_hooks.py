@@ -331,3 +331,23 @@ except SystemExit as error:
     print(error)
 """
     same(python, directory, code)
+
+
+def test_no_code_of_ours_where_an_exception_is_dropped(
+    python: Interpreter, directory: Path
+) -> None:
+    """C code asks a spec whether its module is initializing, and drops what a signal raises there.
+
+    It does so for a missing attribute of a module, and for a module that is imported already.
+    """
+    (directory / "target" / "inner.py").write_text(
+        "import sys\n"
+        "calls = []\n"
+        "sys.setprofile(lambda frame, what, _: calls.append(frame.f_code.co_filename))\n"
+        "getattr(sys.modules[__name__], 'missing', None)\n"
+        "import target.inner\n"
+        "sys.setprofile(None)\n"
+        "print([name for name in calls if 'rocm_autopatch' in name])\n"
+    )
+    out, _ = same(python, directory, "import target.inner")
+    assert out.endswith("[]\n")
