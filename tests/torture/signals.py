@@ -7,6 +7,7 @@ deliver.py at a step of our code; in ``any`` it is sent from outside, so many mi
 from __future__ import annotations
 
 import itertools
+import re
 import shutil
 import signal
 import subprocess
@@ -144,6 +145,16 @@ def _sent(bench: Bench, scene: str, which: str, after: float) -> list[str]:
         return ["hangs"]
     outcome = Outcome(process.returncode, out, err)
     bench.last.append((start, outcome))
-    if b"interrupted" in out or oracle.interrupted(outcome):
+    if b"interrupted" in out or oracle.interrupted(outcome) or _dropped_by_python(err):
         return []
     return [f"status {outcome.status}: {out.decode(errors='replace').strip() or 'nothing printed'}"]
+
+
+def _dropped_by_python(err: bytes) -> bool:
+    """Whether Python says that it drops the interrupt, in code of its own.
+
+    It does so in importlib's weak references, and while it looks whether the program is an archive.
+    """
+    files = re.findall(rb'^  File "(.*?)", line', err, re.MULTILINE)
+    said = b"Exception ignored in: " in err or b"Failed checking if argv[0]" in err
+    return said and bool(files) and all(file.startswith(b"<frozen ") for file in files)
