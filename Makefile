@@ -5,12 +5,12 @@ DEV = $(WORK)/dev
 
 .PHONY: demo test quick coverage lint matrix live overlay torture docs bench bench-startup clean
 
-# The main job: one unmodified program in an image-like environment, without and with us.
+# The main job: run one unmodified program in an environment like an image's, without and with us.
 demo: compiler
 	$(PYTHON) -m demo --work $(WORK)
 
-# Lint, types, and every test: real interpreters, the real wheel, the real torch. In a process for
-# each core, a file in one of them.
+# Lint, types, and every test: real interpreters, the real wheel, the real torch. There is one
+# process for each core, and all tests of a file run in the same process.
 test: system lint
 	$(DEV)/bin/pytest -n auto --dist loadfile --durations 15
 
@@ -18,8 +18,8 @@ test: system lint
 quick: $(DEV)/ready
 	$(DEV)/bin/pytest -n auto --dist loadfile -m "not slow"
 
-# Branch coverage, of the interpreters that tests start too. TESTS takes a part: TESTS=tests/test_bake.py.
-# Tests that count modules or instructions of a start, or what a process writes, fail here.
+# Branch coverage, also of the interpreters that tests start. TESTS=tests/test_bake.py runs a part.
+# Tests fail here that count a start's modules or instructions, or look at what a process writes.
 TESTS ?=
 coverage: system $(DEV)/ready
 	rm -rf $(WORK)/coverage && mkdir -p $(WORK)/coverage
@@ -34,8 +34,8 @@ lint: $(DEV)/ready
 	$(DEV)/bin/ruff format --check .
 	$(DEV)/bin/mypy
 
-# The longer matrix: config strengths, the capture patch, the watchdog, the compile report and what
-# docs/claims.md says of torch, on the modules of every torch from 2.4 to 2.15.
+# The longer matrix: it checks config strengths, the capture patch, the watchdog, the compile report
+# and docs/claims.md against the modules of every torch from 2.4 to 2.15.
 matrix: $(DEV)/ready
 	$(DEV)/bin/python tests/matrix/config_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/capture_versions.py $(WORK)/torch-versions
@@ -43,32 +43,32 @@ matrix: $(DEV)/ready
 	$(DEV)/bin/python tests/matrix/trace_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/claims_versions.py $(WORK)/torch-versions
 
-# The wheel in other torches and Pythons: torch 2.6 and 2.14 in Debian roots, Python 3.15, Ray. As
-# root, on Debian or Ubuntu; makes roots of 4 GB.
+# The wheel with other torches and Pythons: torch 2.6 and 2.14 in Debian roots, Python 3.15, Ray.
+# Needs root on Debian or Ubuntu. The roots take 4 GB.
 live: $(DEV)/ready
 	$(PYTHON) tests/live/run.py --work $(WORK)/roots --surroundings $(WORK)
 
-# The overlay's tests alone, with an image of full size (a real torch in it) beside the small ones
-# that "make test" has: as root; 2 GB.
+# The overlay's tests alone. Beside the small images of "make test", it uses one of full size, which
+# has a real torch. Needs root and 2 GB.
 overlay: system $(DEV)/ready
 	ROCM_AUTOPATCH_TEST_OVERLAY=full $(DEV)/bin/pytest tests/overlay
 
-# An adversary for an hour: fuzzed starts, faults, signals, threads, embedding. As root, for mount
-# namespaces; TORTURE has options of "python -m tests.torture --help".
+# Tries for an hour to make a start fail: fuzzed starts, faults, signals, threads, embedding. Needs
+# root, for mount namespaces. TORTURE takes the options of "python -m tests.torture --help".
 TORTURE ?= --pythons 3.9 3.10 3.11 3.12 3.13
 torture: $(DEV)/ready
 	$(DEV)/bin/python -m tests.torture --work $(WORK) $(TORTURE)
 
-# What in docs/ is made from the sources.
+# Make the files in docs/ that come from the sources.
 docs: $(DEV)/ready
 	$(DEV)/bin/python tools/json_schema.py docs
 	$(DEV)/bin/python tools/images_page.py > docs/images.md
 
-# Benchmarks: seconds are this machine's, so they are printed and not tested.
+# Benchmarks. Seconds depend on the machine, so they are printed and not tested.
 bench: $(DEV)/ready
 	$(DEV)/bin/python benchmarks/selection.py
 
-# What a start costs, ours and others', on each Python here; 10 minutes.
+# What a start costs with our package and with others, on each Python here. Takes 10 minutes.
 bench-startup: $(DEV)/ready
 	$(DEV)/bin/python -m benchmarks.startup --work $(WORK) --plot docs/startup.svg \
 	    --pythons 3.9 3.10 3.11 3.12 3.13
@@ -78,13 +78,13 @@ $(DEV)/ready: setup.cfg pyproject.toml rocm_autopatch.pth
 	$(DEV)/bin/pip install -q --disable-pip-version-check -e '.[test]'
 	touch $@
 
-# What tests use beside Python: a C++ compiler, valgrind, a browser, zsh, what makes images and runs
-# them. Where one of these can't be installed, this says which tests are skipped.
+# Programs that tests use beside Python: a C++ compiler, valgrind, a browser, zsh, tools that make
+# and run images. If one can't be installed, this says which tests are skipped.
 .PHONY: system compiler
 system:
 	tools/system.sh
 
-# torch.compile needs a C++ compiler on a CPU.
+# On a CPU, torch.compile needs a C++ compiler.
 compiler:
 	@command -v g++ >/dev/null || { apt-get update && apt-get install -y --no-install-recommends g++; }
 

@@ -11,8 +11,8 @@ from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
 
 ROOT = Path(__file__).parent
-# Build backends don't have the project's directory on sys.path. And what the hook of an installed
-# release has imported when this interpreter started must not lower the policies of this one.
+# Build backends don't have the project's directory on sys.path. If a release is installed here, its
+# hook has already imported that release, which must not lower this checkout's policies.
 sys.path.insert(0, str(ROOT))
 for name in [name for name in sys.modules if name.partition(".")[0] == "rocm_autopatch"]:
     del sys.modules[name]
@@ -25,7 +25,7 @@ class BuildPyWithPlans(build_py):
         # setuptools keeps build/lib: a module removed since the last build would be shipped again.
         shutil.rmtree(Path(self.build_lib, "rocm_autopatch"), ignore_errors=True)
         super().run()
-        # An editable install reads policies/*.yaml at each start: there nothing may go stale.
+        # An editable install reads policies/*.yaml at each start, so no plan can be out of date.
         if not self.editable_mode:
             for path, data in self._plans().items():
                 Path(path).parent.mkdir(exist_ok=True)
@@ -41,7 +41,7 @@ class BuildPyWithPlans(build_py):
 
         package = Path(self.build_lib, "rocm_autopatch")
         plans = dict(builtin.files())
-        # By this a baked plan knows whether it was made by the package that is to carry it out.
+        # A baked plan is checked against this: it serves only the package that made it.
         sources = [file.read_bytes() for file in sorted(package.rglob("*.py"))]
         plans["id"] = startup.digest(b"".join([*sources, *plans.values()])).hex().encode()
         return {str(package / "plans" / name): data for name, data in plans.items()}

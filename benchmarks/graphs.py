@@ -1,11 +1,11 @@
 # mypy: allow-subclassing-any
-"""Steady state of a few models on a GPU: without graphs, and by each way to have them.
+"""The speed of a few models on a GPU, in the long run: without graphs, and with each kind of graph.
 
     python benchmarks/graphs.py [--models mlp denoiser ...] [--batches 1 8 64] [--json FILE]
 
-For an environment with a GPU, torch and the wheel. All ways by turns in one process, inference
-only, bf16. Microseconds a call are medians over rounds; "host" is until the calls are issued.
-With --cold: the first calls in processes of their own, with empty caches, by turns.
+It needs a GPU, torch and the wheel. All variants run in turn in one process, for inference only, in
+bf16. Microseconds per call are medians over rounds; "host" is the time until the calls are issued.
+With --cold, the first calls run in processes of their own, with empty caches, in turn.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ import torch
 from rocm_autopatch.graphs import graphed, record
 from rocm_autopatch.patches import compile_modes
 
-# Inductor's own mode, past the table that this benchmark puts in place.
+# The options of Inductor's own mode: a mode's name would go through the table installed here.
 NATIVE = {"triton.cudagraphs": True}
 ROUNDS, CALLS, COLD_RUNS, COLD_CALLS = 15, 60, 3, 4
 
 
 class Mlp(torch.nn.Module):
-    """Three layers of 512: bound by launches."""
+    """Three layers of 512: the time goes to launches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ def ways(model: Any, arguments: tuple[Any, ...]) -> dict[str, Callable[[], Calla
 def timed(
     function: Callable[..., Any], arguments: tuple[Any, ...], calls: int
 ) -> tuple[float, float]:
-    """Microseconds a call: until all is done, and of the host alone."""
+    """Microseconds per call: until the GPU is done, and of the host alone."""
     torch.cuda.synchronize()
     started = time.perf_counter()
     for _ in range(calls):
@@ -206,7 +206,7 @@ def measure(name: str, batch: int) -> dict[str, Any]:
     for _ in range(ROUNDS):
         for way, function in made.items():
             whole, _ = timed(function, arguments, CALLS)
-            # Few calls, so that the queue of launches never fills and the host never waits.
+            # Only few calls: the queue of launches must not fill, or the host would wait.
             _, host = timed(function, arguments, 20)
             found[way]["rounds"].append(whole)
             found[way]["host"].append(host)

@@ -1,12 +1,12 @@
-"""What the compile report costs while compiling, and how long reading a long one takes.
+"""What the compile report costs during a compile, and how long it takes to read a long one.
 
     python -m benchmarks.report overhead --python VENV/bin/python [--rounds 7]
     python -m benchmarks.report reading TRACE [--graphs 10000]
 
-``overhead`` compiles one program in fresh processes with cold caches, without and with the report
-by turns, and prints the seconds of its compiles and their ratio. The interpreter has torch and the
-wheel. ``reading`` writes a real trace over and over, as the processes of a longer command would
-have, and reads it; it needs as much disk as it says.
+``overhead`` compiles one program in fresh processes with cold caches, in turn without and with the
+report. It prints the seconds of the compiles and their ratio. VENV has torch and the wheel.
+``reading`` copies a real trace many times, as if the processes of a longer command had written it,
+and reads the copies. It says how much disk it needs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rocm_autopatch.compile_report import page, summary
 from rocm_autopatch.compile_report.gather import gather
 
-# Eight graphs and a backward: a few breaks, as in real programs.
+# Eight graphs and a backward, with a few breaks, as in real programs.
 PROGRAM = """
 import time, torch
 def block(x, w, n):

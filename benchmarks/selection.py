@@ -2,8 +2,8 @@
 
     make bench
 
-Records of four forms that a fleet's images file might hold, read through the schema; the time is
-that of the selection alone, the best of five.
+The records have four forms that a large site's images file may have, and go through the schema.
+The time is that of the selection alone, the best of five.
 """
 
 from __future__ import annotations

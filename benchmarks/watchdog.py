@@ -1,11 +1,11 @@
-"""What the watchdog costs a short compile: with it and without, in turn, in one process.
+"""What the watchdog costs a short compile: in turn with and without it, in one process.
 
     python benchmarks/watchdog.py [--rounds N]
 
-In an environment with torch (any build) and rocm_autopatch. A round compiles a small function with
-the backend ``eager``, the shortest compile that there is, without the patch and with it, a frame
-and a graph within it each time. Printed are medians in microseconds, their difference, and what a
-pair of entries costs by itself.
+It needs torch (any build) and rocm_autopatch. A round compiles a small function with the backend
+``eager``, the shortest compile that there is, without and with the patch. Each compile has a frame
+and a graph. It prints medians in microseconds, their difference, and what a pair of entries costs
+by itself.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
         compile_once(way)
     times: dict[Any, list[float]] = {bare: [], watched: []}
     for number in range(rounds):
-        # In turn, and each first as often, so that a drift of the machine falls on both.
+        # In turn, and each is first equally often: if the machine's speed drifts, both see it.
         for way in (bare, watched) if number % 2 else (watched, bare):
             times[way].append(compile_once(way))
     without, with_it = (statistics.median(times[way]) for way in (bare, watched))

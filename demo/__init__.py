@@ -1,1 +1,1 @@
-"""One unmodified program in a ROCm image's surroundings, without and with rocm_autopatch."""
+"""One unmodified program in an environment like a ROCm image's, without and with rocm_autopatch."""

@@ -1,9 +1,9 @@
-"""``python -m demo``: the same program in a ROCm image's surroundings, without and with us.
+"""``python -m demo``: one program in an environment like a ROCm image's, without and with us.
 
-Makes the surroundings (surroundings/), builds the wheel, installs it into one of two copies of
-them, runs demo/transformer.py in both by turns, and prints what each process saw and how long it
-compiled. Progress goes to stderr, the table to stdout. Exit status 1, and one line that says why,
-if anything is not as it should be.
+It makes two copies of the environment (surroundings/), builds the wheel and installs it into one of
+them. It runs demo/transformer.py in both, in turn, and prints what each process saw and how long it
+compiled. Progress goes to stderr, the table to stdout. If anything is not as it should be, one line
+says why, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from surroundings import hip_torch, image_env
 
 ROOT = Path(__file__).resolve().parents[1]
-# Runs of the program on each side, by turns, so that a slow minute of the machine meets both.
+# Runs of the program on each side, in turn, so that a slow minute of the machine affects both.
 RUNS = 2
 # Rounding differs between GEMM kernels by about 1e-6 here.
 TOLERANCE = 1e-4
@@ -157,7 +157,7 @@ def _run(venv: Path, script: str, variables: dict[str, str], place: Path) -> Pro
 
 
 def _cpu_s() -> float:
-    """CPU seconds of all that ended under this process, which a busy machine changes least."""
+    """CPU seconds of all ended children: a busy machine changes them least."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -191,7 +191,7 @@ def _result(
 
 
 def _failure(result: dict[str, Any]) -> str:
-    """Why the demonstration does not show what it is there to show, or ""; times don't count."""
+    """Why the demonstration does not show what it should, or ""; times are not judged."""
     without, with_ = (result[side] for side in SIDES)
     visible = [name for name, value in with_["variables"].items() if value is not None]
     for failed, text in (

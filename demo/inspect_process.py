@@ -1,8 +1,8 @@
 # mypy: disable-error-code="import-not-found, no-untyped-call"
 """Print as JSON what a process started in this environment sees, read from a worker thread.
 
-The names are those of policies/safe.yaml. Nothing is asked of rocm_autopatch itself: these are the
-values that the operating system and torch give.
+The names are those of policies/safe.yaml. The values come from the operating system and from torch,
+not from rocm_autopatch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def seen() -> dict[str, Any]:
 
 
 def _mode(mode: str) -> dict[str, Any]:
-    """What Inductor reads while it compiles in *mode*, of all that any mode changes."""
+    """What Inductor reads while it compiles in *mode*, for each key that any mode changes."""
     import torch
     from torch._inductor import config, list_mode_options
 

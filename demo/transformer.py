@@ -66,8 +66,8 @@ class Decoder(nn.Module):
 
 def serve() -> dict[str, object]:
     """What a worker does: load, compile, answer."""
-    # Inference alone: weights may be folded into the graph. Since torch 2.12 such a write holds in
-    # the thread that makes it.
+    # Only for inference: weights may be folded into the graph. Since torch 2.12, only the thread
+    # that writes the value sees it.
     inductor.freezing = True
     torch.manual_seed(0)
     model = torch.compile(Decoder().eval(), mode="reduce-overhead")

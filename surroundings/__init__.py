@@ -1,4 +1,4 @@
-"""What stands in for a ROCm image in demonstrations and tests: its variables and its torch.
+"""Stand-ins for a ROCm image, in the demo and in tests: its variables and its torch.
 
-Standard library only, so that a machine with nothing but Python can build them.
+This uses only the standard library, so a machine that has only Python can make them.
 """

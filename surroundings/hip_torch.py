@@ -1,9 +1,10 @@
 """A torch that says it is a ROCm build: a stand-in for the label, not for the HIP runtime.
 
-No HIP build of torch runs without an AMD GPU's libraries, but what decides about ROCm in Python is
-``torch/version.py``. Here a torch for the CPU gets the version.py of a ROCm build: every
-``torch.version.hip`` branch in Python is taken, ``torch.compile`` works and compiles for the CPU,
-and ``torch.cuda.is_available()`` is False. The metadata that pip reads still names the CPU build.
+A HIP build of torch does not run without an AMD GPU's libraries. But torch's Python code asks only
+``torch/version.py`` whether this is ROCm. So a torch for the CPU gets the version.py of a ROCm
+build here: every ``torch.version.hip`` branch in Python is taken, ``torch.compile`` works and
+compiles for the CPU, and ``torch.cuda.is_available()`` is False. The metadata that pip reads still
+names the CPU build.
 
 ``python -m surroundings.hip_torch DIRECTORY`` makes ``cpu``, a venv with torch as pip installed it,
 and ``hip``, the same with the label, in DIRECTORY.
@@ -40,8 +41,8 @@ class SurroundingsError(Exception):
 def create(directory: Path) -> tuple[Path, Path]:
     """Make the venvs ``cpu`` and ``hip`` in *directory*, or find them there; return their paths.
 
-    Processes that do so at once wait for one another, and what one of them left unfinished is
-    made anew by the next. pip finds its index by the settings of this process.
+    Processes that do this at once wait for one another. If one leaves a venv unfinished, the next
+    one makes it anew. pip takes its index from the settings of this process.
     """
     directory = directory.resolve()
     cpu, hip = directory / "cpu", directory / "hip"
@@ -73,8 +74,8 @@ def site_packages(venv: Path) -> Path:
 def copy(source: Path, target: Path) -> None:
     """Copy a venv by hard links, in a second and without its size; *target* is replaced.
 
-    The copy's scripts start the copy's interpreter. Its files are those of *source*: they may be
-    replaced, as pip does, and never be edited in place.
+    The copy's scripts start the copy's interpreter. Its files are the same as those of *source*:
+    you may replace one, as pip does, but never edit it in place.
     """
     _remove(target)
     shutil.copytree(source, target, symlinks=True, copy_function=os.link)
@@ -90,7 +91,7 @@ def copy(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Hold the lock file *path*, waiting for it; the system lets go of it when a process dies."""
+    """Wait for the lock file *path*, and hold it; the system releases it when a process dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
@@ -130,8 +131,8 @@ def _label(venv: Path) -> None:
         if count != 1:
             raise SurroundingsError(f"{path} has {count} lines that set {name}, expected one")
     _replace(path, text.encode())
-    # All else is compiled since pip installed it: whoever copies the venv while it is in use finds
-    # no file that comes and goes.
+    # pip has compiled everything else. So no file appears or disappears while somebody copies the
+    # venv that is in use.
     py_compile.compile(str(path), doraise=True)
 
 
@@ -173,7 +174,7 @@ def _remove(path: Path) -> None:
 
 
 def _run(command: list[str]) -> None:
-    # pip's own words go where progress goes: stdout is for the paths.
+    # pip's output goes to stderr, as progress does: stdout is for the paths.
     status = subprocess.run(command, stdout=sys.stderr, close_fds=False, check=False).returncode
     if status:
         raise SurroundingsError(f"{' '.join(command)} ended with status {status}")

@@ -1,9 +1,10 @@
-"""Make docs/policy.schema.json and docs/images.schema.json, by which editors complete and check.
+"""Make docs/policy.schema.json and docs/images.schema.json: editors complete and check by them.
 
     python tools/json_schema.py docs
 
-They are made from the loader's own tables, and tests/test_json_schema.py holds them against it.
-What they can't say (pins of two layers, since after until) ``rocm-autopatch check`` does.
+They are made from the loader's own tables, and tests/test_json_schema.py compares them with the
+loader. They can't express everything, such as conflicting pins of two layers or a ``since`` after
+its ``until``: ``rocm-autopatch check`` reports those.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def setting(patch: str) -> dict[str, Any]:
     """What a policy may set of a patch."""
     settings = schema.SETTINGS[patch]
     if patch in settings:
-        # YAML 1.1 reads an off without quotes as false.
+        # YAML 1.1 reads off without quotes as false.
         return use({"enum": [*settings[patch], *([False] if "off" in settings[patch] else [])]})
     fields = {name.partition(".")[2]: KINDS[kind].json_schema() for name, kind in settings.items()}
     mapping = {

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Install the programs that tests use and that are missing here, in one call of apt-get: as root, on
-# Debian or Ubuntu. Elsewhere say which tests will be skipped, and why. Only g++ must be there.
+# Install the programs that tests use and that are missing here, in one call of apt-get. As root,
+# on Debian or Ubuntu. Elsewhere, say which tests will be skipped, and why. Only g++ is required.
 set -eu
 PATH="$PATH:/usr/sbin:/sbin"
 
-# Program, its package, what happens without it.
+# A program, its package, and what happens without it.
 table() {
     cat <<'END'
 g++ g++ torch.compile can't compile for a CPU: make test fails
@@ -34,7 +34,7 @@ else
     why="apt-get could not install it"
     export DEBIAN_FRONTEND=noninteractive
     apt-get update || true
-    # Ubuntu has no chromium, and one unknown name would stop all the others.
+    # Ubuntu has no chromium package, and apt-get installs nothing if one name is unknown.
     packages=$(missing | while read -r _ package _; do
         ! apt-cache show "$package" >/dev/null 2>&1 || echo "$package"
     done)

@@ -4,10 +4,10 @@
 
 DIRECTORY/VERSION/torch holds the Python files of a torch wheel; a version that is missing is
 downloaded. The config modules are executed as on ROCm, in a clean environment. A default is left
-out where it depends on the machine, and where it is no plain value.
+out if it depends on the machine or is no plain value.
 
-A key has one line, a mapping of versions to records. A record holds from its version up to the
-next one's, and null is a torch without the key. ``lint.Record`` says what a record has.
+A line of the file is a key, with a mapping of versions to records. A record holds from its version
+up to the next one's, and null is a torch without the key. ``lint.Record`` says what a record has.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Keys = dict[str, dict[str, Record]]
 
 
 class Source:
-    """What a config module's source says that its values do not: which variables they come from."""
+    """The environment variables that a config module's source reads for each key."""
 
     def __init__(self, text: str) -> None:
         self._nodes: dict[str, list[ast.expr | ast.FunctionDef]] = {}

@@ -88,7 +88,7 @@ def _rows(
 
 
 def _measured(rows: list[Row], costs: dict[State, Cost]) -> list[Row]:
-    """The rows, those that do not start as absent; the costs of the others are added."""
+    """The rows; a state that does not start becomes absent. Adds the costs of the others."""
     done: list[Row] = []
     for row in rows:
         if isinstance(row, State):

@@ -16,7 +16,7 @@ from zipfile import ZipFile
 ROOT = Path(__file__).resolve().parents[2]
 RUNNING = "%d.%d" % sys.version_info[:2]
 HIP = "7.0.51831-a3e329ad8"
-# What no wheel is made of.
+# Not copied: no wheel is made from it.
 _NO_SOURCE = (".*", "build", "dist", "*.egg-info", "__pycache__")
 
 
@@ -26,7 +26,7 @@ class NotMade(Exception):
 
 @dataclass(frozen=True)
 class Wheel:
-    """Our package as it is installed, and what tells it from that of another checkout."""
+    """Our package as a wheel, and a number that differs if its content does."""
 
     path: Path
     content: int
@@ -58,7 +58,7 @@ def version_of(venv: Path, name: str) -> str:
 
 
 def build_wheel(directory: Path) -> Wheel:
-    # pip builds in the directory it is given: in the checkout, another build may be going on.
+    # pip builds in the directory that it is given. In the checkout, another build may be running.
     source = directory / "source"
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*_NO_SOURCE))
@@ -107,7 +107,7 @@ def find_python(version: str) -> str:
         *sorted(map(str, pyenv.glob(f"{version}.*/bin/python3"))),
     ]
     for candidate in filter(None, candidates):
-        # A pyenv shim answers to every name, and fails for a version that is not selected.
+        # A pyenv shim exists for every version, and fails for one that is not selected.
         code = "import sys; print('%d.%d' % sys.version_info[:2])"
         asked = subprocess.run([candidate, "-c", code], capture_output=True, text=True)
         if asked.stdout.strip() == version:

@@ -1,12 +1,12 @@
-"""What our finder costs an import that is not for it.
+"""What our finder costs an import that has nothing to do with us.
 
-A program for an interpreter in which we are active. Its argument is a directory, in which it writes
-empty modules. Each import is done without our finder, with it, and with one in its place that does
-nothing, in an order by lot: importlib takes its lock around each finder it asks, which nobody can
-spare it. A module that is loaded already is found without any finder.
+This program runs in an interpreter in which we are active. Its argument is a directory, in which it
+writes empty modules. Each import is done in three ways, in random order: without our finder, with
+one in its place that does nothing, and with ours. The second shows what importlib itself costs: it
+takes its lock around each finder. A module that is loaded already is found without any finder.
 
-It prints, as JSON, what was imported, and the nanoseconds of the first way; then, for the two other
-ways, the median of the differences to it, and their median absolute deviation.
+It prints JSON: what was imported, the nanoseconds of the first way, and for the two other ways the
+median of their differences to it and the median absolute deviation.
 """
 
 from __future__ import annotations

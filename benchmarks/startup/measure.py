@@ -30,14 +30,14 @@ class Cost:
 
 def cost(state: State) -> Cost:
     """Instructions and modules; raises NotMade where the state does not start."""
-    # Also the start that writes what .pyc files are missing.
+    # This start also writes missing .pyc files.
     done = subprocess.run(
         [str(state.python), "-c", _MODULES], env=dict(state.env), capture_output=True, text=True
     )
     if done.returncode:
         raise NotMade(f"status {done.returncode}: {done.stderr.strip()[-100:]}")
     if done.stderr:
-        # A hook that fails is reported there, and would be measured as a cheap one.
+        # If a hook fails, it says so there. It would be measured as a cheap hook.
         print(f"  {state.name}, on stderr: {done.stderr.strip()}", file=sys.stderr, flush=True)
     counts = tuple(instructions(state.python, state.env, "pass") for _ in range(2))
     return Cost(frozenset(done.stdout.split()), counts)

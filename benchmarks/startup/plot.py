@@ -1,7 +1,6 @@
 """Bars of the instructions above bare, as SVG, on a logarithmic scale.
 
-Written by hand, so that no plotting library is needed and the file of two runs differs only where
-the figures do.
+It needs no plotting library, and the files of two runs differ only if the figures differ.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def states(rows: Sequence[Row], costs: Costs) -> str:
 
 
 def pythons(table: Mapping[str, Sequence[Row]], costs: Costs) -> str:
-    """Our states by Python: what bare takes, and what they take more."""
+    """Our states by Python: what a bare start takes, and how much more they take."""
     parts = []
     for measure in (INSTRUCTIONS, WALL, CPU):
         lines = []
@@ -106,7 +106,7 @@ def pythons(table: Mapping[str, Sequence[Row]], costs: Costs) -> str:
 
 
 def agreement(costs: Costs) -> str:
-    """How far the repeated counts of a state are apart."""
+    """How much the repeated counts of a state differ."""
     apart = {
         state: max(cost.instructions) / min(cost.instructions) - 1 for state, cost in costs.items()
     }

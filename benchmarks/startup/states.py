@@ -14,7 +14,7 @@ from benchmarks.startup import environments
 from benchmarks.startup.environments import NotMade, Place
 
 IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129"
-# What the image sets and the built-in policy takes away.
+# A variable that an image sets and the built-in policy deletes.
 FIRST = {"TORCHINDUCTOR_MAX_AUTOTUNE": "1"}
 BARE, CONTROL, PTH = "bare", "bare, a second venv", "bare, a .pth file with a comment"
 BARE_CPU, BARE_CHILD = "bare, torch is no ROCm build", "bare, child"
@@ -37,14 +37,14 @@ class State:
     name: str
     python: Path
     env: Mapping[str, str]
-    # None: the others are compared with it.
+    # The state that this one is compared with; None for a baseline.
     against: State | None = None
     ours: bool = False
 
 
 @dataclass(frozen=True)
 class Absent:
-    """A state that can't be had here."""
+    """A state that is not possible here."""
 
     name: str
     why: str
@@ -106,7 +106,7 @@ def bare_and_ours(place: Place, base: Mapping[str, str], every: bool) -> list[Ro
 
 
 def others(place: Place, base: Mapping[str, str], bare: State) -> Iterator[Row]:
-    """What a user would otherwise install."""
+    """Other packages that a user may install for the same purpose."""
     exporters = ("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER")
     recipes: list[tuple[str, str, Callable[[Path], dict[str, str]]]] = [
         ("autowrapt", "idle", lambda venv: {}),
@@ -168,7 +168,7 @@ def _bake(venv: Path, base: Mapping[str, str], *options: str) -> None:
 
 
 def _environment_after(state: State) -> dict[str, str]:
-    """What a child of this state would be started with."""
+    """The environment of a child of this state."""
     command = [str(state.python), "-c", _END]
     done = subprocess.run(command, env=dict(state.env), capture_output=True, text=True, check=True)
     found: dict[str, str] = json.loads(done.stdout)

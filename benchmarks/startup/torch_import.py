@@ -24,7 +24,7 @@ class Import(NamedTuple):
 
 
 def measure(work: Path, directory: Path, wheel: Wheel, base: Mapping[str, str]) -> Import | None:
-    """None where nobody has made the torch; to do so is another command's."""
+    """None if there is no labelled torch; surroundings.hip_torch makes it."""
     made = work / "hip"
     if not (made / hip_torch.STAMP).is_file():
         return None
