@@ -1,1 +1,1 @@
-"""The tests: a package, so that each module has one name for pytest, mypy and ``tests.torture``."""
+"""The tests, as a package: each module has one name for pytest, mypy and ``tests.torture``."""

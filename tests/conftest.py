@@ -1,8 +1,8 @@
 """Real interpreters with the real wheel in them.
 
-``python`` is each supported Python in turn, with a stand-in for torch that is no more than the text
-of ``torch/version.py`` and an importable package: what a start looks at. ``torch_python`` (module
-test_torch and others) has the real torch 2.13.0 with a HIP label.
+``python`` is each supported Python in turn. Its stand-in for torch has only what a start looks at:
+the text of ``torch/version.py`` and a package that can be imported. ``torch_python`` (in test_torch
+and other modules) has the real torch 2.13.0 with a HIP label.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ ROOT = Path(__file__).parent.parent
 WORK = Path(os.environ.get("ROCM_AUTOPATCH_TEST_WORK", ROOT / ".work"))
 VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 HIP = "7.0.51831-a3e329ad8"
-# What takes long to make: the built wheel, which all interpreters of ours and the real torch have,
-# and container images.
+# Fixtures that take long to make: the built wheel, which all our interpreters and the real torch
+# use, and container images.
 SLOW = {"wheel", "store"}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what uses a slow fixture; the few others are marked where they are."""
+    """Mark the tests that use a slow fixture as slow. A few others have the mark in their file."""
     for item in items:
         if SLOW.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
@@ -52,7 +52,7 @@ class Interpreter:
         check: bool = True,
         **options: Any,
     ) -> subprocess.CompletedProcess[str]:
-        """Run with *env* and nothing of the tests' own environment but PATH, and not in the
+        """Run with *env* and, of the tests' own environment, only PATH. It does not run in the
         checkout, which -c and -m would find on sys.path."""
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         options = {**streams, "cwd": self.path.parent, "timeout": 300, **options}
@@ -81,7 +81,7 @@ def find_python(version: str) -> str:
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
     candidates = [found, *sorted(map(str, pyenv.glob(f"{version}.*/bin/python{version}")))]
     for candidate in filter(None, candidates):
-        # A pyenv shim answers to every name, and fails for a version that is not selected.
+        # A pyenv shim exists for every version, and fails for one that is not selected.
         asked = subprocess.run(
             [candidate, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
             capture_output=True,
@@ -152,7 +152,7 @@ def run_with_site(site: Path, *command: str | Path, **env: str) -> subprocess.Co
 
 
 def building() -> contextlib.AbstractContextManager[None]:
-    """Build from the checkout alone: setuptools writes into it, and other processes test too."""
+    """Hold the checkout for a build: setuptools writes into it, and other processes test too."""
     return hip_torch.lock(WORK / "build.lock")
 
 
@@ -189,7 +189,7 @@ def python(
 
 @pytest.fixture(scope="session")
 def python311(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
-    """The running version, hooked: for what does not differ between versions."""
+    """The running version, hooked: for tests whose result is the same in all versions."""
     return make_hooked(tmp_path_factory.mktemp("python-"), wheel)
 
 

@@ -1,10 +1,10 @@
-"""Other tools that have their hands in the start, in imports and in processes.
+"""Other tools that change the start, imports and processes.
 
 Each command runs twice in the same place, with ``ROCM_AUTOPATCH=off`` and with a policy that
-applies, and must print the same and end with the same status. What each process of it had of torch
-and of the environment goes to a file: it is as the policy wants it, and without us as it was.
+applies. It must print the same and end with the same status. Each of its processes writes to a file
+what it sees of torch and of the environment. This follows the policy; without us it is unchanged.
 
-The tools are installed from PyPI, once for each list of them, into an environment of their own.
+The tools are installed from PyPI. Each list of tools gets an environment of its own, once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TOOLS = {
     "wrapt": "2.5.2",
 }
 
-# What the built-in policy asks of torch 2.5, without what nobody here asks for.
+# What the built-in policy patches in torch 2.5, as far as these tests need it.
 INIT = """
 from torch import version
 from torch.version import __version__
@@ -49,7 +49,7 @@ class _TorchCompileInductorWrapper:
     def apply_mode(self, mode: object) -> None:
         pass
 """
-# A config module as torch 2.4 and 2.5 have it.
+# A config module like those of torch 2.4 and 2.5.
 CONFIG = """
 _config = {"max_autotune": True, "max_autotune_gemm_backends": "ATEN", "memory_planning": True}
 _default = dict(_config)
@@ -96,7 +96,7 @@ def tools(wheel: Path) -> Interpreter:
             try:
                 pip(made, "install", *wanted)
             except subprocess.CalledProcessError:
-                # One that can't be had must not take the others with it.
+                # If one tool can't be installed, the others still are.
                 for tool in wanted:
                     subprocess.run([*_PIP, made.path, "install", tool], stdout=sys.stderr)
             stamp.write_text(json.dumps(wanted))
@@ -133,7 +133,7 @@ class Place:
         path.write_text(text)
 
     def needs(self, *names: str) -> None:
-        """Skip the test where a tool could not be had."""
+        """Skip the test if a tool could not be installed."""
         for name in names:
             found = name.replace("-", "_")
             if not [*self.python.site_packages.glob(f"{found}-{TOOLS[name]}.dist-info")]:
@@ -151,7 +151,7 @@ class Place:
         }
         done = self.python.run(*command, env=env, cwd=self.work, check=False, timeout=120)
         texts = [
-            # Times, addresses, and our one line.
+            # Without times, addresses, and our one line.
             re.sub(r"\d+\.\d+s|0x[0-9a-f]+|(?m:^rocm_autopatch: .*, policy safe: .*\n)", "", text)
             for text in (done.stdout, done.stderr)
         ]
@@ -228,7 +228,7 @@ class TestArchives:
 
     def test_pyinstaller(self, place: Place) -> None:
         place.needs("pyinstaller")
-        # No .pth line is run in a frozen application; our package is in it where it is imported.
+        # A frozen application runs no .pth line. It has our package only if something imports it.
         place.write("frozen.py", "import rocm_autopatch\n" + PROGRAM)
         place.work = place.template
         _, err, status, _ = place.run("on", "-m", "PyInstaller", "frozen.py")
@@ -384,7 +384,7 @@ def hook(module):
     print("hook of", module.__name__, module.__spec__.loader.__class__.__name__)
 for name in names:
     wrapt.register_post_import_hook(hook, name)
-# In front of ours, where it puts itself, or behind it.
+# wrapt puts its finder in front of ours; "behind" moves it behind ours.
 if sys.argv[1:] == ["behind"]:
     finder = sys.meta_path.pop(0)
     sys.meta_path.insert(1, finder)
@@ -447,15 +447,15 @@ def test_library(place: Place, name: str, arguments: tuple[str, ...]) -> None:
     place.needs(*[tool for tool in TOOLS if tool in name.split(",")])
     place.write("other.py", CODE[name])
     if name == "beartype":
-        # beartype_all() instruments our modules, too, and can't resolve annotations that name what
-        # only a type checker imports: torch is left as it is, one line says so, the program runs.
+        # beartype_all() instruments our modules too. It can't resolve annotations with names that
+        # only a type checker imports. Torch is left as it is, one line says so, the program runs.
         off, on = place.both("other.py", *arguments)
         assert (on[0], on[2]) == (off[0], off[2])
         assert on[1].startswith("rocm_autopatch: torch is left as it is: Beartype")
         assert len(on[1].splitlines()) == 1
         return
-    # typeguard's finder stands in front of ours and asks PathFinder itself: what it instruments is
-    # as without us.
+    # typeguard's finder comes before ours and asks PathFinder itself, so what it instruments is as
+    # without us.
     place.same("other.py", *arguments, config=name != "typeguard, all")
 
 

@@ -1,6 +1,6 @@
-"""Post-import hooks: the program sees the import it would see without us.
+"""Post-import hooks: the program sees the same import as without us.
 
-Each program runs twice, with hooks armed for ``target`` and ``target.inner`` and without, and must
+Each program runs twice, without hooks and with hooks for ``target`` and ``target.inner``. It must
 print the same to stdout and stderr. The hooks report to a file of their own.
 """
 
@@ -49,12 +49,12 @@ def directory(tmp_path: Path) -> Path:
 
 
 def same(python: Interpreter, directory: Path, code: str) -> tuple[str, list[str]]:
-    """stdout of *code*, the same with hooks as without, and what the hooks saw."""
+    """The stdout of *code*, which hooks must not change, and what the hooks saw."""
     outputs = []
     for arm in ("", ARM):
         (directory / "hooks.txt").write_text("")
         (directory / "mended").unlink(missing_ok=True)
-        # A file each, of the same name: tracebacks show the path.
+        # Two files with the same name, because tracebacks show the path.
         program = directory / "program.py"
         program.write_text(code)
         (directory / "arm.py").write_text(arm)
@@ -316,7 +316,7 @@ def test_archives(python: Interpreter, directory: Path) -> None:
     code = "import sys; sys.path.insert(0, 'archive.zip'); import other, broken"
     out, hooks = same(python, directory, code)
     assert out == "zipimporter\nzipimporter\n"
-    # Before 3.10 zipimporter has no exec_module: a module is then imported as without us.
+    # Before 3.10, zipimporter has no exec_module: its modules are imported as without us.
     has_exec = python.value("import zipimport as z; print(hasattr(z.zipimporter, 'exec_module'))")
     assert hooks == (["broken broken True"] if has_exec == "True" else [])
 

@@ -1,4 +1,7 @@
-"""Imports run one way: the order of the rooms, and no circles, lazy imports counted."""
+"""Imports go one way: the rooms have an order, and there are no circles, also in functions.
+
+A room is a module or folder of the package: the first part of a module's name below it.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from pathlib import Path
 from tests.conftest import ROOT
 
 NAME = "rocm_autopatch"
-# A room imports from those before it.
+# A room imports only from those before it.
 ORDER = (
     *("__init__", "failure", "late_site", "trust", "plan", "text", "masking", "files"),
     *("search_path", "here", "startup", "graphs", "patches", "image", "fresh_interpreter"),
     *("policy", "record", "compile_report", "probe", "ab", "cli", "__main__"),
 )
-# What a start imports from rooms that come later, in a function and where it is needed. The list is
-# in docs/design.md, too.
+# A start imports these from rooms that come later, in a function, when it needs them.
+# docs/design.md has the same list.
 BACK_UP = {
     ("__init__", "failure"),
     ("__init__", "late_site"),
@@ -44,7 +47,7 @@ MODULES = modules()
 
 
 def imports(node: ast.AST, lazy: bool = False) -> Iterator[tuple[str, bool]]:
-    """Each module of ours that is imported, and whether in a function; not for a type checker."""
+    """Each module of ours that is imported, and whether in a function; not if TYPE_CHECKING."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and getattr(child.test, "id", "") == "TYPE_CHECKING":
             continue
@@ -61,7 +64,7 @@ def imports(node: ast.AST, lazy: bool = False) -> Iterator[tuple[str, bool]]:
 
 
 def edges() -> Iterator[tuple[str, str, bool]]:
-    """Who imports whom, and whether in a function."""
+    """Who imports what, and whether in a function."""
     for module, file in MODULES.items():
         for name, lazy in imports(ast.parse(file.read_text(encoding="utf-8"))):
             if name != module:
@@ -93,10 +96,10 @@ def test_one_way() -> None:
 def test_no_circles() -> None:
     graph: dict[str, set[str]] = {}
     for module, name, _ in edges():
-        # The ways back up are what the list above is for.
+        # BACK_UP has the imports against the order.
         if (room(module), room(name)) not in BACK_UP:
             graph.setdefault(module, set()).add(name)
-    graphlib.TopologicalSorter(graph).prepare()  # Raises CycleError, which names them.
+    graphlib.TopologicalSorter(graph).prepare()  # A CycleError names the modules.
 
 
 def test_the_page_has_the_list() -> None:

@@ -1,8 +1,8 @@
-"""What a loader and a finder promise, held against the import system without us.
+"""What loaders and finders promise, compared with the import system without us.
 
-Each program runs twice, with hooks armed before its first line and without, and must print the same
-to stdout and stderr and end with the same status. The hooks report to a file of their own: each of
-the names in ``hooks`` has its hook called once, those with a question mark may have.
+Each program runs twice, without hooks and with hooks armed before its first line. It must print the
+same to stdout and stderr, and end with the same status. The hooks report to a file of their own.
+The hook of each name in ``hooks`` is called once; with a question mark, it may be called.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import Interpreter
 
-# What waits in every program, whether it imports it or not.
+# The modules that have hooks in every program, whether it imports them or not.
 NAMES = (
     "target target.inner target.extra alone broken syntax missing stops interrupted looks warns "
     "spread spread.part made made2 made3 archived archived2 archived3 compiled _lsprof __hello__ "
@@ -64,7 +64,7 @@ for level in range(1, 5):
     warnings.warn("level %d" % level, stacklevel=level)
 VALUE = 10
 """,
-    # Where importlib's own frames are one line, however many there are.
+    # It prints importlib's own frames as one line, however many there are.
     "looks.py": """
 import itertools, sys
 frame, seen = sys._getframe(), []
@@ -132,7 +132,7 @@ class Program:
     code: str
     hooks: str = ""
     names: str = NAMES
-    # Whether a line of ours on stderr is in order, where something keeps us from our work.
+    # Whether we may write a line to stderr, because something keeps us from our work.
     says: bool = False
 
 
@@ -149,7 +149,7 @@ def directory(tmp_path: Path) -> Path:
 def same(
     python: Interpreter, directory: Path, program: Program, *arguments: str
 ) -> tuple[str, list[str]]:
-    """stdout of *program*, the same with hooks as without, and the hooks that were called."""
+    """The stdout of *program*, which hooks must not change, and the hooks that were called."""
     (directory / "program.py").write_text(program.code)
     hooks = directory / "hooks.txt"
     outputs = []
@@ -171,13 +171,13 @@ def same(
         outputs.append((out, errors, done.returncode))
     assert outputs[1] == outputs[0]
     called = hooks.read_text().splitlines()
-    # Nothing is executed in a namespace package: whether its hook is called is all the same.
+    # Nothing is executed in a namespace package, so its hook may be called or not.
     wanted = {name.rstrip("?") for name in f"{program.hooks} spread".split()}
     least = {name for name in program.hooks.split() if not name.endswith("?")}
     ran = [line.split()[0] for line in called]
     assert len(ran) == len(set(ran))
     assert least <= set(ran) <= wanted
-    # What is not source has no VALUE: every other module has, by the time that its hook is called.
+    # A module that is not source has no VALUE. Every other module has one when its hook is called.
     assert not [line for line in called if line.endswith("False") and not line.startswith(NO_VALUE)]
     return outputs[0][0], ran
 
@@ -448,7 +448,7 @@ import target.inner
 target.VALUE = 0
 print(importlib.reload(target) is target, target.VALUE, target.inner.VALUE)
 print(importlib.reload(target.inner).VALUE, target.__spec__, vars(target.__loader__))
-# A module that somebody put there.
+# A module that the program itself has put there.
 sys.modules["alone"] = module = types.ModuleType("alone")
 print(importlib.reload(module) is module, module.VALUE, module.__spec__)
 try:
@@ -562,7 +562,7 @@ alone.VALUE = 6
 print(alone.VALUE, type(alone).__name__)
 """,
         "target? target.inner? alone?",
-        # On 3.13 LazyLoader can't load what is not loaded: neither the program, nor our own files.
+        # On 3.13, LazyLoader can't load what is not loaded yet, of the program or of ours.
         says=True,
     ),
     "pkgutil": Program(
@@ -614,7 +614,7 @@ except Exception as error:
 import cycle.one
 print(cycle.one.VALUE, cycle.two.VALUE)
 """,
-        # Where a module is no longer in sys.modules there is nothing to patch.
+        # A module that is no longer in sys.modules is not patched.
         "replaced removed? cycle.one cycle.two",
     ),
     "built in, frozen, in C": Program(
@@ -663,8 +663,8 @@ FAILURES = {
         "absent name": "from alone import absent",
         "no package": "import alone.absent",
         "in exec": "exec('import broken')",
-        # Only an import statement takes importlib's frames out of a traceback: here they show, and
-        # how many they are is nobody's business.
+        # Only an import statement removes importlib's frames from a traceback. Here they are
+        # shown, and their number does not matter.
         "by importlib": """
 import importlib, traceback
 for _ in range(2):
@@ -730,8 +730,8 @@ except ImportError as error:
     print(repr(error), [frame for frame in frames if "rocm_autopatch" not in frame.filename])
 """
 )
-# Two frames of ours are in these tracebacks (startup/hooks.py). Others than ImportError keep
-# importlib's.
+# These tracebacks have two frames of ours (startup/hooks.py). Exceptions other than ImportError
+# keep importlib's frames.
 FAILURES["an error of another finder"] = Program(
     """
 import sys, traceback
@@ -1031,7 +1031,7 @@ work()
     ),
     "of before PEP 451": Program(
         """
-# find_module went with Python 3.12. A finder that has nothing else keeps its turn until then.
+# Python 3.12 removed find_module. Until then, a finder that has only find_module is still asked.
 import types, warnings
 warnings.simplefilter("ignore")
 class Legacy:
@@ -1490,7 +1490,7 @@ print([call for call in calls if call[1] in ("alone.py", "program.py")])
     ),
 }
 
-# Programs of the finders and loaders begin so.
+# Programs of the finders and loaders begin with this.
 PRELUDE = "import sys\nfrom memory import *\n"
 for _table in (LOADERS, FINDERS):
     for _name, _program in _table.items():
@@ -1607,7 +1607,7 @@ def test_archive(python: Interpreter, directory: Path, name: str) -> None:
             archive.writestr(f"{module}.py", "VALUE = __name__\nprint(type(__loader__).__name__)\n")
         archive.writestr("archived3.py", (directory / "broken.py").read_text())
         archive.writestr("package/data.txt", "data")
-    # Before 3.10 zipimporter has no exec_module: a module is then imported as without us.
+    # Before 3.10, zipimporter has no exec_module: its modules are imported as without us.
     hooks = "archived? archived2? archived3?"
     if (
         python.value("import zipimport as z; print(hasattr(z.zipimporter, 'exec_module'))")
@@ -1622,11 +1622,11 @@ def test_archive(python: Interpreter, directory: Path, name: str) -> None:
 
 
 class TestLeaving:
-    """The finder leaves with the last target, whatever other threads are at."""
+    """The finder leaves with the last target, whatever other threads do."""
 
-    # A thread is at an appended finder while the last target is executed by another, and what the
-    # thread looks for is known to the finder after that one. No import can go on meanwhile
-    # (importlib asks finders under a lock), so a timer lets the thread go on.
+    # One thread is in an appended finder, and looks for a module that the finder after it knows.
+    # Meanwhile another thread executes the last target. importlib asks finders under a lock, so no
+    # import can let the first thread go on: a timer does.
     CODE = """
 import threading
 inside, go = threading.Event(), threading.Event()
@@ -1664,7 +1664,7 @@ import other
         assert "['unrelated'] False" in out
 
     def test_hooks_are_armed_meanwhile(self, python: Interpreter, directory: Path) -> None:
-        # As at the first compile, when the finder comes back.
+        # As at the first compile, when the finder is put back.
         arm = "from rocm_autopatch import startup; startup.arm({'made2': print})"
         code = self.CODE.replace("inside.wait(20)", f"inside.wait(20); {arm}")
         (directory / "program.py").write_text(f"import rocm_autopatch.startup\n{PRELUDE}{code}")

@@ -1,4 +1,4 @@
-"""Many starts: at once and one after another, the same each time, and nothing left behind."""
+"""Many starts, at once and one after another: each does the same and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import pytest
 from tests.conftest import Interpreter, make_hooked
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
-# What a start did, as its program sees it: not the report, which costs more than the start.
+# What a start did, as its program sees it. Not the report: it costs more than the start.
 SEEN = (
     f"import os, sys, rocm_autopatch as r; print(os.environ.get({MAX!r}), r._RECORD['active'], "
     "r._RECORD['errors'], r._RECORD['notes'], os.path.basename(r._RECORD['baked']), "
     "sys.meta_path[0].__name__)"
 )
-# Runs in the place itself, so that a read-only one is set up once.
+# It runs all starts in the place itself, so that a read-only place is set up only once.
 DRIVER = """
 import json, subprocess, sys
 python, code, total, at_once = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

@@ -1,4 +1,4 @@
-"""What is built and installed: the files of the wheel, the sdist, editable, and nothing left."""
+"""What is built and installed: the wheel's files, the sdist, editable installs; nothing is left."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_one_plain_line(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         pth = archive.read("rocm_autopatch.pth").decode("ascii")
         start = archive.read("rocm_autopatch.start").decode("ascii")
-    # .pth files with exec or encoded text are what scanners hunt for (MITRE T1546.018).
-    # __init__ is start: every module has one (docs/design.md).
+    # Scanners look for exec and encoded text in .pth files (MITRE T1546.018). The line calls
+    # __init__, which is start, because every module has an __init__ (docs/design.md).
     assert pth == 'import rocm_autopatch; rocm_autopatch.__init__("rocm_autopatch")\n'
     # PEP 829: one pkg.mod:callable a line
     assert start == "rocm_autopatch:start\n"

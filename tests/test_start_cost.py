@@ -1,8 +1,8 @@
-"""What a start may cost: instructions and modules, so that no change spends the budget unseen.
+"""What a start may cost, in instructions and modules, so that no change uses the room unseen.
 
-Instructions are callgrind's, of ``python -c pass`` above the same environment without us. They are
-the same at each run, but for the Python: limits are for CPython 3.11, a few percent above what
-benchmarks/startup measures there.
+callgrind counts the instructions of ``python -c pass`` above the same environment without us. They
+are the same at each run, but differ between Pythons. The limits are for CPython 3.11, and at most a
+few percent above what is counted there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MILLION = 1_000_000
 
 
 def instructions(python: Interpreter, **env: str) -> int:
-    """Instructions of an interpreter's start and end, with every .pyc written before."""
+    """Instructions of an interpreter's start and end, after every .pyc was written."""
     env = {"PATH": os.environ["PATH"], "HOME": "/", "PYTHONHASHSEED": "0", **env}
     python.run("-c", "pass", env=env)
     valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
@@ -43,7 +43,7 @@ def instructions(python: Interpreter, **env: str) -> int:
 
 @pytest.fixture(scope="module")
 def hooked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
-    # Of one length with the bare one's: paths are hashed, joined and compared.
+    # Its path is as long as the bare one's, because paths are hashed, joined and compared.
     return make_hooked(tmp_path_factory.mktemp("cost") / "ours", wheel)
 
 
@@ -56,7 +56,7 @@ def bare(hooked: Interpreter) -> Interpreter:
 
 @pytest.fixture(scope="module")
 def child(hooked: Interpreter) -> dict[str, str]:
-    """The environment that a process hands to its children, after its start changed it."""
+    """The environment that a process gives to its children, after its start has changed it."""
     show = "import os; print(*(f'{k}={v}' for k, v in os.environ.items()), sep='\\n')"
     return dict(line.split("=", 1) for line in hooked.value(show).splitlines())
 
@@ -100,7 +100,7 @@ def test_baked(
     without = instructions(bare, **child)
     costs = []
     for rules in (1, 1_500):
-        # They are conditions that don't hold: what applies is the same.
+        # Their conditions don't hold, so the same rules apply.
         entries = "".join(f"  NAME_{i}: {{default: a, since: '9.{i}'}}\n" for i in range(rules))
         policy.write_text("version: 1\nenv:\n" + entries.replace("'9.0'", "'2.4'"))
         hooked.run("-m", "rocm_autopatch", "bake", "--image", IMAGE, "--policy", policy)
@@ -108,5 +108,5 @@ def test_baked(
     (hooked.site_packages / "rocm_autopatch" / "baked.plan").unlink()
     few, many = costs
     assert few < 2.65 * MILLION
-    # Of a file, the first 64 KiB are hashed.
+    # Only the first 64 KiB of a file are hashed.
     assert many - few < 0.25 * MILLION

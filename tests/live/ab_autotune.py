@@ -1,15 +1,15 @@
-"""``rocm-autopatch ab`` on a switch with an effect that is known, and on one without.
+"""``rocm-autopatch ab`` on a switch with a known effect, and on a switch without effect.
 
     python tests/live/ab_autotune.py [--work .work] [--repeat 5] [--plot FILE]
 
-``max_autotune`` makes Inductor compile and benchmark candidates for each GEMM, on a CPU where
-weights are frozen and its C++ templates are among them: that must be seen.
-``triton.dense_indexing`` is about Triton's code, of which a CPU runs none: nothing must be seen.
-The torch is 2.13.0 for the CPU, as pip installs it. Caches are cold: what is already compiled is
-not searched for again. CPU seconds are judged, compilers' included, as other programs of a busy
-machine are not in them. 5 to 15 minutes.
+``max_autotune`` makes Inductor compile and benchmark candidates for each GEMM. On a CPU it does so
+if weights are frozen and the C++ templates are among the candidates. ``ab`` must see that effect.
+``triton.dense_indexing`` changes only Triton's code, of which a CPU runs none: ``ab`` must see
+none. The torch is 2.13.0 for the CPU, as pip installs it. Caches are cold, because nothing is
+searched again for what is compiled already. CPU seconds are judged, with those of compilers,
+because they exclude the other programs of a busy machine. It takes 5 to 15 minutes.
 
-Prints what ``ab`` prints. Exit status 1 if a verdict is not the one that is due.
+It prints what ``ab`` prints. The exit status is 1 if a verdict is not the expected one.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 
     python checks.py CHECK
 
-prints ``ok``, or what differs. A check runs programs of this file, each in an interpreter of its
-own that prints what it saw, under our policies and without us: what torch does by itself is asked
-of torch, and not written down here.
+prints ``ok``, or what differs. A check runs programs of this file, under our policies and without
+us. Each runs in an interpreter of its own and prints what it saw. What torch does by itself is not
+written down here: the run without us shows it.
 """
 
 from __future__ import annotations

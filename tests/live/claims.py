@@ -1,12 +1,12 @@
 # mypy: disable-error-code="no-any-return, no-untyped-call, untyped-decorator, misc"
-"""What docs/claims.md says of a running torch, tried on the torch here.
+"""What docs/claims.md says of a running torch, tried with the torch of this interpreter.
 
     python tests/live/claims.py [CHECK ...]
 
-For an interpreter that has torch; our hook is off. Each check runs in a process of its own, with
-empty caches and at most 150 seconds, and prints one line of JSON: what it saw. Those marked ``gpu``
-are left out where there is none. docs/claims.md says what it means; nothing is judged here, because
-what is right differs between versions.
+It needs an interpreter with torch; our hook is off. Each check runs in a process of its own, with
+empty caches and at most 150 seconds, and prints one line of JSON: what it saw. Without a GPU, the
+checks marked ``gpu`` are left out. docs/claims.md says what the results mean. Nothing is judged
+here, because the right result differs between versions.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 # mypy: disable-error-code="import-not-found, no-any-return"
-"""What Ray's tasks and actors meet in their own threads: variables, and config values of a policy.
+"""Which variables and config values Ray's tasks and actors see in their own threads.
 
     python ray_actors.py
 
-for an interpreter with Ray, our wheel and a torch that is labelled HIP. Prints ``ok``, or what
-differs. A threaded and an async actor run methods in other threads than the one that made them:
-from torch 2.12 on (pytorch#118387), those don't see what a program wrote there.
+It needs an interpreter with Ray, our wheel and a torch with a HIP label. It prints ``ok``, or what
+differs. Threaded and async actors run methods in other threads than the one that made them. From
+torch 2.12 on (pytorch#118387), these threads don't see what a program wrote in that one.
 """
 
 from __future__ import annotations

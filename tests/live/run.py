@@ -1,17 +1,17 @@
-"""Our wheel in other torches and Pythons than the tests', for real: Debian roots, and Ray.
+"""Our wheel with other real torches and Pythons than those of the tests: Debian roots, and Ray.
 
     python tests/live/run.py [trixie] [sid] [ray] [--work DIRECTORY]
 
 ``trixie`` (Debian 13) has torch 2.6.0 and Python 3.13; ``sid`` torch 2.14.1 and Python 3.14, and
-Python 3.15 without a torch. The roots are made by mmdebstrap from the machine's own Debian mirror
-where they are not there yet: 2 to 4 minutes and about 2 GB each, as root, on Debian or Ubuntu. Each
-check of checks.py then runs in them by chroot. ``ray`` is ray_actors.py, in a copy of the venv that
+Python 3.15 without a torch. If a root does not exist yet, mmdebstrap makes it from the machine's
+own Debian mirror: in 2 to 4 minutes, with about 2 GB, as root, on Debian or Ubuntu. Each check of
+checks.py then runs in the roots by chroot. ``ray`` runs ray_actors.py in a copy of the venv that
 surroundings/hip_torch.py makes.
 
-Torch in a root says that it is a ROCm build, and is none: its version.py is replaced by a copy with
-other text. That is a stand-in for the label and not for the HIP runtime, as in hip_torch.py.
+Torch in a root says that it is a ROCm build, but is none: its version.py is replaced by one with
+other text. As in hip_torch.py, that stands in for the label and not for the HIP runtime.
 
-Prints a table, and below it what differs. Exit status 1: something does.
+It prints a table, and below it what differs. If anything does, the exit status is 1.
 """
 
 from __future__ import annotations

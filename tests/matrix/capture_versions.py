@@ -3,11 +3,11 @@
     python tests/matrix/capture_versions.py DIRECTORY [VERSION ...]
 
 DIRECTORY/VERSION/torch holds the Python files of a torch wheel; a version that is missing is
-downloaded. A line of the table printed is a fact, and says for which versions it holds how. The
-upper facts are read from the source. The lower ones are what happens when the version's own
-functions around the random generator's state run under the patch, in a process of their own: torch
-is a mock, and on every version the generator raises in a capture, as it really does up to 2.9.
-No compiler and no GPU runs. What is not as expected is marked with an exclamation mark, and makes
+downloaded. Each line of the printed table is a fact, and says what it is in which versions. The
+upper facts are read from the source. For the lower ones, the version's own functions around the
+random generator's state run under the patch, in a process of their own. Torch is a mock there. The
+generator raises in a capture on every version; a real one does so up to 2.9. No compiler and no GPU
+runs. What is not as expected is marked with an exclamation mark, and makes
 the exit status 1.
 """
 

@@ -3,7 +3,7 @@
     python tests/matrix/claims_versions.py DIRECTORY [VERSION ...]
 
 DIRECTORY/VERSION/torch holds the Python files of a torch wheel; a version that is missing is
-downloaded. A line of the table printed is a fact, and says for which versions it holds how. The
+downloaded. Each line of the printed table is a fact, and says what it is in which versions. The
 defaults are those of the version's own config modules, executed without the rest of torch and
 labelled as a ROCm build. What is not as docs/claims.md has it is marked with an exclamation mark,
 and makes the exit status 1.

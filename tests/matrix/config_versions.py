@@ -3,10 +3,10 @@
     python tests/matrix/config_versions.py DIRECTORY [VERSION ...]
 
 DIRECTORY/VERSION/torch holds the Python files of a torch wheel; a version that is missing is
-downloaded. Each runs in a process of its own. A cell of the table printed, one route to a value at
-one strength, is a fork of it, in which nothing has been written yet. The strength "torch" applies
-nothing: it shows that what is expected of a route is what torch does by itself. Exit status 1: a
-cell is wrong.
+downloaded. Each version runs in a process of its own. A cell of the printed table is one route to a
+value at one strength. It runs in a fork of that process, in which nothing has been written yet. The
+strength "torch" applies nothing: it shows that torch by itself does what is expected of a route. If
+a cell is wrong, the exit status is 1.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
     python tests/matrix/trace_versions.py DIRECTORY [VERSION ...]
 
 DIRECTORY/VERSION/torch holds the Python files of a torch wheel; a version that is missing is
-downloaded. A row is an event or a field that the report reads, and the versions whose source writes
-it, found by its name in a call of trace_structured, or among the fields of CompilationMetrics; then
-what the start-up hook and the profile take hold of. What is not as expected is marked with an
-exclamation mark, and makes the exit status 1. Nothing is imported from those torches, and nothing
-compiles.
+downloaded. A row is an event or a field that the report reads, with the versions whose source
+writes it: its name is in a call of trace_structured, or among the fields of CompilationMetrics. The
+last rows are what the start-up hook and the profile patch. What is not as expected is marked with
+an exclamation mark, and makes the exit status 1. Nothing is imported from those torches, and
+nothing compiles.
 """
 
 from __future__ import annotations

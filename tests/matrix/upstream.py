@@ -2,17 +2,17 @@
 
     python tests/matrix/upstream.py PYTORCH_CHECKOUT [--work DIR] [--out FILE.md] [--only REGEX]
 
-PYTORCH_CHECKOUT holds PyTorch's test/; which version it is, is up to the caller, and none of it is
-kept here. It runs on the HIP-labelled torch for the CPU, so tests fail and are skipped without us
-too: only differences count. Each file runs four times, each in a fresh process with empty caches:
+PYTORCH_CHECKOUT holds PyTorch's test/, in any version; nothing of it is kept here. The tests run on
+the HIP-labelled torch for the CPU. Without us, some fail or are skipped too, so only differences
+count. Each file runs four times, each time in a fresh process with empty caches:
 
     off     ROCM_AUTOPATCH=off
-    idle    a policy that asks for nothing: all of our start runs, and changes nothing
+    idle    an empty policy: all of our start runs, and changes nothing
     safe    the default
     again   off once more: what differs between two runs without us is flaky
 
-Exit status 1: a test that is not flaky has another outcome, or another first line of its failure,
-with the hook idle; or no test ran.
+The exit status is 1 if no test ran, or if under ``idle`` a test that is not flaky has another
+outcome or another first line of its failure.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     python tests/matrix/watchdog_versions.py DIRECTORY [VERSION ...]
 
 DIRECTORY/VERSION/torch holds the Python files of a torch wheel; a version that is missing is
-downloaded. A line of the table printed is a fact, and says for which versions it holds how: the
-ways into a compile that are patched, and the functions and locals by which a phase is told. What is
-not as expected is marked with an exclamation mark, and makes the exit status 1.
+downloaded. Each line of the printed table is a fact, and says what it is in which versions. Facts
+are the ways into a compile that are patched, and the functions and locals that show a phase. What
+is not as expected is marked with an exclamation mark, and makes the exit status 1.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Images and containers without a Docker service: buildah makes images, runc runs them.
 
-The store is below WORK/overlay and is kept: a second run finds the base images there.
+The store is below WORK/overlay and is kept, so a second run finds the base images there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 DEBIAN = "localhost/overlay-tests/debian12"
 BASE = "localhost/overlay-tests/base"
-# Debian's own pip is for torch in the system's Python, YAML and packaging to be copied to venvs.
+# Debian's pip is for torch in the system's Python. YAML and packaging are copied to venvs.
 PACKAGES = "python3,python3-venv,python3-pip,python3-yaml,python3-packaging"
 
 
@@ -42,7 +42,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Image:
-    """An image, mounted as its containers' lowest layer would be."""
+    """An image, mounted like the lowest layer of its containers."""
 
     store: Store
     reference: str
@@ -64,9 +64,9 @@ class Image:
         read_only_mounts: Collection[str] = (),
         check: bool = True,
     ) -> Result:
-        """As ``docker run --rm`` does: the image's variables, then *env*; ENTRYPOINT, arguments.
+        """Run like ``docker run --rm``: the image's variables, then *env*; ENTRYPOINT, arguments.
 
-        *root* is a container that is there already. *read_only_mounts* are keys of *mounts*.
+        *root* is a container that exists already. *read_only_mounts* are keys of *mounts*.
         """
         if root is None:
             with self.store.container(self.reference) as root:
@@ -99,7 +99,7 @@ class Image:
                 cwd=config.get("WorkingDir") or "/",
             )
             if uid == 0:
-                # As in Docker, root may read and write what is not its own.
+                # As in Docker, root may read and write files of other users.
                 for kind in ("bounding", "effective", "permitted"):
                     spec["process"]["capabilities"][kind] += [
                         "CAP_DAC_OVERRIDE",
@@ -189,7 +189,7 @@ class Store:
     def bud(
         self, context: Path, tag: str, *arguments: str | Path, check: bool = True, **options: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Build as a builder with nothing in its cache and no network would."""
+        """Build like a builder with an empty cache and no network."""
         return self.buildah(
             *(
                 "bud",
@@ -207,14 +207,14 @@ class Store:
         )
 
     def close(self) -> None:
-        """Keep what costs time to make, and leave no container, no mount and no other image."""
+        """Keep what takes time to make. Leave no container, no mount and no other image."""
         self.buildah("rm", "--all")
         listed = self.buildah("images", "--noheading", "--format", "{{.Name}}:{{.Tag}}").stdout
         for name in listed.split():
             if not name.startswith((DEBIAN, BASE)) and "<none>" not in name:
                 self.buildah("rmi", name)
         self.buildah("rmi", "--prune")
-        # Else nobody could remove the directory.
+        # Otherwise nobody could remove the directory.
         subprocess.run(["umount", self.place / "storage" / self.driver], capture_output=True)
 
     def has(self, reference: str) -> bool:
@@ -259,7 +259,7 @@ class Store:
         return DEBIAN
 
     def try_out(self) -> None:
-        """Build a trivial image and start a container of it. Raises CanNot where this can't be."""
+        """Build a trivial image and start a container of it. Raises CanNot if that fails."""
         self.debian()
         trial = "localhost/overlay-tests/trial"
         with tempfile.TemporaryDirectory(dir=self.place) as context:
@@ -290,7 +290,7 @@ class Store:
 
 
 def tree(root: Path) -> dict[str, tuple[Any, ...]]:
-    """What is in a container: by path its kind, its mode, its owner and its content."""
+    """The files of a container: by path, the kind, the mode, the owner and the content."""
     found: dict[str, tuple[Any, ...]] = {}
     for directory, names, files in os.walk(root):
         for name in [*names, *files]:
@@ -299,7 +299,7 @@ def tree(root: Path) -> dict[str, tuple[Any, ...]]:
             if stat.S_ISLNK(status.st_mode):
                 content: object = os.readlink(path)
             else:
-                # Sizes for the rest: reading every file would take long.
+                # For the others, only the size: to read every file would take long.
                 content = status.st_size if stat.S_ISREG(status.st_mode) else ""
             where = "/" + str(path.relative_to(root))
             found[where] = (status.st_mode, status.st_uid, status.st_gid, content)
@@ -307,7 +307,7 @@ def tree(root: Path) -> dict[str, tuple[Any, ...]]:
 
 
 def copy_prefix(python: str, to: Path) -> None:
-    """A Python's installation at another place, without what no test needs of it."""
+    """A copy of a Python's installation, without the parts that no test needs."""
     prefix = Path(python).resolve().parent.parent
     unwanted = ("test", "tests", "__pycache__", "idlelib", "tkinter", "site-packages", "*.a")
     shutil.copytree(

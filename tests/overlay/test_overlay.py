@@ -1,7 +1,7 @@
 """Dockerfile.overlay, built on images that are laid out as the real ones, and run.
 
-Nothing of AMD's is in them: a small Debian 12, the names and the ENV lines of real images, their
-places for Python, and in each a stand-in for torch that is no more than its label.
+The images contain nothing of AMD's. Each is a small Debian 12 with the name, the ENV lines and the
+place for Python of a real image. Its stand-in for torch is only a label.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SEEN = (
 SITE = "/etc/rocm-autopatch"
 USERS = [("0:0", False), ("0:0", True), ("65534:65534", True), ("4711:4711", False)]
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# Starts Python twice, as entrypoints do that ask it for something first.
+# It starts Python twice, like an entrypoint that first asks Python for something.
 LAUNCH = '#!/bin/sh\npython3 -c pass\nexec "$@"\n'
 
 
@@ -49,7 +49,7 @@ def venv(place: str, options: str = "") -> str:
 
 
 def yaml_in(place: str) -> str:
-    # Debian's, which is for the same Python: no network is needed.
+    # Debian's copy is for the same Python, so no network is needed.
     return (
         "RUN cd /usr/lib/python3/dist-packages && cp -r yaml _yaml PyYAML* packaging* "
         f"{place}/lib/python3.11/site-packages/\n"
@@ -58,14 +58,14 @@ def yaml_in(place: str) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """An image, and what the overlay has to do to it."""
+    """An image, and what the overlay must do to it."""
 
     reference: str
     recipe: str
     path: str
-    # With a ROCm torch, and whether its Python can be baked.
+    # The Pythons with a ROCm torch, and whether each can be baked.
     pythons: dict[str, bool]
-    # Lines of the build, "*" for what varies.
+    # Lines that the build prints, with "*" for what varies.
     says: tuple[str, ...]
     torch: tuple[str, str | None, str | None] = ("2.13.0+rocm7.0", HIP, None)
     env: dict[str, str] = field(default_factory=dict)
@@ -123,7 +123,7 @@ CASES = {
             "/opt/conda/envs/py_3.11/bin/python3 has torch 2.13.0+rocm7.0: installed and baked; *",
             "/usr/bin/python3 has no torch: left alone",
         ),
-        # The first is in SGLang's rocm724 images. Neither is for the overlay's pip.
+        # The first is in SGLang's rocm724 images. The overlay's pip must use neither.
         env={
             "PIP_CONSTRAINT": "/etc/sglang/constraints/torch-rocm.txt",
             "PIP_TARGET": "/opt/elsewhere",
@@ -147,7 +147,7 @@ def store() -> Iterator[Store]:
     place = WORK / "overlay"
     place.mkdir(parents=True, exist_ok=True)
     with open(place / "lock", "w") as lock:
-        # The images' names are real ones: two runs would take them from each other.
+        # The images have real names: two runs would take them from each other.
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             opened = Store.open(place)
@@ -172,7 +172,7 @@ def make_base(store: Store, name: str, work: Path) -> Image:
             pytest.skip("Python 3.10 is the distribution's here: no prefix of its own to copy")
         copy_prefix(python, context / "py_3.10")
         for package in ("yaml", "packaging"):
-            # Without what was compiled for another Python: yaml does without.
+            # Without the files that were compiled for another Python: yaml does not need them.
             origin = Path(__import__(package).__file__ or "").parent
             ignore = shutil.ignore_patterns("__pycache__", "*.so")
             shutil.copytree(origin, context / package, ignore=ignore)
@@ -209,7 +209,7 @@ def bases(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, I
 
 @pytest.fixture(scope="session")
 def context(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What "docker build ." is given."""
+    """The context of "docker build ."."""
     place = tmp_path_factory.mktemp("context")
     for name in ("Dockerfile.overlay", ".dockerignore", "overlay/install.sh"):
         (place / name).parent.mkdir(exist_ok=True)
@@ -238,7 +238,7 @@ class Built:
     base: Image
     image: Image
     output: Result
-    # A container that nothing is written to.
+    # Nothing is written to this container.
     root: Path
 
     def run(self, *arguments: str, **options: Any) -> Result:
@@ -319,7 +319,7 @@ def test_what_is_added_and_nothing_else(built: Built, store: Store) -> None:
         before = tree(root)
     with store.container(built.image.reference) as root:
         after = tree(root)
-    # Where a builder mounts files of its own, it leaves empty ones.
+    # If a builder mounts files of its own, it leaves empty ones.
     mounted = {"/etc/hosts", "/etc/resolv.conf", "/etc/hostname", "/run/.containerenv"}
     added = after.keys() - before.keys() - mounted
     assert before.keys() <= after.keys()
@@ -343,7 +343,7 @@ def test_the_layers_are_small(
 ) -> None:
     below = len(built.base.layers())
     sizes = [layer["diff-size"] for layer in built.image.layers()[below:]]
-    # As registries keep layers, and hosts pull them.
+    # Registries keep layers in this form, and hosts pull them.
     with store.container(built.case.reference) as root:
         before = tree(root)
     packed = io.BytesIO()
@@ -376,7 +376,7 @@ def test_a_start(built: Built, user: str, read_only: bool) -> None:
     for python, baked in built.case.pythons.items():
         done = built.run(python, "-c", SEEN, user=user, read_only=read_only)
         assert done.stdout == "None,None,None\n"
-        # One is the entrypoint's own Python.
+        # One of them is the entrypoint's own Python.
         assert [line.partition(",")[0] for line in ours(done.said)] == [built.case.reference] * 2
         assert len(done.said) == 2
         report = built.status(python, user=user, read_only=read_only)
@@ -395,7 +395,7 @@ def test_a_start(built: Built, user: str, read_only: bool) -> None:
 
 def test_what_a_user_gives(built: Built) -> None:
     for python in built.case.pythons:
-        # The image's own value is taken for the image's.
+        # A user's value that equals the image's counts as the image's.
         done = built.run(python, "-c", SEEN, env={MAX: "1"})
         assert done.stdout == "None,None,None\n"
         assert not any("left as given" in line for line in done.said)
@@ -404,7 +404,7 @@ def test_what_a_user_gives(built: Built) -> None:
         done = built.run(python, "-c", child, env=given)
         assert done.stdout == "0,None,1\n"
         line = f"left as given, because the image has it otherwise: {MAX}, {DEBUG}"
-        # The entrypoint's Python is a tree of its own.
+        # The entrypoint's Python is a process tree of its own.
         assert ours(done.said).count(line) == 2
         found = rows(built.status(python, env=given))
         assert [found[name]["status"] for name in (MAX, DEBUG)] == ["given", "given"]
@@ -482,12 +482,12 @@ def test_the_same_inputs_make_the_same_layers(
         again = tmp_path / str(number)
         shutil.copytree(context, again)
         tag = f"localhost/overlay-tests/again{number}"
-        # What a machine has of its own: times, a proxy, the order of the files.
+        # What differs between machines: times, a proxy, the order of the files.
         extra = ["--timestamp", "0", "--build-arg", f"https_proxy=http://machine{number}"]
         overlay(store, again, base.reference, tag, *extra)
         found.append([layer["diff-digest"] for layer in Image(store, tag).layers()])
     assert found[0] == found[1]
-    # The times are those that the builder wrote, and no module is compiled anew.
+    # The times are as the builder wrote them, and no module is compiled again.
     done = Image(store, tag).run("python3", "-v", "-c", "pass")
     read = [line for line in done.said if "code object from" in line and "rocm_autopatch" in line]
     assert read
@@ -564,7 +564,7 @@ def test_a_user_that_is_not_root(store: Store, bases: dict[str, Image], edited: 
     tag = "localhost/overlay-tests/user-overlay"
     done = overlay(store, edited, base, tag, check=False)
     assert one_line(done).startswith("error: the image's USER is not root: put 'USER root' before")
-    # What the line says helps.
+    # To do what the line says helps.
     file = edited / "Dockerfile.overlay"
     file.write_text(file.read_text().replace("\nRUN ", "\nUSER root\nRUN ") + "USER 65534\n")
     overlay(store, edited, base, tag)
@@ -599,7 +599,7 @@ def test_an_overlay_of_an_overlay(store: Store, bases: dict[str, Image], context
 
 @pytest.fixture
 def mounted(wheel: Path, tmp_path: Path) -> Path:
-    """The directory that docs/overlay.md has mounted."""
+    """The directory that docs/overlay.md tells users to mount."""
     place = tmp_path / "mounted"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(place)
@@ -619,7 +619,7 @@ def test_mounted(bases: dict[str, Image], mounted: Path, user: str, read_only: b
     done = run(env=env)
     assert done.stdout == "None,None,None\n"
     assert len(done.said) == 2
-    # Nobody recorded what the image sets.
+    # No baseline was recorded.
     assert run(env={**env, MAX: "0"}).stdout == "None,None,None\n"
 
 
@@ -653,7 +653,7 @@ def test_the_pod(bases: dict[str, Image], wheel: Path, tmp_path: Path) -> None:
     volumes = {volume["name"]: tmp_path / volume["name"] for volume in pod["volumes"]}
     for place in (tmp_path, *volumes.values()):
         place.mkdir(exist_ok=True)
-        # As the kubelet makes an emptyDir.
+        # With the mode that the kubelet gives an emptyDir.
         place.chmod(0o777)
     shutil.copy(wheel, volumes["wheel"])
     shutil.copy(ROOT / "sitecustomize_stub" / "sitecustomize.py", volumes["wheel"])
@@ -713,7 +713,7 @@ def test_lint(tool: str, file: str) -> None:
 
 
 FULL = "docker.io/rocm/sgl-dev:v0.5.8-rocm700-mi35x-20260129"
-# No compiler is in the image: Dynamo and the mode table are asked, and Inductor's code is not.
+# The image has no compiler, so this tests Dynamo and the mode table, but compiles no code.
 PROGRAM = """
 import json, threading, torch, torch._inductor.config as c
 compiled = torch.compile(torch.nn.Linear(4, 4), backend="eager")
@@ -728,7 +728,7 @@ print(json.dumps([list(compiled(x).shape), seen, mode]))
 
 @pytest.fixture(scope="session")
 def full(store: Store, context: Path) -> Image:
-    """An image of full size: torch 2.13.0 for the CPU with a HIP label, which is no HIP runtime."""
+    """An image of full size: torch 2.13.0 for the CPU with a HIP label, but no HIP runtime."""
     if os.environ.get("ROCM_AUTOPATCH_TEST_OVERLAY") != "full":
         pytest.skip("set ROCM_AUTOPATCH_TEST_OVERLAY=full for an image of 1.2 GB")
     _, hip = hip_torch.create(WORK)
@@ -759,7 +759,7 @@ def test_status_with_torch(full: Image) -> None:
 
 @pytest.mark.parametrize(("user", "read_only"), [("0:0", False), ("65534:65534", True)])
 def test_a_program(full: Image, tmp_path: Path, user: str, read_only: bool) -> None:
-    # Torch itself wants a directory for temporary files, where nothing else can be written.
+    # Nothing else can be written, but torch itself needs a directory for temporary files.
     tmp_path.chmod(0o777)
     done = full.run(
         *("/opt/venv/bin/python3", "-c", PROGRAM),

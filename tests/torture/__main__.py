@@ -37,7 +37,7 @@ FAMILIES: dict[str, tuple[Any, str, int]] = {
 
 _benches: dict[str, Bench] = {}
 _templates: dict[str, Path] = {}
-# Of a worker: where it may write, and whether it has an /etc of its own.
+# In a worker process: where it may write, and whether it has an /etc of its own.
 _run = Path()
 _site = False
 
@@ -60,7 +60,7 @@ def main() -> int:
         "--markdown", action="store_true", help="print the rows of a Markdown table"
     )
     arguments = parser.parse_args()
-    # A shell's job in the background is started with SIGINT ignored, and would hand that on.
+    # A shell starts a background job with SIGINT ignored, and children would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     work = arguments.work.resolve() / "torture"
     keep = (arguments.keep or work / "failed").resolve()
@@ -101,7 +101,7 @@ def _family(
     share = -(-count // len(versions))
     with _workers(jobs, keep) as pool:
         listed = [pool.submit(_names, name, v, seed, share).result() for v in versions]
-        # By turns, so that a run that is ended early has tried all.
+        # In turn, so that a run that ends early has tried some of each.
         names = [one for one in itertools.chain(*itertools.zip_longest(*listed)) if one]
         for case, wrong, _ in pool.map(_try, names, itertools.repeat(str(keep)), chunksize=4):
             tried += 1
@@ -113,9 +113,9 @@ def _family(
 
 @contextlib.contextmanager
 def _workers(jobs: int, keep: Path) -> Iterator[concurrent.futures.ProcessPoolExecutor]:
-    """Processes that can write to *keep*, to a directory that is gone at the end, nowhere else."""
+    """Processes that can write only to *keep* and to a directory that is removed at the end."""
     keep.mkdir(parents=True, exist_ok=True)
-    # This process sees none of their mounts, so nothing else is removed with it.
+    # This process has none of their mounts, so only the directory itself is removed.
     with tempfile.TemporaryDirectory(prefix="torture-") as run:
         os.chmod(run, 0o755)
         context = multiprocessing.get_context("fork")
@@ -144,7 +144,7 @@ def _names(family: str, version: str, seed: int, count: int) -> list[str]:
 
 
 def _try(name: str, keep: str) -> tuple[str, list[str], str]:
-    """A case, what was wrong with it, and all that ran; its files are kept if it failed."""
+    """The case, what was wrong, and all that ran. If it failed, its files are kept."""
     place = _bench(name.split("/")[1])
     place.clean()
     try:

@@ -1,6 +1,6 @@
-"""Where starts are tried: an environment with the wheel that may be broken and put right again.
+"""Where starts are tried: an environment with the wheel, which a case breaks and which is repaired.
 
-One a worker process, in a mount namespace of its own: a fuzzed path may be any.
+Each worker process has one, in a mount namespace of its own, because a fuzzed path may be any path.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ HERE = Path(__file__).parent
 SITE = Path("/etc/rocm-autopatch")
 _CLONE_NEWNS = 0x00020000
 
-# A torch by its text: what a start looks at, what hooks wait for, and nothing else. Its config
-# modules are as those of torch 2.4, a plain dict of values.
+# A stand-in for torch: only what a start reads, and the modules for which hooks wait. Its config
+# modules are like those of torch 2.4, a plain dict of values.
 CONFIG = """
 _default = {values!r}
 _config = dict(_default)
@@ -71,10 +71,10 @@ TORCH = {
 
 
 class Bench:
-    """An environment, a directory for the files of a case, and what starts without us have shown.
+    """An environment, a directory for a case's files, and the results of starts without us.
 
-    All of it is in *run*. ``site`` says whether /etc/rocm-autopatch is this process's own, as
-    ``enter`` makes it.
+    All of it is in *run*. ``site`` says whether this process has an /etc/rocm-autopatch of its own,
+    which ``enter`` makes.
     """
 
     def __init__(self, template: Path, run: Path, site: bool) -> None:
@@ -95,7 +95,7 @@ class Bench:
         self.watch = str(self.home / "watch.py")
         shutil.copy(HERE / "watch.py", self.watch)
         self.version = self.library.parent.name.replace("python", "")
-        # Byte code for all of it: what a program loads is then the same at each start.
+        # Compile everything, so that a program loads the same files at each start.
         for flags in ((), ("-O",), ("-OO",)):
             command = [self.python, *flags, "-m", "compileall", "-q", str(self.library)]
             subprocess.run(command, env={"ROCM_AUTOPATCH": "off"}, stdout=subprocess.DEVNULL)
@@ -120,7 +120,7 @@ class Bench:
 
     @contextlib.contextmanager
     def broken(self, *names: str) -> Iterator[None]:
-        """Put these files of site-packages back at the end, whatever was done to them."""
+        """Restore these files of site-packages at the end, whatever was done to them."""
         try:
             yield
         finally:
@@ -147,8 +147,8 @@ class Bench:
         program: str = "",
         **more: Any,
     ) -> Start:
-        """watch.py, or another *program*, with *arguments* on this environment's Python."""
-        # No PATH: nothing is started from there.
+        """A start of watch.py or another *program*, with *arguments*, in this environment."""
+        # No PATH: the program starts nothing by name.
         command = (self.python, *flags, program or self.watch, *arguments)
         return replace(Start(command, {**self._env(), **(env or {})}), **more)
 
@@ -156,24 +156,24 @@ class Bench:
         return {"LC_ALL": "C.UTF-8", "HOME": str(self.home)}
 
     def judge(self, start: Start, key: object = None) -> list[str]:
-        """Run a start with and without us; with a *key*, the latter once for all that share it."""
+        """Run a start with and without us. Starts with the same *key* share the run without us."""
         if key is None:
             off = self.run(start.off())
         elif key in self._off:
             off = self._off[key]
         else:
-            # As it is for all of them: without the variables of this one.
+            # Without the variables of this one case, so that it fits all of them.
             off = self._off[key] = self.run(replace(start, env=self._env()).off())
         return oracle.judge(start, self.run(start), off)
 
     def run(self, start: Start, patience: float = oracle.PATIENCE) -> Outcome:
-        """Run a start, and remember it for who wants to know how a case failed."""
+        """Run a start, and remember it, to show how a case failed."""
         outcome = oracle.run(start, patience)
         self.last.append((start, outcome))
         return outcome
 
     def keep(self, directory: Path, name: str, wrong: list[str]) -> Path:
-        """Write down all that a case was made of, under *directory*."""
+        """Write everything that a case was made from to *directory*."""
         to = directory / name.replace("/", "_")
         shutil.rmtree(to, ignore_errors=True)
         to.mkdir(parents=True)
@@ -196,7 +196,7 @@ def again(name: str) -> str:
 
 
 def _copy_regular(source: Path, to: Path) -> None:
-    # Neither pipes nor links out of it.
+    # No pipes, and no links to other places.
     for path in source.rglob("*"):
         if path.is_file() and not path.is_symlink() and path.stat().st_size < 1 << 22:
             (to / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
@@ -205,11 +205,11 @@ def _copy_regular(source: Path, to: Path) -> None:
 
 
 def enter(run: Path, keep: Path, bases: Iterable[Path]) -> bool:
-    """Make this process unable to harm the machine; whether that could be done.
+    """Prevent this process from harming the machine. Returns whether that is possible here.
 
-    A mount namespace of its own, in which nothing can be written but what is below *run* and
-    *keep*, /etc is a copy, and every user may come to the interpreters at *bases*. No directory of
-    the machine is left mounted below *run*, and only a process outside of it removes that.
+    The process gets a mount namespace of its own. Only files below *run* and *keep* can be written,
+    /etc is a copy, and every user can reach the interpreters at *bases*. No directory of the
+    machine stays mounted below *run*, and only a process outside of the namespace removes *run*.
     """
     if os.getuid() != 0 or ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS) != 0:
         return False
@@ -230,7 +230,7 @@ def enter(run: Path, keep: Path, bases: Iterable[Path]) -> bool:
 
 
 def _own_devices(run: Path) -> None:
-    """A /dev of this process's own: a name in it may be a case's to replace."""
+    """Give this process a /dev of its own, because cases replace names in it."""
     devices = run / "dev"
     devices.mkdir()
     _mount("-t", "tmpfs", "-o", "mode=755", "none", devices)
@@ -243,7 +243,7 @@ def _own_devices(run: Path) -> None:
 
 
 def _open_to_all(run: Path, bases: Iterable[Path]) -> None:
-    """Let every user come to the interpreters, which may be in root's own home."""
+    """Let every user reach the interpreters, which may be in root's own home."""
     shut = {}
     for base in bases:
         ways = [way for way in base.parents if not way.stat().st_mode & 0o1]
@@ -262,7 +262,7 @@ def _open_to_all(run: Path, bases: Iterable[Path]) -> None:
 
 
 def _protect(*writable: Path) -> None:
-    """Let nothing be written but there, and to what is no disk."""
+    """Make everything read-only but these directories and what is no disk."""
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     for point in {line.split(" ")[4] for line in lines}:
         own = any(
@@ -282,7 +282,7 @@ def make_template(directory: Path, version: str, root: Path) -> Path:
 
     place = directory / f"python{version}"
     shutil.rmtree(place, ignore_errors=True)
-    # Anew for each: the sources may have changed since.
+    # A new wheel each time: the sources may have changed.
     with tempfile.TemporaryDirectory() as wheels:
         with conftest.building():
             command = [sys.executable, *("-m", "pip", "wheel", "-q", "--no-deps"), f"-w{wheels}"]

@@ -1,6 +1,7 @@
-"""A program of threads, finders and forks that imports torch; it prints the same at every run.
+"""A program of threads, finders and forks that imports torch. It prints the same at every run.
 
-Arguments: what it does, and the seed of when. Without us it prints "as it should be" and no error.
+Its arguments are what it does, and a seed for when. Without us it prints "as it should be" and no
+error.
 """
 
 import os
@@ -18,7 +19,7 @@ errors = []
 
 
 class Unrelated:
-    """Finds modules that nobody else has, as an editable install's finder does."""
+    """Finds modules that no other finder knows, as an editable install's finder does."""
 
     def find_spec(self, name, path=None, target=None):
         if not name.startswith("unrelated_"):
@@ -103,7 +104,7 @@ def finders():
         for _ in range(200):
             one = Nothing()
             sys.meta_path.insert(chance.randrange(len(sys.meta_path)), one)
-            # Not remove(), which has another thread's walk miss a finder: without us, too.
+            # Not remove(): another thread that walks the list would miss a finder, also without us.
             sys.meta_path = [finder for finder in sys.meta_path if finder is not one]
 
     def rebinding():
@@ -117,7 +118,7 @@ def finders():
 
 
 def quarrel():
-    # Each alone, or the last of them would be removed by a comparison with another.
+    # One at a time: otherwise a comparison with another one would remove the last.
     where = chance.choice((0, 1, len(sys.meta_path)))
     sys.meta_path.insert(where, Quarrelsome())
     together(shuffled(), shuffled())
@@ -190,14 +191,14 @@ def copies():
 
 
 def forks():
-    """Processes made in threads during the import of torch, and one that goes on importing."""
+    """Threads fork while torch is imported; then one more child imports the rest."""
     statuses = []
 
     def fork():
         for _ in range(4):
             child = os.fork()
             if child == 0:
-                # An import may wait here for a thread that is not, with us or without.
+                # An import may wait here for a thread that a fork did not copy, with us or without.
                 os._exit(0 if sys.meta_path else 1)
             statuses.append(os.waitpid(child, 0)[1])
 
@@ -231,7 +232,7 @@ def reloads():
 
 
 def circle():
-    """A module that waits, while it is executed, for threads that import targets."""
+    """A module that, while it is executed, waits for threads that import targets."""
 
     class Waiting(Unrelated):
         def exec_module(self, module):

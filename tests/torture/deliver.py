@@ -1,8 +1,9 @@
-"""Raises a signal at the n-th step of our code. It is in the process that is judged.
+"""Raises a signal at the n-th step of our code. It runs inside the process under test.
 
-A .pth file that sorts before ours imports it. ``TORTURE_SIGNAL`` is ``NUMBER:N:EVENT:PHASE``: the
-signal, at which event of that name (``line`` or ``opcode``; 0: at none), in the ``start`` or where
-the program calls ``begin``. Events count in functions of our files, and in all that these call.
+A .pth file that sorts before ours imports it. ``TORTURE_SIGNAL`` is ``NUMBER:N:EVENT:PHASE``. The
+signal NUMBER is raised at the N-th EVENT (``line`` or ``opcode``; with N = 0 never). PHASE is
+``start``, or ``import`` after the program has called ``begin``. Events count in functions of our
+files, and in everything that these call.
 """
 
 import os
@@ -20,7 +21,7 @@ def _is_ours(frame):
     # importlib's own callbacks.
     return code.co_name not in ("cb", "remove", "__del__") and (
         "rocm_autopatch" in code.co_filename
-        # What runs in place of a loader's exec_module goes by another file's name.
+        # What runs in place of a loader's exec_module has another file's name.
         or (code.co_name == "exec_module" and code.co_freevars)
         or (frame.f_back is not None and frame.f_back.f_trace is _step)
     )

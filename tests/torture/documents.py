@@ -1,4 +1,4 @@
-"""Policies and images files that somebody damaged: valid ones, changed in their YAML structure."""
+"""Damaged policies and images files: valid ones with a changed YAML structure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ KEYS = (
     *("TORCHINDUCTOR_MAX_AUTOTUNE", "A", "A B", "PYTHONPATH", "LD_PRELOAD", "ROCM_AUTOPATCH"),
     *("accelerator", "torch", "framework", "gfx", "python", "os", "date", "verison", "<<"),
 )
-# What only text can say: it is put in somewhere.
+# YAML that has no structure to change: it is inserted as text.
 TEXTS = (
     *(
         "&a ",
@@ -168,7 +168,7 @@ def _dump(random: Random, document: Any) -> str:
             document, sort_keys=False, allow_unicode=True, width=1 << 20, default_flow_style=flow
         )
     except Exception:
-        # What YAML can't say, such as a tuple or a half of a surrogate pair, Python's own form can.
+        # YAML can't express a tuple or half of a surrogate pair, but Python's own form can.
         return repr(document)
 
 
@@ -210,7 +210,7 @@ def _change(random: Random, document: Any) -> Any:
     elif what == 6 and isinstance(node, dict):
         node[_hashable(random.choice(KEYS))] = random.choice((random.choice(WORDS), value))
     elif what == 7 and isinstance(key, str):
-        # Nearly right: what one mistypes.
+        # Nearly right: a typing error.
         del node[key]
         at = random.randrange(len(key) + 1)
         node[key[:at] + random.choice(("", "_", "x", " ", "\u0430", "\x1b[1m")) + key[at + 1 :]] = (
@@ -233,7 +233,7 @@ def _hashable(key: Any) -> Any:
 
 
 def _heavy(random: Random) -> bytes:
-    """A policy of the largest size that costs as much as one can make it."""
+    """A policy of the largest allowed size, as expensive to read as possible."""
     many = range(random.choice((1000, 3000, 10000)))
     return random.choice(
         (

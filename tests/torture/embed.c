@@ -1,8 +1,8 @@
-/* A program that has an interpreter in it: "HOW PYTHON ARGUMENTS...".
+/* A program with an embedded interpreter. Its arguments are HOW PYTHON ARGUMENTS...
 
-   plain: as python is, but without Python's signal handlers; isolated: the same, with -I;
-   again: three interpreters one after another, subs: three at once beside the main one. The last two
-   run the text in the first of ARGUMENTS in each. */
+   HOW is plain (like python, but without Python's signal handlers), isolated (the same with -I),
+   again (three interpreters one after another) or subs (three at once beside the main one). With the
+   last two, each interpreter runs the text in the first of ARGUMENTS. */
 #include <Python.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-"""Interpreters within a program: embedded in C, and beside one another in one process.
+"""Interpreters inside a program: embedded in C, or several in one process.
 
 A case's name is ``embedding/PYTHON/SCENE/HOW/STREAM``.
 """
@@ -18,10 +18,10 @@ from tests.torture.bench import HERE, Bench
 from tests.torture.oracle import Start
 
 IN_C = ("plain", "isolated", "again", "subs")
-# By Python's own module for it, whose name has changed.
+# Made by Python's own module for interpreters, whose name has changed.
 IN_PYTHON = ("interpreters", "interpreters-isolated", "interpreters-threads")
 STREAMS = ("as-is", *faults.STREAMS)
-# Nothing that two interpreters print in another order.
+# It prints nothing whose order differs between two interpreters.
 PROGRAM = (
     "import torch._inductor.config, torch._dynamo.config, sys; "
     "print(torch.__name__, torch._inductor.config.epilogue_fusion, "
@@ -53,7 +53,7 @@ exec(program)
 
 
 def _program(bench: Bench) -> str:
-    """The embedding program, "" where this Python can't be embedded."""
+    """The embedding program, "" if this Python can't be embedded."""
     made = bench.home / "embed"
     if not made.exists():
         wanted = ("INCLUDEPY", "LIBDIR", "LDVERSION", "Py_ENABLE_SHARED")
@@ -130,7 +130,7 @@ def run(bench: Bench, name: str) -> list[str]:
             program = bench.home / "interpreters.py"
             program.write_text(INTERPRETERS)
             env, command = dict(start.env), (bench.python, str(program), PROGRAM, how)
-        # Each interpreter of a process may have something to say: four of them at most.
+        # Each interpreter of a process may write its lines; there are at most four.
         count = 1 if how in ("plain", "isolated") else 4
         made = Start(command, env, lines=6 * count, interpreters=count, setup=start.setup)
         return bench.judge(made)

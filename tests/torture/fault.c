@@ -1,9 +1,9 @@
 /* Fails the n-th call of a kind for paths of ours, under LD_PRELOAD.
 
-   TORTURE_FAULT is "CALL:ERRNO:N:PATH:HITS": the call to fail ("any" for all kinds), by which error,
-   which of them (0: all, -1: none), a part of the path, and a file that gets a line for each call that
-   was failed, or with -1 would have been. Calls on a descriptor count for the path that it was opened
-   by. */
+   TORTURE_FAULT is "CALL:ERRNO:N:PATH:HITS". The N-th CALL ("any" for all kinds) fails with ERRNO, if
+   PATH is a part of its path. With N = 0, all of them fail, with N = -1 none. The file HITS gets a line
+   for each call that failed, or with -1 would have failed. A call on a descriptor counts for the path
+   with which it was opened. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <dirent.h>
@@ -60,8 +60,8 @@ static int is_ours(const char *path)
         begin();
     if (path == NULL || part[0] == 0 || strstr(path, part) == NULL)
         return 0;
-    /* The .pth file is read by site, before any code of ours runs: what it does where that fails,
-       it does with any package's. */
+    /* site reads the .pth file before any code of ours runs. If that fails, it does what it does with
+       any package's. */
     const char *end = strrchr(path, '.');
     return end == NULL || (strcmp(end, ".pth") != 0 && strcmp(end, ".start") != 0);
 }
@@ -119,7 +119,7 @@ ssize_t read(int descriptor, void *to, size_t size)
     return fails("read", is_open(descriptor)) ? -1 : real(descriptor, to, size);
 }
 
-/* Standard error is ours to write to where "write" is asked for. */
+/* With "write", calls on standard error count too: we write there. */
 ssize_t write(int descriptor, const void *from, size_t size)
 {
     REAL(ssize_t, "write", int, const void *, size_t);
@@ -144,7 +144,7 @@ int close(int descriptor)
     int ours = is_open(descriptor);
     if (ours)
         opened[descriptor] = 0;
-    /* As Linux does: the descriptor is closed, and the error told. */
+    /* As Linux does: the descriptor is closed, and the call reports an error. */
     int done = real(descriptor);
     return fails("close", ours) ? -1 : done;
 }

@@ -1,7 +1,7 @@
-"""Starts in places where calls fail, files are none, streams are closed and little is allowed.
+"""Starts where calls fail, files are no regular files, streams are closed and limits are low.
 
-A case's name is ``faults/PYTHON/KIND/ARGUMENTS``. ``inject`` fails each single system call that a
-start makes for our files, by fault.c; the other kinds are lists.
+A case's name is ``faults/PYTHON/KIND/ARGUMENTS``. For ``inject``, fault.c makes each single system
+call fail that a start makes for our files. The other kinds are lists.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ config:
     max_autotune: {pin: false}
 """
 BASE = "version: 1\nextends: safe\nenv: {BASE: {default: \u00e9}}\n"
-# Seconds for what hangs where it fails.
+# The patience, in seconds, for cases that hang if they fail.
 HANG = 10.0
-# By which errors a call may fail.
+# The errors with which a call may fail.
 ERRORS = {
     "open": ("EACCES", "EIO", "EMFILE", "EINTR", "ENOENT"),
     "read": ("EIO", "EINTR"),
@@ -117,7 +117,7 @@ def _start(
     bench: Bench, scene: str, *arguments: str, env: Mapping[str, str] | None = None, **more: Any
 ) -> Start:
     ours = SCENES[scene](bench)
-    # The line on what was done, and one on each thing that could not be.
+    # A line for what was done, and one for each thing that could not be done.
     return bench.start(*arguments, env={**ours, **(env or {})}, **{"lines": 6, **more})
 
 
@@ -168,14 +168,14 @@ def inject(bench: Bench, scene: str, part: str, call: str, error: str, number: s
         ours = bench.run(start)
         if call == "getcwd":
             return oracle.judge(start, ours, bench.run(start.off()))
-        # As it is where nothing fails: without us, the same number is another call.
+        # Compared with a run in which nothing fails: without us, the n-th call is another one.
         none = _injected(bench, part, "none", -1, "")
         return oracle.judge(
             start, ours, bench.run(_start(bench, scene, *arguments, env=none).off())
         )
 
 
-# What is no regular file
+# No regular file
 
 
 def _fifo(path: Path) -> None:
@@ -227,7 +227,7 @@ PLACES = (
 
 
 def odd(bench: Bench, place: str, what: str) -> list[str]:
-    """Something else where a file is read; the program's own input is still all there."""
+    """Something else in the place of a file; the program must still get all of its input."""
     scene = {"policy": "policy", "base": "policy", "baked": "baked"}.get(place, "default")
     env: dict[str, str] = {}
     path = {
@@ -263,7 +263,7 @@ def odd(bench: Bench, place: str, what: str) -> list[str]:
         env.setdefault("ROCM_AUTOPATCH_REPORT", "")
     names = ("rocm_autopatch/baked.plan", "rocm_autopatch/plans", "torch/version.py")
     with bench.broken(*names):
-        # Without torch's own import: a file that is none ends that too.
+        # The program does not import torch: this file would break torch's own import too.
         arguments = ("stdin",) if place == "version" else ("torch", "stdin")
         start = _start(bench, scene, *arguments, env=env, stdin=b"input\n" * 20)
         if path.exists() or path.is_symlink():
@@ -285,7 +285,7 @@ def _close(*descriptors: int) -> Callable[[], None]:
 
 
 def _full_pipe(reader: bool = True, blocking: bool = True) -> Callable[[], None]:
-    """Standard error is a pipe that nobody reads, or that nobody could read any more."""
+    """Standard error is a pipe that nobody reads, or whose reading end is closed."""
 
     def setup() -> None:
         end, pipe = os.pipe()
@@ -306,7 +306,7 @@ def _full_pipe(reader: bool = True, blocking: bool = True) -> Callable[[], None]
 
 def _nearly_full_pipe() -> None:
     _full_pipe()()
-    # Room for the first bytes of a line.
+    # Space for only the first bytes of a line.
     fcntl.fcntl(2, fcntl.F_GETFL)
     for descriptor in range(3, 20):
         with contextlib.suppress(OSError):
@@ -352,7 +352,7 @@ def streams(bench: Bench, scene: str, which: str) -> list[str]:
 def limits(bench: Bench, scene: str, which: str, value: str) -> list[str]:
     """A resource limit under which the same program runs without us.
 
-    What we hold of memory is what the program has less: with that much more it must run.
+    We use some memory, which the program then lacks. If the limit is that much higher, it must run.
     """
     with bench.broken("rocm_autopatch/baked.plan"):
         wrong = _limited(bench, scene, which, int(value))
@@ -374,7 +374,7 @@ def _limited(bench: Bench, scene: str, which: str, value: int) -> list[str]:
 
 # Bytes that reading a policy of YAML may take in a start.
 OUR_MEMORY = 16 << 20
-# The least is what the program needs to start by itself, or less.
+# The lowest values are what the program itself needs to start, or less.
 LIMITS = {
     "NOFILE": range(3, 12),
     "AS": [megabytes << 20 for megabytes in (12, 14, 16, 18, 20, 22, 24, 28, 32, 40, 64)],
@@ -488,7 +488,7 @@ def _no_start(bench: Bench, start: Start) -> Start:
 
 
 def _no_first(bench: Bench, start: Start) -> Start:
-    """What pip leaves where it was killed: the .pth file without its package."""
+    """What pip leaves if it was killed: the .pth file without its package."""
     shutil.rmtree(bench.package)
     return start
 
@@ -536,7 +536,7 @@ def places(bench: Bench, scene: str, where: str) -> list[str]:
 
 
 def later(bench: Bench, scene: str, what: str) -> list[str]:
-    """Something befalls our files between the start and the import of torch."""
+    """Our files change between the start and the import of torch."""
     if "drop" in what and not bench.site:
         return []
     with bench.broken(*_WHOLE):
@@ -578,7 +578,7 @@ ENCODINGS: dict[str, dict[str, str]] = {
 
 
 def encodings(bench: Bench, scene: str, which: str) -> list[str]:
-    """A locale or an encoding that can't say what is in a policy."""
+    """A locale or an encoding that can't express what is in a policy."""
     env = dict(ENCODINGS[which])
     if "TORTURE_OUT" in env:
         env["TORTURE_OUT"] = str(bench.directory / "seen")
@@ -627,7 +627,7 @@ def names(bench: Bench, seed: int, count: int) -> Iterator[str]:
     random = Random(seed)
     listed = list(_listed(bench.version))
     random.shuffle(listed)
-    # Each needs the compiler.
+    # These cases need the compiler.
     calls = list(_injections(bench)) if shutil.which("gcc") else []
     random.shuffle(calls)
     half = min(len(listed), max(count // 2, count - len(calls)))

@@ -1,4 +1,4 @@
-"""Concurrent imports of what hooks wait for, and of what they don't, among all kinds of finders.
+"""Concurrent imports of modules for which hooks wait, and of others, with all kinds of finders.
 
 A case's name is ``imports/PYTHON/SCENE/KIND/SEED/NUMBER``; crowd.py has the kinds.
 """
@@ -12,7 +12,7 @@ from random import Random
 from tests.torture import faults, oracle
 from tests.torture.bench import HERE, Bench
 
-# Where time decides, more often.
+# Kinds that depend on timing run more often.
 KINDS = {
     "threads": 40,
     "finders": 20,
@@ -52,7 +52,7 @@ def run(bench: Bench, name: str) -> list[str]:
         if said == "as it should be":
             wrong = []
         else:
-            # It may be the program that is wrong.
+            # The program itself may be wrong.
             theirs = bench.run(start.off()).stdout.decode(errors="replace").strip()
             wrong = [said[-300:]] if said != theirs else []
         none = oracle.Outcome(0, b"", b"")

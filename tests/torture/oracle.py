@@ -1,13 +1,13 @@
 """What a start is, how it is run, and what is wrong with what it did.
 
-A start with us is judged by the same start with ``ROCM_AUTOPATCH=off``:
+A start with us is compared with the same start with ``ROCM_AUTOPATCH=off``:
 
-- it ends, after at most ``CPU`` seconds of its processor and before ``PATIENCE`` is over;
-- its exit status and what its program sees are the same, apart from the variables that the record
-  says were changed, which must be changed as it says;
-- where the record says that nothing was done, nothing was;
-- what it writes to stderr beyond that is lines of ours, as few as ``Start.lines`` says, each of at
-  most ``LONGEST`` characters and without one that a terminal would not print.
+- It ends before ``PATIENCE`` seconds, and uses at most ``CPU`` seconds of CPU more.
+- Its exit status and what its program sees are the same. Only variables differ that the record says
+  were changed, and they have the value that it says.
+- If the record says that nothing was done, nothing was done.
+- On stderr it adds only our lines, at most ``Start.lines`` of them. A line has at most ``LONGEST``
+  characters, and only characters that a terminal prints.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-# Seconds, and characters of a line.
+# Seconds of CPU, seconds, and characters of a line.
 CPU = 5.0
 PATIENCE = 20.0
 LONGEST = 500
 
 PREFIX = "rocm_autopatch: "
-# What we may write to, where they are asked for.
+# Variables that we may write, if something asks for it.
 _OURS = ("ROCM_AUTOPATCH_SAID", "ROCM_AUTOPATCH_REPORT", "ROCM_AUTOPATCH_PROFILE", "TORCH_TRACE")
 
 
@@ -49,7 +49,7 @@ class Outcome:
         )
 
     def view(self) -> dict[str, Any] | None:
-        """What watch.py saw, None where it did not come so far or something else printed."""
+        """What watch.py saw; None if it did not get so far, or if something else printed."""
         try:
             seen = ast.literal_eval(self.stdout.decode("ascii"))
         except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -59,11 +59,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Start:
-    """A process to start; ``lines`` is how many lines it gives us reason to write.
+    """A process to start. ``lines`` is how many lines we may write in it.
 
-    ``interpreters`` is how many of them the process has: each may write the same line once.
-    ``setup`` is called in the child before it executes, ``prepare`` here before the child is made.
-    Where the variable ``TORTURE_OUT`` names a file, the program writes there, not to stdout.
+    ``interpreters`` is how many interpreters it has: each may write the same line once. ``setup``
+    is called in the child before it executes the program, ``prepare`` here before the child is
+    made. If the variable ``TORTURE_OUT`` names a file, the program writes there and not to stdout.
     """
 
     command: tuple[str, ...]
@@ -118,8 +118,8 @@ def run(start: Start, patience: float = PATIENCE) -> Outcome:
     return Outcome(status, out, err, cpu)
 
 
-# What site says of a .pth line whose package is not to be found or read, at each run of it: no
-# code of ours can say less (docs/reliability.md).
+# What site prints each time it runs a .pth line whose package is not found or can't be read. No
+# code of ours can prevent this (docs/reliability.md).
 _ABSENT = re.compile(
     r"Error processing line 1 of \S*rocm_autopatch\.pth:\n\n(?:  .*\n)*?"
     r"  (?:ModuleNotFoundError|PermissionError|FileNotFoundError|OSError): .*\n\n"
@@ -128,7 +128,7 @@ _ABSENT = re.compile(
 
 
 def judge(start: Start, ours: Outcome, off: Outcome) -> list[str]:
-    """What is wrong with *ours*, by what the same start is without us; nothing if nothing is."""
+    """What is wrong with *ours*, compared with the same start without us; [] if nothing is."""
     wrong = ended(start, ours, off)
     if not wrong:
         mine, theirs = ours.view(), off.view()
@@ -140,7 +140,7 @@ def judge(start: Start, ours: Outcome, off: Outcome) -> list[str]:
 
 
 def ended(start: Start, ours: Outcome, off: Outcome) -> list[str]:
-    """How the end differs from that without us."""
+    """How the end differs from the end without us."""
     if ours.status is None:
         return ["hangs"] if off.status is not None else []
     wrong = []
@@ -169,7 +169,7 @@ def lines(start: Start, ours: Outcome, off: Outcome) -> list[str]:
         wrong.append("traceback")
     elif any(not line.startswith(PREFIX) for line in more):
         wrong.append("a line on stderr that is not ours")
-    # debug asks for a line for each change, and for the one line with each of them.
+    # debug asks for a line for each change, and writes the one line each time.
     if start.env.get("ROCM_AUTOPATCH_LOG") != "debug":
         if len(more) > start.lines:
             wrong.append(f"{len(more)} lines, not {start.lines}")
@@ -183,7 +183,7 @@ def lines(start: Start, ours: Outcome, off: Outcome) -> list[str]:
 
 
 def _seen(start: Start, mine: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
-    """What the program sees otherwise than without us, and other than the record says."""
+    """What the program sees differently than without us, and not as the record says."""
     wrong = []
     for key, value in theirs.items():
         if key in ("environ", "modules", "record", "torch"):
@@ -202,7 +202,7 @@ def _seen(start: Start, mine: dict[str, Any], theirs: dict[str, Any]) -> list[st
     if not record["active"] and promised:
         wrong.append("variables are changed, and the record says it is not active")
     given = {ascii(name): ascii(value) for name, value in start.env.items()}
-    # What both were given, as the program decodes it.
+    # The variables that both were given, as the program decodes them.
     before = {**given, **theirs["environ"]}
     for name in sorted({*before, *mine["environ"]}):
         if name.strip("'") in (*_OURS, "ROCM_AUTOPATCH") or name.startswith("'TORTURE_"):

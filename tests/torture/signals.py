@@ -1,7 +1,7 @@
 """Signals at every step of a start and of an import: each must reach the program.
 
-A case's name is ``signals/PYTHON/PHASE/...``. In ``start`` and ``import`` the signal is raised by
-deliver.py at a step of our code; in ``any`` it is sent from outside, so many microseconds later.
+A case's name is ``signals/PYTHON/PHASE/...``. In ``start`` and ``import``, deliver.py raises the
+signal at a step of our code. In ``any``, it is sent from outside after some microseconds.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tests.torture.oracle import Outcome, Start
 
 KINDS = ("Mine", "KeyboardInterrupt", "Own", "TimeoutError", "SystemExit")
 SIGNALS = {"KeyboardInterrupt": signal.SIGINT, "Mine": signal.SIGALRM, "Own": signal.SIGUSR1}
-# What a start does in each, and how often it is tried: a start that reads YAML has the most steps.
+# The kinds of start. A start that reads YAML has the most steps.
 SCENES = ("default", "policy", "baked", "report")
 
 
 def _victim(bench: Bench) -> str:
-    """The program; its signals are delivered by what comes before us on the way of ``site``."""
+    """The program. A .pth file that ``site`` runs before ours delivers its signals."""
     program = bench.home / "victim.py"
     if not program.exists():
         shutil.copy(HERE / "victim.py", program)
@@ -66,14 +66,14 @@ def names(bench: Bench, seed: int, count: int) -> Iterator[str]:
             random.shuffle(found)
             lines.append(found)
             steps = _steps(bench, scene, "opcode", phase)
-            # A start that reads YAML has millions, and takes seconds to count them.
+            # A start that reads YAML has millions; to count them takes seconds.
             wanted = min(steps, count // (50 if scene == "policy" else 10) + 1)
             opcodes += [
                 f"{phase}/{scene}/opcode/{number}"
                 for number in random.sample(range(1, steps + 1), wanted)
             ]
     random.shuffle(opcodes)
-    # By turns, for an import has a hundred times as many as a start.
+    # In turn, because an import has a hundred times as many steps as a start.
     turns = [one for turn in itertools.zip_longest(*lines) for one in turn if one]
     stepped = turns[:half] + opcodes[: count // 4]
     stepped = [
@@ -117,8 +117,8 @@ def _reached_start(start: Start, outcome: Outcome) -> list[str]:
 def _reached_import(start: Start, outcome: Outcome, kind: str, where: str) -> list[str]:
     said = outcome.stdout.decode(errors="replace").strip()
     if said == "swallowed" and kind == "TimeoutError" and where.startswith("<frozen "):
-        # importlib itself takes an OSError of a handler, as TimeoutError is one, for a path that it
-        # can't look at or list: at any import, without us too.
+        # importlib itself swallows an OSError of a handler, such as TimeoutError: it takes it for a
+        # path that it can't look at or list. This happens at any import, also without us.
         return []
     if outcome.status is None:
         return ["hangs"]
@@ -130,7 +130,7 @@ def _reached_import(start: Start, outcome: Outcome, kind: str, where: str) -> li
 
 
 def _sent(bench: Bench, scene: str, which: str, after: float) -> list[str]:
-    """A real signal after some seconds, whatever the process is at."""
+    """A real signal after some time, whatever the process does then."""
     start = _start(bench, scene, "0:0:line:", "wait")
     process = subprocess.Popen(
         start.command, env=start.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/"

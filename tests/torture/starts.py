@@ -1,4 +1,4 @@
-"""Starts with fuzzed files and variables, each file damaged in its structure.
+"""Starts with fuzzed variables and files. Each file is valid, but its structure is damaged.
 
 A case's name is ``starts/PYTHON/KIND/SEED/NUMBER``.
 """
@@ -78,7 +78,7 @@ SETTINGS = {
     "ROCM_AUTOPATCH_REPORT": ("", "report", "/nowhere/x", "/dev/null", ".", "/proc/1/x"),
     "ROCM_AUTOPATCH_PROFILE": ("", "profile.json", "/nowhere/%p", "/dev/null", "%p%p", "/proc/x"),
 }
-# Each of these gives us something more to say.
+# Each of these may make us write one more line.
 SAYS = (
     "ROCM_AUTOPATCH",
     "ROCM_AUTOPATCH_ASSUME",
@@ -88,18 +88,18 @@ SAYS = (
 
 
 class Draft:
-    """A start that is being made up."""
+    """A start while it is put together."""
 
     def __init__(self, bench: Bench, random: Random) -> None:
         self.bench = bench
         self.random = random
         self.env: dict[str, str] = {}
-        # What may make us write a line, beside the one on what was done.
+        # How many things may make us write a line, besides the one for what was done.
         self.oddities = 0
         self.arguments: list[str] = []
 
     def odd_text(self) -> str:
-        """A text that a variable can hold, and a terminal should not."""
+        """A text that a variable can hold, but that no terminal should get."""
         while True:
             text = str(self.random.choice(WORDS))
             if self.random.random() < 0.3:
@@ -113,7 +113,7 @@ class Draft:
                 continue
 
     def settings(self, chance: float) -> None:
-        """Variables of ours, each with a chance."""
+        """Some of our variables, by chance."""
         for name, values in SETTINGS.items():
             if name in self.env or self.random.random() > chance:
                 continue
@@ -126,7 +126,7 @@ class Draft:
 
 
 def policies(draft: Draft) -> None:
-    """A policy that is named."""
+    """A named policy."""
     random, directory = draft.random, draft.bench.directory
     path = directory / random.choice(
         ("policy.yaml", "policy.yml", "\x1b[31mp.yaml", "p q.yaml", "p")
@@ -172,7 +172,7 @@ def plans(draft: Draft) -> None:
     """Plans that are damaged, foreign, truncated or of another Python."""
     random, package = draft.random, draft.bench.package
     names = ["baked.plan", *(f"plans/{p.name}" for p in sorted(package.glob("plans/*.plan")))]
-    # Those that most starts read.
+    # The ones that most starts read.
     names += ["baked.plan", "plans/safe.plan", "plans/safe.plan", "plans/images.index"]
     name = random.choice(names)
     path = package / name
@@ -221,7 +221,7 @@ def _damage(random: Random, data: bytes) -> bytes:
     if what == 5:
         return data.replace(b"plan 3", b"plan 2").replace(b"plan 4", b"plan 9")
     head, _, rest = data.partition(b"\n")
-    # Well-formed and of another shape: a digest is no part of what a wheel has.
+    # Well-formed, but of another shape: plans of a wheel have no digest.
     try:
         value: Any = marshal.loads(rest[8:])
     except (ValueError, EOFError, TypeError):
@@ -235,7 +235,7 @@ def _damage(random: Random, data: bytes) -> bytes:
 
 
 def versions(draft: Draft) -> None:
-    """torch/version.py as nobody writes it."""
+    """A torch/version.py that is not as torch writes it."""
     random = draft.random
     path = draft.bench.library / "torch" / "version.py"
     text = path.read_text()
@@ -292,7 +292,7 @@ def variables(draft: Draft) -> None:
 
 
 def images(draft: Draft) -> None:
-    """References of images, nearly right."""
+    """Image references that are nearly right."""
     random = draft.random
     reference = random.choice(IMAGES)
     for _ in range(random.choice((0, 1, 2, 4))):
@@ -308,7 +308,7 @@ def images(draft: Draft) -> None:
         draft.env["ROCM_AUTOPATCH_POLICY"] = "debug"
 
 
-# What is damaged, and in how many of a hundred cases.
+# What is damaged, and how often in a hundred cases.
 KINDS: dict[str, tuple[Callable[[Draft], None], int]] = {
     "policy": (policies, 40),
     "site": (sites, 15),
@@ -347,7 +347,7 @@ def run(bench: Bench, name: str) -> list[str]:
             flags = ()
         if random.random() < 0.05:
             draft.arguments.append("report")
-        # A program that imports torch fails by itself where its version.py is no Python.
+        # If version.py is not valid Python, a program that imports torch fails by itself.
         if kind != "version" and random.random() < 0.15:
             draft.arguments.append("torch")
             draft.oddities += 3
@@ -364,5 +364,5 @@ def run(bench: Bench, name: str) -> list[str]:
             lines=1 + draft.oddities,
             directory=str(bench.directory),
         )
-        # Without us, nothing depends on what was damaged here.
+        # Without us, the result does not depend on what was damaged here.
         return bench.judge(start, (bench.version, flags, tuple(draft.arguments)))

@@ -1,7 +1,7 @@
-"""A program that a signal is to reach: it prints what reached it.
+"""A program that prints the signals that reach it.
 
-``start`` waits for what came in the start, ``wait`` for what comes at any time, ``import`` imports
-torch, and again if that did not end well.
+``start`` shows a signal that came during the start, ``wait`` one that comes at any time. ``import``
+imports torch, and again if the first import failed.
 """
 
 import signal
@@ -68,7 +68,7 @@ def importing(kind):
     elif caught != kind:
         print("swallowed" if caught is None else "%s instead of %s" % (caught, kind))
     else:
-        # As it would without us: what failed can be imported again.
+        # A failed import can be repeated, as without us.
         use()
         print("reached")
 

@@ -1,12 +1,16 @@
-"""A program that says what it can see, as a Python literal on stdout.
+"""A program that prints what it can see, as a Python literal on stdout.
 
-It runs in the process that is judged, on every Python from 3.9 on, and loads nothing that is not
-loaded already or built in. ``ROCM_AUTOPATCH`` is off in one of two runs: then ``record`` is None.
+It runs in the process under test, on every Python from 3.9 on. It loads only modules that are
+loaded already or built in. In one of the two runs, ``ROCM_AUTOPATCH`` is off: then ``record`` is
+None.
 
-Arguments, in the order in which they are obeyed: what befalls our files while it runs (``delete``
-them, ``forbid`` their reading to all but root, ``drop`` the rights of root, ``deny`` them by an
-audit hook, ``purge`` sys.modules of us); ``torch`` imports the stand-in for torch and what waits
-in it, ``twice`` does it again; ``stdin`` reads what there is; ``report`` asks us for the report.
+Its arguments, in the order in which it obeys them:
+
+- What happens to our files while it runs: ``delete`` removes them, ``forbid`` lets only root read
+  them, ``drop`` gives up the rights of root, ``deny`` denies them by an audit hook, ``purge`` takes
+  us out of sys.modules.
+- ``torch`` imports the stand-in for torch and its modules that wait; ``twice`` does it again.
+- ``stdin`` reads all of stdin; ``report`` asks us for the report.
 """
 
 import os
@@ -125,9 +129,9 @@ def look():
         "record": None,
     }
     package = sys.modules.get("rocm_autopatch")
-    # Of a package that can't be read, import makes an empty namespace.
+    # If a package can't be read, import makes an empty namespace.
     if hasattr(package, "_RECORD") and os.environ.get("ROCM_AUTOPATCH") != "off":
-        # The one place here that knows how the record is kept.
+        # Only here, the torture tests know the form of the record.
         record = package._RECORD
         seen["record"] = {
             "active": record["active"],
