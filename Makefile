@@ -34,12 +34,13 @@ lint: $(DEV)/ready
 	$(DEV)/bin/ruff format --check .
 	$(DEV)/bin/mypy
 
-# The longer matrix: it checks config strengths, the capture patch, the watchdog, the compile report
-# and docs/claims.md against the modules of every torch from 2.4 to 2.15.
+# The longer matrix: it checks config strengths, the capture patch, the watchdog, the recompiles patch,
+# the compile report and docs/claims.md against the modules of every torch from 2.4 to 2.15.
 matrix: $(DEV)/ready
 	$(DEV)/bin/python tests/matrix/config_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/capture_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/watchdog_versions.py $(WORK)/torch-versions
+	$(DEV)/bin/python tests/matrix/recompile_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/trace_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/claims_versions.py $(WORK)/torch-versions
 
@@ -63,6 +64,7 @@ torture: $(DEV)/ready
 docs: $(DEV)/ready
 	$(DEV)/bin/python tools/json_schema.py docs
 	$(DEV)/bin/python tools/images_page.py > docs/images.md
+	$(DEV)/bin/python tools/patches_table.py docs/patches.md
 
 # Benchmarks. Seconds depend on the machine, so they are printed and not tested.
 bench: $(DEV)/ready

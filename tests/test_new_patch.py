@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rocm_autopatch import patches
 from tests.conftest import ROOT
 
 PATCH = """
@@ -79,13 +80,12 @@ def package(tmp_path: Path) -> Path:
     """A copy of the package with two more patches, and a torch to patch."""
     for name in ("rocm_autopatch", "policies", "tools"):
         shutil.copytree(ROOT / name, tmp_path / name)
-    patches = tmp_path / "rocm_autopatch" / "patches"
-    (patches / "greeting.py").write_text(PATCH)
-    (patches / "warmth.py").write_text(SEVERAL)
-    listed = (patches / "__init__.py").read_text()
-    known = '"watchdog")'
-    assert known in listed
-    (patches / "__init__.py").write_text(listed.replace(known, '"watchdog", "greeting", "warmth")'))
+    package = tmp_path / "rocm_autopatch" / "patches"
+    (package / "greeting.py").write_text(PATCH)
+    (package / "warmth.py").write_text(SEVERAL)
+    listed = (package / "__init__.py").read_text()
+    last = f'"{patches.NAMES[-1]}"'
+    (package / "__init__.py").write_text(listed.replace(last, f'{last}, "greeting", "warmth"'))
     for name, text in (
         ("__init__", "from torch import version\n"),
         ("first", ""),

@@ -31,6 +31,7 @@ KEYS = {
         "compile_modes",
         "capture",
         "watchdog",
+        "recompiles",
         "patches",
         "graphs",
         "known_issues",

@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-NAMES = ("config", "compile_modes", "capture", "watchdog")
+NAMES = ("config", "compile_modes", "capture", "watchdog", "recompiles")
 
 
 def load(name: str) -> "Any":

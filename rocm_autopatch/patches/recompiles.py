@@ -1,0 +1,152 @@
+"""One line where torch itself would have stopped compiling a function, as its limit was raised.
+
+Torch compiles a function anew when a guard of all its earlier compiles fails. After
+``torch._dynamo.config.recompile_limit`` compiles (8 on every torch from 2.4 to 2.15; the name is
+``cache_size_limit`` up to 2.6), torch warns, and runs the function without a compile. A policy that
+raises the limit takes this warning away. So this patch writes a line where torch would have
+stopped, with the function and the guard.
+
+Dynamo asks ``exceeds_recompile_limit`` before each compile of a frame (``exceeds_cache_size_limit``
+up to 2.6). ``convert_frame._compile`` looks this up by its global name, and has the frame's code
+and the failed guard as local variables (tests/matrix/recompile_versions.py).
+"""
+
+import functools
+import os
+import sys
+
+from rocm_autopatch import _RECORD, failure, startup
+from rocm_autopatch.patches import kept, row
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType, ModuleType
+    from typing import Any, Optional
+
+
+TITLE = "Recompiles"
+TARGETS = ("torch._dynamo.convert_frame",)
+SETTINGS = {"recompiles": ("off", "warn")}
+NOUN = ""
+CHANGES_CODE = False
+FIELDS = ("name", "wanted", "layer", "why")
+# Since torch 2.7, and before.
+LIMITS = ("recompile_limit", "cache_size_limit")
+QUESTIONS = ("exceeds_recompile_limit", "exceeds_cache_size_limit")
+LONGEST_GUARD = 200
+
+
+def apply(
+    module: "ModuleType",
+    entries: "list[tuple[Any, ...]]",
+    keep: "tuple[str, ...]",
+    observe: bool,
+) -> "list[dict[str, Any]]":
+    """Say where torch would have stopped, if the config patch has raised the limit.
+
+    The row's ``uses`` counts the functions that the line was written for in this process.
+    """
+    rows = []
+    for entry in entries:
+        done = row(FIELDS, entry, before="off", after="off", uses=0)
+        raised = _raised()
+        if kept(done["name"], keep):
+            done.update(status="kept", reason="ROCM_AUTOPATCH_KEEP")
+        elif done["wanted"] == "off":
+            done.update(status="skipped", reason="the policy turns it off")
+        elif raised is None:
+            done.update(
+                status="skipped", reason="no policy raised the limit, so torch warns itself"
+            )
+        elif observe:
+            done.update(status="observed")
+        else:
+            _install(module, done, raised)
+            done.update(status="applied", after=done["wanted"])
+        rows.append(done)
+    return rows
+
+
+def _raised() -> "Optional[dict[str, Any]]":
+    """The record's row of the limit, if our value for it is above torch's own."""
+    config: Any = _RECORD["patches"].get(("config", "torch._dynamo.config"), {"entries": ()})
+    for done in config["entries"]:
+        if (
+            done["name"] in LIMITS
+            and done["status"] == "applied"
+            and done["after"] > done["before"]
+        ):
+            limit: dict[str, Any] = done
+            return limit
+    return None
+
+
+def _install(module: "Any", done: "dict[str, Any]", raised: "dict[str, Any]") -> None:
+    name = next((name for name in QUESTIONS if hasattr(module, name)), None)
+    if name is None:
+        raise AttributeError("this torch has no %s in %s" % (QUESTIONS[0], module.__name__))
+    original = getattr(module, name)
+    config = sys.modules["torch._dynamo.config"]
+    told: set[tuple[str, str, int]] = set()
+
+    @functools.wraps(original)
+    def exceeds(cache_size: "Any", *args: "Any", **kwargs: "Any") -> "Any":
+        answer = original(cache_size, *args, **kwargs)
+        try:
+            # The program, or a torch.compile(recompile_limit=), may have set a limit of its own.
+            ours = getattr(config, raised["name"]) == raised["after"]
+            if (
+                ours
+                and not answer[0]
+                and cache_size.will_compilation_exceed_specific_limit(raised["before"])
+            ):
+                _tell(sys._getframe(1), cache_size, told, done, raised)
+        except Exception as error:
+            if failure.programs_own(error):
+                raise
+            # Nothing of ours may end a compile.
+        return answer
+
+    setattr(module, name, exceeds)
+
+
+def _tell(
+    frame: "FrameType",
+    cache_size: "Any",
+    told: "set[tuple[str, str, int]]",
+    done: "dict[str, Any]",
+    raised: "dict[str, Any]",
+) -> None:
+    """Write the line for a function, once. *frame* is that of ``convert_frame._compile``."""
+    code = frame.f_locals["code"]
+    function = (code.co_name, code.co_filename, code.co_firstlineno)
+    if function in told:
+        return
+    told.add(function)
+    done["uses"] += 1
+    environ = {name: os.environ.get(os.fsdecode(name)) for name in startup.RANKS}
+    if os.environ.get("ROCM_AUTOPATCH_LOG") == "quiet" or set(environ.values()) - {None, "", "0"}:
+        # The ranks of a job compile the same functions. One of them speaks.
+        return
+    startup.write(
+        "%s (%s:%d) is compiled for the %dth time, as policy %s sets %s to %d; torch itself would "
+        "stop at %d and run it without a compile. The guard that failed last: %s. "
+        "TORCH_LOGS=recompiles shows every guard"
+        % (
+            *function,
+            cache_size.num_cache_entries_with_same_id_matched_objs + 1,
+            raised["layer"],
+            raised["name"],
+            raised["after"],
+            raised["before"],
+            _guard(frame),
+        )
+    )
+
+
+def _guard(frame: "FrameType") -> str:
+    """The guard whose failure asked for this compile, in torch's words."""
+    # Since torch 2.7, and before.
+    reason: Any = frame.f_locals.get("recompile_reason")
+    reason = reason or (frame.f_locals.get("recompile_reasons") or ("unknown",))[-1]
+    return " ".join(str(reason).split())[:LONGEST_GUARD]

@@ -1,0 +1,88 @@
+"""The line where torch would have stopped compiling a function, on the real torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Interpreter
+
+PROGRAM = """
+import json, sys, torch
+import torch._dynamo
+limit = {"program": 50}.get(sys.argv[1])
+if limit:
+    torch._dynamo.config.recompile_limit = limit
+
+def step(x):
+    return x + len(x)
+
+def other(x):
+    return x * 2
+
+for function in (step, other):
+    compiled = torch.compile(function, backend="eager", dynamic=False)
+    for size in range(2, 2 + int(sys.argv[2])):
+        compiled(torch.ones(size))
+import rocm_autopatch
+(row,) = rocm_autopatch.status()["recompiles"]
+print(json.dumps([row["status"], row["reason"], row.get("uses", 0)]))
+"""
+
+
+def run(
+    python: Interpreter, directory: Path, *arguments: str, **env: str
+) -> tuple[list[object], list[str]]:
+    """The patch's row, and the lines about limits on stderr."""
+    program = directory / "program.py"
+    program.write_text(PROGRAM)
+    done = python.run(program, *arguments, env=env)
+    said = [line for line in done.stderr.splitlines() if "limit" in line and "policy" in line]
+    native = "torch._dynamo hit config" in done.stderr
+    return json.loads(done.stdout), said + ["torch's own"] * native
+
+
+def test_a_line_for_each_function(torch_python: Interpreter, tmp_path: Path) -> None:
+    row, said = run(torch_python, tmp_path, "", "12")
+    assert row == ["applied", "", 2]
+    first, second = said
+    # The guard is torch's text, and longer on some versions.
+    begin = f"rocm_autopatch: step ({tmp_path}/program.py:8) is compiled for the 9th time, as "
+    assert first.startswith(f"{begin}policy safe sets recompile_limit to 128; torch itself would ")
+    assert "The guard that failed last: " in first
+    assert "size mismatch at index 0. expected 9, actual 10" in first
+    assert second.startswith(f"rocm_autopatch: other ({tmp_path}/program.py:11) ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "wanted"),
+    [
+        # Eight compiles are torch's own limit, and are made without a warning.
+        (("", "8"), {}, ["applied", "", 0]),
+        (("program", "12"), {}, ["applied", "", 0]),
+        (("", "12"), {"RANK": "3"}, ["applied", "", 2]),
+        (("", "12"), {"ROCM_AUTOPATCH_LOG": "quiet"}, ["applied", "", 2]),
+        (("", "8"), {"ROCM_AUTOPATCH_KEEP": "recompiles"}, ["kept", "ROCM_AUTOPATCH_KEEP", 0]),
+        (("", "8"), {"ROCM_AUTOPATCH": "observe"}, ["skipped", "?", 0]),
+    ],
+    ids=["at the limit", "program's own limit", "rank", "quiet", "kept", "observe"],
+)
+def test_no_line(
+    torch_python: Interpreter,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    env: dict[str, str],
+    wanted: list[object],
+) -> None:
+    row, said = run(torch_python, tmp_path, *arguments, **env)
+    assert row[0] == wanted[0]
+    assert row[2] == wanted[2]
+    assert said == []
+
+
+def test_torch_warns_where_the_limit_is_its_own(torch_python: Interpreter, tmp_path: Path) -> None:
+    row, said = run(torch_python, tmp_path, "", "12", ROCM_AUTOPATCH_KEEP="recompile_limit")
+    assert row == ["skipped", "no policy raised the limit, so torch warns itself", 0]
+    assert said == ["torch's own"]
