@@ -37,7 +37,8 @@ def programs_own(error: BaseException) -> bool:
             if id(interrupted) in map(id, among):
                 return True
     origin = type(error).__module__.partition(".")[0]
-    if frame is not None and origin not in ("builtins", "rocm_autopatch"):
+    # io.UnsupportedOperation comes out of a stream in C, which has no frame.
+    if frame is not None and origin not in ("builtins", "io", "rocm_autopatch"):
         return str(frame.f_globals.get("__name__")).partition(".")[0] == "rocm_autopatch"
     return isinstance(error, KeyboardInterrupt)
 
@@ -90,6 +91,9 @@ def printable(text: str) -> str:
 def put(data: bytes) -> None:
     """Write to a stderr that can't be opened anew, if that doesn't wait."""
     try:
+        if _is_in_memory(sys.stderr):
+            sys.stderr.write(data.decode("utf-8", "replace"))
+            return
         # Only here, because it is a library to be loaded.
         import select
 
@@ -103,3 +107,18 @@ def put(data: bytes) -> None:
         # stderr is closed or full: there is nobody to tell.
         if programs_own(error):
             raise
+
+
+def _is_in_memory(stream: "Any") -> bool:
+    """Whether a write to the stream can't wait: a notebook's, or one that keeps what it is given.
+
+    ipykernel's stream (Jupyter, Colab) hands the text to a thread. pytest's capsys and a StringIO
+    keep it. A stream of another kind may wait for a reader.
+    """
+    if type(stream).__module__ == "ipykernel.iostream":
+        return True
+    import io
+
+    return isinstance(stream, io.StringIO) or isinstance(
+        getattr(stream, "buffer", None), io.BytesIO
+    )

@@ -323,6 +323,8 @@ def say(kind, text):
     environ = os.environ
     # A program may have put a dict of its own there.
     present = getattr(environ, "_data", {})
+    if type(sys.stderr).__module__ == "ipykernel.iostream":
+        kind += "-notebook"  # The line at the start went to the log of the notebook's server.
     log = environ.get("ROCM_AUTOPATCH_LOG", "") if b"ROCM_AUTOPATCH_LOG" in present else ""
     said = environ.get(SAID, "") if b"ROCM_AUTOPATCH_SAID" in present else ""
     if log == "quiet" or (kind in said.split(",") and log != "debug"):
@@ -376,7 +378,8 @@ def put(data):
     into 120 at its end.
     """
     try:
-        number = sys.stderr.fileno()
+        # The descriptor of a notebook's stream is that of its server.
+        number = (type(sys.stderr).__module__ == "_io" and sys.stderr.fileno()) or -1
         if os.fstat(number).st_mode >> 12 == 0o10:
             os.write(number, data)  # a regular file
             return
@@ -390,7 +393,7 @@ def put(data):
                 os.close(own)
             return
     except Exception as error:
-        # stderr is closed or full, or a socket, or a pipe of another user's; or there is no /proc.
+        # stderr is not a file, is closed or full, or is a pipe of another user's; or no /proc.
         from rocm_autopatch import failure
 
         if failure.programs_own(error):
