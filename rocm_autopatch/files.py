@@ -1,4 +1,4 @@
-"""Files written whole or not at all."""
+"""Files that are written as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 
 def write(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Put *data* at *path*, all of it or nothing; what was a link there is replaced, not followed.
+    """Write *data* to *path*, all of it or nothing. A link at *path* is replaced, not followed.
 
-    Raises OSError, and then leaves what was there. A pipe or a device stays what it is, and so does
-    a link to one: ``/dev/stdout`` is no file that could be replaced.
+    If it raises OSError, what was there is unchanged. It never replaces a pipe, a device or a link
+    to one: ``/dev/stdout`` is not a file that could be replaced.
     """
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(path.stat().st_mode):
-            raise OSError(errno.EINVAL, "is no regular file", str(path))
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(descriptor, "wb") as stream:

@@ -1,10 +1,11 @@
-"""Secrets in what is printed and written: variables, command lines, JSON, the compile report.
+"""Mask secrets in what is printed and written: variables, command lines, JSON, compile reports.
 
-A value is a secret by the name that it has (``VLLM_API_KEY``, ``--password``), or by its looks: a
-token of a known form, a URL's password, a long text of random characters. Versions, paths, digests
-and lists of GPUs are none. Masking is a net with holes: what is to be shared is read first.
+A value is a secret because of its name (``VLLM_API_KEY``, ``--password``), or because of its form:
+a token of a known form, a URL's password, a long text of random characters. Versions, paths,
+digests and lists of GPUs are not secrets. Masking can miss a secret, so users have to read what
+they share.
 
-It imports nothing but ``re``, so that a process with torch may use it too.
+This file imports only ``re``, because a process with torch uses it, too.
 """
 
 from __future__ import annotations
@@ -18,28 +19,28 @@ if TYPE_CHECKING:
 
 MASK = "(masked)"
 
-# Words of a name: API, KEY of VLLM_API_KEY, and access, Key of accessKey.
+# The words of a name: API and KEY in VLLM_API_KEY, access and Key in accessKey.
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-# In a name, wherever they stand.
+# Anywhere in a name.
 _SURELY = re.compile(
     r"secret|passw(?:or)?d|passphrase|passcode|credential|(?:api|access|private)[_-]?key|bearer",
     re.IGNORECASE,
 )
 _LIKELY = re.compile(r"token(?!iz)|oauth|cookie|webhook", re.IGNORECASE)
-# Among the words of a name, and at its end.
+# The first are secrets as any word of a name, the second only as its last word.
 _WORDS_OF_SECRETS = frozenset(("auth", "authorization", "creds", "jwt", "dsn"))
 _LAST_WORDS = frozenset(("key", "keys", "pass", "pw", "pwd", "pat", "cred"))
-# A compiler has passes and cache keys, and other names of Inductor and Triton are no secrets.
+# Compilers have passes and cache keys. So most names of Inductor and Triton are not secrets.
 _COMPILERS = re.compile(
     r"(?:TORCH_COMPILE|TORCHINDUCTOR|TORCHDYNAMO|INDUCTOR|AOT_?INDUCTOR|TRITON)_"
 )
-# PWD is a directory; of a secret in a file, the name of the file is none.
+# PWD is a directory. If a secret is in a file, the file's name is not a secret.
 _NO_SECRETS = re.compile(r"(?:OLD)?PWD|.*[_-](?:FILE|PATH|DIR|SOCK|HOME)", re.IGNORECASE)
-# What says yes, no or how many.
+# Values that are a switch or a number.
 _SWITCH = re.compile(r"(?:true|false|yes|no|on|off|none|null|auto|[01])?", re.IGNORECASE)
 _COUNT = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{1,9})?")
 
-# Tokens that say what they are.
+# Tokens whose form says what they are.
 _TOKENS = re.compile(
     r"(?<![A-Za-z0-9])(?:"
     r"hf_[A-Za-z0-9]{16,}"  # Hugging Face
@@ -59,22 +60,22 @@ _PRIVATE_KEY = re.compile(
 # https://user:password@host, and https://token@host
 _IN_URL = re.compile(r"(?<=://)[^\s/@:'\"]*:[^\s/@'\"]*(?=@)|(?<=://)[^\s/@:'\"]{16,}(?=@)")
 _BEARER = re.compile(r"(?<=\bBearer )[^\s'\",]{8,}|(?<=\bBasic )[A-Za-z0-9+/=]{8,}", re.IGNORECASE)
-# NAME=VALUE, "name": "value", name: value, ["name"] = value, --name value; and no comparison
+# NAME=VALUE, "name": "value", name: value, ["name"] = value, --name value; but not name == value
 _BESIDE = re.compile(
     r"""(?<![\w-])(?:(?P<name>-{0,2}[A-Za-z][\w.-]{1,63})["']?\]?\s*[=:](?!=)\s*"""
     r"""|(?P<option>--?[A-Za-z][\w-]{1,63})\s+(?!-))"""
 )
 _VALUE = re.compile(r""""[^"]*"|'[^']*'|[^\s"',;&)}\]]+""")
-# Characters of base64; with slashes, it may be a path.
+# Characters of base64. With slashes it may be a path, so it has to be longer.
 _RANDOM = re.compile(r"[A-Za-z0-9_+=-]{24,}|(?<![\w/.-])[A-Za-z0-9+/]{40,}={0,2}(?![\w/.-])")
 _NAME = re.compile(r"-{0,2}[A-Za-z_][\w.-]*")
 _OPTION_NAME = re.compile(r"--?[A-Za-z][\w-]*")
-# A shorter value may stand in a text by chance.
+# A shorter value may be in a text by chance.
 _SHORTEST = 6
 
 
 def is_secret(name: str, given: str) -> bool:
-    """Whether a variable or option with this value is a secret, by its name or its value."""
+    """Whether a variable or option with this value is a secret, by name or by value."""
     return value(name, given) != given
 
 
@@ -92,7 +93,7 @@ def _is_named(name: str, given: str) -> bool:
     if _COUNT.fullmatch(given) or _COMPILERS.match(name):
         return False
     words = [word.lower() for word in _WORDS.findall(name)]
-    # One word alone is a key of many things, but for an option.
+    # A single word such as key has many meanings, except as an option.
     last = words[-1:] if len(words) > 1 or name.startswith("-") else []
     return bool(_LIKELY.search(name)) or not (
         _WORDS_OF_SECRETS.isdisjoint(words) and _LAST_WORDS.isdisjoint(last)
@@ -100,7 +101,7 @@ def _is_named(name: str, given: str) -> bool:
 
 
 def text(given: str) -> str:
-    """A text with its secrets masked: by their looks, and values that stand beside such a name."""
+    """A text with its secrets masked: by their form, and values next to a secret's name."""
     given = looks(given)
     masked = []
     done = 0
@@ -117,7 +118,7 @@ def text(given: str) -> str:
 
 
 def looks(given: str) -> str:
-    """A text with those secrets masked that look like one: source text may have a ``token``."""
+    """A text with secrets masked only by their form. Source text may have the name ``token``."""
     if len(given) < _SHORTEST:
         return given
     for pattern in (_PRIVATE_KEY, _IN_URL, _BEARER, _TOKENS):
@@ -126,7 +127,7 @@ def looks(given: str) -> str:
 
 
 def _is_random(run: str) -> bool:
-    """Whether letters and digits are mixed as no name mixes them."""
+    """Whether letters and digits are mixed as they never are in a name."""
     core = re.sub("[_+=/-]", "", run)
     if len(run) - len(core) > 2 + len(run) // 12:
         return False
@@ -154,7 +155,7 @@ def command(words: Sequence[str]) -> list[str]:
 
 
 class Secrets:
-    """The secrets of an environment: their values are masked wherever they stand."""
+    """The secrets of an environment. Their values are masked anywhere in a text."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         values = {
@@ -170,7 +171,7 @@ class Secrets:
         self._values = re.compile("|".join(map(re.escape, longest_first))) if values else None
 
     def and_also(self, value: str) -> Secrets:
-        """These and one more, however short."""
+        """These secrets and one more, which may be short."""
         more = Secrets({})
         more._read({*self._known, value})
         return more
@@ -180,17 +181,17 @@ class Secrets:
         return text(self._values.sub(MASK, given) if self._values else given)
 
     def looks(self, given: str) -> str:
-        """The same of what may be source text, where names say nothing."""
+        """*given* with its secrets masked, for source text: names are not used."""
         return looks(self._values.sub(MASK, given) if self._values else given)
 
     def value(self, name: str, given: Any) -> Any:
-        """The value of a variable, or of a config key; None for one that is not set."""
+        """The value of a variable or config key, masked if it is a secret. None means not set."""
         if isinstance(given, str):
             return MASK if value(name, given) == MASK else self.text(given)
         return self.data(given)
 
     def data(self, found: Any) -> Any:
-        """Plain data with its secrets masked; a row with a ``name`` has the values of that name."""
+        """Plain data with its secrets masked. The ``name`` in a row is the name of its values."""
         if isinstance(found, str):
             return self.text(found)
         if isinstance(found, dict):
@@ -205,5 +206,5 @@ class Secrets:
         return found
 
 
-# The keys of rows that have a value of what the row names.
+# The keys of a row that hold a value of what the row names.
 _OF_A_NAME = frozenset(("before", "after", "wanted", "without", "with", "value", "shipped"))

@@ -1,20 +1,20 @@
-"""Text from outside, such as a policy or an image, on its way to a terminal."""
+"""Text for a terminal: harmless lines of what comes from outside, and durations."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 
-# Lines have at most 100 columns with what ends them.
+# With the newline, a line has at most 100 characters.
 WIDTH = 99
 _SPACES = re.compile(r"[\t\n\v\f\r]")
 
 
 def printable(text: str) -> str:
-    """*text* as one harmless line: what is not printable is written as an escape, ``\\x1b``.
+    """*text* as one harmless line: characters that are not printable become escapes, ``\\x1b``.
 
-    That is what controls a terminal, ends a line, reorders text or can't be encoded
-    (``str.isprintable``).
+    Not printable (``str.isprintable``) is what controls a terminal, ends a line, reorders text or
+    can't be encoded.
     """
     if text.isprintable():
         return text
@@ -22,9 +22,9 @@ def printable(text: str) -> str:
 
 
 def wrapped(text: str, first: str, rest: str, break_long_words: bool = True) -> list[str]:
-    """*text* as harmless lines of at most 99 columns, a newline in it as a blank.
+    """*text* as harmless lines of at most 99 columns. A newline in *text* becomes a blank.
 
-    *first* stands before the first line, *rest* before each other.
+    *first* is put before the first line, *rest* before each other line.
     """
     return textwrap.wrap(
         printable(_SPACES.sub(" ", text)),
@@ -34,6 +34,19 @@ def wrapped(text: str, first: str, rest: str, break_long_words: bool = True) -> 
         break_on_hyphens=False,
         break_long_words=break_long_words,
     )
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: ``0.8 s``, ``42 s``, ``3 min 12 s``, ``2 h 5 min``, ``1 h``."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    large, small, units = (whole // 60, whole % 60, ("min", "s"))
+    if whole >= 3600:
+        large, small, units = (whole // 3600, whole % 3600 // 60, ("h", "min"))
+    return f"{large} {units[0]} {small} {units[1]}" if small else f"{large} {units[0]}"
 
 
 def _escape(character: str) -> str:

@@ -33,11 +33,12 @@ from rocm_autopatch.ab.numbers import Metric
 from rocm_autopatch.ab.place import Place
 from rocm_autopatch.policy import lower, select
 from tests.conftest import HIP, Interpreter, label_torch
+from tests.messages import Golden
 
 TORCH = "2.13.0+rocm7.0"
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 
-# Prints numbers with noise that does not depend on the machine: seeded by how often it was run.
+# Prints numbers with noise that does not depend on the machine. The number of runs is its seed.
 PROGRAM = """
 import os, random, sys
 with open("runs", "a") as stream:
@@ -58,7 +59,7 @@ print('{"tokens": {"per_s": %.3f}}' % (noise(800, 8) / slow))
 def ab(
     python: Interpreter, directory: Path, *arguments: str | Path, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command in *directory*, its temporary files there, too."""
+    """Run the command in *directory*, with its temporary files there, too."""
     (directory / "tmp").mkdir(exist_ok=True)
     done = python.run(
         *("-m", "rocm_autopatch", "ab", "--seed", "1", *arguments),
@@ -66,7 +67,7 @@ def ab(
         check=False,
         cwd=directory,
     )
-    # Nothing stays behind, whatever happened.
+    # Nothing is left behind, whatever happened.
     assert os.listdir(directory / "tmp") == []
     return done
 
@@ -102,7 +103,7 @@ class TestToggles:
             ),
             ("cache_size_limit=8,256", "torch._dynamo.config.recompile_limit", (8, 256)),
             ("compile_threads=none,4", "torch._inductor.config.compile_threads", (None, 4)),
-            # A whole key comes before the end of halide.debug.
+            # A whole key has priority over the end of halide.debug.
             ("debug", "torch._inductor.config.debug", (False, True)),
             (
                 'max_autotune_gemm_backends="ATEN,TRITON",ATEN',
@@ -113,6 +114,7 @@ class TestToggles:
             ("policy=off,safe", "policy", ("off", "safe")),
             ("policy=performance", "policy", (toggles.HERE, "performance")),
             ("mode.max-autotune=default", "max-autotune", (toggles.HERE, "default")),
+            ("mode.reduce-overhead=default,graphs", "reduce-overhead", ("default", "graphs")),
             ("SET", "SET", ("here", None)),
             ("SET=1,", "SET", ("1", None)),
             ("SET=,1", "SET", (None, "1")),
@@ -126,27 +128,34 @@ class TestToggles:
         assert (toggle.name, toggle.values) == (name, values)
 
     @pytest.mark.parametrize(
-        ("text", "kind", "message"),
+        ("text", "kind"),
         [
-            (
-                "freezin",
-                Refused,
-                f"torch {TORCH} has no config key freezin: did you mean freezing?",
-            ),
-            ("compile_opt_level", Refused, "may be torch._inductor.config."),
-            ("compile_threads", Wrong, "is no boolean but int or None: give values"),
-            ("debug=maybe", Wrong, "debug=maybe: 'maybe' is not of type bool"),
-            ("debug=1,true", Wrong, "debug=1,true: a value is given twice"),
-            ("debug=", Wrong, "debug=: '' is not of type bool"),
-            ("UNSET", Refused, "UNSET is not set here: give values"),
-            ("SET=here", Refused, "SET is 'here' here already"),
-            ("mode.fast=default", Wrong, "'fast' is not a compile mode: there are default, "),
-            ('A="b', Wrong, "unexpected end of data"),
+            ("freezin", Refused),
+            ("compile_opt_level", Refused),
+            ("compile_threads", Wrong),
+            ("debug=maybe", Wrong),
+            ("debug=1,true", Wrong),
+            ("debug=", Wrong),
+            ("mode.max-autotune=", Wrong),
+            ("UNSET", Refused),
+            ("SET=here", Refused),
+            ("env.=1", Wrong),
+            ("mode.fast=default", Wrong),
+            ("mode.default=fast", Wrong),
+            # A mode can stand for graphs, but graphs is not a mode.
+            ("mode.graphs=default", Wrong),
+            ('A="b', Wrong),
         ],
     )
-    def test_wrong(self, text: str, kind: type[Exception], message: str) -> None:
-        with pytest.raises(kind, match=message.replace("?", r"\?").replace("+", r"\+")):
+    def test_wrong(self, text: str, kind: type[Exception], golden: Golden) -> None:
+        with pytest.raises(kind) as raised:
             toggles.parse(text, TORCH, {"SET": "here"})
+        golden(str(raised.value))
+
+    def test_needs_torch(self, golden: Golden) -> None:
+        with pytest.raises(Refused) as raised:
+            toggles.parse("freezing", "", {})
+        golden(str(raised.value))
 
     def test_keys_are_this_torchs(self) -> None:
         old = toggles.parse("recompile_limit=8,16", "2.13.0", {}).name
@@ -222,13 +231,16 @@ class TestNumbers:
         (first, second) = map(numbers.pattern, (r"took (?P<build>[\d.]+)", r"^x=(\d+)$"))
         found = numbers.find("took 1.5\nx=1\nx=2\n", "took 9\n", (first, second))
         assert found == {Metric("build"): 1.5, Metric(r"^x=(\d+)$"): 2.0}
-        # What is not on stdout may be on stderr, where many programs log.
+        # A number that is not on stdout may be on stderr, where many programs log.
         assert numbers.find("", "took 9\n", (first,)) == {Metric("build"): 9.0}
-        for wrong in ("no group", "(two)(groups)", "(open"):
-            with pytest.raises(Wrong, match="--number"):
-                numbers.pattern(wrong)
 
-    def test_which_are_compared(self) -> None:
+    @pytest.mark.parametrize("wrong", ["no group", "(two)(groups)", "(open"])
+    def test_a_wrong_pattern(self, wrong: str, golden: Golden) -> None:
+        with pytest.raises(Wrong) as raised:
+            numbers.pattern(wrong)
+        golden(str(raised.value))
+
+    def test_which_are_compared(self, golden: Golden) -> None:
         def ran(round_: int, status: str = runner.ENDED, **found: float) -> runner.Run:
             its = {Metric(name): value for name, value in found.items()}
             return runner.Run(round_, 0, runner.COLD, 1.0 + round_, status, numbers=its)
@@ -239,8 +251,10 @@ class TestNumbers:
         assert results.metrics(runs, True) == [wall, size, x, Metric("y")]
         assert results.changing([wall, size, x], runs) == [wall, x]
         assert results.chosen([wall, size, x], ["X", "wall time"]) == [x, wall]
-        with pytest.raises(Refused, match=r"--metric speed: .* there are: wall time, s; size; x"):
-            results.chosen([wall, size, x], ["speed"])
+        for name in ("speed", "e"):
+            with pytest.raises(Refused) as raised:
+                results.chosen([wall, size, x], [name])
+            golden(str(raised.value), name)
 
 
 NOISE: dict[str, Callable[[random.Random], float]] = {
@@ -254,7 +268,7 @@ NOISE: dict[str, Callable[[random.Random], float]] = {
 class TestStatistics:
     @staticmethod
     def found(noise: str, runs: int, effect: float, trials: int = 200) -> float:
-        """The part of comparisons that find a difference."""
+        """Which part of the comparisons find a difference."""
         chance, found = random.Random(noise), 0
         for _ in range(trials):
             base = [NOISE[noise](chance) for _ in range(runs)]
@@ -310,7 +324,7 @@ class TestStatistics:
         assert compared.ratio is not None
         assert compared.noise is not None
         if compared.verdict == bootstrap.SAME:
-            # The noise is larger than the effect, as it is put.
+            # As the verdict says, the noise is larger than the effect.
             effect = abs(compared.ratio - 1) / compared.ratio
             assert compared.noise >= effect * (1 - 1e-9)
 
@@ -318,24 +332,25 @@ class TestStatistics:
         for base, arm in (([0.0] * 5, [1.0] * 5), ([1.0] * 5, [-1.0] * 5), ([], [1.0])):
             assert bootstrap.compare(base, arm).verdict == bootstrap.NO_RATIO
 
-    def test_in_words(self) -> None:
+    def test_in_words(self, golden: Golden) -> None:
         def words(metric: Metric, base: list[float], arm: list[float]) -> str:
             compared = bootstrap.compare(base, arm)
             return results.verdict(results.Row(metric, "cold", 1, tuple(arm), compared))
 
         wall, other = results.WALL_METRIC, Metric("x")
         one = [1.0, 1.01, 1.02, 1.0, 0.99]
-        assert words(wall, one, [2 * n for n in one]) == "2.00x slower (1.96 to 2.04)"
-        assert words(wall, [2 * n for n in one], one) == "2.00x faster (1.96 to 2.04)"
-        assert words(other, one, [2 * n for n in one]) == "2.00x, higher (1.96 to 2.04)"
-        assert words(other, [2 * n for n in one], one) == "0.50x, lower (0.49 to 0.51)"
-        same = "no difference seen: noise of ±2 % is larger than the effect"
-        assert words(wall, one, one) == same
-        assert words(other, [1.0] * 5, [1.0] * 5) == "no difference: always the same number"
-        assert words(wall, [1.0, 2.0], [1.0, 2.0]) == (
-            "1.00x, too few runs for a verdict: 5 of each arm are needed"
-        )
-        assert words(other, [0.0] * 5, [1.0] * 5).startswith("no ratio: ")
+        twice = [2 * n for n in one]
+        for name, metric, base, arm in (
+            ("slower", wall, one, twice),
+            ("faster", wall, twice, one),
+            ("higher", other, one, twice),
+            ("lower", other, twice, one),
+            ("noise", wall, one, one),
+            ("constant", other, [1.0] * 5, [1.0] * 5),
+            ("few", wall, [1.0, 2.0], [1.0, 2.0]),
+            ("zero", other, [0.0] * 5, [1.0] * 5),
+        ):
+            golden(words(metric, base, arm), name)
 
 
 class TestOrder:
@@ -350,7 +365,7 @@ class TestOrder:
         assert [cell.round for cell in cells] == sorted(cell.round for cell in cells)
         for arm in range(arms):
             kinds = [cell.caches for cell in cells if cell.arm == arm]
-            # Caches are warm only once something filled them.
+            # Caches are warm only after something has filled them.
             assert warmup or kinds[0] == runner.COLD
         rounds = [[c for c in cells if c.round == n] for n in range(1, repeat + 1)]
         for one, other in zip(rounds[::2], rounds[1::2]):
@@ -378,14 +393,14 @@ class TestRuns:
             assert ", lower (0.6" in verdicts["tokens.per_s", caches, "WHAT=slow"]
             none = verdicts["latency", caches, "OTHER unset"]
             assert none.startswith("no difference seen: noise of ±")
-        # A size is no result.
+        # A size is not a result.
         assert not any(row["metric"] == "batch" for row in found["rows"])
-        assert "1 number was the same in every run and is left out" in found["notes"]
+        assert "1 number was left out: the same in every run" in found["notes"]
         assert all(run["status"] == "ended" for run in found["runs"])
         # All samples are there.
         row = next(r for r in found["rows"] if (r["metric"], r["arm"]) == ("latency", "base"))
         assert (row["unit"], len(row["numbers"]), row["caches"]) == ("ms", 5, "cold")
-        # Cold caches are new in each run, an arm's warm ones are one directory, and nobody else's.
+        # Each run has new cold caches. An arm has one directory of warm caches for itself.
         used = (tmp_path / "runs").read_text().split()
         by_arm: dict[tuple[str, str], list[str]] = {}
         for run, directory in zip(found["runs"], used):
@@ -404,28 +419,28 @@ class TestRuns:
         lines = done.stdout.splitlines()
         assert lines[0].startswith("rocm-autopatch ab: ")
         text = done.stdout.replace("\n    ", " ")
-        assert f"on torch {TORCH}, ROCm 7.0, no GPU that is known, Python 3." in text
-        assert "5 runs of each arm with cold caches, by turns, seed 1; " in text
+        assert f"on torch {TORCH}, ROCm 7.0, GPU unknown, Python 3." in text
+        assert "5 runs of each arm with cold caches, in alternating order, seed 1; " in text
         assert "base: WHAT unset" in text
         head = next(n for n, line in enumerate(lines) if line == "Latency, ms, cold caches")
         assert lines[head + 1].split() == ["median", "lowest", "highest", "runs", "ratio"]
         assert lines[head + 2].split()[0] == "base"
         assert re.match(r"  WHAT=slow +1[45]\.\d\d +1[45]\.\d\d +15\.\d\d +5  1", lines[head + 3])
         assert re.match(r"      1\.[45]\dx, higher \(1\.4\d to 1\.5\d\)", lines[head + 4])
-        # What failed is a result, and the others went on.
+        # A failure is a result, and the other arms went on.
         assert "WHAT=crash (warm-up): exit status 1" in lines
         assert "  | RuntimeError: HIP error: invalid device function" in lines
         assert "WHAT=segfault (warm-up): ended by SIGSEGV" in lines
         assert max(map(len, lines[3:])) <= 100
-        # No terminal: a line for each run that there was, and not for those that were not.
+        # Without a terminal there is a line for each run, but not for runs that were left out.
         assert len(done.stderr.splitlines()) == 4 + 2 * 5
         assert done.stderr.splitlines()[-1].startswith("24/24 ")
 
     def test_a_hang_is_ended_with_all_it_started(
         self, python311: Interpreter, tmp_path: Path
     ) -> None:
-        # What it starts leads a group of its own, as Inductor's compile workers do, and ignores
-        # what can be ignored.
+        # The child has a process group of its own, like Inductor's compile workers, and ignores
+        # SIGTERM.
         child = (
             "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
             "open('child', 'w').write(str(os.getpid())); time.sleep(600)"
@@ -443,7 +458,7 @@ class TestRuns:
         found = document(ab(python311, tmp_path, *arguments, "--", *command), 1)
         hung = [run for run in found["runs"] if run["status"] == "hung"]
         assert [(run["arm"], run["reason"]) for run in hung] == [
-            ("HANG=1", "hangs: no end within 2 s, killed")
+            ("HANG=1", "did not end within 2 s, and was killed")
         ]
         assert hung[0]["last_lines"] == ["waiting for the GPU"]
         assert [run["status"] for run in found["runs"] if run["arm"] == "base"] == ["ended"] * 3
@@ -451,12 +466,12 @@ class TestRuns:
         assert not Path("/proc", pid).exists() or "Z" in Path("/proc", pid, "stat").read_text()
 
     def test_wall_time(self, python311: Interpreter, tmp_path: Path) -> None:
-        # Any command will do, for variables.
+        # Variables can be toggled for any command.
         arguments = ("--toggle", "S=0,1", "--caches", "cold", "--warmup", "0", "--json")
         found = document(ab(python311, tmp_path, *arguments, "--", "sh", "-c", 'sleep "$S"'))
         assert "x slower (" in says(found)["wall time", "cold", "S=1"]
         assert found["notes"] == [
-            f"toggles were checked in {python311.path}: the command's interpreter is not known"
+            f"the command's interpreter is unknown, so toggles were checked in {python311.path}"
         ]
 
     def test_interrupted(self, python311: Interpreter, tmp_path: Path, program: Path) -> None:
@@ -484,7 +499,7 @@ class TestRuns:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            # What runs in the background of a shell may be told to ignore it.
+            # In the background of a shell, a process may ignore SIGINT.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         patience = time.monotonic() + 60
@@ -507,11 +522,11 @@ class TestRuns:
         number = ("--number", r"latency: (?P<ms>[\d.]+)", "--metric", "ms")
         found = document(ab(python311, tmp_path, *given, *number, *command))
         assert {row["metric"] for row in found["rows"]} == {"ms"}
-        # Known after one run, not after all.
+        # It is refused after the first run.
         (tmp_path / "runs").unlink()
         for wrong, message in (
             (("--number", "speed (.*)"), "--number speed (.*) matches nothing"),
-            (("--metric", "speed"), "--metric speed: that is no number that every run prints; "),
+            (("--metric", "speed"), "--metric speed: not every run prints such a number; "),
         ):
             done = ab(python311, tmp_path, *given, *wrong, *command)
             assert (done.returncode, done.stdout) == (1, "")
@@ -527,7 +542,7 @@ class TestRuns:
 
 
 class TestArms:
-    """The policies that are made for the arms, read by the loader that the hook has."""
+    """The policies that are made for the arms, read by the hook's own loader."""
 
     GRAPHS = "torch._inductor.config.triton.cudagraphs"
 
@@ -541,7 +556,7 @@ class TestArms:
     def plans(
         self, directory: Path, texts: Sequence[str], here: Place
     ) -> list[tuple[tuple[str, ...], dict[str, tuple[str, Any]]]]:
-        """Of each arm, the layers and the config values that its environment leads to."""
+        """For each arm, the layers and the config values of its environment."""
         chosen = [toggles.parse(text, TORCH, here.environ) for text in texts]
         found = []
         for arm in arms.make(here, chosen, False, directory):
@@ -593,7 +608,7 @@ class TestArms:
             }
             if len(texts) == 3:
                 assert made[1][0] == ("safe",)
-        # Where it is not for this place, its bases are all that it adds.
+        # If its condition does not hold here, only its bases apply.
         (own / "top.yaml").write_text(f"{text}when: {{gfx: gfx942}}\n")
         here = self.place({"ROCM_AUTOPATCH_POLICY": str(own / "top.yaml")})
         layers, config = self.plans(tmp_path, ["triton.cudagraphs"], here)[1]
@@ -644,7 +659,7 @@ SEES = f"import os; print('sees:', 1 + len(os.environ.get({MAX!r}, '')))"
 
 
 class TestPolicies:
-    """By the real hook in the command's processes, with a stand-in for torch."""
+    """With the real hook in the command's processes, and a stand-in for torch."""
 
     ONCE = ("--repeat", "1", "--caches", "cold", "--warmup", "0", "--json")
 
@@ -661,32 +676,27 @@ class TestPolicies:
         assert self.sees(found) == {"base": 2, "policy=safe": 1, "policy=own.yaml": 4}
 
     def test_a_variable_holds_against_the_policy(
-        self, python311: Interpreter, tmp_path: Path
+        self, python311: Interpreter, tmp_path: Path, golden: Golden
     ) -> None:
         arguments = ("--toggle", f"{MAX}=1,", *self.ONCE, "--", python311.path, "-c", SEES)
         found = document(ab(python311, tmp_path, *arguments))
         assert self.sees(found) == {"base": 2, f"{MAX} unset": 1}
-        assert found["notes"][0] == (
-            f"policy safe has a rule for {MAX}, which is set aside here (ROCM_AUTOPATCH_KEEP)"
-        )
+        golden(found["notes"][0])
 
     @pytest.mark.parametrize(
-        ("arguments", "status", "message"),
+        ("arguments", "status"),
         [
-            (("--toggle", "policy=safe"), 1, "policy=safe and policy as here are the same here"),
-            (("--toggle", "policy=off,none"), 1, "none: no such policy: there are "),
-            (("--toggle", "policy=off,safe", "--toggle", "freezing"), 2, "in two commands"),
-            (("--toggle", "A=1,", "--toggle", "A=2,"), 2, "A is toggled twice"),
-            (("--toggle", "TRITON_CACHE_DIR=a,b"), 2, "each run has caches of its own"),
-            (("--toggle", "A=1,", "--number", "x"), 2, "expected one group"),
-            (("--toggle", "A=1,", "--caches", "warm", "--warmup", "0"), 2, "a run that fills them"),
-            (("--toggle", "A=1,", "--plot", "a.jpg"), 2, "ends in .png or .svg"),
-            (
-                ("--toggle", "A=1,", "--plot", "a.png"),
-                1,
-                "--plot needs matplotlib: pip install rocm_autopatch[plot]",
-            ),
+            (("--toggle", "policy=safe"), 1),
+            (("--toggle", "policy=off,safe", "--toggle", "freezing"), 2),
+            (("--toggle", "A=1,", "--toggle", "A=2,"), 2),
+            (("--toggle", "TRITON_CACHE_DIR=a,b"), 2),
+            (("--toggle", "ROCM_AUTOPATCH_LOG=a,b", "--toggle", "freezing"), 2),
+            (("--toggle", "A=1,", "--number", "x"), 2),
+            (("--toggle", "A=1,", "--caches", "warm", "--warmup", "0"), 2),
+            (("--toggle", "A=1,", "--plot", "a.jpg"), 2),
+            (("--toggle", "A=1,", "--plot", "a.png"), 1),
         ],
+        ids=lambda given: " ".join(given) if isinstance(given, tuple) else "",
     )
     def test_refused_before_the_first_run(
         self,
@@ -695,22 +705,23 @@ class TestPolicies:
         program: Path,
         arguments: tuple[str, ...],
         status: int,
-        message: str,
+        golden: Golden,
     ) -> None:
         done = ab(python311, tmp_path, *arguments, "--", python311.path, program)
         assert (done.returncode, done.stdout) == (status, "")
-        assert message in done.stderr
+        golden(done.stderr)
         assert not (tmp_path / "runs").exists()
 
-    def test_wrong_usage(self, python311: Interpreter, tmp_path: Path) -> None:
+    def test_wrong_usage(self, python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
         for arguments in ((), ("--toggle", "A=1,"), ("--repeat", "0"), ("--timeout", "x")):
             done = ab(python311, tmp_path, *arguments)
             assert (done.returncode, done.stdout) == (2, "")
+        done = ab(python311, tmp_path, "--toggle", "policy=off,none", "--", "true")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("rocm-autopatch ab: none: no such policy")
         done = ab(python311, tmp_path, "--toggle", "A=1,", "--", "no-such-command")
-        assert (done.returncode, done.stderr) == (
-            1,
-            "rocm-autopatch ab: no-such-command: no such command\n",
-        )
+        assert done.returncode == 1
+        golden(done.stderr, "no such command")
         (tmp_path / "script").write_text("echo no line that names a shell\n")
         (tmp_path / "script").chmod(0o755)
         done = ab(python311, tmp_path, "--toggle", "A=1,", "--", "./script")
@@ -724,33 +735,27 @@ class TestPolicies:
         assert done.returncode == 1
         assert "no torch was found here" in done.stderr
         done = ab(python311, tmp_path, "--toggle", "policy=off,safe", "--", bare.path, "-c", SEES)
-        assert f"{bare.path} has no rocm_autopatch, by which policy would be set" in done.stderr
-        # A variable needs nobody's help.
+        assert f"policy is set through rocm_autopatch, which {bare.path} does not" in done.stderr
+        # A variable needs no hook.
         arguments = ("--toggle", f"{MAX}=1,", *self.ONCE, "--", bare.path, "-c", SEES)
         assert self.sees(document(ab(python311, tmp_path, *arguments)))["base"] == 2
 
-    def test_kept(self, python311: Interpreter, tmp_path: Path) -> None:
+    def test_kept(self, python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
         label_torch(tmp_path, TORCH, HIP)
         with (tmp_path / "torch" / "__init__.py").open("a") as stream:
             stream.write("class _TorchCompileInductorWrapper:\n    def apply_mode(self): pass\n")
         command = ("--toggle", "mode.max-autotune=default", "--", python311.path, "-c", SEES)
         env = {"PYTHONPATH": str(tmp_path), "ROCM_AUTOPATCH_KEEP": "max-autotune"}
         done = ab(python311, tmp_path, *command, **env)
-        assert (done.returncode, done.stdout, done.stderr) == (
-            *(1, ""),
-            "rocm-autopatch ab: mode.max-autotune=default does not take effect: it is kept, "
-            "ROCM_AUTOPATCH_KEEP, and reads 'max-autotune'\n",
-        )
+        assert (done.returncode, done.stdout) == (1, "")
+        golden(done.stderr)
 
-    def test_no_rocm_build(self, python311: Interpreter, tmp_path: Path) -> None:
+    def test_no_rocm_build(self, python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
         arguments = ("--toggle", "policy=off,safe", *self.ONCE, "--", python311.path, "-c", SEES)
         env = {"ROCM_AUTOPATCH_ASSUME": "accelerator=cpu", MAX: "1"}
         found = document(ab(python311, tmp_path, *arguments, **env))
         assert self.sees(found) == {"base": 2, "policy=safe": 1}
-        assert found["notes"][0] == (
-            "torch here is no ROCm build (cpu): policies apply by "
-            "ROCM_AUTOPATCH_ASSUME=accelerator=rocm"
-        )
+        golden(found["notes"][0])
 
     def test_isolated(self, python311: Interpreter, tmp_path: Path) -> None:
         (tmp_path / "own.yaml").write_text("version: 1\nenv: {A: {set: b}}\n")
@@ -761,7 +766,7 @@ class TestPolicies:
 
     @pytest.mark.parametrize("version", ["every"])
     def test_on_each_python(self, python: Interpreter, tmp_path: Path, version: str) -> None:
-        # What follows the command is the command's, a second -- too.
+        # Everything after the command belongs to it, also a second --.
         code = "import sys; print('words:', len(sys.argv), sys.argv[1:])"
         arguments = ("--toggle", "policy=off,safe", *self.ONCE, "--", python.path, "-c", code)
         found = document(ab(python, tmp_path, *arguments, "--", "--json", **{MAX: "1"}))
@@ -793,7 +798,7 @@ class TestTorch:
         found = document(done)
         medians = {(row["metric"], row["arm"]): row["median"] for row in found["rows"]}
         base = {"backends": len("ATEN"), "descent": 1}
-        # safe pins the first: an arm's pin takes its place.
+        # safe pins the first key. The arm's pin replaces that pin.
         for arm, metric, value in (
             ("max_autotune_gemm_backends=ATEN,TRITON", "backends", len("ATEN,TRITON")),
             ("mode.max-autotune=max-autotune-no-cudagraphs", "descent", 2),
@@ -802,21 +807,35 @@ class TestTorch:
                 assert medians[name, arm] == (value if name == metric else there)
         assert found["notes"] == []
 
-    def test_a_mode_that_a_pin_overshadows(self, torch_python: Interpreter, tmp_path: Path) -> None:
+    def test_a_mode_that_a_pin_overshadows(
+        self, torch_python: Interpreter, tmp_path: Path, golden: Golden
+    ) -> None:
         arguments = ("--toggle", "mode.reduce-overhead=default,reduce-overhead")
         done = ab(torch_python, tmp_path, *arguments, "--", torch_python.path, "-c", "1")
         assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr == (
-            "rocm-autopatch ab: mode.reduce-overhead: default and reduce-overhead differ in "
-            "triton.cudagraphs alone, which policy safe pins: toggle that key, or try another "
-            "policy\n"
+        golden(done.stderr)
+
+    def test_a_mode_that_stands_for_graphs(self, torch_python: Interpreter, tmp_path: Path) -> None:
+        arguments = (
+            *("--toggle", "mode.reduce-overhead=default,graphs", "--repeat", "1"),
+            *("--caches", "cold", "--warmup", "0", "--json"),
         )
+        program = (
+            "import torch, rocm_autopatch\n"
+            "(row,) = [one for one in rocm_autopatch.status()['compile_modes']\n"
+            "          if one['name'] == 'reduce-overhead']\n"
+            "print('graphs: %d' % (1 + (row['after'] == 'graphs')))\n"
+        )
+        command = ("--", torch_python.path, "-c", program)
+        found = document(ab(torch_python, tmp_path, *arguments, *command))
+        medians = {row["arm"]: row["median"] for row in found["rows"] if row["metric"] == "graphs"}
+        assert medians == {"base": 1, "mode.reduce-overhead=graphs": 2}
 
 
 class TestPlot:
     @pytest.fixture
     def python(self) -> Interpreter:
-        """The tests' own, which has matplotlib."""
+        """The interpreter of the tests, which has matplotlib."""
         return Interpreter(Path(sys.executable))
 
     @pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml")])
@@ -838,5 +857,5 @@ class TestPlot:
         given = ("--toggle", "A=1,", "--plot", "no/a.png", "--", sys.executable, program)
         done = ab(python, tmp_path, *given)
         assert (done.returncode, done.stdout) == (1, "")
-        assert "no is no directory that can be written" in done.stderr
+        assert "no is not a directory that can be written" in done.stderr
         assert not (tmp_path / "runs").exists()

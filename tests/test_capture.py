@@ -111,7 +111,7 @@ def show(*values): print(json.dumps(values))
 LINE = HEAD[: HEAD.index("def forward")].count("\n") + 1
 
 
-# Its torch is asked for by name, which conftest.py can't see.
+# This fixture asks for the torch by name, which conftest.py can't see.
 pytestmark = pytest.mark.slow
 
 
@@ -201,7 +201,7 @@ with torch.no_grad(), capture():
 m._compile, ours = m._compile.__wrapped__, m._compile
 seen = []
 def first(*args, **kwargs):
-    # The part after the break is compiled when it is reached: here, in the capture.
+    # The part after the break is compiled when it is reached, which is in the capture.
     seen.append(args[0].co_name)
     return (ours if len(seen) > 1 else ours.__wrapped__)(*args, **kwargs)
 m._compile = first
@@ -240,7 +240,7 @@ show(hasattr(utils, "_in_hop_compile"), str(found), str(x.sin()), row["uses"])
             assert uses == 1
 
 
-# Each prints or raises; none of it may differ with us where nothing is captured.
+# Each prints or raises. Without a capture, nothing may differ with us.
 CALLS = [
     "f(x).tolist()",
     "torch.compile(forward, fullgraph=True)(x).tolist()",
@@ -272,7 +272,7 @@ lines = []
 class Handler(logging.Handler):
     def emit(self, record):
         if "stack (elided" in record.getMessage():
-            # The stack itself: the number of frames left out of it counts ours.
+            # This is the stack itself: our frame is among those that are left out.
             lines.append(record.getMessage().partition("\\n")[2])
 logger = logging.getLogger("torch._dynamo.convert_frame")
 logger.addHandler(Handler())
@@ -357,10 +357,11 @@ show(rows, others, wrong, itself, tried(install, "guard"))
         rows, others, wrong, itself, without = run(code)
         assert rows == [["applied"] * 2] * 3 + [["applied", "skipped"]] * 2
         assert others == [
-            ["skipped", "off", "off", 0, False, "the policy leaves it to torch"],
+            ["skipped", "off", "off", 0, False, "the policy sets capture: off"],
             [
                 *("applied", "off", "guard", 0, True),
-                "torch 2.8.0 has no such check, as it has since 2.14 (pytorch#185410)",
+                "torch 2.8.0 has no such check of its own; torch has one since 2.14 "
+                "(pytorch#185410)",
             ],
             [
                 *("applied", "off", "skip-rng", 0, True),
@@ -375,8 +376,11 @@ show(rows, others, wrong, itself, tried(install, "guard"))
         assert wrong == "ValueError: 'skip' is not one of off, guard, skip-rng"
         nothing = ["skipped", "off", "off", 0, False]
         assert itself == [
-            [*nothing, "torch does so itself since 2.14 (pytorch#185410)"],
-            [*nothing, "torch does not compile in a capture since 2.14 (pytorch#185410)"],
+            [*nothing, "torch itself raises since 2.14 (pytorch#185410)"],
+            [
+                *nothing,
+                "since 2.14 torch raises instead of compiling in a capture (pytorch#185410)",
+            ],
             ["skipped"],
             [*nothing, "the generator can be read in a capture since torch 2.10 (pytorch#162505)"],
         ]
@@ -439,7 +443,7 @@ show(quiet, said)
 """
         quiet, said = run(code)
         assert quiet == []
-        # Not by way of _compile, and beyond what this patch does: the native error.
+        # This does not go through _compile. The patch can't change it, so it is the native error.
         assert "Cannot call CUDAGeneratorImpl::current_seed" in said
 
     def test_errors_undo_it(self, run: Any) -> None:
@@ -548,7 +552,7 @@ show(seen, [state.device.type, str(state.dtype), list(state.shape), type(state).
         ]
 
     def test_traced_reads_are_what_they_were(self, run: Any) -> None:
-        # Dynamo knows these functions by identity: a stand-in in their place would be traced.
+        # Dynamo recognizes these functions by identity. It would trace a replacement.
         code = """
 def reads(x):
     y = x + 1
@@ -565,7 +569,7 @@ row = up_to_2_9()
 show(seen(), row["uses"], generator.reached)
 """
         (said, graphs), uses, reached = run(code)
-        # The break, and then the error of the call itself, which is the program's own.
+        # First comes the break, and then the call's own error, which is the program's.
         assert "Cannot call CUDAGeneratorImpl::current_seed" in said
         assert graphs == 1
         assert uses >= 1

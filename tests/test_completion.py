@@ -1,4 +1,4 @@
-"""rocm-autopatch completion: the scripts, driven in the shells that they are for."""
+"""rocm-autopatch completion: the scripts, tried in their shells."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rocm_autopatch.startup import assume
 
 FACTS = {f"{name}=" for name in assume.FACTS}
 POLICIES = {"capture-guard", "debug", "no-hipblaslt", "performance", "safe"}
-# As bash does with its COMP_WORDBREAKS.
+# bash splits words like this because of its COMP_WORDBREAKS.
 BREAKS = re.compile(r"[:=]|[^:=]+")
 
 
@@ -111,7 +111,7 @@ def typed(command: list[str], start: str, keys: str, until: str) -> str:
 
 
 def screen(text: str) -> str:
-    """What is left to see: a backspace goes one back, to be written over."""
+    """What a terminal shows: after a backspace, the next character replaces the last one."""
     seen: list[str] = []
     for character in text:
         if character != "\b":

@@ -1,4 +1,4 @@
-"""Graphs where there is no GPU: tests/graphs with a stand-in for it, in the real torch."""
+"""Graphs without a GPU: tests/graphs with a stand-in for the GPU, on the real torch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, Interpreter, pip
+from tests.messages import Golden
 
 ON = {"ROCM_AUTOPATCH_LOG": "quiet"}
 
 
 def test_with_a_stand_in(torch_python: Interpreter, tmp_path: Path) -> None:
     pip(torch_python, "install", "pytest")
-    # Not in the checkout, whose package would be found before the wheel's.
+    # It does not run in the checkout, whose package would be found before the wheel's.
     shutil.copytree(ROOT / "tests" / "graphs", tmp_path / "graphs")
     done = torch_python.run(
         *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", "--show-capture=no"),
@@ -30,7 +31,7 @@ def test_with_a_stand_in(torch_python: Interpreter, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert found is not None, done.stdout
     passed, skipped = map(int, found.groups())
-    # What is skipped needs a GPU; "python -m pytest tests/graphs" runs it where there is one.
+    # Skipped tests need a GPU. With one, "python -m pytest tests/graphs" runs them.
     assert (passed >= 45, skipped <= 12) == (True, True), done.stdout
 
 
@@ -67,16 +68,17 @@ def test_the_mode_without_a_gpu(torch_python: Interpreter, policy: str) -> None:
         ("graphs", "applied", 1)
     ]
     (row,) = graphs
-    assert row["plain"] == {"a tensor is on cpu: a graph only reads memory of the GPU": 3}
+    assert row["plain"] == {"a tensor is on cpu, and a graph can only read the GPU's memory": 3}
     assert (row["calls"], row["replays"], row["origin"]) == (3, 0, "reduce-overhead")
 
 
-def test_it_says_once_what_runs_without_a_graph(torch_python: Interpreter, policy: str) -> None:
+def test_it_says_once_what_runs_without_a_graph(
+    torch_python: Interpreter, policy: str, golden: Golden
+) -> None:
     env = {"ROCM_AUTOPATCH_POLICY": policy}
     said = torch_python.run("-c", PROGRAM, env=env).stderr.splitlines()
     about = [line for line in said if line.startswith("rocm_autopatch: graphs: ")]
-    assert len(about) == 1
-    assert "runs without a graph: a tensor is on cpu" in about[0]
+    golden("\n".join(about))
 
 
 def test_kept(torch_python: Interpreter, policy: str) -> None:

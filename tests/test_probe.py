@@ -1,4 +1,4 @@
-"""rocm-autopatch probe: what a place does to a process, and who, on the real torch 2.13.0."""
+"""rocm-autopatch probe: what a place does to a process, and the cause, on torch 2.13.0."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ INDUCTOR = "torch._inductor.config"
 TORCH = "2.13.0+rocm7.0"
 
 Json = dict[str, Any]
-# The status, the report, and where the files are that it is to name.
+# The status, the report, and the place of the files that it has to name.
 Hostile = tuple[int, Json, dict[str, Path]]
 
 
@@ -70,8 +70,8 @@ def image(torch_python: Interpreter) -> table.Probe:
 
 @pytest.fixture(scope="module")
 def copy(torch_python: Interpreter) -> Iterator[Interpreter]:
-    """A copy of the environment, to be changed by replacing files."""
-    # Where links can be made to the original's files.
+    """A copy of the environment. Tests change it by replacing files."""
+    # It is on the same file system, so that its files can be links.
     directory = torch_python.path.parents[2] / "probe"
     hip_torch.copy(torch_python.path.parents[1], directory)
     yield Interpreter(directory / "bin" / "python")
@@ -142,7 +142,7 @@ def crashing(torch_python: Interpreter) -> tuple[int, Json]:
 class TestImage:
     def test_variables(self, image: table.Probe) -> None:
         found = {row.name: row for row in image.variables}
-        # All that the image sets is listed, and has a row of the table.
+        # Everything that the image sets is listed, and has a row in the table.
         for name, value in image_env.load().env.items():
             assert found[name].without == value
             assert found[name].verdict.row, name
@@ -165,7 +165,7 @@ class TestImage:
         assert row.culprit == blame.Culprit("variable", (f"{MAX}=1",))
         row = blamed[f"{INDUCTOR}.max_autotune_pointwise"]
         assert row.culprit == blame.Culprit("variable", (f"{POINTWISE}=1",))
-        # Ours, and nothing but ours: no default is a false alarm.
+        # Only our own values differ: no default is reported by mistake.
         rest = {name for name in found if name not in blamed}
         assert rest == {
             "torch._dynamo.config.recompile_limit",
@@ -182,7 +182,7 @@ class TestImage:
         at = next(i for i, line in enumerate(lines) if line.startswith("  inductor max_autotune "))
         assert re.fullmatch(r"  inductor max_autotune +True +False +hangs", lines[at])
         assert lines[at + 1].startswith(f"      {MAX}=1: Every GEMM")
-        assert lines[-1] == "nothing dangerous is left"
+        assert lines[-1] == "nothing dangerous remains with rocm_autopatch"
         with mock.patch.object(style, "wanted", return_value=True):
             coloured = list(command._lines(image))
         assert any(line.endswith(terminal.colour("31", "hangs")) for line in coloured)
@@ -232,7 +232,7 @@ class TestCulprits:
         places = hostile[2]
         row = config["coordinate_descent_tuning"]
         assert row["who"] == f"{places['vendor']}:3, by {places['pth']}:1"
-        # Our default yields to what a program writes, and this is written in every process.
+        # Our default yields to a program's write, and this write happens in every process.
         assert (row["without"], row["with"], row["left"]) == (True, True, True)
 
     def test_a_variable_that_a_pth_file_sets(
@@ -263,7 +263,7 @@ class TestCulprits:
         row = config["compile_threads"]
         assert row["who"] == f"import vllm, {file}:5"
         assert (row["without"], row["verdict"]) == (1, "slows")
-        # Past the module, to the entry.
+        # This write goes to the entry, without the module.
         assert config["triton.max_tiles"]["who"] == f"import vllm, {file}:6"
         assert config["max_fusion_size"]["who"] == f"import vllm, {file}:7"
         assert rows(hostile[1])["TORCHINDUCTOR_COMPILE_THREADS"]["who"] == f"{file}:4"
@@ -273,7 +273,7 @@ class TestCulprits:
         assert status == 1
         assert f"{INDUCTOR}.coordinate_descent_tuning" in found["left"]
         sglang = places["here"] / "sglang" / "__init__.py"
-        said = f"sglang is installed ({sglang}) and was not imported: --import sglang does"
+        said = f"sglang is installed ({sglang}) but was not imported; --import sglang imports it"
         assert said in found["notes"]
         assert not any(note.startswith("vllm") for note in found["notes"])
 
@@ -305,12 +305,12 @@ class TestCrash:
 
 @pytest.fixture(scope="module")
 def stub(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
-    """An environment with a stand-in for torch, for tests to break: they begin by ``label``."""
+    """An environment with a stand-in for torch. A test calls ``label`` and may then break it."""
     return make_hooked(tmp_path_factory.mktemp("stub-"), wheel)
 
 
 def label(python: Interpreter, init: str | None = None) -> Path:
-    """Have *python* a stand-in for torch anew, with *init* as what its import does."""
+    """Give *python* a new stand-in for torch, whose import runs *init*."""
     shutil.rmtree(python.site_packages / "torch", ignore_errors=True)
     file = label_torch(python.site_packages, TORCH, HIP) / "torch" / "__init__.py"
     if init is not None:
@@ -331,7 +331,7 @@ class TestOtherTorches:
         file = tmp_path / "images.yaml"
         flags = ("--assume", f"image={IMAGE}", "--record", str(file))
         status, found = cli(copy, *flags, **{MAX: "1"})
-        assert found["notes"][0].startswith("torch 2.99.0+rocm7.0 is not in the table, which has 2")
+        assert found["notes"][0].startswith("torch 2.99.0+rocm7.0 is not in the table of torch 2")
         assert found["compared_with"] == "this very torch, read without variables and site"
         config = rows(found)
         assert config[f"{INDUCTOR}.max_autotune"]["who"] == f"{MAX}=1"
@@ -355,9 +355,9 @@ class TestOtherTorches:
         shutil.rmtree(stub.site_packages / "torch")
         status, found = cli(stub, **{MAX: "1"})
         assert found["torch"] == {}
-        assert "no torch is found here" in found["notes"][0]
+        assert "no torch was found here" in found["notes"][0]
         assert rows(found)[MAX]["verdict"] == "hangs"
-        # Nothing takes it away: we are not active without torch.
+        # It stays: without torch we are not active.
         assert (status, found["left"]) == (1, [MAX])
         status, found = cli(stub)
         assert (status, found["left"], found["variables"]) == (0, [], [])
@@ -369,7 +369,7 @@ class TestOtherTorches:
             "if os.environ.get('NCCL_DEBUG') == 'KILL':\n    os.kill(os.getpid(), 9)\n"
             "raise ImportError('libhip.so')\n",
         )
-        # Not the last that is read, nor one that torch's table knows: found by halves.
+        # It is not the last variable that is read, and not in torch's table. Halving finds it.
         env = {"NCCL_DEBUG": "KILL", "HIP_A": "1", "HIP_B": "1", "TRITON_C": "1", "HSA_D": "1"}
         status, found = cli(stub, **env)
         killed, broken = found["crashes"]
@@ -414,7 +414,7 @@ class TestOtherTorches:
         for name, shown in (("HIP_A", "''"), ("HIP_B", r"'a\nb'"), ("HIP_C", r"'\udcff'")):
             (line,) = [line for line in lines if line.startswith(f"  {name} ")]
             assert line.split() == [name, shown, shown, "unknown"]
-        assert "      with us: " + "x" * 50 in lines
+        assert "      with: " + "x" * 50 in lines
 
     @pytest.mark.parametrize("version", ["3.9", "3.13"])
     def test_other_pythons(self, wheel: Path, tmp_path: Path, version: str) -> None:
@@ -444,8 +444,8 @@ class TestOtherTorches:
             "a user's",
             "the image's",
         ]
-        # It is in no list of ours: nobody knows what it holds.
-        assert "without the values of HIP_D: " in done.stderr
+        # It is in none of our lists, so its value is not recorded.
+        assert "look secret: HIP_D\n" in done.stderr
         (row,) = load.images(file)
         assert row.image == IMAGE
         assert [setting.name for setting in row.sets] == ["HIP_CACHE_ENABLED"]
@@ -470,7 +470,7 @@ class TestRecord:
         file = tmp_path / "images.yaml"
         file.write_text(BUILT_IN)
         os.chmod(file, 0o640)
-        assert images.record(file, image) == f"{file}: {IMAGE} brought up to date"
+        assert images.record(file, image) == f"{file}: {IMAGE} updated"
         text = file.read_text()
         start = BUILT_IN.index(f"  - image: {IMAGE}")
         assert text.startswith(BUILT_IN[:start])
@@ -479,8 +479,8 @@ class TestRecord:
         assert (row.image, row.base) == (IMAGE, "safe")
         assert "Not probed yet" not in row.description
         assert f"with torch {TORCH} and Python 3" in row.description
-        assert f"not as torch ships it: {INDUCTOR}.max_autotune" in row.description
-        # What general rows say of the place is not said again.
+        assert f"differs from what torch ships: {INDUCTOR}.max_autotune" in row.description
+        # What general rows say about the place is not repeated.
         names = {setting.name for setting in row.sets}
         assert {"GPU_ARCH", "AITER_USE_SYSTEM_TRITON"} <= names
         assert not names & {MAX, POINTWISE, "SGLANG_USE_AITER", "NCCL_MIN_NCHANNELS"}
@@ -548,7 +548,7 @@ class TestRecord:
         done = file.read_bytes()
         comments = re.findall(r"# \w+", text)
         kept = re.findall(r"# \w+", done.decode())
-        # A comment among the variables that are replaced goes with them.
+        # A comment among the replaced variables is lost.
         assert kept == [comment for comment in comments if comment != "# old"]
         assert done.startswith(b"\xef\xbb\xbf") == (kind == "bom")
         assert (b"\r\n" in done) == (kind == "crlf")
@@ -575,7 +575,7 @@ class TestRecord:
         assert [path.name for path in tmp_path.iterdir()] == ["images.yaml"]
 
 
-# Run with the real torch: executes its config modules anew with each variable set.
+# It runs on the real torch, and executes the config modules again with each variable set.
 MEASURE = """
 import importlib, json, os, sys, types
 import torch
@@ -631,7 +631,7 @@ class TestTable:
             if name in feeds and "Only the value 1 turns it on." in cases[-1]["why"]:
                 ignored.append(name)
         assert len(dangerous) > 10
-        # All others take any text; the machine's own are left out, which torch looks up in vain.
+        # All others take any text. Variables of the machine are left out.
         free = {name: "x" for name in feeds if name not in parsed}
         asked = [
             *({name: "x"} for name in sorted(parsed)),
@@ -663,7 +663,7 @@ class TestTable:
             for name, keys in variables.feeds(version).items():
                 verdict = variables.of_variable(name, "2", version)
                 if not verdict.row and verdict.verdict == "unknown":
-                    assert verdict.why == f"Feeds {', '.join(keys)}."
+                    assert f" {', '.join(keys)};" in verdict.why
 
     def test_parsed_variables_are_torch_s(self) -> None:
         for name, rule in variables.table()["parsed"].items():

@@ -1,4 +1,4 @@
-"""Who wrote to a pinned value, and what a report says of values now, on the real torch 2.13.0.
+"""Who wrote to a pinned value, and the current values in a report, on the real torch 2.13.0.
 
 All versions of torch by all ways of writing are in tests/matrix/config_versions.py.
 """
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Interpreter
+from tests.messages import Golden
 
 HEAD = """
 import json, os, sys, threading, torch
@@ -38,7 +39,7 @@ ACTIVE = "rocm_autopatch: image not named, policy team: 5 config values; "
 
 @dataclass
 class Run:
-    """A program that ran, and what it showed at its end."""
+    """A program that ran, and what it printed at its end."""
 
     path: Path
     shown: Any
@@ -46,7 +47,7 @@ class Run:
 
     @property
     def rows(self) -> dict[str, dict[str, Any]]:
-        """The rows of the config values, of a program that showed its report."""
+        """The rows of the config values, if the program printed its report."""
         return {row["name"].split(".config.")[1]: row for row in self.shown["config"]}
 
     def lines(self, mark: str) -> list[int]:
@@ -55,7 +56,7 @@ class Run:
         return [number for number, line in lines if line.endswith(f"#: {mark}")]
 
     def refused(self, key: str) -> list[tuple[str, str, int, int]]:
-        """Who wrote to a key: the file's name, what, where, and how often."""
+        """Who wrote to a key: file name, value, line, and how often."""
         return [
             (Path(one["file"]).name, one["value"], one["line"], one["count"])
             for one in self.rows[key]["refused"]
@@ -64,7 +65,7 @@ class Run:
 
 @dataclass
 class Programs:
-    """Runs programs of a directory of their own."""
+    """Runs programs in a directory of their own."""
 
     python: Interpreter
     directory: Path
@@ -147,7 +148,7 @@ f = torch.compile(lambda x: x + 1, mode="max-autotune-no-cudagraphs")  #: once
 f(x)  #: twice
 print(json.dumps(report()))
 """)
-        # torch.compile asks what the mode stands for; the call of the model compiles with it.
+        # torch.compile asks for the meaning of the mode. The call of the model compiles with it.
         (asks,), (compiles,) = ran.lines("once"), ran.lines("twice")
         want = [("program.py", "True", asks, 1), ("program.py", "True", compiles, 2)]
         assert ran.refused("max_autotune") == want
@@ -167,7 +168,7 @@ print(json.dumps([report(), torch.__file__]))
         assert files == {"_inductor/compile_fx.py"}
         assert all(one["line"] > 0 for one in compiled)
 
-    def test_said_once_in_a_process_tree(self, programs: Programs) -> None:
+    def test_said_once_in_a_process_tree(self, programs: Programs, golden: Golden) -> None:
         source = """
 c.triton.cudagraphs = True  #: says
 c.max_autotune = True
@@ -184,12 +185,8 @@ print(json.dumps(report()))
         (line,) = ran.lines("says")
         active, refused = ran.said
         assert active.startswith(ACTIVE)
-        assert refused == (
-            f"rocm_autopatch: {ran.path}:{line} wrote triton.cudagraphs = True: pinned to False by "
-            "policy team; rocm_autopatch.status() lists each writer, "
-            "ROCM_AUTOPATCH_KEEP=triton.cudagraphs lets them write"
-        )
-        # A fork's record is its own.
+        golden(refused, WRITER=f"{ran.path}:{line}")
+        # A fork has its own record.
         assert ran.refused("triton.cudagraphs") == [("program.py", "True", line, 1)]
         assert programs.run(source, ROCM_AUTOPATCH_LOG="quiet").said == []
 
@@ -308,13 +305,13 @@ print(json.dumps([report(), same, vllm_stand_in.seen, reads]))
         assert reads == [True, False, 1024, 1]
         assert ran.shown["errors"] == []
         rows = ran.rows
-        # A default gives way, and a program's write is its thread's own from torch 2.12 on.
+        # A default yields. From torch 2.12 on, only the writing thread sees a program's write.
         for key, after, here in (
             ("coordinate_descent_tuning", False, True),
             ("recompile_limit", 128, 1024),
         ):
             assert (rows[key]["status"], rows[key]["after"]) == ("applied", after)
-            assert rows[key]["reason"] == f"the program reads {here} here"
+            assert rows[key]["reason"] == f"the calling thread reads {here}"
         ran.path = programs.directory / "vllm_stand_in.py"
         (line,) = ran.lines("writes")
         for key, value in (
@@ -361,7 +358,7 @@ print(json.dumps([before, state(), type(c._config).__name__, type(entry).__name_
             self.STATE + source, PYTHONHASHSEED="0", ROCM_AUTOPATCH="off"
         ).shown
         assert kinds == off_kinds
-        # What differs from torch's own values is what the policy says.
+        # Only the policy's values differ from torch's own.
         assert before[0] != off[0]
         assert set(before[1].splitlines()) - set(off[1].splitlines()) == {
             "torch._inductor.config.max_autotune_gemm_backends = 'ATEN'",
@@ -407,7 +404,7 @@ print(json.dumps([pid != os.getpid(), *seen]))
         assert len(ran.said) == 2
 
     def test_a_compile_in_a_subprocess(self, programs: Programs) -> None:
-        # Inductor ships the whole config, and patches it in there.
+        # Inductor sends the whole config to the subprocess, and patches it there.
         ran = programs.run(
             """
 f = lambda x: (x @ x).relu() + 1
@@ -445,14 +442,14 @@ print(json.dumps([first, here, *elsewhere, report()]))
         for ran.shown in (first, here, changed):
             one, other = ran.rows["max_fusion_size"], ran.rows["epilogue_fusion"]
             rows.append([(row["status"], row["after"], row["reason"]) for row in (one, other)])
-        wrote = ("applied", False, "the program reads True here")
+        wrote = ("applied", False, "the calling thread reads True")
         assert rows == [
             [("applied", 100, ""), ("applied", False, "")],
-            [("applied", 100, "the program reads 3 here"), wrote],
-            [("applied", 7, "the program reads 7 here"), wrote],
+            [("applied", 100, "the calling thread reads 3"), wrote],
+            [("applied", 7, "the calling thread reads 7"), wrote],
         ]
 
-    def test_a_pin_that_no_longer_holds(self, programs: Programs) -> None:
+    def test_a_pin_that_no_longer_holds(self, programs: Programs, golden: Golden) -> None:
         ran = programs.run("""
 from torch.utils._config_module import _Config, _ConfigEntry
 c._config["triton.cudagraphs"].env_value_force = True
@@ -464,20 +461,12 @@ print(json.dumps([report(), report()]))
         assert ran.shown == again
         broken = [row for row in ran.rows.values() if row["status"] == "failed"]
         assert [row["after"] for row in broken] == [True, "<built-in function print>", True]
-        assert ran.rows["triton.cudagraphs"]["reason"] == (
-            "no longer holds: the program reads True here"
-        )
-        assert sorted(ran.shown["errors"]) == [
-            "torch._inductor.config.max_autotune: no longer holds: the program reads True here",
-            "torch._inductor.config.max_autotune_gemm_backends: no longer holds: "
-            "the program reads '<built-in function print>' here",
-            "torch._inductor.config.triton.cudagraphs: no longer holds: "
-            "the program reads True here",
-        ]
+        golden(ran.rows["triton.cudagraphs"]["reason"], "reason")
+        golden("\n".join(sorted(ran.shown["errors"])), "errors")
         assert len(ran.said) == 1
 
     def test_reads_in_a_thread_only_when_asked(self, programs: Programs) -> None:
-        # In an import, a thread that wants the import's lock would never end.
+        # During an import, a thread that needs the import's lock would never end.
         ran = programs.run("""
 import subprocess
 code = '''

@@ -27,6 +27,7 @@ from rocm_autopatch.compile_report.model import Process, Report
 from rocm_autopatch.compile_report.trace import File
 from tests.chromium import Browser, browser
 from tests.conftest import ROOT, Interpreter
+from tests.messages import Golden
 
 BREAKS = """
 import _struct
@@ -80,8 +81,8 @@ for dtype in (torch.float32, torch.float64):
     compiled(x.to(dtype))
 """
 
-# A parent without torch and three children: two that compile the same with caches of their own,
-# then one that finds it in the first one's.
+# A parent without torch and three children. Two compile the same with separate caches. The third
+# finds it in the cache of the first.
 PROCESSES = """
 import os, subprocess, sys
 child = [sys.executable, "-c", '''
@@ -98,7 +99,7 @@ assert [one.wait() for one in both] == [0, 0]
 assert start(sys.argv[1] + "/one").wait() == 0
 """
 
-# What Inductor benchmarks on a CPU: a GEMM with frozen weights, among ATen's and its own.
+# On a CPU, Inductor benchmarks ATen's and its own kernels for a GEMM with frozen weights.
 TUNED = """
 import torch, torch._inductor.config as config
 config.freezing = True
@@ -129,9 +130,9 @@ print(float(torch.compile(small, backend="eager")(torch.ones(2))[0]))
 """
 
 
-# Inductor tries out what the CPU can, by compiling: as long as all else takes here.
+# Inductor compiles tests of the CPU, which would take as long as everything else here.
 QUICK = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
-# As on a CUDA torch, where no policy applies.
+# No policy applies, as on a CUDA torch.
 NO_POLICY = {"ROCM_AUTOPATCH_ASSUME": "accelerator=cuda"}
 
 
@@ -180,7 +181,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def breaks(torch_python: Interpreter, place: Path) -> Ran:
-    # Without a policy: safe raises the recompile limit.
+    # There is no policy, because safe raises the recompile limit.
     return Ran(torch_python, place / "breaks", BREAKS, **NO_POLICY)
 
 
@@ -251,7 +252,7 @@ def test_graphs_have_what_the_trace_tells(breaks: Ran) -> None:
     assert graphs["speak", 0]["seconds"] > 0
     assert graphs["speak", 0]["operations"] == {"mul": 1}
     assert graphs["sizes", 0]["operations"] == {"matmul": 1}
-    # backend="eager": nothing of Inductor's.
+    # With backend="eager" there is nothing from Inductor.
     assert resumed["kernels"] is None
     assert resumed["cache"] == ""
     assert all(one["finished"] for one in data["graphs"])
@@ -271,7 +272,7 @@ def test_each_process_and_the_cache(processes: Ran) -> None:
         assert one["phases"]["backward"] > 0
         assert sum(one["phases"].values()) == pytest.approx(one["seconds"], rel=0.01)
     for one in data["graphs"]:
-        # Forward and backward.
+        # One is the forward, one the backward.
         assert one["operations"]["aten.mm"] == 2, one
         assert one["kernels"] >= 2
         assert one["library"]["mm"] == 2
@@ -328,7 +329,7 @@ def test_a_killed_process(killed: Ran) -> None:
     assert graphs["hangs"]["last"] == "backend_compile"
     assert graphs["hangs"]["line"] == killed.line("def hangs")
     assert "did not finish" in killed.text
-    assert "no profile killed.json: its process ended by a signal or os._exit" in killed.text
+    assert "killed.json was not written: its process ended by a signal or os._exit" in killed.text
     assert not list(killed.place.parent.glob("*killed.json"))
 
 
@@ -346,7 +347,7 @@ def test_the_text_fits(breaks: Ran, processes: Ran, tuned: Ran, killed: Ran) -> 
 
 
 def test_profiles_of_each_process(torch_python: Interpreter, tmp_path: Path) -> None:
-    # An installed script, and python -m; of python FILE is test_a_profile.
+    # This is an installed script, and python -m. For python FILE there is test_a_profile.
     (tmp_path / "mod.py").write_text("import torch\ntorch.ones(2).add(1)\n")
     script = tmp_path / "entry"
     script.write_text(f"#!{torch_python.path}\nimport mod\n")
@@ -384,7 +385,7 @@ def test_the_programs_own_profiler_comes_first(torch_python: Interpreter, tmp_pa
 
 
 def test_by_a_variable_where_no_policy_applies(torch_python: Interpreter, tmp_path: Path) -> None:
-    # Relative, and the program works elsewhere when it imports torch.
+    # The path is relative, and the program changes its directory before it imports torch.
     code = "import os; os.chdir('/')\n" + EAGER
     env = {**NO_POLICY, "ROCM_AUTOPATCH_REPORT": "here"}
     done = torch_python.run("-c", code, env=env, cwd=tmp_path)
@@ -405,7 +406,7 @@ def test_the_programs_own_trace_is_used(torch_python: Interpreter, tmp_path: Pat
     done = torch_python.run("-c", code, env=env)
     assert f"reads the program's own TORCH_TRACE={own}" in done.stdout
     report = gather(directory)
-    # Nothing of what was there before.
+    # Older traces in the directory are not read.
     assert [graph.place.function for graph in report.graphs] == ["small"]
     assert any(str(own) in note for note in report.notes)
     assert not (directory / "trace").exists()
@@ -425,23 +426,23 @@ def test_what_cant_be_written(torch_python: Interpreter, tmp_path: Path, way: st
     assert done.stdout == "2.0\n"
     (line,) = said(done)
     if way == "full":
-        assert "the compile report of this process ends early: [Errno 27]" in line
+        assert "the compile report of this process ends early: File too large" in line
         report = gather(directory)
         assert [graph.place.function for graph in report.graphs] == ["small"]
         assert any("middle of a line" in note for note in report.notes)
     else:
-        assert line.startswith("rocm_autopatch: no compile report of this process: ")
+        assert line.startswith("rocm_autopatch: this process writes no compile report: /")
 
 
-def test_nothing_imports_torch(python311: Interpreter, tmp_path: Path) -> None:
+def test_nothing_imports_torch(python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
     command = ("-m", "rocm_autopatch", "run", "--report", tmp_path / "report")
     done = python311.run(*command, "--", "true", env={"ROCM_AUTOPATCH_LOG": "quiet"})
     assert done.stdout == ""
-    assert done.stderr.startswith("compile report: no process imported torch")
+    golden(done.stderr)
 
 
 def said(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """The lines of ours: torch has its own."""
+    """The lines that we wrote, without those of torch."""
     return [line for line in done.stderr.splitlines() if line.startswith("rocm_autopatch")]
 
 
@@ -472,24 +473,24 @@ def test_the_commands_status_streams_and_signals(python311: Interpreter, tmp_pat
     assert started.returncode == 3
 
 
-def test_wrong_usage(python311: Interpreter, tmp_path: Path) -> None:
+def test_wrong_usage(python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
     (tmp_path / "file").write_text("")
     wanted = tmp_path / "report"
     assert run(python311, "run", "--report", wanted, "--", "true").returncode == 0
     (wanted / "trace" / "dedicated_log_torch_trace_x.log").write_text("")
-    for arguments, status, text in (
-        (("--report", wanted, "--", "true"), 1, "has a report already"),
-        (("--report", tmp_path / "file/x", "--", "true"), 1, "can't be written: Not a directory"),
-        (("--trace", tmp_path / "none/x", "--", "true"), 1, "is not there or can't be written"),
-        (("--report", tmp_path / "new"), 2, "a COMMAND is missing"),
-        (("--", "true"), 2, "nothing to do"),
+    for name, arguments, status in (
+        ("not empty", ("--report", wanted, "--", "true"), 1),
+        ("below a file", ("--report", tmp_path / "file/x", "--", "true"), 1),
+        ("no directory", ("--trace", tmp_path / "none/x", "--", "true"), 1),
+        ("no command", ("--report", tmp_path / "new"), 2),
+        ("nothing to do", ("--", "true"), 2),
     ):
         done = run(python311, "run", *arguments)
         assert done.returncode == status
-        assert text in done.stderr
+        golden(done.stderr.splitlines()[-1], name)
     done = run(python311, "report", tmp_path / "none")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "is no directory" in done.stderr
+    golden(done.stderr, "report")
 
 
 def test_a_start_without_the_variable_loads_nothing_more(python311: Interpreter) -> None:
@@ -510,11 +511,11 @@ def test_a_corrupt_trace(breaks: Ran, tmp_path: Path) -> None:
     damaged.write_bytes(b"\n".join(lines)[:-400])
     report = gather(tmp_path)
     sound = breaks.report
-    # Those of two damaged heads are there by their start, as not finished; the end is cut.
+    # The two graphs with damaged heads are there, as unfinished. The end is cut.
     assert len(report.graphs) == len(sound.graphs)
     assert sum(not graph.finished for graph in report.graphs) >= 2
     assert len(report.breaks) == len(sound.breaks)
-    assert f"{whole.name}: 3 lines could not be read: left out" in report.notes
+    assert f"{whole.name}: left out 3 lines that can't be read" in report.notes
     assert any("ends in the middle of a line" in note for note in report.notes)
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -549,7 +550,7 @@ def test_what_other_torches_write(version: str, tmp_path: Path) -> None:
 
 
 def test_what_torch_2_4_does_not_tell(tmp_path: Path) -> None:
-    # torch 2.4 and 2.5 have neither the break's line nor, 2.4, the guard.
+    # torch 2.4 and 2.5 do not record the break's line, and 2.4 does not record the guard.
     told: dict[str, Any] = {"co_name": "scale", "co_filename": "/p.py", "co_firstlineno": 3}
     told.update(start_time=1.0, entire_frame_compile_time_s=2.0, restart_reasons=["Tensor.item"])
     ids = {"frame_id": 0, "frame_compile_id": 0}
@@ -561,7 +562,7 @@ def test_what_torch_2_4_does_not_tell(tmp_path: Path) -> None:
     (one,) = report.breaks
     assert (str(one.place), one.reason) == ("/p.py:3", "Tensor.item")
     assert report.versions == ["2.4 or 2.5"]
-    notes = [note for note in report.notes if note.startswith("not told by torch 2.4 or 2.5")]
+    notes = [note for note in report.notes if note.startswith("torch 2.4 or 2.5 does not record")]
     assert len(notes) == 4
 
 
@@ -602,7 +603,7 @@ def check_page(page_of: Browser, html: Path, graphs: int) -> None:
     rows = "document.querySelectorAll('#graphs tbody tr')"
     assert page_of.run(f"return {rows}.length") == graphs
     assert page_of.run("return document.querySelectorAll('svg rect').length") > graphs
-    # A plot takes room.
+    # A plot needs room.
     assert page_of.run("return document.querySelector('.plot svg').clientHeight") > 20
     first = f"return Number({rows}[0].cells[2].textContent)"
     dearest = page_of.run(first)

@@ -288,7 +288,7 @@ class TestWhatAStartWrites:
             theirs.mkdir()
         link.symlink_to(theirs)
         done = self.run(traced, tmp_path / "here")
-        assert "no compile report of this process: " in done.stderr
+        assert "this process writes no compile report: " in done.stderr
         if theirs.is_dir():
             assert os.listdir(theirs) == []
         else:
@@ -302,7 +302,7 @@ class TestWhatAStartWrites:
         (tmp_path / "report").mkdir()
         os.mkfifo(tmp_path / "report" / "processes.jsonl")
         done = self.run(traced, tmp_path, timeout=60)
-        assert "no compile report of this process: " in done.stderr
+        assert "this process writes no compile report: " in done.stderr
 
     def test_no_profile_through_a_link(self, traced: Interpreter, tmp_path: Path) -> None:
         theirs = tmp_path / "theirs"

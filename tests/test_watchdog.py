@@ -1,4 +1,4 @@
-"""The watchdog on the real torch: compiles that really hang, and what is said of them.
+"""The watchdog on the real torch: compiles that really hang, and what it writes about them.
 
 A process meets many hangs, one after the other, because the import of torch takes longer than all
 of them. ``hang()`` is where each hangs: it goes on when the watchdog has warned twice, so a
@@ -7,16 +7,23 @@ slow machine makes a test slow and not red.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import signal
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from rocm_autopatch.patches.watchdog import aborts as ending
+from rocm_autopatch.patches.watchdog import sleeper, underway
 from tests.conftest import Interpreter
+from tests.messages import Golden
 
 HEAD = """
 import ctypes, json, os, signal, sys, threading, time, torch
@@ -61,7 +68,7 @@ def environment(path: Path, fields: str, **more: str) -> dict[str, str]:
 
 
 def lines(stderr: str) -> dict[str, list[str]]:
-    """What the watchdog said, by the mark that was written before."""
+    """What the watchdog wrote, by the mark that was written before."""
     said: dict[str, list[str]] = {}
     mark = ""
     for line in stderr.splitlines():
@@ -127,7 +134,7 @@ def compiled(call, name, *args, **options):
     return tried(torch.compile(call, **options), *args)
 
 def outer(gm, inputs):
-    # A compile within a compile, which is short.
+    # This is a short compile within a compile.
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
     hangs()
 
@@ -145,7 +152,7 @@ loss = compiled(trained, "backward", x.clone().requires_grad_(), backend=only_ba
 with config.patch(post_grad_custom_pre_pass=graph_pass):
     seen.append(tried(loss.backward))
 
-# A C++ compiler that does not come back while there is the file, and fails then.
+# A C++ compiler that does not return while the file exists, and then fails.
 busy = os.environ["BUSY"]
 def let_go():
     while not os.path.exists(busy + ".reached"):
@@ -178,7 +185,7 @@ show(nothing, seen, rows())
 def phases(
     torch_python: Interpreter, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Any, dict[str, list[str]]]:
-    """What a process with many hangs shows, and what the watchdog said of each."""
+    """What a process with many hangs prints, and what the watchdog wrote about each."""
     path = tmp_path_factory.mktemp("phases")
     busy = path / "busy"
     compiler = path / "slow-g++"
@@ -196,25 +203,25 @@ def phases(
 
 
 FRAME = {
-    "dynamo": ("model", "; tracing (Dynamo); at ", "TORCH_COMPILE_DISABLE=1 runs uncompiled"),
+    "dynamo": ("model", "; tracing (Dynamo); at ", "set TORCH_COMPILE_DISABLE=1"),
     "aot": (
         "model",
         "; tracing forward and backward (AOTAutograd); at ",
-        "TORCH_COMPILE_DISABLE=1 runs uncompiled",
+        "set TORCH_COMPILE_DISABLE=1",
     ),
-    "lowering": ("model", ", graph of 5 nodes; lowering to Inductor's IR; at ", "runs uncompiled"),
+    "lowering": ("model", ", graph of 5 nodes; lowering to Inductor's IR; at ", "run uncompiled"),
     "pass": (
         "model",
         ", graph of 5 nodes; graph passes of Inductor; at ",
-        "the *_custom_*_pass of torch._inductor.config that the program sets",
+        "remove the *_custom_*_pass that the program sets in torch._inductor.config",
     ),
-    "backend": ("model", "; in the backend, backend; at ", "runs uncompiled"),
-    "nested": ("model", "; in the backend, outer; at ", "runs uncompiled"),
+    "backend": ("model", "; in the backend, backend; at ", "run uncompiled"),
+    "nested": ("model", "; in the backend, outer; at ", "run uncompiled"),
 }
 
 
 def one(said: list[str], pattern: str) -> str:
-    """The last line of a phase: others may come before and after it, on a busy machine."""
+    """The last line of a phase. On a busy machine, other lines may come before and after it."""
     found = [line for line in said if re.search(pattern, line)]
     assert found, said
     return found[-1]
@@ -234,7 +241,7 @@ class TestPhases:
         assert setting in line
 
     def test_a_backward_of_its_own(self, phases: Any) -> None:
-        # Autograd's thread compiles it, and is not within any frame's compile.
+        # Autograd's thread compiles it, outside of the compile of any frame.
         _, said = phases
         line = said["backward"][-1].split(" s: ")[1]
         number = PHASES[: PHASES.index("def trained(")].count("\n") + 1
@@ -244,15 +251,15 @@ class TestPhases:
     def test_a_compiler_that_does_not_come_back(self, phases: Any) -> None:
         _, said = phases
         line = one(said["cpp"], r"; compiling C\+\+; at ")
-        assert re.search(r"; child processes: .*(sleep|slow-g\+\+).* \(pid \d+, for ", line)
-        assert "to stop it: CXX names another compiler" in line
+        assert re.search(r"; child processes: .*(sleep|slow-g\+\+).* \(pid \d+, started ", line)
+        assert "to stop it: set CXX to another compiler" in line
 
     def test_workers(self, phases: Any) -> None:
         _, said = phases
         waits = "; waiting for compile workers, for cpp_fused_sum_tanh_0, 1 of 1 left, "
-        line = one(said["worker"], re.escape(waits + "where a thread is compiling C++; at "))
+        line = one(said["worker"], re.escape(waits + "another thread is compiling C++; at "))
         assert "; child processes: " in line
-        assert "to stop it: TORCHINDUCTOR_COMPILE_THREADS=1 compiles without workers" in line
+        assert "to stop it: set TORCHINDUCTOR_COMPILE_THREADS=1 to compile without workers" in line
 
     def test_autotuning(self, phases: Any) -> None:
         _, said = phases
@@ -261,15 +268,15 @@ class TestPhases:
         )
         line = one(said["autotune"], what)
         assert (
-            "to stop it: another mode= or options= of torch.compile, as this asks for "
-            "max_autotune, or a policy with "
+            "to stop it: use another mode= or options= of torch.compile (this one asks for "
+            "max_autotune), or write this into a policy: "
             "config: {torch._inductor.config: {max_autotune: {pin: false}}}"
         ) in line
 
     def test_intervals_grow(self, phases: Any) -> None:
         _, said = phases
-        ends = [line.rpartition("; said again at ")[2] for line in said["backend"]]
-        # On a busy machine the first comes before the backend hangs, and there is one more.
+        ends = [line.rpartition("; next message at ")[2] for line in said["backend"]]
+        # On a busy machine there is one more line, from before the backend hangs.
         assert ends == ["0.5 s", "1.0 s", "2.0 s"][: max(2, len(ends))]
 
     def test_the_record(self, phases: Any) -> None:
@@ -324,7 +331,7 @@ torch._dynamo.config.suppress_errors = False
 before = uses("abort_after")
 said.append([compiled(swallows), uses("abort_after") - before])
 
-# It ends about when it would be ended: it raises in the compile, or it does not raise.
+# The compile ends at about the time of the abort: it raises, or it ends normally.
 late = []
 for number in range(16):
     nap = 0.25 + (number - 8) * 0.002
@@ -341,12 +348,12 @@ for number in range(16):
     except TimeoutError:
         late.append(number)
     if isinstance(got, str):
-        # Dynamo makes other errors of it, too: a guard that fails.
+        # Dynamo may turn it into another error, such as a guard that fails.
         late.append("ended" if uses("abort_after") > before else got)
     else:
         late.append("compiled" if torch.equal(got, x + 1) else got)
 
-# Another thread's compile, begun later, is not ended for this one.
+# A compile of another thread, which began later, is not ended because of this one.
 def graph(name):
     return torch.fx.symbolic_trace(model)
 def other():
@@ -388,13 +395,13 @@ class TestAbort:
         assert "CompileTimeout: a compile has lasted 0." in said[0]
         assert kind[:2] == ["CompileTimeout", "rocm_autopatch.patches.watchdog.aborts"]
         assert re.match(
-            r"a compile has lasted 0\.\d s, abort_after is 0\.\d s: model \(.*/program\.py:\d+\), "
+            r"a compile has lasted 0\.\d s \(abort_after: 0\.\d s\): model \(.*/program\.py:\d+\), "
             r"compile \d+/0; in the backend, loops; at .* in loops; to stop it: .* "
             r"\(rocm_autopatch, watchdog\)$",
             kind[2],
         )
         lines = [line for line in stderr.splitlines() if line.startswith("rocm_autopatch: a ")]
-        assert lines[0].endswith("; its thread is sent a CompileTimeout")
+        assert ", so its thread gets the exception CompileTimeout: model (" in lines[0]
         # With the stacks of all threads.
         after = stderr[stderr.index(lines[0]) :]
         assert " in loops" in after.partition("most recent call first")[2]
@@ -431,7 +438,7 @@ x = torch.randn(4)
 def model(x):
     return x + 1
 def legitimate(gm, inputs):
-    # docker pause, a debugger, a laptop's lid.
+    # The process is stopped, as by docker pause, a debugger or a closed laptop.
     if not os.fork():
         time.sleep(2.5)
         os.kill(os.getppid(), signal.SIGCONT)
@@ -472,8 +479,8 @@ torch.compile(model, backend=graph_pass)(x)
 )
 
 
-def test_one_that_is_stuck_in_c(torch_python: Interpreter, tmp_path: Path) -> None:
-    """The process is ended, when no other compile is under way, and with the stacks on stderr."""
+def test_one_that_is_stuck_in_c(torch_python: Interpreter, tmp_path: Path, golden: Golden) -> None:
+    """The process is ended once no other compile is under way. The stacks are on stderr."""
     program = tmp_path / "program.py"
     program.write_text(STUCK)
     began = time.monotonic()
@@ -484,12 +491,72 @@ def test_one_that_is_stuck_in_c(torch_python: Interpreter, tmp_path: Path) -> No
     assert done.returncode == -signal.SIGABRT
     before, mark, after = done.stderr.partition("== legitimate\n")
     assert mark
-    assert "its thread is sent a CompileTimeout" in before
+    assert "its thread gets the exception CompileTimeout" in before
     assert "the process is ended by SIGABRT" not in before
     line, _, stacks = after.partition("\n")
-    assert "does not end by an exception" in line
-    assert "the process is ended by SIGABRT (abort_after): model (" in line
+    golden(re.sub(r"\d+\.\d s|/.*; at |compile \d+/\d+", "...", line))
     assert "in graph_pass" in stacks
+
+
+class Clock:
+    """A sleeper that looks at a compile that never ends, for 1000 s of its own time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        self.now = 0.0
+        self.said: list[str] = []
+        frame = sys._getframe()
+
+        class Over(Exception):
+            pass
+
+        def abort() -> None:
+            raise Over
+
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(underway, "settings", {"dump_stacks": False, **settings})
+        monkeypatch.setattr(underway, "write", self.said.append)
+        monkeypatch.setattr(underway, "stacks", lambda: None)
+        monkeypatch.setattr(ending, "_send", lambda *_: None)
+        monkeypatch.setattr(os, "abort", abort)
+        watch = underway.Watch(frame)
+        with contextlib.suppress(Over):
+            while self.now < 1000:
+                # A thread wakes up a little later than it asked for, and each time by another bit.
+                wake = min(sleeper._attend(watch), self.now + sleeper._interval())
+                self.now = wake + 0.004 / (1 + len(self.said))
+
+
+@pytest.mark.parametrize(
+    ("warn_after", "abort_after", "told"),
+    [
+        # The warning and SIGABRT are both due at 4 s.
+        (1, 3, ["warning", "warning", "exception", "abort"]),
+        # The warning and the exception are both due at 3 s.
+        (3, 3, ["exception", "abort"]),
+        (2, 10, ["warning"] * 3 + ["exception", "abort"]),
+        (False, 3, ["exception", "abort"]),
+        (100, None, ["warning"] * 4),
+    ],
+)
+def test_no_warning_right_before_an_abort(
+    monkeypatch: pytest.MonkeyPatch, warn_after: Any, abort_after: Any, told: list[str]
+) -> None:
+    clock = Clock(monkeypatch, warn_after=warn_after, abort_after=abort_after)
+    kinds = {"next message": "warning", "CompileTimeout": "exception", "SIGABRT": "abort"}
+    assert [next(kinds[word] for word in kinds if word in line) for line in clock.said] == told
+
+
+def test_a_warning_while_an_abort_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the abort waits for another thread's compile, it writes nothing, and warnings go on."""
+    monkeypatch.setattr(
+        underway, "running", {0: SimpleNamespace(raised=0, lasts=lambda: True)}, raising=True
+    )
+    clock = Clock(monkeypatch, warn_after=1, abort_after=3)
+    (at,) = [number for number, line in enumerate(clock.said) if "CompileTimeout" in line]
+    assert at == 2
+    assert [line.rpartition(" at ")[2] for line in clock.said[at + 1 :]][:3] == [
+        *("8.0 s", "16 s", "32 s")
+    ]
 
 
 QUIET = (
@@ -521,7 +588,7 @@ child = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 after_fork = sleeper.current is None
 torch._dynamo.reset()
 def forks(gm, inputs):
-    # In the midst of a compile: the parent's goes on being watched.
+    # It forks during a compile. The parent's compile is still watched.
     pid = os.fork()
     if not pid:
         os._exit(0 if underway.running == {} else 3)
@@ -530,7 +597,7 @@ def forks(gm, inputs):
     return gm.forward
 status = []
 torch.compile(model, backend=forks)(x)
-# An interrupt between the entry and its try leaves a compile behind that has ended.
+# An interrupt between the entry and its try leaves an ended compile behind.
 def interrupted():
     class Owner: fx_codegen_and_compile = staticmethod(model)
     watchdog._watch_graphs(Owner)
@@ -565,7 +632,7 @@ def test_short_compiles_forks_and_the_end(torch_python: Interpreter, tmp_path: P
     assert status == [0, True]
     assert left == [1, 0, False, False]
     assert (name, uses) == ("_compile", 0)
-    # The end of the interpreter in the midst of a compile says nothing either.
+    # Also the end of the interpreter during a compile writes nothing.
     lines = [line for line in done.stderr.splitlines() if "triton not found" not in line]
     assert lines == [
         "rocm_autopatch: image not named, policy policy: watchdog; rocm-autopatch status shows "

@@ -1,11 +1,11 @@
-"""Measuring what a switch does to a program: the parts of ``rocm-autopatch ab``."""
+"""Measure the effect of a switch on a program: the parts of ``rocm-autopatch ab``."""
 
 from __future__ import annotations
 
 
 class Wrong(Exception):
-    """What was asked for makes no sense anywhere; the text says why."""
+    """The request can't be right on any machine. The text says why."""
 
 
 class Refused(Exception):
-    """What was asked for can't be measured here; the text says why."""
+    """The request can't be measured here. The text says why."""

@@ -1,8 +1,8 @@
 """The arms of a comparison: toggles as an environment and a policy, and whether they take effect.
 
-A variable is put into the environment and taken out of our policies' hands. A config value or a
-compile mode reaches the command's processes by our own hook: each arm gets a policy that has what
-is named here, and the arm's values as pins on top.
+A variable is set in the environment, and excluded from our policies. A config value or a compile
+mode reaches the command's processes through our own hook: each arm gets a policy with the entries
+that apply here, and with pins of the arm's values on top.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAME = "ab"
 
 @dataclass(frozen=True)
 class Arm:
-    """A position of every toggle, and the environment that has it."""
+    """A position of each toggle, and the environment for these positions."""
 
     label: str
     values: tuple[Any, ...]
@@ -38,7 +38,7 @@ class Arm:
 
 
 def positions(toggles: Sequence[Toggle], grid: bool) -> list[tuple[Any, ...]]:
-    """The positions to compare, the base first: one toggle moved at a time, or all combinations."""
+    """The positions to compare, the base first. Without *grid*, only one toggle moves at a time."""
     if grid:
         return list(itertools.product(*(toggle.values for toggle in toggles)))
     base = tuple(toggle.values[0] for toggle in toggles)
@@ -50,7 +50,7 @@ def positions(toggles: Sequence[Toggle], grid: bool) -> list[tuple[Any, ...]]:
 
 
 def make(place: Place, toggles: Sequence[Toggle], grid: bool, directory: Path) -> list[Arm]:
-    """The arms, the base first; their policies are written to *directory*.
+    """The arms, the base first. Their policies are written to *directory*.
 
     Raises Wrong, Refused and PolicyError.
     """
@@ -66,7 +66,7 @@ def make(place: Place, toggles: Sequence[Toggle], grid: bool, directory: Path) -
         if by_policy:
             file = directory / f"arm{number}.yaml"
             file.write_text(_policy(place, named, settings), encoding="utf-8")
-            file.chmod(0o644)  # A policy that everybody may write is refused.
+            file.chmod(0o644)  # A start refuses a policy that everybody may write.
             _name_policy(environ, place, str(file))
         elif named is not HERE:
             _name_policy(environ, place, named)
@@ -82,24 +82,28 @@ def _check(place: Place, toggles: Sequence[Toggle]) -> None:
     ours = [t for t in toggles if t.kind == VARIABLE and t.name.startswith("ROCM_AUTOPATCH")]
     hooked = [t for t in toggles if t.kind != VARIABLE]
     if ours and hooked:
-        raise Wrong(f"{ours[0].name} and {hooked[0].label} can't be told apart: toggle one of them")
+        raise Wrong(
+            f"{ours[0].name} and {hooked[0].label} influence each other: toggle only one of them"
+        )
     own = [t.name for t in toggles if t.name in CACHES]
     if own:
-        raise Wrong(f"{own[0]}: each run has caches of its own; see --caches")
+        raise Wrong(f"{own[0]} can't be toggled, because each run has its own caches; see --caches")
     if hooked and place.report is None:
         raise Refused(
-            f"{place.python[0]} has no rocm_autopatch, by which {hooked[0].label} would be set: "
-            f"{place.without}"
+            f"{hooked[0].label} is set through rocm_autopatch, which {place.python[0]} does not "
+            f"have: {place.without}"
         )
     by_policy = [toggle for toggle in hooked if toggle.kind in (CONFIG, MODE)]
     policies = [toggle for toggle in hooked if toggle.kind == POLICY]
     if by_policy and any(OFF in toggle.values for toggle in policies):
         raise Wrong(
-            f"policy=off turns the hook off by which {by_policy[0].label} is set: compare them in "
-            "two commands"
+            f"{by_policy[0].label} is set through our hook, which policy=off turns off: use one "
+            "command for each"
         )
     if hooked and place.switch != "on" and (by_policy or HERE in policies[0].values):
-        raise Refused(f"ROCM_AUTOPATCH={place.switch} is set here: {hooked[0].label} needs it on")
+        raise Refused(
+            f"{hooked[0].label} needs our hook, but ROCM_AUTOPATCH={place.switch} is set here"
+        )
     if hooked and place.report and place.report["errors"] and not place.report["active"]:
         raise Refused(f"no policy can be used here: {place.report['errors'][0]}")
 
@@ -115,7 +119,7 @@ def _set_variables(environ: dict[str, str], settings: Sequence[tuple[Toggle, Any
         if not toggle.name.startswith("ROCM_AUTOPATCH"):
             kept.append(toggle.name)
     if kept:
-        # A policy that deletes or sets the variable would make all arms one.
+        # If a policy deleted or set the variable, all arms would be the same.
         environ[_KEEP] = ",".join(filter(None, (environ.get(_KEEP, ""), *kept)))
 
 
@@ -130,17 +134,17 @@ def _name_policy(environ: dict[str, str], place: Place, name: str) -> None:
         environ[_ASSUME] = ",".join(filter(None, (given, "accelerator=rocm")))
     image = place.fact("image")
     if image:
-        # A baked plan knows it from nowhere else, and serves no other policy.
+        # Here the image's name may come from a baked plan, which a start with this policy ignores.
         environ["ROCM_AUTOPATCH_IMAGE"] = image
 
 
 def _policy(place: Place, named: Any, settings: Sequence[tuple[Toggle, Any]]) -> str:
-    """The text of an arm's policy: what *named* has, or what is named here, and the pins."""
+    """The text of an arm's policy: *named* or the policy named here, and the pins."""
     document: dict[str, Any] = {"version": 1, "name": _NAME}
     if named is not HERE:
         document = _copy(place, named)
     elif not place.is_rocm:
-        document["extends"] = []  # Nothing applies here, so nothing but the toggle is to.
+        document["extends"] = []  # No policy applies here, so the arm has only the toggle.
     elif place.named:
         document = _copy(place, place.named)
     for toggle, value in settings:
@@ -159,7 +163,7 @@ def _policy(place: Place, named: Any, settings: Sequence[tuple[Toggle, Any]]) ->
 
 
 def _copy(place: Place, name: str) -> dict[str, Any]:
-    """A policy as a document that says the same from another directory."""
+    """A policy as a document that means the same in another directory."""
     policy = load.top(name)
     facts = {fact: place.fact(fact) for fact in (place.report or {"facts": ()})["facts"]}
     if not place.is_rocm:
@@ -179,7 +183,7 @@ def _copy(place: Place, name: str) -> dict[str, Any]:
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Module and key of a config key, by the name that policies know it by."""
+    """Module and key of a config key, by its current name as in policies."""
     module, _, key = name.partition(".config.")
     return f"{module}.config", lower.current(key)
 
@@ -212,7 +216,10 @@ def verify_all(
                 here = (
                     toggles[0].says(toggles[0].values[0]) if other.label == "base" else other.label
                 )
-                raise Refused(f"{arm.label} and {here} are the same here: nothing would differ")
+                raise Refused(
+                    f"{arm.label} and {here} have the same effect here, so there is nothing to "
+                    "compare"
+                )
     for toggle in toggles:
         if toggle.kind == MODE:
             _verify_mode_differs(toggle, toggles, arms, reports, modes)
@@ -242,7 +249,7 @@ def _row(toggle: Toggle, report: Mapping[str, Any], section: str, name: str) -> 
 def _said(row: Mapping[str, Any]) -> str:
     by = f" by policy {row['layer']}" if row["layer"] != _NAME else ""
     reason = f", {row['reason']}" if row["reason"] else ""
-    return f"it is {row['status']}{by}{reason}, and reads {row['after']!r}"
+    return f"its entry is {row['status']}{by}{reason}, and the value is {row['after']!r}"
 
 
 def _why(report: Mapping[str, Any]) -> str:
@@ -277,7 +284,7 @@ def _variables(toggles: Sequence[Toggle], arm: Arm) -> list[Any]:
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two reports tell of the same values, held the same way."""
+    """Whether two reports have the same values, set in the same way."""
     return list(_effects(one)) == list(_effects(other))
 
 
@@ -297,7 +304,7 @@ def _verify_mode_differs(
     reports: Sequence[Mapping[str, Any]],
     modes: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Raise Refused where all that two modes differ in is pinned."""
+    """Raise Refused if two modes differ only in pinned keys."""
     place = toggles.index(toggle)
     base = _meaning(toggle, reports[0])
     for arm, report in zip(arms, reports):
@@ -312,12 +319,12 @@ def _verify_mode_differs(
             if row["strength"] == "pin" and row["status"] == "applied"
         }
         if not keys:
-            raise Refused(f"{toggle.label}: {base} and {meaning} are the same in this torch")
+            raise Refused(f"{toggle.label}: {base} and {meaning} do the same in this torch")
         if keys <= pins.keys():
             layers = " and ".join(sorted({pins[key]["layer"] for key in keys}))
             raise Refused(
-                f"{toggle.label}: {base} and {meaning} differ in {', '.join(sorted(keys))} alone, "
-                f"which policy {layers} pins: toggle that key, or try another policy"
+                f"{toggle.label}: {base} and {meaning} differ only in {', '.join(sorted(keys))}, "
+                f"and policy {layers} pins that: toggle the key, or try another policy"
             )
 
 

@@ -1,10 +1,10 @@
-"""How two arms differ, and whether that can be told from noise.
+"""How two arms differ, and whether the difference is larger than the noise.
 
-The ratio is that of the medians. Its interval is the middle 95 % of the ratios that resampling
-gives: both arms drawn anew from their own numbers, with replacement (the percentile bootstrap). A
-difference is one whose interval leaves 1 out. With five or more runs of each arm that is wrong for
-about one in twenty arms that do not differ, whatever the shape of the noise; with four it is wrong
-for one in ten (tests/test_ab.py), so there is no verdict then.
+The ratio is that of the medians. Its interval is the middle 95 % of the ratios from resampling:
+both arms are drawn again from their own numbers, with replacement (the percentile bootstrap). Two
+arms differ if the interval does not contain 1. With five or more runs of each arm, this is wrong
+for about one in twenty arms that do not differ, whatever the shape of the noise. With four runs it
+is wrong for one in ten (tests/test_ab.py), so there is no verdict then.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ DIFFERENT, SAME, TOO_FEW, NO_RATIO = "different", "no difference", "too few runs
 
 @dataclass(frozen=True)
 class Comparison:
-    """An arm against the base: ``ratio`` of medians, its interval, and what can be said.
+    """An arm against the base: the verdict, the ``ratio`` of medians, and its interval.
 
-    ``noise`` is how far the interval reaches from the ratio, as a part of it. Without positive
-    numbers on both sides there is no ratio, and the three are None.
+    ``noise`` is the largest distance from the ratio to an end of the interval, as a part of the
+    ratio. If not all numbers of both arms are positive, the last three are None.
     """
 
     verdict: str
@@ -36,7 +36,7 @@ class Comparison:
 
 
 def compare(base: Sequence[float], arm: Sequence[float], seed: int = 0) -> Comparison:
-    """Compare the numbers of an arm with those of the base; the same *seed*, the same answer."""
+    """Compare the numbers of an arm with the base's. The same *seed* gives the same answer."""
     if not base or not arm or min(*base, *arm) <= 0:
         return Comparison(NO_RATIO)
     ratio = median(arm) / median(base)

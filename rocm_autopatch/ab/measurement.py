@@ -1,4 +1,4 @@
-"""A comparison from its request to its rows: what is asked, what is run, what came of it."""
+"""A comparison from the request to the rows of its table."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from rocm_autopatch.ab import (
     toggles,
 )
 from rocm_autopatch.ab.progress import Progress
+from rocm_autopatch.patches import compile_modes
 
 # The exit status of a comparison that was interrupted.
 INTERRUPTED = 130
@@ -35,9 +36,9 @@ _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be compared, and how: the options of ``rocm-autopatch ab``.
+    """What to compare, and how: the options of ``rocm-autopatch ab``.
 
-    ``timeout`` is in seconds; ``seed`` is None where one is to be chosen.
+    ``timeout`` is in seconds. If ``seed`` is None, a random one is used.
     """
 
     program: Sequence[str]
@@ -55,7 +56,7 @@ class Request:
 
 @dataclass
 class Measurement:
-    """What was asked for, what was found, and how far it came."""
+    """The request, what was found, and what was run so far."""
 
     request: Request
     seed: int
@@ -76,11 +77,11 @@ class Measurement:
 
 
 def prepare(request: Request, directory: Path) -> Measurement:
-    """Find everything that can be found wrong before the first run. Raises Wrong and Refused."""
+    """Do all checks that are possible before the first run. Raises Wrong and Refused."""
     if not request.program:
-        raise Wrong("a command is missing: rocm-autopatch ab --toggle NAME -- COMMAND")
+        raise Wrong("the command is missing: rocm-autopatch ab --toggle NAME -- COMMAND")
     if runner.COLD not in request.caches and not request.warmup:
-        raise Wrong("--caches warm needs a run that fills them: --warmup 1 or more")
+        raise Wrong("--caches warm needs a run that fills the caches: give --warmup 1 or more")
     if request.plot:
         plot.check(request.plot)
     patterns = [numbers.pattern(text) for text in request.numbers]
@@ -97,7 +98,9 @@ def prepare(request: Request, directory: Path) -> Measurement:
     made = arms.make(here, chosen, request.grid, directory)
     notes = []
     if not seen:
-        notes.append(f"toggles were checked in {python[0]}: the command's interpreter is not known")
+        notes.append(
+            f"the command's interpreter is unknown, so toggles were checked in {python[0]}"
+        )
     hooked = any(toggle.kind != toggles.VARIABLE for toggle in chosen)
     modes = [t for t in chosen if t.kind == toggles.MODE]
     if report is not None:
@@ -110,11 +113,12 @@ def prepare(request: Request, directory: Path) -> Measurement:
         for arm, its in zip(made, reports):
             arms.verify(chosen, arm, its)
         words = {word for t in modes for word in (t.name, *t.values) if isinstance(word, str)}
+        words.discard(compile_modes.GRAPHS)  # It is our own, so Inductor has no options for it.
         options = place.probe(python, environs[0], sorted(words))["modes"] if words else {}
         arms.verify_all(chosen, made, reports, options)
         notes += _remarks(here, chosen, made, reports)
     else:
-        notes.append(f"what torch {python[0]} has is not known: {without}")
+        notes.append(f"the torch of {python[0]} is unknown: {without}")
     seed = random.randrange(1_000_000) if request.seed is None else request.seed
     return Measurement(request, seed, chosen, made, _on(here), notes, patterns)
 
@@ -125,42 +129,41 @@ def _remarks(
     made: Sequence[arms.Arm],
     reports: Sequence[Mapping[str, Any]],
 ) -> Iterator[str]:
-    """What the reader of the numbers has to know of how the toggles were set."""
+    """What a reader of the numbers has to know about how the toggles were set."""
     for toggle in chosen:
         kept = [r for report in reports for r in report["env"] if r["name"] == toggle.name]
         if kept:
             yield (
-                f"policy {kept[0]['layer']} has a rule for {toggle.name}, which is set aside here "
+                f"policy {kept[0]['layer']} has a rule for {toggle.name}; ab turns this rule off "
                 "(ROCM_AUTOPATCH_KEEP)"
             )
     kinds = {toggle.kind for toggle in chosen}
     if kinds == {toggles.VARIABLE}:
         return
     if not here.is_rocm:
-        what = "the toggles are set" if toggles.POLICY not in kinds else "policies apply"
-        rest = "" if toggles.POLICY in kinds else ", and nothing else is changed"
+        what = "policies apply" if toggles.POLICY in kinds else "the hook sets only the toggles"
         yield (
-            f"torch here is no ROCm build ({here.fact('accelerator')}): {what} by "
-            f"ROCM_AUTOPATCH_ASSUME=accelerator=rocm{rest}"
+            f"torch here is not a ROCm build ({here.fact('accelerator')}): {what}, by "
+            "ROCM_AUTOPATCH_ASSUME=accelerator=rocm"
         )
     for arm, report in zip(made, reports):
         yield from (f"{arm.label}: {error}" for error in report["errors"])
 
 
 def _on(here: place.Place) -> str:
-    """The place in a line."""
+    """A line about the place."""
     words = []
     if here.fact("torch"):
         words.append(f"torch {here.fact('torch')}")
     accelerator = here.fact("accelerator")
     if accelerator == "rocm":
         words += [f"ROCm {here.fact('rocm')}"] if here.fact("rocm") else []
-        words.append(here.fact("gpu") or here.fact("gfx") or "no GPU that is known")
+        words.append(here.fact("gpu") or here.fact("gfx") or "GPU unknown")
     elif accelerator == "cuda":
         try:
             words.append(place.probe(here.python, here.environ)["device"] or "no GPU")
         except Refused:
-            words.append("no GPU that is known")
+            words.append("GPU unknown")
     elif accelerator:
         words.append(accelerator)
     if here.fact("image"):
@@ -178,7 +181,7 @@ def _cores() -> int:
 
 
 def measure(done: Measurement) -> None:
-    """Run everything, or as far as an interrupt lets it come."""
+    """Run everything, or as much as there is time for until an interrupt."""
     request = done.request
     patterns = done.patterns
     cells = runner.schedule(
@@ -188,7 +191,7 @@ def measure(done: Measurement) -> None:
     environments = [arm.environ for arm in done.arms]
     began = time.monotonic()
     for number in _INTERRUPTS:
-        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, _interrupt)
     progress = Progress(len(cells))
     runs: list[runner.Run] = []
@@ -202,7 +205,7 @@ def measure(done: Measurement) -> None:
                 runs.append(ran)
                 count = 1
                 if ran.status != runner.ENDED:
-                    # One failure is a result; the others are not to wait for the same again.
+                    # One failure is a result. This arm is not run again, the others go on.
                     rest = [other for other in cells if other.arm != cell.arm]
                     count += len(cells) - len(rest)
                     cells = rest
@@ -219,7 +222,7 @@ def measure(done: Measurement) -> None:
 
 
 def _interrupt(*_: object) -> None:
-    # A second one would leave half of what the first one is to clear up.
+    # A second interrupt would stop the clean-up after the first one.
     for number in _INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
@@ -230,7 +233,7 @@ def _cell(done: Measurement, cell: runner.Cell) -> str:
 
 
 def _check_numbers(request: Request, patterns: Sequence[numbers.Pattern], ran: runner.Run) -> None:
-    """Raise Refused after the first run where a number that is wanted is not in it."""
+    """Raise Refused after the first run if a wanted number is missing in it."""
     for one in patterns:
         if numbers.Metric(one.name) not in ran.numbers:
             raise Refused(
@@ -240,7 +243,7 @@ def _check_numbers(request: Request, patterns: Sequence[numbers.Pattern], ran: r
 
 
 def evaluate(done: Measurement, most: int | None) -> int:
-    """Compare what was measured, of at most *most* metrics; the exit status."""
+    """Compare what was measured, for at most *most* metrics. Returns the exit status."""
     request = done.request
     found = results.metrics(done.runs, bool(request.numbers))
     status = INTERRUPTED if done.partial else 1 if done.failures else 0
@@ -253,16 +256,12 @@ def evaluate(done: Measurement, most: int | None) -> int:
         changing = results.changing(wanted, done.runs)
         constant = len(wanted) - len(changing)
         if constant:
-            these = (
-                "number was the same in every run and is"
-                if constant == 1
-                else ("numbers were the same in every run and are")
-            )
-            done.notes.append(f"{constant} {these} left out")
+            these = "number was" if constant == 1 else "numbers were"
+            done.notes.append(f"{constant} {these} left out: the same in every run")
         wanted = changing
         if most is not None and len(wanted) > most:
             names = "; ".join(map(str, wanted[most:]))
-            done.notes.append(f"not shown, --metric NAME shows one: {names}")
+            done.notes.append(f"not shown (use --metric NAME to show one): {names}")
             wanted = wanted[:most]
     done.rows = tuple(results.rows(done.runs, wanted, request.caches, len(done.arms), done.seed))
     return status

@@ -1,7 +1,8 @@
 """The numbers that a program prints, each with a label and a unit.
 
-A number is found again in another run by its label: the words before it on its line, up to a comma
-or a bar, or its path in a line of JSON. A label that is printed several times counts by its last.
+The label of a number identifies it in other runs. It is the words before the number on its line,
+from the last comma or bar on, or its path in a line of JSON. If a label is printed several times,
+the last number counts.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ _UNIT = re.compile(r"%|[a-zA-Z\u00b5\u03bc]{1,8}(?:\^?[23])?(?:/[a-zA-Z]{1,8})?"
 _UNIT_IN_LABEL = re.compile(r"\s*[(\[]([a-zA-Z\u00b5\u03bc%]{1,8}(?:/[a-zA-Z]{1,8})?)[)\]]$")
 # Words of a log line that are not about the number: levels, times, file:line.
 _ASIDE = re.compile(r"\W*(?:DEBUG|INFO|WARNING|ERROR)\W*|[^a-zA-Z]*|.*:\d+\W*")
-# What a comma, a bar or the next NAME=VALUE ends.
+# A comma, a bar or the next NAME=VALUE ends a part of a line.
 _PART = re.compile(r"[,;](?=\s|$)|\||\s(?=[^\s=]+=[^\s=])")
 _LONGEST_LABEL = 60
-# What may stand around a number or a unit.
+# Characters that may be around a number or a unit.
 _AROUND = "()[],.;"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What a number is of: its label, and its unit where one was printed."""
+    """What a number measures: its label, and its unit if one was printed."""
 
     name: str
     unit: str = ""
@@ -66,14 +67,16 @@ def pattern(text: str) -> Pattern:
     except re.error as error:
         raise Wrong(f"--number {text}: {error}") from None
     if compiled.groups != 1:
-        raise Wrong(f"--number {text}: expected one group in parentheses, which is the number")
+        raise Wrong(
+            f"--number {text}: it needs exactly one group in parentheses, which is the number"
+        )
     return Pattern(next(iter(compiled.groupindex), text), compiled)
 
 
 def find(stdout: str, stderr: str = "", patterns: Sequence[Pattern] = ()) -> dict[Metric, float]:
-    """The numbers that a run printed: those of *patterns*, else all that have a label.
+    """The numbers that a run printed: those of *patterns*, or without patterns all with a label.
 
-    Patterns are looked for in stdout, and where they aren't there, in stderr.
+    A pattern is searched in stdout, and then in stderr if stdout does not have it.
     """
     if not patterns:
         return dict(_labelled(stdout))
@@ -102,7 +105,7 @@ def _labelled(text: str) -> Iterator[tuple[Metric, float]]:
 
 
 def _json(text: str) -> Any:
-    """The mapping or list in a text, None if it is none."""
+    """The mapping or list in a text; None if it has none."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:

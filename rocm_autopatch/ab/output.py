@@ -13,10 +13,9 @@ from typing import Any
 from rocm_autopatch import masking
 from rocm_autopatch.ab import bootstrap, results, runner
 from rocm_autopatch.ab.measurement import Measurement
-from rocm_autopatch.ab.progress import duration
-from rocm_autopatch.text import printable, wrapped
+from rocm_autopatch.text import duration, printable, wrapped
 
-# More metrics than these are named, not shown.
+# This many metrics are shown. The others are only named.
 MOST_METRICS = 10
 _VERDICTS = (bootstrap.SAME, bootstrap.DIFFERENT)
 
@@ -24,7 +23,7 @@ _VERDICTS = (bootstrap.SAME, bootstrap.DIFFERENT)
 def legend(done: Measurement) -> tuple[list[str], str, str]:
     """The labels of a plot's arms, its title and its note."""
     labels = [_base(done), *(arm.label for arm in done.arms[1:])]
-    note = f"{done.on}; {_how(done)}. Points: runs; bars: median and its 95 % interval."
+    note = f"{done.on}; {_how(done)}. Points are runs, bars are the median and its 95 % interval."
     return labels, _program(done), note
 
 
@@ -36,7 +35,7 @@ def _how(done: Measurement) -> str:
     request = done.request
     caches = " and ".join(request.caches)
     count = f"{request.repeat} run{'' if request.repeat == 1 else 's'} of each arm"
-    text = f"{count} with {caches} caches, by turns, seed {done.seed}"
+    text = f"{count} with {caches} caches, in alternating order, seed {done.seed}"
     if done.partial:
         text = f"PARTIAL, interrupted after {len(done.runs)} of {done.planned} runs: {text}"
     return text
@@ -68,8 +67,8 @@ def lines(done: Measurement) -> Iterator[str]:
     if any(row.comparison and row.comparison.verdict in _VERDICTS for row in done.rows):
         yield ""
         yield from _wrap(
-            "Ratios are of medians to the base's, with 95 % bootstrap intervals: of 20 rows "
-            "without an effect, one is expected to show one.",
+            "A ratio is an arm's median divided by the base's, with its 95 % bootstrap interval. "
+            "If nothing has an effect, about one row in 20 still shows one.",
             "",
         )
     for ran in done.failures:
@@ -94,7 +93,7 @@ def _row(label: str, width: int, row: results.Row, digits: str) -> Iterator[str]
 
 
 def _digits(values: Sequence[float]) -> str:
-    """The format that shows what differs between numbers of one size."""
+    """The format that shows the difference between numbers of about the same size."""
     size = max(map(abs, values))
     if size >= 1e9 or 0 < size < 1e-4:
         return ".4g"

@@ -1,4 +1,4 @@
-"""The place of a measurement: which interpreter the command starts, and what it finds there."""
+"""The place of a measurement: which interpreter the command starts, and what that has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rocm_autopatch import OFF, fresh_interpreter, search_path, startup
 from rocm_autopatch.ab import Refused
 
 _PYTHON = re.compile(r"python[0-9.]*")
-# Options of an interpreter that decide whether our hook runs, and whether it is asked for.
+# Options of an interpreter. They decide whether our hook runs, and whether it applies.
 _FLAGS = re.compile(r"-[bBdEiIOPqsSuvx]+")
 _WITH_VALUE = ("-W", "-X")
 
@@ -33,10 +33,13 @@ print("\\n" + json.dumps(found, default=repr))
 
 @dataclass(frozen=True)
 class Place:
-    """``environ`` is what the command would meet without us; ``python`` the interpreter that it
-    starts, with its options, or ours where it starts none that can be seen (``seen``); ``report``
-    what our hook does there if it is switched on, None where it is not installed, and ``without``
-    then says why."""
+    """Where the command runs.
+
+    ``environ`` is the command's environment without us. ``python`` is the interpreter that it
+    starts, with its options. If none can be seen in the command, ``seen`` is False and ``python``
+    is our own. ``report`` is what our hook reports there if it is switched on. It is None if the
+    hook is not installed there, and ``without`` says why.
+    """
 
     environ: Mapping[str, str]
     python: Sequence[str]
@@ -45,7 +48,7 @@ class Place:
     without: str = ""
 
     def fact(self, name: str) -> str:
-        """A fact of the place, "" if unknown."""
+        """A fact of the place; "" if it is unknown."""
         facts = self.report["facts"] if self.report else {}
         return str(facts[name]["value"]) if name in facts else ""
 
@@ -57,7 +60,7 @@ class Place:
 
     @property
     def named(self) -> str:
-        """The policy that is named here, by the environment or by what is baked."""
+        """The policy that the environment or the baked plan names here."""
         if self.report and self.report["baked"]:
             return str(startup.load(self.report["baked"])["named"])
         return self.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
@@ -69,20 +72,20 @@ class Place:
 
 
 def interpreter(program: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str], bool]:
-    """The interpreter that a command starts, with its options, and whether it can be seen which.
+    """The interpreter that a command starts, with its options, and whether the command shows it.
 
-    Raises Refused where there is no such command.
+    Raises Refused if there is no such command.
     """
     path = shutil.which(program[0], path=environ.get("PATH"))
     if path is None:
-        raise Refused(f"{program[0]}: no such command")
+        raise Refused(f"there is no command {program[0]}")
     if _PYTHON.fullmatch(os.path.basename(path)):
         return [path, *_options(program[1:])], True
     try:
         with open(path, "rb") as stream:
             first = stream.readline(512).decode("utf-8", "replace")
     except OSError:
-        first = ""  # It may be executable and not readable.
+        first = ""  # It may be executable but not readable.
     words = first[2:].split() if first.startswith("#!") else []
     if words and os.path.basename(words[0]) == "env":
         words = words[1:]
@@ -106,7 +109,7 @@ def _options(words: Sequence[str]) -> list[str]:
 def probe(
     python: Sequence[str], environ: Mapping[str, str], modes: Sequence[str] = ()
 ) -> Mapping[str, Any]:
-    """What torch itself tells: ``device``, the GPU's name, and ``modes``, Inductor's options for
+    """What torch itself reports: ``device``, the GPU's name, and ``modes``, Inductor's options for
     each of *modes*. Raises Refused."""
     done = subprocess.run(
         fresh_interpreter.command(_PROBE, *modes, python=python),
@@ -118,6 +121,6 @@ def probe(
     )
     if done.returncode:
         last = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
-        raise Refused(f"torch can't be asked: {last[-1]}")
+        raise Refused(f"torch gives no answer: {last[-1]}")
     found: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -24,7 +24,7 @@ _BASE, _DIFFERENT, _OTHER = "#334155", "#c2410c", "#64748b"
 def check(path: Path) -> None:
     """Raise Wrong or Refused if a picture can't be made at *path*, before anything is run."""
     if path.suffix.lower() not in SUFFIXES:
-        raise Wrong(f"--plot {path}: expected a name that ends in {' or '.join(SUFFIXES)}")
+        raise Wrong(f"--plot {path}: the name has to end in {' or '.join(SUFFIXES)}")
     if find_spec("matplotlib") is None:
         raise Refused("--plot needs matplotlib: pip install rocm_autopatch[plot]")
     try:
@@ -32,11 +32,11 @@ def check(path: Path) -> None:
     except Exception as error:
         raise Refused(f"--plot needs matplotlib, which can't be imported here: {error}") from None
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise Refused(f"--plot {path}: {path.parent} is no directory that can be written")
+        raise Refused(f"--plot {path}: {path.parent} is not a directory that can be written")
 
 
 def draw(path: Path, rows: Sequence[Row], arms: Sequence[str], title: str, note: str) -> None:
-    """Write the picture of *rows* to *path*, whole or not at all. Raises OSError."""
+    """Write the picture of *rows* to *path*, as a whole or not at all. Raises OSError."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -79,7 +79,7 @@ def _row(axis: Any, row: Row, place: int) -> None:
     different = row.comparison and row.comparison.verdict == bootstrap.DIFFERENT
     colour = _DIFFERENT if different else _OTHER if row.comparison else _BASE
     count = len(row.numbers)
-    # Side by side in their order, so that equal ones can be counted.
+    # The points are side by side in their order, so that equal ones can be counted.
     heights = [place + 0.2 * (number - (count - 1) / 2) / max(count, 1) for number in range(count)]
     axis.plot(row.numbers, heights, "o", color=colour, markersize=4, alpha=0.55, mew=0)
     low, high = bootstrap.interval(row.numbers)
@@ -97,5 +97,5 @@ def _row(axis: Any, row: Row, place: int) -> None:
 
 def _plain(text: str) -> str:
     """*text* without what matplotlib would take for a formula."""
-    # Newlines are ours.
+    # The newlines come from fill(), so they stay.
     return "\n".join(map(printable, text.split("\n"))).replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""From runs to rows: which numbers are compared, and how each arm stands to the base."""
+"""From runs to rows: which numbers are compared, and how each arm compares with the base."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ WALL_METRIC = Metric(WALL, "s")
 
 @dataclass(frozen=True)
 class Row:
-    """An arm's numbers of one metric with cold or warm caches, and how they compare with the
-    base's; None for the base itself."""
+    """An arm's numbers of one metric with cold or warm caches.
+
+    ``comparison`` is with the base's numbers; None for the base itself.
+    """
 
     metric: Metric
     caches: str
@@ -26,14 +28,14 @@ class Row:
 
 
 def of(run: Run, metric: Metric) -> float | None:
-    """A run's number, None if it printed none."""
+    """A run's number; None if the run did not print it."""
     return run.seconds if metric == WALL_METRIC else run.numbers.get(metric)
 
 
 def metrics(runs: Sequence[Run], patterns: bool) -> list[Metric]:
-    """What can be compared: wall time, and the numbers that every run printed.
+    """What can be compared: the wall time, and the numbers that every run printed.
 
-    Where *patterns* found them, those that any run printed.
+    With *patterns*, the numbers that any run printed.
     """
     ended = [run for run in runs if run.status == ENDED]
     found = dict.fromkeys(metric for run in ended for metric in run.numbers)
@@ -44,21 +46,25 @@ def metrics(runs: Sequence[Run], patterns: bool) -> list[Metric]:
 
 
 def chosen(found: Sequence[Metric], names: Sequence[str]) -> list[Metric]:
-    """The metrics that *names* mean. Raises Refused where a name means none, or several."""
+    """The metrics that *names* mean. Raises Refused if a name means none, or several."""
     picked = []
     for name in names:
         fits = [m for m in found if name in (m.name, str(m))]
         fits = fits or [m for m in found if name.lower() in m.name.lower()]
         if len(fits) != 1:
             there = "; ".join(map(str, fits or found))
-            wrong = "may be any of" if fits else "is no number that every run prints; there are"
-            raise Refused(f"--metric {name}: that {wrong}: {there}")
+            wrong = (
+                "several numbers have this name" if fits else "not every run prints such a number"
+            )
+            raise Refused(
+                f"--metric {name}: {wrong}; {'they' if fits else 'the others'} are: {there}"
+            )
         picked += fits
     return picked or list(found)
 
 
 def changing(found: Sequence[Metric], runs: Sequence[Run]) -> list[Metric]:
-    """The metrics without those that were one and the same number in all runs, such as sizes."""
+    """The metrics without those that are the same number in all runs, such as sizes."""
     return [m for m in found if len({of(r, m) for r in runs if r.status == ENDED} - {None}) != 1]
 
 
@@ -91,15 +97,15 @@ def verdict(row: Row) -> str:
     """The row in words."""
     compared = row.comparison
     if compared is None:
-        return "no ratio: the base has no such number" if row.arm else ""
+        return "no ratio: the base did not print this number" if row.arm else ""
     if compared.ratio is None or compared.interval is None or compared.noise is None:
         return "no ratio: not all numbers of this arm and the base are above zero"
     low, high = compared.interval
     ratio = compared.ratio
     if compared.verdict == bootstrap.TOO_FEW:
         return (
-            f"{shown(ratio)}x, too few runs for a verdict: {bootstrap.FEWEST} of each arm are "
-            "needed"
+            f"{shown(ratio)}x, too few runs for a verdict, which needs {bootstrap.FEWEST} of each "
+            "arm"
         )
     if compared.verdict == bootstrap.SAME:
         if len({*row.numbers}) == 1 and low == ratio == high:
@@ -114,7 +120,7 @@ def verdict(row: Row) -> str:
 
 
 def shown(ratio: float) -> str:
-    """A ratio with the digits that tell it from 1."""
+    """A ratio, with enough digits to show that it is not 1."""
     for digits in (2, 3, 4):
         if abs(ratio - 1) >= 2 * 10.0**-digits:
             return f"{ratio:.{digits}f}"

@@ -1,4 +1,4 @@
-"""Running a command again and again: in which order, with which caches, and how each run ended."""
+"""Run a command many times: in which order, with which caches, and how each run ended."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from types import TracebackType
 from rocm_autopatch.ab import numbers
 
 COLD, WARM = "cold", "warm"
-# By what torch and Triton find compiled code again.
+# The variables that tell torch and Triton where their compiled code is kept.
 CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 ENDED, FAILED, HUNG = "ended", "failed", "hung"
-# How long a command may take to end itself once it is asked to, and what it leaves behind to end.
+# How long a command may take to end after SIGTERM, and how long what it left behind may take.
 _GRACE_S = 2.0
 _LEFT_OVER_S = 5.0
 _LONGEST_OUTPUT = 1 << 22
@@ -31,7 +31,7 @@ _LAST_LINES = 5
 
 @dataclass(frozen=True)
 class Cell:
-    """A run to come: of which arm, with cold or warm caches. Round 0 is not measured."""
+    """A planned run: its arm, and whether its caches are cold or warm. Round 0 is not measured."""
 
     round: int
     arm: int
@@ -40,9 +40,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Run:
-    """A run: its wall time in seconds, and how it ended, ENDED, FAILED or HUNG.
+    """A run: its wall time in seconds, and how it ended: ENDED, FAILED or HUNG.
 
-    ``reason`` and ``last_lines`` tell of one that failed or hung.
+    If it failed or hung, ``reason`` says why, and ``last_lines`` are the last lines of its output.
     """
 
     round: int
@@ -58,8 +58,8 @@ class Run:
 def schedule(arms: int, caches: Sequence[str], repeat: int, warmup: int, seed: int) -> list[Cell]:
     """All runs in their order: *warmup* unmeasured ones of each arm, then *repeat* rounds.
 
-    A round has each arm and each kind of caches once, shuffled; the next one has them the other way
-    round, so that what drifts with time falls on all alike.
+    A round has each arm once with each kind of caches, in random order. The next round has them in
+    the reverse order, so that a drift over time affects all of them equally.
     """
     chance = random.Random(seed)
     cells = [Cell(0, arm, WARM) for _ in range(warmup) for arm in range(arms)]
@@ -69,7 +69,7 @@ def schedule(arms: int, caches: Sequence[str], repeat: int, warmup: int, seed: i
             chance.shuffle(order)
         else:
             order.reverse()
-        # Where nothing filled the warm caches, the first cold runs do.
+        # Without unmeasured runs, the first cold runs fill the warm caches.
         first = sorted(order, key=lambda cell: cell[1] != COLD) if number == 1 else order
         cells += [Cell(number, arm, kind) for arm, kind in (order if warmup else first)]
     return cells
@@ -78,7 +78,8 @@ def schedule(arms: int, caches: Sequence[str], repeat: int, warmup: int, seed: i
 class Runner:
     """Runs *program* in the *environments* of the arms, with caches in a temporary directory.
 
-    A run that is not over after *limit_s* seconds hangs. Leaving the context removes the directory.
+    A run that takes longer than *limit_s* seconds is reported as hanging. At the end of the context
+    the directory is removed.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Runner:
         streams = (self.directory / "stdout", self.directory / "stderr")
         with streams[0].open("wb") as stdout, streams[1].open("wb") as stderr:
             try:
-                # A group of its own, which is what can be ended as a whole.
+                # It gets a process group of its own, so that all of it can be ended.
                 command = _Command(
                     subprocess.Popen(
                         self.program,
@@ -137,7 +138,7 @@ class Runner:
                 )
                 hung = not command.ends(self.limit_s)
                 killed = hung and command.kill()
-                # What is left need not end by itself once its parent was ended.
+                # If the command was killed, its children are not given time to end.
                 _end_left_over(caches, 0 if hung else _LEFT_OVER_S)
             except BaseException:
                 _end_left_over(caches, 0)
@@ -147,8 +148,8 @@ class Runner:
         if not hung and not command.status:
             return replace(run, numbers=numbers.find(printed, complained, self.patterns))
         if hung:
-            end = "killed" if killed else "and no signal ends it"
-            reason = f"hangs: no end within {self.limit_s:g} s, {end}"
+            end = "was killed" if killed else "no signal ends it"
+            reason = f"did not end within {self.limit_s:g} s, and {end}"
         elif command.status > 0:
             reason = f"exit status {command.status}"
         else:
@@ -164,8 +165,8 @@ class Runner:
 class _Command:
     """A process that is waited for in a thread.
 
-    Popen.wait with a timeout looks only every 50 ms, and without one it waits for ever, as a
-    process that is stuck in a GPU's driver does.
+    Popen.wait with a timeout looks only every 50 ms. Without a timeout it waits for ever for a
+    process that is stuck in a GPU's driver.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -186,7 +187,7 @@ class _Command:
         return self._over.wait(within_s)
 
     def kill(self) -> bool:
-        """End the process and its group; whether that is possible."""
+        """End the process and its group. Returns whether that worked."""
         self.seconds = time.perf_counter() - self.began
         _signal(self.process, signal.SIGTERM)
         if not self._over.wait(_GRACE_S):
@@ -200,9 +201,10 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 
 def _end_left_over(caches: Path, grace_s: float) -> None:
-    """Kill what a run started and left behind, which would share the machine with the next.
+    """Kill the processes that a run has left behind: they would disturb the next run.
 
-    Inductor's compile workers lead groups of their own. They are known by their environment.
+    Inductor's compile workers have process groups of their own. So they are found by their
+    environment.
     """
     patience = time.monotonic() + grace_s
     while True:
@@ -215,12 +217,12 @@ def _end_left_over(caches: Path, grace_s: float) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         if now >= patience + _LEFT_OVER_S:
-            return  # stuck in a driver: no signal reaches it
+            return  # It is stuck in a driver, where no signal ends it.
         time.sleep(0.02)
 
 
 def _processes(mark: bytes) -> list[int]:
-    """The processes that have *mark* in their environment, zombies aside."""
+    """The processes that have *mark* in their environment, without zombies."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -229,7 +231,7 @@ def _processes(mark: bytes) -> list[int]:
                     if mark in stream.read():
                         found.append(int(entry))
             except OSError:
-                pass  # gone meanwhile, or another user's
+                pass  # It has ended meanwhile, or belongs to another user.
     return found
 
 

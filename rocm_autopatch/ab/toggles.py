@@ -1,4 +1,4 @@
-"""What is switched: ``KEY[=VALUE,...]`` as a config key, variable, compile mode or policy."""
+"""Toggles: ``KEY[=VALUE,...]`` is a config key, a variable, a compile mode or a policy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rocm_autopatch.trust import is_path
 
 CONFIG, VARIABLE, MODE, POLICY = "config", "variable", "mode", "policy"
 OFF = "off"
-# A variable, where its name could be a key's: env.http_proxy.
+# The prefix of a variable whose name could be a key: env.http_proxy.
 _ENV = "env."
 _MODE = "mode."
 _UPPER = re.compile(r"[A-Z_][A-Z0-9_]*")
@@ -29,7 +29,7 @@ _BOOLEANS = {
 
 
 class Here:
-    """The value that is no value: the switch left as it is here."""
+    """The position of a switch that is left as it is here."""
 
     def __repr__(self) -> str:
         return "as here"
@@ -42,8 +42,8 @@ HERE = Here()
 class Toggle:
     """A switch and its positions, the base's first.
 
-    ``name`` is a config key with its module, a variable, a mode, or "policy"; ``label`` what the
-    user calls it. A variable's value is None where it is not set.
+    ``name`` is a config key with its module, a variable, a mode, or "policy". ``label`` is what the
+    user has written. The value of a variable that is not set is None.
     """
 
     kind: str
@@ -65,9 +65,9 @@ class Toggle:
 
 
 def parse(text: str, torch: str, environ: Mapping[str, str]) -> Toggle:
-    """The toggle in *text*, for a torch of a full version, "" if there is none.
+    """The toggle in *text*. *torch* is a full version, or "" without torch.
 
-    Raises Wrong, and Refused where this torch or environment has no such thing.
+    Raises Wrong, and Refused if this torch or environment does not have the switch.
     """
     label, equals, given = text.partition("=")
     label = label.strip()
@@ -77,10 +77,9 @@ def parse(text: str, torch: str, environ: Mapping[str, str]) -> Toggle:
         toggle = _toggle(text, POLICY, label, label, values)
     elif label.startswith(_MODE):
         mode = label[len(_MODE) :]
-        for word in (mode, *texts):
-            if word not in compile_modes.MODES:
-                known = ", ".join(compile_modes.MODES)
-                raise Wrong(f"{text}: {word!r} is not a compile mode: there are {known}")
+        for word, known in ((mode, compile_modes.MODES), *((t, compile_modes.USES) for t in texts)):
+            if word not in known:
+                raise Wrong(f"{text}: {word!r} is not one of {', '.join(known)}")
         toggle = _toggle(text, MODE, mode, label, texts)
     elif label.startswith(_ENV) or _UPPER.fullmatch(label):
         name = label[len(_ENV) :] if label.startswith(_ENV) else label
@@ -102,7 +101,7 @@ def _split(text: str, given: str) -> list[str]:
 
 def _toggle(text: str, kind: str, name: str, label: str, values: Sequence[Any]) -> Toggle:
     if not values or "" in values:
-        raise Wrong(f"{text}: values are missing: {label}=VALUE or {label}=VALUE,VALUE")
+        raise Wrong(f"{text}: a value is missing; give {label}=VALUE or {label}=VALUE,VALUE")
     if len(values) == 1:
         values = (HERE, *values)
     return Toggle(kind, name, label, tuple(values))
@@ -121,23 +120,25 @@ def _variable(
     text: str, name: str, texts: Sequence[str] | None, environ: Mapping[str, str]
 ) -> Toggle:
     if not name or "\0" in text:
-        raise Wrong(f"{text}: not a name of an environment variable")
+        raise Wrong(f"{text}: this can't be the name of an environment variable")
     if texts is None:
         if name not in environ:
-            raise Refused(f"{name} is not set here: give values, {name}=VALUE, for VALUE and unset")
+            raise Refused(
+                f"{name} is not set here, so give a value: {name}=VALUE compares unset with VALUE"
+            )
         return Toggle(VARIABLE, name, name, (environ[name], None))
     values = [word or None for word in texts]
     if len(values) == 1:
         values.insert(0, environ.get(name))
         if values[0] == values[1]:
             state = "not set" if values[0] is None else f"{values[0]!r}"
-            raise Refused(f"{name} is {state} here already: give another value")
+            raise Refused(f"{name} is already {state} here: give another value")
     return Toggle(VARIABLE, name, name, tuple(values))
 
 
 def _config(text: str, label: str, texts: Sequence[str], torch: str) -> Toggle:
     if not torch:
-        raise Refused(f"{label}: a config key needs torch, and no torch was found here")
+        raise Refused(f"{label} would be a config key of torch, but no torch was found here")
     name, record = _key(label, torch)
     kinds = record.type.split("|")
     if texts:
@@ -148,26 +149,26 @@ def _config(text: str, label: str, texts: Sequence[str], torch: str) -> Toggle:
         values = [False, True]
     else:
         kind = " or ".join(kinds)
-        raise Wrong(f"{label} is no boolean but {kind}: give values, {label}=VALUE,VALUE")
+        raise Wrong(f"{label} is not a boolean but {kind}, so give values: {label}=VALUE,VALUE")
     return Toggle(CONFIG, name, label, tuple(values))
 
 
 def _key(label: str, torch: str) -> tuple[str, lint.Record]:
-    """The config key of this torch that *label* is the end of."""
+    """The config key of this torch whose name is *label* or ends with it."""
     keys = lint.keys_of(torch)
-    # A whole key comes before the end of a longer one: debug before halide.debug.
+    # A whole key has priority over the end of a longer one: debug over halide.debug.
     whole = {
         keys[name][0] for name in (label, *(f"{m}.{label}" for m in config.TARGETS)) if name in keys
     }
     ends = {there for name, (there, _) in keys.items() if name.endswith("." + label)}
     found = sorted(whole or ends)
     if len(found) > 1:
-        raise Refused(f"{label} may be {_or(found)}: give one of them")
+        raise Refused(f"{label} may mean {_or(found)}: give one of these")
     if not found:
         close = difflib.get_close_matches(label, keys, n=1, cutoff=0.5)
         tails = {name.rpartition(".config.")[2]: name for name in keys}
         close = difflib.get_close_matches(label, tails, n=1) or close
-        hint = f": did you mean {close[0]}?" if close else ""
+        hint = f"; did you mean {close[0]}?" if close else ""
         raise Refused(f"torch {torch} has no config key {label}{hint}")
     return found[0], keys[found[0]][1]
 
@@ -177,7 +178,7 @@ def _or(words: Sequence[str]) -> str:
 
 
 def _typed(text: str, word: str, kinds: Sequence[str]) -> Any:
-    """*word* as a value of the first of the key's types that it can be read as."""
+    """*word* as a value of the first of the key's types that fits."""
     readings: list[Any] = []
     for read in (int, float):
         with contextlib.suppress(ValueError):
@@ -187,11 +188,11 @@ def _typed(text: str, word: str, kinds: Sequence[str]) -> Any:
     if word.lower() in ("none", "null"):
         readings.append(None)
     readings.append(word)
-    # A key of which only the None is known takes anything.
+    # If only the type None is known of a key, it takes any value.
     for value in readings:
         if type(value).__name__.replace("NoneType", "None") in kinds or kinds == ["None"]:
             return value
     plain = [kind for kind in kinds if kind in ("bool", "int", "float", "str", "None")]
     if not plain:
-        raise Refused(f"{text}: a value of type {' or '.join(kinds)} can't be given here")
-    raise Wrong(f"{text}: {word!r} is not of type {' or '.join(plain)}")
+        raise Refused(f"{text}: a value of type {' or '.join(kinds)} can't be written as a toggle")
+    raise Wrong(f"{text}: {word!r} does not have the type {' or '.join(plain)}")

@@ -1,4 +1,4 @@
-"""``rocm-autopatch ab``: what a switch does to the user's own command, with the noise beside it."""
+"""``rocm-autopatch ab``: measure the effect of a switch on a command, and the noise."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ def add(commands: Any) -> None:
             "-- COMMAND [ARGUMENT ...]"
         ),
         description=(
-            "Run COMMAND with each switch on and off, by turns, with cold and with warm caches, "
-            "and compare its wall time and the numbers that it prints. A switch is a config key "
-            "(max_autotune, triton.cudagraphs=false,true), a variable (NAME=1, for 1 and unset), "
-            "a compile mode (mode.max-autotune=default,max-autotune-no-cudagraphs) or a policy "
-            "(policy=off,safe,FILE.yaml). The first value is the base. Exit status: 0, or 1 "
-            "if a run failed or hung, or a switch does not take effect here; 2 for wrong usage; "
-            "130 if interrupted."
+            "Run COMMAND with each switch on and off, in alternating order, with cold and with "
+            "warm caches, and compare its wall time and the numbers that it prints. A switch is a "
+            "config key (max_autotune, triton.cudagraphs=false,true), a variable ('NAME=1,' "
+            "compares 1 with unset), a compile mode "
+            "(mode.max-autotune=default,max-autotune-no-cudagraphs) or a policy "
+            "(policy=off,safe,FILE.yaml). The first value is the base. Exit status: 0; 1 if a run "
+            "failed or hung, or a switch does not take effect here; 2 for wrong usage; 130 if "
+            "interrupted."
         ),
         epilog="example: rocm-autopatch ab --toggle epilogue_fusion -- python bench.py --steps 50",
     )
@@ -37,11 +38,12 @@ def add(commands: Any) -> None:
         required=True,
         metavar="NAME[=VALUE,...]",
         help=(
-            "without values: off and on, or as here and unset; one value: as here and that value; "
-            "quote a value with a comma, 'NAME=\"A,B\",C'; each toggle is moved by itself"
+            "no value: compare a config key as false and true, a variable as it is here and unset; "
+            "one value: compare what is here with that value; quote a value that has a comma: "
+            "'NAME=\"A,B\",C'; of several toggles, one is moved at a time"
         ),
     )
-    parser.add_argument("--grid", action="store_true", help="all combinations of the toggles")
+    parser.add_argument("--grid", action="store_true", help="run all combinations of the toggles")
     parser.add_argument(
         "--repeat", type=_count(1), default=5, metavar="N", help="runs of each arm (default: 5)"
     )
@@ -50,7 +52,7 @@ def add(commands: Any) -> None:
         type=_caches,
         default=(runner.COLD, runner.WARM),
         metavar="cold,warm",
-        help="with which caches of compiled code (default: both, apart)",
+        help="measure with cold or warm caches of compiled code (default: both, separately)",
     )
     parser.add_argument(
         "--warmup",
@@ -64,35 +66,42 @@ def add(commands: Any) -> None:
         type=_seconds,
         default=1800.0,
         metavar="SECONDS",
-        help="a run that takes longer hangs, and is killed (default: 1800)",
+        help="a run that takes longer counts as hanging, and is killed (default: 1800)",
     )
-    parser.add_argument("--seed", type=int, help="of the order of runs, printed (default: chosen)")
+    parser.add_argument(
+        "--seed", type=int, help="seed of the order of runs; it is printed (default: random)"
+    )
     parser.add_argument(
         "--number",
         action="append",
         default=[],
         metavar="REGEX",
-        help="what number to take: one group, (?P<NAME>...) names it (default: all with a label)",
+        help=(
+            "take the number in this regular expression's one group, (?P<NAME>...) to name it "
+            "(default: all numbers that have a label)"
+        ),
     )
     parser.add_argument(
         "--metric",
         action="append",
         default=[],
         metavar="NAME",
-        help=f"show this number only, {numbers.WALL!r} for the wall time (default: all)",
+        help=f"show only this number; {numbers.WALL!r} is the wall time (default: all)",
     )
     parser.add_argument("--json", action="store_true", help="print every run as JSON")
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw a .png or .svg, with matplotlib"
+        "--plot", type=Path, metavar="FILE", help="draw a .png or .svg file (needs matplotlib)"
     )
-    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run")
+    parser.add_argument(
+        "program", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command to run"
+    )
     parser.set_defaults(run=run)
 
 
 def _count(least: int) -> Any:
     def read(text: str) -> int:
         if not text.isdigit() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} on")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
         return int(text)
 
     return read
@@ -104,7 +113,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
     return seconds
 
 

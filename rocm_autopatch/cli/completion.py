@@ -1,8 +1,8 @@
 """``rocm-autopatch completion``: a completion script for a shell, made from the argument parser.
 
-What an argument wants is told by its choices, and otherwise by its metavar: ``FILE`` and ``PATH``
-are files, ``POLICY`` a built-in policy or a file, ``VERSIONS`` torch releases, ``NAME=VALUE`` a
-fact. A command that keeps to these words is completed without a line here.
+The choices of an argument tell what it takes. Without choices, its metavar tells: ``FILE`` and
+``PATH`` are files, ``POLICY`` is a built-in policy or a file, ``VERSIONS`` are torch releases, and
+``NAME=VALUE`` is a fact. A new command that uses these words needs no change here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHELLS = ("bash", "zsh")
 
 @dataclass(frozen=True)
 class Wants:
-    """What an argument may be: one of *words*, or a file; ``metavar`` and ``help`` say it."""
+    """What an argument takes: one of *words*, or a file. ``metavar`` and ``help`` describe it."""
 
     words: tuple[str, ...]
     files: bool
@@ -34,7 +34,7 @@ class Wants:
 
 @dataclass(frozen=True)
 class Option:
-    """An option: its names, what its value wants if it has one, and whether it may come again."""
+    """An option: its names, what its value is if it has one, and whether it may be repeated."""
 
     names: tuple[str, ...]
     wants: Wants | None
@@ -44,7 +44,7 @@ class Option:
 
 @dataclass
 class Command:
-    """A command or the program itself: what may follow it."""
+    """What may follow a command, or the program itself."""
 
     path: tuple[str, ...]
     options: list[Option] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Command:
     commands: dict[str, tuple[str, Command]] = field(default_factory=dict)
 
     def all(self) -> Iterator[Command]:
-        """This one and those below it."""
+        """This command and the commands below it."""
         yield self
         for _, command in self.commands.values():
             yield from command.all()
@@ -62,18 +62,19 @@ class Command:
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "completion",
-        help="a script that completes commands and options in a shell",
+        help="print a script that completes commands and options in a shell",
         description=(
-            "Print a completion script for bash or zsh: commands, options, policies, facts, files. "
-            "It runs nothing of this package when it completes; print it again after an update. "
+            "Print a completion script for bash or zsh. It completes commands, options, policies, "
+            "facts and files. It does not run this package, so print it again after an update. "
             "For bash, write it to /etc/bash_completion.d/rocm-autopatch, or put "
-            "'source <(rocm-autopatch completion bash)' into ~/.bashrc; for zsh, write it to a "
-            "file _rocm-autopatch in a directory of fpath, or put the same line with zsh into "
-            "~/.zshrc, after compinit. Exit status: 0, or 2 for wrong usage."
+            "'source <(rocm-autopatch completion bash)' into ~/.bashrc. For zsh, write it to a "
+            "file _rocm-autopatch in a directory of fpath, or put "
+            "'source <(rocm-autopatch completion zsh)' into ~/.zshrc, after compinit. Exit "
+            "status: 0; 2 for wrong usage."
         ),
         epilog="example: source <(rocm-autopatch completion bash)",
     )
-    parser.add_argument("shell", choices=SHELLS, help="the shell it is for")
+    parser.add_argument("shell", choices=SHELLS, help="the shell")
     parser.set_defaults(run=run)
 
 
@@ -86,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> Command:
-    """What a parser takes."""
+    """The options, positionals and commands of a parser."""
     command = Command(path)
     for action in parser._actions:
         if action.help == argparse.SUPPRESS:
@@ -123,7 +124,7 @@ def _wants(action: argparse.Action) -> Wants:
 def _policies() -> tuple[str, ...]:
     try:
         from rocm_autopatch.policy import load
-    except ImportError:  # PyYAML is missing: the commands that know a policy say so.
+    except ImportError:  # PyYAML is missing. The commands that need it say so.
         return ()
     return load.names()
 
@@ -140,11 +141,11 @@ _BASH = """\
 _rocm_autopatch() {
     local cur=${COMP_WORDS[COMP_CWORD]} at= word before= want= skip= given=0 commands= options=
     local -a positionals=()
-    # bash takes : and = for words of their own.
+    # For bash, : and = are separate words.
     [[ $cur == [:=] ]] && cur=
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         if [[ $word == [:=] ]]; then
-            # The value of --option=value, and otherwise what is left of NAME=VALUE or NAME:TAG.
+            # The next word is the value of --option=value, or the rest of NAME=VALUE or NAME:TAG.
             [[ $before == -* ]] || want=
             skip=1
             continue
@@ -221,7 +222,7 @@ def _want(wants: Wants) -> str:
 
 
 def zsh(root: Command) -> str:
-    """The script for zsh, to be sourced or to lie in fpath."""
+    """The script for zsh. It can be sourced, or be a file in fpath."""
     helpers: dict[str, str] = {}
     functions = [_zsh_function(command, helpers) for command in root.all()]
     return "\n".join(

@@ -1,4 +1,4 @@
-"""``rocm-autopatch probe``: what a place does to a Python process, without us and with us."""
+"""``rocm-autopatch probe``: what a place does to a Python process, with and without us."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from rocm_autopatch.text import wrapped
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "probe",
-        help="what this image does to a program, without us and with us",
+        help="what this image does to a program, with and without rocm_autopatch",
         description=(
-            "Read, in fresh interpreters without rocm_autopatch, the variables that torch, Triton, "
-            "ROCm and the frameworks read, and the config values that differ from what this torch "
-            "ships, and find out who made them differ; then read the same with rocm_autopatch. "
-            "Exit status: 0 if nothing that slows, hangs or crashes is left for a program started "
-            "here, 1 if something is or FILE can't be written; 2 for wrong usage."
+            "In fresh interpreters without rocm_autopatch, read the variables that torch, Triton, "
+            "ROCm and the frameworks use, and the config values that differ from what this torch "
+            "ships, and find the cause of each difference. Then read the same with rocm_autopatch. "
+            "Exit status: 0 if nothing that slows, hangs or crashes remains for a program that is "
+            "started here; 1 if something remains, or FILE can't be written; 2 for wrong usage."
         ),
         epilog=(
             "example: docker run --rm -v $PWD:/out IMAGE rocm-autopatch probe --assume image=IMAGE "
@@ -39,14 +39,14 @@ def add(commands: Any) -> None:
         default=[],
         type=_module,
         metavar="MODULE",
-        help="import it before torch's config is read, as a program would; again for more",
+        help="import this module before torch's config is read, as a program would; repeatable",
     )
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     parser.add_argument(
         "--record",
         type=Path,
         metavar="FILE",
-        help="add this image to an images file or bring its row up to date; made if there is none",
+        help="add this image to an images file, or update its row; a missing file is made",
     )
     options.add_assume(parser)
     parser.set_defaults(run=run)
@@ -54,7 +54,7 @@ def add(commands: Any) -> None:
 
 def _module(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a module's name")
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a module")
     return text
 
 
@@ -74,8 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _environment(assume: list[str]) -> dict[str, str]:
     """The environment that this process was started with.
 
-    Without what start-up files of this Python, ours and others', have set in it since: they do so
-    in the interpreters that are asked, too, and are seen there.
+    It is without what start-up files of this Python, ours and others', have set since then. They
+    set the same in the interpreters that read, and are seen there.
     """
     environment = fresh_interpreter.environment(assume)
     try:
@@ -136,7 +136,10 @@ def _lines(found: Probe) -> Iterator[str]:
     )
     report = found.report
     if report.get("active"):
-        yield f"with us: {' < '.join(report['policies'])}; image {found.image or 'not named'}"
+        yield (
+            f"with rocm_autopatch: layers {' < '.join(report['policies'])}; "
+            f"image {found.image or 'not named'}"
+        )
     if found.findings.compared:
         yield f"compared with {found.findings.compared}"
     rows = [*found.variables, *found.config]
@@ -144,7 +147,7 @@ def _lines(found: Probe) -> Iterator[str]:
         widest = max(len(_short(row.name)) for row in rows)
         widths = (min(max(widest, 20), 46), 17, 17)
         yield ""
-        yield _cells(widths, ("", "without us", "with us", "verdict")).rstrip()
+        yield _cells(widths, ("rocm_autopatch:", "without", "with", "verdict")).rstrip()
     for title, section in (("Variables", found.variables), ("Config", found.config)):
         if section:
             yield title
@@ -158,7 +161,9 @@ def _lines(found: Probe) -> Iterator[str]:
     yield ""
     left = found.left
     yield from wrapped(
-        f"dangerous with us, too: {', '.join(left)}" if left else "nothing dangerous is left",
+        f"still dangerous with rocm_autopatch: {', '.join(left)}"
+        if left
+        else "nothing dangerous remains with rocm_autopatch",
         "",
         "  ",
     )
@@ -169,11 +174,11 @@ def _entry(row: Row, widths: tuple[int, ...]) -> Iterator[str]:
     cells = [value if len(value) <= width else "" for value, width in zip(values, widths[1:])]
     verdict = style.word(row.verdict.verdict)
     yield _cells(widths, (_short(row.name), *cells, verdict)).rstrip()
-    for title, value, cell in zip(("without us", "with us"), values, cells):
+    for title, value, cell in zip(("without", "with"), values, cells):
         if not cell:
             yield from wrapped(f"{title}: {value}", "      ", "        ")
     if row.thread is not None:
-        yield from wrapped(f"{_value(row, row.thread)} in new threads", "      ", "        ")
+        yield from wrapped(f"in new threads: {_value(row, row.thread)}", "      ", "        ")
     why = row.verdict.why.rstrip(".")
     source = f" ({row.verdict.source})" if row.verdict.source else ""
     who = f"{row.who}: " if row.who and row.verdict.verdict != table.POLICY else ""

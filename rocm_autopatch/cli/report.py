@@ -1,4 +1,4 @@
-"""``rocm-autopatch report DIR``: what was compiled, where the seconds went, and what to do."""
+"""``rocm-autopatch report DIR``: what was compiled, how long it took, and what to do."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ TLPARSE = "tlparse"
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "report",
-        help="what a command compiled, where the seconds went, and what to do",
+        help="what a command compiled, how long it took, and what to do about it",
         description=(
             "Read what processes wrote to DIR under ROCM_AUTOPATCH_REPORT=DIR or rocm-autopatch "
-            "run --report DIR, or any directory that PyTorch wrote a trace to (TORCH_TRACE), and "
-            "print what cost most, graph breaks, recompiles, and what to do about them. Exit "
-            "status: 0, or 1 if nothing can be read there or written; 2 for wrong usage."
+            "run --report DIR, or any directory that PyTorch wrote a trace to (TORCH_TRACE). Print "
+            "the slowest compiles, graph breaks, recompiles, and what to do about them. Exit "
+            "status: 0; 1 if DIR can't be read, or a file can't be written; 2 for wrong usage."
         ),
         epilog="example: rocm-autopatch report /tmp/report --html report.html",
     )
     parser.add_argument("directory", type=Path, metavar="DIR")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write it as a page with plots")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with plots")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument(
         "--tlparse",
         action="store_true",
-        help="have tlparse render each process's trace to DIR/tlparse; the page links to it",
+        help="run tlparse on each process's trace, into DIR/tlparse; the page links to the results",
     )
     parser.set_defaults(run=run)
 
@@ -64,17 +64,17 @@ def run(arguments: argparse.Namespace) -> int:
 def _hint(report: Report, arguments: argparse.Namespace) -> Iterator[str]:
     if report.graphs and not arguments.html:
         yield ""
-        yield f"rocm-autopatch report {arguments.directory} --html FILE writes this with plots"
+        yield f"for a page with plots: rocm-autopatch report {arguments.directory} --html FILE"
 
 
 def write_page(report: Report, path: Path) -> bool:
-    """Write the page; False if that failed."""
+    """Write the page. Returns False if that failed."""
     try:
-        # A name that is no Unicode is shown as an escape.
+        # A name that is not Unicode is shown as an escape.
         text = page.page(report, links(report, path)).encode("utf-8", "backslashreplace")
         files.write(path, text)
     except OSError as error:
-        terminal.say(f"rocm-autopatch report: {path}: {error.strerror}")
+        terminal.say(f"rocm-autopatch report: {path} was not written: {error.strerror}")
         return False
     return True
 
@@ -85,7 +85,7 @@ def _rendered(report: Report, trace: str) -> Path:
 
 
 def links(report: Report, path: Path) -> dict[str, str]:
-    """By trace file, where tlparse's page of it is, from the page at *path*."""
+    """For each trace file, tlparse's page of it, relative to the page at *path*."""
     found = {}
     for trace in report.traces:
         index = _rendered(report, trace) / "index.html"
@@ -95,12 +95,12 @@ def links(report: Report, path: Path) -> dict[str, str]:
 
 
 def render(report: Report) -> bool:
-    """Have tlparse render each trace; whether all went well."""
+    """Run tlparse on each trace. Returns whether all went well."""
     beside = Path(sys.executable).with_name(TLPARSE)
     program = str(beside) if beside.is_file() else shutil.which(TLPARSE)
-    # An empty or relative entry of PATH is where this is called.
+    # Programs from empty or relative entries of PATH, in the working directory, are not run.
     if program is None or not os.path.isabs(program):
-        terminal.say(f"rocm-autopatch report: no {TLPARSE} here: pip install tlparse")
+        terminal.say(f"rocm-autopatch report: {TLPARSE} is not installed: pip install tlparse")
         return False
     fine = True
     for trace in report.traces:
@@ -116,8 +116,8 @@ def render(report: Report) -> bool:
             terminal.say(f"rocm-autopatch report: {error}")
             return False
         if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no word"])[-1]
-            terminal.say(f"rocm-autopatch report: tlparse {trace}: {last}")
+            last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+            terminal.say(f"rocm-autopatch report: tlparse failed for {trace}: {last}")
             fine = False
         else:
             terminal.say(f"rocm-autopatch report: {place / 'index.html'}")

@@ -1,4 +1,4 @@
-"""``rocm-autopatch run -- COMMAND``: run a command, and say afterwards what it compiled."""
+"""``rocm-autopatch run -- COMMAND``: run a command, and then print what it compiled."""
 
 from __future__ import annotations
 
@@ -18,19 +18,23 @@ from rocm_autopatch.compile_report.gather import gather
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "run",
-        help="run a command and say afterwards what it compiled",
+        help="run a command, and then print what it compiled",
         description=(
-            "Run COMMAND as it is, and pass its exit status on. --report gathers what all its "
-            "processes compile in DIR, prints a summary to stderr at the end, and writes "
+            "Run COMMAND without changes, and end with its exit status. --report gathers in DIR "
+            "what all its processes compile, prints a summary to stderr at the end, and writes "
             "DIR/report.html. --trace writes a profile of the first process that imports torch, "
-            "for ui.perfetto.dev; with %p in FILE, of each one. Exit status: 0, or whatever "
-            "COMMAND's is; 1 if nothing was run, as DIR or FILE can't be written; 126 or 127 if "
-            "COMMAND can't be run; 2 for wrong usage."
+            "for ui.perfetto.dev; with %p in the name, a profile of each process. Exit status: "
+            "COMMAND's own; 1 if nothing was run, because DIR or FILE can't be written; 126 or 127 "
+            "if COMMAND can't be run; 2 for wrong usage."
         ),
         epilog="example: rocm-autopatch run --report /tmp/report -- python serve.py",
     )
-    parser.add_argument("--report", type=Path, metavar="DIR", help="a new or empty directory")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="FILE.json or FILE.json.gz")
+    parser.add_argument(
+        "--report", type=Path, metavar="DIR", help="a new or empty directory for the report"
+    )
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="the profile: FILE.json or FILE.json.gz"
+    )
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND")
     parser.set_defaults(run=run, parser=parser)
 
@@ -38,16 +42,16 @@ def add(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     words = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
     if not words:
-        arguments.parser.error("a COMMAND is missing: rocm-autopatch run --report DIR -- COMMAND")
+        arguments.parser.error("the COMMAND is missing: rocm-autopatch run --report DIR -- COMMAND")
     if arguments.report is None and arguments.trace is None:
         arguments.parser.error("nothing to do: give --report DIR or --trace FILE")
     environment = fresh_interpreter.before_us()
-    # What our own start had to say is said.
+    # Our own start has written its line, so the command's start does not repeat it.
     environment.update({n: os.environ[n] for n in (startup.SAID,) if n in os.environ})
     try:
         session.prepare(arguments.report, arguments.trace, environment)
     except OSError as error:
-        terminal.say(f"rocm-autopatch run: {error}: nothing was run")
+        terminal.say(f"rocm-autopatch run: nothing was run: {error}")
         return 1
     try:
         status = session.run(words, environment)
@@ -62,12 +66,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _afterwards(tell: Callable[[Path], None], path: Path) -> None:
-    """Tell what was found. Whatever happens, the command's status stays what it was."""
+    """Print what was found. An error here does not change the command's status."""
     try:
         tell(path)
     except (Exception, KeyboardInterrupt) as error:
         try:
-            terminal.say(f"rocm-autopatch run: no report: {type(error).__name__}: {error}")
+            terminal.say(f"rocm-autopatch run: the report failed: {type(error).__name__}: {error}")
         except Exception:
             terminal.give_up(sys.stderr)
 
@@ -84,6 +88,6 @@ def _say_profiles(path: Path) -> None:
     for one in written:
         terminal.say(f"profile: {one}")
     for name in unfinished:
-        terminal.say(f"no profile {name}: its process ended by a signal or os._exit")
+        terminal.say(f"{name} was not written: its process ended by a signal or os._exit")
     if not written and not unfinished:
-        terminal.say("no profile: no process with rocm_autopatch imported torch")
+        terminal.say("no profile was written: no process that has rocm_autopatch imported torch")

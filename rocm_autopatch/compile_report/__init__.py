@@ -1,7 +1,7 @@
 """The compile report: what a process writes while it compiles, and what is read from that later.
 
 ``collect`` and ``profile`` run in the program's own process. Everything else runs in the commands
-``rocm-autopatch run`` and ``report``. The names here are those that both sides share.
+``rocm-autopatch run`` and ``report``. Both sides use the names in this file.
 """
 
 import os

@@ -1,17 +1,19 @@
-"""What to do, by what was gathered: each piece only where the facts call for it."""
+"""Advice on what to do. Each piece is given only if the facts of a report call for it."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from rocm_autopatch.compile_report.model import Break, Graph, Recompile, Report
 
-# A part of the compile time below which nothing is said of it, and seconds likewise.
+# Below this part of the compile time, or below these seconds, no advice is given.
 SHARE = 0.2
 SECONDS = 1.0
+Row = TypeVar("Row", Break, Recompile)
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Advice:
 
 
 def advise(report: Report) -> list[Advice]:
-    """All advice for a report, the dearest matter first."""
+    """All advice for a report, in the order of what it usually costs."""
     return [
         *_unfinished(report),
         *_autotuning(report),
@@ -42,10 +44,10 @@ def _unfinished(report: Report) -> Iterator[Advice]:
         stages = ", ".join(dict.fromkeys(graph.last for graph in hanging))
         yield Advice(
             "unfinished",
-            f"{_count(len(hanging), 'compile')} did not finish before the process ended or this "
-            f"was read; the last that the trace has of it: {stages}",
-            "if it hung: py-spy dump --pid PID shows where while it does; rocm-autopatch status "
-            "shows whether a policy against searches applies",
+            f"{_count(len(hanging), 'compile')} did not finish before the process ended or the "
+            f"report was read; the last event in the trace: {stages}",
+            "if a compile hangs, run py-spy dump --pid PID meanwhile, to see where; rocm-autopatch "
+            "status shows whether a policy that prevents searches applies",
             _places(hanging),
         )
 
@@ -55,6 +57,7 @@ def _autotuning(report: Report) -> Iterator[Advice]:
     if spent < SECONDS or spent < SHARE * whole:
         return
     tuned = [graph for graph in report.graphs if graph.phases.get("autotuning")]
+    tuned.sort(key=lambda graph: -graph.phases["autotuning"])
     on = {
         name
         for graph in tuned
@@ -70,30 +73,32 @@ def _autotuning(report: Report) -> Iterator[Advice]:
     if on:
         first = sorted(on)[0]
         do = (
-            f"{', '.join(sorted(on))} is on: unset {' and '.join(names[n] for n in sorted(on))} or "
-            f"what else sets it; rocm-autopatch explain {first} says who decides"
+            f"{', '.join(sorted(on))} is on: unset {' and '.join(names[n] for n in sorted(on))}, "
+            f"or change what else turns it on; rocm-autopatch explain {first} says which layer "
+            "decides"
         )
     elif any(graph.settings for graph in tuned):
         do = (
-            "no setting of the process asks for it, so the program does where it compiles: "
-            'torch.compile(mode="max-autotune") or options={"max_autotune": True}; the policy '
-            "safe gives such modes another meaning on ROCm (rocm-autopatch explain max-autotune)"
+            "no setting of the process asks for autotuning, so the program's own call of "
+            'torch.compile does, by mode="max-autotune" or options={"max_autotune": True}; on '
+            "ROCm, the policy safe gives such modes another meaning (rocm-autopatch explain "
+            "max-autotune)"
         )
     else:
         do = (
-            'unset TORCHINDUCTOR_MAX_AUTOTUNE, and leave mode="max-autotune" out; '
-            "rocm-autopatch explain max_autotune says who decides"
+            'unset TORCHINDUCTOR_MAX_AUTOTUNE, and do not use mode="max-autotune"; '
+            "rocm-autopatch explain max_autotune says which layer decides"
         )
     yield Advice(
         "autotuning",
         seen,
         do,
-        _places(sorted(tuned, key=lambda graph: -graph.phases["autotuning"])),
+        _places(tuned),
     )
 
 
-def _places(graphs: Iterable[Graph]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(str(graph.place) for graph in graphs))
+def _places(rows: Iterable[Graph | Row]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(one.place) for one in rows))
 
 
 def _caches(report: Report) -> Iterator[Advice]:
@@ -102,17 +107,17 @@ def _caches(report: Report) -> Iterator[Advice]:
     if off:
         yield Advice(
             "caches off",
-            f"Inductor's caches are disabled: {_count(len(off), 'graph')} can't be had from a "
+            f"Inductor's caches are disabled: {_count(len(off), 'graph')} can't come from a "
             "cache, in this run or the next",
             "unset TORCHINDUCTOR_FORCE_DISABLE_CACHES (rocm-autopatch explain "
-            "TORCHINDUCTOR_FORCE_DISABLE_CACHES says who decides)",
+            "TORCHINDUCTOR_FORCE_DISABLE_CACHES says which layer decides)",
         )
     elif disabled:
         yield Advice(
             "caches off",
             f"Inductor's graph cache is off for {_count(len(disabled), 'graph')}",
             "unset TORCHINDUCTOR_FX_GRAPH_CACHE, or set it to 1; rocm-autopatch explain "
-            "fx_graph_cache says who decides",
+            "fx_graph_cache says which layer decides",
         )
     same: dict[tuple[str, ...], list[Graph]] = defaultdict(list)
     for graph in report.graphs:
@@ -125,10 +130,10 @@ def _caches(report: Report) -> Iterator[Advice]:
         most = max(len({one.process for one in graphs}) for graphs in twice)
         yield Advice(
             "compiled twice",
-            f"{_count(len(twice), 'graph')} compiled in several processes, up to {most}, under the "
-            f"same cache key: {lost:.1f} s of compiling could have been loading from the cache",
-            "let one process compile first (a warm-up of rank 0 before the others start), with "
-            "one TORCHINDUCTOR_CACHE_DIR for all of them",
+            f"{_count(len(twice), 'graph')} compiled in several processes, up to {most}, with the "
+            f"same cache key: loading from the cache could have replaced {lost:.1f} s of compiling",
+            "let one process compile first (a warm-up of rank 0 before the others start), and use "
+            "one TORCHINDUCTOR_CACHE_DIR for all processes",
             _places(graphs[0] for graphs in twice),
         )
 
@@ -138,12 +143,12 @@ def _limit(report: Report) -> Iterator[Advice]:
     if hit:
         yield Advice(
             "recompile limit",
-            f"the recompile limit was reached in {_count(len(hit), 'place')}: from there on the "
-            "code runs uncompiled for other inputs",
-            "end the recompiles (below), or raise torch._dynamo.config.recompile_limit "
-            "(cache_size_limit up to torch 2.6); rocm-autopatch explain recompile_limit says who "
-            "decides",
-            tuple(str(one.place) for one in hit),
+            f"the recompile limit was reached in {_count(len(hit), 'place')}: since then the code "
+            "runs uncompiled for other inputs",
+            "avoid the recompiles (see below), or raise torch._dynamo.config.recompile_limit "
+            "(cache_size_limit up to torch 2.6); rocm-autopatch explain recompile_limit says which "
+            "layer decides",
+            _places(hit),
         )
 
 
@@ -152,90 +157,80 @@ _GUARDS = (
         "size",
         re.compile(r"size mismatch at index (\d+)|\.size\(\)\[\d+\]|stride mismatch"),
         "a tensor's size differs",
-        "torch._dynamo.mark_dynamic(tensor, dimension) before the call, or "
-        "torch.compile(dynamic=True), or leave dynamic=False out; or pad to few sizes",
+        "call torch._dynamo.mark_dynamic(tensor, dimension) before, or use "
+        "torch.compile(dynamic=True), or remove dynamic=False; or pad the input to a few sizes",
     ),
     (
         "number",
         re.compile(r"(==|!=|<=|>=|<|>) …"),
-        "a Python number that the code was compiled for differs",
-        "torch.compile(dynamic=True), or hand it over as a tensor; for an attribute of a module: "
-        "torch._dynamo.config.allow_unspec_int_on_nn_module = True",
+        "a Python number is not the one that the code was compiled for",
+        "use torch.compile(dynamic=True), or pass the number as a tensor; for an attribute of a "
+        "module: torch._dynamo.config.allow_unspec_int_on_nn_module = True",
     ),
     (
         "dtype",
         re.compile(r"dtype mismatch|dtype"),
-        "a tensor's type differs",
-        "call it with one dtype, or compile a function for each",
+        "a tensor's dtype differs",
+        "call the code with one dtype, or compile a function for each dtype",
     ),
     (
         "gradients",
         re.compile(r"grad_mode|GLOBAL_STATE|global_state|requires_grad|inference mode", re.I),
         "the state of autograd differs",
-        "call it always under torch.no_grad() or never, with inputs alike in requires_grad",
+        "call the code always under torch.no_grad() or never, with inputs that have the same "
+        "requires_grad",
     ),
     (
         "object",
         re.compile(r"check_obj_id|check_type_id|___check|ID_MATCH|\bis\b|object"),
-        "another object is there than at the compile",
-        "hand the same object in at each call, or make what differs an argument of its own",
+        "an object is not the one that the code was compiled for",
+        "pass the same object at each call, or make the part that differs an argument of its own",
     ),
 )
 
 
 def _recompiles(report: Report) -> Iterator[Advice]:
-    found: dict[str, list[Recompile]] = defaultdict(list)
-    for one in report.recompiles:
-        for kind, pattern, _, _ in _GUARDS:
-            if pattern.search(one.guard):
-                found[kind].append(one)
-                break
-    for kind, _, seen, do in _GUARDS:
-        rows = found.get(kind)
-        if rows:
-            count = sum(one.count + one.limit for one in rows)
-            spent = sum(one.seconds for one in rows)
-            yield Advice(
-                f"recompile: {kind}",
-                f"{_count(count, 'recompile')}, {spent:.1f} s, because {seen}",
-                do,
-                tuple(dict.fromkeys(str(one.place) for one in rows)),
-            )
+    found, _ = _sorted(_GUARDS, report.recompiles, lambda one: one.guard)
+    for kind, seen, do, rows in found:
+        count = sum(one.count + one.limit for one in rows)
+        spent = sum(one.seconds for one in rows)
+        said = f"{_count(count, 'recompile')}, {spent:.1f} s, because {seen}"
+        yield Advice(f"recompile: {kind}", said, do, _places(rows))
 
 
 _BREAKS = (
     (
         "item",
         re.compile(r"\.item\b|Tensor\.item|_local_scalar_dense|tolist|aten\.nonzero", re.I),
-        "a value is read out of a tensor",
-        "keep it a tensor (torch.where, masks), or capture it: "
-        "TORCHDYNAMO_CAPTURE_SCALAR_OUTPUTS=1",
+        "the code reads a value out of a tensor (.item(), tolist())",
+        "keep the value in a tensor (torch.where, masks), or set "
+        "TORCHDYNAMO_CAPTURE_SCALAR_OUTPUTS=1, so that Dynamo captures it",
     ),
     (
         "branch",
         re.compile(r"data-dependent (branching|jump)|control flow|generic_jump", re.I),
-        "Python branches on what is in a tensor",
-        "torch.where or torch.cond instead of the branch",
+        "a Python branch depends on the content of a tensor",
+        "use torch.where or torch.cond instead of the branch",
     ),
     (
         "print",
         re.compile(r"builtin:? `?(operator `)?print\b|`print`|Logger|the builtin `_?warnings"),
-        "it prints or logs",
-        "take that out of the compiled code, or have it done after the graph: "
+        "the code prints or logs",
+        "move that out of the compiled code, or let Dynamo do it after the graph: "
         "torch._dynamo.config.reorderable_logging_functions.add(print)",
     ),
     (
         "disabled",
         re.compile(r"compiler\.disable|_dynamo\.disable|dynamo\.disable", re.I),
-        "it calls a function that torch.compiler.disable keeps out of graphs",
-        "compile through it: for an operation of a vendor's library call torch.ops.LIBRARY.NAME, "
-        "or register it by torch.library.custom_op, and drop the disable",
+        "the code calls a function that torch.compiler.disable keeps out of graphs",
+        "remove the disable, and let Dynamo see an operation instead: call torch.ops.LIBRARY.NAME "
+        "of the vendor's library, or register the function by torch.library.custom_op",
     ),
     (
         "skipped",
         re.compile(r"marked as skipped|skip(ped)? function|SkipFilesVariable|skipfiles", re.I),
-        "it calls a function that Dynamo can't or won't trace, such as one in C++ or a vendor "
-        "library's Python wrapper",
+        "the code calls a function that Dynamo can't or won't trace, such as one in C++ or a "
+        "vendor library's Python wrapper",
         "call the operation itself, torch.ops.LIBRARY.NAME, or register the wrapper by "
         "torch.library.custom_op",
     ),
@@ -243,30 +238,27 @@ _BREAKS = (
 
 
 def _breaks(report: Report) -> Iterator[Advice]:
-    found: dict[str, list[Break]] = defaultdict(list)
-    for one in report.breaks:
-        for kind, pattern, _, _ in _BREAKS:
-            if pattern.search(f"{one.reason} {one.explanation}"):
-                found[kind].append(one)
-                break
-        else:
-            if one.hints:
-                found["other"].append(one)
-    for kind, _, seen, do in _BREAKS:
-        if found.get(kind):
-            yield _of_breaks(kind, seen, do, found[kind])
-    for one in found.get("other", ())[:3]:
-        yield _of_breaks("other", f"{one.reason}", f"torch says: {one.hints[0]}", [one])
+    found, others = _sorted(_BREAKS, report.breaks, lambda one: f"{one.reason} {one.explanation}")
+    hinted = [one for one in others if one.hints]
+    found += [("other", one.reason, f"torch says: {one.hints[0]}", [one]) for one in hinted[:3]]
+    for kind, seen, do, rows in found:
+        count = _count(sum(one.count for one in rows), "graph break")
+        yield Advice(f"graph break: {kind}", f"{count}: {seen}", do, _places(rows))
 
 
-def _of_breaks(kind: str, seen: str, do: str, breaks: list[Break]) -> Advice:
-    count = sum(one.count for one in breaks)
-    return Advice(
-        f"graph break: {kind}",
-        f"{_count(count, 'graph break')}: {seen}",
-        do,
-        tuple(dict.fromkeys(str(one.place) for one in breaks)),
-    )
+def _sorted(
+    table: Sequence[tuple[str, re.Pattern[str], str, str]],
+    rows: Iterable[Row],
+    text: Callable[[Row], str],
+) -> tuple[list[tuple[str, str, str, list[Row]]], list[Row]]:
+    """The kind, what was seen, what to do, and the rows whose text fits: for each line of *table*
+    that has such rows. Then the rows that no line fits."""
+    found: dict[str, list[Row]] = defaultdict(list)
+    for one in rows:
+        fits = (kind for kind, pattern, _, _ in table if pattern.search(text(one)))
+        found[next(fits, "")].append(one)
+    kinds = [(kind, seen, do, found[kind]) for kind, _, seen, do in table if kind in found]
+    return kinds, found[""]
 
 
 def _count(number: int, noun: str) -> str:

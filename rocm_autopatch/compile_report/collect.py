@@ -1,7 +1,7 @@
-"""The compile report's part of a start: that PyTorch writes its trace, and a profile where asked.
+"""The compile report's part of a start: it makes PyTorch write its trace, and a profile.
 
-Loaded only where ROCM_AUTOPATCH_REPORT is in the environment: a directory, or nothing where only a
-profile is asked for. Whatever can't be written is left out, and the program runs on.
+It is loaded only if ROCM_AUTOPATCH_REPORT is in the environment. The variable names a directory. It
+is empty if only a profile is wanted. What can't be written is left out, and the program goes on.
 """
 
 import os
@@ -15,25 +15,26 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-# Executed before anything is traced: torch reads TORCH_TRACE when it is itself all but imported.
+# This module is executed before anything is traced. Torch reads TORCH_TRACE near the end of its own
+# import.
 _LOGGING = "torch._logging._internal"
 
 
 def prepare() -> None:
-    """Have torch write its trace, if this process ever imports it."""
+    """Make torch write its trace, if this process ever imports torch."""
     try:
         _prepare()
     except Exception as error:
-        # A relative path, and the working directory is gone: the policy still applies.
+        # For example a relative path without a working directory. The policy still applies.
         if failure.programs_own(error):
             raise
-        _fail("no compile report of this process: %s" % (error,))
+        _fail("this process writes no compile report: " + _why(error))
 
 
 def _prepare() -> None:
     environ = os.environ
     hooks: dict[str, Any] = {}
-    # Absolute from here on: a child may work in another directory.
+    # The paths are absolute from here on, because a child may have another working directory.
     wanted, traced = [
         named and os.path.abspath(named) for named in (trust.named(WANTED), trust.named(PROFILE))
     ]
@@ -60,23 +61,24 @@ def _prepare() -> None:
 
 
 def _traced(module: "Any") -> None:
-    """Look to it that torch can write its trace, and say that this process has a torch."""
+    """Check that torch can write its trace, and record that this process has torch."""
     directory = os.environ.get(WANTED, "")
     traces = os.environ.get(TRACE, "")
     ours = directory + "/" + TRACES
     try:
         if traces != ours:
             _RECORD["notes"].append(
-                "the compile report reads the program's own %s=%s" % (TRACE, traces)
+                "the compile report reads the trace of %s=%s, which the program has set"
+                % (TRACE, traces)
                 if traces
                 else "no compile report: the program has unset %s" % TRACE
             )
         for path in (directory, ours):
             if os.path.islink(path):
-                # Of somebody else, perhaps, to have files made elsewhere.
+                # It may be somebody else's link, which would make files elsewhere.
                 raise PermissionError("%s is a symbolic link" % path)
         os.makedirs(ours if traces == ours else directory, exist_ok=True)
-        # Relative where it is ours: the directory may be moved before it is read.
+        # Our own directory is relative, because it may be moved before it is read.
         _announce(directory, TRACES if traces == ours else traces)
         if traces == ours and not os.access(ours, os.W_OK | os.X_OK):
             raise PermissionError("%s can't be written" % ours)
@@ -85,18 +87,18 @@ def _traced(module: "Any") -> None:
     except BaseException as error:
         if failure.programs_own(error):
             raise
-        # torch would raise inside a compile where the directory can't be made.
+        # torch would raise inside a compile if it can't make the directory.
         if traces == ours:
             os.environ.pop(TRACE, None)
-        _fail("no compile report of this process: %s" % (error,))
+        _fail("this process writes no compile report: " + _why(error))
 
 
 def _announce(directory: str, traces: str) -> None:
-    # torch has imported these two.
+    # torch has imported these two before.
     import json
     import time
 
-    # The report is for others to read.
+    # Other people may read the report, so secrets are masked.
     from rocm_autopatch import masking
 
     command = _read("/proc/self/cmdline", 4096).decode("utf-8", "replace").rstrip("\0").split("\0")
@@ -110,7 +112,7 @@ def _announce(directory: str, traces: str) -> None:
         "traces": traces,
     }
     line = json.dumps(row).encode("ascii") + b"\n"
-    # One write at the end of the file: other processes do the same.
+    # This is one write to the end of the file, because other processes write to it, too.
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(directory + "/" + PROCESSES, flags, 0o666)
     try:
@@ -120,10 +122,10 @@ def _announce(directory: str, traces: str) -> None:
 
 
 def _guard(module: "Any") -> None:
-    """End the trace, and nothing else, where it can't be written any more: a full disk, say.
+    """If the trace can't be written any more (a full disk), end the trace and nothing else.
 
-    torch's handler raises into the compile where it can't make its file, and writes a traceback to
-    stderr for each event that it can't write.
+    torch's own handler raises into the compile if it can't make its file. For each event that it
+    can't write, it writes a traceback to stderr.
     """
     handler = module.LazyTraceHandler
     emit, complain = handler.emit, handler.handleError
@@ -131,7 +133,7 @@ def _guard(module: "Any") -> None:
     def stop(self: "Any", error: OSError) -> None:
         module.trace_log.removeHandler(self)
         self.stream = None
-        _fail("the compile report of this process ends early: %s" % error)
+        _fail("the compile report of this process ends early: " + _why(error))
 
     def guarded_emit(self: "Any", record: "Any") -> None:
         try:
@@ -148,6 +150,12 @@ def _guard(module: "Any") -> None:
 
     handler.emit = guarded_emit
     handler.handleError = guarded_complain
+
+
+def _why(error: BaseException) -> str:
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return "%s: %s" % (error.filename, error.strerror) if error.filename else error.strerror
 
 
 def _fail(text: str) -> None:

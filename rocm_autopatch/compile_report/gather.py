@@ -1,4 +1,4 @@
-"""All that the trace of a command tells, put together: processes, graphs, breaks, recompiles."""
+"""Gather from the trace of a command: processes, graphs, graph breaks, recompiles."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rocm_autopatch.compile_report import PROCESSES, TRACES, operations
 from rocm_autopatch.compile_report.model import Break, Graph, Place, Process, Recompile, Report
 from rocm_autopatch.compile_report.trace import CACHES, GRAPHS, METRICS, PATTERN, Event, File
 
-# Since which torch the trace tells what; tests/matrix/trace_versions.py holds it against the files.
+# From which torch on the trace has what. tests/matrix/trace_versions.py checks this on the files.
 SINCE = {
     "the line and the hints of a graph break": (2, 6),
-    "the guard that failed of a recompile": (2, 5),
+    "which guard failed before a recompile": (2, 5),
     "seconds of autotuning": (2, 6),
     "the settings that a graph was compiled with": (2, 6),
 }
-# Since then compilation_metrics has the seconds of autotuning; in 2.6 they are events of their own.
+# From this torch on compilation_metrics has the seconds of autotuning. In 2.6 they are events.
 TUNING_COUNTED = (2, 7)
 # Inductor's settings that decide what a compile costs.
 SETTINGS = (
@@ -41,12 +41,12 @@ _INSIDE_TORCH = re.compile(r"/(site|dist)-packages/torch/|^<frozen|/torch/_dynam
 
 
 def gather(directory: Path) -> Report:
-    """Read what the processes of a command wrote. Raises FileNotFoundError if nothing is there.
+    """Read what the processes of a command wrote. Raises FileNotFoundError without a directory.
 
-    *directory* is one of ``ROCM_AUTOPATCH_REPORT``, or any that PyTorch wrote a trace to.
+    *directory* is what ``ROCM_AUTOPATCH_REPORT`` named, or any directory with a trace of PyTorch.
     """
     if not directory.is_dir():
-        raise FileNotFoundError(f"{directory} is no directory")
+        raise FileNotFoundError(f"there is no directory {directory}")
     report = Report(str(directory))
     announced = list(_announced(directory / PROCESSES, report.notes))
     reader = _Reader(report, announced)
@@ -59,9 +59,11 @@ def gather(directory: Path) -> Report:
         report.traces.append(str(path))
         report.size += file.size
         if file.corrupt:
-            report.notes.append(f"{path.name}: {file.corrupt} lines could not be read: left out")
+            report.notes.append(f"{path.name}: left out {file.corrupt} lines that can't be read")
         if file.cut:
-            report.notes.append(f"{path.name} ends in the middle of a line: its process was ended")
+            report.notes.append(
+                f"{path.name} ends in the middle of a line: its process was ended, or still runs"
+            )
     reader.close()
     _mask(report)
     return report
@@ -82,7 +84,7 @@ def _mask(report: Report) -> None:
 
 
 def _announced(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
-    """What processes wrote of themselves when they imported torch."""
+    """What processes wrote about themselves when they imported torch."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError:
@@ -92,7 +94,7 @@ def _announced(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
             row = json.loads(line)
             row["pid"], row["time"], row["command"], row["torch"], row["traces"]
         except (ValueError, KeyError, TypeError):
-            notes.append(f"{path.name}: a line could not be read: left out")
+            notes.append(f"{path.name}: left out a line that can't be read")
             continue
         yield row
 
@@ -100,15 +102,15 @@ def _announced(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
 def _files(directory: Path, announced: list[dict[str, Any]], notes: list[str]) -> list[Path]:
     places = {directory / TRACES: 0.0, directory: 0.0}
     for row in announced:
-        # Absolute where the program or a user set TORCH_TRACE.
+        # It is absolute if the program or a user set TORCH_TRACE.
         place = directory / row["traces"]
         if row["traces"] and place not in places:
-            # Older files there are not of this command.
+            # Older files there are not from this command.
             places[place] = min(r["time"] for r in announced if r["traces"] == row["traces"])
-            notes.append(f"TORCH_TRACE was set to another place, which is read too: {place}")
+            notes.append(f"TORCH_TRACE was set to another directory, which is read too: {place}")
     unset = sum(not row["traces"] for row in announced)
     if unset:
-        notes.append(f"{unset} processes had TORCH_TRACE unset: what they compiled is not told")
+        notes.append(f"TORCH_TRACE was unset in {unset} processes: their compiles are missing")
     found = []
     for place, since in places.items():
         for path in sorted(place.glob(PATTERN)):
@@ -118,7 +120,7 @@ def _files(directory: Path, announced: list[dict[str, Any]], notes: list[str]) -
 
 
 class _Reader:
-    """Puts events together to graphs."""
+    """Makes graphs from events."""
 
     def __init__(self, report: Report, announced: list[dict[str, Any]]) -> None:
         self.report = report
@@ -127,8 +129,8 @@ class _Reader:
         self.graphs: dict[tuple[int, str], Graph] = {}
         self.breaks: dict[tuple[Place, str], Break] = {}
         self.broken: set[tuple[int, str, Place, str]] = set()
-        # Of each graph, by the event that told: what Inductor compiles says more than what Dynamo
-        # found.
+        # The operations of each graph, by the event that has them. Those of Inductor say more than
+        # those of Dynamo.
         self.counted: dict[tuple[int, str], dict[str, Counter[str]]] = {}
         self.tuning: dict[tuple[int, str, str], float] = {}
         self.announced = announced
@@ -161,19 +163,19 @@ class _Reader:
             try:
                 (handle or self._cache)(file, graph, event)
             except (ValueError, TypeError, KeyError, AttributeError, IndexError):
-                # Another torch's form of the event, or a damaged payload.
-                self.notes[f"{file.path.name}: {event.name} could not be read"] += 1
+                # Another torch writes the event in another form, or the payload is damaged.
+                self.notes[f"{file.path.name}: left out {event.name}, which can't be read"] += 1
 
     def close(self) -> None:
-        """Add what was put together to the report."""
+        """Add everything to the report."""
         report = self.report
         for row in self.unclaimed.values():
-            # It imported torch and compiled nothing, or was traced elsewhere.
+            # It imported torch but compiled nothing, or its trace is elsewhere.
             process = Process(int(row["pid"]), len(self.numbered))
             self._claim(process, row)
             self.numbered.append(process)
         report.processes = self.numbered
-        report.notes += [f"{text} ({n} times): left out" for text, n in self.notes.items()]
+        report.notes += [f"{text} ({n} times)" for text, n in self.notes.items()]
         for key, graph in self.graphs.items():
             counted = self.counted.get(key, {})
             for source in ("inductor", "aot", "dynamo"):
@@ -189,7 +191,7 @@ class _Reader:
         self._not_told()
         report.breaks = sorted(self.breaks.values(), key=lambda one: -one.count)
         report.recompiles = list(_recompiles(report.graphs))
-        # What came to nothing because of the limit is no graph.
+        # A compile that ended at the recompile limit made no graph.
         report.graphs = [graph for graph in report.graphs if not graph.limit]
 
     def _process(self, file: File, event: Event) -> Process:
@@ -210,7 +212,7 @@ class _Reader:
 
     @staticmethod
     def _claim(process: Process, row: dict[str, Any]) -> None:
-        # Written as it was, by a process that had other things to do.
+        # Masked once more, because another release may have written the line.
         process.command = tuple(masking.command(list(map(str, row["command"]))))
         process.torch = str(row["torch"])
         process.time = float(row["time"])
@@ -233,7 +235,7 @@ class _Reader:
         tuned = _seconds(told, "compile_time_autotune_time")
         phases = graph.phases
         if told.get("is_runtime"):
-            # What a compiled graph does when it first runs.
+            # This happens when a compiled graph first runs.
             late = _seconds(told, "runtime_triton_autotune_time") or 0.0
             phases["autotuning"] = phases.get("autotuning", 0.0) + late
             graph.seconds += late
@@ -247,7 +249,7 @@ class _Reader:
         if "duration_us" not in told:
             process.torch = process.torch or "2.4 or 2.5"
             self._restarts(graph, told)
-        # torch 2.6 calls what failed before it began a backward.
+        # torch 2.6 reports a compile that failed before its start as a backward.
         if not graph.failure and event.name == "bwd_compilation_metrics":
             whole = _seconds(told, "backward_cumulative_compile_time")
             whole = whole or _seconds(told, "inductor_compile_time") or 0.0
@@ -277,7 +279,8 @@ class _Reader:
             graph.nodes = int(told["graph_node_count"])
         if told.get("recompile_reason") and not graph.guards:
             graph.guards = (_guard(str(told["recompile_reason"])),)
-        # force_disable_caches is in the second from torch 2.9 on, and told there from 2.10 on.
+        # From torch 2.9 on force_disable_caches is a key of the second config, which the trace has
+        # from 2.10 on.
         for config in ("inductor_config", "compiler_config"):
             settings = _json(told[config]) if told.get(config) else {}
             graph.settings.update({n: settings[n] for n in SETTINGS if n in settings})
@@ -296,12 +299,12 @@ class _Reader:
         if resumed:
             graph.resumed = int(resumed[2])
             place = Place(place.file, place.line, resumed[1])
-        # A module of torch's own is compiled by a helper of torch: then the caller says more.
+        # A helper of torch compiles torch's own modules. Then the caller's place says more.
         if not (_INSIDE_TORCH.search(place.file) and graph.place.file):
             graph.place = place
 
     def _restarts(self, graph: Graph, told: dict[str, Any]) -> None:
-        """Graph breaks of torch 2.4 and 2.5, which tell them only in passing."""
+        """Graph breaks of torch 2.4 and 2.5, where only the metrics of a compile have them."""
         for reason in map(str, told.get("restart_reasons") or ()):
             self._add_break(graph, graph.place, reason.split("\n")[0], reason)
 
@@ -309,7 +312,7 @@ class _Reader:
         for wanted, since in SINCE.items():
             old = [v for v in self.report.versions if v and _release(v) < since]
             if old:
-                self.report.notes.append(f"not told by torch {', '.join(old)}: {wanted}")
+                self.report.notes.append(f"torch {', '.join(old)} does not record {wanted}")
 
     def _break(self, file: File, graph: Graph, event: Event) -> None:
         text = event.payload
@@ -329,7 +332,7 @@ class _Reader:
         self._add_break(graph, place, reason, text)
 
     def _add_break(self, graph: Graph, place: Place, reason: str, text: str) -> None:
-        # An attempt that starts again meets the same break again.
+        # If Dynamo restarts a compile, it meets the same break again.
         once = graph.process, graph.id, place, reason
         if once in self.broken:
             return
@@ -387,13 +390,13 @@ class _Reader:
             graph.tuned += (name[: -len("_autotuning")].replace("_template", ""),)
             version = self.numbered[graph.process].torch
             if version and _release(version) < TUNING_COUNTED:
-                # compilation_metrics has it from 2.7 on.
+                # From 2.7 on compilation_metrics has these seconds.
                 graph.phases["autotuning"] = graph.phases.get("autotuning", 0.0) + spent
                 graph.phases["Inductor"] = graph.phases.get("Inductor", 0.0) - spent
 
 
 def _seconds(told: dict[str, Any], name: str) -> float | None:
-    """A time of compilation_metrics, which has some in seconds and some in microseconds."""
+    """A time in compilation_metrics. Some are in seconds, some in microseconds."""
     if told.get(name + "_us") is not None:
         return float(told[name + "_us"]) / 1e6
     found = told.get(name + "_s")
@@ -409,7 +412,7 @@ def _json(text: str) -> Any:
 
 
 def _guard(text: str) -> str:
-    """A guard as torch words it, without the compile's id and where the value came from."""
+    """A guard in torch's words, without the compile's id and the origin of the value."""
     text = re.sub(r"^\d+/\d+(_\d+)?: ", "", text.strip())
     return text.partition("  #")[0].partition("\n")[0].strip()
 
@@ -426,14 +429,14 @@ def _reason(text: str) -> str:
 
 
 def alike(guard: str) -> str:
-    """The guard without the values that differ from one recompile to the next."""
+    """The guard without the values, which differ from one recompile to the next."""
     guard = re.sub(r"expected .*", "", guard).rstrip(". ")
     return re.sub(r"(==|!=|<=|>=|<|>) -?[\d.]+(e-?\d+)?\b", r"\1 …", guard)
 
 
 def _recompiles(graphs: Iterable[Graph]) -> Iterator[Recompile]:
     found: dict[tuple[Place, str], Recompile] = {}
-    # The limit is told of a compile that has no place of its own.
+    # The compile that reaches the limit has no place of its own.
     places = {(g.process, g.id.rpartition("/")[0]): g.place for g in graphs if g.place.file}
     for graph in graphs:
         if not graph.again:
@@ -443,7 +446,7 @@ def _recompiles(graphs: Iterable[Graph]) -> Iterator[Recompile]:
             if graph.place.file
             else places.get((graph.process, graph.id.rpartition("/")[0]), graph.place)
         )
-        guard = alike(graph.guard) or "guard not told"
+        guard = alike(graph.guard) or "unknown guard"
         one = found.setdefault((graph.place, guard), Recompile(graph.place, guard))
         one.limit += graph.limit
         one.count += not graph.limit

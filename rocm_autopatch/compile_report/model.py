@@ -1,4 +1,4 @@
-"""What a compile report is made of: processes, graphs, breaks, recompiles."""
+"""The parts of a compile report: processes, graphs, graph breaks, recompiles."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ PHASES = ("tracing", "AOTAutograd", "Inductor", "autotuning", "backward")
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """A line of source; file "" where the trace does not tell."""
+    """A line of source. file is "" if the trace does not have it."""
 
     file: str = ""
     line: int = 0
     function: str = ""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}" if self.file else "place not told"
+        return f"{self.file}:{self.line}" if self.file else "unknown place"
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Process:
     """A process that imported torch, or that wrote a trace."""
 
     pid: int
-    number: int  # in order of appearance: a pid may come twice
+    number: int  # in order of appearance, because two processes may have one pid
     rank: int | None = None
     torch: str = ""
     command: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Process:
     @property
     def name(self) -> str:
         words = list(self.command[1:])
-        # python -u -X dev script.py: what is neither an option nor an option's value.
+        # python -u -X dev script.py: the first word that is not an option or an option's value.
         while words and words[0][:1] == "-" and words[0] not in ("-c", "-m"):
             del words[: 2 if words[0] in ("-X", "-W") else 1]
         if words[:1] in (["-c"], ["-m"]):
@@ -54,12 +54,12 @@ class Process:
 
 @dataclass
 class Graph:
-    """One compile of one code object: a graph and, where there is one, its backward."""
+    """One compile of one code object: a graph, with its backward if there is one."""
 
     process: int  # its number
     id: str
     place: Place = field(default_factory=Place)
-    resumed: int = 0  # the line of the break after which it goes on
+    resumed: int = 0  # the line of the graph break after which it continues
     start: float = 0.0
     end: float = 0.0
     finished: bool = False
@@ -73,10 +73,10 @@ class Graph:
     cache: str = ""  # hit, miss, part (some of each), bypass or ""
     keys: tuple[str, ...] = ()
     missed: tuple[str, ...] = ()
-    tuned: tuple[str, ...] = ()  # what was autotuned, where the trace names it
-    guards: tuple[str, ...] = ()  # that failed, for each compiled version that was tried
+    tuned: tuple[str, ...] = ()  # what was autotuned, if the trace names it
+    guards: tuple[str, ...] = ()  # the guard that failed, for each compiled version
     failure: str = ""
-    limit: bool = False  # the recompile limit was hit: the code runs uncompiled
+    limit: bool = False  # whether the recompile limit was reached: the code runs uncompiled
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -90,13 +90,13 @@ class Graph:
 
     @property
     def guard(self) -> str:
-        """The guard that failed of the version that was compiled last."""
+        """The guard that failed in the version that was compiled last."""
         return self.guards[0] if self.guards else ""
 
 
 @dataclass
 class Break:
-    """Graph breaks of one place for one reason."""
+    """Graph breaks at one place, for one reason."""
 
     place: Place
     reason: str
@@ -108,20 +108,20 @@ class Break:
 
 @dataclass
 class Recompile:
-    """Recompiles of one place for one guard."""
+    """Recompiles at one place, because of one guard."""
 
     place: Place
     guard: str
     count: int = 0
     seconds: float = 0.0
     processes: set[int] = field(default_factory=set)
-    limit: int = 0  # how often the recompile limit was hit
+    limit: int = 0  # how often the recompile limit was reached
     example: str = ""
 
 
 @dataclass
 class Report:
-    """What was gathered of a command."""
+    """What was gathered about a command."""
 
     directory: str
     processes: list[Process] = field(default_factory=list)

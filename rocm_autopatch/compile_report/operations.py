@@ -1,4 +1,4 @@
-"""What is in a graph and in the code made of it: operations by name and kind, kernels."""
+"""The content of a graph and of its generated code: operations by name and kind, kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 
 # "    mm: "f32[8, 8]" = torch.ops.aten.mm.default(x, y);  x = None"
 _CALL = re.compile(r'^\s+\w+(?:: "[^"\n]*")? = ([A-Za-z_][\w.]*)\(', re.MULTILINE)
-# What Dynamo finds may be Python's own operators: "    add: "f32[8]" = l_x_ + 1"
+# Dynamo's graphs may have Python's operators: "    add: "f32[8]" = l_x_ + 1"
 _OPERATOR = re.compile(
     r'^\s+\w+(?:: "[^"\n]*")? = -?[\w.]+ (@|\*\*|//|[-+*/%&|^<>]=?|==|!=) ', re.MULTILINE
 )
@@ -15,7 +15,7 @@ _OPERATORS = {"@": "matmul", "+": "add", "-": "sub", "*": "mul", "/": "div", "**
 _KERNEL = re.compile(r"^(\w+) = async_compile\.(\w+)\(", re.MULTILINE)
 _LIBRARY = re.compile(r"\b(extern_kernels|torch\.ops)\.([\w.]+)\(")
 
-# By the last part of an operation's name, without the overload.
+# Patterns for the last part of an operation's name, without the overload.
 _KINDS = {
     "matrix product": (
         r"(add|b|baddb|_int_)?mm|addmv|mv|dot|linear|einsum|matmul|.*(gemm|scaled_mm)"
@@ -39,7 +39,7 @@ _TORCH = ("aten", "prims", "inductor", "prim", "higher_order", "quantized", "mkl
 
 
 def operations(graph: str) -> Counter[str]:
-    """How often each operation is called in a graph, by its text in the trace."""
+    """How often each operation is called in a graph, given as text from the trace."""
     found: Counter[str] = Counter()
     for called in _CALL.findall(graph):
         if called.startswith("torch.ops."):
@@ -53,7 +53,7 @@ def operations(graph: str) -> Counter[str]:
 
 
 def kind(operation: str) -> str:
-    """What sort of work an operation is."""
+    """The kind of an operation."""
     namespace, _, name = operation.partition(".")
     if "c10d" in namespace or "all_reduce" in name or "all_gather" in name:
         return "communication"
@@ -67,7 +67,7 @@ def kind(operation: str) -> str:
 
 
 def kernels(code: str) -> tuple[int, Counter[str]]:
-    """How many kernels Inductor's code defines, and the library calls in it by name."""
+    """How many kernels Inductor's code defines, and its library calls by name."""
     library: Counter[str] = Counter()
     for where, name in _LIBRARY.findall(_without_comments(code)):
         library[name if where == "extern_kernels" else f"torch.ops.{name}"] += 1

@@ -1,4 +1,4 @@
-"""The compile report as a page: one file with plots, that asks no network for anything."""
+"""The compile report as a page: one file with plots, which loads nothing from a network."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rocm_autopatch.compile_report.advice import advise
 from rocm_autopatch.compile_report.model import PHASES, Graph, Report
 
 _HERE = Path(__file__).parent
-# Beyond these a page gets slow to open. The dearest are shown.
+# With more rows a page opens slowly. Then only the slowest compiles are shown.
 MOST_ROWS = 2000
 _SHORT = {"AOTAutograd": "AOT", "autotuning": "tuning"}
 
 
 def page(report: Report, links: Mapping[str, str]) -> str:
-    """The page as HTML. *links* has by trace file where tlparse's page of it is.
+    """The page as HTML. *links* has tlparse's page for each trace file.
 
-    What comes from the program, source text and guards, is escaped, and the page's policy lets no
-    other script run than its own.
+    Text from the program, such as source and guards, is escaped. The page's security policy allows
+    only its own script.
     """
     style = (_HERE / "page.css").read_text(encoding="utf-8")
     script = (_HERE / "page.js").read_text(encoding="utf-8")
@@ -52,10 +52,10 @@ def _body(report: Report, links: Mapping[str, str]) -> Iterator[str]:
     yield f'<p class="dim">torch {escape(versions)} &middot; {escape(report.directory)}</p>'
     yield _numbers(report)
     yield from _advice(report)
-    yield "<h2>When</h2>"
-    yield '<p class="dim">Each bar is a compile; hover for its place. Rows are processes.</p>'
+    yield "<h2>Compiles over time</h2>"
+    yield '<p class="dim">Rows are processes, bars are compiles; hover to see the place.</p>'
     yield from _timeline(report)
-    yield '<div class="two"><section><h2>Seconds by phase, dearest graphs</h2>'
+    yield '<div class="two"><section><h2>Seconds by phase, slowest compiles</h2>'
     yield _legend((phase, phase) for phase in PHASES)
     yield f'<div class="plot">{plots.phases(report)}</div></section>'
     yield "<section><h2>Operations by kind</h2>"
@@ -68,7 +68,7 @@ def _body(report: Report, links: Mapping[str, str]) -> Iterator[str]:
     yield from _operations(report)
     yield from _processes(report, links)
     if report.notes:
-        yield "<h2>Missing or odd</h2><ul>"
+        yield "<h2>What is missing or unexpected</h2><ul>"
         yield from (f"<li>{escape(note)}</li>" for note in report.notes)
         yield "</ul>"
 
@@ -83,7 +83,7 @@ def _numbers(report: Report) -> str:
         (f"{len(report.graphs):,}", "graphs"),
         (f"{len({graph.process for graph in report.graphs}):,}", "processes that compiled"),
         (f"{hits:,} of {asked:,}", "from the cache"),
-        (f"{tuning:.0%}", "of it autotuning"),
+        (f"{tuning:.0%}", "of the time autotuning"),
         (f"{sum(one.count for one in report.breaks):,}", "graph breaks"),
         (f"{sum(one.count for one in report.recompiles):,}", "recompiles"),
     ]
@@ -161,7 +161,7 @@ def _graphs(report: Report) -> Iterator[str]:
     yield "<h2>Graphs</h2>"
     if len(shown) < len(report.graphs):
         yield (
-            f'<p class="dim">The {len(shown):,} dearest of {len(report.graphs):,}; '
+            f'<p class="dim">The {len(shown):,} slowest of {len(report.graphs):,} compiles; '
             "rocm-autopatch report --json lists all.</p>"
         )
     yield '<input class="filter" data-table="graphs" placeholder="filter: file, function, miss" '
@@ -219,7 +219,7 @@ def _recompiles(report: Report) -> Iterator[str]:
         return
     yield "<h2>Recompiles</h2>"
     heads = [("count", "number"), ("seconds", "number"), ("place", "text")]
-    heads += [("guard that failed", "text"), ("such as", "text"), ("limit reached", "number")]
+    heads += [("guard that failed", "text"), ("example", "text"), ("limit reached", "number")]
     rows = (
         (
             _number(one.count),
@@ -253,7 +253,7 @@ def _processes(report: Report, links: Mapping[str, str]) -> Iterator[str]:
     heads += [("graphs", "number"), ("seconds", "number"), ("trace", "text")]
     if not links:
         yield (
-            '<p class="dim">Each graph and its code in full: pip install tlparse, then '
+            '<p class="dim">To see each graph with all its code: pip install tlparse, then '
             "rocm-autopatch report DIR --html FILE --tlparse.</p>"
         )
     count: dict[int, int] = {}

@@ -18,7 +18,7 @@ DEAREST = 20
 
 
 def timeline(report: Report) -> str:
-    """When each process compiled what. What overlaps in a process gets rows of its own."""
+    """What each process compiled, and when. Compiles that overlap get separate rows."""
     graphs = sorted((g for g in report.dearest()[:MOST_BARS] if g.start), key=lambda g: g.start)
     if not graphs:
         return ""
@@ -32,7 +32,7 @@ def timeline(report: Report) -> str:
                 row.append(graph)
                 break
         else:
-            # Threads that compile at once; beyond a few they share the last row.
+            # Threads compile at the same time. If there are many, the rest shares the last row.
             if len(rows) < MOST_LANES:
                 rows.append([])
             rows[-1].append(graph)
@@ -88,7 +88,7 @@ def _step(least: float) -> float:
 
 
 def phases(report: Report) -> str:
-    """Seconds by phase of the dearest graphs."""
+    """Seconds by phase of the slowest compiles."""
     graphs = [graph for graph in report.dearest()[:DEAREST] if graph.seconds]
     if not graphs:
         return ""
@@ -117,18 +117,18 @@ def phases(report: Report) -> str:
 
 
 def kinds(report: Report) -> str:
-    """How often each kind of operation is in the graphs."""
+    """How often the graphs have each kind of operation."""
     return _bars(report.kinds().most_common(), "operations by kind")
 
 
 def most(report: Report) -> str:
-    """The operations that are in the graphs most often."""
+    """The most frequent operations of the graphs."""
     return _bars(report.operations().most_common(12), "most frequent operations")
 
 
 def _bars(counted: list[tuple[str, int]], label: str) -> str:
     if not counted:
-        return '<p class="dim">no graph is in the trace</p>'
+        return '<p class="dim">the trace has no graph</p>'
     width, names = 560, 160
     scale = (width - names - 70) / counted[0][1]
     parts = []

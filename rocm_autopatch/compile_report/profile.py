@@ -1,8 +1,8 @@
 """A torch.profiler trace of this process, from the import of torch to the end of the interpreter.
 
-The file named by ROCM_AUTOPATCH_PROFILE is of the first process of the command that imports torch;
-with %p in its name, each process writes one, with its id there. A process that ends by a signal or
-by os._exit leaves NAME.part behind, empty, and no trace.
+ROCM_AUTOPATCH_PROFILE names the file. The first process of the command that imports torch writes
+it. With %p in the name, each process writes a file with its own id in place of %p. A process that
+ends by a signal or by os._exit writes no trace, and leaves an empty .part-NAME behind.
 """
 
 import atexit
@@ -25,7 +25,7 @@ def start(torch: "ModuleType") -> None:
     except BaseException as error:
         if failure.programs_own(error):
             raise
-        startup.fail("profile", "no profile of this process: %s" % failure.describe(error))
+        startup.fail("profile", "this process writes no profile: " + failure.describe(error))
 
 
 def _profile(torch: "Any") -> None:
@@ -33,11 +33,11 @@ def _profile(torch: "Any") -> None:
     if not wanted:
         return
     if "%p" not in wanted:
-        # Not for children: it is this process's.
+        # The profile is of this process, so its children must not see the variable.
         del os.environ[PROFILE]
     path = wanted.replace("%p", str(os.getpid()))
     try:
-        # Two processes may get here at once: the first one's it is.
+        # Two processes may get here at the same time. The first one writes the profile.
         os.close(os.open(partial(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     except FileExistsError:
         return
@@ -49,7 +49,7 @@ def _profile(torch: "Any") -> None:
 
     def finish() -> None:
         nonlocal running
-        # A fork has the profile's memory, and is not it.
+        # A fork has a copy of the profile in its memory, but must not write it.
         if not running or os.getpid() != owner:
             return
         running = False
@@ -60,15 +60,18 @@ def _profile(torch: "Any") -> None:
         except BaseException as error:
             if failure.programs_own(error):
                 raise
-            startup.fail("profile", "no profile of this process: %s" % failure.describe(error))
+            startup.fail("profile", "this process writes no profile: " + failure.describe(error))
 
     prepare = kineto.profile._prepare_trace
 
     @functools.wraps(prepare)
     def _prepare_trace(self: "Any") -> "Any":
-        # There is one profiler in a process. The program's own comes first.
+        # A process can have only one profiler at a time. The program's own has priority.
         if running:
-            startup.fail("profile", "this process's profile ends where the program's own begins")
+            startup.fail(
+                "profile",
+                "the program has started its own profiler, so our profile of it ends here",
+            )
             finish()
         return prepare(self)
 

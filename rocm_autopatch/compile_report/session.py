@@ -1,4 +1,4 @@
-"""A command that is run for its report: what it is told, and what it left behind."""
+"""Run a command for its report: what it gets in its environment, and what it has written."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class NotRun(Exception):
 
 
 def prepare(report: Path | None, profile: Path | None, environment: dict[str, str]) -> None:
-    """Tell a command, by its environment, where to write. Raises OSError where it can't."""
+    """Put into a command's environment where to write. Raises OSError if it can't write there."""
     if report is not None:
         _prepare_report(report, environment)
     else:
-        # A start looks for this one name, and then for what is wanted.
+        # A start looks only for this variable first. So it is set even without a report.
         environment[WANTED] = ""
     if profile is not None:
         _prepare_profile(profile, environment)
@@ -37,8 +37,8 @@ def _prepare_report(directory: Path, environment: dict[str, str]) -> None:
     traces = directory / TRACES
     try:
         traces.mkdir(parents=True, exist_ok=True)
-        # By doing it: access(2) says yes to root on much that can't be written. A link may lead to
-        # a file that is not ours to write.
+        # Try to write: for root, access(2) allows many files that can't be written. Links are not
+        # followed, because they may lead to somebody else's file.
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         os.close(os.open(directory / PROCESSES, flags, 0o666))
         if traces.is_symlink():
@@ -46,25 +46,27 @@ def _prepare_report(directory: Path, environment: dict[str, str]) -> None:
     except OSError as error:
         raise OSError(f"{directory} can't be written: {error.strerror}") from None
     if any(traces.iterdir()) or (directory / PROCESSES).stat().st_size:
-        raise OSError(f"{directory} has a report already: name another directory, or remove it")
+        raise OSError(
+            f"{directory} already has a report: name another directory, or remove this one"
+        )
     if environment.get(TRACE, "") == f"{environment.get(WANTED)}/{TRACES}":
-        del environment[TRACE]  # our own start's
+        del environment[TRACE]  # Our own start has set it.
     environment[WANTED] = str(directory)
-    # Here too, for an interpreter that our hook is not in.
+    # A start sets it, too. It is set here for interpreters without our hook.
     environment.setdefault(TRACE, str(traces))
 
 
 def _prepare_profile(path: Path, environment: dict[str, str]) -> None:
     path = path.absolute()
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise OSError(f"{path.parent} is not there or can't be written")
+        raise OSError(f"the directory {path.parent} does not exist or can't be written")
     environment[PROFILE] = str(path)
     for stale in (path, Path(partial(str(path)))):
         stale.unlink(missing_ok=True)
 
 
 def run(words: list[str], environment: dict[str, str]) -> int:
-    """Run a command and return its status, 128 and the signal's number if one ended it.
+    """Run a command and return its status: 128 plus the signal's number if a signal ended it.
 
     Raises NotRun.
     """
@@ -72,13 +74,13 @@ def run(words: list[str], environment: dict[str, str]) -> int:
     early: list[int] = []
 
     def hand_on(number: int, _: object) -> None:
-        # The command may be at work before Popen returns.
+        # The command may run before Popen returns.
         if child is None:
             early.append(number)
         else:
             child.send_signal(number)
 
-    # A terminal sends these two to the command as well: it decides, and we wait for it.
+    # A terminal sends these two to the command, too. The command decides, and we wait for it.
     before = {number: signal.signal(number, _wait) for number in (signal.SIGINT, signal.SIGQUIT)}
     before.update({number: signal.signal(number, hand_on) for number in _PASSED})
     try:
@@ -97,14 +99,14 @@ def run(words: list[str], environment: dict[str, str]) -> int:
 
 
 def _wait(*_: object) -> None:
-    # Not SIG_IGN, which the command would inherit.
+    # A function instead of SIG_IGN, because the command would inherit SIG_IGN.
     pass
 
 
 def profiles(path: Path) -> tuple[list[Path], list[str]]:
-    """The profiles that were written, and the names of those that were begun and not finished.
+    """The profiles that were written, and the names of those that were not finished.
 
-    What was begun is removed.
+    Unfinished files are removed.
     """
     if "%p" in path.name:
         head, _, tail = path.name.partition("%p")

@@ -15,7 +15,7 @@ ROWS = 12
 
 
 def lines(report: Report, dearest: int = DEAREST) -> Iterator[str]:
-    """The summary: what costs most, what breaks and recompiles, and what to do."""
+    """The summary: the slowest compiles, graph breaks, recompiles, and what to do."""
     if not report.graphs:
         yield from _nothing(report)
         return
@@ -36,7 +36,7 @@ def lines(report: Report, dearest: int = DEAREST) -> Iterator[str]:
         text = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common())
         yield from _wrap(f"operations: {text}", "  ")
     yield ""
-    yield f"Dearest graphs ({min(dearest, len(report.graphs))} of {len(report.graphs):,})"
+    yield f"Slowest compiles ({min(dearest, len(report.graphs))} of {len(report.graphs):,})"
     yield f"  {'seconds':>7} {'share':>5} {'nodes':>6} {'kernels':>7} {'cache':6} {'tuned':5} place"
     for graph in report.dearest()[:dearest]:
         yield from _graph(report, graph)
@@ -60,7 +60,7 @@ def _nothing(report: Report) -> Iterator[str]:
     if torches:
         text = f"nothing was compiled: {_count(torches, 'process', 'es')} imported torch"
     else:
-        text = "no process imported torch where rocm_autopatch is installed, and none wrote a trace"
+        text = "no process that has rocm_autopatch imported torch, and no process wrote a trace"
     yield from _wrap(f"compile report: {text}")
     yield from _notes(report)
 
@@ -68,7 +68,7 @@ def _nothing(report: Report) -> Iterator[str]:
 def _notes(report: Report) -> Iterator[str]:
     if report.notes:
         yield ""
-        yield "Missing or odd"
+        yield "What is missing or unexpected"
     for note in report.notes[:ROWS]:
         yield from _wrap(note, "  ", "    ")
     if len(report.notes) > ROWS:
@@ -89,9 +89,9 @@ def caches(report: Report) -> str:
     words = {
         "hit": "{} from the cache",
         "miss": "{} compiled anew",
-        "part": "{} in part from the cache",
-        "bypass": "{} past the cache",
-        "": "{} with no word of a cache",
+        "part": "{} partly from the cache",
+        "bypass": "{} that can't be cached",
+        "": "{} without cache information",
     }
     return ", ".join(words[state].format(n) for state, n in states.items() if n)
 
@@ -113,10 +113,10 @@ def _graph(report: Report, graph: Graph) -> Iterator[str]:
 
 
 def where(graph: Graph) -> str:
-    """A graph's place, and what it is there."""
+    """A graph's place, and whether it continues after a break or is a recompile."""
     text = f"{short(graph.place)} {graph.place.function}"
     if graph.resumed:
-        text += f", on from line {graph.resumed}"
+        text += f", continued from line {graph.resumed}"
     if graph.again:
         text += f", recompile {graph.id.rpartition('/')[2]}"
     return text
@@ -141,14 +141,14 @@ def _recompiles(report: Report) -> Iterator[str]:
         return
     total = sum(one.count for one in report.recompiles)
     hits = sum(one.limit for one in report.recompiles)
-    limit = f", the limit reached {_count(hits, 'time')}" if hits else ""
+    limit = f"; the limit was reached {_count(hits, 'time')}" if hits else ""
     yield ""
     yield f"Recompiles ({total:,}{limit})"
     for one in report.recompiles[:ROWS]:
         function = f" {one.place.function}" if one.place.function else ""
         head = f"  {one.count:5,} x {one.seconds:6.1f} s "
         yield head + _tail(short(one.place) + function, WIDTH - len(head))
-        such = one.example if one.count + one.limit == 1 else f"such as {one.example}"
+        such = one.example if one.count + one.limit == 1 else f"for example {one.example}"
         guard = such if one.example else one.guard
         yield from _wrap(_cut(f"guard: {guard}", 240), " " * 10, " " * 10)
         if one.limit:
@@ -162,14 +162,14 @@ def _more(rows: int) -> Iterator[str]:
 
 
 def short(place: Place | str) -> str:
-    """A place with its file's path relative to the working directory where that is shorter."""
+    """A place. Its path is relative if the file is below the working directory."""
     text = str(place)
     here = os.getcwd() + os.sep
     return text[len(here) :] if text.startswith(here) else text
 
 
 def data(report: Report) -> dict[str, Any]:
-    """The report as plain data, as docs/report.md describes it."""
+    """The report as plain data. docs/report.md describes it."""
     return {
         "directory": report.directory,
         "torch": report.versions,

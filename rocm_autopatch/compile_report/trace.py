@@ -1,9 +1,9 @@
 """PyTorch's structured trace (TORCH_TRACE), as a stream of events.
 
-A file is text: a head line for each event, `V1121 19:13:29.512000 PID FILE:LINE] {JSON}`, and the
-lines of its payload, each behind a tab. It may be gigabytes long, end in the middle of a line, and
-hold lines of several processes (a fork writes on up to torch 2.11): events are read one by one, and
-what can't be read is counted and left out.
+A file is text. Each event has a head line, `V1121 19:13:29.512000 PID FILE:LINE] {JSON}`, and the
+lines of its payload, each after a tab. A file may be gigabytes long, end in the middle of a line,
+and hold lines of several processes (up to torch 2.11, a fork writes to its parent's file). So
+events are read one by one. What can't be read is counted and left out.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ PATTERN = "dedicated_log_torch_trace_*.log"
 _HEAD = re.compile(
     rb"[VIWECF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+) (\d+) [^\]]*\] (\{.*)", re.DOTALL
 )
-# A payload beyond this, in bytes, is cut: the text of a graph with ten thousand nodes is 5 MB.
+# A longer payload, in bytes, is cut. The text of a graph with ten thousand nodes has 5 MB.
 LONGEST_PAYLOAD = 1 << 26
 _LONGEST_LINE = 1 << 26
 
-# What the report takes from the trace, by the name of the event. An artifact has its own name.
+# The names of events that the report reads. An artifact has a name of its own.
 METRICS = ("compilation_metrics", "bwd_compilation_metrics")
 GRAPHS = (
     *("inductor_post_grad_graph", "aot_inference_graph", "aot_forward_graph"),
@@ -44,29 +44,29 @@ _WITH_PAYLOAD = (
 
 @dataclass(frozen=True)
 class Event:
-    """One event: its name, an artifact's if it is one; its data and its payload, "" if none."""
+    """One event. The name is the artifact's, if it is one. A missing payload is ""."""
 
     name: str
     data: Any
     payload: str
     process: int
     time: float  # seconds since 1970
-    compile: str  # "9/1", the second compile of the tenth code object; "" outside of one
+    compile: str  # "9/1": the second compile of the tenth code object; "" outside of a compile
     rank: int | None
 
 
 @dataclass
 class File:
-    """A trace file while it is read, and what was found of it then."""
+    """A trace file while it is read, and what was found out about it."""
 
     path: Path
-    corrupt: int = 0  # lines that are no event and no payload
+    corrupt: int = 0  # lines that are neither an event nor a payload
     cut: bool = False  # whether it ends in the middle of a line
     size: int = 0  # bytes that were read
     strings: dict[int, str] = field(default_factory=dict)
 
     def events(self) -> Generator[Event, None, None]:
-        """The events that the report needs. Raises OSError where the file can't be read."""
+        """The events that the report needs. Raises OSError if the file can't be read."""
         year = datetime.fromtimestamp(self.path.stat().st_mtime).year
         with open(self.path, "rb") as stream:
             head: tuple[re.Match[bytes], str, dict[str, Any]] | None = None
@@ -86,7 +86,7 @@ class File:
                     head, payload, size = None, [], 0
                 match = _HEAD.match(line)
                 if match is not None and match[8].startswith(b'{"chromium_event"'):
-                    # Eight of ten heads, of which few are needed: by what is in the payload.
+                    # Eight of ten heads are of this kind. The payload tells if one is needed.
                     head = (match, "chromium_event", {})
                     continue
                 data = _json(match[8]) if match else None
@@ -99,7 +99,7 @@ class File:
                 elif name in METRICS or name == "dynamo_start":
                     yield self._event((match, name, data), [], year)
             if head is not None:
-                # Whatever it is: what a process that was ended did last.
+                # Any last event is given: it tells what a killed process did last.
                 yield self._event(head, payload, year)
             self.cut = not line.endswith(b"\n")
 
@@ -109,7 +109,7 @@ class File:
         if name == "artifact" and isinstance(about, dict):
             return str(about.get("name", ""))
         if name == "str" and isinstance(about, list) and len(about) == 2:
-            # File names are written once, and then by number.
+            # A file name is written once. Later events have its number.
             self.strings[about[1]] = str(about[0])
         return str(name)
 

@@ -1,10 +1,10 @@
 """Graphs: a function that launches many GPU kernels, replayed as one HIP or CUDA graph.
 
-:func:`graphed` wraps a model or a function, compiled or not. A policy may have
-``torch.compile(mode="reduce-overhead")`` run through the same graphs (``mode.py``), because
-Inductor's own capture is what is unsafe on ROCm, and capturing by hand is not. docs/graphs.md.
+:func:`graphed` wraps a model or a function, compiled or not. By a policy,
+``torch.compile(mode="reduce-overhead")`` uses the same graphs (``mode.py``). On ROCm, Inductor's
+own capture is unsafe, and capture by hand is not. See docs/graphs.md.
 
-Imports torch: nothing here belongs to the start of an interpreter.
+This package imports torch, so the start of an interpreter must not import it.
 """
 
 from rocm_autopatch.graphs.buckets import Bucket

@@ -9,17 +9,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Bucket:
-    """A dimension that is padded to the next of a few sizes, and cut to its own size again.
+    """A dimension that is padded to the next of a few sizes; results are cut to the real size.
 
-    That is right only where what is padded does not change the rest: along a batch, or where a mask
-    says what is padding.
+    This is correct only if the padding does not change the rest: along a batch, or if a mask says
+    what is padding.
 
     Args:
-        name: what the dimension is called, for errors and the record.
+        name: the name of the dimension, for errors and the record.
         sizes: the sizes to pad to. A call with a larger one runs without a graph.
-        inputs: by an argument's name, the dimension of its tensors, from 0.
-        outputs: the dimension in which every tensor of the result is cut; None leaves them.
-        fill: what the padding is filled with.
+        inputs: the names of arguments, each with the dimension of its tensors, from 0.
+        outputs: the dimension in which every tensor of the result is cut; None cuts nothing.
+        fill: the value of the padding.
 
     Raises ValueError if a size is not positive or a dimension is negative.
     """
@@ -33,9 +33,9 @@ class Bucket:
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", tuple(sorted(set(self.sizes))))
         if not self.sizes or self.sizes[0] < 1:
-            raise ValueError(f"bucket {self.name}: sizes are to be positive, and at least one")
+            raise ValueError(f"bucket {self.name}: give at least one size, and only positive sizes")
         if not self.inputs or min(self.inputs.values()) < 0 or (self.outputs or 0) < 0:
-            raise ValueError(f"bucket {self.name}: inputs are to be named, dimensions not negative")
+            raise ValueError(f"bucket {self.name}: give at least one input; dimensions start at 0")
 
     def size(self, real: int) -> int | None:
         """The size that *real* is padded to, None if it is too large."""

@@ -1,4 +1,4 @@
-"""The tensors that a graph reads and writes: copies of arguments in, copies of results out."""
+"""The tensors that a graph reads and writes: arguments are copied in, results are copied out."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rocm_autopatch.graphs.buckets import Cut, Pad
 from rocm_autopatch.graphs.leaves import TENSORS
 from rocm_autopatch.graphs.refusal import Refused
 
-# From how many tensors on one call for all is cheaper than a call for each.
+# From this many tensors on, one copy call for all of them is cheaper than a call for each.
 _MANY = 3
 
 
 def blank(shape: Sequence[int], stride: Sequence[int] | None, like: Any) -> Any:
-    """A tensor that can be written to in any mode, with *stride* or contiguous."""
+    """A tensor that can be written to in any mode. It is contiguous if *stride* is None."""
     with torch.inference_mode(False):
         if stride is None:
             return torch.empty(shape, dtype=like.dtype, device=like.device)
@@ -34,7 +34,7 @@ def dense(tensor: Any) -> Any:
 
 
 def overlaps(tensor: Any) -> bool:
-    """Whether two elements of a tensor may be at one place, as in a sliding window."""
+    """Whether two elements of a tensor may share memory, as in a sliding window."""
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
         if size > 1:
@@ -45,16 +45,16 @@ def overlaps(tensor: Any) -> bool:
 
 
 class Inputs:
-    """A graph's own copies of the tensors among *leaves*, but for those at a *fixed* place."""
+    """A graph's own copies of the tensors in *leaves*, except for those at a *fixed* place."""
 
     def __init__(self, leaves: list[Any], fixed: Sequence[int], pads: Sequence[Pad]) -> None:
         self.leaves = list(leaves)
         padded = {pad.leaf: pad for pad in pads}
-        # What is copied, by leaf: to where, and whether through dense().
+        # The leaves that are copied and their targets. Expanded ones are copied through dense().
         self._plain: list[int] = []
         self._targets: list[Any] = []
         self._expanded: list[tuple[int, Any]] = []
-        # Of padded leaves: where to, and how much of that is not padding yet.
+        # By padded leaf: the target, and up to which size it may hold something else than padding.
         self._padded: dict[int, list[Any]] = {}
         for index, leaf in enumerate(leaves):
             if type(leaf) not in TENSORS or index in fixed:
@@ -67,7 +67,9 @@ class Inputs:
                 buffer = blank(leaf.shape, leaf.stride(), leaf)
                 target = dense(buffer)
                 if overlaps(target):
-                    raise Refused("an argument overlaps itself in memory, other than by expand()")
+                    raise Refused(
+                        "elements of an argument share memory, and not because of expand()"
+                    )
                 if target is buffer:
                     self._plain.append(index)
                     self._targets.append(buffer)
@@ -95,10 +97,11 @@ class Inputs:
 
 
 class Outputs:
-    """What a graph writes, and what a caller gets of it.
+    """What a graph writes, and what a caller gets.
 
-    With *clone*, a caller gets copies with the same strides; tensors that share memory share the
-    copy of it. Without, the tensors themselves, which stay as they are until the caller lets go.
+    With *clone*, a caller gets copies with the same strides. Tensors that share memory share the
+    copy, too. Without *clone*, a caller gets the tensors themselves. If it still holds one at the
+    next replay, that tensor is moved to other memory first.
     """
 
     def __init__(self, result: Any, clone: bool, inputs: Sequence[Any], device: Any) -> None:
@@ -113,8 +116,8 @@ class Outputs:
         by_storage: dict[int, list[int]] = {}
         for index in self._tensors:
             by_storage.setdefault(_storage(self.leaves[index]), []).append(index)
-        # Copied one by one, by clone() where that keeps strides; those that share memory are copied
-        # with their storage as a whole.
+        # _single is copied by clone(), which keeps the strides of these. _strided is copied into a
+        # tensor with the same strides. Of tensors that share memory, the whole storage is copied.
         self._single: list[int] = []
         self._strided: list[int] = []
         self._shared: list[tuple[Any, list[tuple[int, tuple[Any, ...]]]]] = []
@@ -127,16 +130,18 @@ class Outputs:
                 self._single.append(indices[0])
             else:
                 self._strided.append(indices[0])
-        # Who holds what was handed out, where it was not copied.
+        # Without copies: how many hold each storage, and the tensors that callers got.
         self._counts: list[tuple[int, int]] = []
         self._given: list[weakref.ref[Any]] = []
 
     @staticmethod
     def _refuse(leaf: Any, taken: set[int], device: Any) -> None:
         if type(leaf) not in TENSORS or leaf.layout is not torch.strided:
-            raise Refused(f"the result has a {type(leaf).__name__} that we can't copy")
+            raise Refused(f"the result contains a {type(leaf).__name__}, which can't be copied")
         if leaf.device != device:
-            raise Refused(f"the result has a tensor on {leaf.device}, which no replay would fill")
+            raise Refused(
+                f"the result has a tensor on {leaf.device}, and a replay would not fill it"
+            )
         if _storage(leaf) in taken and leaf.numel():
             raise Refused(
                 "the result shares memory with an argument or a weight, and a copy would not: "
@@ -188,14 +193,14 @@ class Outputs:
         return leaves[0] if self._alone else pytree.tree_unflatten(leaves, self.spec)
 
     def count(self) -> None:
-        """Note how many hold the memory of the results while no caller does."""
+        """Note how many references each result's memory has while no caller holds one."""
         pointers = {_storage(self.leaves[index]) for index in self._tensors}
         self._counts = [(one, torch._C._storage_Use_Count(one)) for one in pointers]
 
     def release(self) -> None:
-        """Make room for the next replay: what a caller still has of the last one moves elsewhere.
+        """Make room for the next replay: move results that a caller still holds to other memory.
 
-        Raises Refused where a caller has a view of it, which can't be moved.
+        Raises Refused if a caller holds a view of a result, which can't be moved.
         """
         if not self._held():
             return
@@ -219,7 +224,7 @@ def cut_tensor(tensor: Any, cuts: Sequence[Cut]) -> Any:
         if tensor.dim() <= cut.dim or tensor.shape[cut.dim] != cut.size:
             raise Refused(
                 f"bucket {cut.name}: a tensor of the result has no dimension {cut.dim} of size "
-                f"{cut.size}, it is {list(tensor.shape)}"
+                f"{cut.size}: its shape is {list(tensor.shape)}"
             )
         tensor = tensor.narrow(cut.dim, 0, cut.real)
     return tensor

@@ -1,6 +1,6 @@
 """The device: the stream, the memory and the order of graphs, and the capture itself.
 
-All that the other files ask of a GPU is here, so that tests can put a stand-in in its place.
+The other files use a GPU only through this one, so tests can replace it by a stand-in.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import torch
 
 from rocm_autopatch.graphs.leaves import TENSORS
 
-# Only what this thread does may break a capture: others go on allocating and compiling.
+# Only the capturing thread can break a capture. Other threads can allocate and compile meanwhile.
 CAPTURE_ERROR_MODE = "thread_local"
 
 
-# One capture at a time: beginning one waits for the device, which is illegal in another. What is
-# captured takes no lock of ours, so nobody who has this one waits for another.
+# There is one capture at a time: to begin one, torch waits for the device, which is illegal during
+# another. What is captured takes none of our locks, so this lock can't cause a deadlock.
 _one = threading.Lock()
 _started = torch.cuda.is_initialized
 _is_capturing = torch._C._cuda_isCurrentStreamCapturing
 
 
 def capturing() -> Any:
-    """Whether this thread's stream is being captured. Never starts the device up."""
+    """Whether this thread's stream is being captured. Never initializes the device."""
     return _started() and _is_capturing()
 
 
@@ -39,10 +39,10 @@ def compiles() -> int:
 
 
 class Pool:
-    """The memory of graphs that replay one after the other, and the stream they are captured on.
+    """The memory of graphs that replay one after the other, and the stream of their captures.
 
-    Graphs of one pool use each other's memory for what is between their arguments and results, so
-    two of them must never run at once: :meth:`turn` sees to that.
+    Graphs of one pool share the memory for values between arguments and results. So two of them
+    must never run at the same time: :meth:`turn` prevents it.
     """
 
     kind = "cuda"  # torch's name for HIP devices, too
@@ -55,7 +55,7 @@ class Pool:
         self._last: tuple[int, Any] = (-1, None)
 
     def turn(self) -> None:
-        """Have what the current stream does next wait for the last replay, on whatever stream."""
+        """Make the current stream wait for the last replay, whatever stream that was on."""
         raw = torch._C._cuda_getCurrentRawStream(self.index)
         if raw != self._last[0]:
             current = torch.cuda.current_stream(self.device)
@@ -64,7 +64,7 @@ class Pool:
             self._last = (raw, current)
 
     def warm(self, function: Callable[[], Any]) -> Any:
-        """Call a function on the stream of captures: libraries set themselves up by stream."""
+        """Call a function on the stream of captures: libraries initialize for each stream."""
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
@@ -76,10 +76,10 @@ class Pool:
         return result
 
     def capture(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        """Capture a function's kernels: how to replay them, and the result that a replay fills.
+        """Capture a function's kernels without executing them.
 
-        Nothing of it is executed. Raises whatever the function or the runtime does; the stream is
-        then as before.
+        Returns what replays them, and the result that a replay fills. Raises what the function or
+        the runtime raises. The stream is then as it was before.
         """
         graph = torch.cuda.CUDAGraph()
         capture = torch.cuda.graph(
@@ -95,20 +95,21 @@ class Pool:
         return graph.replay, result
 
     def _repair(self) -> None:
-        """Undo what torch leaves undone when a capture breaks.
+        """Do what torch leaves out when a capture breaks.
 
-        Its end raises before it has told the allocator, which then frees nothing that other streams
-        have used, and the generator, which then draws no number (torch 2.11).
+        torch 2.11 raises before it tells the allocator and the generator that the capture is over.
+        Then the allocator does not free memory that other streams have used, and the generator
+        draws no number.
         """
         with suppress(RuntimeError):
             torch.cuda.synchronize(self.device)
         for name in ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool"):
             end = getattr(torch._C, name, None)
             if end is not None:
-                with suppress(RuntimeError):  # it was told
+                with suppress(RuntimeError):  # The allocator was told before.
                     end(self.index, self.handle)
                 break
-        # A capture that ends well takes the generator along.
+        # A capture that ends normally also resets the generator.
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self.stream, capture_error_mode=CAPTURE_ERROR_MODE):
             torch.zeros(1, device=self.device)
@@ -118,19 +119,19 @@ class Pool:
         torch.cuda.synchronize(self.device)
 
     def memory(self) -> int:
-        """Bytes that torch has reserved on the device, without those that nobody uses."""
+        """The bytes that torch has reserved on the device, without unused ones."""
         torch.cuda.empty_cache()
         reserved: int = torch.cuda.memory_reserved(self.device)
         return reserved
 
     def random(self) -> Any:
-        """The state of the device's generator, which moves where random numbers are drawn."""
+        """The state of the device's generator, which changes when random numbers are drawn."""
         return torch.cuda.get_rng_state(self.device).numpy().tobytes()
 
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """No garbage collection: what it frees may be another graph, which is illegal in a capture."""
+    """Turn garbage collection off: it may free another graph, which is illegal in a capture."""
     was = gc.isenabled()
     gc.disable()
     try:

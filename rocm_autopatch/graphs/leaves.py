@@ -10,9 +10,9 @@ from torch.utils import _pytree as pytree
 
 from rocm_autopatch.graphs.refusal import Refused
 
-# By exact type: what a subclass of Tensor (DTensor) has on the device is its own business.
+# Exact types: a subclass of Tensor (DTensor) may keep other things on the device.
 TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
-# Constants that are told apart by type and value. float is not among them: 0.0 == -0.0.
+# Constants that are compared by type and value. float is not here, because 0.0 == -0.0.
 _PLAIN = frozenset(
     (int, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.memory_format)
 )
@@ -20,7 +20,7 @@ _LEAVES = TENSORS | _PLAIN | {float}
 
 
 class Registered:
-    """The structure of what is registered with torch's pytree: a namedtuple, a model's output."""
+    """The structure of a type that is registered with torch's pytree, such as a namedtuple."""
 
     __slots__ = ("spec", "text")
 
@@ -37,7 +37,7 @@ class Registered:
 def flatten(value: Any, leaves: list[Any]) -> Any:
     """Append the leaves of *value* to *leaves* and return its structure, which is hashable.
 
-    torch's own ``tree_flatten`` is for all kinds of node, and takes several times as long.
+    torch's own ``tree_flatten`` handles all kinds of nodes, and takes several times as long.
     """
     kind = type(value)
     if kind in _LEAVES:
@@ -53,7 +53,7 @@ def flatten(value: Any, leaves: list[Any]) -> Any:
 
 
 def unflatten(structure: Any, leaves: Iterator[Any]) -> Any:
-    """What :func:`flatten` took apart, with the leaves that *leaves* gives."""
+    """The opposite of :func:`flatten`, with the leaves from *leaves*."""
     if structure is None:
         return next(leaves)
     if isinstance(structure, Registered):
@@ -67,16 +67,18 @@ def unflatten(structure: Any, leaves: Iterator[Any]) -> Any:
 
 
 def signature(leaves: list[Any]) -> tuple[Any, ...]:
-    """What two calls have in common that can share a graph: all but the tensors' content.
+    """What calls that share a graph have in common: everything but the content of tensors.
 
-    Raises Refused where a leaf is neither a plain strided tensor nor a constant.
+    Raises Refused if a leaf is neither a plain strided tensor nor a constant.
     """
     found: list[Any] = []
     for leaf in leaves:
         kind = type(leaf)
         if kind in TENSORS:
             if leaf.layout is not torch.strided:
-                raise Refused(f"an argument is a {leaf.layout} tensor, and not strided")
+                raise Refused(
+                    f"an argument is a {leaf.layout} tensor; only strided ones can be used"
+                )
             found += (leaf.shape, leaf.stride(), leaf.dtype, leaf.device)
         elif kind in _PLAIN:
             found += (kind, leaf)
@@ -84,8 +86,8 @@ def signature(leaves: list[Any]) -> tuple[Any, ...]:
             found += (float, leaf.hex())
         else:
             raise Refused(
-                f"an argument is a {kind.__module__}.{kind.__qualname__}: only plain tensors and "
-                "constants, in containers that torch's pytree knows, can be told apart"
+                f"an argument is a {kind.__module__}.{kind.__qualname__}: it has to be a plain "
+                "tensor or a constant, or a container of these that torch's pytree knows"
             )
     return tuple(found)
 
@@ -93,7 +95,7 @@ def signature(leaves: list[Any]) -> tuple[Any, ...]:
 def describe(leaves: Iterable[tuple[Sequence[int] | None, Any]]) -> str:
     """A signature as text, for the record: ``float32[8, 16], 3``.
 
-    Each leaf comes with the shape that it is padded to, or None.
+    Each leaf has the shape that it is padded to, or None.
     """
     words = []
     for shape, leaf in leaves:

@@ -1,9 +1,9 @@
-"""``compile_modes: {reduce-overhead: graphs}``: what Dynamo hands to the compiler runs as graphs.
+"""``compile_modes: {reduce-overhead: graphs}``: what Dynamo gives to the compiler runs as graphs.
 
-Each graph of operations that Inductor has compiled, in ``default`` mode, is captured by itself.
-Around it everything stays torch's: the object that ``torch.compile`` returns, Dynamo's guards, what
-it does between graph breaks, recompiles. So whatever makes torch compile anew makes us capture
-anew, and weights are the compiled graph's arguments, whose addresses are compared at each call.
+Inductor compiles each graph of operations in ``default`` mode, and we capture each one separately.
+Everything else stays torch's own: the object that ``torch.compile`` returns, Dynamo's guards, what
+it does between graph breaks, recompiles. So whenever torch compiles anew, we capture anew. Weights
+are arguments of the compiled graph, and their addresses are compared at each call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rocm_autopatch.graphs.leaves import signature
 from rocm_autopatch.graphs.refusal import Refused
 from rocm_autopatch.graphs.store import Graphs, Options
 
-# More than one wants for a function: layers that share their code share the graphs of operations.
+# More than for a single function: layers that share their code share the graphs of operations.
 _LIMIT = 256
 _WARMUP = 2
 
@@ -28,8 +28,8 @@ _WARMUP = 2
 class Compiled:
     """A graph of operations, about to be compiled.
 
-    *model* is its ``torch.fx.GraphModule``, *inputs* its example inputs; *pools* are shared by all
-    that one ``torch.compile`` compiles.
+    *model* is its ``torch.fx.GraphModule``, *inputs* its example inputs. All that one
+    ``torch.compile`` compiles shares *pools*.
     """
 
     def __init__(self, model: Any, inputs: Any, pools: Pools) -> None:
@@ -41,7 +41,7 @@ class Compiled:
             if _is_fixed(one, node)
         ]
         self._free = [index for index in range(self._count) if index not in set(fixed)]
-        # What is no input, as weights before torch 2.5.
+        # These are not inputs: weights before torch 2.5.
         self._held = [*model.parameters(), *model.buffers()]
         indices = [*fixed, *range(self._count, self._count + len(self._held))]
         options = Options(limit=_LIMIT, warmup=_WARMUP, clone=True, verify=True)
@@ -52,7 +52,7 @@ class Compiled:
             self._graphs.refuse(self._never, [])
 
     def run(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """What to call in place of what it was compiled to."""
+        """What to call instead of *compiled*, the result of the compile."""
         self._compiled = compiled
         return self._plain() if self._never else self._as_graphs()
 
@@ -74,7 +74,7 @@ class Compiled:
         def call(*args: Any) -> Any:
             try:
                 if capture.capturing():
-                    raise Refused("another capture is under way, and takes the kernels")
+                    raise Refused("another capture is under way and records these kernels")
                 key = signature([args[index] for index in free])
             except Refused as refused:
                 record.plain(graphs.row, str(refused))
@@ -95,22 +95,22 @@ def _is_fixed(value: Any, node: Any) -> bool:
 
 
 def _never(tensors: list[Any], examples: list[Any]) -> str:
-    """Why a graph of operations can't be captured whatever it is called with, "" if it may.
+    """Why a graph of operations can't be captured with any arguments, "" if it may be possible.
 
-    *examples* are the stand-ins that Dynamo ran the operations on, for what is at no fixed place.
+    *examples* are the fake tensors with which Dynamo traced the inputs that are at no fixed place.
     """
     real = [one for one in tensors if isinstance(one, torch.Tensor)]
     if torch.is_grad_enabled() and any(one.requires_grad for one in real):
         return "gradients are needed: call it under torch.no_grad() or inference_mode()"
     for one in real:
         if one.device.type != capture.Pool.kind:
-            return f"a tensor is on {one.device}: a graph only reads memory of the GPU"
+            return f"a tensor is on {one.device}, and a graph can only read the GPU's memory"
     for one in examples:
-        # They count what is written to them.
+        # They count the writes to them.
         if isinstance(one, torch.Tensor) and not one.is_inference() and one._version:
             return (
-                f"it changes an argument in place, {list(one.shape)}: make that tensor a buffer of "
-                "the module, or return the new one"
+                f"it changes an argument in place (shape {list(one.shape)}): make this tensor a "
+                "buffer of the module, or return the new one"
             )
     return ""
 
@@ -123,4 +123,4 @@ def _name(model: Any) -> str:
         if places:
             file, line, function = places[-1]
             return f"{function} ({file}:{line})"
-    return "a compiled graph"
+    return "an unnamed compiled function"

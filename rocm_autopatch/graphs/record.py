@@ -1,4 +1,4 @@
-"""What became of calls that could run as graphs: the ``graphs`` section of a report."""
+"""Which calls ran as graphs, and why others did not: the ``graphs`` section of a report."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _lock = threading.Lock()
 
 
 def row(name: str, origin: str) -> dict[str, Any]:
-    """A new row of the record; it may be written to as long as anybody has it.
+    """A new row of the record. Its owner may change it at any time.
 
-    ``calls`` counts all calls, ``replays`` those that were replays; ``plain`` has a count for each
-    reason of the others. ``graphs`` has a row for each graph that was captured, ``refused`` why
-    signatures have none, ``dropped`` counts those that made room for others.
+    ``calls`` counts all calls, and ``replays`` those that were replays. ``plain`` counts the others
+    by reason. ``graphs`` has a row for each captured graph. ``refused`` says why signatures have no
+    graph. ``dropped`` counts graphs that made room for others.
     """
     made: dict[str, Any] = {
         "name": name,
@@ -44,7 +44,7 @@ def plain(row: dict[str, Any], reason: str) -> None:
 
 
 def render() -> list[dict[str, Any]]:
-    """The rows so far, as plain data; those that nothing happened to are left out."""
+    """The rows so far, as plain data, without those of callables that were not called."""
     with _lock:
         rows = list(_rows)
     return [finished(one) for one in rows if one["plain"] or one["graphs"]]

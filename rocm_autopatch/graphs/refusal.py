@@ -1,9 +1,9 @@
-"""Why a call does not run as a graph, in words that say what to do."""
+"""Why a call does not run as a graph, and what to do about it."""
 
 from __future__ import annotations
 
-# What torch and the runtimes say when something illegal happens in a capture, and what it means.
-# The names of errors are CUDA's; HIP's are the same with another beginning.
+# Parts of the errors of torch and the runtimes if something illegal happens in a capture, and what
+# they mean. The names of errors are CUDA's. HIP's names differ only in their beginning.
 _MEANINGS = (
     (
         ("during CUDA graph capture unless the CPU tensor is pinned", "non-pinned"),
@@ -11,11 +11,11 @@ _MEANINGS = (
     ),
     (
         ("JIT compile during CUDA graph capture", "compile", "Dynamo"),
-        "something was compiled inside: it has to be compiled before, by calls with such arguments",
+        "something was compiled inside: compile it before, by calls with arguments like these",
     ),
     (
         ("philox", "Generator", "generator", "rng"),
-        "random numbers are drawn inside by a generator that graphs don't know",
+        "inside, a generator that graphs do not support draws random numbers",
     ),
     (
         ("out of memory", "OutOfMemory"),
@@ -23,16 +23,16 @@ _MEANINGS = (
     ),
     (
         ("StreamCaptureUnsupported", "not permitted when stream is capturing"),
-        "something inside waits for the GPU, as .item(), .cpu(), printing a tensor, nonzero() and "
-        "torch.cuda.synchronize() do, or allocates memory past torch",
+        "something inside waits for the GPU (as .item(), .cpu(), printing a tensor, nonzero() and "
+        "torch.cuda.synchronize() do), or allocates memory without torch",
     ),
     (
         ("StreamCaptureUnjoined", "StreamCaptureIsolation", "StreamCaptureUnmatched"),
-        "another stream is used inside, and not joined before the end",
+        "another stream is used inside, and it is not joined before the end",
     ),
     (
         ("StreamCaptureInvalidated", "previous error during capture", "StreamCaptureImplicit"),
-        "the capture was invalidated by what is illegal in one, inside or in another thread",
+        "an operation that is illegal in a capture broke it, inside or in another thread",
     ),
 )
 
@@ -43,7 +43,7 @@ class Refused(RuntimeError):
 
 def explain(error: BaseException) -> str:
     """Why a capture failed, from the error that it ended in."""
-    # Ending a capture that is broken already raises once more, and says less.
+    # The end of a capture that is broken raises again, and that error says less.
     while error.__context__ is not None and not error.__suppress_context__:
         error = error.__context__
     if isinstance(error, Refused):

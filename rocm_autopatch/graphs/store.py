@@ -1,10 +1,9 @@
-"""The graphs of one callable: which calls have one, and how they come about.
+"""The graphs of one callable: which calls have one, and when they are captured.
 
-Each call executes the function once, whether as itself or as a replay: state that it keeps in
-tensors, such as a cache, moves on as it does without graphs. So nothing is warmed up behind a
-program's back. The first calls of a signature are plain ones, on the stream that graphs are
-captured on; the last of them is observed; then one is captured, which executes nothing, and
-replayed.
+Each call executes the function exactly once, either the function itself or a replay. So state in
+tensors, such as a cache, advances as it does without graphs, and there are no hidden calls for a
+warm-up. The first calls of a signature are plain calls, on the stream that is used for captures.
+The last of them is observed. The next call is captured, which executes nothing, and then replayed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from rocm_autopatch.graphs.leaves import TENSORS, describe
 from rocm_autopatch.graphs.refusal import Refused, explain
 from rocm_autopatch.graphs.watch import Observation, Watched, same_places, tensors_of
 
-# What compiles at each capture will not stop doing so.
+# How often a capture is tried if something compiles in it. After that it would always compile.
 _TRIES = 3
 WARMING = "the first calls of a signature run without a graph"
 
@@ -34,19 +33,19 @@ def _one_by_one(tensors: list[Any]) -> None:
         torch.autograd.graph.increment_version(tensor)
 
 
-# Have autograd count a write to each of some tensors. Torch 2.4 takes one at a time.
+# Make autograd count a write to each tensor of a list. Torch 2.4 takes one tensor at a time.
 _count_writes: Callable[[list[Any]], None] = (
     torch.autograd.graph.increment_version
     if startup.release(torch.__version__) >= (2, 5)
     else _one_by_one
 )
-# What a call without a graph is: a function of its structure and its leaves.
+# A call without a graph: a function of its structure and its leaves.
 Function = Callable[[Any, list[Any]], Any]
 
 
 @dataclass
 class Options:
-    """How graphs are made; ``wrapper.graphed`` says what each is."""
+    """How graphs are made. ``wrapper.graphed`` describes each field."""
 
     limit: int
     warmup: int
@@ -66,24 +65,24 @@ class Call:
 
     @property
     def device(self) -> Any:
-        """The device of its first tensor, None if it has none."""
+        """The device of its first tensor; None if it has no tensor."""
         return next((tensor.device for tensor in tensors_of(self.leaves)), None)
 
     def unfit(self) -> str:
-        """Why no call with these leaves can be a graph, "" if one may."""
+        """Why no call with these leaves can be a graph; "" if one may."""
         if self.device is None:
-            return "no argument is a tensor, so the device is not known"
+            return "no argument is a tensor, so the device is unknown"
         for what, tensors in (("an argument", self.leaves), ("a weight or buffer", self.fixed)):
             for device in {tensor.device for tensor in tensors_of(tensors)}:
-                # A kernel may take the value of a scalar on the CPU, once and for all.
+                # A kernel may take the value of a CPU scalar at the capture, for all replays.
                 if device.type != capture.Pool.kind:
-                    return f"{what} is a tensor on {device}: a graph only reads memory of the GPU"
+                    return f"{what} is on {device}, and a graph can only read the GPU's memory"
                 if device != self.device:
-                    return f"{what} is on {device}, and another tensor on {self.device}"
+                    return f"{what} is on {device}, but another tensor is on {self.device}"
         return ""
 
     def padded(self) -> list[Any]:
-        """The leaves as the function is to see them."""
+        """The leaves as the function gets them."""
         real = list(self.leaves)
         for pad in self.pads:
             leaf = self.leaves[pad.leaf]
@@ -93,7 +92,7 @@ class Call:
         return real
 
     def cut(self, result: Any) -> Any:
-        """What the function returned, as the caller is to see it."""
+        """What the function returned, as the caller gets it."""
         if not self.cuts:
             return result
         return torch.utils._pytree.tree_map(
@@ -122,13 +121,13 @@ class Entry:
     )
 
     def __init__(self, places: list[int | None], first: int) -> None:
-        # The addresses of what the graph has in it, None for what is copied.
+        # The addresses that the graph uses; None for what is copied.
         self.places = places
         self.first = self.used = first
         self.seen = self.tries = 0
         self.refused = ""
         self.pure = False
-        # What the observed call wrote to, and what in its result was no tensor.
+        # The tensors that the observed call wrote to, and what in its result was not a tensor.
         self.written: list[Any] = []
         self.constants: list[Any] = []
         self.graph: Callable[[], None] | None = None
@@ -141,8 +140,8 @@ class Entry:
 class Graphs:
     """The graphs of one callable, *function*.
 
-    *indices* are those of the leaves that are at a fixed place, as a compiled model's weights are;
-    *watched* what a function reaches besides its arguments.
+    *indices* are the indices of leaves at a fixed place, such as a compiled model's weights.
+    *watched* is what a function uses besides its arguments.
     """
 
     def __init__(
@@ -162,13 +161,13 @@ class Graphs:
         self._indices = list(indices)
         self._fixed_leaves = frozenset(indices)
         self.watch(watched)
-        # By signature, the entry of the last call; and all of them, by signature and places.
+        # The entry of the last call, by signature; all entries, by signature and places.
         self._latest: dict[Any, Entry] = {}
         self._entries: dict[Any, Entry] = {}
         self._clock = 0
 
     def watch(self, watched: Watched | None) -> None:
-        """Take other weights for the function's own."""
+        """Use these weights as the function's own from now on."""
         self._watched = watched
         if watched:
             self._indices = list(range(len(watched.tensors)))
@@ -212,7 +211,7 @@ class Graphs:
         with self._lock:
             whole = (key, tuple(places))
             if self._watched and key in self._latest:
-                # The function's own weights have moved: what has the old addresses is of no use.
+                # The function's weights have moved. Graphs with the old addresses are useless.
                 for other in [one for one in self._entries if one[0] == key and one != whole]:
                     self._drop(other)
             entry = self._entries.get(whole)
@@ -223,9 +222,9 @@ class Graphs:
             return entry
 
     def _without(self, entry: Entry, key: Any, call: Call) -> Any:
-        """A call of a signature that has no graph, or not yet."""
+        """A call of a signature that has no graph, or does not have one yet."""
         with self._lock:
-            if entry.graph is not None:  # by another thread, just now
+            if entry.graph is not None:  # Another thread has just captured it.
                 return self.run(key, call.structure, call.leaves, call.pads, call.cuts)
             self._clock += 1
             entry.used = self._clock
@@ -241,7 +240,9 @@ class Graphs:
                 return value
             refused = entry.refused or WARMING
         elif ready:
-            refused = f"the limit of {self.options.limit} graphs is reached, and all are in use"
+            refused = (
+                f"the limit of {self.options.limit} graphs is reached, and all were used recently"
+            )
         record.plain(self.row, refused or WARMING)
         if refused or entry.pool is not None or seen < self.options.warmup:
             return call.cut(self._plain(call, bool(refused)))
@@ -257,7 +258,7 @@ class Graphs:
         return self._pools.of(device).warm(lambda: self._execute(call))
 
     def _observed(self, entry: Entry, call: Call) -> Any:
-        """The last call before a capture: whether there may be one."""
+        """The last call before a capture. It shows whether a capture is possible."""
         refused = call.unfit()
         if refused:
             self._refuse(entry, call, refused)
@@ -272,27 +273,27 @@ class Graphs:
         try:
             observation = Observation(pool, self._watched, places, given, self.options.verify)
         except RuntimeError as error:
-            self._refuse(entry, call, f"what it does can't be observed: {error}")
+            self._refuse(entry, call, f"its effects can't be observed: {error}")
             return self._execute(call)
         compiled = capture.compiles()
         result = pool.warm(lambda: self.function(call.structure, real))
         try:
             refused, changed = observation.against(), observation.changed()
         except RuntimeError as error:
-            refused, changed = f"what it did can't be observed: {error}", []
+            refused, changed = f"its effects can't be observed: {error}", []
         if refused:
             self._refuse(entry, call, refused)
         elif capture.compiles() == compiled:
             entry.pure = not changed
-            # A tensor of inference mode does not count its writes.
+            # A tensor of inference mode does not count the writes to it.
             entry.written = [tensor for tensor in changed if not tensor.is_inference()]
             entry.constants = _constants(result)
             entry.pool = pool
-        # Else it still compiles, and the next call is observed.
+        # Otherwise the call has compiled something, and the next call is observed.
         return result
 
     def _capture(self, entry: Entry, call: Call) -> tuple[bool, Any]:
-        """Capture and replay; whether there is a result, and the result."""
+        """Capture and replay. Returns whether there is a result, and the result."""
         pool, value, executed = entry.pool, None, False
         try:
             started, before = time.perf_counter(), pool.memory()
@@ -305,9 +306,11 @@ class Graphs:
             compiled = capture.compiles()
             graph, result = pool.capture(lambda: self.function(call.structure, list(inputs.leaves)))
             if capture.compiles() != compiled:
-                raise Refused("something was compiled in the capture: it needs more calls before")
+                raise Refused(
+                    "something was compiled in the capture: more calls are needed before it"
+                )
             if _constants(result) != entry.constants:
-                raise Refused("the result has a constant that is another one at each call")
+                raise Refused("the result has a constant that differs from call to call")
             around = [*inputs.tensors, *(call.fixed[index] for index in self._indices)]
             outputs = Outputs(result, self.options.clone, around, pool.device)
             del result
@@ -316,12 +319,12 @@ class Graphs:
             if not self.options.clone:
                 outputs.count()
             if executed:
-                # The call has its result already: where that moved nothing on, nor does this.
+                # The call has its result. It wrote to no weight or buffer, so nor does this replay.
                 graph()
                 _compare(value, outputs.leaves)
         except Exception as error:
             if failure.programs_own(error):
-                entry.pool = None  # The call is observed anew.
+                entry.pool = None  # The next call is observed again.
                 raise
             self._failed(entry, call, error)
             return executed, call.cut(value) if executed else None
@@ -341,7 +344,7 @@ class Graphs:
         why = explain(error)
         entry.tries += 1
         if "compiled" in why and entry.tries < _TRIES:
-            entry.pool = None  # observed once more
+            entry.pool = None  # The next call is observed again.
             return
         self._refuse(entry, call, why)
 
@@ -350,18 +353,18 @@ class Graphs:
         self.refuse(why, call.leaves)
 
     def refuse(self, why: str, leaves: Sequence[Any]) -> None:
-        """Put on the record, and say once, that calls with such leaves have no graph."""
+        """Put on the record, and write once to stderr, that calls like this have no graph."""
         if len(self.row["refused"]) < record.MOST_REASONS:
             self.row["refused"].append({"signature": self._describe(leaves), "reason": why})
         name = self.row["name"]
         startup.say(
             "graphs",
             f"graphs: {name} runs without a graph: {why}; rocm_autopatch.status()['graphs'] lists "
-            "each that does",
+            "all such functions",
         )
 
     def _describe(self, leaves: Sequence[Any], pads: Sequence[Pad] = ()) -> str:
-        """The signature of a call without what is at a fixed place."""
+        """The signature of a call as text, without what is at a fixed place."""
         shapes = {pad.leaf: pad.shape(leaves[pad.leaf]) for pad in pads}
         shown = [
             (shapes.get(index), leaf)
@@ -371,14 +374,14 @@ class Graphs:
         return describe(shown)
 
     def _room(self, entry: Entry) -> bool:
-        """Whether there is room for one more graph, making it if need be."""
+        """Make room for one more graph, if there is none. Returns whether that was possible."""
         with self._lock:
             held = [(key, one) for key, one in self._entries.items() if one.graph is not None]
             if len(held) < self.options.limit:
                 return True
             key, oldest = min(held, key=lambda item: item[1].used)
-            # One that was used since this signature came up is wanted no less: taking turns, they
-            # would be captured over and over.
+            # It was used after this signature first appeared, so it is needed, too. If both took
+            # turns, they would be captured again and again.
             if oldest.used > entry.first:
                 return False
             self._drop(key)
@@ -386,7 +389,7 @@ class Graphs:
             return True
 
     def _forget(self) -> None:
-        """Keep the number of signatures without a graph bounded."""
+        """Limit the number of signatures without a graph."""
         idle = [key for key, one in self._entries.items() if one.graph is None]
         if len(idle) >= 8 * self.options.limit:
             self._drop(min(idle, key=lambda key: self._entries[key].used))
@@ -400,20 +403,20 @@ class Graphs:
             entry.graph = entry.inputs = entry.outputs = None
 
     def clear(self) -> None:
-        """Drop all graphs and what is known of signatures."""
+        """Drop all graphs and everything known about signatures."""
         with self._lock:
             for key in list(self._entries):
                 self._drop(key)
 
 
 def _constants(result: Any) -> list[Any]:
-    """What in a result is no tensor, to be told from that of another call."""
+    """What in a result is not a tensor, in a form that can be compared with another call's."""
     leaves = torch.utils._pytree.tree_leaves(result)
     return [(type(leaf), repr(leaf)) for leaf in leaves if not isinstance(leaf, torch.Tensor)]
 
 
 def _compare(expected: Any, leaves: list[Any]) -> None:
-    """Raise Refused unless a replay gave what a plain call did, but for rounding."""
+    """Raise Refused unless a replay gave the same as a plain call, except for rounding."""
     wanted = torch.utils._pytree.tree_leaves(expected)
     for one, other in zip(tensors_of(wanted), tensors_of(leaves)):
         try:

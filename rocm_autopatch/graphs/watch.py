@@ -1,4 +1,4 @@
-"""What a graph has in it without being an argument: weights at their addresses, flags, state."""
+"""What a graph contains besides its arguments: weights at their addresses, flags, state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 from rocm_autopatch.graphs.leaves import TENSORS
 
-# How much is looked at of a container: more is data.
+# How many items of a container are looked at. A larger one is taken for data.
 _LONGEST = 1000
 _STATE = (bool, int, float, str, type(None))
 _training = itemgetter("training")
@@ -25,47 +25,47 @@ def _same_places(tensors: list[Any], places: list[int | None], indices: list[int
     return all(tensors[index].data_ptr() == places[index] for index in indices)
 
 
-# Whether tensors, by their indices, are where they were. Torch has it in C++ in builds for a GPU.
+# Whether the tensors at *indices* are where they were. Builds of torch for a GPU have it in C++.
 same_places = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", _same_places)
 
 
 class Watched:
-    """The modules and tensors that a function reaches by itself."""
+    """The modules and tensors that a function uses besides its arguments."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         roots, loose = reach(function)
         self.modules = list(dict.fromkeys(chain.from_iterable(m.modules() for m in roots)))
         tables = [table for m in self.modules for table in (m._parameters, m._buffers, m._modules)]
-        # Most are empty, and this is asked at each call.
+        # Most are empty, and each call looks at them.
         self._tables = [table for table in tables if table]
         self._were = list(map(dict, self._tables))
         self._own = [m.__dict__ for m in self.modules if "training" in m.__dict__]
         found = [value for table in self._were for value in table.values()]
         tensors = [value for value in found if isinstance(value, torch.Tensor)]
-        # By identity: comparing tensors compares their content.
+        # By id(), because == of tensors compares their content.
         self.tensors = list({id(tensor): tensor for tensor in [*tensors, *loose]}.values())
 
     def same(self) -> bool:
         """Whether each module still has the same parameters, buffers and submodules.
 
-        Not whether these have the same memory, or the same content.
+        It does not say whether these have the same memory or the same content.
         """
         try:
-            # One comparison in C, which looks at identity first.
+            # This is one comparison in C, which compares identities first.
             return self._tables == self._were
         except (RuntimeError, TypeError):
-            return False  # Two tensors of several elements: another one, then.
+            return False  # Two tensors with several elements were compared, so one is another.
 
     def flags(self) -> tuple[bool, ...]:
         """The modules' ``training``."""
         return tuple(map(_training, self._own))
 
     def needs_grad(self) -> bool:
-        """Whether a gradient would be kept of anything here."""
+        """Whether any tensor here needs a gradient."""
         return any(tensor.requires_grad for tensor in self.tensors)
 
     def state(self) -> dict[tuple[int, str], Any]:
-        """What modules keep as plain Python values, which a graph can't change."""
+        """The plain Python values that modules keep. A graph can't change them."""
         return {
             (number, name): value
             for number, module in enumerate(self.modules)
@@ -74,7 +74,7 @@ class Watched:
         }
 
     def changed(self, before: dict[tuple[int, str], Any]) -> list[str]:
-        """Which of these values are not as they were."""
+        """Which of these values have changed."""
         now = self.state()
         names = {key for key in now.keys() | before.keys() if now.get(key) != before.get(key)}
         return [f"{type(self.modules[number]).__name__}.{name}" for number, name in sorted(names)]
@@ -83,8 +83,8 @@ class Watched:
 def reach(function: Callable[..., Any]) -> tuple[list[Any], list[Any]]:
     """The modules and the tensors that a callable refers to.
 
-    It looks into bound methods, partials, decorators, closures, defaults, the globals that a
-    function's code names, and lists, tuples and dicts in these.
+    They are searched in bound methods, partials, decorators, closures, defaults, the globals that
+    a function's code names, and lists, tuples and dicts in these.
     """
     modules: dict[int, Any] = {}
     tensors: dict[int, Any] = {}
@@ -116,18 +116,18 @@ def _within(value: Any) -> Iterator[Any]:
         if found is not None:
             yield found
     code = getattr(value, "__code__", None)
-    # Not torch's own functions: their globals are torch.
+    # Functions of torch are left out: their globals are torch itself.
     if code is None or str(getattr(value, "__module__", "")).partition(".")[0] == "torch":
         return
     yield getattr(value, "__defaults__", None) or ()
     yield getattr(value, "__kwdefaults__", None) or {}
     for cell in getattr(value, "__closure__", None) or ():
-        with suppress(ValueError):  # not assigned yet
+        with suppress(ValueError):  # The variable is not assigned yet.
             yield cell.cell_contents
     names = getattr(value, "__globals__", {})
     for name in code.co_names:
         found = names.get(name)
-        # Of all that is global, what holds tensors, and the program's own functions.
+        # Of the globals, only those that hold tensors, and functions of the same module.
         if isinstance(found, (torch.nn.Module, torch.Tensor)) or (
             hasattr(found, "__code__") and names is getattr(found, "__globals__", None)
         ):
@@ -135,7 +135,7 @@ def _within(value: Any) -> Iterator[Any]:
 
 
 class Observation:
-    """What a call did besides returning a result, as far as a graph can't, or must know it."""
+    """What a call did besides returning a result: what a replay can't do, or has to repeat."""
 
     def __init__(
         self, pool: Any, watched: Watched | None, fixed: list[Any], given: list[Any], sums: bool
@@ -152,22 +152,22 @@ class Observation:
         return (self._pool.random(), torch.get_rng_state().numpy().tobytes(), random.getstate())
 
     def against(self) -> str:
-        """Why such calls can't be replayed, "" if they can."""
+        """Why such calls can't be replayed; "" if they can."""
         if self._randoms() != self._random:
             return (
-                "it draws random numbers (dropout in train mode?), which each replay would have to "
-                "draw anew"
+                "it draws random numbers (dropout in train mode?), and each replay would need new "
+                "ones"
             )
         for tensor, (version, content) in zip(self._given, self._content):
             if _version(tensor) != version or not _same_bytes(tensor, content):
                 return (
-                    f"it changes an argument in place, {list(tensor.shape)}: make that tensor a "
-                    "buffer of the module, or return the new one"
+                    f"it changes an argument in place (shape {list(tensor.shape)}): make this "
+                    "tensor a buffer of the module, or return the new one"
                 )
         names = self._watched.changed(self._state) if self._watched else []
         if names:
             listed = ", ".join(names[:3])
-            return f"each call changes {listed}, which a replay would not: make it a tensor"
+            return f"each call changes {listed}, and a replay would not: make it a tensor"
         if _collectives() != self._collectives:
             return "it runs a collective, which is not safe in a graph on ROCm (ROCm/hip#3876)"
         return ""
@@ -181,17 +181,17 @@ class Observation:
         ]
 
     def _mark(self, tensor: Any) -> tuple[int, int]:
-        # Not every kernel counts as a write for autograd: cuDNN's batch norm does not.
+        # Autograd does not count the writes of every kernel, such as cuDNN's batch norm.
         return _version(tensor), _sum(tensor) if self._sums else 0
 
 
 def _version(tensor: Any) -> int:
-    # Tensors of inference mode have none; their content is compared.
+    # Tensors of inference mode have no version. Their content is compared instead.
     return -1 if tensor.is_inference() else tensor._version
 
 
 def _sum(tensor: Any) -> int:
-    """What a write to a tensor's content changes, most likely."""
+    """A checksum: a write to the tensor most likely changes it."""
     if not tensor.numel():
         return 0
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
@@ -201,13 +201,13 @@ def _sum(tensor: Any) -> int:
 
 
 def _same_bytes(one: Any, other: Any) -> bool:
-    # As bytes, because NaN is not equal to itself.
+    # Bytes are compared, because NaN is not equal to itself.
     flat = [tensor.contiguous().reshape(-1) for tensor in (one, other)]
     return bool(torch.equal(*[tensor.view(torch.uint8) for tensor in flat]))
 
 
 def _collectives() -> list[int]:
-    """How many collectives each process group has run, as far as its backend counts them."""
+    """How many collectives each process group has run, if its backend counts them."""
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     counts = []
     for group in list(c10d._world.pg_map) if c10d else ():

@@ -17,7 +17,7 @@ from rocm_autopatch.graphs.refusal import Refused
 from rocm_autopatch.graphs.store import Graphs, Options
 from rocm_autopatch.graphs.watch import Watched
 
-# Each call asks these.
+# Each call uses these, so they are looked up once.
 _grad_enabled = torch.is_grad_enabled
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
@@ -28,14 +28,14 @@ _default_dtype = torch.get_default_dtype
 _precision = torch._C._get_float32_matmul_precision
 _deterministic = torch._C._get_deterministic_algorithms
 OUTPUTS = ("clone", "alias")
-# The structure of a call with nothing but tensors, by position.
+# The structure of a call with only positional arguments, which are all tensors.
 _FLAT = "flat"
 
 
 class Graphed:
-    """A callable that runs *function* as a graph where it can; made by :func:`graphed`.
+    """A callable that runs *function* as a graph if possible. :func:`graphed` makes it.
 
-    Attributes other than its own are the function's, so a wrapped model's are at hand.
+    All other attributes are the function's. So those of a wrapped model can be used.
     """
 
     def __init__(
@@ -64,24 +64,24 @@ class Graphed:
         functools.update_wrapper(self, _plain(function), updated=())
 
     def _check(self, bucket: Bucket) -> None:
-        """Raise ValueError if a bucket names what the function has no argument for."""
+        """Raise ValueError if a bucket names an argument that the function does not have."""
         assert self._parameters is not None
         known = self._parameters.parameters
         wrong = [name for name in bucket.inputs if name not in known]
         if wrong and not any(one.kind == one.VAR_KEYWORD for one in known.values()):
             raise ValueError(
-                f"bucket {bucket.name}: {wrong[0]} is no argument of {_name(self.function)}, which "
-                f"has {', '.join(known) or 'none'}"
+                f"bucket {bucket.name}: {_name(self.function)} has no argument {wrong[0]}; it has "
+                f"{', '.join(known) or 'none'}"
             )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Dynamo traces this call where a compiled function makes it, and sees the function alone.
+        # If a compiled function makes this call, Dynamo traces it and sees only the function.
         if torch.compiler.is_compiling():
             return self.function(*args, **kwargs)
         try:
             structure: Any
             if not kwargs and TENSORS.issuperset(map(type, args)):
-                # By far the most calls: there is nothing to take apart.
+                # Most calls are like this: there is nothing to flatten.
                 structure, leaves = _FLAT, list(args)
             else:
                 leaves = []
@@ -108,7 +108,7 @@ class Graphed:
         return self._graphs.run(key, structure, leaves, pads, cuts)
 
     def _call(self, structure: Any, leaves: list[Any]) -> Any:
-        """What a call was before it was flattened."""
+        """Make a call from its flattened form."""
         if structure is _FLAT:
             return self.function(*leaves)
         args, kwargs = unflatten(structure, iter(leaves))
@@ -116,11 +116,11 @@ class Graphed:
 
     def __getattr__(self, name: str) -> Any:
         if "function" not in self.__dict__:
-            raise AttributeError(name)  # being unpickled
+            raise AttributeError(name)  # It is being unpickled.
         return getattr(self.function, name)
 
     def __reduce__(self) -> Any:
-        # A copy has graphs of its own.
+        # A copy has its own graphs.
         graphs = self._graphs
         given = self.function, graphs.options, self._buckets, self._fallback, graphs.row["name"]
         return Graphed, given
@@ -131,11 +131,11 @@ class Graphed:
         return record.finished(self._graphs.row)
 
     def clear(self) -> None:
-        """Drop all graphs and give their memory back; later calls capture anew."""
+        """Drop all graphs and free their memory. Later calls capture anew."""
         self._graphs.clear()
 
     def _watch_anew(self) -> Watched:
-        """Drop all graphs: a module has another weight, buffer or submodule than they have."""
+        """Drop all graphs, because a module has another weight, buffer or submodule now."""
         self._graphs.clear()
         self._watched = Watched(self.function)
         self._graphs.watch(self._watched)
@@ -157,19 +157,21 @@ class Graphed:
                 if leaf.dim() <= dim:
                     raise ValueError(f"bucket {bucket.name}: {owner} has no dimension {dim}")
                 if any(pad.leaf == index for pad in pads):
-                    raise ValueError(f"bucket {bucket.name}: {owner} is in another bucket, too")
+                    raise ValueError(f"bucket {bucket.name}: {owner} is also in another bucket")
                 found.append((index, dim))
             sizes = {leaves[index].shape[dim] for index, dim in found}
             if len(sizes) > 1:
                 raise ValueError(
-                    f"bucket {bucket.name}: arguments have sizes {sorted(sizes)} there"
+                    f"bucket {bucket.name}: its arguments have different sizes: {sorted(sizes)}"
                 )
             if not sizes:
                 continue
             (real,) = sizes
             size = bucket.size(real)
             if size is None:
-                raise Refused(f"bucket {bucket.name} ends at {bucket.sizes[-1]}")
+                raise Refused(
+                    f"bucket {bucket.name}: the call exceeds its last size, {bucket.sizes[-1]}"
+                )
             pads += [Pad(index, dim, real, size, bucket.fill) for index, dim in found]
             if bucket.outputs is not None:
                 cuts.append(Cut(bucket.name, bucket.outputs, size, real))
@@ -201,39 +203,39 @@ def graphed(
     fallback: bool = True,
     name: str = "",
 ) -> Any:
-    """Have a function's calls replay one HIP or CUDA graph each signature. Also a decorator.
+    """Replay one HIP or CUDA graph for each signature of a function's calls. Also a decorator.
 
-    A signature is all but the content of tensors: structure, shapes, strides, dtypes, device,
-    constants, modules' ``training``, autocast and other settings of torch. What a function does
-    besides GPU work happens while it is captured, and not in replays. docs/graphs.md says what is
-    noticed and what is not.
+    A signature is everything but the content of tensors: structure, shapes, strides, dtypes,
+    device, constants, modules' ``training``, autocast and other settings of torch. What a function
+    does besides GPU work happens during the capture, and not in replays. docs/graphs.md says what
+    is noticed and what is not.
 
     Args:
-        function: a module or any callable, compiled or not; arguments and results are pytrees of
+        function: a module or any callable, compiled or not. Arguments and results are pytrees of
             tensors and constants. Compile with ``mode="default"``.
-        limit: how many graphs are kept; the least recently used goes first, and none goes for a
-            signature that is no more in use.
-        warmup: how many calls of a signature run without a graph before one is captured, at least
-            1; the last of them is observed.
-        outputs: ``"clone"``: each call returns tensors of its own. ``"alias"``: they are the
-            graph's; what a caller still has of them at the next call is moved to memory of its
-            own then, and Refused is raised if it is a view.
-        verify: compare the first replay with a plain call more. Only where the observed call wrote
-            to no weight or buffer. None: on ROCm, where illegal work in a capture may go unnoticed
-            (pytorch#155684). It executes the function once more than there are calls.
+        limit: how many graphs are kept. A new signature replaces the graph that was used least
+            recently, if that graph was not used since the signature first appeared.
+        warmup: how many calls of a signature run without a graph before the capture, at least 1.
+            The last of them is observed.
+        outputs: with ``"clone"``, each call returns tensors of its own. With ``"alias"``, the
+            tensors are the graph's. Those that a caller still holds at the next call are then
+            moved to memory of their own. A view can't be moved, and raises Refused.
+        verify: compare the first replay with one more plain call, if the observed call wrote to no
+            weight or buffer. This executes the function once more than it is called. None: only on
+            ROCm, where illegal work in a capture may go unnoticed (pytorch#155684).
         buckets: dimensions that are padded.
-        fallback: call the function as it is where no graph can be; False raises Refused for
-            arguments that can't have one.
-        name: how it is called on the record.
+        fallback: if a call can't run as a graph, call the function itself. False: raise Refused for
+            arguments that no graph can have.
+        name: its name on the record.
 
-    Raises ValueError for an option that is none, and for a bucket of an argument that is none.
+    Raises ValueError for a wrong option, and for a bucket of an argument that does not exist.
     """
     if outputs not in OUTPUTS:
         raise ValueError(f"outputs={outputs!r} is not one of {', '.join(OUTPUTS)}")
     if limit < 1 or warmup < 1:
-        raise ValueError("limit and warmup are to be at least 1")
+        raise ValueError("limit and warmup must be at least 1")
     if buckets and outputs != "clone":
-        raise ValueError("results of buckets are cut, so they are to be cloned")
+        raise ValueError('buckets cut the results, so they need outputs="clone"')
     verify = bool(torch.version.hip) if verify is None else verify
     options = Options(limit, warmup, outputs == "clone", verify)
 
@@ -244,15 +246,17 @@ def graphed(
 
 
 def _refuse(leaves: list[Any], watched: Watched) -> None:
-    """Raise Refused where no call can be a graph, whatever its signature."""
+    """Raise Refused if no call can be a graph at present, whatever its signature."""
     if _grad_enabled() and (
         watched.needs_grad() or any(type(x) in TENSORS and x.requires_grad for x in leaves)
     ):
         raise Refused("gradients are needed: call it under torch.no_grad() or inference_mode()")
     if capturing():
-        raise Refused("another capture is under way, and takes the function's kernels")
+        raise Refused("another capture is under way and records the function's kernels")
     if _dispatch_modes() or _function_modes():
-        raise Refused("a mode of torch's is active that wants to see each operation")
+        raise Refused(
+            "a torch dispatch mode or function mode is active, which needs to see each operation"
+        )
     if _transforms() is not None:
         raise Refused("a transform such as torch.func.vmap is active")
 
@@ -270,17 +274,17 @@ def _state() -> tuple[Any, ...]:
 
 
 def _key(leaves: list[Any], pads: Sequence[Pad]) -> tuple[Any, ...]:
-    """The signature of leaves as they are when padded."""
+    """The signature of the padded leaves."""
     shown = list(leaves)
     for pad in pads:
-        # On the meta device a tensor is its shape and no memory; the real device is put back in.
+        # On the meta device a tensor has a shape but no memory. The real device is added below.
         shown[pad.leaf] = torch.empty(pad.shape(leaves[pad.leaf]), device="meta")
     padded = tuple((pad.leaf, leaves[pad.leaf].dtype, leaves[pad.leaf].device) for pad in pads)
     return (*signature(shown), padded)
 
 
 def _plain(function: Any) -> Any:
-    """What has the signature and the name: a module's forward, a compiled module's own."""
+    """What has the signature and the name: a module's forward, also of a compiled module."""
     original = getattr(function, "_orig_mod", function)
     return original.forward if isinstance(original, torch.nn.Module) else original
 

@@ -1,18 +1,19 @@
 """Compiling while the current stream is captured into a CUDA or HIP graph.
 
-- ``guard``: it raises before anything of the compile has run. What a compile does in a capture
-  (autotuning, copies, loading kernels) may break it, and on HIP may go into the graph silently and
-  replay wrong results (pytorch#185074, pytorch#155684). From 2.14 on torch raises by itself
-  (pytorch#185410).
-- ``skip-rng``: it compiles without reading the state of the GPU's random generator, which up to 2.9
+- ``guard``: raise before any part of the compile has run. What a compile does in a capture
+  (autotuning, copies, loading kernels) may break the capture. On HIP it may also get into the graph
+  silently, which then replays wrong results (pytorch#185074, pytorch#155684). From 2.14 on torch
+  itself raises (pytorch#185410).
+- ``skip-rng``: compile without reading the state of the GPU's random generator. Up to 2.9 that read
   is an error in a capture: "Cannot call CUDAGeneratorImpl::current_seed" (pytorch#131782, fixed by
-  pytorch#162505 in 2.10). All that may go wrong after that read still may.
-- ``off``: nothing is changed.
+  pytorch#162505 in 2.10). This setting prevents no other failure of a compile in a capture.
+- ``off``: change nothing.
 
-Both are made in ``torch._dynamo.convert_frame._compile``, which Dynamo looks up by its global name
-for each frame on every torch from 2.4 to 2.15 (tests/matrix/capture_versions.py). Not
-``preserve_global_state``: from 2.9 on it is applied when convert_frame is imported, and it is one
-of three readers. The others are aot_autograd and compile_fx, by ``preserve_rng_state``.
+Both settings change ``torch._dynamo.convert_frame._compile``. Dynamo looks this function up by its
+global name for each frame, on every torch from 2.4 to 2.15 (tests/matrix/capture_versions.py).
+``preserve_global_state`` is not the place: from 2.9 on it is applied when convert_frame is
+imported, and it is only one of three readers of the state. The others are aot_autograd and
+compile_fx, through ``preserve_rng_state``.
 """
 
 import contextlib
@@ -48,7 +49,7 @@ def apply(
 ) -> "list[dict[str, Any]]":
     """Put the setting of the one entry into ``torch._dynamo.convert_frame``.
 
-    The row's ``uses`` counts the compiles in a capture that it met in this process.
+    The row's ``uses`` counts the compiles in a capture in this process.
     """
     rows = []
     for entry in entries:
@@ -67,27 +68,30 @@ def apply(
 
 
 def _choose(module: "Any", setting: str) -> "tuple[bool, str]":
-    """Whether the setting does anything on this torch, and why."""
+    """Whether the setting has an effect on this torch, and why."""
     if setting == "off":
-        return False, "the policy leaves it to torch"
+        return False, "the policy sets capture: off"
     if setting not in SETTINGS["capture"]:
         raise ValueError("%r is not one of %s" % (setting, ", ".join(SETTINGS["capture"])))
     if _refuses_itself(module):
         return False, (
-            "torch does so itself since 2.14 (pytorch#185410)"
+            "torch itself raises since 2.14 (pytorch#185410)"
             if setting == "guard"
-            else "torch does not compile in a capture since 2.14 (pytorch#185410)"
+            else "since 2.14 torch raises instead of compiling in a capture (pytorch#185410)"
         )
     version = sys.modules["torch"].__version__
     if setting == "guard":
-        return True, "torch %s has no such check, as it has since 2.14 (pytorch#185410)" % version
+        return True, (
+            "torch %s has no such check of its own; torch has one since 2.14 (pytorch#185410)"
+            % version
+        )
     if startup.release(version) >= READABLE_SINCE:
         return False, "the generator can be read in a capture since torch 2.10 (pytorch#162505)"
     return True, "torch %s can't read the generator in a capture (pytorch#162505)" % version
 
 
 def _refuses_itself(module: "Any") -> bool:
-    # Asked of the code, not of the version: nightly builds and forks may be on either side.
+    # The code tells, not the version: nightly builds and forks may or may not have the check.
     trace_frame = getattr(module, "trace_frame", None)  # since 2.9
     names = trace_frame and inspect.unwrap(trace_frame).__code__.co_names
     return "is_current_stream_capturing" in (names or ())
@@ -96,13 +100,14 @@ def _refuses_itself(module: "Any") -> bool:
 def _install(module: "Any", done: "dict[str, Any]") -> None:
     original = getattr(module, "_compile", None)
     if original is None:
-        # getattr: while a module is being imported, its own error blames a circular import.
+        # getattr, because the AttributeError of a module that is being imported blames a circular
+        # import.
         raise AttributeError("this torch has no _compile in %s" % module.__name__)
     cuda = sys.modules["torch.cuda"]
 
     @functools.wraps(original)
     def _compile(*args: "Any", **kwargs: "Any") -> "Any":
-        # How many frames of Dynamo's own its logs leave out of a stack: this is one more.
+        # Dynamo's logs leave out this many frames of its own. This function is one more.
         kwargs["skip"] = kwargs.get("skip", 0) + 1
         if not _capturing(cuda):
             return original(*args, **kwargs)
@@ -123,9 +128,9 @@ def _capturing(cuda: "Any") -> bool:
     except Exception as error:
         if failure.programs_own(error):
             raise
-        return False  # The program's stream is in a state of its own: not for us to report.
-    # What a higher-order op such as torch.cond compiles for itself can't be warmed up; torch 2.14
-    # lets that pass too. Before 2.11 it has no word for it.
+        return False  # The state of the program's stream is not our error to report.
+    # What a higher-order op such as torch.cond compiles for itself can't be warmed up. Torch 2.14
+    # allows it, too. Before 2.11 torch has no way to ask.
     ops = sys.modules.get("torch._higher_order_ops.utils")
     in_op = getattr(ops, "_in_hop_compile", None)
     return in_op is None or not in_op()
@@ -133,9 +138,9 @@ def _capturing(cuda: "Any") -> bool:
 
 def _message(code: "CodeType") -> str:
     return (
-        "torch.compile was about to compile %s (%s:%d) during CUDA graph capture: run it outside "
-        "the capture first, as a warm-up with inputs like these, and capture once nothing is left "
-        "to compile (rocm_autopatch, capture: guard)"
+        "torch.compile was about to compile %s (%s:%d) during CUDA graph capture. First run it "
+        "outside the capture, as a warm-up with inputs like these, until nothing is left to "
+        "compile. Then capture. (rocm_autopatch, capture: guard)"
         % (code.co_name, code.co_filename, code.co_firstlineno)
     )
 
@@ -145,19 +150,19 @@ _thread = threading.local()
 
 @contextlib.contextmanager
 def _spared(cuda: "Any") -> "Iterator[None]":
-    """Let this thread read and write the state of the GPU's generators without reaching them.
+    """Let this thread read and write a stand-in for the state of the GPU's generators.
 
-    The stand-in is put beneath ``get_rng_state`` and ``set_rng_state``, not in their place: Dynamo
-    knows these two by identity in the code that it traces, and aot_autograd puts functions of its
-    own in their place for a while. Two threads are never here at once, as Dynamo compiles under
-    one lock.
+    The stand-in is what ``get_rng_state`` and ``set_rng_state`` use. They are not replaced
+    themselves: Dynamo recognizes these two by identity in the code that it traces, and aot_autograd
+    replaces them by its own functions for a while. Dynamo compiles under one lock, so two threads
+    are never here at the same time.
     """
     if hasattr(_thread, "state"):
-        yield  # A compile within a compile.
+        yield  # This is a compile within a compile.
         return
     torch = sys.modules["torch"]
-    # Past the modes and transforms of the program, which must not see this tensor. It has the size
-    # of the real one, because aot_autograd may trace what becomes of it.
+    # The program's modes and transforms must not see this tensor, so they are off. The tensor has
+    # the size of the real state, because aot_autograd may trace what is done with it.
     with torch._C.DisableTorchFunction(), torch._C._DisableFuncTorch():
         state = torch.zeros(16, dtype=torch.uint8, device="cpu")
     generators = cuda.default_generators
@@ -171,7 +176,7 @@ def _spared(cuda: "Any") -> "Iterator[None]":
 
 
 class _Generators(tuple):  # type: ignore[type-arg]
-    """``torch.cuda.default_generators`` during such a compile; for other threads, what it was."""
+    """``torch.cuda.default_generators`` during such a compile. Other threads see the real ones."""
 
     __slots__ = ()
 
@@ -182,7 +187,7 @@ class _Generators(tuple):  # type: ignore[type-arg]
 
 
 class _Generator:
-    """A generator whose state is out of reach; all else is the real one's."""
+    """A generator with the stand-in for its state. All other attributes are the real one's."""
 
     __slots__ = ("_real", "_state")
 

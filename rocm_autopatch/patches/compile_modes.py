@@ -1,13 +1,13 @@
 """The mode table: what ``torch.compile(mode=...)`` means here.
 
-The change is made in ``torch._TorchCompileInductorWrapper.apply_mode``, where every torch from 2.4
-on turns a mode's name into Inductor options, and not by replacing ``torch.compile``: its
+The change is made in ``torch._TorchCompileInductorWrapper.apply_mode``. There, every torch from 2.4
+on turns a mode's name into Inductor options. ``torch.compile`` itself is not replaced, so its
 signature, docstring and errors stay, ``from torch import compile`` and ``Module.compile`` are
-covered, other backends and ``options=`` never get here, and Dynamo traces a ``torch.compile``
+covered, other backends and ``options=`` are not affected, and Dynamo traces a ``torch.compile``
 inside a compiled region as before.
 
-A mode that stands for ``graphs`` is ``default``, and what Inductor has compiled is run through
-``rocm_autopatch.graphs``. That is done where the same class is called with what to compile.
+A mode that stands for ``graphs`` compiles as ``default``, and the compiled code runs through
+``rocm_autopatch.graphs``. That is done where the same class is called with the model to compile.
 """
 
 import functools
@@ -27,7 +27,7 @@ SETTINGS: "dict[str, tuple[str, ...] | str]" = {}
 NOUN = "compile mode"
 CHANGES_CODE = True
 FIELDS = ("name", "wanted", "layer", "why")
-# torch._inductor.list_mode_options, 2.4 to 2.15; lite is there from 2.10 on
+# What torch._inductor.list_mode_options has in 2.4 to 2.15. lite is there from 2.10 on.
 MODES = (
     "default",
     "reduce-overhead",
@@ -36,9 +36,9 @@ MODES = (
     "lite",
 )
 GRAPHS = "graphs"
-# What a mode can stand for: another one, or default with each compiled graph captured by us.
+# What a mode can stand for: a mode, or default with each compiled graph captured by us.
 USES = (*MODES, GRAPHS)
-# The attribute of a _TorchCompileInductorWrapper whose compiles are to run as graphs.
+# A _TorchCompileInductorWrapper whose compiles run as graphs has this attribute.
 _POOLS = "_rocm_autopatch_pools"
 
 
@@ -70,7 +70,8 @@ def apply(
 def _install(torch: "Any", table: "dict[str, dict[str, Any]]") -> None:
     wrapper = getattr(torch, "_TorchCompileInductorWrapper", None)
     if wrapper is None:
-        # getattr: while torch is being imported, its own AttributeError blames a circular import.
+        # getattr, because the AttributeError of a torch that is being imported blames a circular
+        # import.
         raise AttributeError("this torch has no _TorchCompileInductorWrapper")
     original = wrapper.apply_mode
 
@@ -105,18 +106,20 @@ def _install_graphs(wrapper: "Any") -> None:
 
             if getattr(self, _POOLS) is None:
                 setattr(self, _POOLS, capture.Pools())
-            # Before the compile, which may change the model.
+            # This comes before the compile, because the compile may change the model.
             found = mode.Compiled(model_, inputs_, getattr(self, _POOLS))
         except Exception as error:
             if failure.programs_own(error):
                 raise
-            startup.fail("graphs", "compiled, and run without graphs: " + failure.describe(error))
+            startup.fail(
+                "graphs", "a compiled function runs without graphs: " + failure.describe(error)
+            )
         compiled = call(self, model_, inputs_, *args, **kwargs)
         return compiled if found is None else found.run(compiled)
 
     @functools.wraps(equal)
     def __eq__(self: "Any", other: "Any") -> bool:
-        # Dynamo takes what an equal backend has compiled.
+        # Dynamo reuses what an equal backend has compiled.
         return bool(equal(self, other)) and hasattr(self, _POOLS) == hasattr(other, _POOLS)
 
     wrapper.__call__, wrapper.__eq__ = __call__, __eq__

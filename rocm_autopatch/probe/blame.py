@@ -1,8 +1,9 @@
-"""Who made a config value differ from what this torch ships: found by reading again without them.
+"""What made a config value differ from the value that this torch ships, found by experiments.
 
-A variable is blamed where the value is another one in an interpreter without it; what
-sitecustomize, .pth files and frameworks write is seen as it is written, and gone in an interpreter
-that runs none of them; what is left then is torch's own source.
+A variable is the cause if the value is another one in an interpreter without the variable. Writes
+by sitecustomize, .pth files and frameworks are seen when they happen, and are missing in an
+interpreter that runs none of them. If the value is still there then, torch's own source is the
+cause.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ VARIABLE, SITE, IMPORT, TORCH, UNSEEN = "variable", "site", "import", "torch", "
 
 @dataclass(frozen=True)
 class Culprit:
-    """Who made a value differ: ``kind`` is one of the above.
+    """What made a value differ. ``kind`` is one of the above.
 
-    ``variables`` are NAME=VALUE, more than one where none of them alone makes the difference.
-    ``file`` and ``line`` are where it was written, ``by`` the line of a .pth file or sitecustomize
-    that led there, ``module`` what was being imported.
+    ``variables`` are NAME=VALUE. There are several if none of them alone makes the difference.
+    ``file`` and ``line`` are the place of the write. ``by`` is the line of a .pth file or
+    sitecustomize that led there. ``module`` is the module that was being imported.
     """
 
     kind: str
@@ -51,17 +52,17 @@ class Culprit:
             return " and ".join(self.variables) + where
         if self.kind == TORCH:
             return f"torch's own source, {self.place}"
-        what = f"import {self.module}" if self.kind == IMPORT else "start-up files of this Python"
+        what = f"import {self.module}" if self.kind == IMPORT else "a start-up file of this Python"
         if self.kind == SITE and self.file:
             return f"{self.place}{by}"
-        return f"{what}, {self.place}{by}" if self.file else f"{what}; where was not seen"
+        return f"{what}, {self.place}{by}" if self.file else f"{what}; the place was not seen"
 
 
 @dataclass(frozen=True)
 class Crash:
-    """An import that fails: the error, and the variable (NAME=VALUE) or SITE or TORCH behind it.
+    """An import that fails: the error, and its cause: a variable (NAME=VALUE), SITE or TORCH.
 
-    ``set_by`` is the place in a start-up file that set the variable, "" where it was set already.
+    ``set_by`` is the place in a start-up file that set the variable; "" if it was set before.
     """
 
     module: str
@@ -73,15 +74,17 @@ class Crash:
 
     @property
     def variable(self) -> tuple[str, str]:
-        """Name and value of the variable, two empty texts where it is none."""
+        """Name and value of the variable; two empty texts if the cause is not a variable."""
         name, equals, value = self.culprit.partition("=")
         return (name, value) if equals else ("", "")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A config value that is not what this torch ships. ``thread`` is what a new thread reads,
-    where that is something else."""
+    """A config value that is not what this torch ships.
+
+    ``thread`` is what a new thread reads, which may be another value.
+    """
 
     key: str
     shipped: Any
@@ -94,7 +97,8 @@ class Difference:
 class Findings:
     """What a place does to a process without us.
 
-    ``compared`` says what values were compared with. ``clean`` reads what torch has by itself.
+    ``compared`` says what the values were compared with. ``clean`` has the values of torch itself,
+    without variables and start-up files.
     """
 
     reading: Reading
@@ -106,7 +110,7 @@ class Findings:
 
 
 class Investigation:
-    """One place, read as often as it takes. *environment* is without what our hook changed."""
+    """One place, read as often as necessary. *environment* is without the changes of our hook."""
 
     def __init__(self, environment: Mapping[str, str], imports: Sequence[str]) -> None:
         self.environment = environment
@@ -156,8 +160,11 @@ class Investigation:
         return seen, crashes
 
     def crasher(self, seen: Reading, failed: Mapping[str, Any]) -> tuple[str, Reading]:
-        """The variable without which an import fails no more, or otherwise; SITE or TORCH where
-        none does it. And the reading without it."""
+        """The cause of a failed import, and the reading without it.
+
+        It is a variable, if without it the import works or fails in another way. Otherwise it is
+        SITE or TORCH.
+        """
         suspects = [n for n in self.suspects(seen) if n not in seen.ask.without]
         last = failed["last_read"]
         asks = [reading.without(seen.ask, [last])] if last in suspects else []
@@ -169,7 +176,7 @@ class Investigation:
         (none,) = self.read(reading.without(seen.ask, suspects))
         if _mark(failure(none)) == _mark(failed):
             return self.broken(none)
-        # It is one of several: half of those that may be it are left out at a time.
+        # It is one of several variables: each step leaves out half of those that are left.
         while len(suspects) > 1:
             half = suspects[: len(suspects) // 2]
             (after,) = self.read(reading.without(seen.ask, half))
@@ -186,7 +193,7 @@ class Investigation:
         return (TORCH if alike else SITE), clean
 
     def suspects(self, seen: Reading) -> list[str]:
-        """The variables set here that torch may read at its import."""
+        """The variables that are set here and that torch may read at its import."""
         read = seen.found.get("reads", {})
         return [
             name
@@ -195,9 +202,9 @@ class Investigation:
         ]
 
     def clean(self, seen: Reading) -> Ask:
-        """Without the variables, and without what ``site`` and frameworks do."""
+        """How to read without the variables, and without ``site`` and frameworks."""
         names = {*self.suspects(seen), *written(seen)}
-        path = tuple(seen.found.get("path") or sys.path[1:])  # one that died told nothing
+        path = tuple(seen.found.get("path") or sys.path[1:])  # a child that died gave no path
         return Ask(site=False, without=seen.ask.without | names, path=path)
 
     # Values
@@ -226,8 +233,8 @@ class Investigation:
             reading.without(seen.ask, [name for name, code in codes.items() if run in code])
             for run in range(runs)
         ]
-        # Where only variables are at work, leaving them out says all; otherwise it takes a look at
-        # what torch has by itself.
+        # If only variables make a difference, it is enough to leave them out. Otherwise torch's own
+        # values are read, too.
         foreign = not table or seen.found["writes"] or seen.found["changes"] or seen.threads
         clean, others = None, self.read(*([self.clean(seen)] if foreign else []), *asks)
         if foreign:
@@ -235,14 +242,14 @@ class Investigation:
         elif any(len(self.alone(seen, key, codes, others)) != 1 for key in differ):
             (clean,) = self.read(self.clean(seen))
         if clean and failure(clean):
-            # What finds torch here is itself a start-up file, as for an editable install.
+            # A start-up file is needed to find torch here, as for an editable install.
             found.compared = found.compared or "nothing: torch is not found without start-up files"
         elif clean:
             found.clean = clean
-            found.compared = found.compared or "this very torch, read without variables and site"
+            found.compared = found.compared or "this same torch, read without variables and site"
             shipped = {**clean.values, **shipped}
         for other in others:
-            # A default that the table does not know, where a variable is behind the value.
+            # The table may lack a default. It is then known if a variable changed the value.
             for key, value in other.values.items():
                 if _differ(seen.values, key, value):
                     shipped.setdefault(key, value)
@@ -258,7 +265,7 @@ class Investigation:
             )
 
     def config_variables(self, seen: Reading) -> list[str]:
-        """The variables that config modules read here, and that somebody but torch has set."""
+        """The variables that config modules read here, except for those that torch itself set."""
         foreign = written(seen)
         return [
             name
@@ -300,7 +307,7 @@ class Investigation:
         codes: Mapping[str, frozenset[int]],
         others: Sequence[Reading],
     ) -> list[str]:
-        """The variable without which a value is another one, whatever the others are."""
+        """The variable that changes a value by itself, whatever the other variables are."""
         value = seen.values[key]
         pattern = {run for run, other in enumerate(others) if _differ(other.values, key, value)}
         return [name for name, code in codes.items() if code == pattern]
@@ -316,10 +323,11 @@ class Investigation:
 
 
 def _codes(names: Sequence[str]) -> dict[str, frozenset[int]]:
-    """For each variable the readings to leave it out of.
+    """For each variable, the readings without it.
 
-    As few readings as tell all of them apart. Each variable is left out of as many as any other, so
-    that what two of them do together looks like neither.
+    There are only as many readings as are needed to distinguish all variables. Each variable is
+    left out of the same number of readings. So the effect of two variables together can't be
+    mistaken for the effect of one.
     """
     for runs in count(1):
         weight = max(runs // 2, 1)
@@ -329,12 +337,12 @@ def _codes(names: Sequence[str]) -> dict[str, frozenset[int]]:
 
 
 def failure(seen: Reading) -> dict[str, Any]:
-    """The first failed import of torch or its config modules, {} if there is none."""
+    """The first failed import of torch or its config modules; {} if there is none."""
     return next((one for one in seen.failed if one["import"].split(".")[0] == "torch"), {})
 
 
 def _mark(failed: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What tells one failure from another."""
+    """What makes two failures the same."""
     return tuple(failed.get(name) for name in ("import", "error", "file", "line"))
 
 
@@ -351,7 +359,7 @@ def _differ(values: Mapping[str, Any], key: str, value: Any) -> bool:
 
 
 def written(seen: Reading) -> dict[str, dict[str, Any]]:
-    """The variables that start-up files and frameworks set, each with the last write."""
+    """The variables that start-up files and frameworks set, each with its last write."""
     root = str(Path(str(seen.torch.get("file", "/"))).parent) + "/"
     return {
         write["name"]: write
@@ -361,7 +369,7 @@ def written(seen: Reading) -> dict[str, dict[str, Any]]:
 
 
 def _writer(seen: Reading, key: str) -> dict[str, Any]:
-    """The write that a config value is from, {} if none was seen."""
+    """The write that a config value comes from; {} if none was seen."""
     reads = (seen.values[key], seen.threads.get(key, seen.values[key]))
     for write in reversed(seen.found["writes"]):
         if write["name"] == key and any(same(write["value"], value) for value in reads):
@@ -374,13 +382,13 @@ def _culprit(seen: Reading, write: Mapping[str, Any]) -> Culprit:
     root = str(Path(str(seen.torch["file"])).parent) + "/"
     kind, _, module = write["stage"].partition(" ")
     if module == "torch":
-        # A start-up file may leave a hook behind that waits for torch.
+        # A start-up file may have installed a hook that waits for torch.
         kind = TORCH if write["file"].startswith(root) else SITE
     return Culprit(kind, (), write["file"], write["line"], write["by"], module)
 
 
 def line_of(file: str, key: str) -> int:
-    """The line of a config module's source that gives *key* its value last, 0 if it isn't found."""
+    """The line of a config module's source that sets *key* last; 0 if it isn't found."""
     try:
         tree = ast.parse(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError):

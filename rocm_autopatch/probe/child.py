@@ -1,9 +1,9 @@
-"""Read torch's config in an interpreter of its own, and watch who writes to it. Run as a script.
+"""Read torch's config in a separate interpreter, and watch who writes to it. Run as a script.
 
-Imported by nothing: reading.py has an interpreter run the text of this file, with what to do as
-JSON in its first argument, and the file for its answer as the second. With ``python -S`` it calls
-``site.main()`` itself, so that what sitecustomize, usercustomize and .pth files write is seen as it
-is written.
+Nothing imports this file. reading.py starts an interpreter that runs its text. The first argument
+is JSON with what to do, the second is the file for the answer. Under ``python -S`` it calls
+``site.main()`` itself. So it sees what sitecustomize, usercustomize and .pth files write when they
+write it.
 """
 
 import contextlib
@@ -31,13 +31,13 @@ CONFIGS = (
     "torch.compiler.config",
 )
 MACHINERY = "torch.utils._config_module"
-# Frames that stand between a write and who wrote.
+# Frames of these files are skipped in the search for the code that wrote.
 PLUMBING = ("_config_module.py", "contextlib.py", "os.py", "_collections_abc.py", "dataclasses.py")
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-# What a write that is taken back at once is not to be mistaken for.
+# Writes in these functions of a context manager are temporary, so they are left out.
 TEMPORARY = ("__enter__", "__exit__", "revert", "change")
 
-# What an entry of a config module reads its value from.
+# The attributes of a config module's entry that hold its value.
 VALUES = ("default", "env_value_force", "env_value_default", "user_override")
 
 stage = "site"
@@ -49,7 +49,7 @@ dropped: "set[str]" = set()
 
 
 def place() -> "dict[str, Any]":
-    """The file and line that writes now, and the .pth line or customisation that led there."""
+    """The file and line that writes now, and the line of .pth or sitecustomize that led there."""
     found: dict[str, Any] = {"file": "", "line": 0, "by": ""}
     frame: Optional[FrameType] = sys._getframe(2)
     while frame is not None:
@@ -75,7 +75,7 @@ def place() -> "dict[str, Any]":
 
 
 def _pth(frame: "FrameType") -> str:
-    """FILE:LINE of the line of a .pth file that a frame of ``site`` executes, "" if it is none."""
+    """FILE:LINE of the .pth line that a frame of ``site`` executes; "" if it executes none."""
     names = frame.f_locals
     if frame.f_globals.get("__name__") != "site" or "line" not in names:
         return ""
@@ -92,7 +92,7 @@ def _pth(frame: "FrameType") -> str:
 
 
 def plain(value: "Any") -> "Any":
-    """A value as JSON has it; the same for the same value in another process."""
+    """A value as plain data. Equal values give equal data, also in different processes."""
     if isinstance(value, (bool, int, float, str, type(None))):
         return value
     if isinstance(value, (list, tuple)):
@@ -104,7 +104,7 @@ def plain(value: "Any") -> "Any":
     return ADDRESS.sub("", repr(value))
 
 
-# Variables: who reads those that are set, and who sets them.
+# Variables: who reads them, and who sets them.
 
 
 def watch_environment() -> None:
@@ -148,7 +148,7 @@ def _note_read(name: str) -> None:
 
 
 class Watch:
-    """The finder that watches torch's config machinery from its import on."""
+    """A finder that watches torch's config machinery from its import on."""
 
     @staticmethod
     def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "Any":
@@ -170,7 +170,7 @@ class Watch:
 
 
 def watch_writes(machinery: "Any") -> None:
-    """Note each write to a config module, and to an entry where torch has entries."""
+    """Note each write to a config module, and to its entries if torch has entries."""
     module_set = machinery.ConfigModule.__setattr__
 
     def __setattr__(self: "Any", name: str, value: object) -> None:
@@ -183,7 +183,7 @@ def watch_writes(machinery: "Any") -> None:
     load = machinery.ConfigModule.load_config
 
     def load_config(self: "Any", *given: "Any") -> None:
-        # 2.4, 2.5 and 2.15 write past both of the others.
+        # In 2.4, 2.5 and 2.15 this function uses neither of the two others.
         before = read_module(self)
         load(self, *given)
         for key, value in read_module(self).items():
@@ -228,7 +228,7 @@ def _note_write(module: str, key: str, value: object) -> None:
 
 
 def read_values() -> "dict[str, Any]":
-    """Module by module, what each key reads as; keys that are another's alias are left out."""
+    """By module, the value of each key, without keys that are an alias of another key."""
     found = {}
     for name in CONFIGS:
         module = sys.modules.get(name)
@@ -257,7 +257,7 @@ def in_a_thread(call: "Callable[[], Any]") -> "Any":
 
 
 def attempt(name: str, failed: "list[dict[str, Any]]") -> bool:
-    """Import a module; what it raises goes on the list, SystemExit too."""
+    """Import a module. Put what it raises on the list, SystemExit included."""
     try:
         importlib.import_module(name)
     except BaseException as error:
@@ -317,7 +317,7 @@ def read(ask: "dict[str, Any]") -> "dict[str, Any]":
     elif not ask["hook"]:
         import site
 
-        # As the interpreter does after a failure: it goes on.
+        # After an error it goes on, as the interpreter does.
         try:
             site.main()
         except BaseException as error:
@@ -346,7 +346,7 @@ def read(ask: "dict[str, Any]") -> "dict[str, Any]":
             spec = importlib.util.find_spec(name)
             if spec is not None:
                 installed[name] = str(spec.origin or "")
-    # A module that is half-imported is no torch.
+    # This reads the version only now, when the import of torch has ended or failed.
     torch = torch_here()
     return {
         "path": sys.path,
@@ -387,7 +387,7 @@ def main() -> None:
     found = read(ask)
     with open(answer, "w", encoding="utf-8") as stream:
         json.dump(found, stream, default=repr)
-    os._exit(0)  # Threads and atexit functions of what was imported have nothing more to say.
+    os._exit(0)  # Threads and atexit functions of the imported modules must not run any more.
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a probe found, written into an images file: one row, and nothing else is touched."""
+"""Write what a probe found into an images file. Only the image's own row is changed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rocm_autopatch.probe import blame, variables
 from rocm_autopatch.probe.table import Probe
 
 _EMPTY = "version: 1\nimages: []\n"
-# What probe wrote before, and what a record says that no probe has seen.
+# The part of a description that an earlier probe wrote, or that says that there was none.
 _PROBED = re.compile(r"\s*\b(?:Probed \d|Not probed yet).*", re.DOTALL)
 
 
 def check(file: Path) -> None:
-    """Raise PolicyError if *file* is there and is no images file, or can't be written."""
+    """Raise PolicyError if *file* exists and is not an images file, or can't be written."""
     if file.exists():
         load.images(file, REMARK)
     if not file.parent.is_dir():
@@ -33,13 +33,13 @@ def check(file: Path) -> None:
 
 
 def record(file: Path, found: Probe) -> str:
-    """Add the image's row to *file*, or bring it up to date; say which. Raises PolicyError.
+    """Add the image's row to *file*, or update it. Returns what was done. Raises PolicyError.
 
-    The rest of the file stays as it is, byte for byte. A row keeps its policy, entries and issues.
+    All other bytes of the file stay the same. A row keeps its policy, entries and issues.
     """
     if not found.image:
         raise _error(
-            file, "not written: the image's name is not known; give --assume image=REPOSITORY:TAG"
+            file, "not written: the image's name is unknown; give --assume image=REPOSITORY:TAG"
         )
     try:
         image = reference.parse_reference(found.image)
@@ -51,7 +51,7 @@ def record(file: Path, found: Probe) -> str:
     own = next((row for row in before if row.image in names), None)
     facts = {name: str(fact["value"]) for name, fact in found.report.get("facts", {}).items()}
     general = [row for row in select.records(before, facts) if row is not own]
-    # A byte order mark is none of the marks that PyYAML counts.
+    # PyYAML does not count a byte order mark in its positions.
     mark = "\ufeff" if data.startswith(b"\xef\xbb\xbf") else ""
     text = data.decode("utf-8-sig")
     fields = Fields(found, own, general)
@@ -63,11 +63,12 @@ def record(file: Path, found: Probe) -> str:
     if [row for row in before if row is not own] != [r for r in after if r.image not in names]:
         raise _error(file, "not written: another row would have changed")
     withheld = ", ".join(fields.withheld)
-    rest = f"; without the values of {withheld}: not in our list, or secret" if withheld else ""
+    why = "not recorded, because they are not in our list or look secret"
+    rest = f"; {why}: {withheld}" if withheld else ""
     if done == data:
         return f"{file}: {image.short} is up to date{rest}"
     _write(file, done)
-    return f"{file}: {image.short} {'brought up to date' if own else 'added'}{rest}"
+    return f"{file}: {image.short} {'updated' if own else 'added'}{rest}"
 
 
 def _rows(file: Path, data: bytes) -> tuple[Policy, ...]:
@@ -80,8 +81,8 @@ def _rows(file: Path, data: bytes) -> tuple[Policy, ...]:
 
 
 class Fields:
-    """What a row is to say, where *own* is what it says so far and *general* what less specific
-    rows say of this place."""
+    """The content of a row. *own* is the row as it is so far. *general* are the less specific rows
+    that apply to this place."""
 
     def __init__(self, found: Probe, own: Policy | None, general: list[Policy]) -> None:
         self.date = time.strftime("%Y-%m-%d")
@@ -93,11 +94,11 @@ class Fields:
         set_here: dict[str, Any] = {}
         for row in found.variables:
             foreign = row.name in blame.written(found.findings.reading)
-            # A text that is no Unicode can't be written either.
+            # A text that is not Unicode can't be written.
             text = row.without is not None and row.without.isprintable()
             if not text or foreign or row.who == "a user's":
                 continue
-            # The file is for others to read.
+            # Other people may read the file, so only known and plain values are recorded.
             if not variables.known(row.name) or masking.MASK in row.without:
                 self.withheld.append(row.name)
                 set_here[row.name] = None
@@ -111,7 +112,7 @@ class Fields:
         self.unset = [name for name in stated if name not in set_here]
 
     def description(self) -> str:
-        """What a hand wrote, and what was probed."""
+        """The part that a person wrote, and what was probed."""
         kept = _PROBED.sub("", self.own.description).strip() if self.own else ""
         torch = self.found.torch.get("version") or "no torch"
         python = self.found.findings.reading.found.get("python", "")
@@ -119,13 +120,13 @@ class Fields:
         rows = [row for row in self.found.config if row.culprit]
         if rows:
             keys = ", ".join(row.name for row in rows)
-            text += f"; not as torch ships it: {keys}"
+            text += f"; differs from what torch ships: {keys}"
         if self.unset:
             text += f"; does not set {', '.join(self.unset)}"
         return f"{kept} {text}.".strip()
 
     def issues(self) -> list[dict[str, str]]:
-        """What is wrong here beyond the variables, and not on the row yet."""
+        """What is wrong here besides the variables, and not in the row yet."""
         source = "rocm-autopatch probe"
         known = {issue.text for issue in self.own.known_issues} if self.own else set()
         return [{"issue": text, "source": source} for text in self._wrong() if text not in known]
@@ -134,12 +135,12 @@ class Fields:
         for row in self.found.config:
             culprit = row.culprit
             if culprit and culprit.kind != blame.VARIABLE and row.verdict.dangerous:
-                yield f"{row.name} is {row.without}, where torch ships {row.shipped}: {culprit}"
+                yield f"{row.name} is {row.without}, but torch ships {row.shipped}: {culprit}"
         for crash in self.found.findings.crashes:
             yield f"import {crash.module} fails: {crash.error} ({crash.culprit})"
 
     def row(self, image: str) -> dict[str, Any]:
-        """All of it, as a new row."""
+        """All of this as a new row."""
         row: dict[str, Any] = {"image": image, "description": self.description()}
         row.update({"sets": self.sets} if self.sets else {})
         issues = self.issues()
@@ -151,7 +152,7 @@ def _edit(text: str, own: str, image: str, fields: Fields) -> str:
     root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
     rows = next(value for key, value in root.value if key.value == "images")
     if rows.flow_style:
-        # A list in one line has no place for a row of several: it is written anew as a block.
+        # A list in one line has no place for a row of several lines: it is written as a block.
         listed = [_data(row) for row in rows.value]
         at = next((i for i, row in enumerate(listed) if own and row.get("image") == own), None)
         if at is None:
@@ -173,7 +174,7 @@ def _edit(text: str, own: str, image: str, fields: Fields) -> str:
 
 
 def _changes(text: str, row: Any, column: int, fields: Fields) -> Iterator[tuple[int, int, str]]:
-    """The changes to a block row: start, end and new text of each."""
+    """The changes to a row in block style: start, end and new text of each."""
     has = {key.value: (key, value) for key, value in row.value}
     wanted: dict[str, Any] = {"description": fields.description()}
     if fields.sets or "sets" in has:
@@ -204,7 +205,7 @@ def _changes(text: str, row: Any, column: int, fields: Fields) -> Iterator[tuple
 
 
 def _same_sets(pair: tuple[Any, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether a row sets the same, however it is written."""
+    """Whether a row sets the same values, also if it is written in another form."""
     data = _data(pair[1]) or {}
     plain = {k: v["value"] if isinstance(v, dict) else v for k, v in data.items()}
     return plain == {name: one["value"] for name, one in wanted.items()}
@@ -234,7 +235,7 @@ def _data(node: Any) -> Any:
 
 
 def _end(node: Any) -> int:
-    """Where a node's text ends; PyYAML has a block end where the next thing begins."""
+    """Where a node's text ends. For PyYAML, a block ends only where the next node begins."""
     if not isinstance(node, yaml.ScalarNode) and node.value and not node.flow_style:
         last = node.value[-1]
         return _end(last[1] if isinstance(node, yaml.MappingNode) else last)
@@ -247,7 +248,7 @@ def _end(node: Any) -> int:
 
 
 def _line_end(text: str, index: int) -> int:
-    """The end of the line, a comment after the value included."""
+    """The end of the line, after a comment that follows the value."""
     found = text.find("\n", index)
     end = len(text) if found < 0 else found
     return end - 1 if end > index and text[end - 1] == "\r" else end
@@ -259,7 +260,7 @@ def _dump(data: Any, column: int) -> str:
 
 
 def _replace(text: str, changes: list[tuple[int, int, str]]) -> str:
-    # Of those at one place the first stays first.
+    # The sort is stable: changes at one place keep their order.
     for start, end, new in sorted(changes, key=lambda change: change[0])[::-1]:
         text = text[:start] + new + text[end:]
     return text if text.endswith("\n") else text + "\n"

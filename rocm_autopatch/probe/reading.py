@@ -1,4 +1,4 @@
-"""What interpreters of their own read: children are started, at once where they may be."""
+"""Start separate interpreters that read variables and config values, several at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHILD = Path(__file__).with_name("child.py")
 
 @dataclass(frozen=True)
 class Ask:
-    """What a child is to do: with our hook or without, with or without what ``site`` runs, without
+    """What a child does: with or without our hook, with or without what ``site`` runs, without
     which variables, and which modules it imports before torch."""
 
     hook: bool = False
@@ -32,7 +32,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a child found, as child.py has it, or why it ended without an answer."""
+    """What a child found, in the form of child.py, or why it ended without an answer."""
 
     ask: Ask
     found: Mapping[str, Any]
@@ -49,7 +49,7 @@ class Reading:
 
     @property
     def threads(self) -> dict[str, Any]:
-        """Those that a new thread reads otherwise."""
+        """The config values that differ in a new thread."""
         return {
             f"{module}.{key}": value
             for module, one in self.found.get("modules", {}).items()
@@ -58,7 +58,7 @@ class Reading:
 
     @property
     def failed(self) -> list[dict[str, Any]]:
-        """The imports that failed, each with the error and its place."""
+        """The imports that failed, each with its error and place."""
         if self.died:
             return [{"import": "torch", "error": self.died, "file": "", "line": 0, "last_read": ""}]
         failed: list[dict[str, Any]] = self.found["failed"]
@@ -66,7 +66,7 @@ class Reading:
 
     @property
     def torch(self) -> dict[str, Any]:
-        """File, version, hip and cuda of torch; {} where there is none."""
+        """File, version, hip and cuda of torch; {} if there is no torch."""
         torch: dict[str, Any] = self.found.get("torch", {})
         return torch
 
@@ -78,7 +78,7 @@ class Reading:
 
 
 def read(asks: Sequence[Ask], environment: Mapping[str, str]) -> list[Reading]:
-    """Start a child for each, as many at once as there are processors."""
+    """Start a child for each, at most as many at a time as there are processors."""
     with ThreadPoolExecutor(max_workers=max(os.cpu_count() or 1, 1)) as pool:
         return list(pool.map(lambda ask: _read(ask, environment), asks))
 
@@ -95,7 +95,7 @@ def _read(ask: Ask, environment: Mapping[str, str]) -> Reading:
         "imports": ask.imports,
         "path": ask.path,
     }
-    # With the hook, site has to run as ever; otherwise the child runs it, watching.
+    # With our hook, Python itself has to run site. Otherwise the child runs it and watches.
     flags = [] if ask.hook else ["-S"]
     code = _CHILD.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory(prefix="rocm-autopatch-") as directory:

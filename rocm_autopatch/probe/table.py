@@ -1,4 +1,4 @@
-"""What was found, side by side: without us, with us, a verdict, and who."""
+"""What was found, side by side: without us, with us, the verdict, and the cause."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from rocm_autopatch.probe.reading import Reading
 from rocm_autopatch.probe.variables import Verdict
 from rocm_autopatch.startup import baseline
 
-# The verdict of what our policy chose: not the place's doing.
+# The verdict on a value that our policy chose, which the place did not change.
 POLICY = "policy"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A variable or config value: what a program meets without us and with us, None for a variable
-    that is not set. ``read`` is whether the config could be read with us; ``left`` says that it is
-    dangerous with us, too."""
+    """A variable or config value, as a program reads it without us and with us.
+
+    None is a variable that is not set. ``read`` is whether the config could be read with us.
+    ``left`` is whether it is still dangerous with us.
+    """
 
     name: str
     without: Any
@@ -39,7 +41,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Probe:
-    """All that a probe found."""
+    """Everything that a probe found."""
 
     findings: Findings
     hooked: Reading
@@ -49,35 +51,35 @@ class Probe:
 
     @property
     def torch(self) -> dict[str, Any]:
-        """File, version, hip and cuda of torch; {} where there is none."""
+        """File, version, hip and cuda of torch; {} if there is no torch."""
         return self.findings.reading.torch or self.hooked.torch
 
     @property
     def report(self) -> dict[str, Any]:
-        """What our hook reports of a process with it."""
+        """The report of our hook in a process with it."""
         return self.hooked.found.get("report") or {}
 
     @property
     def left(self) -> list[str]:
-        """What is dangerous to a program that is started here as it is."""
+        """What is still dangerous for a program that is started here."""
         names = [row.name for row in (*self.variables, *self.config) if row.left]
         failed = [one["import"] for one in self.hooked.failed if one["import"] != "site"]
         return names + [f"import {module}" for module in failed if module not in self._missing]
 
     @property
     def _missing(self) -> set[str]:
-        # What would need torch is not broken by having none.
+        # Without torch, a failed import of torch is not a danger.
         return {"torch"} if blame.lacks_torch(self.hooked) else set()
 
     @property
     def image(self) -> str:
-        """The image's reference, "" if it is not known."""
+        """The image's reference; "" if it is unknown."""
         facts = self.report.get("facts") or {}
         return str(facts["image"]["value"]) if "image" in facts else ""
 
 
 def probe(environment: Mapping[str, str], imports: Sequence[str]) -> Probe:
-    """Read this place. *environment* is as it was before our hook changed it."""
+    """Read this place. *environment* is without the changes of our hook."""
     findings, hooked = Investigation(environment, imports).run()
     config = list(_config(findings, hooked))
     rows = list(_variables(environment, findings, hooked, config))
@@ -87,11 +89,11 @@ def probe(environment: Mapping[str, str], imports: Sequence[str]) -> Probe:
 
 
 def _masked(found: Probe, secrets: masking.Secrets) -> Probe:
-    """The same without the values of secrets, which the interpreters were given as they are."""
+    """The same without the values of secrets. The interpreters had the real values."""
     findings = found.findings
     for crash in findings.crashes:
         name, value = crash.variable
-        # The error has the value, however short that is.
+        # The error quotes the value, so even a short value is masked.
         if masking.is_secret(name, value) and len(value) > 1:
             secrets = secrets.and_also(value)
     crashes = [
@@ -225,8 +227,8 @@ def _left(
     config: Sequence[Row],
     hooked: Reading,
 ) -> bool:
-    """Whether a variable that is still set does harm still: a policy may hold the config keys that
-    it feeds."""
+    """Whether a variable that is still set is still dangerous. It is not if a policy sets the
+    config keys whose defaults it sets."""
     verdict = variables.of_variable(name, value, torch, imports)
     if not verdict.dangerous or verdict.elsewhere or not hooked.values:
         return verdict.dangerous
@@ -248,28 +250,28 @@ def _notes(findings: Findings, hooked: Reading, imports: Sequence[str]) -> Itera
     seen = findings.reading
     torch = str(seen.torch.get("version", ""))
     if blame.lacks_torch(seen):
-        yield "no torch is found here: variables are listed, there is no config to read"
+        yield "no torch was found here, so only variables are listed and no config"
     elif torch and not lint.keys(variables.minor(torch)):
         known = lint.known_versions()
         yield (
-            f"torch {torch} is not in the table, which has {known[0]} to {known[-1]}: its values "
-            "are compared with what it reads itself without variables and start-up files, and what "
-            "its own source has otherwise is not seen"
+            f"torch {torch} is not in the table of torch {known[0]} to {known[-1]}: its values are "
+            "compared with what the same torch reads without variables and start-up files, so "
+            "changes in its own source are not seen"
         )
     elif torch and not seen.torch.get("hip"):
         yield (
-            f"torch {torch} is not a ROCm build, for which the table is: its values are compared "
-            "with what it reads itself without variables and start-up files"
+            f"torch {torch} is not a ROCm build, so there is no table for it: its values are "
+            "compared with what the same torch reads without variables and start-up files"
         )
     elif torch and not torch.partition("+")[0].replace(".", "").isdigit():
         released = variables.minor(torch)
-        yield f"torch {torch} is a preview: it is compared with {released} as released"
+        yield f"torch {torch} is a preview; it is compared with the released {released}"
     for crash in findings.crashes:
         if crash.culprit in (blame.TORCH, blame.SITE, blame.UNSEEN):
             what = {
-                blame.TORCH: "it does so without any variable and start-up file, too",
-                blame.SITE: "it does not without this Python's start-up files",
-                blame.UNSEEN: "no variable is behind it",
+                blame.TORCH: "it also fails without variables and start-up files",
+                blame.SITE: "it works without the start-up files of this Python",
+                blame.UNSEEN: "no variable is the cause",
             }[crash.culprit]
             place = f" ({crash.file}:{crash.line})" if crash.file else ""
             yield f"import {crash.module} fails: {crash.error}{place}; {what}"
@@ -278,11 +280,11 @@ def _notes(findings: Findings, hooked: Reading, imports: Sequence[str]) -> Itera
             yield f"import {one['import']} fails: {one['error']}"
     for name, file in seen.found.get("installed", {}).items():
         if name not in (module.partition(".")[0] for module in imports):
-            yield f"{name} is installed ({file}) and was not imported: --import {name} does"
+            yield f"{name} is installed ({file}) but was not imported; --import {name} imports it"
     report = hooked.found.get("report") or {}
     if not report.get("active"):
         yield f"rocm_autopatch is not active here: {report.get('reason') or hooked.died}"
     elif report.get("observe"):
-        yield "rocm_autopatch observes only (ROCM_AUTOPATCH=observe): nothing is changed"
+        yield "rocm_autopatch only observes (ROCM_AUTOPATCH=observe), so it changes nothing"
     for text in report.get("errors", ()):
         yield f"rocm_autopatch: {text}"

@@ -1,4 +1,4 @@
-"""What is known of variables and config values: variables.yaml, read where it is asked."""
+"""What is known about variables and config values, from variables.yaml."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _FILE = Path(__file__).with_name("variables.yaml")
 
 @dataclass(frozen=True)
 class Verdict:
-    """A verdict, why, and the upstream thread or file it is from, "" where there is none.
+    """A verdict, why, and its source: an upstream thread or file; "" if there is none.
 
-    With ``elsewhere`` a variable does more than supply the values of config keys. ``row`` is False
-    where there was nothing to go by.
+    ``elsewhere`` says that a variable has other effects than the values of config keys. ``row`` is
+    False if variables.yaml has no row for it.
     """
 
     verdict: str
@@ -45,29 +45,29 @@ def table() -> dict[str, Any]:
 
 
 def reader(name: str) -> str:
-    """Who reads variables of such a name, "" if nobody that is known."""
+    """Who reads variables whose name begins like this; "" if unknown."""
     families: dict[str, str] = table()["families"]
     close = [family for family in families if name.startswith(family)]
     return families[max(close, key=len)] if close else ""
 
 
 def listed(name: str) -> bool:
-    """Whether a variable of this name is one to list."""
+    """Whether a variable of this name is listed."""
     ours = name.startswith("ROCM_AUTOPATCH")
     known = name in table()["variables"] or name in table()["parsed"] or bool(reader(name))
     return known and not ours
 
 
 def known(name: str) -> bool:
-    """Whether this very variable is known, and not only a family of such names: what it holds may
-    be told to others."""
+    """Whether this variable itself is known, and not only a family of such names. Then its value
+    may be published."""
     ours = name in table()["variables"] or name in table()["parsed"]
     return ours or any(name in feeds(version) for version in lint.known_versions())
 
 
 @cache
 def feeds(version: str) -> dict[str, tuple[str, ...]]:
-    """Variable to the config keys, in full, that it feeds in torch *version*, such as "2.13"."""
+    """For each variable, the full names of the config keys whose defaults it sets in *version*."""
     found: dict[str, list[str]] = {}
     for key, record in lint.keys(version).items():
         for name in {*record.env, *record.env_default, *record.env_force}:
@@ -78,37 +78,44 @@ def feeds(version: str) -> dict[str, tuple[str, ...]]:
 def of_variable(name: str, value: str, torch: str, imports: bool = False) -> Verdict:
     """The verdict on NAME=VALUE for a *torch*, such as "2.13.0+rocm7.0".
 
-    *imports* says that this torch was seen to import its config with this very value.
+    *imports* says that this torch was seen to import its config with this value.
     """
     release = startup.release(torch)
     rule = table()["parsed"].get(name)
     if rule and _within(rule, release) and not imports and not _parses(value, rule["as"]):
         wanted = rule["as"]
         said = " or ".join(wanted) if isinstance(wanted, list) else f"{wanted}()"
-        how = f"is none of {said}" if isinstance(wanted, list) else f"can't be read by {said}"
-        return Verdict("crashes", f"{value!r} {how}: the import of torch's config raises.", "torch")
+        how = f"is not {said}" if isinstance(wanted, list) else f"can't be read by {said}"
+        text = f"{value!r} {how}, so the import of torch's config raises."
+        return Verdict("crashes", text, "torch")
     for case in table()["variables"].get(name, ()):
         if _within(case, release) and _fits(case, value):
             return _verdict(case)
     keys = feeds(minor(torch)).get(name, ())
     if keys:
-        return Verdict("unknown", f"Feeds {', '.join(keys)}.", row=False)
+        return Verdict(
+            "unknown",
+            f"It sets the default of {', '.join(keys)}; no verdict is recorded.",
+            row=False,
+        )
     if rule:
-        return Verdict("harmless", "A number that torch's config takes.", row=False)
+        return Verdict("harmless", "It is a number that torch's config accepts.", row=False)
     family = reader(name)
     if family:
-        text = f"A variable of {family}, by its name; no config key of this torch comes from it."
+        text = f"By its name, {family} reads it; no config key of this torch depends on it."
         return Verdict("unknown", text, row=False)
-    return Verdict("unknown", "Read by this torch's config; nothing is known of it.", row=False)
+    return Verdict(
+        "unknown", "The config of this torch reads it; no verdict is recorded.", row=False
+    )
 
 
 def of_value(key: str, value: Any, torch: str) -> Verdict:
-    """The verdict on a config value, by the key's full name."""
+    """The verdict on a value of the config key with this full name."""
     module, name = split(key)
     for case in table()["config"].get(module, {}).get(name, ()):
         if _within(case, startup.release(torch)) and _fits(case, value):
             return _verdict(case)
-    return Verdict("unknown", "Nothing is known of it.", row=False)
+    return Verdict("unknown", "No verdict is recorded.", row=False)
 
 
 def split(key: str) -> tuple[str, str]:

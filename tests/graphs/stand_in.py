@@ -1,9 +1,9 @@
 """A stand-in for the GPU, so that bookkeeping can be tested on a CPU.
 
-A "capture" on it runs the function and then puts back what it wrote to the tensors that it was told
-of; a "replay" runs it again and copies into the results of the capture. It shows which calls are
-captured, replayed, refused and dropped, that arguments are copied in and results out, and nothing
-of CUDA or HIP: no streams, no illegal operations, no memory pool.
+A "capture" on it runs the function and then undoes its writes to tensors. A "replay" runs the
+function again and copies into the results of the capture. This shows which calls are captured,
+replayed, refused and dropped, and that arguments are copied in and results are copied out. It shows
+nothing about CUDA or HIP: no streams, no illegal operations, no memory pool.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _plain(tensor: Any) -> bool:
 
 @contextmanager
 def undone() -> Iterator[None]:
-    """Put back what is written to any tensor that is alive now."""
+    """Undo all writes to tensors that exist now."""
     alive = [one for one in gc.get_objects() if type(one) in (torch.Tensor, torch.nn.Parameter)]
     kept = [(one, one.detach().clone()) for one in alive if _plain(one)]
     yield
@@ -78,5 +78,5 @@ def undone() -> Iterator[None]:
 
 
 def install() -> None:
-    """Put the stand-in in the place of the GPU, for this process."""
+    """Replace the GPU by the stand-in, in this process."""
     capture.Pool = StandIn  # type: ignore[misc]

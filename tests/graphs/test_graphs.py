@@ -1,11 +1,11 @@
 # mypy: allow-subclassing-any
-"""Graphs against eager, and each way a capture can go wrong.
+"""Graphs compared with eager, and each way in which a capture can fail.
 
     python -m pytest tests/graphs
 
-in an environment with torch, pytest and the wheel. On a GPU all of them run, and captures are real;
-on CUDA they show what the API does, and nothing of HIP. Without one there is a stand-in, and what
-only a GPU can show is skipped: so tests/test_graphs.py runs them.
+runs in an environment with torch, pytest and the wheel. With a GPU all tests run, and captures are
+real. On CUDA they show what the API does, but nothing about HIP. Without a GPU there is a stand-in
+for it, and tests that need a GPU are skipped. tests/test_graphs.py runs them like this.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rocm_autopatch.patches import compile_modes
 
 REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
-# Torch warns of its own parts, in the name of whoever calls them.
+# Torch warns about its own parts as if the caller's code were the cause.
 pytestmark = pytest.mark.filterwarnings("default")
 needs_gpu = pytest.mark.skipif(not REAL, reason="no GPU here: python -m pytest tests/graphs")
 
@@ -59,7 +59,7 @@ def no_gradients() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def reduce_overhead() -> None:
-    """The mode table as the performance policy has it."""
+    """The mode table of the performance policy."""
     compile_modes.apply(torch, [("reduce-overhead", "graphs", "performance", "")], (), False)
 
 
@@ -70,7 +70,7 @@ def device() -> None:
 
 
 def compiled(function: Any) -> Any:
-    """Compiled for a GPU; on a CPU that would take a C++ compiler's time, and show no more."""
+    """Compiled on a GPU. On a CPU that would only take time for the C++ compiler."""
     return torch.compile(function, backend="inductor" if REAL else "eager")
 
 
@@ -89,7 +89,7 @@ def mlp(width: int = 64, dtype: Any = torch.float32, device: Any = GPU) -> Any:
 
 
 def check(wrapped: Any, plain: Any, *calls: Any, **kwargs: Any) -> None:
-    """Each call gives what the plain function gives, and keeps it."""
+    """Each call gives the plain function's result, and later calls do not change it."""
     kept = [(wrapped(*args, **kwargs), plain(*args, **kwargs)) for args in calls]
     synchronize()
     for got, wanted in kept:
@@ -153,7 +153,7 @@ def test_pytrees() -> None:
         assert got["list"][1] == "text"
         close(got["qkv"], wanted["qkv"])
         assert [one.stride() for one in got["qkv"]] == [one.stride() for one in wanted["qkv"]]
-        # Parts of one tensor still are.
+        # Parts of one tensor still share memory.
         got["qkv"][0].zero_()
         close(got["qkv"][1], wanted["qkv"][1])
     assert wrapped.row["replays"] == 4
@@ -168,7 +168,7 @@ def test_results_and_weights_on_the_cpu() -> None:
     for factor in (1, 2, 3, 4, 5):
         scale.fill_(factor)
         close(wrapped(x), x * factor)
-    assert "a weight or buffer is a tensor on cpu" in reasons(wrapped)
+    assert "a weight or buffer is on cpu" in reasons(wrapped)
 
 
 def test_strides_of_results() -> None:
@@ -207,7 +207,7 @@ def test_aliased_results_are_not_overwritten() -> None:
     place = first.data_ptr()
     second = wrapped(x * 20)
     assert second.data_ptr() == place  # it is the graph's own
-    assert (first[0].item(), second[0].item()) == (20, 40)  # and what was held has moved
+    assert (first[0].item(), second[0].item()) == (20, 40)  # the held result was moved
     view = second[:4]
     del first, second
     with pytest.raises(Refused, match="view of the last call's result"):
@@ -224,7 +224,7 @@ def test_buckets() -> None:
     check(wrapped, model, *[(torch.randn(size, 64, device=GPU),) for size in sizes])
     assert len(wrapped.row["graphs"]) == 2
     assert wrapped(torch.randn(33, 64, device=GPU)).shape == (33, 64)
-    assert "bucket batch ends at 32" in reasons(wrapped)
+    assert "bucket batch: the call exceeds its last size, 32" in reasons(wrapped)
 
 
 def test_a_mask_in_a_bucket() -> None:
@@ -262,7 +262,7 @@ def test_weights() -> None:
     check(wrapped, model, *[(x,)] * 4)
     assert len(wrapped.row["graphs"]) >= 5
     live = [entry for entry in wrapped._graphs._entries.values() if entry.graph]
-    assert len(live) == 1  # the others read memory that is gone
+    assert len(live) == 1  # the others would read freed memory
 
 
 def test_train_and_eval() -> None:
@@ -320,14 +320,14 @@ def test_a_cache_moves_on_once_a_call(compile: bool) -> None:
         assert model.at.item() == other.at.item() == step + 1
     close(model.keys, other.keys)
     assert wrapped.row["replays"] == 8
-    assert not wrapped.row["graphs"][0]["verified"]  # that would be a step more
+    assert not wrapped.row["graphs"][0]["verified"]  # because that would be one more step
 
 
 # Threads
 
 
 def in_threads(function: Any, plain: Any, streams: bool, calls: int) -> None:
-    """Four threads, each with its own numbers, see what the plain function gives them."""
+    """Four threads with different numbers get the plain function's results."""
     failed = []
 
     def work(seed: int) -> None:
@@ -369,7 +369,7 @@ def test_threads(streams: bool) -> None:
 
 
 def usable() -> None:
-    """The device is as it was: numbers are drawn, memory that a stream used comes back."""
+    """The device works as before: numbers are drawn, and memory that a stream used is freed."""
     assert torch.ones(3, device=GPU).sum().item() == 3
     assert torch.randn(100, device=GPU).std().item() > 0
     if REAL:
@@ -384,7 +384,7 @@ def usable() -> None:
 
 
 def refused(function: Any, *args: Any, calls: int = 5) -> str:
-    """A function that can't be captured runs as it is, and the GPU is as good as before."""
+    """A function that can't be captured runs without a graph, and the GPU works as before."""
     wrapped = graphed(function)
     for _ in range(calls):
         close(wrapped(*args), function(*args))
@@ -668,7 +668,7 @@ def test_threads_in_the_mode(seen: Seen, streams: bool) -> None:
 
 @needs_gpu
 def test_the_policy() -> None:
-    """The hook, the performance policy, a program that says nothing of us."""
+    """The hook and the performance policy, with a program that does not mention us."""
     program = """
 import json, torch, rocm_autopatch
 model = torch.nn.Linear(64, 64, device="cuda")
@@ -698,7 +698,7 @@ def test_nothing_of_the_mode_breaks_a_compile(monkeypatch: pytest.MonkeyPatch) -
     assert fast(torch.randn(8, 64, device=GPU)).shape == (8, 64)
 
 
-# What needs no GPU to be shown
+# What can be tested without a GPU
 
 
 def test_copies() -> None:
@@ -739,7 +739,7 @@ def test_constants_and_structure() -> None:
     for how in (0, 0.0, -0.0, 1, 1.0, True, 2):
         for _ in range(4):
             close(function(x, {"times": how}), x * how if how else x + 1)
-    # 1, 1.0 and True are equal, and so are the zeros, and each may mean another program.
+    # 1, 1.0 and True are equal, and so are the zeros. But each may lead to another program.
     assert len(function.row["graphs"]) == 7
     assert "is a builtins.object" in reasons_of_call(function, x, {"times": object()})
 
@@ -752,7 +752,7 @@ def reasons_of_call(wrapped: Any, *args: Any) -> str:
 
 def test_arguments_that_no_graph_can_have() -> None:
     strict = graphed(lambda x: x, fallback=False)
-    with pytest.raises(Refused, match=r"torch\.sparse_coo tensor, and not strided"):
+    with pytest.raises(Refused, match=r"torch\.sparse_coo tensor; only strided"):
         strict(torch.ones(2, 2, device=GPU).to_sparse())
 
     class Subclass(torch.Tensor):
@@ -765,7 +765,7 @@ def test_arguments_that_no_graph_can_have() -> None:
     window = torch.arange(4.0, device=GPU).as_strided((3, 2), (1, 1))
     wrapped = graphed(lambda x: x * 2)
     check(wrapped, lambda x: x * 2, *[(window,)] * 4)
-    assert "overlaps itself in memory" in reasons(wrapped)
+    assert "elements of an argument share memory" in reasons(wrapped)
     nothing = graphed(lambda: torch.ones(1, device=GPU))
     assert [nothing().item() for _ in range(4)] == [1, 1, 1, 1]
     assert "no argument is a tensor" in reasons(nothing)
@@ -814,11 +814,11 @@ def test_options() -> None:
     for wrong in ({"outputs": "copy"}, {"limit": 0}, {"warmup": 0}):
         with pytest.raises(ValueError, match=r"is not one of|at least 1"):
             graphed(len, **wrong)
-    with pytest.raises(ValueError, match="are to be cloned"):
+    with pytest.raises(ValueError, match="cut the results"):
         graphed(len, outputs="alias", buckets=[Bucket("b", (1,), {"x": 0})])
-    with pytest.raises(ValueError, match="sizes are to be positive"):
+    with pytest.raises(ValueError, match="only positive sizes"):
         Bucket("b", (0,), {"x": 0})
-    with pytest.raises(ValueError, match="inputs are to be named"):
+    with pytest.raises(ValueError, match="at least one input"):
         Bucket("b", (1,), {})
 
     @graphed(name="mine", limit=3)  # type: ignore[untyped-decorator]
@@ -834,13 +834,11 @@ def test_options() -> None:
 
 
 def test_buckets_that_do_not_fit() -> None:
-    with pytest.raises(
-        ValueError, match=r"bucket b: inptu is no argument of .*Sequential, which has"
-    ):
+    with pytest.raises(ValueError, match=r"bucket b: .*Sequential has no argument inptu; it has"):
         graphed(mlp(), buckets=[Bucket("b", (4,), {"inptu": 0})])
     bucket = Bucket("batch", (4,), {"x": 0, "y": 1})
     wrapped = graphed(lambda x, y: x, buckets=[bucket])
-    with pytest.raises(ValueError, match=r"arguments have sizes \[2, 3\]"):
+    with pytest.raises(ValueError, match=r"different sizes: \[2, 3\]"):
         wrapped(torch.ones(2), torch.ones(1, 3))
     with pytest.raises(ValueError, match="y has no dimension 1"):
         wrapped(torch.ones(2), torch.ones(2))
@@ -874,7 +872,7 @@ def test_a_result_with_a_constant_that_changes() -> None:
     numbers = count()
     wrapped = graphed(lambda x: (x + 1, next(numbers)))
     assert [wrapped(torch.ones(1, device=GPU))[1] for _ in range(4)][:2] == [0, 1]
-    assert "constant that is another one" in reasons(wrapped)
+    assert "constant that differs from call to call" in reasons(wrapped)
     assert wrapped.row["replays"] == 0
 
 
@@ -909,8 +907,8 @@ needs_stand_in = pytest.mark.skipif(REAL, reason="shown by the GPU itself")
     [
         ("CUDA error: operation not permitted when stream is capturing", "waits for the GPU"),
         ("hipErrorStreamCaptureUnsupported", "waits for the GPU"),
-        ("hipErrorStreamCaptureInvalidated", "was invalidated"),
-        ("hipErrorStreamCaptureUnjoined", "not joined before the end"),
+        ("hipErrorStreamCaptureInvalidated", "illegal in a capture broke it"),
+        ("hipErrorStreamCaptureUnjoined", "is not joined before the end"),
         ("HIP out of memory. Tried to allocate 2 GiB", "not enough memory"),
         ("Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture", "random numbers"),
         ("something else", "the capture failed: RuntimeError: something else"),
@@ -923,7 +921,7 @@ def test_errors_of_a_capture(monkeypatch: pytest.MonkeyPatch, said: str, meaning
 
 @needs_stand_in
 def test_a_replay_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What HIP is reported to do with what is illegal in a capture: no error, and wrong numbers."""
+    """As HIP is reported to handle illegal work in a capture: no error, but wrong numbers."""
     monkeypatch.setattr(stand_in.StandIn, "wrong", True)
     wrapped = graphed(lambda x: x * 2, verify=True)
     x = torch.ones(4)

@@ -1114,7 +1114,7 @@ def check_renamed(check: Check) -> None:
                 if strength == "pin" or release() >= (2, 12):
                     check.expect(f"{where}: after", after, 3)
                 if strength == "pin" or not new:
-                    says = "" if new else f"called {pair[1]} in this torch"
+                    says = "" if new else f"this torch calls the key {pair[1]}"
                     check.expect(f"{where}: reason", reason, says)
 
 
@@ -1143,7 +1143,7 @@ def check_capture(check: Check) -> None:
     ((name, after, status, reason),) = seen["rows"]
     check.expect("row", [name, after], ["capture", "guard" if guards else "off"])
     check.expect("row, status", status, "applied" if guards else "skipped")
-    says = "has no such check" if guards else "torch does so itself since 2.14"
+    says = "has no such check" if guards else "torch itself raises since 2.14"
     check.expect(f"reason {reason!r}", says in reason, True)
     check.expect("patches", seen["patches"], [["capture", "applied"]])
     check.expect("errors", seen["errors"], [])

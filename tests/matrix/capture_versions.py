@@ -13,14 +13,12 @@ the exit status 1.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import builtins
 import contextlib
 import functools
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +26,7 @@ from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from torch_files import VERSIONS, fetch, show
+from torch_files import child, directories, table
 
 ROOT = Path(__file__).resolve().parents[2]
 CONVERT_FRAME = "torch/_dynamo/convert_frame.py"
@@ -333,10 +331,7 @@ def cells(directory: Path) -> dict[str, str]:
     found = {name: read(source) for name, read in READ.items()}
     env = {**os.environ, "ROCM_AUTOPATCH": "off"}
     for setting in ("", "guard", "skip-rng"):
-        command = [sys.executable, "-B", "-Wignore", __file__, "--run", setting or "off"]
-        command += [str(directory.parent), directory.name]
-        done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE)
-        status, said = json.loads(done.stdout)
+        status, said = child(directory, setting or "off", env)
         if setting:
             found[setting] = status
         found[f"in a capture with{' ' + setting if setting else 'out us'}"] = said
@@ -344,26 +339,12 @@ def cells(directory: Path) -> dict[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="The capture patch on every torch, as a table.")
-    parser.add_argument("directory", type=Path, help="of unpacked versions")
-    parser.add_argument("versions", nargs="*", default=VERSIONS, metavar="version")
-    parser.add_argument("--run", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    directories = [asked.directory.resolve() / name for name in asked.versions]
-    if asked.run:
+    versions, setting = directories("The capture patch on every torch, as a table.")
+    if setting:
         sys.path.insert(0, str(ROOT))
-        print(json.dumps(run(Source(directories[0]), asked.run.replace("off", ""))))
+        print(json.dumps(run(Source(versions[0]), setting.replace("off", ""))))
         return 0
-    for directory in directories:
-        if not directory.is_dir():
-            fetch(directory)
-    found = {directory.name: cells(directory) for directory in directories}
-    wrong = False
-    for name in expected("0.0"):
-        said = {version: some[name] for version, some in found.items()}
-        wanted = {version: expected(version)[name] for version in found}
-        wrong = not show(f"{name:34}", said, wanted) or wrong
-    return int(wrong)
+    return table({directory.name: cells(directory) for directory in versions}, expected)
 
 
 if __name__ == "__main__":

@@ -11,18 +11,16 @@ and makes the exit status 1.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from torch_files import DYNAMO, INDUCTOR, VERSIONS, fetch, load, show
+from torch_files import DYNAMO, INDUCTOR, child, directories, load, table
 
 DEFAULTS = {
     "max_autotune": False,
@@ -164,13 +162,9 @@ def read_defaults(directory: Path) -> dict[str, Any]:
 
 def cells(directory: Path) -> dict[str, str]:
     """The cells of a version as they are."""
-    command = [sys.executable, "-B", "-Wignore", __file__, "--defaults"]
-    command += [str(directory.parent), directory.name]
     bare = {name: value for name, value in os.environ.items() if not name.startswith("TORCH")}
     env = {**bare, "ROCM_AUTOPATCH": "off"}
-    defaults = json.loads(
-        subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE).stdout
-    )
+    defaults = child(directory, "defaults", env)
     other = {key: value for key, value in defaults.items() if DEFAULTS.get(key, value) != value}
     sources = files(directory)
     return {
@@ -205,25 +199,11 @@ def expected(name: str) -> dict[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="docs/claims.md against every torch, as a table.")
-    parser.add_argument("directory", type=Path, help="of unpacked versions")
-    parser.add_argument("versions", nargs="*", default=VERSIONS, metavar="version")
-    parser.add_argument("--defaults", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    directories = [asked.directory.resolve() / name for name in asked.versions]
-    if asked.defaults:
-        print(json.dumps(read_defaults(directories[0])))
+    versions, what = directories("docs/claims.md against every torch, as a table.")
+    if what:
+        print(json.dumps(read_defaults(versions[0])))
         return 0
-    for directory in directories:
-        if not directory.is_dir():
-            fetch(directory)
-    found = {directory.name: cells(directory) for directory in directories}
-    wrong = False
-    for name in expected("0.0"):
-        said = {version: some[name] for version, some in found.items()}
-        wanted = {version: expected(version)[name] for version in found}
-        wrong = not show(f"{name:34}", said, wanted) or wrong
-    return int(wrong)
+    return table({directory.name: cells(directory) for directory in versions}, expected)
 
 
 if __name__ == "__main__":

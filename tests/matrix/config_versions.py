@@ -11,13 +11,11 @@ a cell is wrong, the exit status is 1.
 
 from __future__ import annotations
 
-import argparse
 import copy as copy_module
 import json
 import multiprocessing
 import os
 import pickle
-import subprocess
 import sys
 import threading
 import traceback
@@ -31,7 +29,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from torch_files import COMPILER, DYNAMO, INDUCTOR, VERSIONS, fetch, load
+from torch_files import COMPILER, DYNAMO, INDUCTOR, child, directories, load
 
 ROOT = Path(__file__).resolve().parents[2]
 # Values with two names, of which a torch may have one: 2.7 renamed some, 2.9 moved one.
@@ -470,7 +468,7 @@ def looked(cell: Cell) -> None:
         spot.write()
         want = row
         if cell.strength != "pin":
-            reason = f"the program reads {spot.other!r} here"
+            reason = f"the calling thread reads {spot.other!r}"
             want = {**row, "after": cell.outside(spot), "reason": with_reason(row, reason)}
         cell.expect(f"{spot.key} looked at, written", look(), ([want], []))
         if cell.strength != "pin":
@@ -484,7 +482,7 @@ def looked(cell: Cell) -> None:
             entry.env_value_force = spot.other
         else:
             dict.__setitem__(vars(spot.module)["_config"], spot.name, spot.other)
-        broken = f"no longer holds: the program reads {spot.other!r} here"
+        broken = f"the pin no longer holds: the calling thread reads {spot.other!r}"
         reason = with_reason(row, broken)
         want = {**row, "status": "failed", "after": spot.other, "reason": reason}
         error = f"{spot.module.__name__}.{spot.key}: {broken}"
@@ -564,30 +562,19 @@ def cells(directory: Path) -> list[list[str]]:
     """What is wrong with each cell of a torch, from a process of its own."""
     env = {name: value for name, value in os.environ.items() if "TORCH" not in name}
     env.update(ROCM_AUTOPATCH="off", ROCM_AUTOPATCH_LOG="quiet")
-    command = [sys.executable, "-B", "-Wignore", __file__, "--cells", str(directory.parent)]
-    command.append(directory.name)
-    done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE)
-    found: list[list[str]] = json.loads(done.stdout)
+    found: list[list[str]] = child(directory, "cells", env)
     return found
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="The config patch on every torch, as a table.")
-    parser.add_argument("directory", type=Path, help="of unpacked versions")
-    parser.add_argument("versions", nargs="*", default=VERSIONS, metavar="version")
-    parser.add_argument("--cells", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    directories = [asked.directory.resolve() / name for name in asked.versions]
-    if asked.cells:
+    versions, what = directories("The config patch on every torch, as a table.")
+    if what:
         sys.path.insert(0, str(ROOT))
-        load(directories[0])
+        load(versions[0])
         with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
             print(json.dumps(pool.starmap(check, ROWS, chunksize=1)))
         return 0
-    for directory in directories:
-        if not directory.is_dir():
-            fetch(directory)
-    found = {directory.name: cells(directory) for directory in directories}
+    found = {directory.name: cells(directory) for directory in versions}
     print(" " * 29, *(f"{name:6}" for name in found))
     for number, row in enumerate(ROWS):
         states = ("WRONG" if some[number] else "ok" for some in found.values())
@@ -597,8 +584,8 @@ def main() -> int:
         for name, some in found.items():
             for problem in some[number]:
                 by_problem.setdefault(problem, []).append(name)
-        for problem, versions in by_problem.items():
-            print(f"\n{', '.join(row)}: {problem}\n    torch {', '.join(versions)}")
+        for problem, names in by_problem.items():
+            print(f"\n{', '.join(row)}: {problem}\n    torch {', '.join(names)}")
     return int(any(any(some) for some in found.values()))
 
 

@@ -1,13 +1,20 @@
-"""The Python files of torch wheels, and their config modules without the rest of torch."""
+"""The Python files of torch wheels, their config modules without the rest of torch, and tables.
+
+A script of this folder is called with DIRECTORY [VERSION ...]. DIRECTORY/VERSION/torch holds the
+Python files of a torch wheel. A version that is missing is downloaded.
+"""
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +30,41 @@ INDUCTOR, DYNAMO = "torch._inductor.config", "torch._dynamo.config"
 COMPILER = "torch.compiler.config"
 PACKAGES = ("torch", "torch.utils", "torch._inductor", "torch._dynamo", "torch.compiler")
 MOCKS = ("version", "_utils_internal", "_inductor.custom_graph_pass", "_inductor.choices")
+
+
+def directories(description: str) -> tuple[list[Path], str]:
+    """The directories of the versions that a script is called with, and what child() asks for."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("directory", type=Path, help="the directory of unpacked versions")
+    parser.add_argument("versions", nargs="*", default=VERSIONS, metavar="VERSION")
+    parser.add_argument("--child", default="", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    found = [asked.directory.resolve() / name for name in asked.versions]
+    for directory in found:
+        if not directory.is_dir():
+            fetch(directory)
+    return found, asked.child
+
+
+def child(directory: Path, what: str, env: Mapping[str, str]) -> Any:
+    """What this script prints as JSON for one version, in a process of its own."""
+    command = [sys.executable, "-B", "-Wignore", sys.argv[0], "--child", what]
+    command += [str(directory.parent), directory.name]
+    done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE)
+    return json.loads(done.stdout)
+
+
+def table(
+    found: Mapping[str, Mapping[str, str]], expected: Callable[[str], Mapping[str, str]]
+) -> int:
+    """Print a line for each fact. The exit status is 1 if a version is not as *expected*."""
+    wrong = False
+    width = max(map(len, expected("0.0")))
+    for name in expected("0.0"):
+        said = {version: some[name] for version, some in found.items()}
+        wanted = {version: expected(version)[name] for version in found}
+        wrong = not show(f"{name:{width}}", said, wanted) or wrong
+    return int(wrong)
 
 
 def fetch(directory: Path) -> None:
@@ -62,7 +104,7 @@ def load(directory: Path) -> None:
 
 
 def show(name: str, said: dict[str, str], wanted: dict[str, str]) -> bool:
-    """Print what was found by version, spans of versions together; whether all is as it should."""
+    """Print what was found, by spans of versions. Returns whether everything is as wanted."""
     spans: list[tuple[str, list[str]]] = []
     for version, what in said.items():
         marked = what if what == wanted[version] else "! " + what

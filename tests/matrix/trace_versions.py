@@ -12,14 +12,13 @@ nothing compiles.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
-from torch_files import VERSIONS, fetch
+from torch_files import directories
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -154,17 +153,9 @@ def expected(rule: str, version: str) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("versions", nargs="*", metavar="VERSION")
-    arguments = parser.parse_args()
-    versions = arguments.versions or VERSIONS
-    told: dict[str, tuple[set[str], set[str]]] = {}
-    for version in versions:
-        directory = arguments.directory / version
-        if not directory.is_dir():
-            fetch(directory)
-        told[version] = events(directory), fields(directory)
+    places, _ = directories("PyTorch's structured trace on every torch, as a table.")
+    versions = [directory.name for directory in places]
+    told = {directory.name: (events(directory), fields(directory)) for directory in places}
     short = [".".join(version.split(".")[:2]) for version in versions]
     print(f"{'':44}", *(f"{version:>5}" for version in short))
     wrong = 0
@@ -179,8 +170,8 @@ def main() -> int:
             print(f"{title + ' ' + name:44}", *cells)
     for text, file in HOLDS.items():
         cells = []
-        for version in versions:
-            there = text in (arguments.directory / version / file).read_text(encoding="utf-8")
+        for directory in places:
+            there = text in (directory / file).read_text(encoding="utf-8")
             wrong += not there
             cells.append("yes " if there else "  -!")
         print(f"{'source ' + text:44}", *(f"{cell:>5}" for cell in cells))
@@ -189,10 +180,10 @@ def main() -> int:
 
 
 def consistent() -> int:
-    """Whether what the report says of versions is what the tables above say; how much is not."""
+    """How many versions in the report differ from the tables above."""
     claims = {
         "the line and the hints of a graph break": EVENTS["dynamo_graph_break_reason"],
-        "the guard that failed of a recompile": EVENTS["recompile_reasons"],
+        "which guard failed before a recompile": EVENTS["recompile_reasons"],
         "seconds of autotuning": "2.6",  # as chromium events, then as a metric
         "the settings that a graph was compiled with": FIELDS["inductor_config"],
     }
@@ -203,7 +194,7 @@ def consistent() -> int:
         else set()
     )
     for what in sorted(wrong):
-        print(f"! compile_report/gather.py says otherwise: {what}")
+        print(f"! compile_report/gather.py has another version: {what}")
     return len(wrong)
 
 

@@ -10,14 +10,13 @@ is not as expected is marked with an exclamation mark, and makes the exit status
 
 from __future__ import annotations
 
-import argparse
 import ast
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from capture_versions import Source, arguments, by_name, calls, choke_point
-from torch_files import VERSIONS, fetch, show
+from torch_files import directories, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -162,25 +161,13 @@ def expected(name: str) -> dict[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="The watchdog on every torch, as a table.")
-    parser.add_argument("directory", type=Path, help="of unpacked versions")
-    parser.add_argument("versions", nargs="*", default=VERSIONS, metavar="version")
-    asked = parser.parse_args()
-    directories = [asked.directory.resolve() / name for name in asked.versions]
-    for directory in directories:
-        if not directory.is_dir():
-            fetch(directory)
-    wrong = False
+    versions, _ = directories("The watchdog on every torch, as a table.")
     found = {
         directory.name: {name: read(source) for name, read in READ.items()}
-        for directory in directories
+        for directory in versions
         for source in [Source(directory)]
     }
-    for name in READ:
-        said = {version: some[name] for version, some in found.items()}
-        wanted = {version: expected(version)[name] for version in found}
-        wrong = not show(f"{name:38}", said, wanted) or wrong
-    return int(wrong)
+    return table(found, expected)
 
 
 if __name__ == "__main__":

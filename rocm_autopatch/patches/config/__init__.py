@@ -1,15 +1,15 @@
 """Values of torch's config modules, in three strengths that mean the same from 2.4 to 2.15.
 
-- ``default``: what is read where nobody says otherwise. A program's write, ``mode=``, ``options=``
-  and the environment variable named in ``yields_to`` still win.
-- ``set``: written once, as by a program's first line. Later writes win.
-- ``pin``: holds against every write, in every thread; refused_writes.py records who writes.
+- ``default``: what a program reads if nothing else sets the key. A program's write, ``mode=``,
+  ``options=`` and the environment variable named in ``yields_to`` still win.
+- ``set``: written once, like a write in a program's first line. Later writes win.
+- ``pin``: no write changes it, in any thread. refused_writes.py records who writes.
 
-A config module (torch/utils/_config_module.py) is reached through its entries, never through its
-attributes alone: since 2.12 an attribute write is seen by one thread only (pytorch#118387), and
-``patch()``, ``load_config`` and ``_make_closure_patcher`` pass by ``__setattr__`` on one version or
-another. An entry's ``env_value_force`` is read before all of them on 2.6 and later. 2.4 and 2.5
-have a plain dict of values instead of entries: there the dict is replaced by one that refuses.
+A config module (torch/utils/_config_module.py) is changed through its entries, never through its
+attributes alone. Since 2.12 only one thread sees a write to an attribute (pytorch#118387), and
+``patch()``, ``load_config`` and ``_make_closure_patcher`` bypass ``__setattr__`` on some versions.
+On 2.6 and later an entry's ``env_value_force`` is read before all other values. 2.4 and 2.5 have a
+plain dict of values instead of entries: it is replaced by a dict that refuses writes.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ def apply(
     keep: "tuple[str, ...]",
     observe: bool,
 ) -> "list[dict[str, Any]]":
-    """Apply *entries* to a config module, each by itself: one that fails leaves the rest alone."""
+    """Apply *entries* to a config module. If one fails, the others are still applied."""
     rows = []
     for entry in entries:
         done = row(FIELDS, entry)
@@ -85,20 +85,21 @@ def _apply_entry(
             return "skipped", "%s is set in the environment" % done["yields_to"]
         value = done["wanted"] = _switched(done["wanted"], done["switch"])
         if not fits(value, done["before"], _kinds(getattr(entry, "value_type", None))):
-            return "failed", "%r is not of type %s" % (value, type(done["before"]).__name__)
+            kind = type(done["before"]).__name__
+            return "failed", "the value %r has the wrong type: this key takes %s" % (value, kind)
         if observe:
             return "observed", ""
         _write(owner, name, done)
         done["after"] = _read(owner, name)
     if done["after"] == value:
-        return "applied", "" if name == key else "called %s in this torch" % name
+        return "applied", "" if name == key else "this torch calls the key %s" % name
     if strength == "default":
-        return "skipped", "the program, or a variable that torch reads itself, says otherwise"
-    return "failed", "still reads %r" % (done["after"],)
+        return "skipped", "the program, or a variable that torch reads, gives another value"
+    return "failed", "the key still reads %r" % (done["after"],)
 
 
 def _switched(value: "Any", switch: str) -> "Any":
-    """The value, or what the environment variable that switches it says in the same type."""
+    """The value, or the value of the variable *switch* in the same type, if that is set."""
     text = os.environ.get(switch, "") if switch else ""
     if not text:
         return value
@@ -121,7 +122,7 @@ def names(key: str) -> "tuple[str, ...]":
 
 
 def _resolve(module: "ModuleType", key: str) -> "tuple[Any, str]":
-    """The module and key that hold the value: aliases followed, renames undone; None if absent."""
+    """The module and key that hold the value, past aliases and renames; None if there are none."""
     table = module.__dict__["_config"]
     if key not in table:
         former = FORMER_NAMES.get(key, key)
@@ -129,16 +130,16 @@ def _resolve(module: "ModuleType", key: str) -> "tuple[Any, str]":
     alias = getattr(table[key], "alias", None)
     if alias is None:
         return module, key
-    # Reading an alias imports its module (_get_alias_module_and_name); we import nothing.
+    # To read an alias, torch imports its module (_get_alias_module_and_name). We import nothing.
     home, _, name = alias.rpartition(".")
     if home not in sys.modules:
-        raise LookupError("an alias of %s, which is not imported" % alias)
+        raise LookupError("this key is an alias of %s, whose module is not imported" % alias)
     return sys.modules[home], name
 
 
 @contextlib.contextmanager
 def _without_warning(entry: "Any") -> "Iterator[None]":
-    """Leave torch's one warning of a deprecated key (2.12 and later) to the program."""
+    """Read a deprecated key without torch's one warning (2.12 and later): the program gets that."""
     warned = getattr(entry, "_deprecation_warned", None)
     if warned is not None:
         entry._deprecation_warned = True
@@ -150,17 +151,17 @@ def _without_warning(entry: "Any") -> "Iterator[None]":
 
 
 def _read(module: "Any", name: str) -> "Any":
-    # An empty context is what a new thread starts with: what everybody reads, not what this
-    # thread alone may have written. A real thread is look()'s: here, the import lock of the module
-    # is held, and a thread that asks for it while we wait for the thread would never end. Torch
-    # does ask: reading an alias imports its module, often the very one that is being imported.
+    # A new thread starts with an empty context. So this is what all threads read, without what this
+    # thread alone may have written. Only look() uses a real thread. Here the import lock of the
+    # module is held, and we would wait for ever for a thread that needs this lock. Torch does need
+    # it: reading an alias imports its module, often the one that is being imported.
     return contextvars.Context().run(getattr, module, name)
 
 
 def look(target: str, rows: "list[dict[str, Any]]") -> "tuple[list[dict[str, Any]], list[str]]":
-    """The rows of a config module as values are now, and errors: pins that no longer hold.
+    """The rows of a config module with the values of now, and an error for each lost pin.
 
-    ``after`` is what a new thread reads; the calling thread may have a value of its own.
+    ``after`` is what a new thread reads. The calling thread may read another value.
     """
     module = sys.modules.get(target)
     if module is None:
@@ -174,9 +175,9 @@ def look(target: str, rows: "list[dict[str, Any]]") -> "tuple[list[dict[str, Any
         if not mine == others == one["after"]:
             seen = "new threads read %r" % (others,)
             if mine != one["after"]:
-                seen = "the program reads %r here" % (mine,)
+                seen = "the calling thread reads %r" % (mine,)
             if one["strength"] == "pin" and one["status"] == "applied":
-                done["status"], seen = "failed", "no longer holds: " + seen
+                done["status"], seen = "failed", "the pin no longer holds: " + seen
                 errors.append("%s.%s: %s" % (target, one["name"], seen))
             done["reason"] = "; ".join([text for text in (one["reason"], seen) if text])
         looked.append(done)
@@ -197,29 +198,31 @@ def _value_now(module: "ModuleType", one: "dict[str, Any]") -> "Any":
     except Exception as error:
         if failure.programs_own(error):
             raise
-        return None  # An alias of what is not imported, or hidden by a mock.patch that is ending.
-    # A report is plain data, and a program may write anything.
+        # The key is an alias into a module that is not imported, or a mock.patch that is ending
+        # hides it.
+        return None
+    # A report is plain data, but a program may write anything.
     return value if isinstance(value, (bool, int, float, str, type(None))) else repr(value)
 
 
 def _in_a_thread(read: "Callable[[], list[Any]]") -> "list[Any]":
-    """What *read* returns in a new thread, or in an empty context where none can be had."""
+    """What *read* returns in a new thread; in an empty context if no thread can be started."""
     import threading
 
     found: list[list[Any]] = []
     thread = threading.Thread(target=lambda: found.append(read()), daemon=True)
     try:
         thread.start()
-        thread.join(10)  # A debugger's hooks run in new threads, too.
+        thread.join(10)  # A debugger's hooks run in new threads, too, and may stop them.
     except RuntimeError:
-        pass  # The limit of threads is reached, or the interpreter is at its end.
+        pass  # The limit of threads is reached, or the interpreter is ending.
     return found[0] if found else contextvars.Context().run(read)
 
 
 def fits(value: "Any", before: "Any", kinds: "set[type]") -> bool:
-    """Whether a value is of the key's type. Torch checks that in ``options=`` alone.
+    """Whether a value is of the key's type. Torch itself checks this only in ``options=``.
 
-    *kinds* are the types that the key is declared to take.
+    *kinds* are the types in the key's declaration.
     """
     if before is None or (len(kinds) > 1 and type(value) in kinds):
         return True
@@ -258,7 +261,8 @@ def _write(module: "Any", name: str, done: "dict[str, Any]") -> None:
     else:
         entry.default = value
         if strength == "set":
-            # For threads to come; what the variable of an env_name_default said ranks between.
+            # The default is for new threads. The value of the env_name_default variable ranks
+            # above the default, so it is replaced as well.
             if entry.env_value_default is not type(entry).env_value_default:
                 entry.env_value_default = value
             setattr(module, name, value)
@@ -266,7 +270,7 @@ def _write(module: "Any", name: str, done: "dict[str, Any]") -> None:
 
 
 def _forget_hashes(module: "Any", name: str) -> None:
-    """Have config hashes and copies, parts of Inductor's cache keys, computed anew."""
+    """Have torch compute the config's hashes and copies anew: they are in Inductor's cache keys."""
     if hasattr(module, "_hash_dirty_var"):  # 2.13 and later
         module._hash_dirty_var.set(True)
         module._mark_get_dict_dirty(name)
@@ -275,7 +279,7 @@ def _forget_hashes(module: "Any", name: str) -> None:
 
 
 class _PinnedValues(dict):  # type: ignore[type-arg]
-    """The values of a config module of torch 2.4 and 2.5, some of which can't be changed."""
+    """The values of a config module of torch 2.4 and 2.5. Pinned ones can't be changed."""
 
     def __init__(self, values: "dict[str, Any]") -> None:
         super().__init__(values)
@@ -305,7 +309,7 @@ def _write_plain(module: "Any", name: str, done: "dict[str, Any]") -> None:
         table.pins[name] = refused_writes.Pin(done, value)
         table[name] = value
     else:
-        # _default is what codegen_config takes for "nobody changed it".
+        # codegen_config leaves out a key whose value equals the one in _default.
         if strength == "set" or table[name] == module._default[name]:
             table[name] = value
         if strength == "default":

@@ -1,12 +1,12 @@
 """Refused writes: who wrote to a pinned config value, on the record and once on stderr.
 
-A pin holds without this file. It watches the one place of each torch where every write to an entry
-has to pass: the dict of values on 2.4 and 2.5 (config._PinnedValues), from 2.6 on the attribute
-``user_override`` of the entry, and from 2.12 on the ContextVar that is kept there (pytorch#118387),
-which 2.15 writes past the module's ``__setattr__``. Reads pass none of what is put there.
+A pin works without this file. The file watches the one place through which every write to an entry
+goes: on 2.4 and 2.5 the dict of values (config._PinnedValues), from 2.6 on the attribute
+``user_override`` of the entry, and from 2.12 on the ContextVar in this attribute (pytorch#118387).
+2.15 writes to the ContextVar without the module's ``__setattr__``. Reads do not use these places.
 
-A refused write is dropped, not kept beneath the pin. So what torch writes back when a ``patch``
-ends is the pinned value or nothing, and never looks like a write of the program's own.
+A refused write is dropped, not stored under the pin. So what torch writes back when a ``patch``
+ends is the pinned value or nothing, and is never taken for a write of the program.
 """
 
 import os
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 MOST_WRITERS = 20
 LONGEST_VALUE = 100
-# Packages whose frames stand between a write and whoever wrote or started the thread.
+# Frames of these packages are skipped in the search for the code that wrote.
 PLUMBING = (
     *("concurrent", "contextlib", "functools", "multiprocessing", "rocm_autopatch", "runpy"),
     *("threading", "unittest"),
 )
-# importlib and runpy, our import hook's frame that goes by their name, and torch.fx.
+# Frames of importlib and runpy, of our import hook (which has importlib's name), and of torch.fx.
 NO_FILES = ("<frozen ", "<eval_with_key>")
 
 
 class Pin:
-    """A pinned value, and the row of the record that lists who wrote another one."""
+    """A pinned value, and the row of the record that lists who tried to change it."""
 
     def __init__(self, row: "dict[str, Any]", value: "Any") -> None:
         self.row = row
@@ -41,7 +41,7 @@ class Pin:
         row["refused"] = []
 
     def refuses(self, value: "Any") -> bool:
-        """Whether a program's write is refused; if so, it is on the record."""
+        """Whether a program's write is refused. A refused write is put on the record."""
         try:
             if value == self.value:
                 return False
@@ -49,7 +49,7 @@ class Pin:
         except Exception as error:
             if failure.programs_own(error):
                 raise
-            # A value that can't be compared or shown: the program must not see that.
+            # The value can't be compared or shown. The program must not see this error.
         return True
 
     def _note(self, value: "Any", file: str, line: int) -> None:
@@ -58,8 +58,8 @@ class Pin:
             return
         text = repr(value)[:LONGEST_VALUE]
         new = {"value": text, "file": file, "line": line, "count": 0}
-        # setdefault decides between threads. Counts that race may come out low: a lock would be
-        # one more that a fork can leave held.
+        # Of several threads, setdefault lets one win. Without a lock, counts may come out too low.
+        # With a lock, a fork could leave it held.
         writer = self.writers.setdefault((file, line), new)
         writer["value"] = text
         writer["count"] += 1
@@ -68,18 +68,18 @@ class Pin:
         self.row["refused"].append(new)
         startup.say(
             "refused",
-            "%s:%d wrote %s = %s: pinned to %r by policy %s; rocm_autopatch.status() lists each "
-            "writer, ROCM_AUTOPATCH_KEEP=%s lets them write"
-            % (file, line, self.row["name"], text, self.value, self.row["layer"], self.row["name"]),
+            "%s:%d tried to set %s = %s, but policy %s pins it to %r; rocm_autopatch.status() "
+            "lists each writer, ROCM_AUTOPATCH_KEEP=%s removes the pin"
+            % (file, line, self.row["name"], text, self.row["layer"], self.value, self.row["name"]),
         )
 
 
 def _writer() -> "tuple[str, int]":
-    """The file and line that wrote, for whoever wants to change it there.
+    """The file and line that wrote, so that a reader can change it there.
 
-    That is the first frame outside torch: for ``mode=``, ``options=`` and ``config_patches=``,
-    which torch writes while it compiles, the one that called the model. A thread of torch's own,
-    such as autograd's, has none; there it is torch's frame.
+    That is the first frame outside torch. For ``mode=``, ``options=`` and ``config_patches=``,
+    which torch writes while it compiles, it is the frame that called the model. A thread of torch
+    itself, such as autograd's, has no frame outside torch. Then it is torch's frame.
     """
     root = os.path.dirname(str(sys.modules["torch"].__file__)) + os.sep
     inside = ("?", 0)
@@ -90,7 +90,7 @@ def _writer() -> "tuple[str, int]":
         if package not in PLUMBING and not file.startswith(NO_FILES):
             if not file.startswith(root):
                 return file, line
-            # By file: torch's compile workers run as __main__.
+            # By file and not by module: torch's compile workers run as __main__.
             if not inside[1] and not file.endswith("_config_module.py"):
                 inside = file, line
         frame = frame.f_back  # type: ignore[assignment]
@@ -100,7 +100,7 @@ def _writer() -> "tuple[str, int]":
 def watch(entry: "Any", pin: Pin) -> None:
     """Notice the writes to a pinned entry, on torch 2.6 and later."""
     unset = type(entry).env_value_default
-    # What a program wrote before the pin goes too, or a patch that ends would write it again.
+    # What a program wrote before the pin is removed, too. A patch that ends would write it back.
     if isinstance(entry.user_override, (ContextVar, _Override)):
         entry.user_override.set(unset)
         entry.user_override = _Override(entry.user_override, pin, unset)
@@ -110,9 +110,9 @@ def watch(entry: "Any", pin: Pin) -> None:
 
 
 class _Override:
-    """In place of the ContextVar of a pinned entry, on torch 2.12 and later.
+    """Replaces the ContextVar of a pinned entry, on torch 2.12 and later.
 
-    All but ``set`` is the variable's own, tokens included: 2.15 resets by them.
+    Everything but ``set`` is the variable's own, also the tokens: 2.15 resets by them.
     """
 
     __slots__ = ("get", "name", "pin", "reset", "unset", "variable")
@@ -128,7 +128,7 @@ class _Override:
         return token
 
     def __reduce_ex__(self, protocol: "Any") -> "Any":
-        # A ContextVar can be neither pickled nor copied deeply: the same error, then.
+        # A ContextVar can't be pickled or deep-copied. So this raises the same error.
         return self.variable.__reduce_ex__(protocol)
 
 
@@ -142,8 +142,8 @@ def _watched(plain: "Any", pin: Pin, unset: object) -> "Any":
             super().__setattr__(name, value)
 
         def __reduce_ex__(self, protocol: "Any") -> "Any":
-            # Copies and pickles are torch's own: pinned, not watched. Later protocols than 1 refuse
-            # to make another class than an object's own.
+            # Copies and pickles have torch's own class: they are pinned but not watched. Protocols
+            # after 1 refuse to make an object of another class than its own.
             copy = object.__new__(plain)
             copy.__dict__.update(self.__dict__)
             return copy.__reduce_ex__(1)

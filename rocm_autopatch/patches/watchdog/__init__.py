@@ -1,15 +1,15 @@
-"""A compile that lasts: who compiles what, where it is stuck, and which setting would stop it.
+"""Warnings about long compiles: who compiles what, where it is stuck, and how to stop it.
 
-Two functions are the ways into a compile on every torch from 2.4 to 2.15
-(tests/matrix/watchdog_versions.py): ``torch._dynamo.convert_frame._compile`` for a frame, and
-``torch._inductor.compile_fx.fx_codegen_and_compile`` for a graph, which is also how a backward
-comes in from autograd's thread, and a framework that calls Inductor by itself. The tuning of a
-Triton kernel in its first call is a third: ``CachingAutotuner``. Each notes when it began, and
-nothing else.
+On every torch from 2.4 to 2.15 (tests/matrix/watchdog_versions.py) a compile begins in one of two
+functions: ``torch._dynamo.convert_frame._compile`` for a frame, and
+``torch._inductor.compile_fx.fx_codegen_and_compile`` for a graph. The second is also where a
+backward begins in autograd's thread, and where a framework begins that calls Inductor itself. The
+tuning of a Triton kernel in its first call begins in a third place: ``CachingAutotuner``. Each of
+them only notes when it began.
 
-One thread looks at what lasts. It is started by the first compile, sleeps until a compile that it
-knows of would be due, and ends when it finds none, so a short compile costs two entries in a dict.
-What a compile is at, phases.py reads from the stack of its thread.
+One thread looks at long compiles. The first compile starts it. It sleeps until a compile may be
+overdue, and ends when no compile is running. So a short compile costs two entries in a dict.
+phases.py reads from the stack of a compile's thread what the compile is doing.
 """
 
 import functools
@@ -35,7 +35,8 @@ SETTINGS = {
 NOUN = ""
 CHANGES_CODE = False
 FIELDS = ("name", "wanted", "layer", "why")
-# What a policy with a watchdog leaves unsaid, and what holds where a field is taken out of it.
+# DEFAULTS has the fields that a policy with a watchdog does not give. OFF has the values of fields
+# that ROCM_AUTOPATCH_KEEP takes out of the policy.
 DEFAULTS = {"warn_after": 120, "dump_stacks": False, "abort_after": None}
 OFF = {"warn_after": False, "dump_stacks": False, "abort_after": None}
 
@@ -48,8 +49,9 @@ def apply(
 ) -> "list[dict[str, Any]]":
     """Watch the compiles that go through ``torch._dynamo.convert_frame``, as the fields say.
 
-    There is an entry for each field, called ``watchdog.FIELD``. ``uses`` counts, in this process,
-    the warnings in the row of ``warn_after``, the exceptions raised in that of ``abort_after``.
+    There is an entry for each field, named ``watchdog.FIELD``. In the row of ``warn_after``,
+    ``uses`` counts the warnings in this process; in the row of ``abort_after``, the compiles that
+    were ended.
     """
     chosen = dict(DEFAULTS)
     rows = []
@@ -57,7 +59,7 @@ def apply(
         done = row(FIELDS, entry, uses=0)
         field = done["name"].partition(".")[2]
         if field not in DEFAULTS:
-            raise ValueError("%r is no field of the watchdog" % (field,))
+            raise ValueError("the watchdog has no setting %r" % (field,))
         if kept(done["name"], keep):
             done.update(status="kept", reason="ROCM_AUTOPATCH_KEEP")
             chosen[field] = OFF[field]
@@ -77,7 +79,7 @@ def apply(
     return rows
 
 
-# The ways in
+# Where compiles begin
 
 _GRAPHS = "torch._inductor.compile_fx"
 _KERNELS = "torch._inductor.runtime.triton_heuristics"
@@ -87,17 +89,18 @@ _TUNERS = ("autotune_to_one_config", "coordinate_descent_tuning")
 def _watch_frames(module: "Any") -> None:
     original = getattr(module, "_compile", None)
     if original is None:
-        # getattr: while a module is being imported, its own error blames a circular import.
+        # getattr, because the AttributeError of a module that is being imported blames a circular
+        # import.
         raise AttributeError("this torch has no _compile in %s" % module.__name__)
 
     waits = [True]
 
     @functools.wraps(original)
     def _compile(*args: "Any", **kwargs: "Any") -> "Any":
-        # How many frames of Dynamo's own its logs leave out of a stack: this is one more.
+        # Dynamo's logs leave out this many frames of its own. This function is one more.
         kwargs["skip"] = kwargs.get("skip", 0) + 1
         if waits:
-            # Not before the first compile: a program that only imports torch keeps no finder.
+            # Only now, at the first compile: a program that only imports torch needs no finder.
             waits.clear()
             hooks: dict[str, Any] = {_GRAPHS: _watch_graphs, _KERNELS: _watch_kernels}
             startup.arm(hooks)
@@ -126,7 +129,7 @@ def _wrap(owner: "Any", name: str, kind: str) -> None:
     original = getattr(owner, name, None)
     if original is None:
         version = getattr(sys.modules.get("torch"), "__version__", "")
-        _RECORD["notes"].append("the watchdog does not see %s: not in torch %s" % (name, version))
+        _RECORD["notes"].append("the watchdog can't watch %s: torch %s lacks it" % (name, version))
         return
 
     @functools.wraps(original)
@@ -145,7 +148,7 @@ def _wrap(owner: "Any", name: str, kind: str) -> None:
 def _enter(
     kind: str, args: "tuple[Any, ...]", kwargs: "dict[str, Any]"
 ) -> "tuple[underway.Watch, int]":
-    """Note that a call begins; what is to be given to _leave."""
+    """Note that a call begins. Returns the arguments for _leave."""
     caller = sys._getframe(1)
     watch: Any = getattr(underway.here, "watch", None)
     if watch is not None:
@@ -153,7 +156,7 @@ def _enter(
         while frame is not None and frame is not watch.frame:
             frame = frame.f_back
         if frame is None:
-            watch = None  # An interrupt came between a try and its finally.
+            watch = None  # It is left over: an interrupt came before the try of a call.
     if watch is None:
         watch = underway.here.watch = underway.Watch(caller)
     depth = len(watch.levels)

@@ -1,9 +1,9 @@
 """``abort_after``: a compile that lasts too long is ended, by an exception in its own thread.
 
-The program can catch it as it can any error of a compile. The exception arrives with the next line
-of Python that the thread runs. A thread that is in C code, waiting for a compiler or a GPU, runs
-none: it is given time to, and only if it does not come back, and no other thread is compiling, the
-process is ended by SIGABRT, with the stacks of all threads on stderr.
+The program can catch the exception like any error of a compile. It arrives with the next line of
+Python that the thread runs. A thread in C code, which waits for a compiler or a GPU, runs no
+Python. It gets some more time. If it is still in the compile then, and no other thread is
+compiling, the process is ended by SIGABRT, with the stacks of all threads on stderr.
 """
 
 import os
@@ -11,10 +11,12 @@ import threading
 
 from rocm_autopatch import _RECORD
 from rocm_autopatch.patches.watchdog import phases, underway
+from rocm_autopatch.text import duration
 
-# The tenth of abort_after that a thread is given to meet the exception, within these, in seconds.
+# A thread gets a tenth of abort_after to receive the exception, within these limits in seconds.
 SHORTEST, LONGEST = 1.0, 60.0
-# A compile may swallow it, as the search for a kernel does with a candidate's errors.
+# How often the exception is sent. A compile may swallow it, as the search for a kernel does with a
+# candidate's errors.
 ATTEMPTS = 3
 _messages: "dict[int, str]" = {}
 
@@ -23,7 +25,7 @@ class CompileTimeout(TimeoutError):
     """A compile lasted longer than the policy's ``watchdog.abort_after``."""
 
     def __init__(self, *args: object) -> None:
-        # The interpreter makes it, without arguments, in the thread that it is for.
+        # The interpreter creates it without arguments, in the thread that receives it.
         ident = threading.get_ident()
         watch = underway.running.get(ident)
         if not args and watch is not None:
@@ -33,11 +35,13 @@ class CompileTimeout(TimeoutError):
 
 
 def end(watch: "underway.Watch", now: float) -> float:
-    """End a compile that is overdue, or the process where that fails; when to look again, in
-    seconds."""
+    """End a compile that is overdue, or the process if that fails.
+
+    Returns in how many seconds to look again.
+    """
     after: float = underway.settings["abort_after"]
     grace = min(max(after / 10, SHORTEST), LONGEST)
-    lasted = phases.seconds(now - watch.began)
+    lasted = "a compile has lasted " + duration(now - watch.began)
     if watch.raised and watch.raised == watch.delivered and watch.raised < ATTEMPTS:
         _raise(watch, _messages.get(watch.ident, ""))
         return grace
@@ -46,37 +50,35 @@ def end(watch: "underway.Watch", now: float) -> float:
         if _RECORD["observe"]:
             return float("inf")
         what = phases.describe(watch)
-        text = "a compile has lasted %s, abort_after is %s: %s" % (
-            lasted,
-            phases.seconds(after),
-            what,
-        )
-        if _raise(watch, text + " (rocm_autopatch, watchdog)"):
-            underway.write(text + "; its thread is sent a CompileTimeout")
+        lasted += " (abort_after: %s)" % duration(after)
+        if _raise(watch, "%s: %s (rocm_autopatch, watchdog)" % (lasted, what)):
+            underway.write(
+                "%s, so its thread gets the exception CompileTimeout: %s" % (lasted, what)
+            )
             underway.stacks()
+            watch.told(now)
         return grace
     others = [other for other in list(underway.running.values()) if other is not watch]
     if any(not other.raised and other.lasts() for other in others):
-        # It would be killed for this one.
+        # SIGABRT would end that compile, too.
         return grace
     with underway.lock:
         if watch.done or not watch.lasts():
             return grace
         underway.write(
-            "a compile has lasted %s and does not end by an exception, as its thread runs no "
-            "Python or catches it: the process is ended by SIGABRT (abort_after): %s"
-            % (lasted, phases.describe(watch))
+            "%s and the exception did not end it (its thread runs no Python, or caught it), so the "
+            "process is ended by SIGABRT (abort_after): %s" % (lasted, phases.describe(watch))
         )
         underway.stacks()
         os.abort()
 
 
 def _raise(watch: "underway.Watch", text: str) -> bool:
-    """Send the exception to the thread, if it is in the compile still."""
-    import ctypes  # noqa: F401  Not with the lock held.
+    """Send the exception to the thread, if it is still in the compile."""
+    import ctypes  # noqa: F401  Before the lock is held.
 
     with underway.lock:
-        # A compile ends under this lock, so that it is not sent after that.
+        # A compile ends under this lock. So nothing is sent to a compile that has ended.
         if watch.done or not watch.lasts():
             return False
         _messages[watch.ident] = text
@@ -86,7 +88,7 @@ def _raise(watch: "underway.Watch", text: str) -> bool:
 
 
 def take_back(watch: "underway.Watch") -> None:
-    """Undo, in the thread itself, what it has been sent and not met: its compile has ended."""
+    """Take back, in the thread itself, an exception that has not arrived: its compile has ended."""
     _send(watch.ident, None)
 
 

@@ -1,14 +1,15 @@
-"""What a compile is at, read from the stack of its thread while it runs.
+"""What a compile is doing, read from the stack of its thread while it runs.
 
-Nothing is patched for it: of the frames from the innermost outward, the first that a row of
-``_PHASES`` knows says the phase. Names of functions and of their locals are torch's own and differ
-between versions (tests/matrix/watchdog_versions.py): what is not found is left out.
+Nothing is patched for this. The frames are compared with ``_PHASES``, from the innermost outward,
+and the first that is in it tells the phase. Names of functions and of their locals are torch's own
+and differ between versions (tests/matrix/watchdog_versions.py). What is not found is left out.
 """
 
 import os
 import sys
 
 from rocm_autopatch.patches.watchdog import underway
+from rocm_autopatch.text import duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
     from typing import Any, Optional
 
-# At the end of a frame's file, or within it where a directory is meant; function or "" for any;
-# the phase. The first row that fits a frame counts.
+# The end of a frame's file, or a directory in it; the function, or "" for any; the phase. The first
+# row that fits a frame counts.
 _PHASES = (
     ("/filelock/", "", "lock"),
     ("/torch/utils/_filelock.py", "", "lock"),
@@ -72,7 +73,7 @@ _PHASES = (
 )
 _WORDS = {
     "lock": "waiting for a lock file that another process holds",
-    "isa": "compiling a C++ test program to learn what this CPU can",
+    "isa": "compiling a C++ test program to find out what this CPU supports",
     "cpp": "compiling C++",
     "triton": "compiling a Triton kernel",
     "descent": "coordinate descent tuning",
@@ -82,9 +83,9 @@ _WORDS = {
     "load": "loading compiled code",
     "freezing": "freezing weights (Inductor)",
     "passes": "graph passes of Inductor",
-    "matcher": "graph passes of Inductor, its pattern matcher",
+    "matcher": "graph passes of Inductor (pattern matcher)",
     "lowering": "lowering to Inductor's IR",
-    "codegen": "scheduling and writing code (Inductor)",
+    "codegen": "scheduling and generating code (Inductor)",
     "inductor": "Inductor",
     "aot": "tracing forward and backward (AOTAutograd)",
     "backend": "in the backend",
@@ -94,8 +95,8 @@ _WORDS = {
 }
 _BUILDS = ("cpp", "isa", "triton", "lock")
 _SEARCHES = ("candidates", "configs", "descent")
-# What would stop it, where torch has a setting: the key of torch._inductor.config, the value that a
-# policy can pin, and the variable by which a user asks for the opposite.
+# What stops a phase: the key of torch._inductor.config, the value that a policy can pin, and the
+# variable that turns the key on.
 _KEYS = {
     "candidates": (("max_autotune", "false", "TORCHINDUCTOR_MAX_AUTOTUNE"),),
     "configs": (
@@ -107,30 +108,19 @@ _KEYS = {
     "matcher": (("pattern_matcher", "false", ""),),
 }
 _WAYS = {
-    "lock": "TORCHINDUCTOR_CACHE_DIR in a directory that no other process uses",
-    "workers": "TORCHINDUCTOR_COMPILE_THREADS=1 compiles without workers",
-    "isa": "TORCHINDUCTOR_VEC_ISA_OK=1 or 0 answers the question",
-    "cpp": "CXX names another compiler, TORCH_COMPILE_DISABLE=1 runs uncompiled",
-    "passes": "TORCH_COMPILE_DISABLE=1 runs uncompiled",
-    "own": "the *_custom_*_pass of torch._inductor.config that the program sets",
-    "symbols": "torch.compile(dynamic=False) has no symbolic shapes",
+    "lock": "set TORCHINDUCTOR_CACHE_DIR to a directory that no other process uses",
+    "workers": "set TORCHINDUCTOR_COMPILE_THREADS=1 to compile without workers",
+    "isa": "set TORCHINDUCTOR_VEC_ISA_OK to 1 or 0, so that torch does not test the CPU",
+    "cpp": "set CXX to another compiler, or set TORCH_COMPILE_DISABLE=1 to run uncompiled",
+    "own": "remove the *_custom_*_pass that the program sets in torch._inductor.config",
+    "symbols": "use torch.compile(dynamic=False), which has no symbolic shapes",
 }
-_OTHERWISE = "TORCH_COMPILE_DISABLE=1 runs uncompiled"
+_OTHERWISE = "set TORCH_COMPILE_DISABLE=1 to run uncompiled"
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 
 
-def seconds(count: float) -> str:
-    """A duration as one reads it: 0.5 s, 12 s, 1 h 2 min."""
-    if count < 10:
-        return "%.1f s" % count
-    if count < 600:
-        return "%.0f s" % count
-    minutes = int(count / 60)
-    return "%d min" % minutes if minutes < 60 else "%d h %d min" % divmod(minutes, 60)
-
-
 def describe(watch: "underway.Watch") -> str:
-    """Who compiles what, what it is at and where, and what would stop it. Never raises."""
+    """Who compiles what, which phase it is in and where, and how to stop it. Never raises."""
     stack = list(_stack(watch))
     phase, at, within = _phase(stack)
     said = [_WORDS[phase], *_tell(_DETAILS.get(phase), at)]
@@ -146,11 +136,11 @@ def describe(watch: "underway.Watch") -> str:
 
 
 def _tell(teller: "Optional[Callable[[Any], list[str]]]", what: "Any") -> "list[str]":
-    """What a function of ours sees in torch's own locals, which may be other ones in this torch."""
+    """What *teller* reads from torch's own locals. This torch may have other locals."""
     try:
         return teller(what) if teller else []
     except Exception:
-        return ["more is not told by torch %s" % _torch()]
+        return ["but torch %s tells no details" % _torch()]
 
 
 def _torch() -> str:
@@ -158,7 +148,7 @@ def _torch() -> str:
 
 
 def _stack(watch: "underway.Watch") -> "Iterator[FrameType]":
-    """The frames of a compile, innermost first, without those that called it."""
+    """The frames of a compile, the innermost first, without the frames that called it."""
     frame = sys._current_frames().get(watch.ident)
     while frame is not None:
         yield frame
@@ -168,7 +158,7 @@ def _stack(watch: "underway.Watch") -> "Iterator[FrameType]":
 
 
 def _phase(stack: "list[FrameType]") -> "tuple[str, Optional[FrameType], str]":
-    """The phase, the frame that says so, and the phase within it: autotuning compiles, too."""
+    """The phase, its frame, and the phase within it, such as compiling C++ while autotuning."""
     within = ""
     first = None
     for frame in stack:
@@ -190,7 +180,7 @@ def _phase_of(code: "CodeType") -> str:
 
 
 def _subject(watch: "underway.Watch") -> str:
-    """The frame, the graph or the kernel: the innermost that is known of each."""
+    """What is compiled: the innermost frame, graph and kernel that are known."""
     said: dict[str, str] = {}
     for kind, args, kwargs, compile_id in list(watch.levels):
         try:
@@ -232,7 +222,7 @@ def _named(compile_id: "Any") -> str:
     return ", compile %s" % (compile_id,) if compile_id is not None else ""
 
 
-# What the frame of a phase tells
+# What the frame of a phase tells in detail
 
 
 def _candidates(frame: "Optional[FrameType]") -> "list[str]":
@@ -255,7 +245,7 @@ def _candidates(frame: "Optional[FrameType]") -> "list[str]":
         frame = frame.f_back
     if total is not None:
         said.append("%d candidates" % total if left is None else "%d of %d left" % (left, total))
-    return said or ["of what, torch %s does not tell" % _torch()]
+    return said or ["but torch %s does not tell what" % _torch()]
 
 
 def _sizes(nodes: "Any") -> str:
@@ -319,7 +309,7 @@ _DETAILS: "dict[str, Callable[[Any], list[str]]]" = {
 
 
 def _others(watch: "underway.Watch") -> "list[str]":
-    """What threads that compile for this one are at."""
+    """What the threads do that compile for this one."""
     said = {}
     for ident, frame in sys._current_frames().items():
         if ident in underway.running:
@@ -331,12 +321,12 @@ def _others(watch: "underway.Watch") -> "list[str]":
             above = above.f_back
         phase = next(filter(None, map(_phase_of, [one.f_code for one in stack])), "")
         if phase in _BUILDS:
-            said[phase] = "where a thread is " + _WORDS[phase]
+            said[phase] = "another thread is " + _WORDS[phase]
     return list(said.values())
 
 
 def _place(stack: "list[FrameType]") -> "list[str]":
-    """The innermost frame that is not the standard library's."""
+    """The innermost frame that is not in the standard library."""
     for frame in [one for one in stack if not _of_library(one)] or stack[:1]:
         code = frame.f_code
         return ["at %s:%d in %s" % (code.co_filename, frame.f_lineno or 0, code.co_name)]
@@ -351,7 +341,7 @@ def _of_library(frame: "FrameType") -> bool:
 
 
 def _stops(phase: str, at: "Optional[FrameType]", stack: "list[FrameType]") -> str:
-    """The settings that would stop it, and how a policy has them."""
+    """What to set to stop it, and what to write into a policy for that."""
     inner = [frame.f_code.co_filename for frame in stack[:12]]
     if phase not in _DETAILS and any("sympy/" in file for file in inner):
         return _WAYS["symbols"]
@@ -363,17 +353,20 @@ def _stops(phase: str, at: "Optional[FrameType]", stack: "list[FrameType]") -> s
     asked = _asked(stack)
     for key, value, variable in _KEYS.get(phase, ()):
         if key in asked:
-            ways.append("another mode= or options= of torch.compile, as this asks for " + key)
+            ways.append(
+                "use another mode= or options= of torch.compile (this one asks for %s)" % key
+            )
         if os.environ.get(variable) == "1":
-            ways.append("unset %s, which is 1" % variable)
+            ways.append("unset %s (it is 1)" % variable)
         ways.append(
-            "a policy with config: {torch._inductor.config: {%s: {pin: %s}}}" % (key, value)
+            "write this into a policy: config: {torch._inductor.config: {%s: {pin: %s}}}"
+            % (key, value)
         )
     return ", or ".join(ways) or _WAYS.get(phase, _OTHERWISE)
 
 
 def _asked(stack: "list[FrameType]") -> "dict[str, Any]":
-    """The options of this very compile, from mode= or options=."""
+    """The options of this compile, from mode= or options=."""
     for frame in stack:
         if frame.f_code.co_filename.endswith("/_inductor/compile_fx.py"):
             given = frame.f_locals.get("config_patches")
@@ -383,11 +376,12 @@ def _asked(stack: "list[FrameType]") -> "dict[str, Any]":
 
 
 def _children(_: "Any") -> "list[str]":
-    """The processes that this one waits for, leaves of its tree, as Linux tells them."""
+    """The processes that this one may wait for: the leaves of its process tree, from /proc."""
     found: list[tuple[int, float, str]] = []
     _leaves(os.getpid(), 0, found)
     texts = [
-        "%s (pid %d, for %s)" % (command, pid, seconds(age)) for pid, age, command in found[:3]
+        "%s (pid %d, started %s ago)" % (command, pid, duration(age))
+        for pid, age, command in found[:3]
     ]
     more = ["%d more" % (len(found) - 3)] if len(found) > 3 else []
     return ["child processes: " + ", ".join(texts + more)] if found else []
@@ -411,7 +405,7 @@ def _leaves(pid: int, depth: int, found: "list[tuple[int, float, str]]") -> None
             text = b" ".join(command[:4]).decode("utf-8", "replace").strip()
             found.append((pid, age, text[:60] or "?"))
     except (OSError, ValueError, IndexError):
-        return  # It has ended meanwhile, or this kernel does not tell.
+        return  # It has ended meanwhile, or this kernel lacks these files.
     if depth < 8:
         for child in children:
             _leaves(child, depth + 1, found)

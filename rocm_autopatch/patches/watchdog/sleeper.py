@@ -1,4 +1,4 @@
-"""The thread that looks at the compiles that last: it warns of them, and ends them."""
+"""The thread that looks at long compiles: it warns about them, and ends them."""
 
 import _thread
 import os
@@ -11,17 +11,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# How much later than it should the thread may look, in seconds, if nothing stopped the process.
+# If the thread looks more than this many seconds too late, the whole process was stopped.
 LATE = 1.0
+# A warning is left out if an abort is due within this many seconds: the abort writes its own line.
+SOON = 0.25
 
-# The one thread, None where no compile is under way.
+# The one thread; None if no compile is under way.
 current: "Any" = None
 _registered = False
 
 
 class _Sleeper:
-    """The thread: it sleeps until something is due. Not a threading.Thread, which would show up
-    where a program counts its own."""
+    """The thread: it sleeps until something is due.
+
+    It is not a threading.Thread, so that it is not among the threads that a program can list.
+    """
 
     def __init__(self) -> None:
         self.alarm = _thread.allocate_lock()
@@ -51,17 +55,17 @@ class _Sleeper:
 
 
 def _interval() -> float:
-    """How long the thread may sleep, in seconds: no compile is due sooner after its beginning."""
+    """How long the thread may sleep, in seconds. No compile is due earlier after its beginning."""
     warn_after, abort_after = underway.settings["warn_after"], underway.settings["abort_after"]
-    # By tenths, so that little of the time in which the process was stopped goes unnoticed.
+    # A tenth, so that almost all of the time in which the process was stopped is noticed.
     return min(warn_after or float("inf"), abort_after / 10 if abort_after else float("inf"))
 
 
 def wake_up() -> None:
-    """See to it that somebody looks at what lasts. With the lock held. Never raises.
+    """Start the thread, if there is none. The caller holds the lock. Never raises.
 
-    Nobody is woken: what begins now is due no earlier than a whole interval from now, and the
-    thread never sleeps for longer.
+    A thread that sleeps is not woken: a compile that begins now is due after a whole interval at
+    the earliest, and the thread never sleeps longer than that.
     """
     global current, _registered
     if current is not None:
@@ -78,21 +82,21 @@ def wake_up() -> None:
     except Exception as error:
         if failure.programs_own(error):
             raise
-        # No thread can be had, or the interpreter is ending: nothing is watched.
+        # No thread can be started, or the interpreter is ending. So nothing is watched.
 
 
 def _give_up(sleeper: _Sleeper, error: BaseException) -> None:
-    """The thread fails: nothing more is watched, and the program goes on."""
+    """The thread has failed. Nothing is watched from now on, and the program goes on."""
     try:
-        # It stays on as the sleeper: the next one would fail the same way.
+        # It stays the current sleeper, so that no other is started, which would fail as well.
         startup.fail("watchdog", "the watchdog has stopped: " + failure.describe(error))
     except BaseException:
         pass  # The interpreter is ending.
 
 
 def _before_fork() -> None:
-    # Without a thread of ours, as Python 3.12 warns of a fork that finds any, and with the lock,
-    # which no other thread then holds.
+    # End our thread, because Python 3.12 warns about a fork while there are threads. Take the lock,
+    # so that no other thread holds it during the fork.
     global current
     sleeper = current
     if sleeper is not None:
@@ -118,7 +122,7 @@ def _in_child() -> None:
 
 
 def _attend(watch: "underway.Watch") -> float:
-    """Warn of a compile, or end it, if that is due; when it is due again."""
+    """Warn about a compile, or end it, if that is due. Returns when to look again."""
     warn_after, abort_after = underway.settings["warn_after"], underway.settings["abort_after"]
     if watch.due is None:
         watch.step = float(warn_after or 0.0)
@@ -141,18 +145,19 @@ def _attend(watch: "underway.Watch") -> float:
 
         watch.next_abort = now - watch.stopped + aborts.end(watch, now)
     elif now >= watch.due:
+        if abort - now < SOON:
+            return abort
         from rocm_autopatch.patches.watchdog import phases
+        from rocm_autopatch.text import duration
 
-        while watch.due <= now:
-            watch.due += watch.step
-            watch.step *= 2
+        watch.told(now)
         underway.count("warn_after")
         underway.write(
-            "a compile has lasted %s: %s; said again at %s"
+            "a compile has lasted %s: %s; next message at %s"
             % (
-                phases.seconds(now - watch.began),
+                duration(now - watch.began),
                 phases.describe(watch),
-                phases.seconds(watch.due - watch.began),
+                duration(watch.due - watch.began),
             )
         )
         if underway.settings["dump_stacks"]:

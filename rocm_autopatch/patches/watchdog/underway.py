@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any, Optional
 
-# The settings of the one policy in force, by the name of their field; empty where nothing is
-# watched.
+# The settings of the policy, by the name of their field; empty if nothing is watched.
 settings: "dict[str, Any]" = {}
 # The rows of the record, by the same names.
 rows: "dict[str, dict[str, Any]]" = {}
-# By thread, the compiles under way. A signal may come while the lock is held, and compile.
+# The compiles under way, by thread. The lock is an RLock: a signal handler may compile while its
+# thread holds it.
 running: "dict[int, Watch]" = {}
 lock = threading.RLock()
-# What this thread has under way, as its attribute watch.
+# The Watch of this thread is its attribute watch.
 here = threading.local()
-# By Dynamo's id of the compile, the frames compiled lately: for the backward that comes later.
+# The frames compiled recently, by Dynamo's id of the compile. They describe a later backward.
 frames: "dict[Any, tuple[str, str, int]]" = {}
 MOST_FRAMES = 1000
 
 
 class Watch:
-    """A compile under way: the outermost of one thread, and in ``levels`` what is within it."""
+    """A compile under way: the outermost one of a thread. ``levels`` has the ones within it."""
 
     __slots__ = (
         "began",
@@ -54,20 +54,25 @@ class Watch:
         self.levels: list[tuple[Any, ...]] = []
         self.due: Optional[float] = None
         self.step = 0.0
-        # For how long nobody looked, as the whole process was stopped (docker pause): that does
-        # not count against it.
+        # The time in which the whole process was stopped (docker pause). It is not counted.
         self.stopped = 0.0
         self.next_abort: Optional[float] = None
-        # Exceptions sent to the thread, and how many of them it has met.
+        # How many exceptions were sent to the thread, and how many have arrived.
         self.raised = self.delivered = 0
         self.done = False
 
     def lasts(self) -> bool:
-        """Whether its thread is in it still. What an interrupt has left behind is in no stack."""
+        """Whether its thread is still in it. If an interrupt has ended it, it is in no stack."""
         frame = sys._current_frames().get(self.ident)
         while frame is not None and frame is not self.frame:
             frame = frame.f_back
         return frame is not None and not self.done
+
+    def told(self, now: float) -> None:
+        """A line about it was written: the next warning is due after *now*."""
+        while self.due is not None and self.due <= now:
+            self.due += self.step
+            self.step *= 2
 
 
 def count(field: str) -> None:
@@ -77,7 +82,10 @@ def count(field: str) -> None:
 
 
 def forget() -> None:
-    """In a child of a fork: it has no compile under way but, seldom, that which forked."""
+    """Forget all compiles, in the child of a fork: none of them goes on there, with one exception.
+
+    A compile that forks goes on in the child, unwatched.
+    """
     global lock, here
     lock = threading.RLock()
     here = threading.local()
@@ -85,21 +93,22 @@ def forget() -> None:
 
 
 def write(text: str) -> None:
-    """Write a line to stderr, unless nothing is to be said. Never raises."""
+    """Write a line to stderr, unless the process is to be quiet. Never raises."""
     if not _RECORD["observe"] and os.environ.get("ROCM_AUTOPATCH_LOG") != "quiet":
-        # Torch's own directory says nothing. Several paths and a hint need more than other lines.
+        # Torch's own directory is left out, because it says nothing. Still these lines have several
+        # paths and a hint, so they may be longer than others.
         torch = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or "/torch")
         startup.write(text.replace(torch + os.sep, "torch/"), 2 * startup.LONGEST_LINE)
 
 
 def stacks() -> None:
-    """Write the stacks of all threads to stderr, if that doesn't wait. Never raises."""
+    """Write the stacks of all threads to stderr, without waiting for it. Never raises."""
     if _RECORD["observe"] or os.environ.get("ROCM_AUTOPATCH_LOG") == "quiet":
         return
     try:
         import faulthandler
 
-        # By way of memory: a full pipe would hold the whole process up.
+        # Through a file in memory, because a full pipe would block the whole process.
         memory = os.memfd_create("stacks")
         try:
             faulthandler.dump_traceback(file=memory, all_threads=True)
@@ -109,4 +118,4 @@ def stacks() -> None:
         finally:
             os.close(memory)
     except Exception:
-        pass  # No memory, or an old kernel.
+        pass  # There is no memory, or the kernel is too old.
