@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo test quick coverage lint matrix live overlay torture docs bench bench-startup clean
+.PHONY: demo test quick messages coverage lint matrix live overlay torture docs bench bench-startup clean
 
 # The main job: run one unmodified program in an environment like an image's, without and with us.
 demo: compiler
@@ -17,6 +17,12 @@ test: system lint
 # The tests that need no wheel, no torch and no image: a minute.
 quick: $(DEV)/ready
 	$(DEV)/bin/pytest -n auto --dist loadfile -m "not slow"
+
+# Renews the messages that tests expect: tests/__snapshots__ and tests/data/wrong_policies.txt. Read
+# the diff. Without xdist, so that each file is written once. TESTS=tests/test_start.py runs a part.
+messages: $(DEV)/ready
+	$(DEV)/bin/python -m tests.wrong_policies
+	$(DEV)/bin/pytest --snapshot-update -m syrupy_snapshot $(TESTS)
 
 # Branch coverage, also of the interpreters that tests start. TESTS=tests/test_bake.py runs a part.
 # Tests fail here that count a start's modules or instructions, or look at what a process writes.

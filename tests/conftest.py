@@ -15,12 +15,19 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from surroundings import hip_torch
 from tests.measuring import measure
+
+if TYPE_CHECKING:
+    from syrupy.assertion import SnapshotAssertion
+
+    from tests.messages import Golden
+
+pytest.register_assert_rewrite("tests.messages")
 
 ROOT = Path(__file__).parent.parent
 WORK = Path(os.environ.get("ROCM_AUTOPATCH_TEST_WORK", ROOT / ".work"))
@@ -199,6 +206,14 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
     made = make_venv(tmp_path_factory.mktemp("bare-"))
     label_torch(made.site_packages, "2.13.0+rocm7.0", HIP)
     return made
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest, snapshot: SnapshotAssertion) -> Golden:
+    """Compares a message with the one on file: ``golden(done.stderr)``."""
+    from tests.messages import Golden  # needs syrupy, which an environment with a GPU may lack
+
+    return Golden(snapshot, request.node.funcargs)
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ import yaml
 
 from rocm_autopatch.policy import load
 from tests.conftest import ROOT
-from tests.test_policy import WRONG_IMAGES, problems, wrong_policies
+from tests.test_policy import WRONG_IMAGES
+from tests.wrong_policies import problems, wrong_policies
 
 
 def validator(name: str) -> jsonschema.Draft202012Validator:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,30 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocm_autopatch.plan import Plan
-from rocm_autopatch.policy import PolicyError, builtin, document, load, lower, schema
-from rocm_autopatch.policy.problem import Problems
+from rocm_autopatch.policy import PolicyError, builtin, document, load, lower
+from tests.wrong_policies import problems, wrong_policies
 
 
 def lowered(file: Path) -> Plan:
     return lower.lower(load.layers(load.policy(file)))
-
-
-def problems(data: bytes, kind: str = "policy") -> list[str]:
-    found = Problems()
-    root = document.parse(data, "f.yaml", found, None)
-    if root and kind == "images":
-        schema.read_images(root, "f.yaml", found)
-    elif root:
-        schema.read_policy(root, "f.yaml", "f", found)
-    return [str(problem) for problem in found.shown()]
-
-
-def wrong_policies() -> Iterator[tuple[str, list[str]]]:
-    text = (Path(__file__).parent / "data" / "wrong_policies.txt").read_text()
-    for case in text.partition("\n\n")[2].split("\n%%\n")[:-1]:
-        lines = case.strip("\n").split("\n")
-        said = [f"f.yaml:{line[3:]}" for line in lines if line.startswith("=> ")]
-        yield "\n".join(lines[: -len(said)]) + "\n", said
 
 
 @pytest.mark.parametrize(("text", "said"), list(wrong_policies()))
