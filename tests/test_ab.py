@@ -674,7 +674,7 @@ class TestPolicies:
         ("arguments", "status", "message"),
         [
             (("--toggle", "policy=safe"), 1, "policy=safe and policy as here are the same here"),
-            (("--toggle", "policy=off,none"), 1, "none: no such policy: there are "),
+            (("--toggle", "policy=off,none"), 1, "none: no such policy; built-in policies: "),
             (("--toggle", "policy=off,safe", "--toggle", "freezing"), 2, "in two commands"),
             (("--toggle", "A=1,", "--toggle", "A=2,"), 2, "A is toggled twice"),
             (("--toggle", "TRITON_CACHE_DIR=a,b"), 2, "each run has caches of its own"),

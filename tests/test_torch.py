@@ -162,8 +162,8 @@ show(seen, copy["triton.cudagraphs"], copy["max_autotune_gemm_backends"])
         )
         lines = torch_python.run("-c", code, env=env).stderr.splitlines()
         assert lines == [
-            "rocm_autopatch: image not named, policy policy: 10 config values, 2 compile modes; "
-            "rocm-autopatch status shows each, ROCM_AUTOPATCH=off opts out",
+            "rocm_autopatch: policy policy applies (image: not named): 10 config values, 2 compile "
+            'modes; "rocm-autopatch status" lists them, ROCM_AUTOPATCH=off turns this off',
             "rocm_autopatch: torch._inductor.config.shape_padding: 3 is not of type bool",
         ]
 
