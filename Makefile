@@ -19,7 +19,7 @@ quick: $(DEV)/ready
 	$(DEV)/bin/pytest -n auto --dist loadfile -m "not slow"
 
 # Renews the messages that tests expect: tests/__snapshots__ and tests/data/wrong_policies.txt. Read
-# the diff. Without xdist, so that each file is written once. TESTS takes a part.
+# the diff. Without xdist, so that each file is written once. TESTS=tests/test_start.py runs a part.
 messages: $(DEV)/ready
 	$(DEV)/bin/python -m tests.wrong_policies
 	$(DEV)/bin/pytest --snapshot-update -m syrupy_snapshot $(TESTS)

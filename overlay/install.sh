@@ -10,14 +10,15 @@ die() {
 }
 
 [ "$(id -u)" = 0 ] ||
-    die "the image's USER is not root: put 'USER root' before the overlay's RUN, its own after it"
+    die "the image's USER is not root: put 'USER root' before the overlay's RUN, its own USER after it"
 
 # World-readable, whatever the builder's umask.
 umask 022
 mkdir -p /etc/rocm-autopatch
 
-# Before this script has exported anything. What RUN and builders add is not the image's, and would
-# differ from one build to the next; sorted, because builders order variables as they like.
+# This comes before this script exports anything. Variables that RUN and builders add are left out:
+# they are not the image's, and would differ from one build to the next. Sorted, because the order
+# that builders give them differs, too.
 set -- -u PWD -u OLDPWD -u SHLVL -u _ -u HOME -u HOSTNAME -u TERM -u container \
     -u ROCM_AUTOPATCH_BASE -u ROCM_AUTOPATCH_ANY_TORCH
 # The arguments that every builder knows, as "docker build --build-arg https_proxy=..." gives them.
@@ -26,7 +27,7 @@ for name in HTTP_PROXY HTTPS_PROXY FTP_PROXY NO_PROXY ALL_PROXY \
     set -- "$@" -u "$name"
 done
 env -0 "$@" | LC_ALL=C sort -z >/etc/rocm-autopatch/baseline
-[ -s /etc/rocm-autopatch/baseline ] || die "this image's env or sort does not know -0 and -z"
+[ -s /etc/rocm-autopatch/baseline ] || die "env or sort of this image lacks the option -0 or -z"
 
 : "${ROCM_AUTOPATCH_BASE:?}"
 printf '%s\n' "$ROCM_AUTOPATCH_BASE" >/etc/rocm-autopatch/image
@@ -35,11 +36,11 @@ printf '%s\n' "$ROCM_AUTOPATCH_BASE" >/etc/rocm-autopatch/image
 here=${0%/*}
 cd "$here"
 set -- rocm_autopatch-*.whl
-{ [ "$#" = 1 ] && [ -f "$1" ]; } || die "exactly one wheel is expected in dist/, there are: $*"
+{ [ "$#" = 1 ] && [ -f "$1" ]; } || die "expected exactly one wheel in dist/, found: $*"
 wheel=$here/$1
 
-# No line from a hook that is there already; no bytecode but what is compiled below, and the same
-# at each build; nothing out of the image's settings of pip.
+# A hook that is installed already must print nothing. Bytecode comes only from the step below, the
+# same at each build. The image's settings of pip must have no effect.
 export ROCM_AUTOPATCH=off PYTHONDONTWRITEBYTECODE=1 PYTHONHASHSEED=0 PIP_CONFIG_FILE=/dev/null
 
 # The wheel itself says which torch a start would find; it imports none. A venv's python is often a
@@ -83,7 +84,7 @@ for python in /opt/venv/bin/python3 "${VIRTUAL_ENV:-/opt/venv}/bin/python3" \
     "$(command -v python3)" "$(command -v python)" /usr/bin/python3 /usr/local/bin/python3; do
     [ -x "$python" ] || continue
     found=$("$python" -c "$look" "$wheel") || {
-        say "$python does not run: left alone"
+        say "$python does not run: not changed"
         continue
     }
     read -r accelerator torch lacks place <<EOF
@@ -93,12 +94,12 @@ EOF
     seen="$seen [$place]"
     case $accelerator,${ROCM_AUTOPATCH_ANY_TORCH:-} in
     none,*)
-        say "$python has no torch: left alone"
+        say "$python has no torch: not changed"
         continue
         ;;
     rocm,* | *,1) ;;
     *)
-        say "$python has torch $torch, no ROCm build: left alone"
+        say "$python has torch $torch, which is not a ROCm build: not changed"
         others="$others, $torch in $python"
         continue
         ;;
@@ -106,7 +107,8 @@ EOF
     set -- "$python" -m pip
     case ,$lacks, in
     *,pip,*)
-        borrowed=$(borrowed_pip) || die "$python has torch but no pip, nor has the image one to borrow"
+        borrowed=$(borrowed_pip) ||
+            die "$python has torch but no pip, and no other pip in the image can install for it"
         set -- "$borrowed" -m pip --python "$python"
         ;;
     esac
@@ -118,21 +120,21 @@ EOF
     # By name and not by path: "pip freeze" would name a file that is gone.
     "$@" install --isolated -qq --no-index --find-links "$here" --no-deps \
         --force-reinstall --no-compile --no-cache-dir --disable-pip-version-check \
-        ${force:+"$force"} rocm_autopatch >&2 || die "pip of $python did not install $wheel"
+        ${force:+"$force"} rocm_autopatch >&2 || die "pip of $python could not install $wheel"
     package=$("$python" -c 'import rocm_autopatch; print(rocm_autopatch.__path__[0])') ||
         die "$python does not find the package that was installed"
     # Never compared with the times of the sources, which builders of reproducible images rewrite.
     "$python" -m compileall -q -f --invalidation-mode unchecked-hash "$package" ||
-        die "$python did not compile $package"
+        die "$python could not compile $package"
 
     baked=''
     case $accelerator,$lacks in
     rocm,*yaml* | rocm,*packaging*)
-        say "$python lacks ${lacks%,pip}: not baked, the plans in the wheel serve"
+        say "$python lacks ${lacks%,pip}: not baked; starts use the plans in the wheel"
         ;;
     rocm,*)
         "$python" -m rocm_autopatch bake --image "$ROCM_AUTOPATCH_BASE" >/dev/null ||
-            die "$python did not bake"
+            die "rocm-autopatch bake failed in $python"
         baked=' and baked'
         ;;
     esac
@@ -141,13 +143,13 @@ EOF
     report=$(ROCM_AUTOPATCH=on ROCM_AUTOPATCH_LOG=quiet \
         "$python" -m rocm_autopatch status --no-torch --json) || status=$?
     reason=$(printf '%s\n' "$report" | "$python" -c "$judge") || status=1 reason='no report'
-    [ "$status" = 0 ] || die "$python does not start with the package as it should: $reason"
+    [ "$status" = 0 ] || die "with the package, $python reports an error at its start: $reason"
     say "$python has torch $torch: installed$baked; $reason"
     done=yes
 done
 
 if [ -z "$done" ]; then
-    [ -z "$others" ] || die "torch is no ROCm build: ${others#, };" \
+    [ -z "$others" ] || die "torch is not a ROCm build: ${others#, };" \
         "--build-arg ROCM_AUTOPATCH_ANY_TORCH=1 installs anyway"
     die "no Python in $ROCM_AUTOPATCH_BASE has torch"
 fi

@@ -3,8 +3,8 @@
 ``site`` imports this module in every interpreter, from ``rocm_autopatch.pth`` (3.15 and later:
 ``rocm_autopatch.start``) or ``sitecustomize_stub/sitecustomize.py``, and calls :func:`start`.
 
-It holds the switch and the gate: whether anything applies here. Where something does, ``startup``
-carries it out (docs/design.md, "The price of a start").
+It holds the switch and the gate, which decide whether a policy applies here. If one does,
+``startup`` carries it out (docs/design.md, "The price of a start").
 """
 
 import os
@@ -74,8 +74,8 @@ def start(_=""):
             raise
 
 
-# What the .pth line calls, because every module has an __init__: of a package that this user may
-# not read, import makes an empty namespace, which has no start.
+# The .pth line calls __init__, because every module has one. If this user may not read the package,
+# import makes an empty namespace package, which has no start.
 __init__ = start
 
 
@@ -98,7 +98,7 @@ def _run():
     if _started not in _ON:
         from rocm_autopatch import startup
 
-        what = "ROCM_AUTOPATCH=%s is not on, off or observe: taken as on" % _started
+        what = "ROCM_AUTOPATCH=%s is not one of on, off, observe; on is used" % _started
         startup.fail("switch", what)
     plan = None
     # os.access first: opening what is not there costs a raised OSError.
@@ -109,7 +109,7 @@ def _run():
     if plan is None:
         plan = _decide()
     if plan is not None:
-        # It made the plan, so it is there.
+        # startup made the plan, so it is loaded.
         sys.modules["rocm_autopatch.startup"].carry_out(plan)
     if b"ROCM_AUTOPATCH_REPORT" in os.environ._data:  # type: ignore[attr-defined]
         from rocm_autopatch.compile_report import collect
@@ -142,23 +142,25 @@ def _decide():
         if path:
             _read_torch(facts, path, _read(path).decode("utf-8", "replace"))
     if "accelerator" not in facts:
-        _RECORD["reason"] = "no torch found"
+        _RECORD["reason"] = "no torch found: sys.path has no torch/version.py when the hook runs"
         return None
     torch = facts["torch"][0] if "torch" in facts else ""
     if facts["accelerator"][0] != "rocm":
         _RECORD["reason"] = "torch %s is not a ROCm build" % torch
         return None
-    # From here on it will be needed.
+    # From here on, startup is needed.
     from rocm_autopatch import startup
 
     if torch and startup.release(torch) < _OLDEST_TORCH:
         _RECORD["reason"] = "torch %s is older than %d.%d" % (torch, *_OLDEST_TORCH)
-        startup.fail("torch", "nothing was changed: " + _RECORD["reason"])
+        startup.fail("torch", "no policy is applied: " + _RECORD["reason"])
         return None
     if "image" not in facts and b"ROCM_AUTOPATCH_POLICY" not in environ and not site:
         built_in: Optional[Plan] = startup.load("%s/plans/%s.plan" % (_HERE, _DEFAULT))
         if built_in is not None:
-            _RECORD["reason"] = "no image is named: %s is the default policy on ROCm" % _DEFAULT
+            _RECORD["reason"] = (
+                "no image is named, so the default policy for ROCm applies: %s" % _DEFAULT
+            )
             return built_in
     from rocm_autopatch.startup import choose
 
@@ -179,7 +181,7 @@ def _find_torch():
 
 def _read_torch(facts, path, text):
     # type: (dict[str, tuple[str, str]], str, str) -> None
-    """Take what the text of the torch/version.py to be imported says of torch."""
+    """Add the facts that *text* states: the torch/version.py that an import would find."""
     found = {}
     for line in text.split("\n"):
         name, equals, value = line.partition("=")
@@ -191,7 +193,7 @@ def _read_torch(facts, path, text):
     if not version:
         from rocm_autopatch import startup
 
-        startup.fail("torch", "nothing was changed: no __version__ in %s" % path)
+        startup.fail("torch", "no policy is applied: no __version__ in %s" % path)
         return
     # rocm is there from 2.10 on (pytorch#168097).
     hip, cuda, rocm = found.get("hip", ""), found.get("cuda", ""), found.get("rocm", "")
@@ -204,9 +206,9 @@ def _read_torch(facts, path, text):
 
 def _read(path, longest=_LONGEST, modes=0):
     # type: (str, int, int) -> bytes
-    """The first *longest* bytes of a regular file, or b"" where there is none or it can't be read.
+    """The first *longest* bytes of a regular file, b"" if there is none or it can't be read.
 
-    Nor is one read that has a mode bit of *modes* set. It never waits, for a pipe say.
+    A file that has a mode bit of *modes* set is not read. Never waits, for example for a pipe.
     """
     if not os.access(path, os.R_OK):
         return b""

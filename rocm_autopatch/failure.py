@@ -1,6 +1,6 @@
-"""When something of ours fails: whose exception it is, and the last ways to write a line.
+"""When our code fails: whose exception it is, and the last ways to write a line.
 
-It imports nothing of ours but the package itself: what has failed may be ``startup``.
+It imports nothing of ours but the package itself, because ``startup`` may be what failed.
 """
 
 import os
@@ -17,9 +17,9 @@ def programs_own(error: BaseException) -> bool:
     """Whether *error* is the program's, and came while code of ours ran.
 
     Such an exception is for the program: KeyboardInterrupt, what a signal handler raises, and what
-    another thread sends (``PyThreadState_SetAsyncExc``). A handler is one that is set, or what
-    was given the very frame that it interrupts. What was sent is of a class that our code does
-    not know, and comes out of it.
+    another thread sends (``PyThreadState_SetAsyncExc``). A function is a signal handler if it is
+    set as one, or if one of its arguments is the frame that it interrupts. An exception was sent
+    if our code raised it and its class is neither built in nor ours.
     """
     handlers = _handlers()
     trace = error.__traceback__
@@ -52,13 +52,13 @@ def _handlers() -> "list[int]":
 
 
 def describe(error: BaseException) -> str:
-    """An exception as one would name it."""
+    """An exception as text: its class and its message."""
     text = str(error)
     return "%s: %s" % (type(error).__name__, text) if text else type(error).__name__
 
 
 def give_up(error: BaseException) -> bool:
-    """Take back what a start that failed has done; whether *error* is the program's own."""
+    """Undo what a start that failed has done. Returns whether *error* is the program's own."""
     _RECORD["reason"] = "the start-up hook failed"
     for rule, before, status in reversed(_RECORD["env"]):
         name, *_ = rule
@@ -71,12 +71,12 @@ def give_up(error: BaseException) -> bool:
     if programs_own(error):
         return True
     startup: Any = sys.modules.get("rocm_autopatch.startup")
-    what = "nothing was done: " + describe(error)
+    what = "the start-up hook failed and was undone: " + describe(error)
     try:
         startup.waiting.clear()
         fail = startup.fail
     except BaseException:
-        # It is what is broken.
+        # startup itself is broken.
         put(("rocm_autopatch: %.400s\n" % printable(what)).encode("utf-8", "backslashreplace"))
     else:
         fail("start", what)
@@ -89,22 +89,22 @@ def printable(text: str) -> str:
 
 
 def put(data: bytes) -> None:
-    """Write to a stderr that can't be opened anew, if that doesn't wait."""
+    """Write to a stderr that can't be opened anew, if the write would not wait."""
     try:
         if _is_in_memory(sys.stderr):
             sys.stderr.write(data.decode("utf-8", "replace"))
             return
-        # Only here, because it is a library to be loaded.
+        # Imported only here, because it is a shared library.
         import select
 
         number = sys.stderr.fileno()
         poll = select.poll()
         poll.register(number, select.POLLOUT)
-        # Where nobody reads, there is POLLERR too.
+        # If nobody reads the pipe, there is POLLERR too.
         if poll.poll(0) == [(number, select.POLLOUT)]:
             os.write(number, data)
     except Exception as error:
-        # stderr is closed or full: there is nobody to tell.
+        # stderr is closed or full, so this can be told to nobody.
         if programs_own(error):
             raise
 

@@ -1,4 +1,4 @@
-"""Fresh interpreters: started with this environment as a program would be, they run code of ours.
+"""Fresh interpreters that run code of ours. They start as a program would in this environment.
 
 Nothing is imported there from the working directory (search_path.py).
 """
@@ -16,7 +16,7 @@ from rocm_autopatch import _ASSUME, _RECORD, masking, search_path, startup
 
 
 class NoReport(Exception):
-    """The interpreter gave none; the text says why."""
+    """The interpreter gave no report; the text says why."""
 
 
 # Run in the fresh interpreter. The report comes back through a pipe of its own, because what is
@@ -76,7 +76,7 @@ def report(
         text = stream.read()
     status = child.wait()
     if not text:
-        raise NoReport(f"the interpreter ended with status {status}")
+        raise NoReport(f"the interpreter that makes the report ended with status {status}")
     found: dict[str, Any] | str = json.loads(text)
     if isinstance(found, str):
         raise NoReport("; ".join([found, *_left_out(given)]))
@@ -86,8 +86,10 @@ def report(
 
 def _left_out(environ: Mapping[str, str]) -> list[str]:
     entries = search_path.left_out(environ)
-    text = f"PYTHONPATH={environ.get('PYTHONPATH')}: not read here, as they mean other directories "
-    return [f"{text}elsewhere: {', '.join(entries)}"] if entries else []
+    text = (
+        f"PYTHONPATH={environ.get('PYTHONPATH')}: these entries are relative, so they were not read"
+    )
+    return [f"{text}: {', '.join(entries)}"] if entries else []
 
 
 def environment(
@@ -103,7 +105,7 @@ def environment(
 
 
 def secrets() -> masking.Secrets:
-    """The secrets of this place, those that our own hook took out of this process, too."""
+    """The secrets of this place, including those that our own hook removed from this process."""
     return masking.Secrets({**os.environ, **before_us()})
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import rocm_autopatch
 from rocm_autopatch import _RECORD, _decide, _find_torch, _read, _read_torch
 
 
 def torch() -> dict[str, str]:
-    """The facts that the torch of this interpreter states of itself; {} where there is none.
+    """The facts in the torch/version.py of this interpreter's torch; {} if there is no torch.
 
     They are ``torch`` and ``accelerator``, and ``hip`` and ``rocm`` in a ROCm build. Nothing is
     imported.
@@ -21,6 +22,18 @@ def torch() -> dict[str, str]:
     if path:
         _read_torch(facts, path, _read(path).decode("utf-8", "replace"))
     return {name: value for name, (value, _) in facts.items()}
+
+
+def torch_of_start() -> str | None:
+    """The torch/version.py that the start of this process found, "" if it found none.
+
+    None if there was no start. It may find less than this function's caller: ``site`` has not read
+    all .pth files when it runs.
+    """
+    if not rocm_autopatch._started:
+        return None
+    _, path = _RECORD["facts"].get("torch", ("", ""))
+    return str(path)
 
 
 def decision() -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The site directories that ``site`` adds only after our .pth file.
 
-Before 3.15 a .pth line sees the directories read so far: not the system's, from a user's
-site-packages or from a venv made with --system-site-packages, and not Debian's own packages, from
-/usr/local.
+Before Python 3.15, a .pth line sees only the directories that were added before it. In a user's
+site-packages, and in a venv made with --system-site-packages, these lack the system's directories.
+In /usr/local of Debian, they lack the packages of Debian itself.
 """
 
 import os

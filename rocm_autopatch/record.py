@@ -26,14 +26,15 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
     *switch* is what ROCM_AUTOPATCH said at the start, "" if there was no start.
     """
     plan = record["plan"]
-    # A place that knows its torch from nowhere has nothing to tell of an image either.
+    # If the start recorded no fact at all, it did not get to the image either.
     found = facts.gather(record["facts"], None if record["facts"] else ())
     known_issues, unread = _known_issues(found.values())
     image, _ = baseline.read()
     report: dict[str, Any] = {
         "active": record["active"],
         "observe": record["observe"],
-        "reason": record["reason"] or (f"ROCM_AUTOPATCH={switch}" if switch else "no start"),
+        "reason": record["reason"]
+        or (f"ROCM_AUTOPATCH={switch}" if switch else "the start-up hook did not run"),
         "facts": {name: asdict(fact) for name, fact in found.facts.items()},
         "contradictions": [
             {"name": one.name, "used": asdict(one.used), "other": asdict(one.other)}
@@ -72,27 +73,27 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
     if not switch:
         report["errors"].append(
             f"the start-up hook does not run: {Path(__file__).parent.parent} is on sys.path, but "
-            "no directory that Python reads .pth files from; install with pip, or put "
-            "sitecustomize_stub on PYTHONPATH"
+            "Python reads no .pth files there; install with pip, or put sitecustomize_stub on "
+            "PYTHONPATH"
         )
     return report
 
 
 def _graphs() -> list[dict[str, Any]]:
-    # Not imported for the sake of a report: it imports torch.
+    # A report must not import it, because it imports torch.
     graphs = sys.modules.get("rocm_autopatch.graphs.record")
     return graphs.render() if graphs else []
 
 
 def _uncompiled() -> list[str]:
-    """A note where each start has to compile our sources, which it can't keep."""
+    """A note where each start has to compile our sources, because it can't write bytecode."""
     cached = cache_from_source(startup.__file__)
     if os.path.exists(cached):
         return []
     return [
-        f"{cached} is not there and was not written: every start compiles our sources anew, which "
-        f"nearly doubles its cost; python -m compileall {os.path.dirname(startup.__file__)} ends "
-        "that, by a user who may write there"
+        f"there is no bytecode at {cached}, so every start compiles the package again, which "
+        f'nearly doubles its cost. To end that, run "python -m compileall '
+        f'{os.path.dirname(startup.__file__)}" as a user who may write there'
     ]
 
 
@@ -100,7 +101,7 @@ def _unknown_kept(report: dict[str, Any]) -> list[str]:
     names = [row["name"] for part in ("env", *NAMES, "patches") for row in report[part]]
     names += [old for name in names for old in config.names(name.rpartition(".")[2])]
     return [
-        f"ROCM_AUTOPATCH_KEEP: {word} is in no policy here"
+        f"ROCM_AUTOPATCH_KEEP names {word}, but no policy here has an entry for it"
         for word in (report["keep"] if report["policies"] else ())
         if not any(kept(name, (word,)) for name in names)
     ]
@@ -129,7 +130,7 @@ def _untouched(name: str, entries: list[Any], status: str, reason: str) -> Itera
 
 def lines(report: dict[str, Any]) -> Iterator[str]:
     """The report as text of at most 100 columns."""
-    state = "observing, nothing is changed" if report["observe"] else "active"
+    state = "observing and changes nothing" if report["observe"] else "active"
     head = f"rocm_autopatch is {state if report['active'] else 'not active'}: {report['reason']}"
     yield from wrapped(head, "", "  ")
     if report["policies"]:
@@ -145,7 +146,7 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
     if report["baseline"]:
         yield f"  baseline: {report['baseline']}"
     elif any(row["origin"] == "unknown" for row in report["env"]):
-        text = "baseline: none, so a value that a user gave can't be told from the image's own"
+        text = "baseline: none, so every value counts as the image's own"
         yield from wrapped(text, "  ", "    ")
     for title, section in (
         ("Variables", "env"),

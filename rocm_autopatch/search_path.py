@@ -1,11 +1,11 @@
-"""Nothing is imported from where a command is called: a file there may be anybody's.
+"""Commands import nothing from the working directory, because anybody may own a file there.
 
-That is the directory which ``python -m`` and ``python -c`` put first on sys.path, and the empty and
-relative entries of PYTHONPATH: ``:/x`` names the working directory. Python 3.11 and later have
-``-P`` against the first. Imported before anything else, this imports what every interpreter has.
+``python -m`` and ``python -c`` put that directory first on sys.path. Empty and relative entries of
+PYTHONPATH name it too: ``:/x`` has an empty one. Python 3.11 and later have ``-P`` against the
+first. This module is imported before all others, so it imports only what every interpreter has.
 
-An interpreter that is to run code of ours runs this file as a script, with the code as its
-argument: a script's own directory is first on sys.path, and the working one never is.
+If an interpreter has to run code of ours, it runs this file as a script, with the code as its
+argument: the first entry of sys.path is then the script's directory, not the working directory.
 """
 
 import sys
@@ -22,13 +22,13 @@ def leave_out_first() -> None:
 
 
 def leave_out_relative() -> None:
-    """Take off sys.path what empty and relative entries of PYTHONPATH have put there."""
+    """Remove from sys.path what empty and relative entries of PYTHONPATH have added."""
     import os
 
     entries = (
         os.environ.get("PYTHONPATH", "").split(":") if not sys.flags.ignore_environment else []
     )
-    # site makes them absolute, and then one can't be told from an entry that was given so.
+    # site has made them absolute, so an entry that was given as absolute is compared and kept.
     absolute = {os.path.normpath(entry) for entry in entries if os.path.isabs(entry)}
     relative = {os.path.abspath(entry) for entry in entries if not os.path.isabs(entry)} - absolute
     sys.path[:] = [
@@ -56,5 +56,5 @@ def left_out(environ: "Mapping[str, str]") -> "list[str]":
 
 if __name__ == "__main__":
     leave_out_first()
-    # Its frames have the name of this file, which is neither torch's nor a program's.
+    # Its frames have the name of this file, so they are not taken for torch's or a program's.
     exec(compile(sys.argv.pop(1), __file__, "exec", dont_inherit=True))

@@ -1,6 +1,6 @@
 """What a start obeys: files that nobody else can change, and a caller who may name files.
 
-A file is to be a regular one that only root and this process's user can change. The rule is that of
+A start obeys a regular file that only root and this process's user can change. The rule is that of
 OpenSSH's StrictModes (``safe_path`` in its misc.c), for the file and for every directory and link
 on the way to it: it belongs to root or to the effective user, and neither its group nor everybody
 may write it. The rule is laxer in three places:
@@ -28,10 +28,10 @@ _MOST_LINKS = 40
 
 
 def named(variable: str) -> str:
-    """What a variable of ours that may name a file says, "" where it is not obeyed.
+    """The value of a variable of ours that may name a file, "" if it is not obeyed.
 
-    It is not under ``python -E`` and ``-I``, nor in a program that runs as another user than its
-    caller: there the environment may be another's.
+    It is not obeyed under ``python -E`` and ``-I``, nor in a program that runs as another user than
+    its caller: there the environment may be another's.
     """
     value = os.environ.get(variable, "").strip()
     if not value:
@@ -42,7 +42,7 @@ def named(variable: str) -> str:
         why = "in a program that runs as another user than its caller"
     else:
         return value
-    _RECORD["notes"].append("%s ignored %s" % (variable, why))
+    _RECORD["notes"].append("%s is ignored %s" % (variable, why))
     return ""
 
 
@@ -54,9 +54,9 @@ def is_path(name: str) -> bool:
 def read(path: str, longest: int, judged: bool = True) -> bytes:
     """The first *longest* bytes of the file at *path*.
 
-    Never waits: neither a pipe nor a device is read. Raises OSError where there is no regular file
-    or it can't be read, and, if *judged*, PermissionError where somebody else can change it; the
-    text of both says why.
+    Never waits: neither a pipe nor a device is read. Raises OSError if there is no regular file or
+    it can't be read, and, if *judged*, PermissionError if somebody else can change it. reason()
+    says why.
     """
     data, why = look(path, longest, judged)
     if why:
@@ -65,12 +65,15 @@ def read(path: str, longest: int, judged: bool = True) -> bytes:
 
 
 def look(path: str, longest: int, judged: bool = True) -> "tuple[bytes, str]":
-    """What :func:`read` returns, and, if *judged*, why it is not to be obeyed, "" if it is."""
+    """What :func:`read` returns, and, if *judged*, why it must not be obeyed, "" if it may be.
+
+    The reason is a sentence on the file, without its name.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         opened = os.fstat(descriptor)
         if not stat.S_ISREG(opened.st_mode):
-            raise OSError("%s is no regular file" % path)
+            raise OSError("it is not a regular file")
         why = _objection(path, opened) if judged else ""
         data = os.read(descriptor, longest)
         # A file system in a program (FUSE) may give less than there is.
@@ -85,14 +88,14 @@ def look(path: str, longest: int, judged: bool = True) -> "tuple[bytes, str]":
 
 
 def reason(path: str, error: OSError) -> str:
-    """Why :func:`read` raised, in words."""
-    return "%s: %s" % (path, error.strerror) if error.strerror else str(error)
+    """Why :func:`read` raised, with the name of the file."""
+    return "%s: %s" % (path, error.strerror or error)
 
 
 def _objection(path: str, opened: os.stat_result) -> str:
-    """Why an opened file is not to be obeyed, "" if it is."""
+    """Why an opened file must not be obeyed, "" if it may be."""
     status = opened
-    # Not os.path.abspath: "link/.." is not where the link is.
+    # os.path.abspath is wrong here: "link/.." is not the directory of the link.
     for step, status in _way(path if path.startswith("/") else os.getcwd() + "/" + path):
         link = stat.S_ISLNK(status.st_mode)
         sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
@@ -101,14 +104,15 @@ def _objection(path: str, opened: os.stat_result) -> str:
         stranger = status.st_uid not in (0, os.geteuid())
         if not (writable or stranger) or _is_read_only(os.path.dirname(step) if link else step):
             continue
+        what = "it" if step == path else step
         if writable:
             who, letter = ("everybody", "o") if writable & stat.S_IWOTH else ("its group", "g")
-            return "%s may be written by %s: chmod %s-w" % (step, who, letter)
+            return "%s may write %s; run chmod %s-w %s" % (who, what, letter, step)
         if status.st_uid != os.stat(_mount(step)).st_uid:
-            return "%s belongs to user %d, neither root nor this user" % (step, status.st_uid)
-    # Whoever may rename things in a sticky directory may have put another one there by now.
+            return "%s belongs to user %d, not to root or to this user" % (what, status.st_uid)
+    # Whoever may rename files in a sticky directory may have put another file there by now.
     if not os.path.samestat(status, opened):
-        return "%s is another file than the one that was opened" % path
+        return "it was replaced while it was read"
     return ""
 
 
@@ -132,7 +136,7 @@ def _way(path: str) -> "Iterator[tuple[str, os.stat_result]]":
             continue
         links += 1
         if links > _MOST_LINKS:
-            raise OSError("%s: too many links" % path)
+            raise OSError("too many links on the way to it")
         to = os.readlink(step)
         if to.startswith("/"):
             here = ""

@@ -1,8 +1,9 @@
-"""Injection without installing: on PYTHONPATH, with rocm_autopatch, this starts it.
+"""Starts rocm_autopatch without an installation, if both are on PYTHONPATH.
 
-``site`` imports the first ``sitecustomize`` on sys.path only. The one that this file shadows, a
-user's own, or Debian's and Ubuntu's in the standard library, is executed after it and takes its
-place in sys.modules. Every Python of the image may find this file, so Python 2 must read it, too.
+``site`` imports only the first ``sitecustomize`` on sys.path. This file may shadow another one: a
+user's own, or that of Debian and Ubuntu in the standard library. So the other one is executed after
+this one, and takes its place in sys.modules. Every Python of the image may find this file, so
+Python 2 must be able to read it, too.
 """
 
 import os
@@ -13,10 +14,10 @@ def _start():  # type: () -> None
     try:
         import rocm_autopatch
     except Exception as error:
-        # There is no package, or none that may be read.
-        line = "rocm_autopatch: skipped, %.200s does not find its package: %s: %.200s\n"
+        # There is no package, or it may not be read.
+        line = "rocm_autopatch: not started: %.200s can't import the package: %s: %.200s\n"
         try:
-            # Not sys.stderr's own description of the file, which may wait: a full pipe.
+            # Opened anew, because a write to sys.stderr itself may wait: for a full pipe.
             flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY
             own = os.open("/proc/self/fd/%d" % sys.stderr.fileno(), flags)
             text = line % (__file__, type(error).__name__, error)

@@ -409,7 +409,7 @@ def test_a_source_that_contradicts_itself_does_not_count(tmp_path: Path) -> None
     facts = gather({}, clues.gather({}, tmp_path, ()))
     assert "gfx" not in facts.facts
     (contradiction,) = facts.contradictions
-    assert str(contradiction) == f"gfx is not taken from /{NODES}: gfx90a and gfx942"
+    assert str(contradiction) == f"gfx is not taken from /{NODES}, which has gfx90a and gfx942"
     facts = gather({}, clues.gather({"GPU_ARCH": "gfx942"}, tmp_path, ()))
     assert facts.facts["gfx"].source == "GPU_ARCH"
     assert len(facts.contradictions) == 1

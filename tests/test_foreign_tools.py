@@ -448,10 +448,10 @@ def test_library(place: Place, name: str, arguments: tuple[str, ...]) -> None:
     place.write("other.py", CODE[name])
     if name == "beartype":
         # beartype_all() instruments our modules too. It can't resolve annotations with names that
-        # only a type checker imports. Torch is left as it is, one line says so, the program runs.
+        # only a type checker imports. Torch is not changed, one line says so, the program runs.
         off, on = place.both("other.py", *arguments)
         assert (on[0], on[2]) == (off[0], off[2])
-        assert on[1].startswith("rocm_autopatch: torch is left as it is: Beartype")
+        assert on[1].startswith("rocm_autopatch: torch is not changed: Beartype")
         assert len(on[1].splitlines()) == 1
         return
     # typeguard's finder comes before ours and asks PathFinder itself, so what it instruments is as

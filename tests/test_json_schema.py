@@ -32,13 +32,13 @@ BEYOND = (
     "nested deeper",
     "the tag ",
     "merge keys are not allowed",
-    "an escape that stands",
+    "this escape stands",
     "parsing a flow node",
     "single document",
-    "not after since",
+    "must be later than since",
     "as key, found",
     "not a range such as",
-    "no type that a variable",
+    "a switch needs a value",
     "version: expected 1, the schema that this release reads, found true",
 )
 

@@ -40,18 +40,23 @@ def said(policy: Policy, chosen: str = ALL, *below: Policy) -> list[str]:
             "2.4 to 2.15: did you mean torch._dynamo.config.recompile_limit?",
         ),
         (INDUCTOR, "qqq: {pin: true}", ALL, "2.4 to 2.15"),
-        (INDUCTOR, "abi_compatible: {pin: true}", "2.6,2.13", "2.6, 2.13, but in 2.4 to 2.5"),
+        (
+            INDUCTOR,
+            "abi_compatible: {pin: true}",
+            "2.6,2.13",
+            "2.6, 2.13; it is in torch 2.4 to 2.5",
+        ),
         (
             COMPILER,
             "force_disable_caches: {pin: true}",
             "2.4..2.8",
-            "2.4 to 2.8: there it is torch._inductor.config.force_disable_caches",
+            "2.4 to 2.8; the key there is torch._inductor.config.force_disable_caches",
         ),
         (
             DYNAMO,
             "ignore_logging_functions: {pin: 1}",
             "2.4..2.5",
-            "2.4 to 2.5, but in 2.11 and later",
+            "2.4 to 2.5; it is in torch 2.11 and later",
         ),
     ],
 )
@@ -66,30 +71,40 @@ def test_no_torch_has_the_key(module: str, entry: str, chosen: str, message: str
             INDUCTOR,
             "abi_compatible: {pin: true}",
             ALL,
-            "no such key in torch 2.6 and later: skipped there",
+            "no such key in torch 2.6 and later, so this entry is skipped there",
         ),
         (
             INDUCTOR,
             "abi_compatible: {pin: true}",
             "2.4..2.8",
-            "no such key in torch 2.6 to 2.8: skipped there",
+            "no such key in torch 2.6 to 2.8, so this entry is skipped there",
         ),
         (INDUCTOR, "abi_compatible: {pin: true}", "2.4..2.5", None),
         (
             COMPILER,
             "force_disable_caches: {pin: true}",
             ALL,
-            "no such key in torch 2.4 to 2.8: skipped there, where it is "
+            "no such key in torch 2.4 to 2.8, so this entry is skipped there; the key there is "
             "torch._inductor.config.force_disable_caches",
         ),
-        (DYNAMO, "recompile_limit: {pin: 9}", ALL, "called cache_size_limit in torch 2.4 to 2.6"),
-        (DYNAMO, "recompile_limit: {pin: 9}", "2.6", "called cache_size_limit in torch 2.6"),
+        (
+            DYNAMO,
+            "recompile_limit: {pin: 9}",
+            ALL,
+            "in torch 2.4 to 2.6 this key is called cache_size_limit",
+        ),
+        (
+            DYNAMO,
+            "recompile_limit: {pin: 9}",
+            "2.6",
+            "in torch 2.6 this key is called cache_size_limit",
+        ),
         (DYNAMO, "recompile_limit: {pin: 9}", "2.7", None),
         (
             DYNAMO,
             "cache_size_limit: {pin: 9}",
             ALL,
-            "an alias of torch._dynamo.config.recompile_limit in torch 2.7 and later",
+            "in torch 2.7 and later this key is an alias of torch._dynamo.config.recompile_limit",
         ),
         (DYNAMO, "cache_size_limit: {pin: 9}", "2.4..2.6", None),
     ],
@@ -140,9 +155,10 @@ def test_types_that_fit(module: str, entry: str) -> None:
     assert said(config(module, entry), "2.13") == []
 
 
-FORCED = "TORCHINDUCTOR_FX_GRAPH_CACHE, if set, wins over this %s in torch 2.7 and later"
+FORCED = "if TORCHINDUCTOR_FX_GRAPH_CACHE is set, it overrides this %s in torch 2.7 and later"
 FIRST = (
-    "TORCHINDUCTOR_FX_GRAPH_CACHE_DEFAULT, if set, wins over this default in torch 2.10 and later"
+    "if TORCHINDUCTOR_FX_GRAPH_CACHE_DEFAULT is set, it overrides this default in torch "
+    "2.10 and later"
 )
 
 
@@ -167,7 +183,7 @@ def test_variables_that_win(strength: str, more: str, messages: list[str]) -> No
 
 
 PADDING = "TORCHINDUCTOR_SHAPE_PADDING"
-SHIPPED = "remark: as torch 2.4 to 2.15 ships it: "
+SHIPPED = "remark: torch 2.4 to 2.15 ships this value: "
 
 
 @pytest.mark.parametrize(
@@ -178,7 +194,7 @@ SHIPPED = "remark: as torch 2.4 to 2.15 ships it: "
         (
             "shape_padding: {set: true}",
             "",
-            [f"{SHIPPED}it only overrules {PADDING} in 2.4 to 2.15"],
+            [f"{SHIPPED}its only effect is to override {PADDING} in 2.4 to 2.15"],
         ),
         (f"shape_padding: {{default: true, yields_to: {PADDING}}}", "", [f"{SHIPPED}no effect"]),
         (
@@ -196,7 +212,7 @@ SHIPPED = "remark: as torch 2.4 to 2.15 ships it: "
         (
             "epilogue_fusion: {default: true, since: '2.6', until: '2.8.1'}",
             "",
-            ["remark: as torch 2.6 to 2.8 ships it: no effect"],
+            ["remark: torch 2.6 to 2.8 ships this value: no effect"],
         ),
         ("compile_threads: {default: 8}", "", []),  # that depends on the machine
     ],
@@ -207,12 +223,12 @@ def test_values_that_torch_ships(entry: str, more: str, messages: list[str]) -> 
 
 def test_a_set_overrules_what_a_default_does_not() -> None:
     entry, name = "run_gc_after_compile: {%s: true}", "TORCH_DYNAMO_RUN_GC_AFTER_COMPILE"
-    shipped = "remark: as torch 2.7 and later ships it: "
+    shipped = "remark: torch 2.7 and later ships this value: "
     assert said(config(DYNAMO, entry % "set"))[1:] == [
-        f"{shipped}it only overrules {name} in 2.7 and later"
+        f"{shipped}its only effect is to override {name} in 2.7 and later"
     ]
     assert said(config(DYNAMO, entry % "default"))[1:] == [
-        f"remark: {name}, if set, wins over this default in torch 2.7 and later",
+        f"remark: if {name} is set, it overrides this default in torch 2.7 and later",
         f"{shipped}no effect",
     ]
 
@@ -246,19 +262,19 @@ REMARKS = {
     "no-hipblaslt": [],
     "debug": [],
     "performance": [
-        (INDUCTOR, "triton.multi_kernel", "as torch 2.4 to 2.15 ships it: no effect"),
-        (INDUCTOR, "shape_padding", "as torch 2.4 to 2.15 ships it: no effect"),
-        (DYNAMO, "recompile_limit", "called cache_size_limit in torch 2.4 to 2.6"),
+        (INDUCTOR, "triton.multi_kernel", "torch 2.4 to 2.15 ships this value: no effect"),
+        (INDUCTOR, "shape_padding", "torch 2.4 to 2.15 ships this value: no effect"),
+        (DYNAMO, "recompile_limit", "in torch 2.4 to 2.6 this key is called cache_size_limit"),
     ],
     "safe": [
-        (INDUCTOR, "max_autotune", "as torch 2.4 to 2.15 ships it: no effect"),
-        (INDUCTOR, "max_autotune_pointwise", "as torch 2.4 to 2.15 ships it: no effect"),
-        (INDUCTOR, "coordinate_descent_tuning", "as torch 2.4 to 2.15 ships it: no effect"),
-        (INDUCTOR, "epilogue_fusion", "as torch 2.4 to 2.15 ships it: no effect"),
-        (INDUCTOR, "pattern_matcher", "as torch 2.4 to 2.15 ships it: no effect"),
-        (INDUCTOR, "reorder_for_locality", "as torch 2.4 to 2.15 ships it: no effect"),
-        (INDUCTOR, "aggressive_fusion", "as torch 2.4 to 2.15 ships it: no effect"),
-        (DYNAMO, "recompile_limit", "called cache_size_limit in torch 2.4 to 2.6"),
+        (INDUCTOR, "max_autotune", "torch 2.4 to 2.15 ships this value: no effect"),
+        (INDUCTOR, "max_autotune_pointwise", "torch 2.4 to 2.15 ships this value: no effect"),
+        (INDUCTOR, "coordinate_descent_tuning", "torch 2.4 to 2.15 ships this value: no effect"),
+        (INDUCTOR, "epilogue_fusion", "torch 2.4 to 2.15 ships this value: no effect"),
+        (INDUCTOR, "pattern_matcher", "torch 2.4 to 2.15 ships this value: no effect"),
+        (INDUCTOR, "reorder_for_locality", "torch 2.4 to 2.15 ships this value: no effect"),
+        (INDUCTOR, "aggressive_fusion", "torch 2.4 to 2.15 ships this value: no effect"),
+        (DYNAMO, "recompile_limit", "in torch 2.4 to 2.6 this key is called cache_size_limit"),
     ],
 }
 

@@ -109,15 +109,15 @@ class TestLayers:
         b = self.write(tmp_path, "b", "extends: a.yaml\n")
         with pytest.raises(PolicyError) as caught:
             lowered(a)
-        assert str(caught.value) == f"{b}:2:10: a.yaml: extends itself by way of {a}"
+        assert str(caught.value) == f"{b}:2:10: a.yaml: extends itself through {a}"
 
     def test_a_missing_base(self, tmp_path: Path) -> None:
         top = self.write(tmp_path, "top", "extends: [safe, saef]\n")
         with pytest.raises(PolicyError) as caught:
             lowered(top)
         assert str(caught.value) == (
-            f"{top}:2:10: saef: no such policy: there are capture-guard, debug, no-hipblaslt, "
-            "performance, safe, or give a file's path"
+            f"{top}:2:10: saef: no such policy; built-in policies: capture-guard, debug, "
+            "no-hipblaslt, performance, safe; or give the path of a file"
         )
 
     def test_a_later_entry_for_some_torches_leaves_the_earlier_for_the_others(
@@ -144,7 +144,7 @@ class TestLayers:
         line = safe.read_text().splitlines().index("    triton.cudagraphs:") + 1
         assert str(caught.value) == (
             f"{top}:3:35: config.torch._inductor.config.triton.cudagraphs: pinned to True here, "
-            f"and to False in {safe}:{line}:5"
+            f"but to False in {safe}:{line}:5; with insist: true, this pin overrides that one"
         )
         top.write_text(top.read_text().replace("true", "false"))
         assert lowered(top)["layers"] == ("safe", "top")
@@ -157,7 +157,7 @@ class TestLayers:
         # Only what insists: a third pin on it is an error again.
         again = f"extends: top.yaml\n{text.replace('true, insist: true', 'false')}"
         third = self.write(tmp_path, "third", again)
-        with pytest.raises(PolicyError, match=f"pinned to False here, and to True in {top}"):
+        with pytest.raises(PolicyError, match=f"pinned to False here, but to True in {top}"):
             lowered(third)
 
     def test_pins_for_different_torches_do_not_meet(self, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ class TestLayers:
         ((_, _, rows),) = lowered(top)["patches"]
         assert [(row[2], *row[-2:]) for row in rows] == [(1, (), (2, 6)), (2, (2, 6), ())]
         top.write_text(top.read_text().replace("since: '2.6'", "since: '2.5.1'"))
-        with pytest.raises(PolicyError, match="pinned to 2 here, and to 1 in"):
+        with pytest.raises(PolicyError, match="pinned to 2 here, but to 1 in"):
             lowered(top)
 
     def test_a_key_under_two_names_is_one_key(self, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ class TestLayers:
         ((_, _, rows),) = lowered(top)["patches"]
         assert [row[:3] for row in rows] == [("recompile_limit", "pin", 9)]
         base.write_text(base.read_text().replace("default", "pin"))
-        with pytest.raises(PolicyError, match="recompile_limit: pinned to 9 here, and to 8 in"):
+        with pytest.raises(PolicyError, match="recompile_limit: pinned to 9 here, but to 8 in"):
             lowered(top)
 
     def test_patches(self, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ config:
     max_fusion_size: {default: 100}
     epilogue_fusion: {set: false}
 """
-ACTIVE = "rocm_autopatch: image not named, policy team: 5 config values; "
+ACTIVE = "rocm_autopatch: policy team applies (image: not named): 5 config values; "
 
 
 @dataclass

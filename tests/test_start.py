@@ -70,6 +70,16 @@ class TestSwitch:
         assert seen["active"] is True
         assert seen["observe"] is True
 
+    def test_observe_says_what_would_change(self, python311: Interpreter, golden: Golden) -> None:
+        code = (
+            "import rocm_autopatch as r; from rocm_autopatch.startup import rows\n"
+            "for part in ('env', 'config', 'compile_modes'):\n"
+            "    for row in r.status()[part][:3]: print(rows.sentence(row))"
+        )
+        done = python311.run("-c", code, env={MAX: "1", "ROCM_AUTOPATCH": "observe"})
+        assert f"{MAX}: '1', would become unset" in done.stdout
+        golden(done.stdout)
+
     def test_unknown_value_is_said_once_and_taken_as_on(
         self, python: Interpreter, golden: Golden
     ) -> None:
@@ -504,6 +514,39 @@ class TestPolicyChoice:
         if text is not None:
             policy.write_bytes(text if isinstance(text, bytes) else text.encode())
         done = python.run("-c", SEEN, env={MAX: "1", "ROCM_AUTOPATCH_POLICY": str(policy)})
+        assert done.stdout == "1\n"
+        golden(done.stderr)
+
+    def test_a_built_in_policy_whose_plan_is_damaged(
+        self, fresh: Interpreter, golden: Golden
+    ) -> None:
+        plan = fresh.site_packages / "rocm_autopatch" / "plans" / "performance.plan"
+        plan.write_bytes(plan.read_bytes()[:9])
+        env = {MAX: "1", "ROCM_AUTOPATCH_POLICY": "performance"}
+        done = fresh.run("-c", SEEN, env=env)
+        assert done.stdout == "1\n"
+        golden(done.stderr, "stderr")
+        seen = report(fresh, **env)
+        assert seen["active"] is False
+        golden(seen["reason"], "reason")
+
+    @pytest.mark.parametrize("package", ["yaml", "packaging"])
+    @pytest.mark.parametrize(
+        "code",
+        [
+            pytest.param("raise ModuleNotFoundError('gone')", id="missing"),
+            pytest.param("1 / 0", id="broken"),
+        ],
+    )
+    def test_without_what_reading_a_policy_needs(
+        self, python311: Interpreter, tmp_path: Path, package: str, code: str, golden: Golden
+    ) -> None:
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(code + "\n")
+        policy = tmp_path / "policy.yaml"
+        policy.write_text("version: 1\nwhen: {torch: '>=2.4'}\n")
+        env = {MAX: "1", "ROCM_AUTOPATCH_POLICY": str(policy), "PYTHONPATH": str(tmp_path)}
+        done = python311.run("-c", SEEN, env=env)
         assert done.stdout == "1\n"
         golden(done.stderr)
 

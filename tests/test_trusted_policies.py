@@ -14,6 +14,7 @@ import pytest
 from rocm_autopatch.cli import main
 from rocm_autopatch.policy import PolicyError, load, select
 from tests.conftest import Interpreter
+from tests.messages import Golden
 
 TEXT = "version: 1\nenv: {A: {set: a}}\n"
 
@@ -64,9 +65,9 @@ def test_check_reads_regular_files_alone(kind: str, policy: Path) -> None:
         text=True,
         timeout=60,
     )
-    said = "No such device or address" if kind == "socket" else f"{policy} is no regular file"
-    assert done.stdout == f"{policy}:1:1: can't be read: {said}\n"
-    assert (done.returncode, done.stderr) == (1, "")
+    said = "No such device or address" if kind == "socket" else "it is not a regular file"
+    assert done.stdout == f"{policy}: can't be read: {said}\n"
+    assert (done.returncode, done.stderr) == (1, "1 file checked: 1 error\n")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -99,7 +100,7 @@ def test_a_base_and_what_is_in_the_place_too(kind: str, policy: Path) -> None:
     )
     lines = done.stdout.splitlines()
     assert len(lines) == 3
-    assert all(line.startswith(f"{policy}:1:1: can't be read: ") for line in lines[:2])
+    assert all(line.startswith(f"{policy}: can't be read: ") for line in lines[:2])
     assert lines[2] == "the input"
 
 
@@ -110,35 +111,37 @@ def test_a_start_reads_regular_files_alone(kind: str, policy: Path, python311: I
         "-c", "print(input())", env={"ROCM_AUTOPATCH_POLICY": str(policy)}, input="the input\n"
     )
     assert done.stdout == "the input\n"
-    assert f"{policy}:1:1: can't be read: " in done.stderr
+    assert f"{policy}: can't be read: " in done.stderr
 
 
 def open_to_others(how: str, file: Path) -> str:
     """Let others change *file*; how to undo it."""
     if how == "file of the group":
         file.chmod(0o664)
-        return f"{file} may be written by its group: chmod g-w"
+        return f"its group may write it; run chmod g-w {file}"
     if how == "file of everybody":
         file.chmod(0o666)
-        return f"{file} may be written by everybody: chmod o-w"
+        return f"everybody may write it; run chmod o-w {file}"
     if how == "directory of the group":
         file.parent.chmod(0o775)
-        return f"{file.parent} may be written by its group: chmod g-w"
+        return f"its group may write {file.parent}; run chmod g-w {file.parent}"
     if how == "directory of everybody":
         file.parent.chmod(0o777)
-        return f"{file.parent} may be written by everybody: chmod o-w"
+        return f"everybody may write {file.parent}; run chmod o-w {file.parent}"
     target = file.with_name("target")
     file.rename(target)
     file.symlink_to("target")
     target.chmod(0o664)
-    return f"{target} may be written by its group: chmod g-w"
+    return f"its group may write {target}; run chmod g-w {target}"
 
 
 HOW = ("file of the group", "file of everybody", "directory of the group", "directory of everybody")
 
 
 @pytest.mark.parametrize("how", [*HOW, "link to a file of the group"])
-def test_what_others_can_change(how: str, policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_others_can_change(
+    how: str, policy: Path, capsys: pytest.CaptureFixture[str], golden: Golden
+) -> None:
     objection = open_to_others(how, policy)
     assert refused(policy) == f"{policy}: {objection}"
     with pytest.raises(PolicyError, match=r"team\.yaml: .* chmod"):
@@ -148,8 +151,9 @@ def test_what_others_can_change(how: str, policy: Path, capsys: pytest.CaptureFi
     # It may be a checkout on a laptop, and right besides.
     assert main(["check", str(policy)]) == 0
     said = capsys.readouterr()
-    assert said.out == f"{policy}: remark: a start would refuse it here: {objection}\n"
-    assert said.err == "1 file checked, nothing wrong\n"
+    golden(said.out, FILE=policy)
+    assert objection in said.out
+    assert said.err == "1 file checked: no errors, 1 remark\n"
     assert main(["policies", "show", str(policy)]) == 1
 
 
@@ -160,16 +164,16 @@ def test_a_base_that_others_can_change(policy: Path, capsys: pytest.CaptureFixtu
     policy.chmod(0o666)
     with pytest.raises(PolicyError) as caught:
         load.layers(load.policy(top))
-    assert str(caught.value) == f"{policy}: {policy} may be written by everybody: chmod o-w"
+    assert str(caught.value) == f"{policy}: everybody may write it; run chmod o-w {policy}"
     assert main(["check", str(top)]) == 0
-    assert f"{policy}: remark: a start would refuse it here" in capsys.readouterr().out
+    assert f"{policy}: remark: a start on this machine would not obey" in capsys.readouterr().out
 
 
 def test_a_start_says_how_to_mend_it(policy: Path, python311: Interpreter) -> None:
     policy.chmod(0o664)
     done = python311.run("-c", "print(1)", env={"ROCM_AUTOPATCH_POLICY": str(policy)})
     assert done.stdout == "1\n"
-    assert f"{policy} may be written by its group: chmod g-w" in done.stderr
+    assert f"{policy}: its group may write it; run chmod g-w {policy}" in done.stderr
 
 
 def test_a_link_to_a_good_file(policy: Path) -> None:
@@ -213,8 +217,8 @@ def test_all_that_is_wrong_in_one_go(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert all(line.startswith(f"{file}:") for line in lines)
     key = "config.torch._inductor.config"
     missing = (
-        "no such policy: there are capture-guard, debug, no-hipblaslt, performance, safe, or give "
-        "a file's path"
+        "no such policy; built-in policies: capture-guard, debug, no-hipblaslt, performance, safe; "
+        "or give the path of a file"
     )
     safe = load.BUILTIN / "safe.yaml"
     pin = safe.read_text().splitlines().index("    triton.cudagraphs:") + 1
@@ -225,7 +229,8 @@ def test_all_that_is_wrong_in_one_go(tmp_path: Path, capsys: pytest.CaptureFixtu
         "4:1: name: given twice, first in line 3",
         "5:16: env.A.set: expected a text, found 1: put it in quotes",
         "5:29: env.B.set: the tag !!int is not allowed, only !!str is",
-        f"8:5: {key}.triton.cudagraphs: pinned to True here, and to False in {safe}:{pin}:5",
+        f"8:5: {key}.triton.cudagraphs: pinned to True here, but to False in {safe}:{pin}:5; with "
+        "insist: true, this pin overrides that one",
         f"9:5: {key}.max_autotun: no such key in torch 2.13: did you mean max_autotune?",
         f"10:5: {key}.max_autotune: 3 is not of type bool in torch 2.13",
         f"11:5: {key}.epilogue_fusio: no such key in torch 2.13: did you mean epilogue_fusion?",

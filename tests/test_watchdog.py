@@ -635,8 +635,8 @@ def test_short_compiles_forks_and_the_end(torch_python: Interpreter, tmp_path: P
     # Also the end of the interpreter during a compile writes nothing.
     lines = [line for line in done.stderr.splitlines() if "triton not found" not in line]
     assert lines == [
-        "rocm_autopatch: image not named, policy policy: watchdog; rocm-autopatch status shows "
-        "each, ROCM_AUTOPATCH=off opts out"
+        'rocm_autopatch: policy policy applies (image: not named): watchdog; "rocm-autopatch '
+        'status" lists them, ROCM_AUTOPATCH=off turns this off'
     ]
 
 

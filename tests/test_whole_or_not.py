@@ -34,7 +34,7 @@ def test_a_value_that_this_locale_can_t_hold(python: Interpreter, tmp_path: Path
     assert (a, b, debug) == ("0", None, "1")
     assert (active, rows, patches) == (False, [], [])
     (error,) = errors
-    assert error.startswith("nothing was done: UnicodeEncodeError")
+    assert error.startswith("the start-up hook failed and was undone: UnicodeEncodeError")
     assert done.stderr == f"rocm_autopatch: {error}\n"
 
 

@@ -1,4 +1,4 @@
-"""``rocm-autopatch bake``: resolve now what every start would resolve anew."""
+"""``rocm-autopatch bake``: resolve the policy once, so that no start has to."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from rocm_autopatch.image import reference
 from rocm_autopatch.policy import bake
 from rocm_autopatch.text import wrapped
 
+_SWITCHES = ("ROCM_AUTOPATCH", "ROCM_AUTOPATCH_KEEP", "ROCM_AUTOPATCH_LOG")
+
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
@@ -20,9 +22,10 @@ def add(commands: Any) -> None:
         help="resolve the policy once, so that starts need not",
         description=(
             "Resolve the policy for this interpreter and image, and write the plan where the start "
-            "of every interpreter of this environment finds it. It is used as long as torch, the "
-            "policies and this package are what they were; after that, starts say so and do as "
-            "without it. Exit status: 0, or 1 if nothing was written; 2 for wrong usage."
+            "of every interpreter of this environment finds it. Starts use it until torch, a "
+            "policy or this package changes. After that, each start says so and resolves the "
+            "policy by itself, without --image and --policy. Exit status: 0, or 1 if nothing was "
+            "written; 2 for wrong usage."
         ),
         epilog="example: rocm-autopatch bake --image rocm/sgl-dev:TAG --policy /etc/team.yaml",
     )
@@ -56,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         terminal.lines(_lines(done))
     if arguments.out:
-        terminal.say(f"starts look for it at {_BAKED} and nowhere else")
+        terminal.say(f"a start uses a plan only at {_BAKED}, not this file")
     return 0
 
 
@@ -77,10 +80,10 @@ def _lines(done: dict[str, Any]) -> Iterator[str]:
     yield f"  layers: {' < '.join(done['layers'])}"
     for title, words in (
         ("fixed", [f"{name} {value}" for name, value in done["fixed"].items()]),
-        ("used as long as these are unchanged", done["sources"]),
-        ("open, a user's", ["ROCM_AUTOPATCH, _KEEP, _LOG", *done["variables"]]),
+        ("used until one of these files changes", done["sources"]),
+        ("a user can still set", [*_SWITCHES, *done["variables"]]),
     ):
         yield from wrapped(f"{title}: {', '.join(words)}", "  ", "    ", break_long_words=False)
     if done["gfx"] is not None:
-        gpu = done["gfx"] or "no GPU that is known"
-        yield f"  open: a layer asks for the GPU; used on {gpu}, looked up at each start"
+        gpu = f"on {done['gfx']}" if done["gfx"] else "where the GPU is unknown"
+        yield f"  a layer depends on the GPU: each start looks for it, and uses the plan only {gpu}"

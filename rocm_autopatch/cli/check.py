@@ -64,10 +64,15 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         terminal.lines([str(problem) for problem in problems])
     errors = sum(one.errors for one in found)
-    if not errors and not arguments.json:
-        count = f"{len(files)} file{'' if len(files) == 1 else 's'}"
-        terminal.say(f"{count} checked, nothing wrong")
+    if not arguments.json:
+        remarks = sum(len(one) for one in found) - errors
+        counted = _count(errors, "error") + (f", {_count(remarks, 'remark')}" if remarks else "")
+        terminal.say(f"{_count(len(files), 'file')} checked: {counted}")
     return 1 if errors else 0
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
 def _check(file: Path, versions: Sequence[str]) -> Problems:

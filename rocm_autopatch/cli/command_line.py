@@ -1,4 +1,4 @@
-"""The words after ``rocm-autopatch``, and what becomes of errors."""
+"""The command line of ``rocm-autopatch``, and how errors end a command."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def run(arguments: Sequence[str] | None) -> int:
         try:
             return _run(parser().parse_args(arguments))
         finally:
-            # What argparse printed, too. What is still in a buffer would fail once more when the
-            # interpreter ends, and make its status 120.
+            # argparse may have printed, too. Text that is still in a buffer would fail once more
+            # when the interpreter ends, and change the exit status to 120.
             with contextlib.suppress(OSError):
                 sys.stderr.flush()
 
@@ -42,19 +42,19 @@ def _run(chosen: argparse.Namespace) -> int:
             terminal.say(f"rocm-autopatch {chosen.command}: {problem}")
         status = 1
     except ImportError as error:
-        # packaging, say, is asked for only where a policy has a condition.
+        # For example packaging, which is imported only for a policy with a condition.
         terminal.say(f"rocm-autopatch {chosen.command}: {error}")
         status = 1
     except OSError as error:
         return _not_written(error)
     except Exception:
-        # Not as the interpreter would, which writes texts as they are.
+        # The interpreter itself would write control characters as they are.
         sys.stderr.write(traceback.format_exc())
         return 1
     try:
         sys.stdout.flush()
     except OSError as error:
-        # Whatever ran has its own status, and printed nothing of ours.
+        # The command that ran has its own status, and we printed nothing to stdout.
         return status if chosen.command == "run" else _not_written(error)
     return status
 

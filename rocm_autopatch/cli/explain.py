@@ -16,15 +16,18 @@ from rocm_autopatch.policy.model import Policy
 from rocm_autopatch.startup import rows
 from rocm_autopatch.text import wrapped
 
+_NOT_APPLIED = "no policy is applied: "
+
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "explain",
         help="who decides about one variable, config key, compile mode or patch, and why",
         description=(
-            "Show what the policies here say of NAME, layer by layer, which one wins, and what "
-            "became of it in a fresh interpreter. NAME may be the end of a key's name. Exit "
-            "status: 0, or 1 if no policy here says anything of it; 2 for wrong usage."
+            "Show the entry for NAME in each layer of the policies here, which entry applies and "
+            "which are overridden, and what became of NAME in a fresh interpreter. NAME may be the "
+            "end of a key's name. Exit status: 0, or 1 if no policy here has an entry for NAME; 2 "
+            "for wrong usage."
         ),
         epilog="example: rocm-autopatch explain cudagraphs --assume image=rocm/sgl-dev:TAG",
     )
@@ -39,10 +42,11 @@ def run(arguments: argparse.Namespace) -> int:
     report = fresh_interpreter.report(torch=not arguments.no_torch, assume=arguments.assume)
     if not report["policies"]:
         for text in report["errors"] or [report["reason"]]:
-            terminal.say(f"rocm-autopatch explain: no policy is active: {text}")
+            why = text if text.startswith(_NOT_APPLIED) else _NOT_APPLIED + text
+            terminal.say(f"rocm-autopatch explain: {why}")
         return 1
     rows = [row for part in ("env", *patches.NAMES, "patches") for row in report[part]]
-    # A patch with fields is asked for by its own name, too: watchdog for watchdog.warn_after.
+    # The name of a patch stands for its fields, too: watchdog for watchdog.warn_after.
     found = [
         row
         for row in rows
@@ -51,9 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
     if not found:
         names = [row["name"].rpartition(".")[2] for row in rows]
         close = difflib.get_close_matches(arguments.name, names, n=1)
-        hint = f": did you mean {close[0]}?" if close else ""
+        hint = f"; did you mean {close[0]}?" if close else ""
         terminal.say(
-            f"rocm-autopatch explain: no policy here says anything of {arguments.name}{hint}"
+            f"rocm-autopatch explain: no policy here has an entry for {arguments.name}{hint}"
         )
         return 1
     facts = {name: fact["value"] for name, fact in report["facts"].items()}
@@ -78,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _layers(stack: tuple[Policy, ...], name: str) -> Iterator[dict[str, Any]]:
-    """What each policy of the stack says of a name, general to specific."""
+    """The entry of each policy of the stack for a name, general to specific."""
     for policy in stack:
         says: list[tuple[str, str, Any, Any]] = [
             *((rule.name, rule.action, rule.value, rule) for rule in policy.env),
@@ -101,7 +105,7 @@ def _layers(stack: tuple[Policy, ...], name: str) -> Iterator[dict[str, Any]]:
 
 
 def _images(records: tuple[Policy, ...], name: str) -> Iterator[dict[str, str]]:
-    """What the image records for this place say of a variable."""
+    """The values that the image records for this place have for a variable."""
     for row in records:
         for setting in row.sets:
             if setting.name == name:
@@ -116,9 +120,9 @@ def _lines(explained: list[dict[str, Any]]) -> Iterator[str]:
             continue
         yield rows.sentence(row)
         for said in row["layers"]:
-            wins = "wins" if said["layer"] == row["layer"] else "loses"
+            effect = "applies" if said["layer"] == row["layer"] else "overridden"
             value = "" if said["strength"] == "delete" else f" {said['value']!r}"
-            yield f"  {said['layer']}: {said['strength']}{value}  {wins}, {said['place']}"
+            yield f"  {said['layer']}: {said['strength']}{value}  ({effect}), {said['place']}"
             yield from wrapped(said["why"], "    ", "    ")
         for setting in row["images"]:
             yield f"  images.yaml, {setting['image']}: the image sets it to {setting['value']!r}"

@@ -23,5 +23,7 @@ def _assumption(text: str) -> str:
     name, equals, _ = text.partition("=")
     if not equals or name not in assume.FACTS:
         names = ", ".join(assume.FACTS)
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE with a name of {names}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not NAME=VALUE, where NAME is one of {names}"
+        )
     return text

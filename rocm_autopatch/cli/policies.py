@@ -33,9 +33,9 @@ def add(commands: Any) -> None:
         "show",
         help="all entries that apply, layers merged",
         description=(
-            "Show what applies to a place of which only the assumed facts are known, whatever "
-            "machine this is; accelerator=rocm unless it is assumed otherwise. Exit status: 0, or "
-            "1 if a policy can't be read; 2 for wrong usage."
+            "Show what applies to a place of which only the assumed facts are known. The facts of "
+            "this machine do not count. Without --assume accelerator=..., accelerator=rocm is "
+            "assumed. Exit status: 0, or 1 if a policy can't be read; 2 for wrong usage."
         ),
         epilog="example: rocm-autopatch policies show performance --assume torch=2.9.1+rocm7.2",
     )
@@ -133,7 +133,8 @@ def _lines(plan: Plan, facts: dict[str, str], left_out: list[Policy]) -> Iterato
     known = ", ".join(f"{name}={value}" for name, value in facts.items())
     yield from wrapped(known, "  for ", "      ")
     for layer in left_out:
-        yield f"  left out: {layer.name}, which is for {when.text(layer.when)}"
+        why = f"its condition does not hold: {when.text(layer.when)}"
+        yield f"  left out: {layer.name}, because {why}"
     for name, action, value, layer, why, *span in plan["env"]:
         text = f"{name}: {action}{'' if value is None else f' {value!r}'}"
         yield from _entry(text, layer, why, span)

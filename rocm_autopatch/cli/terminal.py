@@ -1,10 +1,10 @@
-"""What commands print: harmless, whatever it came from, and in any encoding.
+"""What commands print: harmless to a terminal in any encoding, whatever the text came from.
 
 Images, policies, variables and traces may hold what controls a terminal, reorders text or can't be
 encoded. All that a command prints goes through :class:`Harmless`, which stands for stdout and
 stderr while the command runs: it lets printable characters, newlines and tabs through, and writes
-all else as an escape, ``\\x1b``. What is one line keeps to it: :func:`lines` and :func:`say` write
-newlines as escapes, too.
+all else as an escape, ``\\x1b``. :func:`lines` and :func:`say` print one line for each text, so
+they write newlines as escapes, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, TextIO
 from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.text import printable
 
-# Data can't forge a colour of ours: it does not know this process's mark.
+# Data can't forge a colour of ours, because it does not know the mark of this process.
 _MARK = os.urandom(16).hex()
 _COLOUR = re.compile(rf"<{_MARK}:([0-9]+)>")
 _LEFT_AS_THEY_ARE = re.compile(r"([\n\t])")
@@ -38,7 +38,7 @@ def plain(text: str) -> str:
 
 
 class Harmless(io.TextIOBase):
-    """A stream that writes to *stream* what can do no harm there; None stands for a closed one."""
+    """Writes to *stream* what can do no harm there. None is a stream that is closed."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self.stream = stream
@@ -55,7 +55,7 @@ class Harmless(io.TextIOBase):
     def harmless(self, text: str) -> str:
         """*text* as it is written."""
         parts = _COLOUR.split(text)
-        # Text and colours by turns.
+        # Text and colours alternate.
         parts[::2] = [self._encodable(_escaped(part)) for part in parts[::2]]
         parts[1::2] = [f"\x1b[{code}m" for code in parts[1::2]]
         return "".join(parts)
@@ -122,7 +122,7 @@ def data(found: Any) -> None:
 
 
 def give_up(stream: TextIO | None) -> None:
-    """Have a stream that can't be written fail no more, when the interpreter ends."""
+    """Keep a stream that can't be written from failing again when the interpreter ends."""
     with contextlib.suppress(Exception):
         if stream is not None:
             null = os.open(os.devnull, os.O_WRONLY)

@@ -1,7 +1,7 @@
-"""What a container tells of itself: its variables, a few files, what is installed.
+"""The facts that a container shows: in its variables, in a few files, in what is installed.
 
-Nothing in an image holds its tag, but its Dockerfile leaves traces. All of it is best effort: what
-is missing, unreadable or not of the form that is known gives no fact. No GPU runtime is started.
+No file of an image holds its tag, but its Dockerfile leaves traces. All of it is best effort: what
+is missing, unreadable or of an unknown form gives no fact. No GPU runtime is started.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rocm_autopatch import trust
 from rocm_autopatch.image import reference
 from rocm_autopatch.image.fact import CLUE, Fact, Named
 
-# Files hold up to a few KiB; a bigger one is not what we think it is.
+# These files have up to a few KiB. A bigger one is not the file that we expect.
 _LONGEST = 64 * 1024
 
 _NODES = "sys/class/kfd/kfd/topology/nodes"
@@ -81,7 +81,7 @@ def gather(
 
 
 def _gpus(root: Path) -> Iterator[Named]:
-    """A fact for each kind of GPU. They have one source: of different GPUs, none counts."""
+    """A fact for each kind of GPU. If there are different kinds, none of them counts."""
     nodes = []
     with suppress(OSError):
         nodes = sorted(entry.name for entry in (root / _NODES).iterdir())
@@ -105,7 +105,7 @@ def _rocm(root: Path, path: Sequence[str]) -> Iterator[Named]:
 
 
 def _architecture(environ: Mapping[str, str]) -> Iterator[Named]:
-    """What gfx950-rocm724 says, or gfx942; it reads like a tag, a list of several does not."""
+    """The facts in gfx950-rocm724 or gfx942, which is read like a tag. A list gives no fact."""
     for variable in _ARCH_VARIABLES:
         said = _say(f"x:{environ.get(variable, '')}")
         for name in ("gfx", "rocm"):
@@ -121,7 +121,7 @@ def _framework(
         yield "framework", Fact("sglang", variable, CLUE)
     if "VLLM_BASE_IMAGE" in versions:
         yield "framework", Fact("vllm", f"/{_VERSIONS}", CLUE)
-    # An image of SGLang may have been made from one of vLLM: two that are installed decide nothing.
+    # An image of SGLang may have been made from one of vLLM, so two of them give no fact.
     if len(installed) == 1:
         for name, fact in installed.items():
             yield "framework", Fact(name, fact.source, CLUE)

@@ -33,7 +33,8 @@ class Contradiction:
     def __str__(self) -> str:
         used, other = self.used, self.other
         if self.within_a_clue:
-            return f"{self.name} is not taken from {used.source}: {used.value} and {other.value}"
+            values = f"{used.value} and {other.value}"
+            return f"{self.name} is not taken from {used.source}, which has {values}"
         return f"{self.name} is {used.value} ({used.source}), not {other.value} ({other.source})"
 
 

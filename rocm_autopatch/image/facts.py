@@ -1,4 +1,4 @@
-"""Facts of a place, put together: what a user assumes, what the place tells, what a tag states.
+"""All facts of a place: what a user assumes, what the place shows, what a tag states.
 
 clues.py reads the place, the start records what torch says of itself. docs/facts.md has the facts
 and their order for users.
@@ -39,8 +39,8 @@ def gather(known: Mapping[str, tuple[str, str]], clues: Iterable[Named] | None =
         for name, (value, source) in known.items()
     }
     follows = [*_of_torch(stated), *clues, *_of_hip(stated), *_of_image(stated)]
-    # Who assumes an image asks what would hold in it, whatever this place tells. What was recorded
-    # stays before that: it is this torch that gets patched, not the one of a tag.
+    # A user who assumes an image asks what would hold there, not what this place shows. Recorded
+    # facts still come first: the torch that gets patched is this one, not the one of a tag.
     follows.sort(key=lambda named: not _assumed(named[1]))
     said: dict[str, list[Fact]] = {}
     for name, fact in (*stated.items(), *follows):
@@ -50,7 +50,7 @@ def gather(known: Mapping[str, tuple[str, str]], clues: Iterable[Named] | None =
     contradictions: list[Contradiction] = []
     for name, candidates in said.items():
         facts.update(_settle(name, candidates, contradictions))
-    # Only now it is known whose version that is.
+    # Only now is the framework known whose version this is.
     if "framework" in facts:
         package = _package(facts["framework"].value)
         versions += [facts[package]] if package in facts else []
@@ -61,7 +61,7 @@ def gather(known: Mapping[str, tuple[str, str]], clues: Iterable[Named] | None =
 def _settle(
     name: str, candidates: Sequence[Fact], contradictions: list[Contradiction]
 ) -> dict[str, Fact]:
-    """The fact that *candidates*, the most trusted first, come to; none if there is none."""
+    """The fact that follows from *candidates*, the most trusted first; {} if none does."""
     first: dict[str, Fact] = {}
     pairs = [Contradiction(name, first.setdefault(fact.source, fact), fact) for fact in candidates]
     torn = [
@@ -89,7 +89,7 @@ def _settle(
 
 
 def _agree(one: str, other: str) -> bool:
-    """Whether one says what the other does, or more precisely: 7.2 and 7.2.4."""
+    """Whether one is the other, or a more precise form of it: 7.2 and 7.2.4."""
     short, long = sorted((one, other), key=len)
     return long.startswith(short) and bool(_PRECISION.fullmatch(long[len(short) :]))
 

@@ -1,7 +1,7 @@
 """An image reference as `docker run` takes it, and the facts that its words state.
 
-A tag is cut into tokens, each of one kind; docs/tags.md has the table. A fact is what a token says.
-What no token says, or two tokens say differently, is no fact.
+A tag is cut into tokens, each of one kind; docs/tags.md has the table. Each token may state facts.
+If two tokens state different values of a fact, the fact is unknown.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def parse_reference(text: str) -> Reference:
     """The parts of *text*. Raises ValueError where it is no image reference."""
     rest, at, digest = text.partition("@")
     if at and not _DIGEST.fullmatch(digest):
-        raise ValueError(f"{text!r} is no image reference: {digest!r} is no digest")
+        raise ValueError(f"{text!r} is not an image reference: {digest!r} is not a digest")
     if digest.startswith("sha256:") and len(digest) != len("sha256:") + 64:
-        raise ValueError(f"{text!r} is no image reference: a sha256 digest has 64 hex digits")
+        raise ValueError(f"{text!r} is not an image reference: a sha256 digest has 64 hex digits")
     # A colon before a slash comes before a port.
     head, colon, tag = rest.rpartition(":")
     if not colon or "/" in tag:
@@ -63,15 +63,19 @@ def parse_reference(text: str) -> Reference:
     else:
         rest = head
     if colon and not _TAG.fullmatch(tag):
-        raise ValueError(f"{text!r} is no image reference: {tag!r} is no tag")
+        raise ValueError(f"{text!r} is not an image reference: {tag!r} is not a tag")
     registry, repository = _split(rest)
     if registry and not _HOST.fullmatch(registry):
-        raise ValueError(f"{text!r} is no image reference: {registry!r} is no registry")
+        raise ValueError(f"{text!r} is not an image reference: {registry!r} is not a registry")
     if not _PATH.fullmatch(repository):
-        why = "repositories are lower case" if repository != repository.lower() else "no repository"
-        raise ValueError(f"{text!r} is no image reference: {repository!r}: {why}")
+        why = (
+            "the name of a repository is in lower case"
+            if repository != repository.lower()
+            else "not the name of a repository"
+        )
+        raise ValueError(f"{text!r} is not an image reference: {repository!r}: {why}")
     if len(repository) > _LONGEST:
-        raise ValueError(f"{text!r} is no image reference: longer than {_LONGEST} characters")
+        raise ValueError(f"{text!r} is not an image reference: longer than {_LONGEST} characters")
     if not registry and re.fullmatch("[0-9a-f]{64}", repository):
         raise ValueError(f"{text!r} is an image's ID, not its reference")
     return Reference(registry, repository, tag, digest)
@@ -147,7 +151,7 @@ class _Token:
         self.kind = kind
         # Facts; "hardware", the accelerator of the GPU that is named; and "pytorch" for the name.
         self.says: dict[str, str] = {}
-        # Nothing of it is left for the flavour.
+        # Whether the token is used up, so that it is not part of the flavour.
         self.spent = True
 
 

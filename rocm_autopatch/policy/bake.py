@@ -1,6 +1,6 @@
 """A plan that is resolved once, so that starts need not.
 
-It serves as long as what it was resolved from is as it was (``plan.BakedPlan``).
+A start uses it until something changes that it was resolved from (``plan.BakedPlan``).
 """
 
 from __future__ import annotations
@@ -19,13 +19,20 @@ from rocm_autopatch.image import facts
 from rocm_autopatch.patches import config
 from rocm_autopatch.plan import ENV_FIELDS, BakedPlan, Plan
 from rocm_autopatch.policy import load, lower, plan_file, select
+from rocm_autopatch.startup.unbaked import BAKED_IMAGE
 from rocm_autopatch.trust import is_path
 
-# What the start of an interpreter finds here, whatever is baked.
-_CHILD = """
+# Run in a fresh interpreter: what a start decides here, whatever is baked.
+_DECISION = """
 import json
 from rocm_autopatch import here
 print(json.dumps(here.decision()))
+"""
+# The torch that a start found, before site had read all .pth files.
+_TORCH_OF_START = """
+import json
+from rocm_autopatch import here
+print(json.dumps(here.torch_of_start()))
 """
 
 
@@ -52,11 +59,11 @@ def resolve(image: str, policy: str) -> Baked:
     package = Path(_HERE, "plans", "id")
     if not package.is_file():
         raise NotBaked(
-            "this is a checkout or an editable install, which changes from start to start"
+            "a checkout or an editable install can't be baked: its files may change at any time"
         )
     named = os.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
     if not policy and is_path(named) and not os.path.isabs(named):
-        raise NotBaked(f"ROCM_AUTOPATCH_POLICY={named} means another file in another directory")
+        raise NotBaked(f"ROCM_AUTOPATCH_POLICY={named} is a relative path; give an absolute one")
     start = _start_here(image)
     known = {name: (value, source) for name, (value, source) in start["facts"].items()}
     accelerator, _ = known.get("accelerator", ("", ""))
@@ -67,7 +74,7 @@ def resolve(image: str, policy: str) -> Baked:
         policy = os.path.abspath(policy)
     chosen = select.select(found.values(), policy or named)
     lowered = lower.lower(chosen.layers, found.values(), chosen.policy)
-    # What is for other torches goes: a start should not even read it.
+    # Rows for other torches are removed, so that a start does not even read them.
     lowered["env"] = tuple(startup.for_this_torch(lowered["env"], known))
     lowered["patches"] = tuple(
         (name, target, tuple(startup.for_this_torch(entries, known)))
@@ -80,7 +87,7 @@ def resolve(image: str, policy: str) -> Baked:
     sources += sorted(file for file in layers if own not in file.parents)
     site = sorted(os.listdir(select.SITE)) if select.SITE.is_dir() else []
     sources += [select.SITE / name for name in site if select.SITE / name not in sources]
-    # Records that don't hold here, too: the machine that bakes an image may have no GPU.
+    # Includes records that don't hold here: the machine that bakes an image may have no GPU.
     rows = [row for row in select.images() if row.changes or row.base]
     asked = {name for policy in (*chosen.layers, *rows) for name in policy.when}
     named_image, _ = known.get("image", ("", ""))
@@ -124,26 +131,42 @@ def _variables(plan: Plan) -> Iterator[str]:
 
 
 def _start_here(image: str) -> dict[str, Any]:
+    start: dict[str, Any] = _ask(_DECISION, image, "off")
+    if image:
+        start["facts"]["image"] = (image, BAKED_IMAGE)
+    if start["errors"]:
+        raise NotBaked(start["errors"][0])
+    _, torch = start["facts"].get("torch", ("", ""))
+    # Under observe, whatever is baked or named here changes nothing.
+    found = _ask(_TORCH_OF_START, image, "observe")
+    if found not in (None, torch):
+        raise NotBaked(
+            f"a start does not find {torch}{f', but {found}' if found else ''}: Python adds "
+            f"{torch.removesuffix('/torch/version.py')} to sys.path after it has run "
+            "rocm_autopatch.pth. Rename the .pth file that names this directory, so that it sorts "
+            "before rocm_autopatch.pth"
+        )
+    return start
+
+
+def _ask(code: str, image: str, switch: str) -> Any:
+    """What *code* prints as JSON in a fresh interpreter with ROCM_AUTOPATCH=*switch*."""
     environment = fresh_interpreter.environment()
-    environment.pop(_ASSUME, None)
-    environment.update({"ROCM_AUTOPATCH": "off", "ROCM_AUTOPATCH_LOG": "quiet"})
+    for name in (_ASSUME, "ROCM_AUTOPATCH_REPORT"):
+        environment.pop(name, None)
+    environment.update({"ROCM_AUTOPATCH": switch, "ROCM_AUTOPATCH_LOG": "quiet"})
     if image:
         environment["ROCM_AUTOPATCH_IMAGE"] = image
     done = subprocess.run(
-        fresh_interpreter.command(_CHILD),
+        fresh_interpreter.command(code),
         env=search_path.absolute(environment),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
     )
     if done.returncode:
-        raise NotBaked(f"an interpreter to ask ended with status {done.returncode}")
-    start: dict[str, Any] = json.loads(done.stdout)
-    if image:
-        start["facts"]["image"] = (image, "rocm-autopatch bake --image")
-    if start["errors"]:
-        raise NotBaked(start["errors"][0])
-    return start
+        raise NotBaked(f"the interpreter that looks for torch ended with status {done.returncode}")
+    return json.loads(done.stdout)
 
 
 def write(baked: Baked, out: Path, own: bool) -> None:

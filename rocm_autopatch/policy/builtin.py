@@ -24,9 +24,9 @@ def _images() -> Iterator[tuple[str, str]]:
         if row.image and not row.when:
             yield row.image, f"image-{number}" if acts else DEFAULT
         elif acts:
-            # A start compares references; ranges and patterns are too dear for every process.
+            # A start compares references: ranges and patterns cost too much in every process.
             node = row.places["when"]
-            message = f"{row.name}: a built-in record that changes something names its image alone"
+            message = f"{row.name}: a built-in record with changes must have image, and no when"
             raise PolicyError([Problem(row.file, node.line, node.column, "when", message)])
 
 

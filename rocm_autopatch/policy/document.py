@@ -1,9 +1,10 @@
-"""A YAML text as a tree of nodes that know their place, so that every error can name it.
+"""A YAML text as a tree of nodes. Each node knows its place, so that every error can name it.
 
 Less than YAML: no aliases (a few lines of them expand to gigabytes), no merge keys, no tags but
-``!!str``, no duplicate keys (PyYAML keeps the last without a word), string keys, bounded size and
-depth. PyYAML parses; what a plain scalar is, is decided here, as YAML 1.1 does for null, booleans,
-integers and floating-point numbers. All else is text, dates and sexagesimal numbers (1:30) too.
+``!!str``, no duplicate keys (PyYAML silently keeps the last), string keys, bounded size and depth.
+PyYAML parses. The type of a plain scalar is decided here: null, booleans, integers and
+floating-point numbers as in YAML 1.1, and text for all else, including dates and sexagesimal
+numbers (1:30).
 """
 
 from __future__ import annotations
@@ -19,17 +20,22 @@ from rocm_autopatch.policy.problem import ERROR, Problem, Problems, collected, q
 
 try:
     import yaml
-except ImportError:
+except ModuleNotFoundError:
     # An overlay installs the wheel alone; the built-in policies need no YAML at start.
-    raise ImportError("PyYAML is not installed here, and reading a policy needs it") from None
+    raise ImportError("reading a policy needs PyYAML, which is not installed here") from None
+except Exception as error:
+    # A broken installation raises anything.
+    why = f"{type(error).__name__}: {error}"
+    raise ImportError(f"reading a policy needs PyYAML, which can't be imported: {why}") from error
 
 # PyYAML takes 3 to 5 microseconds a character and 30 a value: with these limits the slowest
 # document takes less than a second (tests/test_policy_limits.py). libyaml is ten times faster, but
-# not everywhere, and refuses other things with other words: what one place takes, each is to take.
+# it is not in every PyYAML, and it refuses other documents with other messages. A policy that one
+# place accepts must be accepted everywhere.
 MAX_BYTES = 128 << 10
 MAX_VALUES = 10_000
 MAX_DEPTH = 32
-# As long may a key be that YAML takes without a question mark.
+# The longest key that YAML accepts without a question mark.
 MAX_KEY = 1024
 # 64 bits, with a sign or without
 SMALLEST, LARGEST = -(1 << 63), (1 << 64) - 1
@@ -38,7 +44,7 @@ _LONGEST_NUMBER = 100
 
 
 class _Wrong:
-    """What a node has as its value where that can't be read: it is on the list of problems."""
+    """The value of a node that can't be read. The list of problems says why."""
 
 
 WRONG = _Wrong()
@@ -63,7 +69,7 @@ class Entry:
 
 
 def data(node: Node) -> Any:
-    """What a document says, without places."""
+    """The content of a document, without places."""
     if isinstance(node.value, list):
         return [data(item) for item in node.value]
     if isinstance(node.value, dict):
@@ -72,7 +78,7 @@ def data(node: Node) -> Any:
 
 
 class Room:
-    """How much may still be read: the limits are for all files together that one start reads."""
+    """How much may still be read. The limits are for all files of one start together."""
 
     def __init__(self) -> None:
         self.bytes = MAX_BYTES
@@ -80,8 +86,8 @@ class Room:
 
     @property
     def shared(self) -> str:
-        """What a message says where other files have used some of it."""
-        return ", with the files before it" if self.bytes < MAX_BYTES else ""
+        """What a message adds if other files have used some of it."""
+        return " in all, with the files read before it" if self.bytes < MAX_BYTES else ""
 
 
 def read(
@@ -92,9 +98,9 @@ def read(
 ) -> Node | None:
     """The document in *file*, None if there is none.
 
-    Without *problems* to add to, raises PolicyError. *judgement* says what it is if others than
-    root and this user can change the file: an ERROR at a start, which would obey it, a REMARK where
-    it is only looked at, and "", nothing, where it is our own.
+    Without *problems* to add to, raises PolicyError. *judgement* is the severity if others than
+    root and this user can change the file: ERROR at a start, which would obey the file; REMARK
+    where somebody only looks at it; "" for our own files, which are not judged.
     """
     name = str(file)
     with collected(problems) as found:
@@ -102,10 +108,12 @@ def read(
             data, objection = trust.look(name, MAX_BYTES + 1, judged=bool(judgement))
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
-            found.add(_problem(name, f"can't be read: {why}"))
+            found.add(Problem(name, 0, 0, "", f"can't be read: {why}"))
             return None
         if objection:
-            said = objection if judgement == ERROR else f"a start would refuse it here: {objection}"
+            said = objection
+            if judgement != ERROR:
+                said = f"a start on this machine would not obey this file: {objection}"
             found.add(Problem(name, 0, 0, "", said, judgement))
         return parse(data, name, found, room)
 
@@ -160,7 +168,7 @@ def _place(before: str) -> tuple[int, int]:
 
 
 class _End(Exception):
-    """What comes can't be read; why is on the list of problems."""
+    """The rest can't be read. The list of problems says why."""
 
 
 class _Open(NamedTuple):
@@ -210,7 +218,7 @@ class _Composer:
         except (ValueError, OverflowError):
             # PyYAML asks chr() for "\U00110000".
             self.way = []
-            self.problem(self.loader.get_mark(), "an escape that stands for no character")
+            self.problem(self.loader.get_mark(), "this escape stands for no character")
         raise _End
 
     def problem(self, mark: Any, message: str) -> None:
@@ -276,7 +284,7 @@ class _Composer:
 
     def value(self, event: Any) -> Value:
         if isinstance(event, yaml.AliasEvent):
-            said = f"aliases are not allowed, write the value of *{event.anchor} out"
+            said = f"aliases are not allowed: write the value of *{event.anchor} here"
             return self.wrong(event, said)
         tag = event.tag
         if isinstance(event, yaml.ScalarEvent):
@@ -295,7 +303,9 @@ class _Composer:
         text: str = event.value
         # A lone surrogate comes from an escape, "\ud800".
         if "\0" in text or not _is_encodable(text):
-            return self.wrong(event, "a NUL or a lone surrogate, which no file and variable takes")
+            return self.wrong(
+                event, "a NUL or a lone surrogate: neither a file nor a variable can hold it"
+            )
         if event.tag is None and event.implicit[0]:
             value = plain(text)
             return self.wrong(event, value.message) if isinstance(value, _Unfit) else value
@@ -307,7 +317,9 @@ class _Composer:
             if len(key.value) > MAX_KEY:
                 self.problem(event.start_mark, f"a key of more than {MAX_KEY} characters")
             elif key.value == "<<" and event.style is None:
-                self.problem(event.start_mark, "merge keys are not allowed, write the keys out")
+                self.problem(
+                    event.start_mark, "merge keys are not allowed: write the keys themselves"
+                )
             return key.value[:MAX_KEY]
         if not isinstance(key.value, _Wrong):
             found = "a list" if isinstance(key.value, list) else "a mapping"

@@ -1,8 +1,8 @@
 """What a policy's config keys are in each torch from 2.4 to 2.15.
 
-An error is a key that none of the torches asked for has, or a value that one of them can't take; a
-remark is what the author of an entry may not know. What each torch has is in torch_keys.json, made
-by tools/torch_keys.py.
+An error is a key that none of the requested torches has, or a value that one of them can't take. A
+remark tells the author of an entry what they may not know. The keys of each torch are in
+torch_keys.json, made by tools/torch_keys.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rocm_autopatch.policy.model import ConfigEntry, Policy, Range
 from rocm_autopatch.policy.problem import ERROR, REMARK, Hint, Problem, Problems, quoted
 
 _UNKNOWN: Any = object()
-# Of torch_keys.json, which has less than a tenth of it.
+# The limit for torch_keys.json, which has less than a tenth of it.
 _LARGEST = 4 << 20
 _KINDS: dict[str, Any] = {
     "None": type(None),
@@ -148,9 +148,9 @@ def keys_of(torch: str) -> dict[str, tuple[str, Record]]:
 
 
 def lint(policy: Policy, versions: Sequence[str], below: Sequence[Policy] = ()) -> list[Problem]:
-    """What is to say of a policy's config entries in the torch *versions*, line by line.
+    """The findings on a policy's config entries in the torch *versions*, line by line.
 
-    *below* are the policies that it extends: what differs from them is not without effect.
+    *below* are the policies that it extends: an entry that differs from theirs has an effect.
     """
     found = Problems()
     Linter(versions, below).lint(policy, found)
@@ -158,7 +158,7 @@ def lint(policy: Policy, versions: Sequence[str], below: Sequence[Policy] = ()) 
 
 
 class Linter:
-    """Says what there is to say of policies that stand on *below* in the torch *versions*."""
+    """Finds errors and remarks in policies on top of *below*, in the torch *versions*."""
 
     def __init__(self, versions: Sequence[str], below: Sequence[Policy] = ()) -> None:
         self._versions = versions
@@ -166,7 +166,7 @@ class Linter:
         self._changed = {(entry.module, entry.key) for layer in below for entry in layer.config}
 
     def lint(self, policy: Policy, problems: Problems) -> None:
-        """Add to *problems* what is to say of a policy's config entries."""
+        """Add to *problems* the findings on a policy's config entries."""
         deleted = _deletions(self._deleted, [policy])
         for entry in policy.config:
             versions = [version for version in self._versions if _within(version, entry.range)]
@@ -227,17 +227,20 @@ class _Key:
 
     def _of_value(self, deleted: dict[str, Range], changes: bool) -> Iterator[tuple[str, str]]:
         for former, versions in self.called.items():
-            yield REMARK, f"called {former} in torch {_span(versions)}"
+            yield REMARK, f"in torch {_span(versions)} this key is called {former}"
         for alias, versions in self.aliased.items():
-            yield REMARK, f"an alias of {alias} in torch {_span(versions)}"
+            yield REMARK, f"in torch {_span(versions)} this key is an alias of {alias}"
         wrong = list(self._wrong())
         yield from wrong
-        if self.entry.strength == "pin":  # it wins over every variable
+        if self.entry.strength == "pin":  # it overrides every variable
             return
         strength = self.entry.strength
         fields = ("env_force", "env_default") if strength == "default" else ("env_force",)
         for name, versions in self._variables(deleted, *fields):
-            yield REMARK, f"{name}, if set, wins over this {strength} in torch {_span(versions)}"
+            yield (
+                REMARK,
+                f"if {name} is set, it overrides this {strength} in torch {_span(versions)}",
+            )
         if not (wrong or changes or self.entry.switch):
             yield from self._idle(deleted)
 
@@ -245,13 +248,13 @@ class _Key:
         message = f"no such key in torch {_span(self.absent)}"
         names = sorted(self._names_where_absent())
         if self.found:
-            where = f", where it is {' and '.join(names)}" if names else ""
-            return REMARK, f"{message}: skipped there{where}", None
+            where = f"; the key there is {' and '.join(names)}" if names else ""
+            return REMARK, f"{message}, so this entry is skipped there{where}", None
         if names:
-            return ERROR, f"{message}: there it is {' and '.join(names)}", None
+            return ERROR, f"{message}; the key there is {' and '.join(names)}", None
         others = _torches().modules[self.entry.module].get(self.entry.key)
         if others:
-            return ERROR, f"{message}, but in {_span(others)}", None
+            return ERROR, f"{message}; it is in torch {_span(others)}", None
         return ERROR, message, self._instead
 
     def _names_where_absent(self) -> Iterator[str]:
@@ -303,8 +306,12 @@ class _Key:
                 f"{name} in {_span(versions)}"
                 for name, versions in self._variables(deleted, *fields)
             ]
-            effect = f"it only overrules {' and '.join(overruled)}" if overruled else "no effect"
-            yield REMARK, f"as torch {_span(self.found)} ships it: {effect}"
+            effect = (
+                f"its only effect is to override {' and '.join(overruled)}"
+                if overruled
+                else "no effect"
+            )
+            yield REMARK, f"torch {_span(self.found)} ships this value: {effect}"
 
 
 def _within(version: str, range: Range) -> bool:

@@ -21,7 +21,7 @@ BUILTIN = next(
 IMAGES = BUILTIN / "images.yaml"
 # The policy of an image that no record chooses another for.
 DEFAULT = _DEFAULT
-# How many policy files a start reads, built-in ones included; so it makes no more layers than this.
+# The most policy files that a start reads, built-in ones included. It limits the layers, too.
 MAX_FILES = 100
 # Linux's PATH_MAX
 _LONGEST_PATH = 4096
@@ -35,8 +35,9 @@ def names() -> tuple[str, ...]:
 class Reading(Problems):
     """Policy files, each read once, and all that is wrong with them.
 
-    What can't be read is on the list of problems and left out. *judgement* is what it is if others
-    can change a file (document.read): the built-in ones are as trusted as the code beside them.
+    A file that can't be read is left out, and the list of problems says why. *judgement* is the
+    severity if others can change a file (document.read). The built-in ones are not judged: they are
+    trusted as much as the code beside them.
     """
 
     def __init__(self, judgement: str = ERROR) -> None:
@@ -87,7 +88,7 @@ class Reading(Problems):
         return self.policy(file)
 
     def mitigations(self, policy: Policy) -> None:
-        """Every known issue's mitigation is to be a built-in policy."""
+        """Report each mitigation of a known issue that is not a built-in policy."""
         for issue in policy.known_issues:
             if issue.mitigation not in ("", *self._names):
                 self.wrong(policy, "known_issues", issue.mitigation, self._missing)
@@ -109,7 +110,7 @@ class Reading(Problems):
                 continue
             resolved = os.path.realpath(file)
             if resolved == key or resolved in above:
-                self.wrong(top, "extends", base, f"extends itself by way of {file}")
+                self.wrong(top, "extends", base, f"extends itself through {file}")
                 continue
             policy = None if resolved in found else self.policy(file)
             if policy:
@@ -128,7 +129,8 @@ class Reading(Problems):
 
     @cached_property
     def _missing(self) -> str:
-        return f"no such policy: there are {', '.join(self._names)}, or give a file's path"
+        known = ", ".join(self._names)
+        return f"no such policy; built-in policies: {known}; or give the path of a file"
 
     def _find(self, name: str, directory: Path) -> Path | None:
         """The file of a built-in policy, None if there is none, or that of a path."""
@@ -138,7 +140,7 @@ class Reading(Problems):
 
 
 def _is_missing(file: Path) -> bool:
-    """Whether there is no such file; why another can't be read, its reading says."""
+    """Whether there is no such file. If it can't be read for another reason, reading it says so."""
     try:
         os.stat(file)
     except (FileNotFoundError, NotADirectoryError):
@@ -187,6 +189,6 @@ def layers(top: Policy) -> tuple[Policy, ...]:
 
 def _whole(reading: Reading, policy: Policy | None) -> Policy:
     reading.finish()
-    # What is not there is an error that was just raised.
+    # If it were None, finish() would have raised.
     assert policy is not None
     return policy

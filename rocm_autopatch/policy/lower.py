@@ -1,4 +1,4 @@
-"""From layers to a plan: later layers win, entry by entry."""
+"""From layers to a plan: for each entry, the last layer that has it applies."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rocm_autopatch.policy import when
 from rocm_autopatch.policy.model import ConfigEntry, Policy, Range
 from rocm_autopatch.policy.problem import Problem, Problems, quoted
 
-# What is known when the built-in policies are lowered: the start goes no further than its gate on
-# any other accelerator.
+# What is known when the built-in policies are lowered. On any other accelerator, a start stops at
+# its gate.
 BUILT_IN_FACTS = {"accelerator": "rocm"}
-# Each is a file or an image's record: nobody has as many.
+# Each layer is a file or the record of an image, so nobody needs more.
 MAX_LAYERS = 200
 _RENAMED = {old: new for new, old in FORMER_NAMES.items()}
 
@@ -88,7 +88,7 @@ def _counts(lowered: Sequence[tuple[str, str, tuple[Any, ...]]]) -> str:
         f"{len(entries)} {noun}{'' if len(entries) == 1 else 's'}"
         for noun, entries in counted.items()
     ]
-    # What changes nothing that is compiled is named where there is nothing else.
+    # A patch that changes no compiled code is named only if there is nothing else.
     return ", ".join(words + named) or ", ".join(dict.fromkeys(name for name, *_ in lowered))
 
 
@@ -120,8 +120,8 @@ class _Rows:
 
 
 class Pins:
-    """The pins of a stack of layers. Two of one key of one torch are a problem if their values
-    differ: neither is to give way, unless the later one insists."""
+    """The pins of a stack of layers. Two pins of one key for one torch are a problem if their
+    values differ, because a pin must not be overridden, unless the later one has ``insist``."""
 
     def __init__(self, problems: Problems) -> None:
         self._problems = problems
@@ -134,8 +134,8 @@ class Pins:
             self._pins.setdefault((entry.module, current(entry.key)), []).append((layer, entry))
 
     def compare(self, layer: Policy) -> None:
-        """Report what a layer's pins would meet, were it on top."""
-        # Two of its own meet as well, under a key's two names.
+        """Report the conflicts that a layer's pins would have on top of this stack."""
+        # Two pins of one layer may conflict, too, under the two names of a key.
         own: dict[tuple[str, str], list[tuple[Policy, ConfigEntry]]] = {}
         for entry in _pins(layer):
             key = (entry.module, current(entry.key))
@@ -148,7 +148,8 @@ class Pins:
     def _report(self, layer: Policy, entry: ConfigEntry, other: Policy, pin: ConfigEntry) -> None:
         place = f"{other.file}:{pin.place.line}:{pin.place.column}"
         here, there = _value(entry.value), _value(pin.value)
-        message = f"pinned to {here} here, and to {there} in {place}"
+        message = f"pinned to {here} here, but to {there} in {place}"
+        message += "; with insist: true, this pin overrides that one"
         path = f"config.{entry.module}.{entry.key}"
         at = entry.place
         self._problems.add(Problem(layer.file, at.line, at.column, path, message))

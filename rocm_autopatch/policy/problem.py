@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from rocm_autopatch.text import printable
 
 ERROR, REMARK = "error", "remark"
-# So many are reported: who mends these sees the next.
+# The most problems that are reported. Once they are mended, the next ones are.
 MOST = 100
-# A value that is quoted in a message is cut to as many characters.
+# A value that a message quotes is cut to this number of characters.
 _LONGEST = 100
 
 # What a message ends with, where that costs: "did you mean ...?" is looked for only of those shown.
@@ -22,7 +22,7 @@ Hint = Callable[[], str]
 class Problem:
     """One thing wrong with a file: place counted from 1, key path, and what to do about it.
 
-    Line and column are 0 where it is the file itself. A ``remark`` is no error.
+    Line and column are 0 if the problem is the file itself. A ``remark`` is not an error.
     """
 
     file: str
@@ -56,7 +56,7 @@ class PolicyError(Exception):
 
 
 class Problems:
-    """All that is wrong, collected by those who read: none of them stops at the first."""
+    """All problems, collected by the readers: none of them stops at the first."""
 
     def __init__(self) -> None:
         self._found: dict[Problem, Hint | None] = {}
@@ -97,8 +97,7 @@ class Problems:
 
 @contextmanager
 def collected(into: Problems | None) -> Iterator[Problems]:
-    """Where to put problems: *into*; or, where nobody collects them, what raises PolicyError for
-    them at the end."""
+    """Where to put problems: *into*. If it is None, PolicyError is raised for them at the end."""
     problems = Problems() if into is None else into
     yield problems
     if into is None:

@@ -1,4 +1,4 @@
-"""Schema version 1 of a policy file, and of images.yaml: what may stand where, and its reading.
+"""Schema version 1 of a policy file and of images.yaml: which keys they may have, and a reader.
 
 A reader collects every problem it meets instead of stopping at the first.
 """
@@ -76,7 +76,7 @@ class _Reader:
     def __init__(self, file: str, problems: Problems) -> None:
         self.file = file
         self.problems = problems
-        # How often something was wrong, what the document's reader reported included
+        # The number of problems, including those that the reader of the document reported
         self.wrong = 0
 
     def problem(self, node: Node, path: str, message: str, hint: Hint | None = None) -> None:
@@ -103,7 +103,7 @@ class _Reader:
             if key in known:
                 fields[key] = value
             elif key in SETTINGS and "patches" in known:
-                self.problem(key_node, inner, "unknown key: it stands under patches")
+                self.problem(key_node, inner, "unknown key here: it belongs under patches")
             else:
                 self.problem(key_node, inner, "unknown key", _instead(key, known))
         if isinstance(node.value, dict):
@@ -157,8 +157,9 @@ class _Reader:
         if len(given) == 1:
             return given[0], fields[given[0]], fields
         if isinstance(node.value, dict) and not (set(node.value) - set(kinds + more) and not given):
-            found = " and ".join(given) if given else "none"
-            self.problem(node, path, f"expected one of {', '.join(kinds)}, found {found}")
+            known = ", ".join(kinds)
+            message = f"only one of {known} is allowed, found {' and '.join(given)}"
+            self.problem(node, path, message if given else f"one of {known} is missing")
         return "", node, fields
 
     # Parts of a policy
@@ -198,7 +199,7 @@ class _Reader:
         settings = []
         for name, key_node, entry, inner in self.mapping(node, path):
             if not VARIABLE.fullmatch(name):
-                self.problem(key_node, inner, "not a name of an environment variable")
+                self.problem(key_node, inner, "not a valid name of an environment variable")
             fields = {"value": entry}
             if isinstance(entry.value, dict):
                 fields = self.fields(entry, inner, ("value", "why"), required=("value",))
@@ -254,7 +255,7 @@ class _Reader:
             self.problem(
                 fields["until"],
                 f"{path}.until",
-                "not after since: the entry is for no torch at all",
+                "until must be later than since: this entry is for no torch",
             )
         return since, until
 
@@ -270,7 +271,9 @@ class _Reader:
             return ""
         name = self.text(fields[key], f"{path}.{key}")
         if name and not VARIABLE.fullmatch(name):
-            self.problem(fields[key], f"{path}.{key}", "not a name of an environment variable")
+            self.problem(
+                fields[key], f"{path}.{key}", "not a valid name of an environment variable"
+            )
         return name
 
     def insist(self, fields: dict[str, Node], path: str, unfit: str) -> bool:
@@ -287,7 +290,7 @@ class _Reader:
         rules = []
         for name, key_node, entry, inner in self.mapping(node, path):
             if not VARIABLE.fullmatch(name):
-                self.problem(key_node, inner, "not a name of an environment variable")
+                self.problem(key_node, inner, "not a valid name of an environment variable")
             if name.startswith("ROCM_AUTOPATCH"):
                 self.problem(
                     key_node, inner, "a policy can't change rocm_autopatch's own variables"
@@ -310,9 +313,13 @@ class _Reader:
                         value,
                         f"{inner}.{action}",
                         f"a value of more than {LONGEST_VALUE} bytes: Linux starts no program with "
-                        "much more",
+                        "a much longer one",
                     )
-            unfit = "a default gives way to whatever is set" if action == "default" else ""
+            unfit = (
+                "insist has no effect here: a default never replaces a value that is set"
+                if action == "default"
+                else ""
+            )
             firm = self.insist(fields, inner, unfit)
             span, why = self.range(fields, inner), self.why(fields, inner)
             rules.append(EnvRule(name, action, text, firm, span, why, key_node))
@@ -336,13 +343,13 @@ class _Reader:
                     self.problem(value, f"{at}.{strength}", message)
                 yields_to = self.variable(fields, "yields_to", at)
                 if yields_to and strength and strength != "default":
-                    message = f"only a default yields to a variable, this is a {strength}"
+                    message = f"only a default can have yields_to, this is a {strength}"
                     self.problem(fields["yields_to"], f"{at}.yields_to", message)
                 switch = self.variable(fields, "switch", at)
                 if switch and not isinstance(value.value, (bool, int, float, str)):
-                    message = "the value has no type that a variable could be read as"
+                    message = "a switch needs a value that is a boolean, a number or a text"
                     self.problem(fields["switch"], f"{at}.switch", message)
-                unfit = f"only a pin can insist against other pins, this is a {strength}"
+                unfit = f"only a pin can have insist, this is a {strength}"
                 insist = self.insist(fields, at, unfit if strength not in ("", "pin") else "")
                 span, why = self.range(fields, at), self.why(fields, at)
                 said = (module, key, strength, value.value, yields_to, switch, insist)
@@ -366,7 +373,7 @@ class _Reader:
             settings = SETTINGS.get(patch, {})
             if not settings:
                 known = ", ".join(SETTINGS)
-                message = f"not a patch that a policy sets: there is {known}"
+                message = f"not a patch that a policy can set; those are {known}"
                 self.problem(key_node, inner, message, _instead(patch, SETTINGS))
             if patch in settings or not settings:
                 use = self.use(entry, inner, settings.get(patch))
@@ -385,13 +392,13 @@ class _Reader:
                 for value in kind.off
             ]
         if not isinstance(entry.value, dict):
-            message = f"expected off or a mapping of {', '.join(kinds)}, found {_found(entry)}"
+            message = f"expected off, or a mapping with {', '.join(kinds)}; found {_found(entry)}"
             self.problem(entry, path, message)
             return []
         fields = self.fields(entry, path, (*kinds, *COMMON))
         given = [key for key in kinds if key in fields]
         if not given and not set(entry.value) - set(COMMON):
-            self.problem(entry, path, f"expected one of {', '.join(kinds)}, found none")
+            self.problem(entry, path, f"one of {', '.join(kinds)} is missing")
         span, why = self.range(fields, path), self.why(fields, path)
         rules = []
         for key in given:

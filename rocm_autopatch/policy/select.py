@@ -1,7 +1,7 @@
 """Which layers there are at a place, from the three sources of policies.
 
-Built in, then /etc/rocm-autopatch, then the policy that ROCM_AUTOPATCH_POLICY names: the later is
-the more specific. Which of the layers hold here is for ``lower`` to say, by their ``when``.
+They are: built in, then /etc/rocm-autopatch, then the policy that ROCM_AUTOPATCH_POLICY names. The
+later ones are more specific. ``lower`` decides which layers hold here, by their ``when``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def select(facts: Mapping[str, str], named: str = "", site: Path | None = SITE) 
     on_it = [row for row in chosen if row.changes]
     on_it += [layer for file in files(site) for layer in reading.layers(reading.policy(file))]
     reading.finish()
-    # What is not there is an error that was just raised.
+    # If it were None, finish() would have raised.
     assert base is not None
     layers = {(layer.file, layer.name): layer for layer in (*stack, *on_it)}
     if last:
@@ -81,7 +81,7 @@ def images(site: Path | None = SITE) -> tuple[Policy, ...]:
 
 def _images(site: Path | None, reading: load.Reading) -> tuple[Policy, ...]:
     rows = reading.images(load.IMAGES)
-    # A link that leads nowhere was meant to be read.
+    # A broken link counts as a file: somebody meant it to be read.
     if site and os.path.lexists(site / load.IMAGES.name):
         rows += reading.images(site / load.IMAGES.name)
     return rows
@@ -90,7 +90,7 @@ def _images(site: Path | None, reading: load.Reading) -> tuple[Policy, ...]:
 def records(rows: Iterable[Policy], facts: Mapping[str, str]) -> tuple[Policy, ...]:
     """The rows of images files that are for an image of which *facts* are known.
 
-    A mirror's registry and a digest make no other image of it.
+    The registry of a mirror and a digest do not matter: it is the same image.
     """
     names = set()
     try:

@@ -26,7 +26,7 @@ class Kind:
 
     def read(self, value: Any) -> Any:
         """The value as a plan has it. Raises Unfit."""
-        # So YAML 1.1 reads an off without quotes.
+        # YAML 1.1 reads off without quotes as false.
         if value == "off" and False in self.values and self.seconds:
             return False
         if isinstance(value, (bool, type(None))):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 ACCELERATORS = ("rocm", "cuda", "cpu")
 # One word or a list of them, of which the fact has to be one.
 WORDS = ("accelerator", "framework", "gfx", "repository")
-# A PEP 440 range of versions, or of dates.
+# A PEP 440 range of versions or dates.
 RANGES = ("date", "framework_version", "python", "rocm", "torch")
 # A pattern with * and ?, or a list of them.
 GLOBS = ("tag",)
@@ -28,7 +29,7 @@ Conditions = Mapping[str, tuple[str, ...]]
 
 
 def holds(conditions: Conditions, facts: Mapping[str, str]) -> bool:
-    """Whether all conditions hold. One on a fact that is not known does not."""
+    """Whether all conditions hold. A condition on an unknown fact does not hold."""
     for name, wanted in conditions.items():
         fact = facts.get(name)
         if not fact:
@@ -52,13 +53,11 @@ def _within(fact: str, wanted: tuple[str, ...]) -> bool:
 @lru_cache(maxsize=64)
 def _release(fact: str) -> Version | None:
     """The version, or the date as one, that a fact begins with; None if it does with neither."""
-    # A build's local part (2.9.1+rocm7.2.0) is not compared, and what a HIP version has behind
-    # its numbers (7.0.51831-a3e329ad8) is no version.
-    from packaging.version import Version
-
+    # Not compared: the local part of a build (2.9.1+rocm7.2.0), and what follows the numbers of a
+    # HIP version (7.0.51831-a3e329ad8).
     dotted = fact.replace("-", ".") if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", fact) else fact
     found = re.match(r"[0-9]+(?:\.[0-9]+)*(?:\.?(?:a|b|rc|post|dev)[0-9]+)*", dotted[:LONGEST])
-    return Version(found.group()) if found else None
+    return _packaging("version").Version(found.group()) if found else None
 
 
 def _matches(fact: str, pattern: str) -> bool:
@@ -126,7 +125,7 @@ def problem(name: str, text: str) -> str:
     if name == "accelerator" and text not in ACCELERATORS:
         return f"{text!r} is not one of {', '.join(ACCELERATORS)}"
     if name in GLOBS and "[" in text:
-        return f"{text!r} is not a pattern with * and ? alone"
+        return f"{text!r} has a [: the only wildcards are * and ?"
     if name in RANGES:
         try:
             _range(text)
@@ -138,10 +137,20 @@ def problem(name: str, text: str) -> str:
 
 @cache
 def _range(text: str) -> SpecifierSet:
-    # Cached without bound: what the reading of a file checked is asked again in its selection.
-    # Here, not above: an overlay installs the wheel alone, and a policy without ranges is to be
-    # read where packaging is missing.
-    from packaging.specifiers import SpecifierSet
+    # Cached without bound: the selection uses each range again that the reader of a file checked.
+    # PEP 440 has no dates: 2026-02-01 is compared as 2026.02.01.
+    plain = re.sub(r"(?<=[0-9])-(?=[0-9])", ".", text) if "-" in text else text
+    return _packaging("specifiers").SpecifierSet(plain)  # type: ignore[no-any-return]
 
-    # PEP 440 knows no dates: 2026-02-01 is compared as 2026.02.01.
-    return SpecifierSet(re.sub(r"(?<=[0-9])-(?=[0-9])", ".", text) if "-" in text else text)
+
+def _packaging(name: str) -> Any:
+    # Not at the top: an overlay installs the wheel alone, and a policy without ranges must be
+    # readable where packaging is missing.
+    try:
+        return importlib.import_module(f"packaging.{name}")
+    except ModuleNotFoundError:
+        why = "is not installed here"
+    except Exception as error:
+        # A broken installation raises anything.
+        why = f"can't be imported: {type(error).__name__}: {error}"
+    raise ImportError(f"the ranges in a policy's when need packaging, which {why}")

@@ -61,15 +61,15 @@ waiting = {}  # type: dict[str, Hook]
 
 def baked():
     # type: () -> Optional[Plan]
-    """The plan of ``rocm-autopatch bake``; None where the unbaked way has to serve."""
-    # It lies beside our code: who may write there needs no plan. So its own mode is all that is
-    # looked at.
+    """The plan of ``rocm-autopatch bake``; None where a start has to decide for itself."""
+    # The file lies beside our code: whoever may write there needs no plan. So only the mode of the
+    # file itself is looked at.
     plan = load(rocm_autopatch._BAKED, 0o22)
-    why = _unlike(plan) if plan else "it is damaged, of another release, or others may write it"
+    why = _unlike(plan) if plan else "it is damaged, or of another release, or others may write it"
     if why:
         from rocm_autopatch.startup import unbaked
 
-        note, line = unbaked.told(why)
+        note, line = unbaked.told(why, plan)
         _RECORD["notes"].append(note)
         if line:
             say("baked", line)
@@ -82,17 +82,18 @@ def baked():
 
 def _unlike(plan):
     # type: (Any) -> str
-    # What is not as it was when the plan was baked, "" if nothing is.
+    # What has changed since the plan was baked, "" if nothing has.
     for name, values in plan["wishes"]:
         if os.environ.get(name, "").strip() not in values:
             return str(name)
     path = rocm_autopatch._find_torch()
     if path != plan["torch"]:
-        return "torch is at %s now" % path if path else "torch is gone"
+        found = "torch is now at %s" % path if path else "no torch/version.py is found"
+        return "%s (the plan was made for %s)" % (found, plan["torch"])
     # os.access first: a directory that is not there costs a raised OSError.
     site, files = plan["site"]
     if (sorted(os.listdir(site)) if os.access(site, os.R_OK | os.X_OK) else []) != files:
-        return "%s has other files now" % site
+        return "the files in %s have changed" % site
     for was in plan["sources"]:
         path, *_ = was
         if mark(path) != was:
@@ -107,10 +108,10 @@ def _unlike(plan):
 
 def mark(path):
     # type: (str) -> tuple[Any, ...]
-    """What tells whether a file has changed, at a cost that does not grow with it.
+    """What tells whether a file has changed, at a cost that does not grow with its size.
 
-    By its content, not its time: builders of images that are to be reproducible set all times to
-    one. Beyond what is read, size and time have to do.
+    The content decides, not the time: builders of reproducible images set all times to the same
+    value. Of a long file only the beginning is read; its size and time stand for the rest.
     """
     data = _read(path)
     if len(data) < rocm_autopatch._LONGEST:
@@ -121,9 +122,9 @@ def mark(path):
 
 def load(path, modes=0):
     # type: (str, int) -> Any
-    """What is in a plan file, None if there is none or it is none of ours.
+    """What is in a plan file, None if there is no file or it is not a plan of this release.
 
-    Nor is one taken that has a mode bit of *modes*.
+    A file that has a mode bit of *modes* set is not read.
     """
     data = _read(path, LONGEST, modes)
     start = len(MAGIC) + 8
@@ -135,14 +136,15 @@ def load(path, modes=0):
 
 def digest(data):
     # type: (bytes) -> bytes
-    """Eight bytes that tell whether *data* has changed, by accident and not by design."""
-    # Another number before Python 3.11 than since. zlib and hashlib would have to be loaded.
+    """Eight bytes that tell whether *data* has changed. They notice accidents, not attacks."""
+    # Python 3.11 and later give another number than earlier ones. zlib and hashlib would have to
+    # be loaded.
     return _imp.source_hash(KEY, data)
 
 
 def release(version):
     # type: (str) -> tuple[int, ...]
-    """The numbers of a version; (999,) where there are none, as for a torch of unknown version."""
+    """The numbers of a version; (999,) if it has none, as for a torch of unknown version."""
     numbers = []
     for part in version.partition("+")[0].split("."):
         if not part.isdigit():
@@ -153,7 +155,7 @@ def release(version):
 
 def for_this_torch(rows, facts=_RECORD["facts"]):
     # type: (tuple[tuple[Any, ...], ...], dict[str, tuple[str, str]]) -> list[tuple[Any, ...]]
-    """Of the rows of each name, the last that is for this torch."""
+    """For each name, the last of its rows that is for this torch."""
     torch = release(facts.get("torch", ("",))[0])
     chosen = {}
     for row in rows:
@@ -179,7 +181,7 @@ def carry_out(plan):
 
         rows.narrate_start(write)
     if plan["targets"]:
-        # By name: most processes never import torch, nor what is to be done then.
+        # By name: most processes never import torch, so they do not need the function either.
         arm(dict.fromkeys(plan["targets"], "rocm_autopatch.startup.patching:imported"))
 
 
@@ -201,14 +203,14 @@ def _apply_env(plan, keep):
             status = "unchanged"
         elif before is not None and name not in plan["insist"] and _is_given(name, before, image):
             status = "given"
-            # Not its value, which may be a secret.
+            # The value is not shown: it may be a secret.
             given.append(name)
         elif _RECORD["observe"]:
             status = "observed"
         else:
             status = "applied"
             changed += 1
-        # On the record before it is done: what fails half-way is taken back from there.
+        # Recorded before it is done: if it fails half-way, it is undone from the record.
         rows.append((rule, before, status))
         if status != "applied":
             continue
@@ -218,7 +220,7 @@ def _apply_env(plan, keep):
         else:
             environ[name] = value
     if given:
-        say("given", "left as given, because the image has it otherwise: " + ", ".join(given))
+        say("given", "not changed, because a user set them, not the image: " + ", ".join(given))
     return changed
 
 
@@ -244,9 +246,10 @@ def arm(hooks):
     waiting.update(hooks)
     # This module is the finder: an import asks it for find_spec and nothing else. In a new list,
     # because the interpreter keeps the first one, and what it refers to, to its very end: what is
-    # alive then is taken apart bit by bit, which costs half a million instructions. Not so once
-    # there are threads: one may be about to add to the old list. One that walks it then asks a
-    # finder twice. By identity: another finder's == may raise.
+    # alive then is taken apart bit by bit, which costs half a million instructions. Once there are
+    # threads, the finder goes into the old list, because another thread may be about to add to it;
+    # a thread that walks it then asks one finder twice. Compared by identity, because == of
+    # another finder may raise.
     if id(finder) not in map(id, sys.meta_path):
         import _thread
 
@@ -266,11 +269,11 @@ def find_spec(name, path=None, target=None):
     if name not in waiting:
         return None
     try:
-        # A program may have taken us out of sys.modules. What is on the record is in these two.
+        # A program may have taken us out of sys.modules. The record is in these two modules.
         for ours in (rocm_autopatch, finder):
             if sys.modules.setdefault(ours.__name__, ours) is not ours:
                 raise ImportError("there is another %s" % ours.__name__)
-        # Another module, because most processes import nothing that waits.
+        # In a module of its own, because most processes import no module that waits.
         from rocm_autopatch.startup import hooks
 
         find = hooks.find_spec
@@ -288,7 +291,7 @@ def find_spec(name, path=None, target=None):
         if its_own:
             raise
         try:
-            fail("hooks", "torch is left as it is: " + why)
+            fail("hooks", "torch is not changed: " + why)
         except Exception:
             pass
         waiting.clear()
@@ -298,20 +301,21 @@ def find_spec(name, path=None, target=None):
 
 def __reduce_ex__(protocol):
     # type: (int) -> str
-    # copy and pickle ask each finder on sys.meta_path for this: by its name, as they have a class.
+    # copy and pickle call this for each finder on sys.meta_path. They get a name, as for a class.
     return "startup"
 
 
 def announce(plan, changed):
     # type: (Plan, int) -> None
-    """Say what the policy changes, *changed* variables among it, and the way out."""
+    """Write what the policy changes, *changed* variables included, and how to turn it off."""
     variables = "%d variable%s" % (changed, "" if changed == 1 else "s") if changed else ""
     say(
         "active",
-        "%s, policy %s: %s; rocm-autopatch status shows each, ROCM_AUTOPATCH=off opts out"
+        'policy %s applies (image: %s): %s; "rocm-autopatch status" lists them, '
+        "ROCM_AUTOPATCH=off turns this off"
         % (
-            _RECORD["facts"].get("image", ("image not named",))[0],
             plan["policy"],
+            _RECORD["facts"].get("image", ("not named",))[0],
             ", ".join(filter(None, (variables, plan["counts"]))),
         ),
     )
@@ -330,22 +334,22 @@ def say(kind, text):
     if log == "quiet" or (kind in said.split(",") and log != "debug"):
         return
     first = str(sys.argv[0]) if getattr(sys, "argv", None) else ""
-    # So it reads until the module of -m is found. Python 3.9 has no sys.orig_argv.
+    # argv[0] is -m until Python has found that module. Python 3.9 has no sys.orig_argv.
     words = _read("/proc/self/cmdline") if first == "-m" else os.fsencode(first)
     if words.endswith((b"/rocm-autopatch", b"/rocm_autopatch/__main__.py")) or (
         b"\0-m\0rocm_autopatch\0" in words
     ):
-        # Our own commands have output of their own, and say nothing for what they start.
+        # Our own commands print their own output. What they start is quiet, too.
         return
     environ[SAID] = said + "," + kind if said else kind
-    # Of the ranks of a job, one speaks.
+    # Only one rank of a job writes the line.
     if log == "debug" or {None, b"", b"0"}.issuperset(map(present.get, RANKS)):
         write(text)
 
 
 def fail(kind, text):
     # type: (str, str) -> None
-    """Put an error on the record and say it once. Raises nothing but what is the program's own."""
+    """Record an error and write it once. Raises only exceptions of the program itself."""
     try:
         _RECORD["errors"].append(text)
         say(kind, text)
@@ -365,7 +369,7 @@ def write(text, longest=LONGEST_LINE):
         text = failure.printable(text)
     line = "rocm_autopatch: " + text
     if len(line) >= longest:
-        # What to do stands at the end.
+        # The end says what to do, so it is kept.
         line = line[:150] + "..." + line[154 - longest :]
     put(line.encode("utf-8", "replace") + b"\n")
 
@@ -374,8 +378,8 @@ def put(data):
     # type: (bytes) -> None
     """Write to stderr what can be written without waiting; the rest is dropped.
 
-    Past the buffer of sys.stderr: text that can't be flushed would turn the program's exit status
-    into 120 at its end.
+    The buffer of sys.stderr is bypassed: text in it that can't be flushed would change the exit
+    status of the program to 120.
     """
     try:
         # The descriptor of a notebook's stream is that of its server.
@@ -399,6 +403,6 @@ def put(data):
         if failure.programs_own(error):
             raise
     else:
-        # A pipe that nobody reads would end the process, if Python has not set its signals.
+        # If Python did not set its signals, writing to a pipe without a reader ends the process.
         from rocm_autopatch import failure
     failure.put(data)

@@ -1,4 +1,4 @@
-"""Facts that a user assumes, in place of those that a start finds."""
+"""Facts that a user assumes. They replace those that a start finds."""
 
 import os
 
@@ -19,6 +19,6 @@ def assume(facts: "dict[str, tuple[str, str]]") -> None:
         elif name:
             startup.fail(
                 "assume",
-                "%s: %r ignored, expected NAME=VALUE with a name of %s"
+                "%s: %r is ignored: expected NAME=VALUE, where NAME is one of %s"
                 % (_ASSUME, item.strip(), ", ".join(FACTS)),
             )

@@ -20,8 +20,8 @@ LONGEST = 1 << 20
 def read() -> "tuple[Optional[dict[str, str]], str]":
     """The image's variables, and why they are not known.
 
-    The variables are None where nobody recorded them, or where somebody else could have changed the
-    record. The reason is "" in all but the second case.
+    The variables are None where nobody recorded them, and where somebody else could have changed
+    the record. Only in the second case the reason is not "".
     """
     if not os.access(PATH, os.R_OK):
         return None, ""
@@ -29,16 +29,16 @@ def read() -> "tuple[Optional[dict[str, str]], str]":
         # As "env -0" writes it: a value may hold anything but a NUL.
         data = trust.read(PATH, LONGEST)
     except OSError as error:
-        return None, "there is no baseline: " + trust.reason(PATH, error)
+        return None, "the baseline is not used: " + trust.reason(PATH, error)
     # As os.environ decodes.
     lines = data.decode("utf-8", "surrogateescape").split("\0")
     return dict([line.split("=", 1) for line in lines if "=" in line]), ""
 
 
 def told(say: "Callable[[str, str], None]") -> "Optional[dict[str, str]]":
-    """The image's variables, for a start: it says why they are not known, if anybody should know.
+    """The image's variables, for a start. If the record can't be trusted, a line says why.
 
-    What a user gave is changed then.
+    In that case, a value that a user gave is changed like any other.
     """
     values, why = read()
     if why:

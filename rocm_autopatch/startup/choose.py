@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def choose(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> "Optional[Plan]":
-    """The plan for these facts: built in where that suffices, else lowered from YAML here.
+    """The plan for these facts: a built-in one if that is enough, else one lowered from YAML here.
 
     *site* are the names in /etc/rocm-autopatch.
     """
@@ -27,27 +27,22 @@ def choose(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> "Optional[
     if policy:
         _RECORD["reason"] = "ROCM_AUTOPATCH_POLICY=%s" % policy
     elif chosen:
-        _RECORD["reason"] = "images.yaml knows %s" % image
+        _RECORD["reason"] = "images.yaml lists %s" % image
     else:
-        _RECORD["reason"] = "%s: %s is the default policy on ROCm" % (
-            "images.yaml has no policy for %s" % image if image else "no image is named",
+        _RECORD["reason"] = "%s, so the default policy for ROCm applies: %s" % (
+            "images.yaml does not list %s" % image if image else "no image is named",
             _DEFAULT,
         )
-    # A built-in policy was lowered for the default, not for what a record or a site puts below it.
+    # A built-in plan stands on the default policy alone, without layers of a record or a site.
     if own or (policy and chosen not in ("", _DEFAULT)):
         return _lower(policy)
     plan: Optional[Plan] = startup.load("%s/plans/%s.plan" % (_HERE, policy or chosen or _DEFAULT))
     if plan is None and policy and os.path.isdir(_HERE + "/plans"):
-        files = os.listdir(_HERE + "/plans")
-        names = sorted([name[:-5] for name in files if name.endswith(".plan")])
-        _RECORD["reason"] += ": there is no such policy"
-        startup.fail(
-            "policy",
-            "nothing was changed: ROCM_AUTOPATCH_POLICY=%s: no such policy, there are %s (a file's "
-            "name has a / or ends in .yaml)" % (policy, ", ".join(names)),
-        )
+        from rocm_autopatch.startup import no_plan
+
+        no_plan.refuse(policy)
         return None
-    # A checkout or an editable install has no plans: nothing was lowered there, and goes stale.
+    # A checkout or an editable install has no plans, so none can go stale.
     return _lower(policy) if plan is None else plan
 
 
@@ -66,7 +61,7 @@ def _chosen(image: str) -> str:
 
 
 def _without_registry(image: str) -> str:
-    """The reference in any registry: a mirror makes no other image of it."""
+    """The reference without its registry: in a mirror it is the same image."""
     host, slash, rest = image.partition("/")
     return rest if slash and ("." in host or ":" in host or host == "localhost") else image
 

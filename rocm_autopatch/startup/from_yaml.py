@@ -12,22 +12,25 @@ if TYPE_CHECKING:
 
 
 def lower(policy: str) -> "Optional[Plan]":
-    """The plan of this place, where *policy* is named, "" if none is. None, and said, if it fails.
+    """The plan of this place; *policy* is the named one, or "". If it fails, says why; None.
 
-    It takes tens of milliseconds, for PyYAML.
+    It takes tens of milliseconds, most of them for PyYAML.
     """
     # PyYAML, packaging and the frameworks that a policy asks for may be in a directory that site
-    # adds after us. It adds nothing that is there already, and keeps its order: so they go again.
+    # adds after our .pth line has run. site adds no directory twice and keeps its own order, so
+    # these are taken off again.
     late = late_site.directories()
     sys.path += late
     try:
-        from rocm_autopatch.policy import PolicyError, select
+        from rocm_autopatch.policy import PolicyError
 
         try:
+            from rocm_autopatch.policy import select
+
             return select.lowered(_RECORD["facts"], policy)
-        except PolicyError as error:
-            _RECORD["reason"] += ": it could not be used"
-            startup.fail("policy", "nothing was changed: %s" % error)
+        except (PolicyError, ImportError) as error:
+            _RECORD["reason"] = "the policy can't be used, see errors (%s)" % _RECORD["reason"]
+            startup.fail("policy", "no policy is applied: %s" % error)
             return None
     finally:
         for directory in late:

@@ -1,22 +1,22 @@
 """Post-import hooks: call a function when a named module has just been executed.
 
 The finder at the head of ``sys.meta_path`` is the package ``startup``, which hands itself to the
-functions here: it knows exact names, passes everything else through, and comes here for a name that
-waits. The other finders are asked for its spec then, and the spec gets a class of ours, which
+functions here. It knows exact names, passes all others through, and calls :func:`find_spec` for a
+name that waits. That asks the other finders for the spec, and the spec gets a class of ours, which
 notices importlib's ``spec._initializing = False``. That is the last thing that importlib does to a
 module that it has executed (``_load_unlocked`` in CPython's Lib/importlib/_bootstrap.py, 3.9 to
-3.15), and it holds the module's import lock while it does. The class is taken off there, and the
+3.15), and it holds the module's import lock while it does. The class is then taken off, and the
 hook is called.
 
 So no loader is touched, and no frame of ours is on the stack while the module executes: tracebacks,
-warnings, ``importlib.resources``, ``inspect``, copies and pickles are what they are without us. One
-thing is not: if another finder fails while a module that waits is looked up, the traceback shows
-two frames of ours.
+warnings, ``importlib.resources``, ``inspect``, copies and pickles are what they are without us.
+There is one exception: if another finder fails while it looks for a module that waits, the
+traceback shows two frames of ours.
 
 A module of ``importlib.util.LazyLoader`` is executed later, by a function that takes the loader
-from the spec: ``spec.loader`` is a property, too. What a program executes by hand is not seen. Its
-hook is called when the next module that waits is asked for: the first call of a compiled function
-imports torch's config modules and its compiler.
+from the spec, so ``spec.loader`` is a property. If a program executes a module by hand, we do not
+see it. Its hook is called when the next module that waits is asked for: the first call of a
+compiled function imports torch's config modules and its compiler.
 
 There are no locks here. A module is executed under its own import lock, so a hook runs once, and
 before any other thread gets the module; ``dict.pop`` decides between a reload and a first import.
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, Optional
 
-# Of importlib.machinery, which not every program has loaded.
+# The class importlib.machinery.ModuleSpec; not every program has loaded that module.
 _Spec: "Any" = type(sys.__spec__)
 _Module: "Any" = type(sys)
 # The package startup.
 _finder: "Any" = None
-# Who asks the other finders for what: threads' numbers and names.
+# Which thread asks the other finders for which name.
 _asking: "set[tuple[int, str]]" = set()
 
 
@@ -58,7 +58,7 @@ class _Watched(_Spec):  # type: ignore[misc]
             _Spec.__setattr__(self, name, value)
         except BaseException:
             if ends:
-                # Of a signal handler: the import fails by it, and can be done again.
+                # From a signal handler: the import fails with it, and can be done again.
                 sys.modules.pop(self.__dict__["name"], None)
                 self.__dict__["_initializing"] = False
             raise
@@ -76,7 +76,7 @@ class _Watched(_Spec):  # type: ignore[misc]
         self.__dict__["loader"] = loader
 
     def _executed(self, module: "Any") -> None:
-        """Call the hook of the module. It is None where it has failed, and goes on waiting."""
+        """Call the hook of the module. A module that failed is None; its hook goes on waiting."""
         self.__class__ = _Spec
         if module is not None:
             _run_hook(self.name, module)
@@ -112,7 +112,7 @@ def find_spec(
     """The spec that the finders other than ours, *finder*, have for a module that waits."""
     me = (_thread.get_ident(), name)
     if me in _asking:
-        # Of a finder that asks the others, as we do.
+        # Another finder asks the others, as we do.
         return None
     _asking.add(me)
     try:
@@ -140,7 +140,7 @@ def _find_spec(
             continue
         spec: Optional[ModuleSpec] = find(name, path, target)
         if spec is not None:
-            # What is of another class, or goes by another name, is left alone.
+            # A spec of another class, or with another name, is not changed.
             if type(spec) is _Spec and spec.name == name:
                 spec.__class__ = _Watched
             return spec
@@ -148,12 +148,12 @@ def _find_spec(
 
 
 def catch_up(finder: "Any", names: "Iterable[str]") -> None:
-    """Call the hooks of those modules that have been executed already."""
+    """Call the hooks of those of the modules that have been executed already."""
     global _finder
     _finder = finder
     for name in names:
         module = sys.modules.get(name)
-        # Not what a test has put there in its place.
+        # A test may have put something else there.
         if not isinstance(module, _Module) or _is_lazy(module):
             continue
         spec = vars(module).get("__spec__")
@@ -189,8 +189,8 @@ def _run_hook(name: str, module: "ModuleType") -> None:
     its = hook
     try:
         # The import system binds a submodule on its parent after executing it; patches may look
-        # for torch._inductor.config there already. A parent that refuses is the import system's to
-        # complain about, in a moment.
+        # for torch._inductor.config there already. If a parent refuses, the import system will
+        # complain in a moment.
         package, _, attribute = name.rpartition(".")
         if package in sys.modules:
             try:
@@ -203,12 +203,12 @@ def _run_hook(name: str, module: "ModuleType") -> None:
             its = getattr(__import__(home, fromlist=[attribute]), attribute)
         its(module)
     except BaseException as error:
-        # A file of ours is gone, say.
+        # For example, a file of ours is gone.
         if failure.programs_own(error):
             # The module may be imported again.
             _finder.waiting[name] = hook
             raise
-        _finder.fail("hooks", "%s is left as it is: %s" % (name, failure.describe(error)))
+        _finder.fail("hooks", "%s is not changed: %s" % (name, failure.describe(error)))
     if not _finder.waiting:
         _leave(_finder)
 
@@ -216,9 +216,9 @@ def _run_hook(name: str, module: "ModuleType") -> None:
 def _leave(finder: "Any") -> None:
     """Take the finder off sys.meta_path, when nothing waits any more.
 
-    In a new list, because somebody may be walking this one. Not where there are threads: one may be
-    about to add to the list that it has. Nor from a program's own kind of list. There the finder
-    stays, and answers None.
+    The list is replaced by a new one, because somebody may be walking it. Where there are threads,
+    the finder stays and answers None: a thread may be about to add to the list that it has. It also
+    stays in a list of the program's own class.
     """
     if not _thread._count() and type(sys.meta_path) is list:
         sys.meta_path = [one for one in sys.meta_path if one is not finder]

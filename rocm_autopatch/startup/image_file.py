@@ -6,11 +6,11 @@ PATH = _SITE + "/image"
 
 
 def read(facts: "dict[str, tuple[str, str]]") -> None:
-    """Take the image's name, if the file is to be trusted."""
+    """Take the image's name, if the file can be trusted."""
     try:
         image = trust.read(PATH, 4096).decode("utf-8", "replace").partition("\n")[0].strip()
     except OSError as error:
-        startup.fail("image", "no image is named: %s" % trust.reason(PATH, error))
+        startup.fail("image", "the name of the image is not used: %s" % trust.reason(PATH, error))
         return
     if image:
         facts["image"] = (image, PATH)

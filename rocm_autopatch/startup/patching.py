@@ -23,7 +23,8 @@ def imported(module: "ModuleType") -> None:
     try:
         version = sys.modules.get("torch.version")
         if not getattr(version, "hip", None) and _RECORD["facts"]["accelerator"][1] != _ASSUME:
-            _RECORD["notes"].append("%s is not of the torch found at start: left alone" % target)
+            note = "%s is not changed: it is not of the torch that the start found" % target
+            _RECORD["notes"].append(note)
             return
         plan = _RECORD["plan"]
         plan["patches"] = patches(plan)
@@ -38,11 +39,11 @@ def imported(module: "ModuleType") -> None:
         # SystemExit too: this runs inside the program's import statement.
         if failure.programs_own(error):
             raise
-        startup.fail(target, "%s left as it is: %s" % (target, failure.describe(error)))
+        startup.fail(target, "%s is not changed: %s" % (target, failure.describe(error)))
 
 
 def patches(plan: "Plan") -> "tuple[tuple[str, str, tuple[Any, ...]], ...]":
-    """The part of a plan that waits for torch. In a file it is packed: most processes never ask."""
+    """The part of a plan that waits for torch. It is packed in a file: few processes need it."""
     packed: Any = plan["patches"]
     if isinstance(packed, bytes):
         packed = marshal.loads(packed)
@@ -51,7 +52,7 @@ def patches(plan: "Plan") -> "tuple[tuple[str, str, tuple[Any, ...]], ...]":
 
 
 def _patch(name: str, target: str, module: "ModuleType", entries: "Any") -> bool:
-    """Apply one patch to its target and record it; whether anything was changed."""
+    """Apply one patch to its target and record it. Returns whether anything was changed."""
     row: dict[str, Any] = {"status": "failed", "reason": "", "entries": []}
     _RECORD["patches"][name, target] = row
     keep = _RECORD["keep"]
@@ -59,7 +60,7 @@ def _patch(name: str, target: str, module: "ModuleType", entries: "Any") -> bool
         row.update(status="kept", reason="ROCM_AUTOPATCH_KEEP")
         return False
     try:
-        # A patch is a file of its own, loaded when its target is: most processes never load one.
+        # Each patch has its own file, loaded with its target: most processes never load one.
         from rocm_autopatch import patches as all_patches
 
         patch = all_patches.load(name)

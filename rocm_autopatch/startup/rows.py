@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any, Optional
 
-_ORIGINS = {"image": ", the image's", "user": ", a user's"}
+_ORIGINS = {"image": " (set by the image)", "user": " (set by a user)"}
 
 
 def of_variable(
@@ -21,7 +21,7 @@ def of_variable(
     status: str,
     image: "Optional[dict[str, str]]",
 ) -> "dict[str, Any]":
-    """A row of the record from what a start keeps of an environment rule.
+    """A row of the record, made from what a start records of an environment rule.
 
     *image* are the variables of the image itself, None where they are not known.
     """
@@ -34,7 +34,7 @@ def of_variable(
         "wanted": said["value"],
         "origin": baseline.origin(said["name"], before, image),
         "status": status,
-        "reason": "a user gave it: the image has it otherwise" if status == "given" else "",
+        "reason": "a user set it, not the image" if status == "given" else "",
         "layer": said["layer"],
         "why": said["why"],
     }
@@ -55,12 +55,14 @@ def lines(rows: "list[dict[str, Any]]") -> "Iterator[str]":
 
 
 def sentence(row: "dict[str, Any]") -> str:
-    """What became of a variable, config value or compile mode, without the why."""
+    """What became of a variable, config value or compile mode, without the reason for the entry."""
     change = _value(row["before"]) + _ORIGINS.get(row.get("origin", ""), "")
     if row["after"] != row["before"]:
         change += " -> " + _value(row["after"])
-    elif row["status"] in ("observed", "waiting"):
-        change = _value(row["wanted"]) + " wanted"
+    elif row["status"] == "observed":
+        change += ", would become " + _value(row["wanted"])
+    elif row["status"] == "waiting":
+        change = "will become " + _value(row["wanted"])
     strength = row.get("action") or row.get("strength") or "use"
     reason = " (%s)" % row["reason"] if row.get("reason") else ""
     return "%s: %s  [%s %s, %s]%s" % (

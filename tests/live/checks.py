@@ -892,7 +892,7 @@ def check_start(check: Check) -> None:
     check_site(check)
     policy = check.policy(EMPTY + 'name: live\nenv: {LIVE: {set: "1"}}\n')
     line = check.start("-c", "pass", **policy).stderr.partition(";")[0]
-    check.expect("line", line, f"{OURS}image not named, policy live: 1 variable")
+    check.expect("line", line, f"{OURS}policy live applies (image: not named): 1 variable")
     for python in sorted(HERE.glob("python3.*/bin/python")):
         check_without_torch(check, python)
 
@@ -934,7 +934,8 @@ def check_without_torch(check: Check, python: Path) -> None:
     bare = check.run("quick", str(python), **{MAX: "1"})
     seen = bare.shown
     got: Any = seen["active"], seen["reason"], seen["variables"].get(MAX), bare.stderr
-    check.expect("without torch", got, (False, "no torch found", "1", ""))
+    why = "no torch found: sys.path has no torch/version.py when the hook runs"
+    check.expect("without torch", got, (False, why, "1", ""))
     stand_in = check.directory / "stand-in" / "torch"
     stand_in.mkdir(parents=True)
     (stand_in / "__init__.py").write_text("from torch import version\n")
@@ -977,7 +978,9 @@ def check_strengths(check: Check) -> None:
     entries = {key: {strength: wanted} for key, (strength, wanted, _) in STRONG.items()}
     ours = check.run("strong", **check.config(inductor=entries))
     off = check.run("strong", **OFF).shown
-    first = [line.startswith(f"{OURS}image not named, policy live") for line in ours.said[:1]]
+    first = [
+        line.startswith(f"{OURS}policy live applies (image: not named)") for line in ours.said[:1]
+    ]
     check.expect("first line", first, [True])
     check.expect("ways", sorted(ours.shown), sorted({"at first", *WAYS}))
     shipped = off["at first"]["reads"]["here"]

@@ -83,7 +83,7 @@ CASES = {
         {"/opt/venv/bin/python3": True},
         (
             "/opt/venv/bin/python3 has torch 2.13.0+rocm7.0: installed and baked; baked, *",
-            "/usr/bin/python3 has no torch: left alone",
+            "/usr/bin/python3 has no torch: not changed",
         ),
     ),
     "conda": Case(
@@ -96,7 +96,7 @@ CASES = {
         {"/opt/conda/envs/py_3.10/bin/python3": True},
         (
             "/opt/conda/envs/py_3.10/bin/python3 has torch 2.5.1+rocm6.3: installed and baked; *",
-            "/usr/bin/python3 has no torch: left alone",
+            "/usr/bin/python3 has no torch: not changed",
         ),
         ("2.5.1+rocm6.3", "6.3.42134-a9a80e791", None),
     ),
@@ -117,11 +117,12 @@ CASES = {
         "/opt/venv/bin:" + SYSTEM_PATH,
         {"/opt/venv/bin/python3": False, "/opt/conda/envs/py_3.11/bin/python3": True},
         (
-            "/opt/venv/bin/python3 lacks yaml,packaging: not baked, the plans in the wheel serve",
+            "/opt/venv/bin/python3 lacks yaml,packaging: not baked; starts use the "
+            "plans in the wheel",
             "/opt/venv/bin/python3 has torch 2.13.0+rocm7.0: installed; *",
-            "/opt/conda/bin/python3 has torch 2.13.0+cpu, no ROCm build: left alone",
+            "/opt/conda/bin/python3 has torch 2.13.0+cpu, which is not a ROCm build: not changed",
             "/opt/conda/envs/py_3.11/bin/python3 has torch 2.13.0+rocm7.0: installed and baked; *",
-            "/usr/bin/python3 has no torch: left alone",
+            "/usr/bin/python3 has no torch: not changed",
         ),
         # The first is in SGLang's rocm724 images. The overlay's pip must use neither.
         env={
@@ -377,7 +378,8 @@ def test_a_start(built: Built, user: str, read_only: bool) -> None:
         done = built.run(python, "-c", SEEN, user=user, read_only=read_only)
         assert done.stdout == "None,None,None\n"
         # One of them is the entrypoint's own Python.
-        assert [line.partition(",")[0] for line in ours(done.said)] == [built.case.reference] * 2
+        named = f"policy safe applies (image: {built.case.reference}): "
+        assert [line.startswith(named) for line in ours(done.said)] == [True, True]
         assert len(done.said) == 2
         report = built.status(python, user=user, read_only=read_only)
         assert report["errors"] == []
@@ -385,7 +387,7 @@ def test_a_start(built: Built, user: str, read_only: bool) -> None:
         assert report["facts"]["image"]["value"] == built.case.reference
         assert report["baseline"] == f"{SITE}/baseline"
         assert report["baked"].endswith("/rocm_autopatch/baked.plan") is baked
-        unread = "known issues are not listed: PyYAML is not installed here"
+        unread = "known issues are not listed: reading a policy needs PyYAML"
         assert [
             note for note in report["notes"] if not (note.startswith(unread) and not baked)
         ] == []
@@ -398,12 +400,12 @@ def test_what_a_user_gives(built: Built) -> None:
         # A user's value that equals the image's counts as the image's.
         done = built.run(python, "-c", SEEN, env={MAX: "1"})
         assert done.stdout == "None,None,None\n"
-        assert not any("left as given" in line for line in done.said)
+        assert not any("a user set them" in line for line in done.said)
         given = {MAX: "0", DEBUG: "1"}
         child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SEEN!r}])"
         done = built.run(python, "-c", child, env=given)
         assert done.stdout == "0,None,1\n"
-        line = f"left as given, because the image has it otherwise: {MAX}, {DEBUG}"
+        line = f"not changed, because a user set them, not the image: {MAX}, {DEBUG}"
         # The entrypoint's Python is a process tree of its own.
         assert ours(done.said).count(line) == 2
         found = rows(built.status(python, env=given))
@@ -505,7 +507,7 @@ def test_a_torch_without_rocm(store: Store, bases: dict[str, Image], context: Pa
     base = bases["cuda"].reference
     done = overlay(store, context, base, "localhost/overlay-tests/cuda", check=False)
     assert one_line(done) == (
-        "error: torch is no ROCm build: 2.13.0+cu130 in /opt/venv/bin/python3; "
+        "error: torch is not a ROCm build: 2.13.0+cu130 in /opt/venv/bin/python3; "
         "--build-arg ROCM_AUTOPATCH_ANY_TORCH=1 installs anyway"
     )
     tag = "localhost/overlay-tests/cuda-anyway"
@@ -543,7 +545,8 @@ def test_no_pip_at_all(store: Store, bases: dict[str, Image], context: Path) -> 
         store.buildah("commit", "-q", root_name(store, root), base)
     done = overlay(store, context, base, "localhost/overlay-tests/none", check=False)
     assert one_line(done) == (
-        "error: /opt/venv/bin/python3 has torch but no pip, nor has the image one to borrow"
+        "error: /opt/venv/bin/python3 has torch but no pip, and no other pip in the image can "
+        "install for it"
     )
 
 
@@ -578,7 +581,7 @@ def test_wheels_that_are_not_one(store: Store, bases: dict[str, Image], edited: 
     shutil.copy(wheel, edited / "dist" / "rocm_autopatch-0.0.9-py3-none-any.whl")
     base = bases["venv"].reference
     done = overlay(store, edited, base, "localhost/overlay-tests/none", check=False)
-    assert one_line(done).startswith("error: exactly one wheel is expected in dist/, there are: ")
+    assert one_line(done).startswith("error: expected exactly one wheel in dist/, found: ")
 
 
 def test_an_overlay_of_an_overlay(store: Store, bases: dict[str, Image], context: Path) -> None:
@@ -633,7 +636,7 @@ def test_mounted_with_a_baseline(bases: dict[str, Image], mounted: Path, tmp_pat
     env = {"PYTHONPATH": "/opt/rocm-autopatch", POINTWISE: "0"}
     done = base.run("python3", "-c", SEEN, env=env, mounts=mounts)
     assert done.stdout == "None,0,None\n"
-    assert ours(done.said)[0].endswith(f"because the image has it otherwise: {POINTWISE}")
+    assert ours(done.said)[0].endswith(f"because a user set them, not the image: {POINTWISE}")
     assert ours(done.said)[1].startswith(CASES["venv"].name + ", policy safe: ")
 
 
