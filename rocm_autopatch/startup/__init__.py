@@ -83,8 +83,11 @@ def baked():
 def _unlike(plan):
     # type: (Any) -> str
     # What has changed since the plan was baked, "" if nothing has.
+    environ = os.environ
+    present = environ._data  # type: ignore[attr-defined]
     for name, values in plan["wishes"]:
-        if os.environ.get(name, "").strip() not in values:
+        # environ.get raises and catches an exception for each variable that is not set.
+        if (environ[name].strip() if name.encode() in present else "") not in values:
             return str(name)
     path = rocm_autopatch._find_torch()
     if path != plan["torch"]:
