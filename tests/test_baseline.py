@@ -95,17 +95,17 @@ def test_status_and_explain_tell_which(python311: Interpreter, site: Path) -> No
     env = {MAX: "1", POINTWISE: "1"}
     command = (python311.path, "-m", "rocm_autopatch")
     text = run_with_site(site, *command, "status", "--no-torch", **env).stdout
-    assert f"  {MAX}: '1', the image's -> unset  [delete applied, safe]\n" in text
-    assert f"  {POINTWISE}: '1', a user's  [delete given, safe] (a user gave it: " in text
+    assert f"  {MAX}: '1' (set by the image) -> unset  [delete applied, safe]\n" in text
+    assert f"  {POINTWISE}: '1' (set by a user)  [delete given, safe] (a user set " in text
     assert "  baseline: /etc/rocm-autopatch/baseline\n" in text
     text = run_with_site(site, *command, "explain", POINTWISE, "--no-torch", **env).stdout
-    assert text.startswith(f"{POINTWISE}: '1', a user's  [delete given, safe]")
+    assert text.startswith(f"{POINTWISE}: '1' (set by a user)  [delete given, safe]")
 
 
 def test_without_a_baseline_nobody_knows(python311: Interpreter) -> None:
     done = python311.run("-m", "rocm_autopatch", "status", "--no-torch", env={MAX: "1"})
     assert f"  {MAX}: '1' -> unset  [delete applied, safe]\n" in done.stdout
-    assert "baseline: none, so a value that a user gave can't be told from the" in done.stdout
+    assert "baseline: none, so every value counts as the image's own" in done.stdout
     # Nothing is asked of it where nothing is set.
     done = python311.run("-m", "rocm_autopatch", "status", "--no-torch")
     assert "baseline" not in done.stdout
