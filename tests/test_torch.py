@@ -488,6 +488,48 @@ show(ask(), ask("lite"))
         assert seen == [[{}, {}, {}, {"triton.cudagraphs": False}]]
 
 
+# What set_torch_compile_config and patch_model of SGLang do (tests/live/sglang_compile.py).
+SGLANG = """
+import os
+c.coordinate_descent_tuning = True
+c.fx_graph_cache = True
+d.accumulated_cache_size_limit = 1024
+d.cache_size_limit = 1024
+mode = os.environ.get("SGLANG_TORCH_COMPILE_MODE", "max-autotune-no-cudagraphs")
+used = torch._TorchCompileInductorWrapper(mode, None, False).get_compiler_config()
+show(mode, used["coordinate_descent_tuning"], used["max_autotune"],
+     used["max_autotune_gemm_backends"], elsewhere(lambda: c.coordinate_descent_tuning))
+"""
+SEARCH = "max-autotune-no-cudagraphs"
+
+
+@pytest.mark.parametrize(
+    ("policy", "given", "seen"),
+    [
+        # Until the program says otherwise: it is the program that turns coordinate descent on.
+        ("safe", "", [SEARCH, True, True, "ATEN", False]),
+        ("sglang-compile", "", ["default", False, False, "ATEN", False]),
+        ("sglang-compile", SEARCH, [SEARCH, False, True, "ATEN", False]),
+    ],
+)
+def test_sglang(
+    torch_python: Interpreter, env: dict[str, str], policy: str, given: str, seen: list[Any]
+) -> None:
+    env["ROCM_AUTOPATCH_POLICY"] = policy
+    more = {"SGLANG_TORCH_COMPILE_MODE": given} if given else {}
+    assert program(torch_python, env, SGLANG, **more) == seen
+
+
+def test_a_program_may_plan_memory(torch_python: Interpreter, env: dict[str, str]) -> None:
+    env["ROCM_AUTOPATCH_POLICY"] = "safe"
+    code = "wrapper = torch._TorchCompileInductorWrapper(None, {'memory_planning': True}, None)\n"
+    code += "before = c.memory_planning\nc.memory_planning = True\n"
+    code += "show(before, c.memory_planning, wrapper.get_compiler_config()['memory_planning'])"
+    assert program(torch_python, env, code) == [False, True, True]
+    wish = {"TORCHINDUCTOR_MEMORY_PLANNING": "1"}
+    assert program(torch_python, env, "show(c.memory_planning)", **wish) == [True]
+
+
 class TestLaziness:
     def test_nothing_of_torch_is_imported_early(
         self, torch_python: Interpreter, env: dict[str, str]

@@ -117,7 +117,9 @@ def _obey_pins(options: "dict[str, Any]") -> None:
 
 
 def _install_answers(table: "dict[str, dict[str, Any]]", inductor: "Any") -> None:
-    original = inductor.list_mode_options
+    original = getattr(inductor, "list_mode_options", None)
+    if original is None:
+        return
 
     def meant(mode: "Any") -> "Any":
         asked = table.get(mode) if isinstance(mode, str) else None
