@@ -442,6 +442,16 @@ show(asked, [(w["value"], w["file"], w["count"]) for w in refused()])
         assert asked == []
         assert compiled == [["True", "<string>", 1]]
 
+    def test_inductor_that_was_imported_before(self, torch_python: Interpreter) -> None:
+        # As by "import torch" of 2.5.
+        code = """
+import torch, torch._inductor
+from rocm_autopatch.patches import compile_modes
+compile_modes.apply(torch, [("reduce-overhead", "default", "layer", "why")], (), False)
+print(torch._inductor.list_mode_options("reduce-overhead"))
+"""
+        assert torch_python.value(code, env={"ROCM_AUTOPATCH": "off"}) == "{}"
+
     def test_errors_and_signature(self, torch_python: Interpreter, env: dict[str, str]) -> None:
         code = """
 import inspect
