@@ -7,13 +7,13 @@ covered, other backends and ``options=`` are not affected, and Dynamo traces a `
 inside a compiled region as before.
 
 Programs ask ``torch._inductor.list_mode_options`` what a mode means, and act on the answer:
-transformers captures graphs itself if the mode captures none. So it answers by the same table, and a
-pinned option has its pinned value, there and in the ``config`` of the class. ``apply_mode`` asks it,
-too.
+transformers captures graphs itself if the mode captures none. So it answers by the same table. A
+pinned option has its pinned value, there and in the ``config`` of the class. ``apply_mode`` asks
+the function, too.
 
 A mode that stands for ``graphs`` compiles as ``default``, and the compiled code runs through
-``rocm_autopatch.graphs``. That is done where the same class is called with the model to compile. The
-answer is that of ``default``: Inductor captures nothing, and our graphs give way in a capture.
+``rocm_autopatch.graphs``. That is done where the same class is called with the model to compile.
+The answer is that of ``default``: Inductor captures nothing, and our graphs give way in a capture.
 """
 
 import functools
