@@ -40,11 +40,13 @@ lint: $(DEV)/ready
 	$(DEV)/bin/ruff format --check .
 	$(DEV)/bin/mypy
 
-# The longer matrix: it checks config strengths, the capture patch, the watchdog, the recompiles patch,
-# the compile report and docs/claims.md against the modules of every torch from 2.4 to 2.15.
+# The longer matrix: it checks config strengths, the capture patch, compile modes, the watchdog, the
+# recompiles patch, the compile report and docs/claims.md against the modules of every torch from 2.4
+# to 2.15.
 matrix: $(DEV)/ready
 	$(DEV)/bin/python tests/matrix/config_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/capture_versions.py $(WORK)/torch-versions
+	$(DEV)/bin/python tests/matrix/modes_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/watchdog_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/recompile_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/trace_versions.py $(WORK)/torch-versions

@@ -584,7 +584,7 @@ class TestArms:
         ):
             assert layers == ("safe", "ab")
             assert config[self.GRAPHS] == ("pin", value)
-            assert config["torch._inductor.config.memory_planning"] == ("pin", False)
+            assert config["torch._inductor.config.triton.cudagraph_trees"] == ("pin", False)
 
     def test_on_a_policy_of_ones_own(self, tmp_path: Path) -> None:
         own = tmp_path / "own"

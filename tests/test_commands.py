@@ -46,7 +46,7 @@ class TestCheck:
         policy = tmp_path / "team.yaml"
         policy.write_text("version: 1\nextends: safe\n")
         assert run(capsys, "check", str(policy)) == (0, "", "1 file checked: no errors\n")
-        assert run(capsys, "check") == (0, "", "6 files checked: no errors\n")
+        assert run(capsys, "check") == (0, "", "7 files checked: no errors\n")
 
     def test_wrong(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
@@ -98,7 +98,7 @@ class TestCheck:
         status, out, err = run(capsys, "check", "--torch", "2.4..2.15")
         assert out
         remarks = len(out.splitlines())
-        assert (status, err) == (0, f"6 files checked: no errors, {remarks} remarks\n")
+        assert (status, err) == (0, f"7 files checked: no errors, {remarks} remarks\n")
         assert all(": remark: " in line for line in out.splitlines())
 
     def test_versions_that_are_not_known(self, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +114,7 @@ class TestCheck:
         assert status == 1
         assert out == (
             f"{images}:{line}:13: saef: no such policy; built-in policies: capture-guard, debug, "
-            "no-hipblaslt, performance, safe; or give the path of a file\n"
+            "no-hipblaslt, performance, safe, sglang-compile; or give the path of a file\n"
         )
 
 
@@ -171,7 +171,7 @@ class TestPolicies:
             1,
             "",
             "rocm-autopatch policies: saef: no such policy; built-in policies: capture-guard, "
-            "debug, no-hipblaslt, performance, safe; or give the path of a file\n",
+            "debug, no-hipblaslt, performance, safe, sglang-compile; or give the path of a file\n",
         )
 
     @pytest.mark.parametrize("text", ["image", "gpus=4"])

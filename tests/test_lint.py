@@ -260,6 +260,7 @@ def test_an_entry_for_no_torch_that_was_asked_for() -> None:
 REMARKS = {
     "capture-guard": [],
     "no-hipblaslt": [],
+    "sglang-compile": [],
     "debug": [],
     "performance": [
         (INDUCTOR, "triton.multi_kernel", "torch 2.4 to 2.15 ships this value: no effect"),
@@ -270,6 +271,7 @@ REMARKS = {
         (INDUCTOR, "max_autotune", "torch 2.4 to 2.15 ships this value: no effect"),
         (INDUCTOR, "max_autotune_pointwise", "torch 2.4 to 2.15 ships this value: no effect"),
         (INDUCTOR, "coordinate_descent_tuning", "torch 2.4 to 2.15 ships this value: no effect"),
+        (INDUCTOR, "memory_planning", "torch 2.4 to 2.15 ships this value: no effect"),
         (INDUCTOR, "epilogue_fusion", "torch 2.4 to 2.15 ships this value: no effect"),
         (INDUCTOR, "pattern_matcher", "torch 2.4 to 2.15 ships this value: no effect"),
         (INDUCTOR, "reorder_for_locality", "torch 2.4 to 2.15 ships this value: no effect"),

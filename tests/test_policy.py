@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rocm_autopatch.plan import Plan
 from rocm_autopatch.policy import PolicyError, builtin, document, load, lower
+from tests.conftest import ROOT
 from tests.wrong_policies import problems, wrong_policies
 
 
@@ -117,7 +118,7 @@ class TestLayers:
             lowered(top)
         assert str(caught.value) == (
             f"{top}:2:10: saef: no such policy; built-in policies: capture-guard, debug, "
-            "no-hipblaslt, performance, safe; or give the path of a file"
+            "no-hipblaslt, performance, safe, sglang-compile; or give the path of a file"
         )
 
     def test_a_later_entry_for_some_torches_leaves_the_earlier_for_the_others(
@@ -166,7 +167,10 @@ class TestLayers:
 
         self.write(tmp_path, "base", pin(1, "until: '2.6'"))
         top = self.write(tmp_path, "top", "extends: base.yaml\n" + pin(2, "since: '2.6'"))
-        ((_, _, rows),) = lowered(top)["patches"]
+        ((_, _, rows), modes) = lowered(top)["patches"]
+        # What a mode means follows from pins, too; there is nothing to count.
+        assert modes == ("compile_modes", "torch", ())
+        assert lowered(top)["counts"] == "1 config value"
         assert [(row[2], *row[-2:]) for row in rows] == [(1, (), (2, 6)), (2, (2, 6), ())]
         top.write_text(top.read_text().replace("since: '2.6'", "since: '2.5.1'"))
         with pytest.raises(PolicyError, match="pinned to 2 here, but to 1 in"):
@@ -267,7 +271,7 @@ class TestBuiltins:
             "inductor.coordinate_descent_tuning": ("default", False),
             "inductor.triton.cudagraphs": ("pin", False),
             "inductor.triton.cudagraph_trees": ("pin", False),
-            "inductor.memory_planning": ("pin", False),
+            "inductor.memory_planning": ("default", False),
             "inductor.epilogue_fusion": ("default", True),
             "inductor.pattern_matcher": ("default", True),
             "inductor.aggressive_fusion": ("default", False),
@@ -294,11 +298,11 @@ class TestBuiltins:
 
     def test_performance_holds_the_settings_of_001(self) -> None:
         assert {
-            "PYTORCH_HIP_ALLOC_CONF": ("default", "expandable_segments:True"),
+            "PYTORCH_ALLOC_CONF": ("default", "expandable_segments:True"),
             "inductor.max_autotune": ("default", False),
             "inductor.max_autotune_gemm_backends": ("pin", "ATEN"),
             "inductor.triton.cudagraphs": ("pin", False),
-            "inductor.memory_planning": ("pin", False),
+            "inductor.memory_planning": ("default", False),
             "inductor.epilogue_fusion": ("default", True),
             "inductor.pattern_matcher": ("default", True),
             "inductor.aggressive_fusion": ("default", True),
@@ -312,6 +316,25 @@ class TestBuiltins:
             "inductor.freezing": ("default", False),
             "dynamo.recompile_limit": ("default", 256),
         }.items() <= entries("performance").items()
+
+    def test_no_variable_outranks_what_a_user_asks_otherwise(self) -> None:
+        # docs/policies.md has what each outranks. A variable that is added here belongs there.
+        defaults = {
+            name: {row[0] for row in plan["env"] if row[1] == "default"}
+            for name, plan in builtin.POLICIES.items()
+        }
+        safe = {"HIP_LAUNCH_BLOCKING", "AMD_LOG_LEVEL", "HIP_CACHE_ENABLED"}
+        assert defaults == {
+            "safe": safe,
+            "performance": {*safe, "PYTORCH_ALLOC_CONF"},
+            "debug": {*safe, "TORCH_LOGS"},
+            "capture-guard": safe,
+            "no-hipblaslt": {*safe, "TORCH_BLAS_PREFER_HIPBLASLT", "DISABLE_ADDMM_CUDA_LT"},
+            "sglang-compile": {*safe, "SGLANG_TORCH_COMPILE_MODE"},
+        }
+        page = (ROOT / "docs" / "policies.md").read_text()
+        section = page.partition("### Variables that outrank a flag")[2].partition("\n## ")[0]
+        assert [name for names in defaults.values() for name in names if name not in section] == []
 
     def test_debug_holds_the_debugging_of_001(self) -> None:
         assert {

@@ -342,10 +342,202 @@ show([(row["name"], row["before"], row["after"], row["uses"]) for row in rows])
 
     def test_keep(self, torch_python: Interpreter, env: dict[str, str]) -> None:
         code = "show(torch._TorchCompileInductorWrapper('reduce-overhead', None, None).config)"
-        for keep in ("reduce-overhead", "compile_modes"):
+        # The policy pins what a mode that is kept asks for.
+        for keep, captures in (
+            ("reduce-overhead", False),
+            ("reduce-overhead,cudagraphs", True),
+            ("compile_modes", True),
+        ):
             seen = program(torch_python, env, code, ROCM_AUTOPATCH_KEEP=keep)
-            assert seen == [{"triton.cudagraphs": True}]
+            assert seen == [{"triton.cudagraphs": captures}]
         assert program(torch_python, env, code) == [{}]
+
+
+ANSWERS = """
+import torch._inductor as inductor
+def asked(mode):
+    wrapper = torch._TorchCompileInductorWrapper(mode, None, None)
+    used = wrapper.get_compiler_config()
+    return [inductor.list_mode_options(mode), inductor.list_mode_options()[mode], wrapper.config,
+            {name: used[name] for name in SAID[mode]}]
+SAID = {mode: list(options) for mode, options in plain.items()}
+"""
+# What torch itself answers, taken where we are off.
+PLAIN = {
+    "default": {},
+    "reduce-overhead": {"triton.cudagraphs": True},
+    "max-autotune-no-cudagraphs": {"max_autotune": True, "coordinate_descent_tuning": True},
+    "max-autotune": {
+        "max_autotune": True,
+        "triton.cudagraphs": True,
+        "coordinate_descent_tuning": True,
+    },
+}
+
+
+class TestWhatAModeMeans:
+    """What programs are told of a mode, by each of the ways in which they ask."""
+
+    def answers(
+        self, python: Interpreter, env: dict[str, str], *modes: str, first: str = "", **more: str
+    ) -> list[Any]:
+        code = f"plain = {PLAIN!r}\n{first}{ANSWERS}show(*[asked(mode) for mode in {modes!r}])"
+        found: list[Any] = program(python, env, code, **more)
+        return found
+
+    def test_without_us(self, torch_python: Interpreter, env: dict[str, str]) -> None:
+        seen = self.answers(torch_python, env, *PLAIN, ROCM_AUTOPATCH="off")
+        assert seen == [[options] * 4 for options in PLAIN.values()]
+
+    def test_the_table(self, torch_python: Interpreter, env: dict[str, str]) -> None:
+        tuned = PLAIN["max-autotune-no-cudagraphs"]
+        seen = self.answers(torch_python, env, *PLAIN)
+        assert [said[:3] for said in seen] == [[{}] * 3, [{}] * 3, [tuned] * 3, [tuned] * 3]
+        assert [said[3].get("triton.cudagraphs") for said in seen] == [None, False, None, False]
+
+    def test_one_step_in_the_table(
+        self, torch_python: Interpreter, env: dict[str, str], tmp_path: Path
+    ) -> None:
+        # What a mode stands for is one of torch's own, whatever that name stands for here.
+        policy = tmp_path / "chain.yaml"
+        policy.write_text(
+            "version: 1\nextends: []\ncompile_modes: {default: max-autotune-no-cudagraphs, "
+            "max-autotune-no-cudagraphs: reduce-overhead, reduce-overhead: default}\n"
+        )
+        env["ROCM_AUTOPATCH_POLICY"] = str(policy)
+        modes = ("default", "max-autotune-no-cudagraphs", "reduce-overhead")
+        seen = self.answers(torch_python, env, *modes)
+        tuned, captured = PLAIN["max-autotune-no-cudagraphs"], PLAIN["reduce-overhead"]
+        assert [said[:3] for said in seen] == [[tuned] * 3, [captured] * 3, [{}] * 3]
+
+    def test_pins(self, torch_python: Interpreter, env: dict[str, str], tmp_path: Path) -> None:
+        policy = tmp_path / "pins.yaml"
+        policy.write_text(
+            "version: 1\nextends: []\nconfig: {torch._inductor.config: {triton.cudagraphs: "
+            "{pin: false}, max_autotune: {default: false}}}\n"
+        )
+        env["ROCM_AUTOPATCH_POLICY"] = str(policy)
+        # A question that comes before torch's config modules are imported.
+        code = "import torch; print(torch._inductor.list_mode_options('reduce-overhead'))"
+        assert torch_python.value(code, env=env) == "{'triton.cudagraphs': False}"
+        seen = self.answers(torch_python, env, "reduce-overhead", "max-autotune")
+        off = {"triton.cudagraphs": False}
+        assert seen == [[off] * 4, [{**PLAIN["max-autotune"], **off}] * 4]
+
+    def test_a_question_is_no_refused_write(
+        self, torch_python: Interpreter, env: dict[str, str]
+    ) -> None:
+        code = """
+import rocm_autopatch
+torch._inductor.list_mode_options()
+torch._inductor.list_mode_options("reduce-overhead")
+def refused():
+    rows = rocm_autopatch.status()["config"]
+    return [writer for row in rows for writer in row.get("refused", [])]
+asked = refused()
+torch.compile(abs, mode="reduce-overhead")
+show(asked, [(w["value"], w["file"], w["count"]) for w in refused()])
+"""
+        asked, compiled = program(torch_python, env, code, ROCM_AUTOPATCH_KEEP="reduce-overhead")
+        assert asked == []
+        assert compiled == [["True", "<string>", 1]]
+
+    def test_inductor_that_was_imported_before(self, torch_python: Interpreter) -> None:
+        # As by "import torch" of 2.5.
+        code = """
+import torch, torch._inductor
+from rocm_autopatch.patches import compile_modes
+compile_modes.apply(torch, [("reduce-overhead", "default", "layer", "why")], (), False)
+print(torch._inductor.list_mode_options("reduce-overhead"))
+"""
+        assert torch_python.value(code, env={"ROCM_AUTOPATCH": "off"}) == "{}"
+
+    def test_errors_and_signature(self, torch_python: Interpreter, env: dict[str, str]) -> None:
+        code = """
+import inspect
+ask = torch._inductor.list_mode_options
+def tried(call):
+    try:
+        return repr(call())
+    except Exception as error:
+        return repr(error)
+show(tried(lambda: ask("no-such-mode")), tried(lambda: ask(3)), tried(lambda: ask(["a"])),
+     tried(lambda: ask(mode="default", dynamic=True)), tried(lambda: ask("")) == tried(ask),
+     str(inspect.signature(ask)), ask.__module__, ask.__qualname__, ask.__doc__,
+     torch._inductor.list_options() == torch._inductor.list_options(), list(ask()))
+"""
+        ours = program(torch_python, env, code)
+        assert ours == program(torch_python, env, code, ROCM_AUTOPATCH="off")
+
+    def test_an_answer_is_the_programs_own(
+        self, torch_python: Interpreter, env: dict[str, str]
+    ) -> None:
+        code = """
+ask = torch._inductor.list_mode_options
+for mode in ask():
+    ask(mode).clear()
+    ask()[mode]["freezing"] = True
+show(ask(), ask("lite"))
+"""
+        every, lite = program(torch_python, env, code)
+        assert every["lite"] == lite
+        assert lite["fallback_by_default"] is True
+        assert not any("freezing" in options for options in every.values())
+
+    def test_keep_and_observe(self, torch_python: Interpreter, env: dict[str, str]) -> None:
+        keep = {"ROCM_AUTOPATCH_KEEP": "reduce-overhead"}
+        kept = self.answers(torch_python, env, "reduce-overhead", **keep)
+        assert kept == [[{"triton.cudagraphs": False}] * 4]
+        seen = self.answers(torch_python, env, *PLAIN, ROCM_AUTOPATCH="observe")
+        assert seen == [[options] * 4 for options in PLAIN.values()]
+
+    def test_our_graphs(self, torch_python: Interpreter, env: dict[str, str]) -> None:
+        # As default: whoever captures the call captures ours with it (tests/graphs).
+        env["ROCM_AUTOPATCH_POLICY"] = "performance"
+        seen = self.answers(torch_python, env, "reduce-overhead", PYTHONWARNINGS="ignore")
+        assert seen == [[{}, {}, {}, {"triton.cudagraphs": False}]]
+
+
+# What set_torch_compile_config and patch_model of SGLang do (tests/live/sglang_compile.py).
+SGLANG = """
+import os
+c.coordinate_descent_tuning = True
+c.fx_graph_cache = True
+d.accumulated_cache_size_limit = 1024
+d.cache_size_limit = 1024
+mode = os.environ.get("SGLANG_TORCH_COMPILE_MODE", "max-autotune-no-cudagraphs")
+used = torch._TorchCompileInductorWrapper(mode, None, False).get_compiler_config()
+show(mode, used["coordinate_descent_tuning"], used["max_autotune"],
+     used["max_autotune_gemm_backends"], elsewhere(lambda: c.coordinate_descent_tuning))
+"""
+SEARCH = "max-autotune-no-cudagraphs"
+
+
+@pytest.mark.parametrize(
+    ("policy", "given", "seen"),
+    [
+        # Until the program says otherwise: it is the program that turns coordinate descent on.
+        ("safe", "", [SEARCH, True, True, "ATEN", False]),
+        ("sglang-compile", "", ["default", False, False, "ATEN", False]),
+        ("sglang-compile", SEARCH, [SEARCH, False, True, "ATEN", False]),
+    ],
+)
+def test_sglang(
+    torch_python: Interpreter, env: dict[str, str], policy: str, given: str, seen: list[Any]
+) -> None:
+    env["ROCM_AUTOPATCH_POLICY"] = policy
+    more = {"SGLANG_TORCH_COMPILE_MODE": given} if given else {}
+    assert program(torch_python, env, SGLANG, **more) == seen
+
+
+def test_a_program_may_plan_memory(torch_python: Interpreter, env: dict[str, str]) -> None:
+    env["ROCM_AUTOPATCH_POLICY"] = "safe"
+    code = "wrapper = torch._TorchCompileInductorWrapper(None, {'memory_planning': True}, None)\n"
+    code += "before = c.memory_planning\nc.memory_planning = True\n"
+    code += "show(before, c.memory_planning, wrapper.get_compiler_config()['memory_planning'])"
+    assert program(torch_python, env, code) == [False, True, True]
+    wish = {"TORCHINDUCTOR_MEMORY_PLANNING": "1"}
+    assert program(torch_python, env, "show(c.memory_planning)", **wish) == [True]
 
 
 class TestLaziness:

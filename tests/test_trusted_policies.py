@@ -217,8 +217,8 @@ def test_all_that_is_wrong_in_one_go(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert all(line.startswith(f"{file}:") for line in lines)
     key = "config.torch._inductor.config"
     missing = (
-        "no such policy; built-in policies: capture-guard, debug, no-hipblaslt, performance, safe; "
-        "or give the path of a file"
+        "no such policy; built-in policies: capture-guard, debug, no-hipblaslt, performance, safe, "
+        "sglang-compile; or give the path of a file"
     )
     safe = load.BUILTIN / "safe.yaml"
     pin = safe.read_text().splitlines().index("    triton.cudagraphs:") + 1

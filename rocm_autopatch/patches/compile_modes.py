@@ -6,14 +6,20 @@ signature, docstring and errors stay, ``from torch import compile`` and ``Module
 covered, other backends and ``options=`` are not affected, and Dynamo traces a ``torch.compile``
 inside a compiled region as before.
 
+Programs ask ``torch._inductor.list_mode_options`` what a mode means, and act on the answer:
+transformers captures graphs itself if the mode captures none. So it answers by the same table. A
+pinned option has its pinned value, there and in the ``config`` of the class. ``apply_mode`` asks
+the function, too.
+
 A mode that stands for ``graphs`` compiles as ``default``, and the compiled code runs through
 ``rocm_autopatch.graphs``. That is done where the same class is called with the model to compile.
+The answer is that of ``default``: Inductor captures nothing, and our graphs give way in a capture.
 """
 
 import functools
 
 from rocm_autopatch import failure, startup
-from rocm_autopatch.patches import kept, row
+from rocm_autopatch.patches import config, kept, row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +82,7 @@ def _install(torch: "Any", table: "dict[str, dict[str, Any]]") -> None:
     original = wrapper.apply_mode
 
     @functools.wraps(original)
-    def apply_mode(self: "Any", mode: "Any") -> "Any":
+    def apply_mode(self: "Any", mode: "Any") -> None:
         asked = table.get(mode) if isinstance(mode, str) else None
         if asked is not None:
             asked["uses"] += 1
@@ -84,11 +90,60 @@ def _install(torch: "Any", table: "dict[str, dict[str, Any]]") -> None:
             if mode == GRAPHS:
                 mode = "default"
                 setattr(self, _POOLS, None)
-        return original(self, mode)
+        original(self, _Torchs(mode) if isinstance(mode, str) else mode)
+        if self.config:
+            _obey_pins(self.config)
 
     wrapper.apply_mode = apply_mode
+    # Most processes never import it.
+    startup.arm({"torch._inductor": functools.partial(_install_answers, table)})
     if any(done["after"] == GRAPHS for done in table.values()):
         _install_graphs(wrapper)
+
+
+class _Torchs(str):
+    """The name of a mode, by which torch's own table is meant and not ours."""
+
+
+def _obey_pins(options: "dict[str, Any]") -> None:
+    """Give pinned options their pinned value; what else the mode wants is a refused write."""
+    from torch._inductor import config as inductor
+
+    pinned = config.as_pinned(inductor, options)
+    refused = {name: value for name, value in options.items() if value != pinned[name]}
+    if refused:
+        with inductor.patch(refused):
+            options.update(pinned)
+
+
+def _install_answers(table: "dict[str, dict[str, Any]]", inductor: "Any") -> None:
+    original = getattr(inductor, "list_mode_options", None)
+    if original is None:
+        return
+
+    def meant(mode: "Any") -> "Any":
+        asked = table.get(mode) if isinstance(mode, str) else None
+        if asked is None:
+            return mode
+        return "default" if asked["after"] == GRAPHS else asked["after"]
+
+    @functools.wraps(original)
+    def list_mode_options(mode: "Any" = None, dynamic: "Any" = None) -> "dict[str, Any]":
+        if isinstance(mode, _Torchs):
+            return original(mode, dynamic)  # type: ignore[no-any-return]
+        # Imported by now or by the first compile, and pins are written when it is.
+        from torch._inductor import config as inductor_config
+
+        if mode:
+            return config.as_pinned(inductor_config, original(meant(mode), dynamic))
+        modes = original(mode, dynamic)
+        return {
+            # A mode that this torch does not have can't be told: a compile raises.
+            name: config.as_pinned(inductor_config, modes.get(meant(name), options))
+            for name, options in modes.items()
+        }
+
+    inductor.list_mode_options = list_mode_options
 
 
 def _install_graphs(wrapper: "Any") -> None:

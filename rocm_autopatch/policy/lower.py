@@ -16,6 +16,7 @@ from rocm_autopatch.policy.problem import Problem, Problems, quoted
 BUILT_IN_FACTS = {"accelerator": "rocm"}
 # Each layer is a file or the record of an image, so nobody needs more.
 MAX_LAYERS = 200
+_INDUCTOR = "torch._inductor.config"
 _RENAMED = {old: new for new, old in FORMER_NAMES.items()}
 
 
@@ -56,7 +57,9 @@ def lower(
             rows = others.setdefault(patch.patch.partition(".")[0], _Rows())
             rows.put((patch.patch, patch.use, layer.name, patch.why, *patch.range))
     lowered = [("config", module, rows.all()) for module, rows in config.items()]
-    if modes.all():
+    inductor = config.get(_INDUCTOR, _Rows()).all()
+    # What a mode stands for follows from pins, too.
+    if modes.all() or any(strength == "pin" for _, strength, *_ in inductor):
         others = {"compile_modes": modes, **others}
     for patch_name, rows in others.items():
         targets = patches.load(patch_name).TARGETS
@@ -87,6 +90,7 @@ def _counts(lowered: Sequence[tuple[str, str, tuple[Any, ...]]]) -> str:
     words = [
         f"{len(entries)} {noun}{'' if len(entries) == 1 else 's'}"
         for noun, entries in counted.items()
+        if entries
     ]
     # A patch that changes no compiled code is named only if there is nothing else.
     return ", ".join(words + named) or ", ".join(dict.fromkeys(name for name, *_ in lowered))

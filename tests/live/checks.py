@@ -351,7 +351,7 @@ def asked_by_mode() -> Any:
 
     with looking(c, look):
         compiled = torch.compile(lambda x: x + 1, mode="max-autotune-no-cudagraphs")  #: writes
-        compiled(torch.ones(3))  #: writes
+        compiled(torch.ones(3))
     look()
     return seen, refused()
 

@@ -112,7 +112,7 @@ def policy(random: Random, directory: Path) -> bytes:
         return _heavy(random)
     if roll < 0.05:
         return _tower(random, directory)
-    names = ("safe", "debug", "performance", "capture-guard", "no-hipblaslt")
+    names = ("safe", "debug", "performance", "capture-guard", "no-hipblaslt", "sglang-compile")
     document: Any = _load(random.choice(names))
     if random.random() < 0.5:
         document = _small(random)

@@ -269,6 +269,23 @@ def _write(module: "Any", name: str, done: "dict[str, Any]") -> None:
     _forget_hashes(module, name)
 
 
+def as_pinned(module: "ModuleType", options: "dict[str, Any]") -> "dict[str, Any]":
+    """A copy of *options* in which each pinned key of a config module has its pinned value.
+
+    So has a key that torch itself takes from a variable, whatever a program writes.
+    """
+    table = module.__dict__["_config"]
+    found = dict(options)
+    for name in options:
+        entry = table.get(name)
+        if hasattr(entry, "user_override"):
+            if entry.env_value_force is not type(entry).env_value_force:
+                found[name] = entry.env_value_force
+        elif isinstance(table, _PinnedValues) and name in table.pins:
+            found[name] = table.pins[name].value
+    return found
+
+
 def _forget_hashes(module: "Any", name: str) -> None:
     """Have torch compute the config's hashes and copies anew: they are in Inductor's cache keys."""
     if hasattr(module, "_hash_dirty_var"):  # 2.13 and later
