@@ -114,7 +114,7 @@ def test_all_else_derives(package: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "policy team: 2 greetings, warmth; " in done.stderr
+    assert "policy team applies (image: not named): 2 greetings, warmth; " in done.stderr
     values, greeting, warmth, lines, wrong, schema, effects, errors = json.loads(done.stdout)
     assert values == ["hello", "hello", 5]
     assert greeting == [["greeting", "hello", "applied", "team"]] * 2
