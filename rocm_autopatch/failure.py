@@ -66,6 +66,11 @@ def give_up(error: BaseException) -> bool:
             os.environ.pop(name, None)
         elif status == "applied":
             os.environ[name] = before
+    said = os.environ.get("ROCM_AUTOPATCH_SAID", "")
+    if "=" in said:
+        # The variables are as they were, so a child's start may change them.
+        kinds = [word for word in said.split(",") if not word.startswith("=")]
+        os.environ["ROCM_AUTOPATCH_SAID"] = ",".join(kinds)
     _RECORD["env"].clear()
     _RECORD["plan"] = None
     if programs_own(error):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-FORMAT = 3
+FORMAT = 4
 # Torch releases as tuples of numbers, () where open. Every row of a plan ends with these two; of
 # rows with one name, the last that is for this torch counts.
 RANGE_FIELDS = ("since", "until")
@@ -23,10 +23,11 @@ class Plan(TypedDict):
     """What a process has to do.
 
     ``env`` has rows of ENV_FIELDS. The variables in ``insist`` are changed even if a user gave
-    them. ``patches`` has rows of PATCH_FIELDS: the name of a patch, the module that it waits for,
-    and its entries. An entry has the ``FIELDS`` of its patch and then RANGE_FIELDS. ``targets`` are
-    the modules that the patches wait for. ``layers`` are names, general to specific, and ``counts``
-    is what the one line on stderr says of the patches: "12 config values, 2 compile modes".
+    them, those in ``image_only`` only if a baseline says that they are the image's. ``patches`` has
+    rows of PATCH_FIELDS: the name of a patch, the module that it waits for, and its entries. An
+    entry has the ``FIELDS`` of its patch and then RANGE_FIELDS. ``targets`` are the modules that
+    the patches wait for. ``layers`` are names, general to specific, and ``counts`` is what the one
+    line on stderr says of the patches: "12 config values, 2 compile modes".
     """
 
     format: int
@@ -34,6 +35,7 @@ class Plan(TypedDict):
     layers: tuple[str, ...]
     env: tuple[tuple[Any, ...], ...]
     insist: tuple[str, ...]
+    image_only: tuple[str, ...]
     counts: str
     targets: tuple[str, ...]
     patches: tuple[tuple[str, str, tuple[Any, ...]], ...]

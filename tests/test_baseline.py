@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rocm_autopatch.policy import load
 from tests.conftest import Interpreter, run_with_site
 from tests.messages import Golden
 
@@ -129,3 +130,78 @@ def test_baked(python311: Interpreter, site: Path, tmp_path: Path) -> None:
     code = SEEN + "; import rocm_autopatch as r; print(bool(r._RECORD['baked']))"
     done = run_with_site(site, "sh", "-c", steps, code, **{MAX: "1", POINTWISE: "1"})
     assert done.stdout == "None 1\nTrue\n", done.stderr
+
+
+PARENT = """
+import os, subprocess, sys, multiprocessing
+os.environ["{name}"] = "1"
+def child():
+    import rocm_autopatch
+    row = [row for row in rocm_autopatch.status()["env"] if row["name"] == "{name}"][0]
+    print(os.environ.get("{name}"), row["status"], row["reason"], flush=True)
+if __name__ == "__main__":
+    if sys.argv[1:] == ["child"]:
+        child()
+    elif sys.argv[1:]:
+        context = multiprocessing.get_context(sys.argv[1])
+        for _ in range(2):
+            worker = context.Process(target=child)
+            worker.start()
+            worker.join()
+    else:
+        subprocess.run([sys.executable, __file__, "child"])
+"""
+
+
+@pytest.mark.parametrize("how", ["", "spawn", "forkserver"])
+def test_what_a_program_sets_for_its_children_is_kept(
+    python: Interpreter, tmp_path: Path, golden: Golden, how: str
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PARENT.format(name=MAX))
+    done = python.run(program, *filter(None, [how]), env={MAX: "1", POINTWISE: "1"})
+    seen = done.stdout.splitlines()
+    assert seen == ["1 given it was set again after a start had changed it"] * (2 if how else 1)
+    # Each worker would say the same.
+    said = [line for line in done.stderr.splitlines() if "policy safe" not in line]
+    assert len(said) == (0 if how else 1)
+    golden("\n".join(said), "stderr")
+
+
+def test_what_no_start_has_changed_is_the_image_s_in_a_child(
+    python311: Interpreter, tmp_path: Path
+) -> None:
+    """The child's policy has a rule that the parent's does not have."""
+    (tmp_path / "empty.yaml").write_text("version: 1\nextends: []\nenv: {OURS: {set: b}}\n")
+    child = (
+        "import os, subprocess, sys; del os.environ['ROCM_AUTOPATCH_POLICY']; "
+        f"subprocess.run([sys.executable, '-c', {SEEN!r}])"
+    )
+    env = {MAX: "1", "ROCM_AUTOPATCH_POLICY": str(tmp_path / "empty.yaml")}
+    assert python311.run("-c", child, env=env).stdout == "None None\n"
+
+
+def test_without_a_baseline_what_no_known_image_sets_is_a_user_s(
+    python: Interpreter, golden: Golden
+) -> None:
+    code = "import os; print(os.environ.get('TORCH_COMPILE_DEBUG'))"
+    done = python.run("-c", code, env={"TORCH_COMPILE_DEBUG": "1"})
+    assert done.stdout == "1\n"
+    golden(done.stderr)
+
+
+def test_safe_s_own_rules_know_what_images_set(python311: Interpreter) -> None:
+    known = {setting.name for record in load.images() for setting in record.sets}
+    for rule in load.top("safe").env:
+        if rule.action != "default":
+            assert rule.image_only == (rule.name not in known), rule.name
+
+
+def test_a_command_that_is_run_for_a_report_starts_as_without_it(
+    python311: Interpreter, tmp_path: Path
+) -> None:
+    code = "import rocm_autopatch\nfor row in rocm_autopatch.status()['env']: print(row['status'])"
+    words = ("-m", "rocm_autopatch", "run", "--report", tmp_path / "report", "--")
+    done = python311.run(*words, python311.path, "-c", code, env={MAX: "1"})
+    assert "applied" in done.stdout.splitlines()
+    assert "given" not in done.stdout.splitlines()

@@ -93,9 +93,17 @@ def parts() -> dict[str, Any]:
         "insist": {"required": ["pin"]},
     }
     variable = one_of(
-        {kind: values[kind] for kind in schema.ENV_ACTIONS}, {"insist": {"type": "boolean"}}
+        {kind: values[kind] for kind in schema.ENV_ACTIONS},
+        {key: {"type": "boolean"} for key in schema.ENV_FLAGS},
     )
-    variable["dependentSchemas"] = {"insist": {"not": {"required": ["default"]}}}
+    flag: dict[str, Any] = {"not": {"required": ["default"]}}
+    variable["dependentSchemas"] = dict.fromkeys(schema.ENV_FLAGS, flag)
+    # Both at once contradict each other.
+    true = {"const": True}
+    variable["not"] = {
+        "properties": dict.fromkeys(schema.ENV_FLAGS, true),
+        "required": list(schema.ENV_FLAGS),
+    }
     mode, used = ({"enum": list(words)} for words in (compile_modes.MODES, compile_modes.USES))
     settings = {patch: setting(patch) for patch in schema.SETTINGS}
     words = {"type": "string", "maxLength": when.LONGEST}

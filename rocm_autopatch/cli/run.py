@@ -46,8 +46,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.report is None and arguments.trace is None:
         arguments.parser.error("nothing to do: give --report DIR or --trace FILE")
     environment = fresh_interpreter.before_us()
-    # Our own start has written its line, so the command's start does not repeat it.
-    environment.update({n: os.environ[n] for n in (startup.SAID,) if n in os.environ})
+    # What was said before is not said again. What our own start has changed is put back.
+    said = [
+        word for word in os.environ.get(startup.SAID, "").split(",") if word[:1] not in ("", "=")
+    ]
+    if said:
+        environment[startup.SAID] = ",".join(said)
     try:
         session.prepare(arguments.report, arguments.trace, environment)
     except OSError as error:

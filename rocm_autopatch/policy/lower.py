@@ -38,15 +38,17 @@ def lower(
     problems.finish()
     env = _Rows()
     insist: dict[str, None] = {}
+    image_only: dict[str, None] = {}
     config: dict[str, _Rows] = {}
     modes = _Rows()
     others: dict[str, _Rows] = {}
     for layer in layers:
         for rule in layer.env:
             env.put((rule.name, rule.action, rule.value, layer.name, rule.why, *rule.range))
-            insist.pop(rule.name, None)
-            if rule.insist:
-                insist[rule.name] = None
+            for names, wanted in ((insist, rule.insist), (image_only, rule.image_only)):
+                names.pop(rule.name, None)
+                if wanted:
+                    names[rule.name] = None
         for entry in layer.config:
             row = (current(entry.key), entry.strength, entry.value, entry.yields_to, entry.switch)
             rows = config.setdefault(entry.module, _Rows())
@@ -70,6 +72,7 @@ def lower(
         "layers": tuple(layer.name for layer in layers),
         "env": env.all(),
         "insist": tuple(insist),
+        "image_only": tuple(image_only),
         "counts": _counts(lowered),
         "targets": tuple(dict.fromkeys(target for _, target, _ in lowered)),
         "patches": tuple(lowered),

@@ -16,13 +16,15 @@ Range = tuple[tuple[int, ...], tuple[int, ...]]
 class EnvRule:
     """``NAME: {delete: true}``, ``{default: TEXT}`` or ``{set: TEXT}``.
 
-    With ``insist`` it holds against a value that a user gave, too.
+    With ``insist`` it overrides a value that a user gave, too. With ``image_only`` it changes a
+    value only if a baseline says that the image sets it.
     """
 
     name: str
     action: str
     value: str | None
     insist: bool
+    image_only: bool
     range: Range
     why: str
     place: Node = field(compare=False, repr=False)

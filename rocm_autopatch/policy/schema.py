@@ -33,6 +33,8 @@ from rocm_autopatch.policy.when import Conditions
 
 VERSION = 1
 ENV_ACTIONS = ("delete", "default", "set")
+# For a delete or a set: whether it overrides a user's value, and whether it needs a baseline.
+ENV_FLAGS = ("insist", "image_only")
 STRENGTHS = ("default", "set", "pin")
 # The parts of a policy that change something.
 _ENTRIES = ("env", "config", "compile_modes", "patches")
@@ -276,14 +278,14 @@ class _Reader:
             )
         return name
 
-    def insist(self, fields: dict[str, Node], path: str, unfit: str) -> bool:
-        """Whether an entry insists; *unfit* is why one of its kind can't, "" if it can."""
-        given = fields.get("insist")
+    def flag(self, key: str, fields: dict[str, Node], path: str, unfit: str) -> bool:
+        """A field that is true or false. *unfit* is why this entry can't have it, "" if it can."""
+        given = fields.get(key)
         if given and not isinstance(given.value, bool):
             message = f"expected true or false, found {_found(given)}"
-            self.problem(given, f"{path}.insist", message)
+            self.problem(given, f"{path}.{key}", message)
         elif given and unfit:
-            self.problem(given, f"{path}.insist", unfit)
+            self.problem(given, f"{path}.{key}", unfit)
         return given is not None and given.value is True
 
     def env(self, node: Node, path: str) -> tuple[EnvRule, ...]:
@@ -295,7 +297,7 @@ class _Reader:
                 self.problem(
                     key_node, inner, "a policy can't change rocm_autopatch's own variables"
                 )
-            action, value, fields = self.one_of(entry, inner, ENV_ACTIONS, ("insist", *COMMON))
+            action, value, fields = self.one_of(entry, inner, ENV_ACTIONS, (*ENV_FLAGS, *COMMON))
             text: str | None = None
             if action == "delete":
                 if value.value is not True:
@@ -315,14 +317,15 @@ class _Reader:
                         f"a value of more than {LONGEST_VALUE} bytes: Linux starts no program with "
                         "a much longer one",
                     )
-            unfit = (
-                "insist has no effect here: a default never replaces a value that is set"
-                if action == "default"
-                else ""
+            unfit = "no effect here: a default never replaces a value that is set"
+            insist, image_only = (
+                self.flag(flag, fields, inner, unfit if action == "default" else "")
+                for flag in ENV_FLAGS
             )
-            firm = self.insist(fields, inner, unfit)
+            if insist and image_only:
+                self.problem(fields["image_only"], f"{inner}.image_only", "contradicts insist")
             span, why = self.range(fields, inner), self.why(fields, inner)
-            rules.append(EnvRule(name, action, text, firm, span, why, key_node))
+            rules.append(EnvRule(name, action, text, insist, image_only, span, why, key_node))
         return tuple(rules)
 
     def config(self, node: Node, path: str) -> tuple[ConfigEntry, ...]:
@@ -350,7 +353,9 @@ class _Reader:
                     message = "a switch needs a value that is a boolean, a number or a text"
                     self.problem(fields["switch"], f"{at}.switch", message)
                 unfit = f"only a pin can have insist, this is a {strength}"
-                insist = self.insist(fields, at, unfit if strength not in ("", "pin") else "")
+                insist = self.flag(
+                    "insist", fields, at, unfit if strength not in ("", "pin") else ""
+                )
                 span, why = self.range(fields, at), self.why(fields, at)
                 said = (module, key, strength, value.value, yields_to, switch, insist)
                 if module in config.TARGETS:

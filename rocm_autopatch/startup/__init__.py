@@ -37,14 +37,15 @@ if TYPE_CHECKING:
     # A function, or where it is to be found: "module:function".
     Hook = Union[Callable[[ModuleType], None], str]
 
-# Marks a process tree in which these kinds of line were already written to stderr.
+# Marks a process tree: which kinds of line were already written to stderr, and as "=NAME" which
+# variables a start has changed.
 SAID = "ROCM_AUTOPATCH_SAID"
 # Where a launcher says which one of a job's ranks this is: torchrun, Slurm, Open MPI, MPICH.
 RANKS = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK")
 # What a plan file begins with: the format of plans, then a digest of what follows. A file that was
 # damaged or belongs to another release is not handed to marshal, which may crash on it. The plans
 # in a wheel have no digest: they are as safe as a .pyc file, and for every Python.
-MAGIC = b"rocm_autopatch plan 3\n"
+MAGIC = b"rocm_autopatch plan 4\n"
 UNSEALED = b"unsealed"
 KEY = 0x726F636D
 # How much is read of a plan, in bytes: all of it.
@@ -194,9 +195,10 @@ def _apply_env(plan, keep):
     environ = os.environ
     present = environ._data  # type: ignore[attr-defined]
     rows = _RECORD["env"]
-    given: list[str] = []
-    image: list[Optional[dict[str, str]]] = []
-    changed = 0
+    said = environ[SAID] if SAID.encode() in present else ""
+    count = 0
+    changed = ""
+    baseline: Any = None
     for rule in for_this_torch(plan["env"]):
         name, action, value, _, _, _, _ = rule  # plan.ENV_FIELDS
         before = environ[name] if name.encode() in present else None
@@ -204,39 +206,33 @@ def _apply_env(plan, keep):
             status = "kept"
         elif before == value or (action == "default" and before is not None):
             status = "unchanged"
-        elif before is not None and name not in plan["insist"] and _is_given(name, before, image):
-            status = "given"
-            # The value is not shown: it may be a secret.
-            given.append(name)
-        elif _RECORD["observe"]:
-            status = "observed"
         else:
-            status = "applied"
-            changed += 1
+            status = "observed" if _RECORD["observe"] else "applied"
+            if before is not None and (
+                "=" + name in said
+                or name in plan["image_only"]
+                or os.access(_SITE + "/baseline", os.R_OK)
+            ):
+                from rocm_autopatch.startup import baseline
+
+                status = baseline.given(plan, name, before, said, say) or status
         # Recorded before it is done: if it fails half-way, it is undone from the record.
         rows.append((rule, before, status))
         if status != "applied":
             continue
+        count += 1
+        if action != "default":
+            changed += ",=" + name
         if value is None:
             # Never set to "": int() of it crashes torch._inductor.config on several versions.
             del environ[name]
         else:
             environ[name] = value
-    if given:
-        say("given", "not changed, because a user set them, not the image: " + ", ".join(given))
-    return changed
-
-
-def _is_given(name, value, image):
-    # type: (str, str, list[Optional[dict[str, str]]]) -> bool
-    # Whether a user gave this value, by the variables of the image, which are read once.
-    if not os.access(_SITE + "/baseline", os.R_OK):
-        return False
-    if not image:
-        from rocm_autopatch.startup import baseline
-
-        image.append(baseline.told(say))
-    return image[0] is not None and image[0].get(name) != value
+    if changed:
+        environ[SAID] = said + changed
+    if baseline:
+        baseline.tell(rows, say)
+    return count
 
 
 def arm(hooks):

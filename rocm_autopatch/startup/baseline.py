@@ -6,15 +6,28 @@ image's value of a variable from one that a user gave, for example by ``docker r
 
 import os
 
-from rocm_autopatch import _RECORD, _SITE, trust
+from rocm_autopatch import _RECORD, _SITE, _read, trust
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Optional
+    from typing import Any, Optional
+
+    from rocm_autopatch.plan import Plan
 
 PATH = _SITE + "/baseline"
 LONGEST = 1 << 20
+# Why a variable that is set is not changed. Only a baseline tells the last.
+GIVEN = (
+    "it was set again after a start had changed it",
+    "no image is known to set it",
+    "a user set it, not the image",
+)
+# What the command of a pool's worker has in it: multiprocessing's, joblib's, Ray's.
+WORKERS = (b"multiprocessing", b"loky", b"default_worker")
+
+# What read() has said in this start, once it was asked.
+_known: "list[Optional[dict[str, str]]]" = []
 
 
 def read() -> "tuple[Optional[dict[str, str]], str]":
@@ -35,7 +48,24 @@ def read() -> "tuple[Optional[dict[str, str]], str]":
     return dict([line.split("=", 1) for line in lines if "=" in line]), ""
 
 
-def told(say: "Callable[[str, str], None]") -> "Optional[dict[str, str]]":
+def given(plan: "Plan", name: str, value: str, said: str, say: "Callable[[str, str], None]") -> str:
+    """Who gave this value, in words of GIVEN; "" if the image did, or if nobody knows.
+
+    *said* is what ``startup.SAID`` holds: "=NAME" is a variable that a start in this process tree
+    has changed. *say* is ``startup.say``.
+    """
+    if name in plan["insist"]:
+        return ""
+    if "=" + name in said.split(","):
+        return GIVEN[0]
+    if not _known:
+        _known.append(_told(say))
+    if _known[0] is None:
+        return GIVEN[1] if name in plan["image_only"] else ""
+    return GIVEN[2] if _known[0].get(name) != value else ""
+
+
+def _told(say: "Callable[[str, str], None]") -> "Optional[dict[str, str]]":
     """The image's variables, for a start. If the record can't be trusted, a line says why.
 
     In that case, a value that a user gave is changed like any other.
@@ -45,6 +75,23 @@ def told(say: "Callable[[str, str], None]") -> "Optional[dict[str, str]]":
         _RECORD["notes"].append(why)
         say("baseline", why)
     return values
+
+
+def tell(
+    rows: "list[tuple[tuple[Any, ...], Optional[str], str]]", say: "Callable[[str, str], None]"
+) -> None:
+    """Write a line for each reason why variables were not changed."""
+    for why in GIVEN:
+        # Their values are not shown: they may be secrets.
+        names = [name for (name, *_), _, status in rows if status == why]
+        # The workers of a pool are many, and can't know of one another.
+        if names and not (why is GIVEN[0] and _is_a_worker()):
+            kind = "given%d" % GIVEN.index(why)
+            say(kind, "not changed, because %s: %s" % (why, ", ".join(names)))
+
+
+def _is_a_worker() -> bool:
+    return any(map(_read("/proc/self/cmdline").count, WORKERS))
 
 
 def origin(name: str, value: "Optional[str]", image: "Optional[dict[str, str]]") -> str:

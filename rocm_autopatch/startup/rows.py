@@ -33,8 +33,8 @@ def of_variable(
         "after": said["value"] if status == "applied" else before,
         "wanted": said["value"],
         "origin": baseline.origin(said["name"], before, image),
-        "status": status,
-        "reason": "a user set it, not the image" if status == "given" else "",
+        "status": "given" if status in baseline.GIVEN else status,
+        "reason": status if status in baseline.GIVEN else "",
         "layer": said["layer"],
         "why": said["why"],
     }
