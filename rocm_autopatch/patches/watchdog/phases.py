@@ -94,6 +94,8 @@ _WORDS = {
     "": "torch",
 }
 _BUILDS = ("cpp", "isa", "triton", "lock")
+# What a line has in it if a worker is compiling C++: our own words, or the compiler's command.
+_CPP = ("compiling C++", "cc1plus", "g++", "c++ ", "clang")
 _SEARCHES = ("candidates", "configs", "descent")
 # What stops a phase: the key of torch._inductor.config, the value that a policy can pin, and the
 # variable that turns the key on.
@@ -131,6 +133,9 @@ def describe(watch: "underway.Watch") -> str:
     parts = [_subject(watch), ", ".join(said), *_tell(_place, stack)]
     if phase in ("workers", "candidates", *_BUILDS):
         parts += _tell(_children, None)
+    if phase == "workers" and any(word in part for word in _CPP for part in parts):
+        # Without workers, this process would wait for the same compiler.
+        phase = "cpp"
     parts.append("to stop it: " + _stops(phase, at, stack))
     return "; ".join([part for part in parts if part])
 
