@@ -10,6 +10,7 @@ written down here: the run without us shows it.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import importlib
 import inspect
@@ -1044,6 +1045,8 @@ def check_modes(check: Check) -> None:
     check.expect("by us, reduce-overhead", ours["called, reduce-overhead"][1], [{}])
     check.expect("uses", uses, counted)
     calls, without = check.run("other_calls"), check.run("other_calls", **OFF)
+    said, native = (ast.literal_eval(ran.shown.pop("modes")[0]) for ran in (calls, without))
+    check.expect("said of modes", said, {**native, **{m: native[b] for m, b in becomes.items()}})
     check.same("a call", calls.shown, without.shown)
     check.expect("mode and options", "ither mode or options" in str(calls.shown), True)
 
