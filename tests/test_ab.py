@@ -762,7 +762,7 @@ class TestPolicies:
         arguments = ("--toggle", "policy=own.yaml", "--", python311.path, "-I", "-c", SEES)
         done = ab(python311, tmp_path, *arguments)
         assert done.returncode == 1
-        assert "ROCM_AUTOPATCH_POLICY ignored under python -E or -I" in done.stderr
+        assert "ROCM_AUTOPATCH_POLICY is ignored under python -E or -I" in done.stderr
 
     @pytest.mark.parametrize("version", ["every"])
     def test_on_each_python(self, python: Interpreter, tmp_path: Path, version: str) -> None:
