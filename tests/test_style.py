@@ -58,7 +58,7 @@ def test_a_terminal_and_a_pipe(python311: Interpreter) -> None:
     assert shown(python311, *STATUS, NO_COLOR="") == coloured
     explain = ("-m", "rocm_autopatch", "explain", "--no-torch", MAX)
     coloured = shown(python311, *explain)
-    assert "safe: delete  \x1b[32mwins\x1b[0m, " in coloured
+    assert "safe: delete  (\x1b[32mapplies\x1b[0m), " in coloured
     assert COLOUR.sub("", coloured) == python311.run(*explain, env=ENV).stdout
 
 
@@ -99,7 +99,7 @@ def test_every_help_has_an_example_and_exit_statuses() -> None:
     for parser in parsers(command_line.parser()):
         text = " ".join(parser.format_help().split())
         assert "example: " in text, parser.prog
-        assert "Exit status: 0" in text, parser.prog
+        assert "Exit status: " in text, parser.prog
         assert "2 for wrong usage" in text, parser.prog
         if parser.prog != "rocm-autopatch":
             assert f"\n| [`{parser.prog}" in page, parser.prog

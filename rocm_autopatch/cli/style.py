@@ -14,18 +14,18 @@ from rocm_autopatch.cli import terminal
 
 _CODES = {"red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _COLOURS = {
-    **dict.fromkeys(("applied", "harmless", "wins"), "green"),
+    **dict.fromkeys(("applied", "harmless", "applies"), "green"),
     **dict.fromkeys(("given", "observed", "kept", "waiting", "slows", "unknown"), "yellow"),
     **dict.fromkeys(("failed", "hangs", "crashes"), "red"),
-    **dict.fromkeys(("unchanged", "skipped", "policy", "not read", "loses"), "cyan"),
+    **dict.fromkeys(("unchanged", "skipped", "policy", "not read", "overridden"), "cyan"),
 }
 _STATUS = "applied|given|unchanged|waiting|observed|kept|skipped|failed"
 # Where a word is a status, and not a word of a sentence: "[pin applied, safe]", "config of
-# torch._inductor.config: applied", "safe: default False  loses, FILE".
+# torch._inductor.config: applied", "safe: default False  (overridden), FILE".
 _PLACES = re.compile(
     rf"(\[(?:default|delete|set|pin|use) )({_STATUS})(?=, )"
     rf"|^((?:patch |  )[a-z_]+ of [\w.]+: )({_STATUS})\b"
-    r"|(  )(wins|loses)(?=, )"
+    r"|(  \()(applies|overridden)(?=\), )"
 )
 
 
