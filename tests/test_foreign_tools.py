@@ -152,7 +152,9 @@ class Place:
         done = self.python.run(*command, env=env, cwd=self.work, check=False, timeout=120)
         texts = [
             # Without times, addresses, and our one line.
-            re.sub(r"\d+\.\d+s|0x[0-9a-f]+|(?m:^rocm_autopatch: .*, policy safe: .*\n)", "", text)
+            re.sub(
+                r"\d+\.\d+s|0x[0-9a-f]+|(?m:^rocm_autopatch: policy safe applies .*\n)", "", text
+            )
             for text in (done.stdout, done.stderr)
         ]
         rows = seen.read_text().splitlines() if seen.exists() else []
