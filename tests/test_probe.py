@@ -153,8 +153,8 @@ class TestImage:
         assert found["INDUCTOR_COORD_DESCENT"].verdict.verdict == "not read"
         dangerous = {name for name, row in found.items() if row.verdict.dangerous}
         assert dangerous == {MAX, POINTWISE}
-        mode = found["SGLANG_TORCH_COMPILE_MODE"]
-        assert (mode.without, mode.with_us, mode.who) == (None, "default", "policy safe")
+        blocking = found["HIP_LAUNCH_BLOCKING"]
+        assert (blocking.without, blocking.with_us, blocking.who) == (None, "0", "policy safe")
 
     def test_config(self, image: table.Probe) -> None:
         found = {row.name: row for row in image.config}
@@ -290,7 +290,7 @@ class TestCrash:
             assert crash["error"].startswith("ValueError: invalid literal for int()")
             assert crash["file"].endswith("torch/_inductor/config.py")
         debug = rows(found)["TORCH_COMPILE_DEBUG"]
-        assert (debug["verdict"], debug["with"], debug["left"]) == ("crashes", None, False)
+        assert (debug["verdict"], debug["with"], debug["left"]) == ("crashes", "true", True)
 
     def test_what_is_left(self, crashing: tuple[int, Json]) -> None:
         status, found = crashing
@@ -299,6 +299,8 @@ class TestCrash:
         assert (kernel["verdict"], kernel["with"], kernel["left"]) == ("crashes", "", True)
         assert status == 1
         assert set(found["left"]) == {
+            # No known image sets it, so it is the user's, and safe leaves it.
+            "TORCH_COMPILE_DEBUG",
             *("AMD_LOG_LEVEL", "TORCHINDUCTOR_MULTI_KERNEL", f"import {INDUCTOR}"),
         }
 
@@ -332,7 +334,7 @@ class TestOtherTorches:
         flags = ("--assume", f"image={IMAGE}", "--record", str(file))
         status, found = cli(copy, *flags, **{MAX: "1"})
         assert found["notes"][0].startswith("torch 2.99.0+rocm7.0 is not in the table of torch 2")
-        assert found["compared_with"] == "this very torch, read without variables and site"
+        assert found["compared_with"] == "this same torch, read without variables and site"
         config = rows(found)
         assert config[f"{INDUCTOR}.max_autotune"]["who"] == f"{MAX}=1"
         blamed = [row for row in found["config"] if row["culprit"]]
