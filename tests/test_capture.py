@@ -155,8 +155,9 @@ show(said, before, after, right, len(graphs), row["uses"], row["status"])
         assert said[0] == said[1]
         assert said[0] == (
             f"RuntimeError: torch.compile was about to compile forward (<string>:{LINE}) during "
-            "CUDA graph capture: run it outside the capture first, as a warm-up with inputs like "
-            "these, and capture once nothing is left to compile (rocm_autopatch, capture: guard)"
+            "CUDA graph capture. First run it outside the capture, as a warm-up with inputs like "
+            "these, until nothing is left to compile. Then capture. (rocm_autopatch, capture: "
+            "guard)"
         )
         assert before == [0, 0, 2]
         assert (after, right, graphs, uses, status) == ([1, 2], True, 1, 2, "applied")

@@ -55,7 +55,9 @@ class TestCommands:
         os.mkfifo(out)
         done = self.run(python311, name, out)
         assert done.returncode == 1
-        assert "is no regular file" in done.stderr.replace("Invalid argument", "is no regular file")
+        assert "is not a regular file" in done.stderr.replace(
+            "Invalid argument", "is not a regular file"
+        )
         assert out.is_fifo()
 
     def test_what_is_there_stays_where_the_disk_is_full(

@@ -219,7 +219,7 @@ def test_the_files_of_a_start_share_the_room(tmp_path: Path) -> None:
     with pytest.raises(PolicyError) as caught:
         select.select(FACTS, site=tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path}/b.yaml:1:1: larger than 131072 bytes, with the files before it"
+        f"{tmp_path}/b.yaml:1:1: larger than 131072 bytes in all, with the files read before it"
     )
 
 

@@ -321,7 +321,7 @@ print(json.dumps([report(), same, vllm_stand_in.seen, reads]))
             (found,) = {one[:3] for one in ran.refused(key)}
             assert found == ("vllm_stand_in.py", value, line)
         assert rows["triton.cudagraph_trees"]["refused"] == []
-        assert f"{ran.path}:{line} wrote " in ran.said[1]
+        assert f"{ran.path}:{line} tried to set " in ran.said[1]
         assert len(ran.said) == 2
 
 

@@ -50,6 +50,7 @@ def apply(
     for entry in entries:
         done = row(FIELDS, entry, before="off", after="off", uses=0)
         raised = _raised()
+        question = next((name for name in QUESTIONS if hasattr(module, name)), "")
         if kept(done["name"], keep):
             done.update(status="kept", reason="ROCM_AUTOPATCH_KEEP")
         elif done["wanted"] == "off":
@@ -58,10 +59,12 @@ def apply(
             done.update(
                 status="skipped", reason="no policy raised the limit, so torch warns itself"
             )
+        elif not question:
+            done.update(status="skipped", reason="this torch has no " + QUESTIONS[0])
         elif observe:
             done.update(status="observed")
         else:
-            _install(module, done, raised)
+            _install(module, question, done, raised)
             done.update(status="applied", after=done["wanted"])
         rows.append(done)
     return rows
@@ -81,11 +84,10 @@ def _raised() -> "Optional[dict[str, Any]]":
     return None
 
 
-def _install(module: "Any", done: "dict[str, Any]", raised: "dict[str, Any]") -> None:
-    name = next((name for name in QUESTIONS if hasattr(module, name)), None)
-    if name is None:
-        raise AttributeError("this torch has no %s in %s" % (QUESTIONS[0], module.__name__))
-    original = getattr(module, name)
+def _install(
+    module: "Any", question: str, done: "dict[str, Any]", raised: "dict[str, Any]"
+) -> None:
+    original = getattr(module, question)
     config = sys.modules["torch._dynamo.config"]
     told: set[tuple[str, str, int]] = set()
 
@@ -107,7 +109,7 @@ def _install(module: "Any", done: "dict[str, Any]", raised: "dict[str, Any]") ->
             # Nothing of ours may end a compile.
         return answer
 
-    setattr(module, name, exceeds)
+    setattr(module, question, exceeds)
 
 
 def _tell(

@@ -355,7 +355,7 @@ def test_the_layers_are_small(
     pulled = [wheel.stat().st_size + 10_000, len(packed.getvalue())]
     record_property("bytes", sizes)
     print(f"\n{built.case.name}: layers of {sizes} bytes, {pulled} compressed")
-    assert pulled[0] + pulled[1] / len(built.case.pythons) < 1_100_000
+    assert pulled[0] + pulled[1] / len(built.case.pythons) < 1_200_000
     assert sum(sizes) < 2_700_000 * len(built.case.pythons)
 
 
@@ -405,7 +405,7 @@ def test_what_a_user_gives(built: Built) -> None:
         child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SEEN!r}])"
         done = built.run(python, "-c", child, env=given)
         assert done.stdout == "0,None,1\n"
-        line = f"not changed, because a user set them, not the image: {MAX}, {DEBUG}"
+        line = f"not changed, because a user set it, not the image: {MAX}, {DEBUG}"
         # The entrypoint's Python is a process tree of its own.
         assert ours(done.said).count(line) == 2
         found = rows(built.status(python, env=given))
@@ -533,7 +533,7 @@ def test_an_error_of_the_package(store: Store, bases: dict[str, Image], context:
         store.buildah("commit", "-q", name, base)
     done = overlay(store, context, base, "localhost/overlay-tests/none", check=False)
     line = one_line(done)
-    assert line.startswith("error: /opt/venv/bin/python3 ")
+    assert line == "error: rocm-autopatch bake failed in /opt/venv/bin/python3"
     assert "torch 2.3.1+rocm6.0 is older than 2.4" in done.stderr
 
 
@@ -636,7 +636,7 @@ def test_mounted_with_a_baseline(bases: dict[str, Image], mounted: Path, tmp_pat
     env = {"PYTHONPATH": "/opt/rocm-autopatch", POINTWISE: "0"}
     done = base.run("python3", "-c", SEEN, env=env, mounts=mounts)
     assert done.stdout == "None,0,None\n"
-    assert ours(done.said)[0].endswith(f"because a user set them, not the image: {POINTWISE}")
+    assert ours(done.said)[0].endswith(f"because a user set it, not the image: {POINTWISE}")
     assert ours(done.said)[1].startswith(CASES["venv"].name + ", policy safe: ")
 
 
