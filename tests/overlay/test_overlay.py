@@ -637,7 +637,7 @@ def test_mounted_with_a_baseline(bases: dict[str, Image], mounted: Path, tmp_pat
     done = base.run("python3", "-c", SEEN, env=env, mounts=mounts)
     assert done.stdout == "None,0,None\n"
     assert ours(done.said)[0].endswith(f"because a user set it, not the image: {POINTWISE}")
-    assert ours(done.said)[1].startswith(CASES["venv"].name + ", policy safe: ")
+    assert ours(done.said)[1].startswith(f"policy safe applies (image: {CASES['venv'].name}): ")
 
 
 def documented(kind: str) -> dict[str, Any]:
