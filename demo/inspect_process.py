@@ -50,7 +50,9 @@ def _mode(mode: str) -> dict[str, Any]:
     from torch._inductor import config, list_mode_options
 
     options = torch._TorchCompileInductorWrapper(mode, None, None).config
-    keys = sorted({key for name in MODES for key in list_mode_options(name)})
+    # The compile_modes patch answers in torch's place: these are the keys of torch's own modes.
+    torchs_own = getattr(list_mode_options, "__wrapped__", list_mode_options)
+    keys = sorted({key for name in MODES for key in torchs_own(name)})
     # compile_fx() compiles under the same patch.
     with config.patch(options):
         return {"options": options, "effective": {key: attrgetter(key)(config) for key in keys}}
