@@ -16,7 +16,7 @@ from rocm_autopatch import patches
 from tests.conftest import ROOT
 
 PATCH = """
-from rocm_autopatch.patches import kept, row
+from rocm_autopatch.patches import row
 
 TITLE = "Greetings"
 TARGETS = ("torch.first", "torch.second")
@@ -29,8 +29,9 @@ FIELDS = ("name", "wanted", "layer", "why")
 def apply(module, entries, keep, observe):
     rows = []
     for entry in entries:
-        done = row(FIELDS, entry, status="applied")
-        module.greeting = done["after"] = done["wanted"]
+        done = row(FIELDS, entry, keep, observe)
+        if done["status"] == "applied":
+            module.greeting = done["after"] = done["wanted"]
         rows.append(done)
     return rows
 """

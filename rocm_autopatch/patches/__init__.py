@@ -34,13 +34,24 @@ def load(name: str) -> "Any":
     return __import__("rocm_autopatch.patches." + name, fromlist=["apply"])
 
 
-def row(fields: "tuple[str, ...]", entry: "tuple[Any, ...]", **more: "Any") -> "dict[str, Any]":
-    """A row of the record: the fields of the entry, and what was done with it.
+def row(
+    fields: "tuple[str, ...]",
+    entry: "tuple[Any, ...]",
+    keep: "tuple[str, ...]" = (),
+    observe: bool = False,
+    **more: "Any",
+) -> "dict[str, Any]":
+    """A row of the record: the fields of the entry, and what becomes of it.
 
-    ``status`` is waiting, applied, observed, kept, skipped or failed. ``reason`` says why, if that
-    is not obvious.
+    ``status`` is kept if the name is in *keep*, else observed or applied. A patch may change it to
+    skipped or failed, and the record of a patch that was not applied yet has waiting. ``reason``
+    says why, if that is not obvious.
     """
-    return {**dict(zip(fields, entry)), "before": None, "after": None, "reason": "", **more}
+    made = {**dict(zip(fields, entry)), "before": None, "after": None, "reason": ""}
+    made["status"] = "observed" if observe else "applied"
+    if kept(made["name"], keep):
+        made.update(status="kept", reason="ROCM_AUTOPATCH_KEEP")
+    return {**made, **more}
 
 
 def kept(name: str, keep: "tuple[str, ...]") -> bool:

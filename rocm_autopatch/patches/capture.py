@@ -23,7 +23,7 @@ import sys
 import threading
 
 from rocm_autopatch import failure, startup
-from rocm_autopatch.patches import kept, row
+from rocm_autopatch.patches import row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,12 +53,11 @@ def apply(
     """
     rows = []
     for entry in entries:
-        done = row(FIELDS, entry, before="off", after="off", uses=0)
-        if kept(done["name"], keep):
-            done.update(status="kept", reason="ROCM_AUTOPATCH_KEEP")
-        else:
+        done = row(FIELDS, entry, keep, observe, before="off", after="off", uses=0)
+        if done["status"] != "kept":
             does, done["reason"] = _choose(module, done["wanted"])
-            done["status"] = ("observed" if observe else "applied") if does else "skipped"
+            if not does:
+                done["status"] = "skipped"
         if done["status"] == "applied":
             done["after"] = done["wanted"]
         if done["status"] in ("applied", "observed"):

@@ -19,7 +19,7 @@ The answer is that of ``default``: Inductor captures nothing, and our graphs giv
 import functools
 
 from rocm_autopatch import failure, startup
-from rocm_autopatch.patches import config, kept, row
+from rocm_autopatch.patches import config, row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,14 +60,9 @@ def apply(
     """
     rows = []
     for entry in entries:
-        done = row(FIELDS, entry, status="applied", uses=0)
-        done["before"] = done["after"] = done["name"]
-        if kept(done["name"], keep):
-            done.update(status="kept", reason="ROCM_AUTOPATCH_KEEP")
-        elif observe:
-            done["status"] = "observed"
-        else:
-            done["after"] = done["wanted"]
+        done = row(FIELDS, entry, keep, observe, uses=0)
+        done["before"] = done["name"]
+        done["after"] = done["wanted" if done["status"] == "applied" else "name"]
         rows.append(done)
     _install(module, {done["name"]: done for done in rows})
     return rows

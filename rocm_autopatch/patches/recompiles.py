@@ -16,7 +16,7 @@ import os
 import sys
 
 from rocm_autopatch import _RECORD, failure, startup
-from rocm_autopatch.patches import kept, row
+from rocm_autopatch.patches import row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,26 +48,26 @@ def apply(
     """
     rows = []
     for entry in entries:
-        done = row(FIELDS, entry, before="off", after="off", uses=0)
+        done = row(FIELDS, entry, keep, observe, before="off", after="off", uses=0)
         raised = _raised()
         question = next((name for name in QUESTIONS if hasattr(module, name)), "")
-        if kept(done["name"], keep):
-            done.update(status="kept", reason="ROCM_AUTOPATCH_KEEP")
-        elif done["wanted"] == "off":
-            done.update(status="skipped", reason="the policy turns it off")
-        elif raised is None:
-            done.update(
-                status="skipped", reason="no policy raised the limit, so torch warns itself"
-            )
-        elif not question:
-            done.update(status="skipped", reason="this torch has no " + QUESTIONS[0])
-        elif observe:
-            done.update(status="observed")
-        else:
+        why = _no_use(done["wanted"], raised, question)
+        if why and done["status"] != "kept":
+            done.update(status="skipped", reason=why)
+        if done["status"] == "applied":
             _install(module, question, done, raised)
-            done.update(status="applied", after=done["wanted"])
+            done["after"] = done["wanted"]
         rows.append(done)
     return rows
+
+
+def _no_use(wanted: str, raised: "Any", question: str) -> str:
+    """Why the line is not needed, or can't be written; "" otherwise."""
+    if wanted == "off":
+        return "the policy turns it off"
+    if raised is None:
+        return "no policy raised the limit, so torch warns itself"
+    return "" if question else "this torch has no " + QUESTIONS[0]
 
 
 def _raised() -> "Optional[dict[str, Any]]":
@@ -84,9 +84,7 @@ def _raised() -> "Optional[dict[str, Any]]":
     return None
 
 
-def _install(
-    module: "Any", question: str, done: "dict[str, Any]", raised: "dict[str, Any]"
-) -> None:
+def _install(module: "Any", question: str, done: "dict[str, Any]", raised: "Any") -> None:
     original = getattr(module, question)
     config = sys.modules["torch._dynamo.config"]
     told: set[tuple[str, str, int]] = set()

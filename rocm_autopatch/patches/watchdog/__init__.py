@@ -16,7 +16,7 @@ import functools
 import sys
 
 from rocm_autopatch import _RECORD, failure, startup
-from rocm_autopatch.patches import kept, row
+from rocm_autopatch.patches import row
 from rocm_autopatch.patches.watchdog import sleeper, underway
 
 TYPE_CHECKING = False
@@ -56,17 +56,13 @@ def apply(
     chosen = dict(DEFAULTS)
     rows = []
     for entry in entries:
-        done = row(FIELDS, entry, uses=0)
+        done = row(FIELDS, entry, keep, observe, uses=0)
         field = done["name"].partition(".")[2]
         if field not in DEFAULTS:
             raise ValueError("the watchdog has no setting %r" % (field,))
-        if kept(done["name"], keep):
-            done.update(status="kept", reason="ROCM_AUTOPATCH_KEEP")
-            chosen[field] = OFF[field]
-        else:
-            chosen[field] = done["wanted"]
-            done["status"] = "observed" if observe else "applied"
-            done["after"] = None if observe else done["wanted"]
+        chosen[field] = OFF[field] if done["status"] == "kept" else done["wanted"]
+        if done["status"] == "applied":
+            done["after"] = done["wanted"]
         underway.rows[field] = done
         rows.append(done)
     if chosen["warn_after"] is False and chosen["abort_after"] is None:
