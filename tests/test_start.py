@@ -267,6 +267,17 @@ class TestOneLine:
         assert done.stdout == "None\n1\n1\n"
         golden(done.stderr)
 
+    def test_what_replaces_no_value_is_not_said(
+        self, python311: Interpreter, tmp_path: Path
+    ) -> None:
+        code = "import os; print(os.environ['HIP_LAUNCH_BLOCKING'], os.environ.get('A'))"
+        done = python311.run("-c", code)
+        assert (done.stdout, done.stderr) == ("0 None\n", "")
+        policy = tmp_path / "team.yaml"
+        policy.write_text("version: 1\nenv: {A: {set: ours}}\n")
+        done = python311.run("-c", code, env={"ROCM_AUTOPATCH_POLICY": str(policy)})
+        assert (done.stdout, done.stderr) == ("0 ours\n", "")
+
     def test_quiet(self, python311: Interpreter) -> None:
         done = python311.run("-c", SEEN, env={MAX: "1", "ROCM_AUTOPATCH_LOG": "quiet"})
         assert (done.stdout, done.stderr) == ("None\n", "")
@@ -433,7 +444,7 @@ class TestPolicyChoice:
         policy.write_text("version: 1\nextends: []\nenv: {A: {set: ours}}\n")
         done = made.run(
             *("-c", "import os, sys; print(os.environ['A'], len(sys.path) == len(set(sys.path)))"),
-            env={"ROCM_AUTOPATCH_POLICY": str(policy)},
+            env={"ROCM_AUTOPATCH_POLICY": str(policy), "A": "the image's"},
         )
         assert done.stdout == "ours True\n"
         golden(done.stderr)

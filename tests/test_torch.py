@@ -166,7 +166,7 @@ show(seen, copy["triton.cudagraphs"], copy["max_autotune_gemm_backends"])
         )
         lines = torch_python.run("-c", code, env=env).stderr.splitlines()
         assert len(lines) == 2
-        assert "10 config values" in lines[0]
+        assert "6 config values" in lines[0]
         golden(lines[1])
 
     def test_keep(self, torch_python: Interpreter, env: dict[str, str]) -> None:
@@ -595,6 +595,10 @@ print(torch._TorchCompileInductorWrapper.apply_mode.__code__.co_filename == torc
     off = torch_python.run("-c", code, env={**seed, "ROCM_AUTOPATCH": "off"})
     assert (ours.stdout, ours.stderr) == (off.stdout, "")
     assert ours.stdout.startswith("True <class 'dict'>")
+
+
+def test_the_line_counts_no_default(torch_python: Interpreter, golden: Golden) -> None:
+    golden(torch_python.run("-c", "import torch").stderr)
 
 
 def test_importing_torch_loads_what_torch_loads(torch_python: Interpreter) -> None:

@@ -637,7 +637,7 @@ def test_short_compiles_forks_and_the_end(torch_python: Interpreter, tmp_path: P
     lines = [line for line in done.stderr.splitlines() if "triton not found" not in line]
     assert lines == [
         'rocm_autopatch: policy policy applies (image: not named): watchdog; "rocm-autopatch '
-        'status" lists them, ROCM_AUTOPATCH=off turns this off'
+        'status" lists all changes, ROCM_AUTOPATCH=off turns this off'
     ]
 
 

@@ -80,14 +80,18 @@ def lower(
 
 
 def _counts(lowered: Sequence[tuple[str, str, tuple[Any, ...]]]) -> str:
-    """What the one line on stderr says of the patches."""
+    """What the one line on stderr says of the patches. It does not count defaults, which yield to
+    what the image and the program want."""
     counted: dict[str, set[tuple[str, str]]] = {}
     named: list[str] = []
     for name, target, rows in lowered:
         patch = patches.load(name)
         if patch.NOUN:
             entries = counted.setdefault(patch.NOUN, set())
-            entries.update((target, row_name) for row_name, *_ in rows)
+            named_rows = [dict(zip(patch.FIELDS, row)) for row in rows]
+            entries.update(
+                (target, row["name"]) for row in named_rows if row.get("strength") != "default"
+            )
         elif patch.CHANGES_CODE and name not in named:
             named.append(name)
     words = [
@@ -96,7 +100,9 @@ def _counts(lowered: Sequence[tuple[str, str, tuple[Any, ...]]]) -> str:
         if entries
     ]
     # A patch that changes no compiled code is named only if there is nothing else.
-    return ", ".join(words + named) or ", ".join(dict.fromkeys(name for name, *_ in lowered))
+    quiet = [name for name, *_ in lowered if not patches.load(name).NOUN]
+    only = ["config defaults"] if lowered else []
+    return ", ".join(words + named or list(dict.fromkeys(quiet)) or only)
 
 
 def current(key: str) -> str:

@@ -177,9 +177,9 @@ def carry_out(plan):
     if b"ROCM_AUTOPATCH_KEEP" in os.environ._data:  # type: ignore[attr-defined]
         keep = os.environ["ROCM_AUTOPATCH_KEEP"].split(",")
         _RECORD["keep"] = tuple(filter(None, map(str.strip, keep)))
-    changed = _apply_env(plan, _RECORD["keep"])
-    if changed:
-        announce(plan, changed)
+    replaced = _apply_env(plan, _RECORD["keep"])
+    if replaced:
+        announce(plan, replaced)
     if os.environ._data.get(b"ROCM_AUTOPATCH_LOG") == b"debug":  # type: ignore[attr-defined]
         from rocm_autopatch.startup import rows
 
@@ -190,14 +190,13 @@ def carry_out(plan):
 
 
 def _apply_env(plan, keep):
-    # type: (Plan, tuple[str, ...]) -> int
-    # Carry out the environment rules; how many variables changed.
+    # type: (Plan, tuple[str, ...]) -> str
+    # Carry out the environment rules; what became of variables that were set, as announce says it.
     environ = os.environ
     present = environ._data  # type: ignore[attr-defined]
     rows = _RECORD["env"]
     said = environ[SAID] if SAID.encode() in present else ""
-    count = 0
-    changed = ""
+    replaced = changed = ""
     baseline: Any = None
     for rule in for_this_torch(plan["env"]):
         name, action, value, _, _, _, _ = rule  # plan.ENV_FIELDS
@@ -220,9 +219,10 @@ def _apply_env(plan, keep):
         rows.append((rule, before, status))
         if status != "applied":
             continue
-        count += 1
         if action != "default":
             changed += ",=" + name
+            if before is not None:
+                replaced += ("unset " if value is None else "set ") + name + ", "
         if value is None:
             # Never set to "": int() of it crashes torch._inductor.config on several versions.
             del environ[name]
@@ -232,7 +232,7 @@ def _apply_env(plan, keep):
         environ[SAID] = said + changed
     if baseline:
         baseline.tell(rows, say)
-    return count
+    return replaced
 
 
 def arm(hooks):
@@ -304,18 +304,17 @@ def __reduce_ex__(protocol):
     return "startup"
 
 
-def announce(plan, changed):
-    # type: (Plan, int) -> None
-    """Write what the policy changes, *changed* variables included, and how to turn it off."""
-    variables = "%d variable%s" % (changed, "" if changed == 1 else "s") if changed else ""
+def announce(plan, replaced=""):
+    # type: (Plan, str) -> None
+    """Write what the policy changes, and how to turn it off. Defaults are left out."""
     say(
         "active",
-        'policy %s applies (image: %s): %s; "rocm-autopatch status" lists them, '
+        'policy %s applies (image: %s): %s; "rocm-autopatch status" lists all changes, '
         "ROCM_AUTOPATCH=off turns this off"
         % (
             plan["policy"],
             _RECORD["facts"].get("image", ("not named",))[0],
-            ", ".join(filter(None, (variables, plan["counts"]))),
+            (replaced + plan["counts"]).rstrip(", "),
         ),
     )
 
@@ -381,8 +380,10 @@ def put(data):
     status of the program to 120.
     """
     try:
-        # The descriptor of a notebook's stream is that of its server.
-        number = (type(sys.stderr).__module__ == "_io" and sys.stderr.fileno()) or -1
+        if type(sys.stderr).__module__ != "_io":
+            # The descriptor of a notebook's stream is that of its server.
+            raise OSError("not a file of Python's own")
+        number = sys.stderr.fileno()
         if os.fstat(number).st_mode >> 12 == 0o10:
             os.write(number, data)  # a regular file
             return

@@ -34,7 +34,7 @@ def imported(module: "ModuleType") -> None:
             if its == target
         ]
         if any(changed):
-            startup.announce(plan, len([row for row in _RECORD["env"] if row[2] == "applied"]))
+            startup.announce(plan)
     except BaseException as error:
         # SystemExit too: this runs inside the program's import statement.
         if failure.programs_own(error):
