@@ -34,7 +34,7 @@ config:
     max_fusion_size: {default: 100}
     epilogue_fusion: {set: false}
 """
-ACTIVE = "rocm_autopatch: policy team applies (image: not named): 5 config values; "
+ACTIVE = "rocm_autopatch: policy team applies (image: not named): 4 config values; "
 
 
 @dataclass
@@ -70,17 +70,19 @@ class Programs:
     python: Interpreter
     directory: Path
 
-    def run(self, source: str, **env: str) -> Run:
-        path = self.directory / "program.py"
-        path.write_text(HEAD + source)
-        base = {
+    def env(self) -> dict[str, str]:
+        return {
             "ROCM_AUTOPATCH_POLICY": str(self.directory / "team.yaml"),
             "TORCHINDUCTOR_CACHE_DIR": str(self.directory / "cache"),
             "HOME": str(self.directory),
             "TORCH_LOGS": "-all",
             "PYTHONWARNINGS": "ignore",
         }
-        done = self.python.run(path, env={**base, **env})
+
+    def run(self, source: str, **env: str) -> Run:
+        path = self.directory / "program.py"
+        path.write_text(HEAD + source)
+        done = self.python.run(path, env={**self.env(), **env})
         said = [line for line in done.stderr.splitlines() if line.startswith("rocm_autopatch")]
         return Run(path, json.loads(done.stdout.splitlines()[-1]), said)
 
@@ -167,6 +169,23 @@ print(json.dumps([report(), torch.__file__]))
         assert files == {"_inductor/compile_fx.py"}
         assert all(one["line"] > 0 for one in compiled)
 
+    @pytest.mark.parametrize("space", ["{'c': c}", "globals()", "{'c': c, '__name__': 'made'}"])
+    def test_code_from_a_string(self, programs: Programs, space: str) -> None:
+        ran = programs.run(f"""
+def configure():
+    exec("c.triton.cudagraphs = True", {space})  #: execs
+configure()
+print(json.dumps(report()))
+""")
+        (line,) = ran.lines("execs")
+        assert ran.refused("triton.cudagraphs") == [("program.py", "True", line, 1)]
+        assert f"{ran.path}:{line} tried to set " in ran.said[1]
+
+    def test_a_program_without_a_file(self, programs: Programs) -> None:
+        source = HEAD + "c.triton.cudagraphs = True\nprint(json.dumps(report()))\n"
+        done = programs.python.run("-c", source, env=programs.env())
+        assert "rocm_autopatch: <string>:7 tried to set triton.cudagraphs = True" in done.stderr
+
     def test_said_once_in_a_process_tree(self, programs: Programs, golden: Golden) -> None:
         source = """
 c.triton.cudagraphs = True  #: says
@@ -182,12 +201,33 @@ print(json.dumps(report()))
 """
         ran = programs.run(source)
         (line,) = ran.lines("says")
-        active, refused = ran.said
+        active, refused, other = ran.said
+        assert "tried to set max_autotune = True" in other
         assert active.startswith(ACTIVE)
         golden(refused, WRITER=f"{ran.path}:{line}")
         # A fork has its own record.
         assert ran.refused("triton.cudagraphs") == [("program.py", "True", line, 1)]
         assert programs.run(source, ROCM_AUTOPATCH_LOG="quiet").said == []
+
+    def test_each_key_is_said_once(self, programs: Programs, golden: Golden) -> None:
+        keys = ["max_fusion_size", "max_autotune", "epilogue_fusion", "shape_padding"]
+        keys += ["pattern_matcher", "memory_planning", "reorder_for_locality"]
+        values = {key: False if key != "max_fusion_size" else 3 for key in keys}
+        policy = programs.directory / "many.yaml"
+        pins = json.dumps({key: {"pin": value} for key, value in values.items()})
+        policy.write_text(f"version: 1\nextends: []\nconfig: {{torch._inductor.config: {pins}}}\n")
+        ran = programs.run(
+            f"""
+for key in {keys}:
+    setattr(c, key, 1)
+    setattr(c, key, 2)
+print(json.dumps(report()))
+""",
+            ROCM_AUTOPATCH_POLICY=str(policy),
+        )
+        assert len(ran.said) == 6
+        golden("\n".join(ran.said[1:]), WRITER=ran.path)
+        assert all(len(row["refused"]) == 2 for row in ran.rows.values())
 
     def test_nobody_writes(self, programs: Programs) -> None:
         ran = programs.run("""
@@ -322,7 +362,7 @@ print(json.dumps([report(), same, vllm_stand_in.seen, reads]))
             assert found == ("vllm_stand_in.py", value, line)
         assert rows["triton.cudagraph_trees"]["refused"] == []
         assert f"{ran.path}:{line} tried to set " in ran.said[1]
-        assert len(ran.said) == 2
+        assert len(ran.said) == 3
 
 
 class TestCopies:

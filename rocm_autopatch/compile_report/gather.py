@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ SINCE = {
     "the line and the hints of a graph break": (2, 6),
     "which guard failed before a recompile": (2, 5),
     "seconds of autotuning": (2, 6),
+    "the class of a model": (2, 9),
     "the settings that a graph was compiled with": (2, 6),
 }
 # From this torch on compilation_metrics has the seconds of autotuning. In 2.6 they are events.
@@ -37,6 +39,9 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _EXPLANATION = re.compile(r"^\s+Explanation: (.*)$", re.MULTILINE)
 _HINT = re.compile(r"^\s+Hint: (.*)$", re.MULTILINE)
 _RAISED = re.compile(r"^(?:torch\._dynamo\.exc\.)?Unsupported: (.*)$", re.MULTILINE)
+# From torch 2.9 on, Dynamo's guards have the types of the local variables.
+_SELF = re.compile(r"source=L\['self'\], .*type=<class '(?:[\w<>]+\.)*(\w+)'>")
+_INSTALLED = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/")
 _INSIDE_TORCH = re.compile(r"/(site|dist)-packages/torch/|^<frozen|/torch/_dynamo/")
 
 
@@ -140,6 +145,7 @@ class _Reader:
     def read(self, file: File) -> None:
         handlers: dict[str, Callable[[File, Graph, Event], None]] = {
             "dynamo_start": self._start,
+            "dynamo_cpp_guards_str": self._guards,
             "dynamo_graph_break_reason": self._break,
             "recompile_reasons": self._recompile,
             "inductor_output_code": self._code,
@@ -184,6 +190,9 @@ class _Reader:
                     break
             if not graph.id and not graph.operations and not graph.seconds and not graph.kernels:
                 continue
+            if graph.model:
+                named = f"{graph.model}.{graph.place.function}"
+                graph.place = replace(graph.place, function=named)
             if not graph.finished and graph.start:
                 graph.end = max(graph.start, report.processes[graph.process].last)
                 graph.seconds = graph.end - graph.start
@@ -229,6 +238,14 @@ class _Reader:
         process.program = process.program or stack[0].file
         users = [place for place in stack if not _INSIDE_TORCH.search(place.file)]
         graph.place = (users or stack)[-1]
+        if _INSTALLED.search(graph.place.file):
+            own = [place for place in users[:-1] if not _INSTALLED.search(place.file)]
+            callers = own or users[:-1]
+            graph.caller = str(callers[-1]) if callers else ""
+
+    def _guards(self, file: File, graph: Graph, event: Event) -> None:
+        model = _SELF.search(event.payload)
+        graph.model = model[1] if model else ""
 
     def _metrics(self, file: File, graph: Graph, event: Event) -> None:
         told = event.data

@@ -59,6 +59,8 @@ class Graph:
     process: int  # its number
     id: str
     place: Place = field(default_factory=Place)
+    model: str = ""  # the class of the model that the code is a method of
+    caller: str = ""  # the place in the program that called the code of an installed package
     resumed: int = 0  # the line of the graph break after which it continues
     start: float = 0.0
     end: float = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -115,6 +116,8 @@ def _graph(report: Report, graph: Graph) -> Iterator[str]:
 def where(graph: Graph) -> str:
     """A graph's place, and whether it continues after a break or is a recompile."""
     text = f"{short(graph.place)} {graph.place.function}"
+    if graph.caller:
+        text += f", called at {short(graph.caller)}"
     if graph.resumed:
         text += f", continued from line {graph.resumed}"
     if graph.again:
@@ -162,10 +165,12 @@ def _more(rows: int) -> Iterator[str]:
 
 
 def short(place: Place | str) -> str:
-    """A place. Its path is relative if the file is below the working directory."""
+    """A place, relative to the working directory or to an installed package's directory."""
     text = str(place)
     here = os.getcwd() + os.sep
-    return text[len(here) :] if text.startswith(here) else text
+    if text.startswith(here):
+        return text[len(here) :]
+    return re.sub(r"^.*/(site|dist)-packages/", "", text)
 
 
 def data(report: Report) -> dict[str, Any]:
@@ -194,6 +199,8 @@ def data(report: Report) -> dict[str, Any]:
                 "process": graph.process,
                 "id": graph.id,
                 **_place(graph.place),
+                "model": graph.model,
+                "caller": graph.caller,
                 "resumed": graph.resumed,
                 "start": graph.start,
                 "seconds": graph.seconds,

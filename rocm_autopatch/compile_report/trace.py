@@ -35,6 +35,7 @@ CACHES = ("fx_graph_cache", "aotautograd_cache")
 _WITH_PAYLOAD = (
     *GRAPHS,
     "inductor_output_code",
+    "dynamo_cpp_guards_str",
     "dynamo_graph_break_reason",
     "recompile_reasons",
     "chromium_event",

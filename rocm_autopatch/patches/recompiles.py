@@ -7,8 +7,8 @@ raises the limit takes this warning away. So this patch writes a line where torc
 stopped, with the function and the guard.
 
 Dynamo asks ``exceeds_recompile_limit`` before each compile of a frame (``exceeds_cache_size_limit``
-up to 2.6). ``convert_frame._compile`` looks this up by its global name, and has the frame's code
-and the failed guard as local variables (tests/matrix/recompile_versions.py).
+up to 2.6). ``convert_frame._compile`` looks this up by its global name, and has the frame's code,
+its variables and the failed guard as local variables (tests/matrix/recompile_versions.py).
 """
 
 import functools
@@ -16,7 +16,7 @@ import os
 import sys
 
 from rocm_autopatch import _RECORD, failure, startup
-from rocm_autopatch.patches import row
+from rocm_autopatch.patches import callers, row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -119,21 +119,24 @@ def _tell(
 ) -> None:
     """Write the line for a function, once. *frame* is that of ``convert_frame._compile``."""
     code = frame.f_locals["code"]
-    function = (code.co_name, code.co_filename, code.co_firstlineno)
+    name = callers.function(code, frame.f_locals["locals"])
+    function = (name, code.co_filename, code.co_firstlineno)
     if function in told:
         return
     told.add(function)
+    called = callers.caller(frame, code)
     done["uses"] += 1
     environ = {name: os.environ.get(os.fsdecode(name)) for name in startup.RANKS}
     if os.environ.get("ROCM_AUTOPATCH_LOG") == "quiet" or set(environ.values()) - {None, "", "0"}:
         # The ranks of a job compile the same functions. One of them speaks.
         return
     startup.write(
-        "%s (%s:%d) is compiled for the %dth time, as policy %s sets %s to %d; torch itself would "
-        "stop at %d and run it without a compile. The guard that failed last: %s. "
+        "%s (%s:%d%s) is compiled for the %dth time, as policy %s sets %s to %d; torch itself "
+        "would stop at %d and run it without a compile. The guard that failed last: %s. "
         "TORCH_LOGS=recompiles shows every guard"
         % (
             *function,
+            ", called at " + called if called else "",
             cache_size.num_cache_entries_with_same_id_matched_objs + 1,
             raised["layer"],
             raised["name"],

@@ -73,7 +73,7 @@ def local_variables(source: Source) -> str:
     (function,) = source.functions(CONVERT_FRAME, "_compile")
     names = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
     names |= {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
-    wanted = ("code", "recompile_reason", "recompile_reasons")
+    wanted = ("code", "locals", "recompile_reason", "recompile_reasons")
     return ", ".join(name for name in wanted if name in names)
 
 
@@ -94,7 +94,7 @@ def expected(version: str) -> dict[str, str]:
         "of": "cache_size: CacheSizeRelevantForFrame",
         "which has": "num_cache_entries_with_same_id_matched_objs, "
         "will_compilation_exceed_specific_limit",
-        "local variables": "code, recompile_reason" + ("s" if old else ""),
+        "local variables": "code, locals, recompile_reason" + ("s" if old else ""),
     }
 
 

@@ -35,6 +35,7 @@ EVENTS = {
     "dynamo_output_graph": "",
     "inductor_output_code": "",
     "chromium_event": "2.5",
+    "dynamo_cpp_guards_str": "",
     "str": "",
     # From 2.6 on "fx_graph_cache_" and a state, one of which may be any.
     "fx_graph_cache_hash": "",
@@ -68,13 +69,16 @@ FIELDS = {
     "pytorch_version": "2.10",
 }
 
-# What the hook and the profile take hold of, by file: in every version.
+# What the hook and the profile take hold of, and what the text of a payload is made of: the file,
+# and since which torch.
+TYPES = "type={guard_manager.get_type_of_guarded_value()}"
 HOLDS = {
-    "trace_log = logging.getLogger(": "torch/_logging/_internal.py",
-    "class LazyTraceHandler(": "torch/_logging/_internal.py",
-    "os.environ.get(TRACE_ENV_VAR": "torch/_logging/_internal.py",
-    "def supported_activities(": "torch/profiler/profiler.py",
-    "def _prepare_trace(": "torch/autograd/profiler.py",
+    "trace_log = logging.getLogger(": ("torch/_logging/_internal.py", ""),
+    "class LazyTraceHandler(": ("torch/_logging/_internal.py", ""),
+    "os.environ.get(TRACE_ENV_VAR": ("torch/_logging/_internal.py", ""),
+    "def supported_activities(": ("torch/profiler/profiler.py", ""),
+    "def _prepare_trace(": ("torch/autograd/profiler.py", ""),
+    TYPES: ("torch/_dynamo/guards.py", "2.9"),
 }
 
 
@@ -168,13 +172,14 @@ def main() -> int:
                 wrong += odd
                 cells.append(f"{'yes' if there else '-':>4}{'!' if odd else ' '}")
             print(f"{title + ' ' + name:44}", *cells)
-    for text, file in HOLDS.items():
+    for text, (file, rule) in HOLDS.items():
         cells = []
         for directory in places:
             there = text in (directory / file).read_text(encoding="utf-8")
-            wrong += not there
-            cells.append("yes " if there else "  -!")
-        print(f"{'source ' + text:44}", *(f"{cell:>5}" for cell in cells))
+            odd = there != expected(rule, directory.name)
+            wrong += odd
+            cells.append(f"{'yes' if there else '-':>4}{'!' if odd else ' '}")
+        print(f"{'source ' + text:44.44}", *cells)
     wrong += consistent()
     return 1 if wrong else 0
 
@@ -186,6 +191,7 @@ def consistent() -> int:
         "which guard failed before a recompile": EVENTS["recompile_reasons"],
         "seconds of autotuning": "2.6",  # as chromium events, then as a metric
         "the settings that a graph was compiled with": FIELDS["inductor_config"],
+        "the class of a model": HOLDS[TYPES][1],
     }
     wrong = {what for what, since in gather.SINCE.items() if release(claims[what]) != since}
     wrong |= {"TUNING_COUNTED"} - (

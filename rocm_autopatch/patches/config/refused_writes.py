@@ -1,4 +1,4 @@
-"""Refused writes: who wrote to a pinned config value, on the record and once on stderr.
+"""Refused writes: who wrote to a pinned config value, on the record and once per key on stderr.
 
 A pin works without this file. The file watches the one place through which every write to an entry
 goes: on 2.4 and 2.5 the dict of values (config._PinnedValues), from 2.6 on the attribute
@@ -9,26 +9,22 @@ A refused write is dropped, not stored under the pin. So what torch writes back 
 ends is the pinned value or nothing, and is never taken for a write of the program.
 """
 
-import os
 import sys
 from contextvars import ContextVar
 
 from rocm_autopatch import failure, startup
+from rocm_autopatch.patches import callers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextvars import Token
+    from types import FrameType
     from typing import Any
 
 MOST_WRITERS = 20
 LONGEST_VALUE = 100
-# Frames of these packages are skipped in the search for the code that wrote.
-PLUMBING = (
-    *("concurrent", "contextlib", "functools", "multiprocessing", "rocm_autopatch", "runpy"),
-    *("threading", "unittest"),
-)
-# Frames of importlib and runpy, of our import hook (which has importlib's name), and of torch.fx.
-NO_FILES = ("<frozen ", "<eval_with_key>")
+# A process writes no more lines than this, one for each key.
+MOST_LINES = 5
 
 
 class Pin:
@@ -66,35 +62,58 @@ class Pin:
         if writer is not new:
             return
         self.row["refused"].append(new)
+        self._say(file, line, text)
+
+    def _say(self, file: str, line: int, text: str) -> None:
+        key = self.row["name"]
+        if key in _said or len(_said) >= MOST_LINES:
+            return
+        _said.append(key)
+        last = len(_said) == MOST_LINES
         startup.say(
-            "refused",
+            "refused-" + key,
             "%s:%d tried to set %s = %s, but policy %s pins it to %r; rocm_autopatch.status() "
-            "lists each writer, ROCM_AUTOPATCH_KEEP=%s removes the pin"
-            % (file, line, self.row["name"], text, self.row["layer"], self.value, self.row["name"]),
+            "lists each writer, ROCM_AUTOPATCH_KEEP=%s removes the pin%s"
+            % (
+                *(file, line, key, text, self.row["layer"], self.value, key),
+                "; no line is written for more keys" if last else "",
+            ),
         )
+
+
+# The keys that a line was written for in this process.
+_said: "list[str]" = []
 
 
 def _writer() -> "tuple[str, int]":
     """The file and line that wrote, so that a reader can change it there.
 
-    That is the first frame outside torch. For ``mode=``, ``options=`` and ``config_patches=``,
-    which torch writes while it compiles, it is the frame that called the model. A thread of torch
-    itself, such as autograd's, has no frame outside torch. Then it is torch's frame.
+    That is the first frame outside torch whose code is in a file. For ``mode=``, ``options=`` and
+    ``config_patches=``, which torch writes while it compiles, it is the frame that called the
+    model. A thread of torch itself, such as autograd's, has no frame outside torch. Then it is
+    torch's frame.
     """
-    root = os.path.dirname(str(sys.modules["torch"].__file__)) + os.sep
-    inside = ("?", 0)
-    frame = sys._getframe(1)
-    while frame is not None:
+    inside = made = ("?", 0)
+    for frame, in_torch in callers.frames(sys._getframe(1)):
         file, line = frame.f_code.co_filename, frame.f_lineno or 0
-        package = str(frame.f_globals.get("__name__")).partition(".")[0]
-        if package not in PLUMBING and not file.startswith(NO_FILES):
-            if not file.startswith(root):
+        if not in_torch:
+            if not _is_made_by_exec(frame):
                 return file, line
-            # By file and not by module: torch's compile workers run as __main__.
-            if not inside[1] and not file.endswith("_config_module.py"):
-                inside = file, line
-        frame = frame.f_back  # type: ignore[assignment]
-    return inside
+            made = made if made[1] else (file, line)
+        elif not inside[1] and not file.endswith("_config_module.py"):
+            inside = file, line
+    return made if made[1] else inside
+
+
+def _is_made_by_exec(frame: "FrameType") -> bool:
+    """Whether a program made this code from a string. Its reader finds the caller of ``exec``.
+
+    ``python -c``, an interactive interpreter and a notebook have no file either. They run what the
+    user typed, in a ``__main__`` without ``__file__``.
+    """
+    main = sys.modules["__main__"].__dict__
+    typed = frame.f_globals is main and "__file__" not in main
+    return frame.f_code.co_filename.startswith("<") and not typed
 
 
 def watch(entry: "Any", pin: Pin) -> None:

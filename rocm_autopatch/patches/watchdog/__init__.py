@@ -158,9 +158,8 @@ def _enter(
     depth = len(watch.levels)
     if kind == "frame":
         compile_id = kwargs.get("compile_id")
-        code = args[0] if args else kwargs["code"]
         if compile_id is not None:
-            underway.frames[compile_id] = (code.co_name, code.co_filename, code.co_firstlineno)
+            underway.frames[compile_id] = underway.function(args, kwargs)
             if len(underway.frames) > underway.MOST_FRAMES:
                 underway.frames.pop(next(iter(underway.frames)), None)
     else:

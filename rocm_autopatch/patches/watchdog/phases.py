@@ -8,6 +8,7 @@ and differ between versions (tests/matrix/watchdog_versions.py). What is not fou
 import os
 import sys
 
+from rocm_autopatch.patches import callers
 from rocm_autopatch.patches.watchdog import underway
 from rocm_autopatch.text import duration
 
@@ -130,7 +131,7 @@ def describe(watch: "underway.Watch") -> str:
         said.append(_WORDS[within])
     elif phase in ("workers", "candidates"):
         said += _tell(_others, watch)
-    parts = [_subject(watch), ", ".join(said), *_tell(_place, stack)]
+    parts = [_subject(watch), *_tell(_caller, watch), ", ".join(said), *_tell(_place, stack)]
     if phase in ("workers", "candidates", *_BUILDS):
         parts += _tell(_children, None)
     if phase == "workers" and any(word in part for word in _CPP for part in parts):
@@ -196,9 +197,16 @@ def _subject(watch: "underway.Watch") -> str:
 
 
 def _frame_level(args: "Any", kwargs: "Any", compile_id: "Any") -> str:
-    code = args[0] if args else kwargs["code"]
-    name = _frame(code.co_name, code.co_filename, code.co_firstlineno)
-    return name + _named(compile_id)
+    return _frame(*underway.function(args, kwargs)) + _named(compile_id)
+
+
+def _caller(watch: "underway.Watch") -> "list[str]":
+    """The line of the program that called the function, if a framework's function is compiled."""
+    codes = [
+        (*args, kwargs.get("code"))[0] for kind, args, kwargs, _ in watch.levels if kind == "frame"
+    ]
+    place = callers.caller(watch.frame, codes[0]) if codes else ""
+    return ["called at " + place] if place else []
 
 
 def _graph_level(args: "Any", kwargs: "Any", compile_id: "Any") -> str:

@@ -7,6 +7,7 @@ import threading
 import time
 
 from rocm_autopatch import _RECORD, startup
+from rocm_autopatch.patches import callers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,6 +74,16 @@ class Watch:
         while self.due is not None and self.due <= now:
             self.due += self.step
             self.step *= 2
+
+
+def function(args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> "tuple[str, str, int]":
+    """The name, file and line of what a call of ``convert_frame._compile`` compiles."""
+    code, _, values = (*args, *[kwargs.get(name) for name in _FRAME[len(args) :]])[:3]
+    return callers.function(code, values or {}), code.co_filename, code.co_firstlineno
+
+
+# The first parameters of convert_frame._compile, in torch 2.4 to 2.15.
+_FRAME = ("code", "globals", "locals")
 
 
 def count(field: str) -> None:

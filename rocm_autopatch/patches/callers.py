@@ -1,0 +1,71 @@
+"""Which line of a program something comes from, read from the stack."""
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import CodeType, FrameType
+    from typing import Any, Optional
+
+# Frames of these packages only pass a call on.
+PLUMBING = (
+    *("concurrent", "contextlib", "functools", "multiprocessing", "rocm_autopatch", "runpy"),
+    *("threading", "unittest"),
+)
+# Frames of importlib and runpy, of our import hook (which has importlib's name), and of torch.fx.
+NO_FILES = ("<frozen ", "<eval_with_key>")
+INSTALLED = ("/site-packages/", "/dist-packages/")
+LIBRARY = os.path.dirname(os.__file__) + os.sep
+
+
+def frames(frame: "Optional[FrameType]") -> "Iterator[tuple[FrameType, bool]]":
+    """The frames from *frame* outward, without PLUMBING, and whether each one is torch's.
+
+    By file and not by module: torch's compile workers run as ``__main__``.
+    """
+    root = os.path.dirname(str(sys.modules["torch"].__file__)) + os.sep
+    while frame is not None:
+        file = frame.f_code.co_filename
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package not in PLUMBING and not file.startswith(NO_FILES):
+            yield frame, file.startswith(root)
+        frame = frame.f_back
+
+
+def caller(frame: "Optional[FrameType]", code: "CodeType") -> str:
+    """The program's "FILE:LINE" that led to a call of *code*, if *code* is an installed package's.
+
+    That is the first frame that is of no installed package; if there is none, the first outside
+    torch. The functions of a program itself need no caller: the result is "".
+    """
+    found = ""
+    if not _is_installed(code.co_filename):
+        return found
+    for one, in_torch in frames(frame):
+        if in_torch or one.f_code is code:
+            continue
+        place = "%s:%d" % (one.f_code.co_filename, one.f_lineno or 0)
+        if not _is_installed(one.f_code.co_filename):
+            return place
+        found = found or place
+    return found
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith(LIBRARY) or any(part in file for part in INSTALLED)
+
+
+def function(code: "CodeType", values: "Mapping[str, Any]") -> str:
+    """The name of a function with the class of its model, if it is a method of one.
+
+    A framework gives one wrapper to the ``forward`` of all its models (transformers'
+    ``utils/generic.py``), so the function's own name says little. *values* are its variables.
+    """
+    first = values.get(code.co_varnames[0]) if code.co_argcount else None
+    base = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", None)
+    # By the class alone: isinstance asks the object for its __class__.
+    if base is not None and base in type(first).__mro__:
+        return "%s.%s" % (type(first).__name__, code.co_name)
+    return code.co_name
