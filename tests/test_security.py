@@ -420,7 +420,7 @@ class TestTheFileThatIsJudged:
         name = "link/../team.yaml" if relative else f"{good.parent}/link/../team.yaml"
         data, why = trust.look(name, 100)
         assert data == b"open to all"
-        assert why == f"everybody may write {open_to_all}; run chmod o-w {open_to_all}"
+        assert why == f"everybody may write {open_to_all}; run chmod go-w {open_to_all}"
         # And the other way round.
         (open_to_all.parent / "link").symlink_to(good.parent / "link")
         assert trust.read("team.yaml", 100) == b"good"

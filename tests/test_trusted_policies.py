@@ -154,6 +154,9 @@ def test_what_others_can_change(
     assert said.out.count("\n") == 1
     golden(said.out + said.err, "check", FILE=policy)
     assert main(["policies", "show", str(policy)]) == 1
+    # The command in it mends it.
+    subprocess.run(objection.rpartition("; run ")[2].split(), check=True)
+    assert load.policy(policy).env
 
 
 def test_a_base_that_others_can_change(
