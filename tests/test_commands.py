@@ -108,6 +108,7 @@ class TestCheck:
         self, capsys: pytest.CaptureFixture[str], tmp_path: Path, golden: Golden
     ) -> None:
         images = Path(shutil.copy(ROOT / "policies" / "images.yaml", tmp_path))
+        images.chmod(0o644)  # the checkout's umask may be 002
         images.write_text(images.read_text().replace("policy: safe", "policy: saef", 1))
         line = images.read_text().splitlines().index("    policy: saef") + 1
         status, out, _ = run(capsys, "check", str(images))
