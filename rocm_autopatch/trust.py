@@ -106,8 +106,10 @@ def _objection(path: str, opened: os.stat_result) -> str:
             continue
         what = "it" if step == path else step
         if writable:
-            who, letter = ("everybody", "o") if writable & stat.S_IWOTH else ("its group", "g")
-            return "%s may write %s; run chmod %s-w %s" % (who, what, letter, step)
+            who, letters = "its group", "g"
+            if writable & stat.S_IWOTH:
+                who, letters = "everybody", "go" if writable & stat.S_IWGRP else "o"
+            return "%s may write %s; run chmod %s-w %s" % (who, what, letters, step)
         if status.st_uid != os.stat(_mount(step)).st_uid:
             return "%s belongs to user %d, not to root or to this user" % (what, status.st_uid)
     # Whoever may rename files in a sticky directory may have put another file there by now.

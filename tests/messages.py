@@ -53,6 +53,12 @@ def stable(text: str, paths: dict[str, str]) -> str:
     return text.removesuffix("\n") or NOTHING
 
 
+def line_on(text: str, word: str) -> str:
+    """The line of *text* that has *word*; no other line may have it."""
+    (line,) = [line for line in text.splitlines() if word in line]
+    return line
+
+
 class Golden:
     """Compares texts with those on file."""
 

@@ -437,7 +437,7 @@ class TestRuns:
         assert done.stderr.splitlines()[-1].startswith("24/24 ")
 
     def test_a_hang_is_ended_with_all_it_started(
-        self, python311: Interpreter, tmp_path: Path
+        self, python311: Interpreter, tmp_path: Path, golden: Golden
     ) -> None:
         # The child has a process group of its own, like Inductor's compile workers, and ignores
         # SIGTERM.
@@ -457,22 +457,20 @@ class TestRuns:
         command = (python311.path, "-B", "hang.py")
         found = document(ab(python311, tmp_path, *arguments, "--", *command), 1)
         hung = [run for run in found["runs"] if run["status"] == "hung"]
-        assert [(run["arm"], run["reason"]) for run in hung] == [
-            ("HANG=1", "did not end within 2 s, and was killed")
-        ]
-        assert hung[0]["last_lines"] == ["waiting for the GPU"]
+        (run,) = hung
+        assert (run["arm"], run["last_lines"]) == ("HANG=1", ["waiting for the GPU"])
+        golden(run["reason"])
         assert [run["status"] for run in found["runs"] if run["arm"] == "base"] == ["ended"] * 3
         pid = (tmp_path / "child").read_text()
         assert not Path("/proc", pid).exists() or "Z" in Path("/proc", pid, "stat").read_text()
 
-    def test_wall_time(self, python311: Interpreter, tmp_path: Path) -> None:
+    def test_wall_time(self, python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
         # Variables can be toggled for any command.
         arguments = ("--toggle", "S=0,1", "--caches", "cold", "--warmup", "0", "--json")
         found = document(ab(python311, tmp_path, *arguments, "--", "sh", "-c", 'sleep "$S"'))
         assert "x slower (" in says(found)["wall time", "cold", "S=1"]
-        assert found["notes"] == [
-            f"the command's interpreter is unknown, so toggles were checked in {python311.path}"
-        ]
+        (note,) = found["notes"]
+        golden(note)
 
     def test_interrupted(self, python311: Interpreter, tmp_path: Path, program: Path) -> None:
         (tmp_path / "tmp").mkdir()
@@ -515,7 +513,7 @@ class TestRuns:
         assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
 
     def test_a_number_of_ones_own(
-        self, python311: Interpreter, tmp_path: Path, program: Path
+        self, python311: Interpreter, tmp_path: Path, program: Path, golden: Golden
     ) -> None:
         command = ("--", python311.path, program)
         given = ("--toggle", "WHAT=,slow", "--repeat", "1", "--caches", "cold", "--json")
@@ -524,13 +522,10 @@ class TestRuns:
         assert {row["metric"] for row in found["rows"]} == {"ms"}
         # It is refused after the first run.
         (tmp_path / "runs").unlink()
-        for wrong, message in (
-            (("--number", "speed (.*)"), "--number speed (.*) matches nothing"),
-            (("--metric", "speed"), "--metric speed: not every run prints such a number; "),
-        ):
+        for wrong in (("--number", "speed (.*)"), ("--metric", "speed")):
             done = ab(python311, tmp_path, *given, *wrong, *command)
             assert (done.returncode, done.stdout) == (1, "")
-            assert message in done.stderr
+            golden(done.stderr.splitlines()[-1], wrong[0])
         assert len((tmp_path / "runs").read_text().split()) == 2
 
     def test_grid(self, python311: Interpreter, tmp_path: Path, program: Path) -> None:
@@ -624,11 +619,12 @@ class TestArms:
             {"torch._inductor.config.freezing": ("pin", True)},
         )
 
-    def test_switched_off(self, tmp_path: Path) -> None:
+    def test_switched_off(self, tmp_path: Path, golden: Golden) -> None:
         here = self.place({"ROCM_AUTOPATCH": "off"})
         for text in ("freezing", "policy=safe"):
-            with pytest.raises(Refused, match="ROCM_AUTOPATCH=off is set here"):
+            with pytest.raises(Refused) as raised:
                 arms.make(here, [toggles.parse(text, TORCH, {})], False, tmp_path)
+            golden(str(raised.value), text)
         both = arms.make(here, [toggles.parse("policy=off,safe", TORCH, {})], False, tmp_path)
         assert [arm.environ.get("ROCM_AUTOPATCH") for arm in both] == ["off", None]
 
@@ -718,7 +714,7 @@ class TestPolicies:
             assert (done.returncode, done.stdout) == (2, "")
         done = ab(python311, tmp_path, "--toggle", "policy=off,none", "--", "true")
         assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr.startswith("rocm-autopatch ab: none: no such policy")
+        golden(done.stderr, "no such policy")
         done = ab(python311, tmp_path, "--toggle", "A=1,", "--", "no-such-command")
         assert done.returncode == 1
         golden(done.stderr, "no such command")
@@ -726,16 +722,16 @@ class TestPolicies:
         (tmp_path / "script").chmod(0o755)
         done = ab(python311, tmp_path, "--toggle", "A=1,", "--", "./script")
         assert (done.returncode, done.stdout) == (1, "")
-        assert "rocm-autopatch ab: [Errno 8] Exec format error: './script'\n" in done.stderr
+        golden(done.stderr.splitlines()[-1], "not executable")
 
     def test_where_the_hook_is_not(
-        self, python311: Interpreter, bare: Interpreter, tmp_path: Path
+        self, python311: Interpreter, bare: Interpreter, tmp_path: Path, golden: Golden
     ) -> None:
         done = ab(python311, tmp_path, "--toggle", "freezing", "--", bare.path, "-c", SEES)
         assert done.returncode == 1
-        assert "no torch was found here" in done.stderr
+        golden(done.stderr, "no torch", BARE=bare.path.parent.parent)
         done = ab(python311, tmp_path, "--toggle", "policy=off,safe", "--", bare.path, "-c", SEES)
-        assert f"policy is set through rocm_autopatch, which {bare.path} does not" in done.stderr
+        golden(done.stderr, "no hook", BARE=bare.path.parent.parent)
         # A variable needs no hook.
         arguments = ("--toggle", f"{MAX}=1,", *self.ONCE, "--", bare.path, "-c", SEES)
         assert self.sees(document(ab(python311, tmp_path, *arguments)))["base"] == 2
@@ -757,12 +753,12 @@ class TestPolicies:
         assert self.sees(found) == {"base": 2, "policy=safe": 1}
         golden(found["notes"][0])
 
-    def test_isolated(self, python311: Interpreter, tmp_path: Path) -> None:
+    def test_isolated(self, python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
         (tmp_path / "own.yaml").write_text("version: 1\nenv: {A: {set: b}}\n")
         arguments = ("--toggle", "policy=own.yaml", "--", python311.path, "-I", "-c", SEES)
         done = ab(python311, tmp_path, *arguments)
         assert done.returncode == 1
-        assert "ROCM_AUTOPATCH_POLICY is ignored under python -E or -I" in done.stderr
+        golden(done.stderr)
 
     @pytest.mark.parametrize("version", ["every"])
     def test_on_each_python(self, python: Interpreter, tmp_path: Path, version: str) -> None:
@@ -853,9 +849,11 @@ class TestPlot:
         assert len(picture) > 10_000
         assert not list(tmp_path.glob(".a.*"))
 
-    def test_no_place_for_it(self, python: Interpreter, tmp_path: Path, program: Path) -> None:
+    def test_no_place_for_it(
+        self, python: Interpreter, tmp_path: Path, program: Path, golden: Golden
+    ) -> None:
         given = ("--toggle", "A=1,", "--plot", "no/a.png", "--", sys.executable, program)
         done = ab(python, tmp_path, *given)
         assert (done.returncode, done.stdout) == (1, "")
-        assert "no is not a directory that can be written" in done.stderr
+        golden(done.stderr)
         assert not (tmp_path / "runs").exists()

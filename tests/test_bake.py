@@ -24,7 +24,7 @@ from tests.conftest import (
     pip,
     run_with_site,
 )
-from tests.messages import Golden
+from tests.messages import Golden, line_on
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129"
@@ -96,7 +96,9 @@ class TestUsed:
         assert report(place)["baked"] == ""
         assert report(place, ROCM_AUTOPATCH_POLICY=str(policy))["baked"]
 
-    def test_the_site_s_own_policies(self, place: Interpreter, tmp_path: Path) -> None:
+    def test_the_site_s_own_policies(
+        self, place: Interpreter, tmp_path: Path, golden: Golden
+    ) -> None:
         site = tmp_path / "site"
         site.mkdir()
         (site / "a.yaml").write_text(POLICY)
@@ -106,9 +108,8 @@ class TestUsed:
         assert done.stdout == "baked\nrocm_autopatch rocm_autopatch.startup\n", done.stderr
         # What was baked with these files is not used without them.
         assert "TEAM" not in place.value("import os; print(*os.environ)")
-        assert report(place)["notes"] == [
-            "the baked plan is not used: the files in /etc/rocm-autopatch have changed"
-        ]
+        (note,) = report(place)["notes"]
+        golden(note)
 
     def test_wishes_go_past_it(self, place: Interpreter, golden: Golden) -> None:
         bake(place, "--image", IMAGE)
@@ -139,17 +140,15 @@ class TestUsed:
         policy = tmp_path / "team.yaml"
         policy.write_text(POLICY + "when: {gfx: gfx942}\n")
         said = bake(place, "--policy", policy, GPU_ARCH="gfx942").stdout
-        assert (
-            "a layer depends on the GPU: each start looks for it, and uses the plan only on" in said
-        )
+        golden(line_on(said, "GPU"), "bake")
         assert report(place, GPU_ARCH="gfx942")["policies"] == ["safe", "team"]
         other = report(place)
         assert other["policies"] == ["safe"]
         (note,) = other["notes"]
-        golden(note)
+        golden(note, "note")
 
     def test_a_record_that_asks_for_a_gpu_that_is_not_here(
-        self, place: Interpreter, tmp_path: Path
+        self, place: Interpreter, tmp_path: Path, golden: Golden
     ) -> None:
         site = tmp_path / "site"
         site.mkdir()
@@ -161,10 +160,12 @@ class TestUsed:
         start = f'"{place.path}" -c "$0"'
         steps = f'"{place.path}" -m rocm_autopatch bake >&2; {start}; GPU_ARCH=gfx942 {start}'
         done = run_with_site(site, "sh", "-c", steps, code)
-        assert "uses the plan only where the GPU is unknown" in done.stderr
+        golden(line_on(done.stderr, "GPU"), "bake")
         first, second = done.stdout.splitlines()
         assert first == "None []"
-        assert second == "mi300 ['the baked plan is not used: it was baked for another gfx']"
+        value, _, note = second.partition(" ")
+        assert value == "mi300"
+        golden(note, "note")
         assert "rocm 7.0" in done.stderr
 
     def test_a_torch_that_the_site_adds_late(self, wheel: Path, tmp_path: Path) -> None:
@@ -201,30 +202,26 @@ class TestUsed:
         assert report(place)["baked"]
 
 
-STALE = "rocm_autopatch: the baked plan is not used: %s; run rocm-autopatch bake again"
-WITHOUT = "; these options of bake no longer apply: --policy %s"
+def unused(place: Interpreter, **env: str) -> str:
+    """Why the plan is not used, which a start and the report say."""
+    first, _ = place.run("-c", "pass", env={MAX: "1", **env}).stderr.splitlines()
+    seen = report(place, **{MAX: "1", **env})
+    assert (seen["baked"], seen["active"]) == ("", True)
+    (note,) = seen["notes"]
+    assert note in first
+    # The second line says what the unbaked way did.
+    return first
 
 
 class TestStale:
-    def check(self, place: Interpreter, why: str, policy: Path | None = None, **env: str) -> None:
-        lines = place.run("-c", "pass", env={MAX: "1", **env}).stderr.splitlines()
-        why += WITHOUT % policy if policy else ""
-        assert lines[0] == STALE % why
-        assert len(lines) == 2  # and what the unbaked way did
-        seen = report(place, **{MAX: "1", **env})
-        assert (seen["baked"], seen["active"]) == ("", True)
-        assert seen["notes"] == [f"the baked plan is not used: {why}"]
-
-    def test_torch(self, place: Interpreter, tmp_path: Path) -> None:
+    def test_torch(self, place: Interpreter, tmp_path: Path, golden: Golden) -> None:
         bake(place)
-        version = place.site_packages / "torch" / "version.py"
         label_torch(place.site_packages, "2.14.0+rocm7.2", HIP)
-        self.check(place, f"{version} has changed")
+        golden(unused(place), "another version")
         bake(place)
         assert report(place)["baked"]
         other = label_torch(tmp_path / "other", "2.14.0+rocm7.2", HIP)
-        where = f"torch is now at {other}/torch/version.py (the plan was made for {version})"
-        self.check(place, where, PYTHONPATH=str(other))
+        golden(unused(place, PYTHONPATH=str(other)), "another place")
 
     def test_torch_is_gone(self, place: Interpreter) -> None:
         bake(place)
@@ -239,7 +236,7 @@ class TestStale:
         show = f"import os; print(os.environ.get({MAX!r}))"
         assert place.value(show, env={MAX: "1"}) == "1"
 
-    def test_policy(self, place: Interpreter, tmp_path: Path) -> None:
+    def test_policy(self, place: Interpreter, tmp_path: Path, golden: Golden) -> None:
         base, policy = tmp_path / "base.yaml", tmp_path / "team.yaml"
         base.write_text("version: 1\n")
         policy.write_text(POLICY + "extends: base.yaml\n")
@@ -249,22 +246,26 @@ class TestStale:
             times = os.stat(file)
             file.write_text(file.read_text().replace("version: 1", "version: 1 "))
             os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-            self.check(place, f"{file} has changed", policy)
+            golden(unused(place), file.stem)
 
-    def test_a_policy_beyond_what_is_read_of_it(self, place: Interpreter, tmp_path: Path) -> None:
+    def test_a_policy_beyond_what_is_read_of_it(
+        self, place: Interpreter, tmp_path: Path, golden: Golden
+    ) -> None:
         policy = tmp_path / "team.yaml"
         policy.write_text(POLICY + "# long\n" * 15_000 + "description: one\n")
         bake(place, "--policy", policy)
         assert report(place)["baked"]
         policy.write_text(policy.read_text().replace("description: one", "description: two"))
-        self.check(place, f"{policy} has changed", policy)
+        golden(unused(place))
 
-    def test_a_policy_that_is_gone(self, place: Interpreter, tmp_path: Path) -> None:
+    def test_a_policy_that_is_gone(
+        self, place: Interpreter, tmp_path: Path, golden: Golden
+    ) -> None:
         policy = tmp_path / "team.yaml"
         policy.write_text(POLICY)
         bake(place, "--policy", policy)
         policy.unlink()
-        self.check(place, f"{policy} has changed", policy)
+        golden(unused(place))
 
     def test_what_bake_was_given_no_longer_applies(
         self, place: Interpreter, tmp_path: Path, golden: Golden
@@ -286,67 +287,70 @@ class TestStale:
             assert "team" not in seen["policies"]
             golden(seen["notes"][0], f"{name}, note")
 
-    def test_the_package(self, place: Interpreter) -> None:
+    def test_the_package(self, place: Interpreter, golden: Golden) -> None:
         bake(place)
         file = place.site_packages / "rocm_autopatch" / "plans" / "id"
         file.write_text("another build")
-        self.check(place, f"{file} has changed")
+        golden(unused(place))
 
 
 class TestDamaged:
-    WHY = "it is damaged, or of another release, or others may write it"
-
-    def starts(self, place: Interpreter) -> bool:
-        """Whether the plan was used; the program and what is done to it are the same anyway."""
+    def said(self, place: Interpreter) -> str:
+        """What a start says of the plan, "" if it is used; what the program sees is the same."""
         show = (
             f"import os, rocm_autopatch as r; print(os.environ.get({MAX!r}), r.status()['baked'])"
         )
         done = place.run("-c", show, env={MAX: "1"})
         value, baked = done.stdout.rstrip("\n").split(" ")
         assert value == "None"
-        assert len(done.stderr.splitlines()) == (1 if baked else 2)
-        if not baked:
-            assert done.stderr.splitlines()[0] == STALE % self.WHY
-        return bool(baked)
+        # The last line says what was applied.
+        *said, _ = done.stderr.splitlines()
+        assert len(said) == (0 if baked else 1)
+        return "".join(said)
 
-    def test_truncated(self, place: Interpreter) -> None:
+    def test_truncated(self, place: Interpreter, golden: Golden) -> None:
         bake(place)
-        assert self.starts(place)
+        assert not self.said(place)
         plan = plan_of(place)
         data = plan.read_bytes()
-        for length in (0, 1, 21, 22, 29, 30, 31, len(data) // 2, len(data) - 1):
-            plan.write_bytes(data[:length])
-            assert not self.starts(place)
-        plan.write_bytes(data + b"\0")
-        assert not self.starts(place)
+        said = set()
+        lengths = (0, 1, 21, 22, 29, 30, 31, len(data) // 2, len(data) - 1)
+        for written in (*(data[:length] for length in lengths), data + b"\0"):
+            plan.write_bytes(written)
+            said.add(self.said(place))
+        (line,) = said
+        golden(line)
 
-    def test_corrupt(self, place: Interpreter) -> None:
+    def test_corrupt(self, place: Interpreter, golden: Golden) -> None:
         bake(place)
         plan = plan_of(place)
         data = plan.read_bytes()
         chance = random.Random(5)
+        said = set()
         for _ in range(25):
             at = chance.randrange(len(data))
             plan.write_bytes(
                 data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
             )
-            assert not self.starts(place)
+            said.add(self.said(place))
+        (line,) = said
+        golden(line)
 
-    def test_of_another_release(self, place: Interpreter) -> None:
+    def test_of_another_release(self, place: Interpreter, golden: Golden) -> None:
         bake(place)
         plan = plan_of(place)
         line, end, rest = plan.read_bytes().partition(b"\n")
         plan.write_bytes(line + b"9" + end + rest)
-        assert not self.starts(place)
+        golden(self.said(place))
 
-    def test_writable_by_all(self, place: Interpreter) -> None:
+    def test_writable_by_all(self, place: Interpreter, golden: Golden) -> None:
         bake(place)
         plan_of(place).chmod(0o666)
-        assert not self.starts(place)
+        golden(self.said(place))
 
-    def test_a_directory(self, place: Interpreter) -> None:
+    def test_a_directory(self, place: Interpreter, golden: Golden) -> None:
         plan_of(place).mkdir()
-        assert not self.starts(place)
+        golden(self.said(place))
 
 
 class TestWriting:
@@ -357,15 +361,9 @@ class TestWriting:
         pip(place, "uninstall", "-y", "rocm_autopatch")
         assert not list(place.site_packages.glob("rocm_autopatch*"))
 
-    @pytest.mark.parametrize(
-        ("policy", "message"),
-        [
-            ("version: 2\n", "team.yaml:1:10: version: expected 1, the schema that this release"),
-            (None, "team.yaml: can't be read: No such file or directory"),
-        ],
-    )
+    @pytest.mark.parametrize("policy", ["version: 2\n", pytest.param(None, id="no such file")])
     def test_a_wrong_policy(
-        self, place: Interpreter, tmp_path: Path, policy: str | None, message: str
+        self, place: Interpreter, tmp_path: Path, policy: str | None, golden: Golden
     ) -> None:
         bake(place)
         before = plan_of(place).read_bytes()
@@ -374,24 +372,23 @@ class TestWriting:
             file.write_text(policy)
         done = bake(place, "--policy", file, check=False)
         assert (done.returncode, done.stdout) == (1, "")
-        assert message in done.stderr
-        assert "Traceback" not in done.stderr
+        golden(done.stderr)
         assert plan_of(place).read_bytes() == before
 
-    def test_no_such_name(self, place: Interpreter) -> None:
+    def test_no_such_name(self, place: Interpreter, golden: Golden) -> None:
         done = bake(place, "--policy", "sfae", check=False)
         assert done.returncode == 1
-        assert "no such policy; built-in policies: " in done.stderr
+        golden(done.stderr)
 
-    def test_a_directory_that_is_not_there(self, place: Interpreter, tmp_path: Path) -> None:
+    def test_a_directory_that_is_not_there(
+        self, place: Interpreter, tmp_path: Path, golden: Golden
+    ) -> None:
         out = tmp_path / "absent" / "plan"
         done = bake(place, "--out", out, check=False)
         assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr.splitlines()[-1] == (
-            f"rocm-autopatch bake: {out} can't be written: No such file or directory"
-        )
+        golden(done.stderr.splitlines()[-1])
 
-    def test_a_disk_that_is_full(self, place: Interpreter, tmp_path: Path) -> None:
+    def test_a_disk_that_is_full(self, place: Interpreter, tmp_path: Path, golden: Golden) -> None:
         if os.getuid() != 0:
             pytest.skip("mounting needs root")
         site = tmp_path / "site"
@@ -404,35 +401,31 @@ class TestWriting:
         )
         done = run_with_site(site, "sh", "-c", steps)
         assert done.stdout == "1\nzeros\n"
-        assert done.stderr.splitlines()[-1] == (
-            "rocm-autopatch bake: /etc/full/plan can't be written: No space left on device"
-        )
+        golden(done.stderr.splitlines()[-1])
 
-    def test_out(self, place: Interpreter, tmp_path: Path) -> None:
+    def test_out(self, place: Interpreter, tmp_path: Path, golden: Golden) -> None:
         done = bake(place, "--out", tmp_path / "plan")
         assert (tmp_path / "plan").stat().st_mode & 0o777 == 0o644
-        assert f"a start uses a plan only at {plan_of(place)}, not this file" in done.stderr
+        assert str(plan_of(place)) in done.stderr
+        golden(done.stderr)
         assert not plan_of(place).exists()
 
-    def test_where_nothing_applies(self, place: Interpreter) -> None:
+    def test_where_nothing_applies(self, place: Interpreter, golden: Golden) -> None:
         label_torch(place.site_packages, "2.14.0+cpu", None)
         done = bake(place, check=False)
         assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr == "rocm-autopatch bake: torch 2.14.0+cpu is not a ROCm build\n"
+        golden(done.stderr)
 
-    def test_no_image_reference(self, place: Interpreter) -> None:
+    def test_no_image_reference(self, place: Interpreter, golden: Golden) -> None:
         done = bake(place, "--image", "not an image", check=False)
         assert (done.returncode, done.stdout) == (2, "")
-        assert "'not an image' is not an image reference" in done.stderr
+        golden(done.stderr.splitlines()[-1])
         assert not plan_of(place).exists()
 
-    def test_a_relative_path_in_the_environment(self, place: Interpreter) -> None:
+    def test_a_relative_path_in_the_environment(self, place: Interpreter, golden: Golden) -> None:
         done = bake(place, check=False, ROCM_AUTOPATCH_POLICY="./team.yaml")
         assert done.returncode == 1
-        assert (
-            "ROCM_AUTOPATCH_POLICY=./team.yaml is a relative path; give an absolute one"
-            in done.stderr
-        )
+        golden(done.stderr)
 
     def test_starts_see_the_old_plan_or_the_new_one(self, place: Interpreter) -> None:
         bake(place)
@@ -454,9 +447,9 @@ class TestWriting:
         assert left == set()
 
 
-def test_not_from_a_checkout() -> None:
+def test_not_from_a_checkout(golden: Golden) -> None:
     python = Interpreter(Path(sys.executable))
     env = {"ROCM_AUTOPATCH_ASSUME": "accelerator=rocm"}
     done = bake(python, check=False, **env)
     assert done.returncode == 1
-    assert "a checkout or an editable install can't be baked" in done.stderr
+    golden(done.stderr)

@@ -10,6 +10,7 @@ import pytest
 
 from rocm_autopatch.cli import main
 from tests.conftest import ROOT, Interpreter
+from tests.messages import Golden
 
 IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi35x-20260210"
 
@@ -19,7 +20,9 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return (status, *capsys.readouterr())
 
 
-def test_without_pyyaml(bare: Interpreter, python311: Interpreter, tmp_path: Path) -> None:
+def test_without_pyyaml(
+    bare: Interpreter, python311: Interpreter, tmp_path: Path, golden: Golden
+) -> None:
     # As in an overlay, which installs the wheel alone.
     shutil.copytree(python311.site_packages / "rocm_autopatch", tmp_path / "rocm_autopatch")
     shutil.copy(ROOT / "sitecustomize_stub" / "sitecustomize.py", tmp_path)
@@ -33,37 +36,34 @@ def test_without_pyyaml(bare: Interpreter, python311: Interpreter, tmp_path: Pat
         ("explain", "freezing"),
     ):
         done = bare.run(*command, *arguments, env=env, check=False)
-        assert (done.returncode, done.stdout, done.stderr) == (
-            1,
-            "",
-            f"rocm-autopatch {arguments[0]}: reading a policy needs PyYAML, which is not installed "
-            "here\n",
-        )
+        assert (done.returncode, done.stdout) == (1, "")
+        golden(done.stderr, arguments[0])
 
 
 class TestCheck:
-    def test_right(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def test_right(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path, golden: Golden
+    ) -> None:
         policy = tmp_path / "team.yaml"
         policy.write_text("version: 1\nextends: safe\n")
-        assert run(capsys, "check", str(policy)) == (0, "", "1 file checked: no errors\n")
-        assert run(capsys, "check") == (0, "", "7 files checked: no errors\n")
+        for name, files in (("one file", [str(policy)]), ("our own", [])):
+            status, out, err = run(capsys, "check", *files)
+            assert (status, out) == (0, "")
+            golden(err, name)
 
-    def test_wrong(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-        one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    def test_wrong(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path, golden: Golden
+    ) -> None:
+        one, two, none = (tmp_path / f"{name}.yaml" for name in ("one", "two", "none"))
         one.write_text("version: 1\nenv: {A: {set: 1}}\nfoo: 1\n")
         two.write_text("version: 1\nextends: one.yaml\n")
-        said = [
-            f"{one}:2:16: env.A.set: expected a text, found 1: put it in quotes",
-            f"{one}:3:1: foo: unknown key",
-        ]
-        count = "1 file checked: 2 errors\n"
-        assert run(capsys, "check", str(one)) == (1, "\n".join(said) + "\n", count)
+        for name, file in (("wrong", one), ("no such file", none)):
+            status, out, err = run(capsys, "check", str(file))
+            assert status == 1
+            golden(out, name)
+            golden(err, f"{name}, stderr")
         # What it extends is read too.
-        assert run(capsys, "check", str(two)) == (1, "\n".join(said) + "\n", count)
-        none = tmp_path / "none.yaml"
-        said = [f"{none}: can't be read: No such file or directory"]
-        count = "1 file checked: 1 error\n"
-        assert run(capsys, "check", str(none)) == (1, "\n".join(said) + "\n", count)
+        assert run(capsys, "check", str(two)) == run(capsys, "check", str(one))
         status, out, _ = run(capsys, "check", "--json", str(one))
         assert status == 1
         assert json.loads(out)[1] == {
@@ -75,47 +75,45 @@ class TestCheck:
             "message": "unknown key",
         }
 
-    def test_against_torch(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def test_against_torch(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path, golden: Golden
+    ) -> None:
         policy = tmp_path / "p.yaml"
         policy.write_text(
             "version: 1\nconfig:\n  torch._inductor.config:\n"
             "    max_autotun: {pin: true}\n    freezing: {default: false}\n"
         )
         assert run(capsys, "check", str(policy))[0] == 0
-        key = "config.torch._inductor.config"
-        said = (
-            f"{policy}:4:5: {key}.max_autotun: no such key in torch 2.6 to 2.13: did you mean "
-            f"max_autotune?\n"
-            f"{policy}:5:5: {key}.freezing: remark: torch 2.6 to 2.13 ships this "
-            "value: its only effect is to override TORCHINDUCTOR_FREEZING in 2.6 to 2.13\n"
-        )
-        count = "1 file checked: 1 error, 1 remark\n"
-        assert run(capsys, "check", "--torch", "2.6..2.13", str(policy)) == (1, said, count)
+        status, out, err = run(capsys, "check", "--torch", "2.6..2.13", str(policy))
+        assert status == 1
+        golden(out, "stdout")
+        golden(err, "stderr")
 
     def test_the_built_in_policies_against_every_torch(
-        self, capsys: pytest.CaptureFixture[str]
+        self, capsys: pytest.CaptureFixture[str], golden: Golden
     ) -> None:
         status, out, err = run(capsys, "check", "--torch", "2.4..2.15")
-        assert out
-        remarks = len(out.splitlines())
-        assert (status, err) == (0, f"7 files checked: no errors, {remarks} remarks\n")
-        assert all(": remark: " in line for line in out.splitlines())
+        remarks = out.splitlines()
+        assert status == 0
+        assert remarks
+        assert all(": remark: " in line for line in remarks)
+        golden(err, REMARKS=len(remarks))
 
     def test_versions_that_are_not_known(self, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit, match="2"):
             main(["check", "--torch", "3.7"])
         assert "2.15" in capsys.readouterr().err
 
-    def test_images(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def test_images(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path, golden: Golden
+    ) -> None:
         images = Path(shutil.copy(ROOT / "policies" / "images.yaml", tmp_path))
+        images.chmod(0o644)  # the checkout's umask may be 002
         images.write_text(images.read_text().replace("policy: safe", "policy: saef", 1))
         line = images.read_text().splitlines().index("    policy: saef") + 1
         status, out, _ = run(capsys, "check", str(images))
         assert status == 1
-        assert out == (
-            f"{images}:{line}:13: saef: no such policy; built-in policies: capture-guard, debug, "
-            "no-hipblaslt, performance, safe, sglang-compile; or give the path of a file\n"
-        )
+        golden(out, PLACE=f"{images}:{line}:13")
 
 
 class TestPolicies:
@@ -147,7 +145,7 @@ class TestPolicies:
         assert max(map(len, lines)) <= 100
 
     def test_show_for_an_assumed_image(
-        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path, golden: Golden
     ) -> None:
         policy = tmp_path / "new.yaml"
         policy.write_text(
@@ -156,9 +154,9 @@ class TestPolicies:
         )
         show = ("policies", "show", str(policy), "--assume")
         _, out, _ = run(capsys, *show, f"image={IMAGE}")
-        assert out.splitlines()[0] == "safe"
-        why = "its condition does not hold: framework sglang, framework_version >=0.5.9"
-        assert f"  left out: new, because {why}" in " ".join(out.split("\n    "))
+        head, _, rest = out.partition("\n  TORCHINDUCTOR_")
+        assert rest
+        golden(head)
         found = json.loads(run(capsys, *show, f"image={IMAGE.replace('5.8', '5.9')}", "--json")[1])
         assert found["layers"] == ["safe", "new"]
         assert found["facts"]["framework_version"] == "0.5.9"
@@ -166,19 +164,18 @@ class TestPolicies:
         _, out, _ = run(capsys, *show, f"image={IMAGE.replace('5.8', '5.9')}")
         assert "  capture: use guard  [new]" in out.splitlines()
 
-    def test_show_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run(capsys, "policies", "show", "saef") == (
-            1,
-            "",
-            "rocm-autopatch policies: saef: no such policy; built-in policies: capture-guard, "
-            "debug, no-hipblaslt, performance, safe, sglang-compile; or give the path of a file\n",
-        )
+    def test_show_nothing(self, capsys: pytest.CaptureFixture[str], golden: Golden) -> None:
+        status, out, err = run(capsys, "policies", "show", "saef")
+        assert (status, out) == (1, "")
+        golden(err)
 
     @pytest.mark.parametrize("text", ["image", "gpus=4"])
-    def test_show_for_what_is_no_fact(self, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    def test_show_for_what_is_no_fact(
+        self, capsys: pytest.CaptureFixture[str], text: str, golden: Golden
+    ) -> None:
         with pytest.raises(SystemExit, match="2"):
             main(["policies", "show", "--assume", text])
-        assert f"{text!r} is not NAME=VALUE, where NAME is one of accel" in capsys.readouterr().err
+        golden(capsys.readouterr().err.splitlines()[-1])
 
 
 class TestExplain:
@@ -188,7 +185,7 @@ class TestExplain:
         done = python.run(*command, env=env, check=False)
         return done.returncode, done.stdout, done.stderr
 
-    def test_the_stack(self, python311: Interpreter) -> None:
+    def test_the_stack(self, python311: Interpreter, golden: Golden) -> None:
         env = {"ROCM_AUTOPATCH_POLICY": "performance"}
         status, out, _ = self.explain(python311, "coordinate_descent_tuning", "--json", **env)
         (row,) = json.loads(out)
@@ -199,32 +196,23 @@ class TestExplain:
             ("performance", True),
         ]
         lines = self.explain(python311, "coordinate_descent_tuning", **env)[1].splitlines()
-        assert lines[1].startswith("  safe: default False  (overridden), ")
         assert "policies/safe.yaml:" in lines[1]
-        assert any(one.startswith("  performance: default True  (applies), ") for one in lines)
+        # Without the whys, and without the places, which change with the policies.
+        golden("\n".join(s.partition(", /")[0] for s in lines if not s.startswith(" " * 4)))
 
-    def test_a_variable_a_mode_and_a_patch(self, python311: Interpreter) -> None:
-        env = {"TORCHINDUCTOR_MAX_AUTOTUNE": "1"}
-        for name, line in (
-            (
-                "TORCHINDUCTOR_MAX_AUTOTUNE",
-                "TORCHINDUCTOR_MAX_AUTOTUNE: '1' -> unset  [delete applied, safe]",
-            ),
-            (
-                "reduce-overhead",
-                "reduce-overhead: will become 'default'  [use waiting, safe] (torch has not been "
-                "imported)",
-            ),
-            (
-                "compile_modes",
-                "patch compile_modes of torch: waiting (torch has not been imported)",
-            ),
-        ):
-            status, out, _ = self.explain(python311, name, **env)
-            assert status == 0
-            assert out.splitlines()[0] == line
+    @pytest.mark.parametrize(
+        "name", ["TORCHINDUCTOR_MAX_AUTOTUNE", "reduce-overhead", "compile_modes"]
+    )
+    def test_a_variable_a_mode_and_a_patch(
+        self, python311: Interpreter, name: str, golden: Golden
+    ) -> None:
+        status, out, _ = self.explain(python311, name, TORCHINDUCTOR_MAX_AUTOTUNE="1")
+        assert status == 0
+        golden(out.splitlines()[0])
 
-    def test_what_is_not_for_this_place_loses(self, python311: Interpreter, tmp_path: Path) -> None:
+    def test_what_is_not_for_this_place_loses(
+        self, python311: Interpreter, tmp_path: Path, golden: Golden
+    ) -> None:
         (tmp_path / "base.yaml").write_text("version: 1\nenv: {A: {set: a}}\n")
         (tmp_path / "old.yaml").write_text(
             "version: 1\nextends: base.yaml\nwhen: {torch: '<2.5'}\nenv: {A: {set: b}}\n"
@@ -232,18 +220,12 @@ class TestExplain:
         top = tmp_path / "top.yaml"
         top.write_text("version: 1\nextends: old.yaml\nenv: {A: {set: c, until: '2.6'}}\n")
         env = {"ROCM_AUTOPATCH_POLICY": str(top)}
-        lines = self.explain(python311, "A", **env)[1].splitlines()
-        assert lines == [
-            "A: unset -> 'a'  [set applied, base]",
-            f"  base: set 'a'  (applies), {tmp_path}/base.yaml:2:7",
-            f"  old: set 'b'  (overridden), {tmp_path}/old.yaml:4:7",
-            f"  top: set 'c'  (overridden), {tmp_path}/top.yaml:3:7",
-        ]
+        golden(self.explain(python311, "A", **env)[1])
 
-    def test_what_the_image_sets(self, python311: Interpreter) -> None:
+    def test_what_the_image_sets(self, python311: Interpreter, golden: Golden) -> None:
         name = "TORCHINDUCTOR_MAX_AUTOTUNE"
         _, out, _ = self.explain(python311, name, "--assume", f"image={IMAGE}")
-        assert "  images.yaml, sglang: the image sets it to '1'" in out.splitlines()
+        golden(next(line for line in out.splitlines() if "images.yaml" in line))
         (row,) = json.loads(
             self.explain(python311, name, "--assume", f"image={IMAGE}", "--json")[1]
         )
@@ -256,20 +238,15 @@ class TestExplain:
         assert status == 0
         assert json.loads(out)[0]["layers"][0]["layer"] == "safe"
 
-    def test_unknown_name(self, python311: Interpreter) -> None:
-        assert self.explain(python311, "cudagraphz") == (
-            1,
-            "",
-            "rocm-autopatch explain: no policy here has an entry for cudagraphz; did you mean "
-            "cudagraphs?\n",
-        )
+    def test_unknown_name(self, python311: Interpreter, golden: Golden) -> None:
+        status, out, err = self.explain(python311, "cudagraphz")
+        assert (status, out) == (1, "")
+        golden(err)
 
-    def test_nothing_active(self, python311: Interpreter) -> None:
-        assert self.explain(python311, "freezing", ROCM_AUTOPATCH="off") == (
-            1,
-            "",
-            "rocm-autopatch explain: no policy is applied: ROCM_AUTOPATCH=off\n",
-        )
+    def test_nothing_active(self, python311: Interpreter, golden: Golden) -> None:
+        status, out, err = self.explain(python311, "freezing", ROCM_AUTOPATCH="off")
+        assert (status, out) == (1, "")
+        golden(err)
 
 
 class TestWhatIsMissing:
@@ -280,7 +257,7 @@ class TestWhatIsMissing:
     @pytest.mark.parametrize("broken", BREAKS)
     @pytest.mark.parametrize("name", ["yaml", "packaging"])
     def test_report_and_status(
-        self, python311: Interpreter, tmp_path: Path, name: str, broken: str
+        self, python311: Interpreter, tmp_path: Path, name: str, broken: str, golden: Golden
     ) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(broken + "\n")
@@ -290,7 +267,7 @@ class TestWhatIsMissing:
         code = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.status()))"
         report = json.loads(python311.run("-c", code, env=env).stdout)
         assert report["active"]
-        assert any("known issues are not listed" in note for note in report["notes"])
+        golden("\n".join(report["notes"]))
         done = python311.run(
             *("-m", "rocm_autopatch", "status", "--no-torch", "--json"), env=env, check=False
         )
@@ -303,20 +280,21 @@ class TestWhatIsMissing:
             assert done.returncode in (0, 1)
 
     def test_without_packaging(
-        self, bare: Interpreter, python311: Interpreter, tmp_path: Path
+        self, bare: Interpreter, python311: Interpreter, tmp_path: Path, golden: Golden
     ) -> None:
         for package in ("rocm_autopatch", "yaml"):
             shutil.copytree(python311.site_packages / package, tmp_path / package)
         shutil.copy(ROOT / "sitecustomize_stub" / "sitecustomize.py", tmp_path)
         env = {"PYTHONPATH": str(tmp_path), "ROCM_AUTOPATCH_LOG": "quiet"}
         done = bare.run("-m", "rocm_autopatch", "status", "--no-torch", "--json", env=env)
-        notes = json.loads(done.stdout)["notes"]
-        assert any("need packaging, which is not installed here" in note for note in notes)
+        golden("\n".join(json.loads(done.stdout)["notes"]), "notes")
         done = bare.run("-m", "rocm_autopatch", "explain", "freezing", env=env, check=False)
-        assert "Traceback" not in done.stderr
+        golden(done.stderr, "explain")
 
     @pytest.mark.parametrize("broken", BREAKS)
-    def test_pictures_and_pages(self, python311: Interpreter, tmp_path: Path, broken: str) -> None:
+    def test_pictures_and_pages(
+        self, python311: Interpreter, tmp_path: Path, broken: str, golden: Golden
+    ) -> None:
         for name in ("matplotlib", "tqdm"):
             (tmp_path / name).mkdir()
             (tmp_path / name / "__init__.py").write_text(broken + "\n")
@@ -327,23 +305,24 @@ class TestWhatIsMissing:
             *("-m", "rocm_autopatch", *command, *plot, "--", "true"), env=env, check=False
         )
         assert done.returncode == 1
-        assert done.stderr.startswith("rocm-autopatch ab: --plot needs matplotlib, which can't be")
-        assert "Traceback" not in done.stderr
+        golden(done.stderr)
         done = python311.run("-m", "rocm_autopatch", *command, "--", "true", env=env)
 
     @pytest.mark.parametrize("broken", ["#!/no/such\n", "", "#!/bin/sh\nexit 3\n"])
-    def test_tlparse(self, python311: Interpreter, tmp_path: Path, broken: str) -> None:
-        program = tmp_path / "tlparse"
+    def test_tlparse(
+        self, python311: Interpreter, tmp_path: Path, broken: str, golden: Golden
+    ) -> None:
+        program = tmp_path / "bin" / "tlparse"
+        program.parent.mkdir()
         program.write_text(broken)
         program.chmod(0o755)
         (tmp_path / "dedicated_log_torch_trace_1.log").write_text("")
-        env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ROCM_AUTOPATCH_LOG": "quiet"}
+        env = {"PATH": f"{program.parent}:/usr/bin:/bin", "ROCM_AUTOPATCH_LOG": "quiet"}
         done = python311.run(
             "-m", "rocm_autopatch", "report", tmp_path, "--tlparse", env=env, check=False
         )
         assert done.returncode == 1
-        assert done.stderr.startswith("rocm-autopatch report: ")
-        assert "Traceback" not in done.stderr
+        golden(done.stderr)
 
 
 def test_the_help_names_what_is_read(python311: Interpreter) -> None:

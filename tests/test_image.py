@@ -3,7 +3,6 @@ one by one; a change in them is to be read, not regenerated."""
 
 from __future__ import annotations
 
-import re
 import string
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from rocm_autopatch.image.reference import Reference, facts, parse_reference
+from tests.messages import Golden
 
 KEYS = (
     *("accelerator", "repository", "framework", "framework_version", "rocm", "gfx", "gpu"),
@@ -83,28 +83,29 @@ def test_parts(text: str, parts: tuple[str, str, str, str], short: str | None) -
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("", "not the name of a repository"),
-        ("rocm/vllm:", "'' is not a tag"),
-        ("rocm/vllm:a b", "'a b' is not a tag"),
-        ("rocm/vllm:-a", "'-a' is not a tag"),
-        ("rocm/vllm:" + "a" * 129, "is not a tag"),
-        ("rocm/vllm:a\n", "is not a tag"),
-        ("rocm/VLLM", "the name of a repository is in lower case"),
-        ("host:port/x", "'host:port' is not a registry"),
-        ("rocm//vllm", "not the name of a repository"),
-        ("https://hub.docker.com/r/rocm/vllm", "is not a registry"),
-        ("rocm/vllm@", "'' is not a digest"),
-        ("rocm/vllm@sha256:0123", "is not a digest"),
-        ("rocm/vllm@sha256:" + "0" * 63, "64 hex digits"),
-        ("0" * 64, "an image's ID"),
-        ("a" * 256, "longer than 255"),
+        pytest.param("", id="nothing"),
+        "rocm/vllm:",
+        "rocm/vllm:a b",
+        "rocm/vllm:-a",
+        pytest.param("rocm/vllm:" + "a" * 129, id="a tag of 129 characters"),
+        "rocm/vllm:a\n",
+        "rocm/VLLM",
+        "host:port/x",
+        "rocm//vllm",
+        "https://hub.docker.com/r/rocm/vllm",
+        "rocm/vllm@",
+        "rocm/vllm@sha256:0123",
+        pytest.param("rocm/vllm@sha256:" + "0" * 63, id="a digest of 63 digits"),
+        pytest.param("0" * 64, id="an ID"),
+        pytest.param("a" * 256, id="a name of 256 characters"),
     ],
 )
-def test_what_is_no_reference(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
+def test_what_is_no_reference(text: str, golden: Golden) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
         parse_reference(text)
+    golden(str(caught.value))
 
 
 @pytest.mark.parametrize(

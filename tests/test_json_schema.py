@@ -60,7 +60,7 @@ def test_it_takes_the_built_in_images() -> None:
     IMAGES.validate(yaml.safe_load(load.IMAGES.read_text()))
 
 
-@pytest.mark.parametrize("text", [text for text, _ in WRONG_IMAGES])
+@pytest.mark.parametrize("text", WRONG_IMAGES)
 def test_it_refuses_the_images_that_the_loader_refuses(text: bytes) -> None:
     assert not IMAGES.is_valid(yaml.safe_load(text))
 

@@ -7,6 +7,7 @@ import pytest
 from rocm_autopatch.policy import document, load, schema
 from rocm_autopatch.policy.lint import lint, versions
 from rocm_autopatch.policy.model import Policy
+from tests.messages import Golden
 
 INDUCTOR, DYNAMO = "torch._inductor.config", "torch._dynamo.config"
 FUNCTORCH, COMPILER = "torch._functorch.config", "torch.compiler.config"
@@ -26,121 +27,88 @@ def said(policy: Policy, chosen: str = ALL, *below: Policy) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("module", "entry", "chosen", "message"),
+    ("module", "entry", "chosen", "hint"),
     [
-        (INDUCTOR, "max_autotun: {pin: true}", ALL, "2.4 to 2.15: did you mean max_autotune?"),
-        (INDUCTOR, "max_autotun: {pin: true}", "2.6", "2.6: did you mean max_autotune?"),
-        (INDUCTOR, "multi_kernel: {pin: 1}", ALL, "2.4 to 2.15: did you mean triton.multi_kernel?"),
-        (INDUCTOR, "abi_compatibl: {pin: 1}", "2.5", "2.5: did you mean abi_compatible?"),
-        (INDUCTOR, "abi_compatibl: {pin: 1}", "2.13", "2.13"),
-        (
-            FUNCTORCH,
-            "recompile_limit: {pin: 9}",
-            ALL,
-            "2.4 to 2.15: did you mean torch._dynamo.config.recompile_limit?",
-        ),
-        (INDUCTOR, "qqq: {pin: true}", ALL, "2.4 to 2.15"),
-        (
-            INDUCTOR,
-            "abi_compatible: {pin: true}",
-            "2.6,2.13",
-            "2.6, 2.13; it is in torch 2.4 to 2.5",
-        ),
+        (INDUCTOR, "max_autotun: {pin: true}", ALL, "max_autotune"),
+        (INDUCTOR, "max_autotun: {pin: true}", "2.6", "max_autotune"),
+        (INDUCTOR, "multi_kernel: {pin: 1}", ALL, "triton.multi_kernel"),
+        (INDUCTOR, "abi_compatibl: {pin: 1}", "2.5", "abi_compatible"),
+        (INDUCTOR, "abi_compatibl: {pin: 1}", "2.13", ""),
+        (FUNCTORCH, "recompile_limit: {pin: 9}", ALL, f"{DYNAMO}.recompile_limit"),
+        (INDUCTOR, "qqq: {pin: true}", ALL, ""),
+        (INDUCTOR, "abi_compatible: {pin: true}", "2.6,2.13", "2.4 to 2.5"),
         (
             COMPILER,
             "force_disable_caches: {pin: true}",
             "2.4..2.8",
-            "2.4 to 2.8; the key there is torch._inductor.config.force_disable_caches",
+            f"{INDUCTOR}.force_disable_caches",
         ),
-        (
-            DYNAMO,
-            "ignore_logging_functions: {pin: 1}",
-            "2.4..2.5",
-            "2.4 to 2.5; it is in torch 2.11 and later",
-        ),
+        (DYNAMO, "ignore_logging_functions: {pin: 1}", "2.4..2.5", "2.11 and later"),
     ],
 )
-def test_no_torch_has_the_key(module: str, entry: str, chosen: str, message: str) -> None:
-    assert said(config(module, entry), chosen) == [f"error: no such key in torch {message}"]
+def test_no_torch_has_the_key(
+    module: str, entry: str, chosen: str, hint: str, golden: Golden
+) -> None:
+    (message,) = said(config(module, entry), chosen)
+    assert message.startswith("error: ")
+    assert hint in message
+    golden(message)
 
 
 @pytest.mark.parametrize(
-    ("module", "entry", "chosen", "message"),
+    ("module", "entry", "chosen", "torches"),
     [
-        (
-            INDUCTOR,
-            "abi_compatible: {pin: true}",
-            ALL,
-            "no such key in torch 2.6 and later, so this entry is skipped there",
-        ),
-        (
-            INDUCTOR,
-            "abi_compatible: {pin: true}",
-            "2.4..2.8",
-            "no such key in torch 2.6 to 2.8, so this entry is skipped there",
-        ),
-        (INDUCTOR, "abi_compatible: {pin: true}", "2.4..2.5", None),
-        (
-            COMPILER,
-            "force_disable_caches: {pin: true}",
-            ALL,
-            "no such key in torch 2.4 to 2.8, so this entry is skipped there; the key there is "
-            "torch._inductor.config.force_disable_caches",
-        ),
-        (
-            DYNAMO,
-            "recompile_limit: {pin: 9}",
-            ALL,
-            "in torch 2.4 to 2.6 this key is called cache_size_limit",
-        ),
-        (
-            DYNAMO,
-            "recompile_limit: {pin: 9}",
-            "2.6",
-            "in torch 2.6 this key is called cache_size_limit",
-        ),
-        (DYNAMO, "recompile_limit: {pin: 9}", "2.7", None),
-        (
-            DYNAMO,
-            "cache_size_limit: {pin: 9}",
-            ALL,
-            "in torch 2.7 and later this key is an alias of torch._dynamo.config.recompile_limit",
-        ),
-        (DYNAMO, "cache_size_limit: {pin: 9}", "2.4..2.6", None),
+        (INDUCTOR, "abi_compatible: {pin: true}", ALL, "2.6 and later"),
+        (INDUCTOR, "abi_compatible: {pin: true}", "2.4..2.8", "2.6 to 2.8"),
+        (COMPILER, "force_disable_caches: {pin: true}", ALL, "2.4 to 2.8"),
+        (DYNAMO, "recompile_limit: {pin: 9}", ALL, "2.4 to 2.6"),
+        (DYNAMO, "recompile_limit: {pin: 9}", "2.6", "2.6"),
+        (DYNAMO, "cache_size_limit: {pin: 9}", ALL, "2.7 and later"),
     ],
 )
-def test_names(module: str, entry: str, chosen: str, message: str | None) -> None:
-    assert said(config(module, entry), chosen) == ([f"remark: {message}"] if message else [])
+def test_names(module: str, entry: str, chosen: str, torches: str, golden: Golden) -> None:
+    (message,) = said(config(module, entry), chosen)
+    assert message.startswith("remark: ")
+    assert f"in torch {torches}" in message
+    golden(message)
 
 
 @pytest.mark.parametrize(
-    ("module", "key", "value", "message"),
+    ("module", "entry", "chosen"),
     [
-        (INDUCTOR, "max_autotune", "'yes'", '"yes" is not of type bool in torch 2.4 to 2.15'),
-        (INDUCTOR, "max_autotune", "1", "1 is not of type bool in torch 2.4 to 2.15"),
-        (INDUCTOR, "max_autotune", "null", "null is not of type bool in torch 2.4 to 2.15"),
-        (INDUCTOR, "max_fusion_size", "true", "true is not of type int in torch 2.4 to 2.15"),
-        (INDUCTOR, "max_fusion_size", "1.5", "1.5 is not of type int in torch 2.4 to 2.15"),
+        (INDUCTOR, "abi_compatible: {pin: true}", "2.4..2.5"),
+        (DYNAMO, "recompile_limit: {pin: 9}", "2.7"),
+        (DYNAMO, "cache_size_limit: {pin: 9}", "2.4..2.6"),
+    ],
+)
+def test_names_that_each_torch_has(module: str, entry: str, chosen: str) -> None:
+    assert said(config(module, entry), chosen) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "key", "value", "torches"),
+    [
+        (INDUCTOR, "max_autotune", "'yes'", "2.4 to 2.15"),
+        (INDUCTOR, "max_autotune", "1", "2.4 to 2.15"),
+        (INDUCTOR, "max_autotune", "null", "2.4 to 2.15"),
+        (INDUCTOR, "max_fusion_size", "true", "2.4 to 2.15"),
+        (INDUCTOR, "max_fusion_size", "1.5", "2.4 to 2.15"),
         # no default, so that anything passes, in 2.6 alone
-        (
-            INDUCTOR,
-            "worker_start_method",
-            "3",
-            "3 is not of type str in torch 2.4 to 2.5, 2.7 and later",
-        ),
-        (DYNAMO, "cache_size_limit", "x", '"x" is not of type int in torch 2.4 to 2.15'),
+        (INDUCTOR, "worker_start_method", "3", "2.4 to 2.5, 2.7 and later"),
+        (DYNAMO, "cache_size_limit", "x", "2.4 to 2.15"),
     ],
 )
-def test_wrong_types(module: str, key: str, value: str, message: str) -> None:
+def test_wrong_types(module: str, key: str, value: str, torches: str, golden: Golden) -> None:
     findings = said(config(module, f"{key}: {{pin: {value}}}"))
-    assert [f for f in findings if f.startswith("error")] == [f"error: {message}"]
+    (message,) = (f for f in findings if f.startswith("error: "))
+    assert f"in torch {torches}" in message
+    golden(message)
 
 
-def test_types_that_differ() -> None:
-    assert said(config(INDUCTOR, "compile_threads: {set: x}")) == [
-        'error: "x" is not of type int in torch 2.4 to 2.5',
-        'error: "x" is not of type int or None in torch 2.6 and later',
-    ]
+def test_types_that_differ(golden: Golden) -> None:
+    findings = said(config(INDUCTOR, "compile_threads: {set: x}"))
+    assert len(findings) == 2
+    golden("\n".join(findings))
 
 
 @pytest.mark.parametrize(
@@ -155,82 +123,78 @@ def test_types_that_fit(module: str, entry: str) -> None:
     assert said(config(module, entry), "2.13") == []
 
 
-FORCED = "if TORCHINDUCTOR_FX_GRAPH_CACHE is set, it overrides this %s in torch 2.7 and later"
-FIRST = (
-    "if TORCHINDUCTOR_FX_GRAPH_CACHE_DEFAULT is set, it overrides this default in torch "
-    "2.10 and later"
-)
+FORCES, FIRST = "TORCHINDUCTOR_FX_GRAPH_CACHE", "TORCHINDUCTOR_FX_GRAPH_CACHE_DEFAULT"
 
 
 @pytest.mark.parametrize(
-    ("strength", "more", "messages"),
+    ("strength", "more", "names"),
     [
-        ("default: false", "", [FORCED % "default", FIRST]),
-        ("default: false, yields_to: TORCHINDUCTOR_FX_GRAPH_CACHE", "", [FIRST]),
-        ("default: false", "env: {TORCHINDUCTOR_FX_GRAPH_CACHE: {delete: true}}", [FIRST]),
+        ("default: false", "", f"{FORCES} {FIRST}"),
+        (f"default: false, yields_to: {FORCES}", "", FIRST),
+        ("default: false", f"env: {{{FORCES}: {{delete: true}}}}", FIRST),
         (
             "default: false",
-            "env: {TORCHINDUCTOR_FX_GRAPH_CACHE: {delete: true, since: '2.8.1'}}",
-            [FORCED.replace("2.7 and later", "2.7") % "default", FIRST],
+            f"env: {{{FORCES}: {{delete: true, since: '2.8.1'}}}}",
+            f"{FORCES} {FIRST}",
         ),
-        ("set: false", "", [FORCED % "set"]),
-        ("pin: false", "", []),
+        ("set: false", "", FORCES),
     ],
 )
-def test_variables_that_win(strength: str, more: str, messages: list[str]) -> None:
-    entry = f"fx_graph_cache: {{{strength}}}"
-    assert said(config(INDUCTOR, entry, more)) == [f"remark: {message}" for message in messages]
+def test_variables_that_win(strength: str, more: str, names: str, golden: Golden) -> None:
+    messages = said(config(INDUCTOR, f"fx_graph_cache: {{{strength}}}", more))
+    for message, name in zip(messages, names.split(), strict=True):
+        assert message.startswith("remark: ")
+        assert name in message.split()
+    golden("\n".join(messages))
+
+
+def test_no_variable_wins_over_a_pin() -> None:
+    assert said(config(INDUCTOR, "fx_graph_cache: {pin: false}")) == []
 
 
 PADDING = "TORCHINDUCTOR_SHAPE_PADDING"
-SHIPPED = "remark: torch 2.4 to 2.15 ships this value: "
 
 
 @pytest.mark.parametrize(
-    ("entry", "more", "messages"),
+    ("entry", "more"),
     [
-        ("shape_padding: {default: false}", "", []),
-        ("shape_padding: {pin: true}", "", []),
-        (
-            "shape_padding: {set: true}",
-            "",
-            [f"{SHIPPED}its only effect is to override {PADDING} in 2.4 to 2.15"],
-        ),
-        (f"shape_padding: {{default: true, yields_to: {PADDING}}}", "", [f"{SHIPPED}no effect"]),
-        (
-            "shape_padding: {default: true}",
-            f"env: {{{PADDING}: {{delete: true}}}}",
-            [f"{SHIPPED}no effect"],
-        ),
-        ("shape_padding: {default: true, switch: PAD}", "", []),
-        ("epilogue_fusion: {default: true}", "", [f"{SHIPPED}no effect"]),
-        (
-            "epilogue_fusion: {default: 1}",
-            "",
-            ["error: 1 is not of type bool in torch 2.4 to 2.15"],
-        ),
-        (
-            "epilogue_fusion: {default: true, since: '2.6', until: '2.8.1'}",
-            "",
-            ["remark: torch 2.6 to 2.8 ships this value: no effect"],
-        ),
-        ("compile_threads: {default: 8}", "", []),  # that depends on the machine
+        ("shape_padding: {set: true}", ""),
+        (f"shape_padding: {{default: true, yields_to: {PADDING}}}", ""),
+        ("shape_padding: {default: true}", f"env: {{{PADDING}: {{delete: true}}}}"),
+        ("epilogue_fusion: {default: true}", ""),
+        ("epilogue_fusion: {default: true, since: '2.6', until: '2.8.1'}", ""),
     ],
 )
-def test_values_that_torch_ships(entry: str, more: str, messages: list[str]) -> None:
-    assert said(config(INDUCTOR, entry, more)) == messages
+def test_values_that_torch_ships(entry: str, more: str, golden: Golden) -> None:
+    (message,) = said(config(INDUCTOR, entry, more))
+    assert message.startswith("remark: ")
+    golden(message)
 
 
-def test_a_set_overrules_what_a_default_does_not() -> None:
-    entry, name = "run_gc_after_compile: {%s: true}", "TORCH_DYNAMO_RUN_GC_AFTER_COMPILE"
-    shipped = "remark: torch 2.7 and later ships this value: "
-    assert said(config(DYNAMO, entry % "set"))[1:] == [
-        f"{shipped}its only effect is to override {name} in 2.7 and later"
-    ]
-    assert said(config(DYNAMO, entry % "default"))[1:] == [
-        f"remark: if {name} is set, it overrides this default in torch 2.7 and later",
-        f"{shipped}no effect",
-    ]
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "shape_padding: {default: false}",
+        "shape_padding: {pin: true}",
+        "shape_padding: {default: true, switch: PAD}",
+        "compile_threads: {default: 8}",  # that depends on the machine
+    ],
+)
+def test_values_that_have_an_effect(entry: str) -> None:
+    assert said(config(INDUCTOR, entry)) == []
+
+
+def test_a_wrong_type_that_equals_what_torch_ships(golden: Golden) -> None:
+    (message,) = said(config(INDUCTOR, "epilogue_fusion: {default: 1}"))
+    assert message.startswith("error: ")
+    golden(message)
+
+
+@pytest.mark.parametrize(("strength", "count"), [("set", 1), ("default", 2)])
+def test_a_set_overrules_what_a_default_does_not(strength: str, count: int, golden: Golden) -> None:
+    _, *messages = said(config(DYNAMO, f"run_gc_after_compile: {{{strength}: true}}"))
+    assert len(messages) == count
+    golden("\n".join(messages))
 
 
 def test_a_value_that_undoes_one_below_has_an_effect() -> None:
@@ -238,18 +202,17 @@ def test_a_value_that_undoes_one_below_has_an_effect() -> None:
     assert said(config(INDUCTOR, "epilogue_fusion: {default: true}"), ALL, base) == []
 
 
-def test_a_variable_that_is_deleted_below() -> None:
+def test_a_variable_that_is_deleted_below(golden: Golden) -> None:
     entry = config(INDUCTOR, "shape_padding: {set: true}")
     base = policy(f"env: {{{PADDING}: {{delete: true}}}}")
-    assert said(entry, ALL, base) == [f"{SHIPPED}no effect"]
+    (message,) = said(entry, ALL, base)
+    golden(message)
 
 
-def test_a_finding_has_its_place() -> None:
+def test_a_finding_has_its_place(golden: Golden) -> None:
     (finding,) = lint(config(INDUCTOR, "max_autotun: {pin: true}"), versions("2.13"))
-    assert str(finding) == (
-        "f:4:5: config.torch._inductor.config.max_autotun: no such key in torch 2.13: did you mean "
-        "max_autotune?"
-    )
+    assert str(finding).startswith(f"f:4:5: config.{INDUCTOR}.max_autotun: ")
+    golden(str(finding))
 
 
 def test_an_entry_for_no_torch_that_was_asked_for() -> None:
@@ -263,33 +226,34 @@ REMARKS = {
     "sglang-compile": [],
     "debug": [],
     "performance": [
-        (INDUCTOR, "triton.multi_kernel", "torch 2.4 to 2.15 ships this value: no effect"),
-        (INDUCTOR, "shape_padding", "torch 2.4 to 2.15 ships this value: no effect"),
-        (DYNAMO, "recompile_limit", "in torch 2.4 to 2.6 this key is called cache_size_limit"),
+        f"{INDUCTOR}.triton.multi_kernel",
+        f"{INDUCTOR}.shape_padding",
+        f"{DYNAMO}.recompile_limit",
     ],
     "safe": [
-        (INDUCTOR, "max_autotune", "torch 2.4 to 2.15 ships this value: no effect"),
-        (INDUCTOR, "max_autotune_pointwise", "torch 2.4 to 2.15 ships this value: no effect"),
-        (INDUCTOR, "coordinate_descent_tuning", "torch 2.4 to 2.15 ships this value: no effect"),
-        (INDUCTOR, "memory_planning", "torch 2.4 to 2.15 ships this value: no effect"),
-        (INDUCTOR, "epilogue_fusion", "torch 2.4 to 2.15 ships this value: no effect"),
-        (INDUCTOR, "pattern_matcher", "torch 2.4 to 2.15 ships this value: no effect"),
-        (INDUCTOR, "reorder_for_locality", "torch 2.4 to 2.15 ships this value: no effect"),
-        (INDUCTOR, "aggressive_fusion", "torch 2.4 to 2.15 ships this value: no effect"),
-        (DYNAMO, "recompile_limit", "in torch 2.4 to 2.6 this key is called cache_size_limit"),
+        f"{INDUCTOR}.max_autotune",
+        f"{INDUCTOR}.max_autotune_pointwise",
+        f"{INDUCTOR}.coordinate_descent_tuning",
+        f"{INDUCTOR}.memory_planning",
+        f"{INDUCTOR}.epilogue_fusion",
+        f"{INDUCTOR}.pattern_matcher",
+        f"{INDUCTOR}.reorder_for_locality",
+        f"{INDUCTOR}.aggressive_fusion",
+        f"{DYNAMO}.recompile_limit",
     ],
 }
 
 
-def test_the_built_in_policies() -> None:
-    found = {}
+def test_the_built_in_policies(golden: Golden) -> None:
+    found, messages = {}, []
     for name in load.names():
         *below, top = load.layers(load.policy(load.BUILTIN / f"{name}.yaml"))
-        found[name] = [(f.severity, f.path, f.message) for f in lint(top, versions(ALL), below)]
-    assert found == {
-        name: [("remark", f"config.{module}.{key}", message) for module, key, message in remarks]
-        for name, remarks in REMARKS.items()
-    }
+        findings = lint(top, versions(ALL), below)
+        found[name] = [f.path.removeprefix("config.") for f in findings]
+        messages += [f"{name}: {f.severity}: {f.path}: {f.message}" for f in findings]
+        assert all(f.severity == "remark" for f in findings)
+    assert found == REMARKS
+    golden("\n".join(messages))
 
 
 def test_the_image_rows() -> None:
@@ -313,23 +277,13 @@ def test_versions(text: str, chosen: tuple[str, ...]) -> None:
     assert len(versions(ALL)) == 12
 
 
-KNOWN = "2.4, 2.5, 2.6, 2.7, 2.8, 2.9, 2.10, 2.11, 2.12, 2.13, 2.14, 2.15"
-
-
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("2.3", f"'2.3' is not one of the torch versions {KNOWN}"),
-        ("2.6..2.16", f"'2.16' is not one of the torch versions {KNOWN}"),
-        ("2.6,", f"'' is not one of the torch versions {KNOWN}"),
-        ("2.6..2.7..2.8", f"'2.6..2.7..2.8' is not one of the torch versions {KNOWN}"),
-        ("2.9..2.10,2.10..2.9", "'2.10..2.9' has no torch version: 2.9 comes first"),
-    ],
+    "text", ["2.3", "2.6..2.16", "2.6,", "2.6..2.7..2.8", "2.9..2.10,2.10..2.9"]
 )
-def test_versions_that_are_none(text: str, message: str) -> None:
+def test_versions_that_are_none(text: str, golden: Golden) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         versions(text)
-    assert str(caught.value) == message
+    golden(str(caught.value))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rocm_autopatch.plan import Plan
 from rocm_autopatch.policy import PolicyError, builtin, document, load, lower
 from tests.conftest import ROOT
+from tests.messages import Golden
 from tests.wrong_policies import problems, wrong_policies
 
 
@@ -24,16 +25,14 @@ def test_what_is_said_of_a_wrong_policy(text: str, said: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "the file is empty"),
-        (b"#" * (document.MAX_BYTES + 1), "larger than 131072 bytes"),
-        (b"\xff\xfe\x00", "not UTF-8: invalid start byte at byte 0"),
-        (b"\x00", "unacceptable character #x0000: special characters are not allowed"),
-    ],
+    "data",
+    [b"", b"#" * (document.MAX_BYTES + 1), b"\xff\xfe\x00", b"\x00"],
+    ids=["nothing", "too much", "UTF-16", "a zero byte"],
 )
-def test_bytes_that_are_no_yaml(data: bytes, message: str) -> None:
-    assert problems(data) == [f"f.yaml:1:1: {message}"]
+def test_bytes_that_are_no_yaml(data: bytes, golden: Golden) -> None:
+    (problem,) = problems(data)
+    assert problem.startswith("f.yaml:1:1: ")
+    golden(problem)
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
@@ -43,34 +42,20 @@ def test_no_bytes_raise_anything_else(data: bytes) -> None:
 
 
 WRONG_IMAGES = [
-    (b"version: 1\n", "1:1: images is missing"),
-    (
-        b"version: 1\nimages: [{policy: safe, name: a}]\n",
-        "2:10: images[0]: image or when is missing",
-    ),
-    (b"version: 1\nimages: [{when: {}}]\n", "2:10: images[0]: name is missing"),
-    (
-        b"version: 1\nimages: [{image: a, sets: {A: {why: b}}}]\n",
-        "2:31: images[0].sets.A: value is missing",
-    ),
-    (
-        b"version: 1\nimages: [{image: a, sets: {A: 1}}]\n",
-        "2:31: images[0].sets.A: expected a text, found 1: put it in quotes",
-    ),
-    (
-        b"version: 1\nimages: [{image: a, known_issues: [{isue: b, issue: c}]}]\n",
-        "2:37: images[0].known_issues[0].isue: unknown key: did you mean issue?",
-    ),
-    (
-        b"version: 1\nimages: [{image: a, policy: safe, x: 1}]\n",
-        "2:35: images[0].x: unknown key",
-    ),
+    b"version: 1\n",
+    b"version: 1\nimages: [{policy: safe, name: a}]\n",
+    b"version: 1\nimages: [{when: {}}]\n",
+    b"version: 1\nimages: [{image: a, sets: {A: {why: b}}}]\n",
+    b"version: 1\nimages: [{image: a, sets: {A: 1}}]\n",
+    b"version: 1\nimages: [{image: a, known_issues: [{isue: b, issue: c}]}]\n",
+    b"version: 1\nimages: [{image: a, policy: safe, x: 1}]\n",
 ]
 
 
-@pytest.mark.parametrize(("text", "message"), WRONG_IMAGES)
-def test_images(text: bytes, message: str) -> None:
-    assert problems(text, "images") == [f"f.yaml:{message}"]
+@pytest.mark.parametrize("text", WRONG_IMAGES)
+def test_images(text: bytes, golden: Golden) -> None:
+    (problem,) = problems(text, "images")
+    golden(problem)
 
 
 class TestLayers:
@@ -105,21 +90,19 @@ class TestLayers:
         assert plan["env"] == (("B", "set", "b", "b", "", (), ()),)
         assert lowered(tmp_path / "a.yaml")["env"] == ()
 
-    def test_a_cycle(self, tmp_path: Path) -> None:
+    def test_a_cycle(self, tmp_path: Path, golden: Golden) -> None:
         a = self.write(tmp_path, "a", "extends: b.yaml\n")
         b = self.write(tmp_path, "b", "extends: a.yaml\n")
         with pytest.raises(PolicyError) as caught:
             lowered(a)
-        assert str(caught.value) == f"{b}:2:10: a.yaml: extends itself through {a}"
+        assert str(caught.value).startswith(f"{b}:2:10: ")
+        golden(str(caught.value))
 
-    def test_a_missing_base(self, tmp_path: Path) -> None:
+    def test_a_missing_base(self, tmp_path: Path, golden: Golden) -> None:
         top = self.write(tmp_path, "top", "extends: [safe, saef]\n")
         with pytest.raises(PolicyError) as caught:
             lowered(top)
-        assert str(caught.value) == (
-            f"{top}:2:10: saef: no such policy; built-in policies: capture-guard, debug, "
-            "no-hipblaslt, performance, safe, sglang-compile; or give the path of a file"
-        )
+        golden(str(caught.value))
 
     def test_a_later_entry_for_some_torches_leaves_the_earlier_for_the_others(
         self, tmp_path: Path
@@ -136,21 +119,18 @@ class TestLayers:
             ("B", "set", "top", "top", "", (), ()),
         )
 
-    def test_two_layers_that_pin_one_key_differently(self, tmp_path: Path) -> None:
+    def test_two_layers_that_pin_one_key_differently(self, tmp_path: Path, golden: Golden) -> None:
         text = "config: {torch._inductor.config: {triton.cudagraphs: {pin: true}}}\n"
         top = self.write(tmp_path, "top", f"extends: safe\n{text}")
         with pytest.raises(PolicyError) as caught:
             lowered(top)
         safe = load.BUILTIN / "safe.yaml"
         line = safe.read_text().splitlines().index("    triton.cudagraphs:") + 1
-        assert str(caught.value) == (
-            f"{top}:3:35: config.torch._inductor.config.triton.cudagraphs: pinned to True here, "
-            f"but to False in {safe}:{line}:5; with insist: true, this pin overrides that one"
-        )
+        golden(str(caught.value), PIN=f"{safe}:{line}:5")
         top.write_text(top.read_text().replace("true", "false"))
         assert lowered(top)["layers"] == ("safe", "top")
 
-    def test_a_pin_may_insist(self, tmp_path: Path) -> None:
+    def test_a_pin_may_insist(self, tmp_path: Path, golden: Golden) -> None:
         text = "config: {torch._inductor.config: {triton.cudagraphs: {pin: true, insist: true}}}\n"
         top = self.write(tmp_path, "top", f"extends: safe\n{text}")
         rows = {row[0]: row for _, _, rows in lowered(top)["patches"] for row in rows}
@@ -158,10 +138,11 @@ class TestLayers:
         # Only what insists: a third pin on it is an error again.
         again = f"extends: top.yaml\n{text.replace('true, insist: true', 'false')}"
         third = self.write(tmp_path, "third", again)
-        with pytest.raises(PolicyError, match=f"pinned to False here, but to True in {top}"):
+        with pytest.raises(PolicyError) as caught:
             lowered(third)
+        golden(str(caught.value))
 
-    def test_pins_for_different_torches_do_not_meet(self, tmp_path: Path) -> None:
+    def test_pins_for_different_torches_do_not_meet(self, tmp_path: Path, golden: Golden) -> None:
         def pin(value: int, span: str) -> str:
             return f"config: {{torch._inductor.config: {{k: {{pin: {value}, {span}}}}}}}\n"
 
@@ -173,10 +154,11 @@ class TestLayers:
         assert lowered(top)["counts"] == "1 config value"
         assert [(row[2], *row[-2:]) for row in rows] == [(1, (), (2, 6)), (2, (2, 6), ())]
         top.write_text(top.read_text().replace("since: '2.6'", "since: '2.5.1'"))
-        with pytest.raises(PolicyError, match="pinned to 2 here, but to 1 in"):
+        with pytest.raises(PolicyError) as caught:
             lowered(top)
+        golden(str(caught.value))
 
-    def test_a_key_under_two_names_is_one_key(self, tmp_path: Path) -> None:
+    def test_a_key_under_two_names_is_one_key(self, tmp_path: Path, golden: Golden) -> None:
         def limit(name: str, entry: str) -> str:
             return f"config: {{torch._dynamo.config: {{{name}: {{{entry}}}}}}}\n"
 
@@ -187,8 +169,9 @@ class TestLayers:
         ((_, _, rows),) = lowered(top)["patches"]
         assert [row[:3] for row in rows] == [("recompile_limit", "pin", 9)]
         base.write_text(base.read_text().replace("default", "pin"))
-        with pytest.raises(PolicyError, match="recompile_limit: pinned to 9 here, but to 8 in"):
+        with pytest.raises(PolicyError) as caught:
             lowered(top)
+        golden(str(caught.value))
 
     def test_patches(self, tmp_path: Path) -> None:
         self.write(tmp_path, "base", "patches: {capture: off}\n")

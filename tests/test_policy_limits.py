@@ -26,6 +26,7 @@ from rocm_autopatch.policy import (
     when,
 )
 from tests.conftest import Interpreter
+from tests.messages import Golden
 from tests.policy_shapes import IMAGES, POLICIES
 
 # Two minutes of one core.
@@ -170,37 +171,36 @@ def said(text: str) -> list[str]:
     return []
 
 
-def test_as_many_values_as_allowed() -> None:
+def test_as_many_values_as_allowed(golden: Golden) -> None:
     items = "1," * (document.MAX_VALUES - 1)
     document.parse(f"[{items}]".encode(), "f")
     (more,) = said(f"[{items}1]")
-    assert more.endswith(": more than 10000 keys and values")
+    golden(more)
 
 
-def test_a_document_of_the_largest_size() -> None:
+def test_a_document_of_the_largest_size(golden: Golden) -> None:
     document.parse(b"a".ljust(document.MAX_BYTES, b"#"), "f")
     (more,) = said("#" * (document.MAX_BYTES + 1))
-    assert more == "f:1:1: larger than 131072 bytes"
+    golden(more)
 
 
-def test_a_key_of_the_largest_length() -> None:
+def test_a_key_of_the_largest_length(golden: Golden) -> None:
     assert "more than 1024" not in said(f"? {'k' * 1024}\n: 1\n")[0]
-    assert said(f"? {'k' * 1025}\n: 1\n")[0] == "f:1:3: a key of more than 1024 characters"
+    golden(said(f"? {'k' * 1025}\n: 1\n")[0])
 
 
-def test_a_hundred_problems_are_reported() -> None:
+def test_a_hundred_problems_are_reported(golden: Golden) -> None:
     text = "version: 1\n" + "".join(f"nam{number}: 1\n" for number in range(250))
     found = said(text)
-    assert found[0] == "f:2:1: nam0: unknown key: did you mean name?"
-    assert found[99] == "f:101:1: nam99: unknown key: did you mean name?"
-    assert found[100:] == ["f: and 150 more"]
+    assert len(found) == 101
+    golden("\n".join([found[0], "...", *found[99:]]), "all")
     with pytest.raises(PolicyError) as caught:
         schema.read_policy(document.parse(text.encode(), "f"), "f", "f")
-    assert str(caught.value) == f"{found[0]} (and 249 more)"
+    golden(str(caught.value), "in one line")
 
 
 def test_problems_are_counted_over_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], golden: Golden
 ) -> None:
     wrong = "".join(f"nam{number}: 1\n" for number in range(80))
     for name, more in (("top", "extends: base.yaml\n"), ("base", "")):
@@ -208,27 +208,25 @@ def test_problems_are_counted_over_files(
     assert main(["check", str(tmp_path / "top.yaml")]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 101
-    assert lines[-1] == f"{tmp_path}/base.yaml: and 60 more"
+    golden(lines[-1])
 
 
-def test_the_files_of_a_start_share_the_room(tmp_path: Path) -> None:
+def test_the_files_of_a_start_share_the_room(tmp_path: Path, golden: Golden) -> None:
     text = "version: 1\n" + "#" * (document.MAX_BYTES // 2)
     for name in ("a", "b"):
         (tmp_path / f"{name}.yaml").write_text(text)
     load.policy(tmp_path / "a.yaml")
     with pytest.raises(PolicyError) as caught:
         select.select(FACTS, site=tmp_path)
-    assert str(caught.value) == (
-        f"{tmp_path}/b.yaml:1:1: larger than 131072 bytes in all, with the files read before it"
-    )
+    golden(str(caught.value))
 
 
-def test_a_chain_of_policies_ends(tmp_path: Path) -> None:
+def test_a_chain_of_policies_ends(tmp_path: Path, golden: Golden) -> None:
     for number in range(3000):
         (tmp_path / f"{number}.yaml").write_text(f"version: 1\nextends: {number + 1}.yaml\n")
     with pytest.raises(PolicyError) as caught:
         load.layers(load.policy(tmp_path / "0.yaml"))
-    assert str(caught.value).endswith(": more than 100 policy files")
+    golden(str(caught.value))
 
 
 def test_a_base_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

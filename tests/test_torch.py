@@ -132,7 +132,9 @@ show(seen, copy["triton.cudagraphs"], copy["max_autotune_gemm_backends"])
         assert ours != off
         assert "torch._inductor.config.max_autotune_gemm_backends = 'ATEN'" in written
 
-    def test_the_record(self, torch_python: Interpreter, env: dict[str, str]) -> None:
+    def test_the_record(
+        self, torch_python: Interpreter, env: dict[str, str], golden: Golden
+    ) -> None:
         code = "import rocm_autopatch; show(rocm_autopatch.status())"
         (report,) = program(torch_python, env, code)
         rows = {row["name"].replace("torch._inductor.config.", ""): row for row in report["config"]}
@@ -150,11 +152,11 @@ show(seen, copy["triton.cudagraphs"], copy["max_autotune_gemm_backends"])
             "reason": "",
         }
         assert rows["no_such_key"]["status"] == "skipped"
-        assert rows["no_such_key"]["reason"] == "this torch has no such key"
+        golden(rows["no_such_key"]["reason"], "reason")
         assert rows["shape_padding"]["status"] == "failed"
         assert rows["shape_padding"]["after"] is True
         (error,) = report["errors"]
-        assert error.startswith("torch._inductor.config.shape_padding: the value 3 has the wrong ")
+        golden(error, "error")
         assert [row["status"] for row in report["patches"]] == ["applied"] * 3
 
     def test_a_failure_is_said_once(
@@ -195,7 +197,7 @@ show(c.max_fusion_size, c.triton.cudagraph_trees, d.recompile_limit, sorted(
         assert program(torch_python, env, "show(c.max_autotune)", **keep) == [True]
         assert program(torch_python, env, "show(c.max_autotune)", **{MAX: "1"}) == [False]
 
-    def test_switches(self, torch_python: Interpreter, env: dict[str, str]) -> None:
+    def test_switches(self, torch_python: Interpreter, env: dict[str, str], golden: Golden) -> None:
         code = """
 import rocm_autopatch
 show(c.freezing, c.coordinate_descent_tuning, c.aggressive_fusion, c.group_fusion,
@@ -215,16 +217,12 @@ show(c.freezing, c.coordinate_descent_tuning, c.aggressive_fusion, c.group_fusio
         }
         *values, errors = program(torch_python, env, code, **switched)
         assert values == [True, False, True, False, True, 96]
-        assert errors == [
-            "torch._inductor.config.group_fusion: ValueError: INDUCTOR_GROUP_FUSION=off is not 1, "
-            "0, true or false"
-        ]
+        (error,) = errors
+        golden(error, "not a boolean")
         *values, errors = program(torch_python, env, code, INDUCTOR_MAX_FUSION_SIZE="many")
         assert values[-1] == 64
-        assert errors == [
-            "torch._inductor.config.max_fusion_size: ValueError: INDUCTOR_MAX_FUSION_SIZE=many is "
-            "not of type int"
-        ]
+        (error,) = errors
+        golden(error, "not a number")
 
     def test_observe(self, torch_python: Interpreter, env: dict[str, str]) -> None:
         code = """
@@ -670,7 +668,9 @@ class TestBadTorch:
         off = python.run("-c", "import torch", env={**env, "ROCM_AUTOPATCH": "off"}, check=False)
         assert (ours.stdout, ours.stderr, ours.returncode) == (off.stdout, off.stderr, 1)
 
-    def test_torch_without_what_a_patch_needs(self, python: Interpreter, tmp_path: Path) -> None:
+    def test_torch_without_what_a_patch_needs(
+        self, python: Interpreter, tmp_path: Path, golden: Golden
+    ) -> None:
         strange = tmp_path / "torch"
         strange.mkdir()
         (strange / "version.py").write_text("__version__ = '3.0.0+rocm9.0'\nhip = '9.0'\n")
@@ -679,10 +679,7 @@ class TestBadTorch:
             *("-c", "import torch; print(torch.VALUE)"), env={"PYTHONPATH": str(tmp_path)}
         )
         assert done.stdout == "1\n"
-        assert done.stderr.splitlines()[-1] == (
-            "rocm_autopatch: patch compile_modes of torch skipped: AttributeError: this torch has "
-            "no _TorchCompileInductorWrapper"
-        )
+        golden(done.stderr.splitlines()[-1])
 
     def test_nothing_changed_nothing_said(
         self, torch_python: Interpreter, env: dict[str, str]
@@ -691,9 +688,9 @@ class TestBadTorch:
         done = torch_python.run("-c", "import torch._inductor.config", env=env)
         assert (done.stdout, done.stderr) == ("", "")
 
-    def test_a_patch_that_exits(self, fresh: Interpreter) -> None:
+    def test_a_patch_that_exits(self, fresh: Interpreter, golden: Golden) -> None:
         path = fresh.site_packages / "rocm_autopatch" / "patches" / "compile_modes.py"
         path.write_text("raise SystemExit(3)\n")
         done = fresh.run("-c", "import torch; print(torch.version.hip)")
         assert done.stdout == "7.0.51831-a3e329ad8\n"
-        assert "patch compile_modes of torch skipped: SystemExit: 3" in done.stderr
+        golden(done.stderr.splitlines()[-1])

@@ -113,7 +113,7 @@ def render(report: Report) -> bool:
             place.parent.mkdir(exist_ok=True)
             done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         except OSError as error:
-            terminal.say(f"rocm-autopatch report: {error}")
+            terminal.say(f"rocm-autopatch report: tlparse can't be run: {error}")
             return False
         if done.returncode:
             last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]

@@ -69,13 +69,16 @@ def parse_reference(text: str) -> Reference:
         raise ValueError(f"{text!r} is not an image reference: {registry!r} is not a registry")
     if not _PATH.fullmatch(repository):
         why = (
-            "the name of a repository is in lower case"
+            "has capital letters, and the name of a repository has none"
             if repository != repository.lower()
-            else "not the name of a repository"
+            else "is not the name of a repository"
         )
-        raise ValueError(f"{text!r} is not an image reference: {repository!r}: {why}")
+        raise ValueError(f"{text!r} is not an image reference: {repository!r} {why}")
     if len(repository) > _LONGEST:
-        raise ValueError(f"{text!r} is not an image reference: longer than {_LONGEST} characters")
+        raise ValueError(
+            f"{text!r} is not an image reference: its repository's name has more than {_LONGEST} "
+            "characters"
+        )
     if not registry and re.fullmatch("[0-9a-f]{64}", repository):
         raise ValueError(f"{text!r} is an image's ID, not its reference")
     return Reference(registry, repository, tag, digest)

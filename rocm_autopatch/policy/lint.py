@@ -123,7 +123,7 @@ def versions(text: str) -> tuple[str, ...]:
             raise ValueError(f"{said!r} is not one of the torch versions {', '.join(known)}")
         first, last = known.index(ends[0]), known.index(ends[-1])
         if first > last:
-            raise ValueError(f"{part.strip()!r} has no torch version: {ends[-1]} comes first")
+            raise ValueError(f"{part.strip()!r} is no range: {ends[0]} is later than {ends[-1]}")
         chosen.update(known[first : last + 1])
     return tuple(version for version in known if version in chosen)
 
@@ -234,27 +234,24 @@ class _Key:
         yield from wrong
         if self.entry.strength == "pin":  # it overrides every variable
             return
-        strength = self.entry.strength
-        fields = ("env_force", "env_default") if strength == "default" else ("env_force",)
+        default = self.entry.strength == "default"
+        fields = ("env_force", "env_default") if default else ("env_force",)
         for name, versions in self._variables(deleted, *fields):
-            yield (
-                REMARK,
-                f"if {name} is set, it overrides this {strength} in torch {_span(versions)}",
-            )
+            yield REMARK, f"if {name} is set, it overrides this entry in torch {_span(versions)}"
         if not (wrong or changes or self.entry.switch):
             yield from self._idle(deleted)
 
     def _absent(self) -> tuple[str, str, Hint | None]:
         message = f"no such key in torch {_span(self.absent)}"
-        names = sorted(self._names_where_absent())
+        names = " and ".join(sorted(self._names_where_absent()))
+        called = f"; its name in these versions is {names}" if names else ""
         if self.found:
-            where = f"; the key there is {' and '.join(names)}" if names else ""
-            return REMARK, f"{message}, so this entry is skipped there{where}", None
+            return REMARK, f"{message}, so this entry is skipped there{called}", None
         if names:
-            return ERROR, f"{message}; the key there is {' and '.join(names)}", None
+            return ERROR, f"{message}{called}", None
         others = _torches().modules[self.entry.module].get(self.entry.key)
         if others:
-            return ERROR, f"{message}; it is in torch {_span(others)}", None
+            return ERROR, f"{message}; it exists in torch {_span(others)}", None
         return ERROR, message, self._instead
 
     def _names_where_absent(self) -> Iterator[str]:
@@ -307,11 +304,11 @@ class _Key:
                 for name, versions in self._variables(deleted, *fields)
             ]
             effect = (
-                f"its only effect is to override {' and '.join(overruled)}"
+                f"the only effect of this entry is to override {' and '.join(overruled)}"
                 if overruled
-                else "no effect"
+                else "this entry has no effect"
             )
-            yield REMARK, f"torch {_span(self.found)} ships this value: {effect}"
+            yield REMARK, f"torch {_span(self.found)} ships this value, so {effect}"
 
 
 def _within(version: str, range: Range) -> bool:

@@ -153,4 +153,4 @@ def _packaging(name: str) -> Any:
     except Exception as error:
         # A broken installation raises anything.
         why = f"can't be imported: {type(error).__name__}: {error}"
-    raise ImportError(f"the ranges in a policy's when need packaging, which {why}")
+    raise ImportError(f"reading a policy's version ranges needs packaging, which {why}")
