@@ -3,7 +3,8 @@
 The runner puts it into the venv, where a ``.pth`` line starts it. If FRAMEWORKS_INSIDE names a
 directory, each process writes a file of JSON lines there. It imports nothing of torch and wraps
 nothing: an audit hook sees that Inductor loads compiled code, in the thread and the context in
-which it compiles. The config is also noted in a forked child and when a process ends.
+which it compiles. The config is also noted in a forked child and when a process ends. The first
+process of a tree makes an empty file, so that the runner can count the trees.
 """
 
 from __future__ import annotations
@@ -54,6 +55,11 @@ def start() -> None:
     if started or "FRAMEWORKS_INSIDE" not in os.environ:
         return
     started = True
+    if "FRAMEWORKS_TREE" not in os.environ:
+        # The first interpreter here: its parent is no Python.
+        os.environ["FRAMEWORKS_TREE"] = "1"
+        with open(os.path.join(os.environ["FRAMEWORKS_INSIDE"], f"{os.getpid()}.tree"), "w"):
+            pass
     cache = os.environ["TORCHINDUCTOR_CACHE_DIR"]
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
