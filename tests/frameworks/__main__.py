@@ -1,6 +1,7 @@
 """Programs of other people's frameworks, unmodified, without us and under the default policy.
 
-    python -m tests.frameworks [--work DIRECTORY] [--surroundings DIRECTORY] [--only NAME ...]
+    python -m tests.frameworks [--work DIRECTORY] [--surroundings DIRECTORY] [--commands]
+                               [--only NAME ...]
 
 A program is a file of ``programs/``, which Python runs, or a directory with a ``run.sh``, which sh
 runs in a copy of the directory: it starts a server, builds a package, or does what else users of a
@@ -25,6 +26,11 @@ two arms nothing may differ but what the policy is for:
 
 For each program it prints the seconds, what it and its framework changed in the config of torch,
 and what differs. If anything differs, the exit status is 1.
+
+With ``--commands``, the programs that are files run by ``rocm-autopatch run --report`` instead,
+cold and warm. What ``rocm-autopatch report`` then says of graphs, graph breaks, recompiles and
+caches must be what torch itself counted in the process. What ``status`` and ``probe`` say in the
+program's venv must be what a bare import of torch has there, with us and without us.
 """
 
 from __future__ import annotations
@@ -48,6 +54,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from surroundings import hip_torch, image_env
+from tests.frameworks import commands
 from tests.live import run as live
 
 HERE = Path(__file__).resolve().parent
@@ -202,6 +209,12 @@ def free_port() -> int:
         return port
 
 
+def import_torch(venv: Path, arm: str, place: Path) -> Run:
+    """What a process has that imports torch's config and does nothing else."""
+    code = "import torch._inductor.config, torch._dynamo.config"
+    return start(venv, arm, place, None, hip_torch.python(venv), "-c", code)
+
+
 def lines(stderr: str) -> set[str]:
     """What stderr says that could be the same in another run, line by line."""
     found = set()
@@ -311,8 +324,7 @@ def check(name: str, program: Program, work: Path, hip: Path, wheel: Path) -> li
     for arm in ARMS:
         place = work / "runs" / name / arm
         shutil.rmtree(place, ignore_errors=True)
-        code = "import torch._inductor.config, torch._dynamo.config"
-        bare[arm] = start(venv, arm, place, None, hip_torch.python(venv), "-c", code)
+        bare[arm] = import_torch(venv, arm, place)
         for when in STARTS:
             live.say(f"{name}: {arm}, {when}")
             command = program.command(venv)
@@ -323,6 +335,45 @@ def check(name: str, program: Program, work: Path, hip: Path, wheel: Path) -> li
     seconds = ", ".join(f"{arm} {when} {run.seconds:.0f} s" for (arm, when), run in runs.items())
     print(f"{name}: {'DIFFERS' if found else 'ok'} ({versions(venv, program.requires)}; {seconds})")
     tell(runs, bare)
+    for text in found:
+        print("  !", text.replace("\n", "\n    "))
+    sys.stdout.flush()
+    return found
+
+
+def check_commands(name: str, program: Program, work: Path, hip: Path, wheel: Path) -> list[str]:
+    """Run one program by our commands, and return where they differ from torch's own counts."""
+    venv, place = work / "venvs" / name, work / "runs" / name / "commands"
+    make(venv, program.requires, hip)
+    equip(venv, wheel)
+    shutil.rmtree(place, ignore_errors=True)
+    ours = venv / "bin" / "rocm-autopatch"
+    live.say(f"{name}: status, probe")
+    (off,), (safe,) = (
+        [row for row in import_torch(venv, arm, place).rows if row["event"] == "exit"]
+        for arm in ARMS
+    )
+    found = []
+    for one, differ in (("status", [safe]), ("probe", [off, safe])):
+        told = start(venv, "safe", place, None, ours, one, "--json")
+        if told.status:
+            found.append(f"{one}: status {told.status}\n{told.stderr[-500:]}")
+        found += getattr(commands, one)(json.loads(told.stdout), *differ)
+    counts = []
+    for when in STARTS:
+        live.say(f"{name}: run --report, {when}")
+        directory = place / f"{when}.report"
+        run = start(
+            venv, "safe", place, program.path,
+            *(ours, "run", "--report", directory, "--", *program.command(venv)),
+        )  # fmt: skip
+        if run.status:
+            found.append(f"{when}: status {run.status}\n{run.stderr[-500:]}")
+        told = start(venv, "safe", place, None, ours, "report", directory, "--json")
+        report = json.loads(told.stdout)
+        found += [f"{when}: {text}" for text in commands.report(report, run.rows)]
+        counts.append(f"{when}: {commands.summary(report)}")
+    print(f"{name}, commands: {'DIFFERS' if found else 'ok'} ({'; '.join(counts)})")
     for text in found:
         print("  !", text.replace("\n", "\n    "))
     sys.stdout.flush()
@@ -341,6 +392,7 @@ def main() -> int:
         default=ROOT / ".work",
         help="where hip_torch.py makes its venvs, on the same filesystem as --work",
     )
+    parser.add_argument("--commands", action="store_true", help="run programs by our commands")
     parser.add_argument("--only", nargs="+", choices=known, metavar="NAME", default=list(known))
     asked = parser.parse_args()
     work = asked.work.resolve()
@@ -352,8 +404,12 @@ def main() -> int:
             _, hip = hip_torch.create(asked.surroundings)
             wheel = live.build_wheel(work)
             for name in asked.only:
+                if asked.commands and (known[name].path.is_dir() or not known[name].compiles):
+                    live.say(f"{name}: not run by our commands")
+                    continue
+                look = check_commands if asked.commands else check
                 try:
-                    wrong = bool(check(name, known[name], work, hip, wheel)) or wrong
+                    wrong = bool(look(name, known[name], work, hip, wheel)) or wrong
                 except live.LiveError as problem:
                     print(f"{name}: FAILED, {problem}", flush=True)
                     wrong = True
