@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.frameworks import __main__ as frameworks
+from tests.frameworks import commands
 from tests.live import run as live
 
 LINE = "rocm_autopatch: policy safe applies (image: not named): 5 variables, 12 config values\n"
@@ -121,3 +122,86 @@ def ended(pid: int) -> bool:
 
 def test_the_policy_pins_something() -> None:
     assert frameworks.pinned()["torch._inductor.config.triton.cudagraphs"] == "False"
+
+
+def counted(**changes: Any) -> dict[str, Any]:
+    one = {"id": "0/0", "failed": False, "limit": False, "recompile": False, "hits": 0, "misses": 1}
+    return one | changes
+
+
+ENDS: list[dict[str, Any]] = [
+    {
+        "event": "exit",
+        "pid": 7,
+        "counted": {
+            "graph_break": 1,
+            "unimplemented": 3,
+            "compiles": [
+                counted(),
+                counted(hits=1, misses=0),  # its backward
+                counted(id="0/1", recompile=True),
+                counted(id="0/2", recompile=True, failed=True, limit=True, misses=0),
+                counted(id="1/0", failed=True, misses=0),
+            ],
+        },
+    }
+]
+TOLD: dict[str, Any] = {
+    "processes": [{"number": 0, "pid": 7}, {"number": 1, "pid": 8}],
+    "graphs": [
+        {"process": 0, "id": "0/0", "cache": "part"},
+        {"process": 0, "id": "0/1", "cache": "miss"},
+        {"process": 0, "id": "1/0", "cache": ""},
+    ],
+    "breaks": [{"count": 2}],
+    "recompiles": [{"count": 1, "limit": 1}],
+    "notes": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, []),
+        ({"breaks": []}, ["the report has breaks 0, torch counted 2"]),
+        (
+            {"recompiles": [{"count": 2, "limit": 1}]},
+            ["the report has recompiles 2, torch counted 1"],
+        ),
+        ({"recompiles": [{"count": 1, "limit": 0}]}, ["the report has limits 0, torch counted 1"]),
+        ({"notes": ["a line is damaged"]}, ["the report notes: a line is damaged"]),
+        ({"graphs": []}, ["0 graphs in the report, 0 processes without an exit"]),
+        (
+            {"graphs": [{"process": 1, "id": "0/0", "cache": ""}]},
+            ["1 graphs in the report, 1 processes without an exit"],
+        ),
+    ],
+)
+def test_a_report_and_what_torch_counted(changes: dict[str, Any], found: list[str]) -> None:
+    assert list(commands.report({**TOLD, **changes}, ENDS)) == found
+
+
+def test_a_report_with_other_graphs() -> None:
+    graphs = [*TOLD["graphs"][:2], {"process": 0, "id": "1/0", "cache": "hit"}]
+    (found,) = commands.report({**TOLD, "graphs": graphs}, ENDS)
+    assert found.startswith("the report has caches ")
+    assert len(list(commands.report({**TOLD, "graphs": graphs[:2]}, ENDS))) == 2
+
+
+def test_probe_and_status_and_what_torch_has() -> None:
+    off = {"here": {"a": "True", "b": "8", "same": "1"}}
+    safe = {"here": {"a": "False", "b": "128", "same": "1"}, "policy": "safe"}
+    rows = [
+        {"name": "a", "without": True, "with": False},
+        {"name": "b", "without": 8, "with": 128},
+        {"name": "of another module", "without": 1, "with": 2},
+    ]
+    assert list(commands.probe({"config": rows}, off, safe)) == []
+    assert len(list(commands.probe({"config": rows[1:]}, off, safe))) == 1
+    assert (
+        len(list(commands.probe({"config": [*rows, {**rows[0], "name": "same"}]}, off, safe))) == 1
+    )
+    told = {"policy": "safe", "errors": [], "config": [{"name": "b", "after": 128}]}
+    assert list(commands.status(told, safe)) == []
+    assert len(list(commands.status({**told, "policy": ""}, safe))) == 1
+    assert len(list(commands.status({**told, "config": [{"name": "b", "after": 8}]}, safe))) == 1
