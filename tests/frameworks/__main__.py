@@ -166,12 +166,13 @@ def start(venv: Path, arm: str, place: Path, program: Path | None, *command: str
         shutil.copytree(program, cwd)
     else:
         cwd.mkdir()
+    port = free_port()
     environment = {
         **{name: value for name, value in os.environ.items() if name.startswith("PIP_")},
         **image_env.load().env,
         "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "HOME": str(cwd),
-        "PORT": str(free_port()),
+        "PORT": str(port),
         "HF_HUB_OFFLINE": "1",
         "TORCHINDUCTOR_CACHE_DIR": str(place / "cache"),
         "FRAMEWORKS_INSIDE": str(inside),
@@ -191,12 +192,15 @@ def start(venv: Path, arm: str, place: Path, program: Path | None, *command: str
         try:
             # It also waits for a server that was left behind, which has the pipes.
             texts = running.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            raise live.LiveError(f"{place}: not done after {LIMIT_S} s") from None
+        except subprocess.TimeoutExpired as late:
+            last = (late.stderr or b"").decode(errors="replace")[-2000:]
+            raise live.LiveError(f"{place}: not done after {LIMIT_S} s\n{last}") from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
-    stdout, stderr = (text.replace(str(place), "PLACE") for text in texts)
+    stdout, stderr = (
+        text.replace(str(place), "PLACE").replace(f":{port}", ":PORT") for text in texts
+    )
     files = sorted(inside.glob("*.jsonl"))
     rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     trees = len(list(inside.glob("*.tree")))
@@ -222,7 +226,7 @@ def lines(stderr: str) -> set[str]:
     for line in re.split(r"[\r\n]+", stderr):
         if OURS.match(line) or AUTOTUNING.match(line):
             continue
-        found.add(re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?", "N", line).strip())
+        found.add(re.sub(r"(0x)?[0-9a-f]{8,}|\d+(\.\d+)?", "N", line).strip())
     return found - {""}
 
 

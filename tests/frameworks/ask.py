@@ -17,11 +17,10 @@ def ask(url: str) -> str:
             with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
                 text: str = answer.read().decode()
                 return text
-        except urllib.error.HTTPError:
-            raise
-        except OSError:
-            # It does not listen yet.
-            if time.monotonic() > end:
+        except OSError as error:
+            # It does not listen yet, or does not know the page yet.
+            started = isinstance(error, urllib.error.HTTPError) and error.code != 404
+            if started or time.monotonic() > end:
                 raise
             time.sleep(0.2)
 
