@@ -72,7 +72,8 @@ def note(event: str) -> None:
         "counted": counted() if event == "exit" else {},
     }
     with open(os.path.join(os.environ["FRAMEWORKS_INSIDE"], f"{os.getpid()}.jsonl"), "a") as out:
-        print(json.dumps(row), file=out)
+        # Not by print, in whose place Ray Serve puts its own.
+        out.write(json.dumps(row) + "\n")
 
 
 def start() -> None:
