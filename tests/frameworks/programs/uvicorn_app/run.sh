@@ -4,6 +4,7 @@
 set -eu
 uvicorn uvicorn_app:application --port "$PORT" --no-access-log &
 server=$!
+trap 'kill "$server" 2>/dev/null || true' EXIT
 python -m frameworks_ask "http://127.0.0.1:$PORT/"
 python -m frameworks_ask "http://127.0.0.1:$PORT/"
 kill -TERM "$server"
