@@ -118,11 +118,12 @@ def make(venv: Path, requirements: list[str], hip: Path) -> None:
     wanted = json.dumps([hip_torch.TORCH, requirements])
     if stamp.is_file() and stamp.read_text() == wanted:
         return
-    live.say(f"{venv.name}: installing {' '.join(requirements)}")
+    live.say(f"{venv.name}: installing {' '.join(requirements) or 'torch alone'}")
     hip_torch.copy(hip, venv)
     constraint = venv / "constraints.txt"
     constraint.write_text(f"torch=={hip_torch.TORCH}\n")
-    pip(venv, "-c", constraint, *requirements)
+    if requirements:
+        pip(venv, "-c", constraint, *requirements)
     label = hip_torch.site_packages(venv) / "torch" / "version.py"
     if "+rocm" not in label.read_text():
         raise live.LiveError(f"{venv.name}: pip replaced torch, which lost its label")
