@@ -12,7 +12,10 @@ from tests.frameworks import __main__ as frameworks
 from tests.frameworks import commands
 from tests.live import run as live
 
-LINE = "rocm_autopatch: policy safe applies (image: not named): 5 variables, 12 config values\n"
+LINE = (
+    "rocm_autopatch: policy safe applies (image: not named): unset TORCHINDUCTOR_MAX_AUTOTUNE, "
+    "unset TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE, 3 config values\n"
+)
 PINS = {"torch._inductor.config.triton.cudagraphs": "False"}
 
 

@@ -73,7 +73,9 @@ AUTOTUNING = re.compile(
     r"AUTOTUNE |strides: |dtypes: |SingleProcess AUTOTUNE|\s*\w+ [\d.]+ ms [\d.]+%"
 )
 INDUCTOR = "torch._inductor.config."
-OURS = re.compile(r"rocm_autopatch: policy safe applies \(image: not named\): 5 variables, ")
+OURS = re.compile(
+    r"rocm_autopatch: policy safe applies \(image: not named\): unset TORCHINDUCTOR_MAX_AUTOTUNE, "
+)
 
 
 class Program(NamedTuple):
