@@ -717,11 +717,14 @@ def test_lines_are_read_one_by_one(breaks: Ran, tmp_path: Path) -> None:
         ("python /srv/serve.py --port 1", "serve.py (7)"),
         ("python -u -X dev train.py", "train.py (7)"),
         ("python -m pkg.main -c x", "-m pkg.main (7)"),
-        ("python", "? (7)"),
+        ("python", "main.py (7)"),
+        ("ray::MapWorker.__init__", "ray::MapWorker.__init__ (7)"),
     ],
 )
 def test_names_of_processes(command: str, name: str) -> None:
-    assert Process(7, 0, command=tuple(command.split())).name == name
+    process = Process(7, 0, command=tuple(command.split()), program="/srv/main.py")
+    assert process.name == name
+    assert Process(7, 0, command=("python",)).name == "? (7)"
 
 
 def test_a_fork_in_the_same_file(tmp_path: Path) -> None:

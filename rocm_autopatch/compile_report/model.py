@@ -43,6 +43,9 @@ class Process:
         # python -u -X dev script.py: the first word that is not an option or an option's value.
         while words and words[0][:1] == "-" and words[0] not in ("-c", "-m"):
             del words[: 2 if words[0] in ("-X", "-W") else 1]
+        if not words and self.command and "python" not in self.command[0]:
+            # A title, such as Ray gives its workers.
+            words = [self.command[0]]
         if words[:1] in (["-c"], ["-m"]):
             what = " ".join(words[:2]).split("\n")[0]
         else:

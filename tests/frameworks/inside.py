@@ -3,7 +3,9 @@
 The runner puts it into the venv, where a ``.pth`` line starts it. If FRAMEWORKS_INSIDE names a
 directory, each process writes a file of JSON lines there. It imports nothing of torch and wraps
 nothing: an audit hook sees that Inductor loads compiled code, in the thread and the context in
-which it compiles. The config is also noted in a forked child and when a process ends.
+which it compiles. The config is also noted in a forked child and when a process ends, then with
+torch's counters. The first process of a tree makes an empty file, so that the runner can count the
+trees.
 """
 
 from __future__ import annotations
@@ -30,6 +32,28 @@ def values() -> dict[str, str]:
     return found
 
 
+def counted() -> dict[str, Any]:
+    """What torch counted. Of compiles it keeps the last 64."""
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    if utils is None:
+        return {}
+    found: dict[str, Any] = {
+        name: sum(utils.counters[name].values()) for name in ("graph_break", "unimplemented")
+    }
+    found["compiles"] = [
+        {
+            "id": one.compile_id,
+            "failed": one.fail_type is not None,
+            "limit": "recompile_limit" in str(one.fail_reason),
+            "recompile": bool(one.recompile_reason),
+            "hits": one.inductor_fx_local_cache_hit_count or 0,
+            "misses": one.inductor_fx_local_cache_miss_count or 0,
+        }
+        for one in utils.get_compilation_metrics()
+    ]
+    return found
+
+
 def note(event: str) -> None:
     if not all(name in sys.modules for name in NAMES):
         return
@@ -37,6 +61,7 @@ def note(event: str) -> None:
     report = ours.status() if ours and event == "exit" else {}
     row = {
         "event": event,
+        "pid": os.getpid(),
         "command": sys.orig_argv,
         "here": values(),
         # As a new thread sees it: since torch 2.12 it sees no assignment of another thread.
@@ -44,9 +69,11 @@ def note(event: str) -> None:
         "variables": {name: os.environ[name] for name in os.environ if name.startswith(SEEN)},
         "policy": report.get("policy"),
         "errors": report.get("errors", []),
+        "counted": counted() if event == "exit" else {},
     }
     with open(os.path.join(os.environ["FRAMEWORKS_INSIDE"], f"{os.getpid()}.jsonl"), "a") as out:
-        print(json.dumps(row), file=out)
+        # Not by print, in whose place Ray Serve puts its own.
+        out.write(json.dumps(row) + "\n")
 
 
 def start() -> None:
@@ -54,6 +81,11 @@ def start() -> None:
     if started or "FRAMEWORKS_INSIDE" not in os.environ:
         return
     started = True
+    if "FRAMEWORKS_TREE" not in os.environ:
+        # The first interpreter here: its parent is no Python.
+        os.environ["FRAMEWORKS_TREE"] = "1"
+        with open(os.path.join(os.environ["FRAMEWORKS_INSIDE"], f"{os.getpid()}.tree"), "w"):
+            pass
     cache = os.environ["TORCHINDUCTOR_CACHE_DIR"]
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
