@@ -1,6 +1,6 @@
 """On a machine with a GPU: frameworks' programs under each policy, in two starts.
 
-    python tests/gpu/programs.py WORK [--only NAME ...] [--at-once N] [--seconds S]
+    python tests/gpu/programs.py WORK [--only NAME ...] [--under POLICY ...] [--at-once N] [--seconds S]
 
 For an interpreter that has torch for that GPU, transformers, timm, diffusers and our wheel. The
 programs are four of starts.py: transformers' ``generate`` with a static cache, which transformers
@@ -19,7 +19,10 @@ from pathlib import Path
 from starts import run_all, table
 
 PROGRAMS = ("decoder", "convolution", "batching", "unet")
-POLICIES = ("off", "safe", "performance", "capture-guard", "sglang-compile")
+POLICIES = (
+    *("off", "safe", "performance", "capture-guard", "sglang-compile"),
+    *("debug", "no-hipblaslt"),
+)
 
 
 def environment(policy: str) -> dict[str, str]:
@@ -31,12 +34,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Frameworks' programs under each policy.")
     parser.add_argument("work", type=Path)
     parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=PROGRAMS)
+    parser.add_argument("--under", nargs="+", choices=POLICIES, default=POLICIES)
     parser.add_argument("--at-once", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=400, help="to begin starts in")
     asked = parser.parse_args()
     kept = asked.work / "programs.jsonl"
-    found = run_all(kept, environment, POLICIES, asked.only, asked.at_once, asked.seconds)
-    table(found, POLICIES, asked.only)
+    found = run_all(kept, environment, asked.under, asked.only, asked.at_once, asked.seconds)
+    table(found, asked.under, asked.only)
 
 
 if __name__ == "__main__":
