@@ -1,6 +1,7 @@
 """On a machine with a GPU: frameworks' programs under each policy, in two starts.
 
-    python tests/gpu/programs.py WORK [--only NAME ...] [--under POLICY ...] [--at-once N] [--seconds S]
+    python tests/gpu/programs.py WORK [--only NAME ...] [--under POLICY ...] [--at-once N]
+        [--seconds S]
 
 For an interpreter that has torch for that GPU, transformers, timm, diffusers and our wheel. The
 programs are four of starts.py: transformers' ``generate`` with a static cache, which transformers
