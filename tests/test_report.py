@@ -566,7 +566,7 @@ def test_what_torch_2_4_does_not_tell(tmp_path: Path) -> None:
     assert (str(one.place), one.reason) == ("/p.py:3", "Tensor.item")
     assert report.versions == ["2.4 or 2.5"]
     notes = [note for note in report.notes if note.startswith("torch 2.4 or 2.5 does not record")]
-    assert len(notes) == 4
+    assert len(notes) == 5
 
 
 def multiplied(source: Path, target: Path, times: int) -> None:
