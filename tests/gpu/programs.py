@@ -3,13 +3,13 @@
     python tests/gpu/programs.py WORK [--only NAME ...] [--under POLICY ...] [--at-once N]
         [--seconds S]
 
-For an interpreter that has torch for that GPU, transformers, timm, diffusers and our wheel. The
-programs are four of starts.py: transformers' ``generate`` with a static cache, which transformers
-itself compiles with ``reduce-overhead``; its continuous batching; a convolution net of timm; and a
-pipeline of diffusers, all in the same mode. Each runs with TORCHINDUCTOR_MAX_AUTOTUNE=1, as in
-SGLang's ROCm images, without us and under built-in policies. WORK/programs.jsonl keeps the results
-as they come. On a GPU that is not AMD's, the fact that opens our gate is assumed: this shows what
-Inductor does, and nothing of HIP.
+For an interpreter that has torch for that GPU, transformers, timm, torchvision, diffusers and our
+wheel. The programs are of starts.py: transformers' ``generate`` with a static cache, which
+transformers itself compiles with ``reduce-overhead``; its continuous batching, a convolution net of
+timm and a pipeline of diffusers, all in the same mode; a net of torchvision in ``max-autotune``.
+Each runs with TORCHINDUCTOR_MAX_AUTOTUNE=1, as in SGLang's ROCm images, without us and under
+built-in policies. WORK/programs.jsonl keeps the results as they come. On a GPU that is not AMD's,
+the fact that opens our gate is assumed: this shows what Inductor does, and nothing of HIP.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from starts import run_all, table
 
-PROGRAMS = ("decoder", "convolution", "batching", "unet")
+PROGRAMS = ("decoder", "convolution", "detector", "batching", "unet")
 POLICIES = (
     *("off", "safe", "performance", "capture-guard", "sglang-compile"),
     *("debug", "no-hipblaslt"),

@@ -93,6 +93,23 @@ def convolution(torch: Any) -> Callable[[int], Any]:
     return run
 
 
+def detector(torch: Any) -> Callable[[int], Any]:
+    import torchvision
+
+    model = torchvision.models.mobilenet_v3_small(num_classes=100).cuda().eval()
+    call = model if os.environ.get("EAGER") else torch.compile(model, mode="max-autotune")
+    boxes = torch.tensor([[0.0, 0.0, 9.0, 9.0], [1.0, 1.0, 9.0, 9.0], [20.0, 20.0, 30.0, 30.0]])
+
+    def run(number: int) -> Any:
+        torch.manual_seed(number)
+        scores = call(torch.randn(4, 3, 96, 96, device="cuda"))
+        kept = torchvision.ops.nms(boxes.cuda(), scores[0, :3], 0.5)
+        # With random weights the scores are tiny: alone, the kept boxes would make up the norm.
+        return torch.cat([scores.flatten() / scores.norm(), kept.sort().values.float()])
+
+    return run
+
+
 def batching(torch: Any) -> Callable[[int], Any]:
     from transformers import CompileConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
     from transformers.generation.configuration_utils import ContinuousBatchingConfig
@@ -153,6 +170,7 @@ PROGRAMS = {
     "decoder": decoder,
     "encoder": encoder,
     "convolution": convolution,
+    "detector": detector,
     "batching": batching,
     "unet": unet,
 }
