@@ -143,7 +143,9 @@ def _tell(
             raised["after"],
             raised["before"],
             _guard(frame),
-        )
+        ),
+        # It has up to two paths and a guard.
+        2 * startup.LONGEST_LINE,
     )
 
 
