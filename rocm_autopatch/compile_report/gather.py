@@ -14,6 +14,7 @@ from rocm_autopatch import masking
 from rocm_autopatch.compile_report import PROCESSES, TRACES, operations
 from rocm_autopatch.compile_report.model import Break, Graph, Place, Process, Recompile, Report
 from rocm_autopatch.compile_report.trace import CACHES, GRAPHS, METRICS, PATTERN, Event, File
+from rocm_autopatch.patches.callers import INSTALLED
 
 # From which torch on the trace has what. tests/matrix/trace_versions.py checks this on the files.
 SINCE = {
@@ -41,7 +42,6 @@ _HINT = re.compile(r"^\s+Hint: (.*)$", re.MULTILINE)
 _RAISED = re.compile(r"^(?:torch\._dynamo\.exc\.)?Unsupported: (.*)$", re.MULTILINE)
 # From torch 2.9 on, Dynamo's guards have the types of the local variables.
 _SELF = re.compile(r"source=L\['self'\], .*type=<class '(?:[\w<>]+\.)*(\w+)'>")
-_INSTALLED = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/")
 _INSIDE_TORCH = re.compile(r"/(site|dist)-packages/torch/|^<frozen|/torch/_dynamo/")
 
 
@@ -238,8 +238,8 @@ class _Reader:
         process.program = process.program or stack[0].file
         users = [place for place in stack if not _INSIDE_TORCH.search(place.file)]
         graph.place = (users or stack)[-1]
-        if _INSTALLED.search(graph.place.file):
-            own = [place for place in users[:-1] if not _INSTALLED.search(place.file)]
+        if INSTALLED.search(graph.place.file):
+            own = [place for place in users[:-1] if not INSTALLED.search(place.file)]
             callers = own or users[:-1]
             graph.caller = str(callers[-1]) if callers else ""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rocm_autopatch.compile_report.advice import advise
 from rocm_autopatch.compile_report.model import PHASES, Graph, Place, Report
+from rocm_autopatch.patches.callers import PACKAGES
 from rocm_autopatch.text import WIDTH, wrapped
 
 DEAREST = 10
@@ -170,7 +171,7 @@ def short(place: Place | str) -> str:
     here = os.getcwd() + os.sep
     if text.startswith(here):
         return text[len(here) :]
-    return re.sub(r"^.*/(site|dist)-packages/", "", text)
+    return re.sub("^.*" + PACKAGES, "", text)
 
 
 def data(report: Report) -> dict[str, Any]:

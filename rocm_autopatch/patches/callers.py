@@ -1,6 +1,7 @@
 """Which line of a program something comes from, read from the stack."""
 
 import os
+import re
 import sys
 
 TYPE_CHECKING = False
@@ -16,8 +17,10 @@ PLUMBING = (
 )
 # Frames of importlib and runpy, of our import hook (which has importlib's name), and of torch.fx.
 NO_FILES = ("<frozen ", "<eval_with_key>")
-INSTALLED = ("/site-packages/", "/dist-packages/")
-LIBRARY = os.path.dirname(os.__file__) + os.sep
+PACKAGES = "/(?:site|dist)-packages/"
+# Files of packages and of the standard library, of this machine or of another one.
+INSTALLED = re.compile(PACKAGES + r"|/lib(?:64)?/python3\.\d+/")
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
 
 
 def frames(frame: "Optional[FrameType]") -> "Iterator[tuple[FrameType, bool]]":
@@ -41,20 +44,23 @@ def caller(frame: "Optional[FrameType]", code: "CodeType") -> str:
     torch. The functions of a program itself need no caller: the result is "".
     """
     found = ""
-    if not _is_installed(code.co_filename):
+    if not INSTALLED.search(code.co_filename):
         return found
     for one, in_torch in frames(frame):
         if in_torch or one.f_code is code:
             continue
         place = "%s:%d" % (one.f_code.co_filename, one.f_lineno or 0)
-        if not _is_installed(one.f_code.co_filename):
+        if not INSTALLED.search(one.f_code.co_filename):
             return place
         found = found or place
     return found
 
 
-def _is_installed(file: str) -> bool:
-    return file.startswith(LIBRARY) or any(part in file for part in INSTALLED)
+def of_library(file: str) -> bool:
+    """Whether a file is of this Python's standard library."""
+    return file.startswith("<frozen ") or (
+        file.startswith(_LIBRARY) and not re.search(PACKAGES, file)
+    )
 
 
 def function(code: "CodeType", values: "Mapping[str, Any]") -> str:
@@ -65,7 +71,7 @@ def function(code: "CodeType", values: "Mapping[str, Any]") -> str:
     """
     first = values.get(code.co_varnames[0]) if code.co_argcount else None
     base = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", None)
-    # By the class alone: isinstance asks the object for its __class__.
-    if base is not None and base in type(first).__mro__:
+    # By the class alone, and by identity: the object's __class__ and == of a class may be anything.
+    if base is not None and any(one is base for one in type(first).__mro__):
         return "%s.%s" % (type(first).__name__, code.co_name)
     return code.co_name

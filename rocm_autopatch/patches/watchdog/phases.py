@@ -119,7 +119,6 @@ _WAYS = {
     "symbols": "use torch.compile(dynamic=False), which has no symbolic shapes",
 }
 _OTHERWISE = "set TORCH_COMPILE_DISABLE=1 to run uncompiled"
-_LIBRARY = os.path.dirname(os.__file__) + os.sep
 
 
 def describe(watch: "underway.Watch") -> str:
@@ -340,17 +339,11 @@ def _others(watch: "underway.Watch") -> "list[str]":
 
 def _place(stack: "list[FrameType]") -> "list[str]":
     """The innermost frame that is not in the standard library."""
-    for frame in [one for one in stack if not _of_library(one)] or stack[:1]:
+    others = [one for one in stack if not callers.of_library(one.f_code.co_filename)]
+    for frame in others or stack[:1]:
         code = frame.f_code
         return ["at %s:%d in %s" % (code.co_filename, frame.f_lineno or 0, code.co_name)]
     return []
-
-
-def _of_library(frame: "FrameType") -> bool:
-    file = frame.f_code.co_filename
-    return file.startswith("<frozen ") or (
-        file.startswith(_LIBRARY) and "-packages" not in file[len(_LIBRARY) :]
-    )
 
 
 def _stops(phase: str, at: "Optional[FrameType]", stack: "list[FrameType]") -> str:
