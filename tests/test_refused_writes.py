@@ -186,6 +186,17 @@ print(json.dumps(report()))
         done = programs.python.run("-c", source, env=programs.env())
         assert "rocm_autopatch: <string>:7 tried to set triton.cudagraphs = True" in done.stderr
 
+    def test_code_that_the_standard_library_runs_for_a_user(self, programs: Programs) -> None:
+        ran = programs.run("""
+import doctest
+def documented():
+    '>>> c.triton.cudagraphs = True'
+doctest.testmod()
+print(json.dumps(report()))
+""")
+        ((file, *_),) = ran.refused("triton.cudagraphs")
+        assert file == "<doctest __main__.documented[0]>"
+
     def test_said_once_in_a_process_tree(self, programs: Programs, golden: Golden) -> None:
         source = """
 c.triton.cudagraphs = True  #: says

@@ -97,6 +97,8 @@ def _writer() -> "tuple[str, int]":
     for frame, in_torch in callers.frames(sys._getframe(1)):
         file, line = frame.f_code.co_filename, frame.f_lineno or 0
         if not in_torch:
+            if made[1] and callers.of_library(file):
+                return made  # doctest, timeit and code run what a user wrote.
             if not _is_made_by_exec(frame):
                 return file, line
             made = made if made[1] else (file, line)
@@ -111,7 +113,7 @@ def _is_made_by_exec(frame: "FrameType") -> bool:
     ``python -c``, an interactive interpreter and a notebook have no file either. They run what the
     user typed, in a ``__main__`` without ``__file__``.
     """
-    main = sys.modules["__main__"].__dict__
+    main = getattr(sys.modules.get("__main__"), "__dict__", {})
     typed = frame.f_globals is main and "__file__" not in main
     return frame.f_code.co_filename.startswith("<") and not typed
 
