@@ -31,19 +31,23 @@ class Start(NamedTuple):
     number: int
 
 
-def decoder(torch: Any) -> Callable[[int], Any]:
+def _llama(layers: int, hidden: int, heads: int, shared: int) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
         vocab_size=1000,
-        hidden_size=512,
-        intermediate_size=1024,
-        num_hidden_layers=4,
-        num_attention_heads=8,
-        num_key_value_heads=4,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=shared,
         max_position_embeddings=512,
     )
-    model = LlamaForCausalLM(config).cuda().eval()
+    return LlamaForCausalLM(config).cuda().eval()
+
+
+def decoder(torch: Any) -> Callable[[int], Any]:
+    model = _llama(layers=4, hidden=512, heads=8, shared=4)
     if not os.environ.get("EAGER"):
         model.generation_config.cache_implementation = "static"
 
@@ -111,19 +115,10 @@ def detector(torch: Any) -> Callable[[int], Any]:
 
 
 def batching(torch: Any) -> Callable[[int], Any]:
-    from transformers import CompileConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
+    from transformers import CompileConfig, GenerationConfig
     from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-    config = LlamaConfig(
-        vocab_size=1000,
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=512,
-    )
-    model = LlamaForCausalLM(config).cuda().eval()
+    model = _llama(layers=2, hidden=256, heads=4, shared=4)
     options: dict[str, Any] = {"use_cuda_graph": False, "use_async_batching": False}
     if not os.environ.get("EAGER"):
         compiled = CompileConfig(mode="reduce-overhead", fullgraph=False, dynamic=True)
