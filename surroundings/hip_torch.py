@@ -48,16 +48,16 @@ def create(directory: Path) -> tuple[Path, Path]:
     cpu, hip = directory / "cpu", directory / "hip"
     with lock(directory / "surroundings.lock"):
         _check_compiler()
-        if not _finished(cpu):
+        if not finished(cpu):
             _say(f"installing {', '.join(REQUIREMENTS)} in {cpu}")
             _install(cpu)
-            _finish(cpu)
+            finish(cpu)
             _remove(hip)
-        if not _finished(hip):
+        if not finished(hip):
             _say(f"copying it to {hip}, labelled {TORCH}+rocm7.0")
             copy(cpu, hip)
             _label(hip)
-            _finish(hip)
+            finish(hip)
     return cpu, hip
 
 
@@ -86,7 +86,7 @@ def copy(source: Path, target: Path) -> None:
             continue
         content = path.read_bytes()
         if before in content:
-            _replace(path, content.replace(before, after))
+            replace(path, content.replace(before, after))
 
 
 @contextlib.contextmanager
@@ -98,6 +98,11 @@ def lock(path: Path) -> Iterator[None]:
         # A pip that outlives us, as after kill -9, goes on writing: it holds the lock too.
         os.set_inheritable(stream.fileno(), True)
         yield
+
+
+def pip(venv: Path, command: str, *arguments: str) -> None:
+    """Run pip in a venv. pip takes its index from the settings of this process."""
+    run([str(python(venv)), "-I", "-m", "pip", command, "-q", *arguments])
 
 
 def _check_compiler() -> None:
@@ -117,8 +122,8 @@ def _check_compiler() -> None:
 def _install(venv: Path) -> None:
     _remove(venv)
     # -I: a PYTHONPATH of the caller must not satisfy pip in the venv's place.
-    _run([sys.executable, "-I", "-m", "venv", str(venv)])
-    _run([str(python(venv)), "-I", "-m", "pip", "install", "-q", *REQUIREMENTS])
+    run([sys.executable, "-I", "-m", "venv", str(venv)])
+    pip(venv, "install", *REQUIREMENTS)
 
 
 def _label(venv: Path) -> None:
@@ -130,13 +135,13 @@ def _label(venv: Path) -> None:
         )
         if count != 1:
             raise SurroundingsError(f"{path} has {count} lines that set {name}, expected one")
-    _replace(path, text.encode())
+    replace(path, text.encode())
     # pip has compiled everything else. So no file appears or disappears while somebody copies the
     # venv that is in use.
     py_compile.compile(str(path), doraise=True)
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace(path: Path, content: bytes) -> None:
     """Give *path* new content in a new file, as the old one may have other names."""
     mode = path.stat().st_mode
     path.unlink()
@@ -144,28 +149,31 @@ def _replace(path: Path, content: bytes) -> None:
     path.chmod(mode)
 
 
-def _stamp(venv: Path) -> str:
-    # Scripts hold the venv's path, and compiled modules belong to one Python.
-    recipe = {
-        "requirements": REQUIREMENTS,
-        "label": LABEL,
-        "path": str(venv),
-        "python": sys.version,
-    }
-    return json.dumps(recipe, indent=2) + "\n"
-
-
-def _finished(venv: Path) -> bool:
+def finished(venv: Path, recipe: object = None) -> bool:
+    """Whether *venv* was made to its end, here, and by the same *recipe*."""
     path = venv / STAMP
     return (
         python(venv).exists()
         and path.is_file()
-        and path.read_text(encoding="utf-8") == _stamp(venv)
+        and path.read_text(encoding="utf-8") == _stamp(venv, recipe)
     )
 
 
-def _finish(venv: Path) -> None:
-    (venv / STAMP).write_text(_stamp(venv), encoding="utf-8")
+def finish(venv: Path, recipe: object = None) -> None:
+    """Say that *venv* is made to its end."""
+    (venv / STAMP).write_text(_stamp(venv, recipe), encoding="utf-8")
+
+
+def _stamp(venv: Path, recipe: object) -> str:
+    # Scripts hold the venv's path, and compiled modules belong to one Python.
+    whole = {
+        "requirements": REQUIREMENTS,
+        "label": LABEL,
+        "recipe": recipe,
+        "path": str(venv),
+        "python": sys.version,
+    }
+    return json.dumps(whole, indent=2) + "\n"
 
 
 def _remove(path: Path) -> None:
@@ -173,8 +181,13 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def _run(command: list[str]) -> None:
-    # pip's output goes to stderr, as progress does: stdout is for the paths.
+def run(command: list[str]) -> None:
+    """Run a command; its output goes to stderr.
+
+    Raises:
+        SurroundingsError: it fails.
+    """
+    # As progress does: stdout is for the paths.
     status = subprocess.run(command, stdout=sys.stderr, close_fds=False, check=False).returncode
     if status:
         raise SurroundingsError(f"{' '.join(command)} ended with status {status}")

@@ -1,0 +1,245 @@
+"""Compile real models for AMD GPUs on a CPU, under each policy, mode and switch.
+
+    python -m benchmarks.amd --work .work [--gpus mi300x mi355x] [--models ...] [--arms ...]
+
+The GPU is surroundings/compiling_gpu: it compiles and does not run. So these are figures of the
+compiler: kernels, candidates, CPU seconds, bytes of code, spilled registers. What benchmarking the
+candidates on a GPU adds is missing. Inductor benchmarks here as it would, but each launch does
+nothing and all candidates tie, so the first one is chosen. Coordinate descent ends at its first
+step, so its candidates are the fewest that there can be.
+
+Each arm runs in a process of its own with empty caches and one compile thread, `--at-once` of them
+beside each other, arms in turn. Results are kept in WORK/amd-figures.jsonl as they come, and a
+second call goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from surroundings import amd_torch, hip_torch, image_env
+from surroundings.compiling_gpu import kernel_file
+from tests.live.run import build_wheel
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(__file__).with_name("program.py")
+MODELS = ("llama", "bert", "mixtral", "vit", "convnext", "unet", "gpt2")
+GPUS = ("mi300x", "mi355x")
+PACKAGES = ("transformers==5.17.0", "diffusers==0.42.1", "timm==1.0.31", "torchvision==0.28.0")
+# What those import, without the torch for NVIDIA that they would bring.
+BESIDE = (
+    "huggingface_hub tokenizers safetensors regex tqdm requests typer importlib_metadata Pillow"
+)
+MODES = ("reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
+SECONDS = 1800
+# What Inductor calls the kernels of its GEMM templates.
+GEMMS = ("triton_mm", "triton_bmm", "triton_tem")
+# A GPU, a model and an arm.
+Key = tuple[str, str, str]
+
+
+class Arm(NamedTuple):
+    """One way to compile: a mode, our policy or none, and whether the image's variables are set."""
+
+    mode: str | None = None
+    policy: str | None = None
+    image: bool = False
+
+
+def arms() -> dict[str, Arm]:
+    """Every arm by its name; the first one is what others are compared with."""
+    found = {
+        "torch alone": Arm(),
+        "image": Arm(image=True),
+        "image, safe": Arm(policy="safe", image=True),
+    }
+    for mode in MODES:
+        found[mode] = Arm(mode)
+        found[f"{mode}, safe"] = Arm(mode, "safe")
+    for key, value in switches().items():
+        entry = f"{{torch._inductor.config: {{{key}: {{default: {json.dumps(value)}}}}}}}"
+        found[f"safe + {key}"] = Arm(policy=f"version: 1\nextends: safe\nconfig: {entry}\n")
+    found["performance"] = Arm(policy="performance")
+    return found
+
+
+def switches() -> dict[str, Any]:
+    """The config keys that `performance` has beyond `safe`, each turned on."""
+    policy = yaml.safe_load((ROOT / "policies" / "performance.yaml").read_text(encoding="utf-8"))
+    entries = policy["config"]["torch._inductor.config"]
+    return {key: entry["default"] or _on(entry["default"]) for key, entry in entries.items()}
+
+
+def _on(off: object) -> object:
+    return True if off is False else 1
+
+
+def run(python: Path, model: str, gpu: str, arm: Arm) -> dict[str, Any]:
+    """Compile *model* once; what the program printed, and what lies in its caches then."""
+    with tempfile.TemporaryDirectory() as directory:
+        scratch = Path(directory)
+        command = [str(python), str(PROGRAM), model]
+        command += ["--mode", arm.mode] if arm.mode else []
+        done = subprocess.run(
+            command,
+            env=_environment(scratch, gpu, arm),
+            cwd=scratch,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            return {"failed": done.stderr.strip().splitlines()[-1:]}
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        result.update(_compiled(scratch))
+        return result
+
+
+def _environment(scratch: Path, gpu: str, arm: Arm) -> dict[str, str]:
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(scratch),
+        "COMPILING_GPU": gpu,
+        "TORCHINDUCTOR_CACHE_DIR": str(scratch / "cache"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    if arm.image:
+        env.update(_image_variables())
+    if arm.policy is None:
+        env["ROCM_AUTOPATCH"] = "off"
+    elif "\n" in arm.policy:
+        (scratch / "policy.yaml").write_text(arm.policy, encoding="utf-8")
+        env["ROCM_AUTOPATCH_POLICY"] = str(scratch / "policy.yaml")
+    else:
+        env["ROCM_AUTOPATCH_POLICY"] = arm.policy
+    return env
+
+
+def _image_variables() -> Mapping[str, str]:
+    return {
+        name: value
+        for name, value in image_env.load().env.items()
+        if name.startswith("TORCHINDUCTOR_")
+    }
+
+
+def _compiled(scratch: Path) -> dict[str, Any]:
+    """What Triton compiled: files, bytes, kernels of GEMM templates, spilled registers."""
+    files = [path for path in scratch.rglob("*.hsaco") if path.is_file()]
+    kernels = {path.parent.name: path for path in files}.values()
+    spilled = [kernel_file.resources(path.read_bytes(), path.stem)[1] for path in kernels]
+    return {
+        "candidates": len(kernels),
+        "gemm_candidates": sum(path.stem.startswith(GEMMS) for path in kernels),
+        "bytes": sum(path.stat().st_size for path in kernels),
+        "spilling": sum(count > 0 for count in spilled),
+        "spilled": sum(spilled),
+    }
+
+
+def prepare(work: Path) -> Path:
+    """The interpreter of a venv with the stand-in, the models' packages and our wheel."""
+    made = amd_torch.create(work)
+    venv = work / "amd-figures"
+    hip_torch.copy(made, venv)
+    # --no-deps: they would replace torch by one for NVIDIA.
+    hip_torch.pip(venv, "install", "--no-deps", *PACKAGES)
+    hip_torch.pip(venv, "install", *BESIDE.split())
+    with tempfile.TemporaryDirectory() as directory:
+        hip_torch.pip(venv, "install", "--no-deps", str(build_wheel(Path(directory))))
+    return hip_torch.python(venv)
+
+
+def figures(
+    kept: Path, python: Path, asked: argparse.Namespace
+) -> Iterator[tuple[Key, dict[str, Any]]]:
+    """Results as they come; those that *kept* has already come first."""
+    known = {}
+    if kept.exists():
+        for line in kept.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            known[row["gpu"], row["model"], row["arm"]] = row
+    every = arms()
+    wanted = [
+        (gpu, model, arm) for arm in asked.arms for model in asked.models for gpu in asked.gpus
+    ]
+    yield from ((key, known[key]) for key in wanted if key in known)
+    left = [key for key in wanted if key not in known]
+    with ThreadPoolExecutor(asked.at_once) as pool, open(kept, "a", encoding="utf-8") as stream:
+
+        def one(key: Key) -> tuple[Key, dict[str, Any]]:
+            gpu, model, arm = key
+            started = time.monotonic()
+            result = run(python, model, gpu, every[arm])
+            row = {"gpu": gpu, "model": model, "arm": arm, **result}
+            stream.write(json.dumps(row) + "\n")
+            stream.flush()
+            print(
+                f"{' '.join(key)}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True
+            )
+            return key, row
+
+        yield from pool.map(one, left)
+
+
+def table(found: Mapping[Key, Mapping[str, Any]], asked: argparse.Namespace) -> str:
+    """One row for each arm, and in each cell a model's figures."""
+    lines = []
+    for gpu in asked.gpus:
+        lines += [f"\n{gpu}:\n", "| | " + " | ".join(asked.models) + " |"]
+        lines.append("|---|" + "---:|" * len(asked.models))
+        for arm in asked.arms:
+            cells = [_cell(found.get((gpu, model, arm))) for model in asked.models]
+            lines.append(f"| {arm} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    if "failed" in row:
+        return "failed"
+    spilled = f", {row['spilled']} spilled" if row["spilled"] else ""
+    gemms = f" ({row['gemm_candidates']})" if row["gemm_candidates"] else ""
+    return (
+        f"{row['kernels']}: {row['candidates']}{gemms}, {row['cpu']:.0f} s, "
+        f"{row['bytes'] / 1024:.0f} KiB{spilled}"
+    )
+
+
+def main() -> int:
+    """Run what is asked for and print the tables."""
+    parser = argparse.ArgumentParser(description="Figures of AMD's compiler.")
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--gpus", nargs="+", default=GPUS)
+    parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--arms", nargs="+", default=list(arms()), choices=list(arms()))
+    parser.add_argument("--at-once", type=int, default=2)
+    asked = parser.parse_args()
+    try:
+        python = prepare(asked.work.resolve())
+    except hip_torch.SurroundingsError as error:
+        print(f"surroundings: {error}", file=sys.stderr)
+        return 1
+    print(table(dict(figures(asked.work / "amd-figures.jsonl", python, asked)), asked))
+    shutil.rmtree(asked.work / "amd-figures")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
