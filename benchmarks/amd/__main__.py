@@ -38,11 +38,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("program.py")
 MODELS = ("llama", "bert", "mixtral", "vit", "convnext", "unet", "gpt2")
 GPUS = ("mi300x", "mi355x")
-PACKAGES = ("transformers==5.17.0", "diffusers==0.42.1", "timm==1.0.31", "torchvision==0.28.0")
-# What those import, without the torch for NVIDIA that they would bring.
-BESIDE = (
-    "huggingface_hub tokenizers safetensors regex tqdm requests typer importlib_metadata Pillow"
-)
+PACKAGES = ("transformers==5.17.0", "requests", "importlib_metadata", "Pillow")
+# Those require a torch or a torchvision for NVIDIA.
+WITHOUT_TORCH = ("diffusers==0.42.1", "timm==1.0.31", "torchvision==0.28.0")
 MODES = ("reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
 SECONDS = 1800
 # What Inductor calls the kernels of its GEMM templates.
@@ -142,7 +140,7 @@ def _compiled(scratch: Path) -> dict[str, Any]:
     """What Triton compiled: files, bytes, kernels of GEMM templates, spilled registers."""
     files = [path for path in scratch.rglob("*.hsaco") if path.is_file()]
     kernels = {path.parent.name: path for path in files}.values()
-    spilled = [kernel_file.resources(path.read_bytes(), path.stem)[1] for path in kernels]
+    spilled = [kernel_file.resources(path.read_bytes())[1] for path in kernels]
     return {
         "candidates": len(kernels),
         "gemm_candidates": sum(path.stem.startswith(GEMMS) for path in kernels),
@@ -157,9 +155,8 @@ def prepare(work: Path) -> Path:
     made = amd_torch.create(work)
     venv = work / "amd-figures"
     hip_torch.copy(made, venv)
-    # --no-deps: they would replace torch by one for NVIDIA.
-    hip_torch.pip(venv, "install", "--no-deps", *PACKAGES)
-    hip_torch.pip(venv, "install", *BESIDE.split())
+    hip_torch.pip(venv, "install", *PACKAGES)
+    hip_torch.pip(venv, "install", "--no-deps", *WITHOUT_TORCH)
     with tempfile.TemporaryDirectory() as directory:
         hip_torch.pip(venv, "install", "--no-deps", str(build_wheel(Path(directory))))
     return hip_torch.python(venv)

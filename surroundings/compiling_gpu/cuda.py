@@ -65,7 +65,7 @@ class Launcher:
     @staticmethod
     def _load_kernel(path: str, name: str, shared: int, device: int) -> tuple[int, int, int, int]:
         with open(path, "rb") as stream:
-            registers, spills = kernel_file.resources(stream.read(), name)
+            registers, spills = kernel_file.resources(stream.read())
         return 1, 1, registers, spills
 
     @staticmethod

@@ -19,7 +19,7 @@ class Utils:
         self, name: str, kernel: bytes, shared: int, device: int
     ) -> tuple[int, int, int, int, int]:
         """Module, function, registers and spilled registers of a thread, threads in a block."""
-        return 1, 1, *kernel_file.resources(kernel, name), 1024
+        return 1, 1, *kernel_file.resources(kernel), 1024
 
     def get_device_properties(self, device: int) -> dict[str, Any]:
         """The properties by the names of Triton's own driver."""
