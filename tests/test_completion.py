@@ -17,7 +17,8 @@ from rocm_autopatch.cli import command_line, completion, main
 from rocm_autopatch.startup import assume
 
 FACTS = {f"{name}=" for name in assume.FACTS}
-POLICIES = {"capture-guard", "debug", "no-hipblaslt", "performance", "safe", "sglang-compile"}
+POLICIES = {"capture-guard", "debug", "no-hipblaslt", "no-library-search", "performance", "safe"}
+POLICIES |= {"sglang-compile"}
 # bash splits words like this because of its COMP_WORDBREAKS.
 BREAKS = re.compile(r"[:=]|[^:=]+")
 

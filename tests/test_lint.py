@@ -223,6 +223,7 @@ def test_an_entry_for_no_torch_that_was_asked_for() -> None:
 REMARKS = {
     "capture-guard": [],
     "no-hipblaslt": [],
+    "no-library-search": [],
     "sglang-compile": [],
     "debug": [],
     "performance": [

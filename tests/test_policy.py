@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rocm_autopatch.plan import Plan
 from rocm_autopatch.policy import PolicyError, builtin, document, load, lower
+from rocm_autopatch.probe import variables
 from tests.conftest import ROOT
 from tests.messages import Golden
 from tests.wrong_policies import problems, wrong_policies
@@ -313,11 +314,28 @@ class TestBuiltins:
             "debug": {*safe, "TORCH_LOGS"},
             "capture-guard": safe,
             "no-hipblaslt": {*safe, "TORCH_BLAS_PREFER_HIPBLASLT", "DISABLE_ADDMM_CUDA_LT"},
+            "no-library-search": {*safe, "MIOPEN_FIND_MODE", "PYTORCH_TUNABLEOP_TUNING"},
             "sglang-compile": {*safe, "SGLANG_TORCH_COMPILE_MODE"},
         }
         page = (ROOT / "docs" / "policies.md").read_text()
         section = page.partition("### Variables that outrank a flag")[2].partition("\n## ")[0]
         assert [name for names in defaults.values() for name in names if name not in section] == []
+
+    def test_what_an_image_may_not_ask_of_libraries(self) -> None:
+        plan = builtin.POLICIES["no-library-search"]
+        ours = {row[0]: row[1:3] for row in plan["env"] if row[3] == "no-library-search"}
+        deleted = {"MIOPEN_FIND_ENFORCE", "AITER_REBUILD", "AITER_ONLINE_TUNE"}
+        assert ours == {
+            "MIOPEN_FIND_MODE": ("default", "FAST"),
+            "PYTORCH_TUNABLEOP_TUNING": ("default", "0"),
+            **dict.fromkeys(deleted, ("delete", None)),
+        }
+        # A user who sets one of them keeps it.
+        assert deleted <= set(plan["image_only"])
+        # The mitigation leaves nothing that probe calls slow.
+        for name, (action, value) in ours.items():
+            if action == "default":
+                assert variables.of_variable(name, str(value), "2.13.0").verdict == "harmless"
 
     def test_debug_holds_the_debugging_of_001(self) -> None:
         assert {

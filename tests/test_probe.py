@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -303,6 +304,40 @@ class TestCrash:
             "TORCH_COMPILE_DEBUG",
             *("AMD_LOG_LEVEL", "TORCHINDUCTOR_MULTI_KERNEL", f"import {INDUCTOR}"),
         }
+
+
+SEARCHING = {
+    "MIOPEN_FIND_MODE": "NORMAL",
+    "MIOPEN_FIND_ENFORCE": "3",
+    "PYTORCH_TUNABLEOP_ENABLED": "1",
+    "AITER_REBUILD": "1",
+}
+
+
+class TestLibraries:
+    """Variables that make the first call of a library slow, and that Inductor does not read."""
+
+    def test_they_are_named(self, torch_python: Interpreter) -> None:
+        status, found = cli(torch_python, **SEARCHING)
+        assert status == 1
+        assert set(found["left"]) == set(SEARCHING)
+        assert rows(found)["MIOPEN_FIND_ENFORCE"]["verdict"] == "hangs"
+        for name in set(SEARCHING) - {"MIOPEN_FIND_ENFORCE"}:
+            row = rows(found)[name]
+            assert row["verdict"] == "slows"
+            assert " first call" in row["why"]
+
+    def test_without_a_search(self, torch_python: Interpreter) -> None:
+        quiet = {
+            "MIOPEN_FIND_MODE": "FAST",
+            "MIOPEN_FIND_ENFORCE": "1",
+            "PYTORCH_TUNABLEOP_ENABLED": "1",
+            "PYTORCH_TUNABLEOP_TUNING": "0",
+            "AITER_REBUILD": "0",
+        }
+        status, found = cli(torch_python, **quiet)
+        assert (status, found["left"]) == (0, [])
+        assert {rows(found)[name]["verdict"] for name in quiet} == {"harmless"}
 
 
 @pytest.fixture(scope="module")
@@ -679,7 +714,7 @@ class TestTable:
     def test_rows(self) -> None:
         document = variables.table()
         for name, cases in document["variables"].items():
-            assert not set(cases[-1]) & {"is", "has", "since", "until"}, name
+            assert not set(cases[-1]) & {"is", "has", "unless", "since", "until"}, name
             for case in cases:
                 self.check(case, name)
         every = {key for version in lint.versions("2.4..2.15") for key in lint.keys(version)}
@@ -691,8 +726,9 @@ class TestTable:
 
     def check(self, case: Json, name: str) -> None:
         assert set(case) <= {
-            *("is", "has", "since", "until", "verdict", "why", "source", "elsewhere")
+            *("is", "has", "unless", "since", "until", "verdict", "why", "source", "elsewhere")
         }
+        assert all(map(variables.listed, case.get("unless", ()))), name
         assert case["verdict"] in variables.table()["verdicts"]
         assert case["why"].endswith("."), name
         if case["verdict"] in variables.DANGEROUS:
@@ -714,10 +750,44 @@ class TestTable:
             ("TORCHINDUCTOR_COLLECTIVE_BENCHMARK_TIMEOUT", "1.5", TORCH, "unknown"),
             ("TORCHINDUCTOR_NO_SUCH_THING", "1", TORCH, "unknown"),
             ("HIP_CACHE_ENABLED", "1", TORCH, "not read"),
+            ("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS", "ATEN,CKTILE", TORCH, "hangs"),
+            ("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS", "aten,ck", TORCH, "hangs"),
+            ("TORCHINDUCTOR_AUTOTUNE_FALLBACK_TO_ATEN", "0", "2.7.1", "crashes"),
+            ("TORCHINDUCTOR_AUTOTUNE_FALLBACK_TO_ATEN", "0", TORCH, "not read"),
+            ("MIOPEN_FIND_MODE", "FAST", TORCH, "harmless"),
+            ("MIOPEN_FIND_MODE", "1", TORCH, "slows"),
+            ("MIOPEN_FIND_MODE", "4", TORCH, "unknown"),
+            # Any enforcement makes MIOpen search all kernels.
+            ("MIOPEN_FIND_ENFORCE", "2", TORCH, "slows"),
+            ("MIOPEN_FIND_ENFORCE", "search", TORCH, "hangs"),
+            ("MIOPEN_FIND_ENFORCE", "1", TORCH, "harmless"),
+            ("AITER_REBUILD", "2", TORCH, "slows"),
+            ("PYTORCH_TUNABLEOP_ENABLED", "true", TORCH, "harmless"),
         ],
     )
     def test_values_and_versions(self, name: str, value: str, torch: str, verdict: str) -> None:
         assert variables.of_variable(name, value, torch).verdict == verdict
+
+    def test_one_variable_can_spare_another(self) -> None:
+        def verdict(**others: str) -> str:
+            name = "PYTORCH_TUNABLEOP_ENABLED"
+            return variables.of_variable(name, "1", TORCH, environment=others).verdict
+
+        assert verdict() == "slows"
+        assert verdict(PYTORCH_TUNABLEOP_TUNING="1") == "slows"
+        assert verdict(PYTORCH_TUNABLEOP_TUNING="0") == "harmless"
+
+    def test_what_torch_reads_in_a_rocm_build(
+        self, torch_python: Interpreter, tmp_path: Path
+    ) -> None:
+        # The same on every torch from 2.4 to 2.15 is in make matrix.
+        (tmp_path / "2.13.0").mkdir()
+        (tmp_path / "2.13.0" / "torch").symlink_to(torch_python.site_packages / "torch")
+        script = ROOT / "tests" / "matrix" / "rocm_versions.py"
+        command = [sys.executable, str(script), str(tmp_path), "2.13.0"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+        assert done.stdout.count(" none (2.13.0)") == 6
 
     def test_what_is_not_listed(self) -> None:
         assert not variables.listed("PATH")

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from rocm_autopatch.patches.watchdog import aborts as ending
-from rocm_autopatch.patches.watchdog import sleeper, underway
+from rocm_autopatch.patches.watchdog import libraries, sleeper, underway
 from tests.conftest import Interpreter
 from tests.messages import Golden
 
@@ -174,6 +174,30 @@ stuck(trained, "worker", x)
 mode = "max-autotune-no-cudagraphs"
 with torch.no_grad(), config.patch(freezing=True, max_autotune_gemm_backends="CPP,ATEN"):
     stuck(torch.nn.Linear(64, 64), "autotune", torch.randn(32, 64), mode=mode)
+# The C++ candidate fails at once now, and then a library's is benchmarked.
+from torch._inductor.select_algorithm import ExternKernelCaller
+measured = ExternKernelCaller.benchmark
+def benchmark(self, *args, **more):
+    hang()
+    return measured(self, *args, **more)
+ExternKernelCaller.benchmark = benchmark
+os.environ["PYTORCH_TUNABLEOP_ENABLED"] = "1"
+with torch.no_grad(), config.patch(freezing=True, max_autotune_gemm_backends="CPP,ATEN"):
+    compiled(torch.nn.Linear(64, 64), "library", torch.randn(32, 64), mode=mode)
+
+import aiter.jit.core
+from torch.utils.file_baton import FileBaton
+def builds(gm, inputs):
+    aiter.jit.core.build_module("module_test", hangs)
+def waits(gm, inputs):
+    open(busy, "w").close()
+    thread = threading.Thread(target=lambda: (hang(), os.unlink(busy)))
+    thread.start()
+    FileBaton(busy).wait()
+    thread.join()
+    raise Enough
+compiled(model, "aiter", x, backend=builds)
+compiled(model, "baton", x, backend=waits)
 say("end")
 nothing = underway.running == {} and not getattr(underway.here, "watch", None)
 show(nothing, seen, rows())
@@ -194,6 +218,9 @@ def phases(
         f"touch {busy}.reached\nwhile [ -e {busy} ]; do sleep 0.05; done\nexit 1\n"
     )
     compiler.chmod(0o755)
+    jit = path / "aiter" / "jit"
+    jit.mkdir(parents=True)
+    (jit / "core.py").write_text("def build_module(md_name, build):\n    build()\n")
     program = path / "program.py"
     program.write_text(PHASES)
     more = {"BUSY": str(busy), "CXX": str(compiler), "TORCHINDUCTOR_VEC_ISA_OK": "1"}
@@ -274,6 +301,26 @@ class TestPhases:
             "config: {torch._inductor.config: {max_autotune: {pin: false}}}"
         ) in line
 
+    def test_a_library_that_may_be_searching(self, phases: Any) -> None:
+        _, said = phases
+        searches = "TunableOp may be tuning this GEMM (PYTORCH_TUNABLEOP_ENABLED is 1): set "
+        line = one(
+            said["library"], re.escape(searches + "PYTORCH_TUNABLEOP_TUNING=0; to stop it: ")
+        )
+        assert re.search(
+            r"; autotuning, packed_linear\(32x64, \d+x1, 64x64\), \d of 2 left; at ", line
+        )
+        # The variable is still set, but aiter calls no library of GEMMs.
+        assert not any("TunableOp" in line for line in said["aiter"])
+
+    def test_builds_of_other_packages(self, phases: Any) -> None:
+        _, said = phases
+        line = one(said["aiter"], "; aiter is building a kernel module, module_test; at ")
+        assert "to stop it: build aiter's kernels before the program starts" in line
+        line = one(said["baton"], "; waiting for a lock file of another build of C")
+        assert re.search(r"C\+\+ code, /\S+/busy; at torch/utils/file_baton.py:\d+ in wait; ", line)
+        assert "to stop it: delete this file if no process is building there; " in line
+
     def test_intervals_grow(self, phases: Any) -> None:
         _, said = phases
         ends = [line.rpartition("; next message at ")[2] for line in said["backend"]]
@@ -287,6 +334,68 @@ class TestPhases:
         assert all("Enough" in error for error in seen)
         assert rows["warn_after"]["uses"] == sum(map(len, said.values()))
         assert (rows["warn_after"]["after"], rows["warn_after"]["status"]) == (0.25, "applied")
+
+
+FAST, FIND = "set it to FAST", "MIOpen may be searching (MIOPEN_FIND_MODE is "
+
+
+class TestLibraries:
+    """What is named of variables, while Inductor benchmarks an operation of a library."""
+
+    @pytest.mark.parametrize(
+        ("operation", "said", "variables"),
+        [
+            ("convolution", f"{FIND}not set): {FAST}", {}),
+            ("convolution", f"{FIND}5): {FAST}", {"MIOPEN_FIND_MODE": "5"}),
+            ("convolution_bwd_input", f"{FIND}normal): {FAST}", {"MIOPEN_FIND_MODE": "normal"}),
+            ("convolution", "", {"MIOPEN_FIND_MODE": "fast", "PYTORCH_TUNABLEOP_ENABLED": "1"}),
+            ("convolution", "", {"MIOPEN_FIND_MODE": "2", "MIOPEN_FIND_ENFORCE": "none"}),
+            (
+                "convolution",
+                "MIOpen may be searching (MIOPEN_FIND_ENFORCE is 3): unset it",
+                {"MIOPEN_FIND_MODE": "FAST", "MIOPEN_FIND_ENFORCE": "3"},
+            ),
+            ("addmm", "", {"MIOPEN_FIND_ENFORCE": "3"}),
+            ("addmm", "", {"PYTORCH_TUNABLEOP_ENABLED": "0"}),
+            ("", "", {"PYTORCH_TUNABLEOP_ENABLED": "1", "PYTORCH_TUNABLEOP_TUNING": "0"}),
+            (
+                "",
+                "TunableOp may be tuning this GEMM (PYTORCH_TUNABLEOP_ENABLED is 1): set "
+                "PYTORCH_TUNABLEOP_TUNING=0",
+                {"PYTORCH_TUNABLEOP_ENABLED": "1", "PYTORCH_TUNABLEOP_TUNING": "1"},
+            ),
+        ],
+    )
+    def test_variables(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        operation: str,
+        said: str,
+        variables: dict[str, str],
+    ) -> None:
+        self.torch(monkeypatch)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        assert libraries.searches(operation) == ([said] if said else [])
+
+    def test_torch_s_own_flag_outranks_the_mode(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.torch(monkeypatch).backends.cudnn.benchmark = True
+        monkeypatch.setenv("MIOPEN_FIND_MODE", "FAST")
+        (said,) = libraries.searches("convolution")
+        assert said.endswith("(torch.backends.cudnn.benchmark is True): set it to False")
+
+    def test_not_a_rocm_build(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.torch(monkeypatch).version.hip = None
+        monkeypatch.setenv("PYTORCH_TUNABLEOP_ENABLED", "1")
+        assert libraries.searches("convolution") == libraries.searches("addmm") == []
+
+    def torch(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        flags = SimpleNamespace(cudnn=SimpleNamespace(benchmark=False))
+        torch = SimpleNamespace(version=SimpleNamespace(hip="7.0"), backends=flags)
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        for name in [name for name in os.environ if name.startswith(("MIOPEN", "PYTORCH"))]:
+            monkeypatch.delenv(name)
+        return torch
 
 
 ABORTS = (

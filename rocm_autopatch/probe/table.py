@@ -184,6 +184,7 @@ def _variables(
     feeds = variables.feeds(variables.minor(torch)) if torch else {}
     read = seen.found.get("reads", {})
     written = blame.written(seen)
+    bare = {**environment, **{name: write["value"] for name, write in written.items()}}
     rules = {row["name"]: row for row in (hooked.found.get("report") or {}).get("env", ())}
     crashing = {crash.variable[0]: crash for crash in findings.crashes if crash.variable[0]}
     names = {
@@ -213,7 +214,7 @@ def _variables(
             yield Row(name, before, after, Verdict("crashes", why, source), who, left, keys=keys)
             continue
         imports = bool(torch) and not blame.failure(seen) and name not in seen.ask.without
-        verdict = variables.of_variable(name, before, torch, imports)
+        verdict = variables.of_variable(name, before, torch, imports, bare)
         left = after is not None and _left(name, after, torch, imports, keys, config, hooked)
         yield Row(name, before, after, verdict, who, left, keys=keys)
 
@@ -229,7 +230,7 @@ def _left(
 ) -> bool:
     """Whether a variable that is still set is still dangerous. It is not if a policy sets the
     config keys whose defaults it sets."""
-    verdict = variables.of_variable(name, value, torch, imports)
+    verdict = variables.of_variable(name, value, torch, imports, hooked.environ)
     if not verdict.dangerous or verdict.elsewhere or not hooked.values:
         return verdict.dangerous
     fed = [row for row in config if row.name in keys and row.verdict.verdict != POLICY]

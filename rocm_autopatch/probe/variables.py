@@ -75,10 +75,17 @@ def feeds(version: str) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(keys)) for name, keys in found.items()}
 
 
-def of_variable(name: str, value: str, torch: str, imports: bool = False) -> Verdict:
+def of_variable(
+    name: str,
+    value: str,
+    torch: str,
+    imports: bool = False,
+    environment: Mapping[str, str] | None = None,
+) -> Verdict:
     """The verdict on NAME=VALUE for a *torch*, such as "2.13.0+rocm7.0".
 
-    *imports* says that this torch was seen to import its config with this value.
+    *imports* says that this torch was seen to import its config with this value. *environment* has
+    the other variables.
     """
     release = startup.release(torch)
     rule = table()["parsed"].get(name)
@@ -89,7 +96,7 @@ def of_variable(name: str, value: str, torch: str, imports: bool = False) -> Ver
         text = f"{value!r} {how}, so the import of torch's config raises."
         return Verdict("crashes", text, "torch")
     for case in table()["variables"].get(name, ()):
-        if _within(case, release) and _fits(case, value):
+        if _within(case, release) and _fits(case, value) and not _spared(case, environment or {}):
             return _verdict(case)
     keys = feeds(minor(torch)).get(name, ())
     if keys:
@@ -148,6 +155,11 @@ def _fits(case: Mapping[str, Any], value: Any) -> bool:
     if "has" in case:
         return case["has"] in str(value)
     return True
+
+
+def _spared(case: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
+    """Whether another variable keeps a case from fitting."""
+    return any(environment.get(name) == value for name, value in case.get("unless", {}).items())
 
 
 def _parses(value: str, wanted: Any) -> bool:

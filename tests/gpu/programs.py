@@ -22,7 +22,7 @@ from starts import run_all, table
 PROGRAMS = ("decoder", "convolution", "detector", "batching", "unet")
 POLICIES = (
     *("off", "safe", "performance", "capture-guard", "sglang-compile"),
-    *("debug", "no-hipblaslt"),
+    *("debug", "no-hipblaslt", "no-library-search"),
 )
 
 

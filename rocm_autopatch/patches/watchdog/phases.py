@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _PHASES = (
     ("/filelock/", "", "lock"),
     ("/torch/utils/_filelock.py", "", "lock"),
+    ("/file_baton.py", "wait", "baton"),
+    ("/aiter/jit/core.py", "build_module", "aiter"),
     ("/torch/_inductor/cpu_vec_isa.py", "", "isa"),
     ("/torch/_inductor/cpp_builder.py", "", "cpp"),
     ("/torch/_inductor/codecache.py", "compile_file", "cpp"),
@@ -53,6 +55,7 @@ _PHASES = (
     ("/torch/_functorch/_aot_autograd/autograd_cache.py", "load", "load"),
     ("/torch/_inductor/freezing.py", "", "freezing"),
     ("/torch/_inductor/constant_folding.py", "", "freezing"),
+    ("/torch/_inductor/fx_passes/pad_mm.py", "", "pads"),
     ("/torch/_inductor/fx_passes/", "", "passes"),
     ("/torch/_inductor/pattern_matcher.py", "", "matcher"),
     ("/torch/_inductor/custom_graph_pass.py", "", "passes"),
@@ -74,6 +77,8 @@ _PHASES = (
 )
 _WORDS = {
     "lock": "waiting for a lock file that another process holds",
+    "baton": "waiting for a lock file of another build of C++ code",
+    "aiter": "aiter is building a kernel module",
     "isa": "compiling a C++ test program to find out what this CPU supports",
     "cpp": "compiling C++",
     "triton": "compiling a Triton kernel",
@@ -83,6 +88,7 @@ _WORDS = {
     "workers": "waiting for compile workers",
     "load": "loading compiled code",
     "freezing": "freezing weights (Inductor)",
+    "pads": "deciding whether to pad a GEMM (graph passes of Inductor)",
     "passes": "graph passes of Inductor",
     "matcher": "graph passes of Inductor (pattern matcher)",
     "lowering": "lowering to Inductor's IR",
@@ -94,10 +100,12 @@ _WORDS = {
     "dynamo": "tracing (Dynamo)",
     "": "torch",
 }
-_BUILDS = ("cpp", "isa", "triton", "lock")
+_BUILDS = ("cpp", "isa", "triton", "lock", "baton", "aiter")
 # What a line has in it if a worker is compiling C++: our own words, or the compiler's command.
 _CPP = ("compiling C++", "cc1plus", "g++", "c++ ", "clang")
 _SEARCHES = ("candidates", "configs", "descent")
+# Phases in which Inductor runs kernels of libraries, to compare them with its own.
+_CALLS = ("candidates", "pads")
 # What stops a phase: the key of torch._inductor.config, the value that a policy can pin, and the
 # variable that turns the key on.
 _KEYS = {
@@ -109,9 +117,12 @@ _KEYS = {
     "descent": (("coordinate_descent_tuning", "false", "TORCHINDUCTOR_COORDINATE_DESCENT_TUNING"),),
     "freezing": (("freezing", "false", "TORCHINDUCTOR_FREEZING"),),
     "matcher": (("pattern_matcher", "false", ""),),
+    "pads": (("shape_padding", "false", ""),),
 }
 _WAYS = {
     "lock": "set TORCHINDUCTOR_CACHE_DIR to a directory that no other process uses",
+    "baton": "delete this file if no process is building there",
+    "aiter": "build aiter's kernels before the program starts, and keep AITER_REBUILD unset",
     "workers": "set TORCHINDUCTOR_COMPILE_THREADS=1 to compile without workers",
     "isa": "set TORCHINDUCTOR_VEC_ISA_OK to 1 or 0, so that torch does not test the CPU",
     "cpp": "set CXX to another compiler, or set TORCH_COMPILE_DISABLE=1 to run uncompiled",
@@ -131,6 +142,8 @@ def describe(watch: "underway.Watch") -> str:
     elif phase in ("workers", "candidates"):
         said += _tell(_others, watch)
     parts = [_subject(watch), *_tell(_caller, watch), ", ".join(said), *_tell(_place, stack)]
+    if phase in _CALLS and within not in _BUILDS:
+        parts += _tell(_libraries, at)
     if phase in ("workers", "candidates", *_BUILDS):
         parts += _tell(_children, None)
     if phase == "workers" and any(word in part for word in _CPP for part in parts):
@@ -305,6 +318,26 @@ def _lock(frame: "FrameType") -> "list[str]":
     return [str(getattr(lock, "lock_file", ""))] if hasattr(lock, "lock_file") else []
 
 
+def _baton(frame: "FrameType") -> "list[str]":
+    return [str(frame.f_locals["self"].lock_file_path)]
+
+
+def _aiter(frame: "FrameType") -> "list[str]":
+    return [str(frame.f_locals["md_name"])]
+
+
+def _libraries(frame: "Optional[FrameType]") -> "list[str]":
+    """What may make a library search in this call."""
+    operation: Any = ""
+    while frame is not None and not operation:
+        if frame.f_code.co_filename.endswith("/select_algorithm.py"):
+            operation = frame.f_locals.get("name")
+        frame = frame.f_back
+    from rocm_autopatch.patches.watchdog import libraries
+
+    return libraries.searches(operation if isinstance(operation, str) else "")
+
+
 def _backend(frame: "FrameType") -> "list[str]":
     compiler = frame.f_locals.get("compiler_fn") or frame.f_locals["self"].compiler_fn
     return [str(getattr(compiler, "__name__", type(compiler).__name__))]
@@ -316,6 +349,8 @@ _DETAILS: "dict[str, Callable[[Any], list[str]]]" = {
     "descent": _tuner,
     "workers": _workers,
     "lock": _lock,
+    "baton": _baton,
+    "aiter": _aiter,
     "backend": _backend,
 }
 
