@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rocm_autopatch import trust
 from rocm_autopatch.image import reference
-from rocm_autopatch.image.fact import CLUE, Fact, Named
+from rocm_autopatch.image.fact import CLUE, ROCM_OF_HIP, Fact, Named
 
 # These files have up to a few KiB. A bigger one is not the file that we expect.
 _LONGEST = 64 * 1024
@@ -26,6 +26,11 @@ _NODES = "sys/class/kfd/kfd/topology/nodes"
 # gfx90a. https://github.com/torvalds/linux/blob/master/drivers/gpu/drm/amd/amdkfd/kfd_device.c
 # A CPU has 0.
 _GPU = re.compile(r"^gfx_target_version ([1-9][0-9]?)(0[0-9]|1[0-5])(0[0-9]|1[0-5])$", re.MULTILINE)
+
+# Where the HIP runtime is in AMD's packages, in Debian's and in Fedora's.
+_LIBRARIES = ("opt/rocm/lib", f"usr/lib/{os.uname().machine}-linux-gnu", "usr/lib64")
+# The link that programs are bound to. Its target has more numbers: libamdhip64.so.6.4.43484.
+_HIP_RUNTIMES = ("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5")
 
 # PYTORCH_ROCM_ARCH is not among them: it lists what kernels were built for, in sglang's image three
 # generations, in vLLM's nine.
@@ -68,15 +73,18 @@ def gather(
     versions = _pairs(_read(root, _VERSIONS))
     found = {name: _distribution(name, path) for name in _FRAMEWORKS}
     installed = {name: fact for name, fact in found.items() if fact}
+    rocm = [*_rocm(root, path)]
     return [
         *_gpus(root),
-        *_rocm(root, path),
+        *rocm,
         *_architecture(environ),
         *_framework(environ, versions, installed),
         *installed.items(),
         ("python", Fact(platform.python_version(), "this interpreter", CLUE)),
         *_system(root),
         *_base(versions),
+        # What says ROCm's version itself is enough: in previews, HIP's is another one.
+        *(() if rocm else _hip_runtime(root)),
     ]
 
 
@@ -102,6 +110,25 @@ def _rocm(root: Path, path: Sequence[str]) -> Iterator[Named]:
     release = _RELEASE.match(sdk.value) if sdk else None
     if sdk and release:
         yield "rocm", Fact(release[0], sdk.source, CLUE)
+
+
+def _hip_runtime(root: Path) -> Iterator[Named]:
+    """The ROCm of the HIP runtimes in the first directory that has any.
+
+    Only links are read: no library is opened or loaded. Debian and Fedora have no file that states
+    a version of ROCm, because they package its parts one by one, and in different versions.
+    """
+    for directory in _LIBRARIES:
+        found = []
+        for name in _HIP_RUNTIMES:
+            with suppress(OSError):
+                found.append(os.readlink(root / directory / name))
+        for target in found:
+            release = ROCM_OF_HIP.match(target.partition(".so.")[2])
+            if release:
+                yield "rocm", Fact(release[1], f"/{directory}/libamdhip64.so", CLUE)
+        if found:
+            return
 
 
 def _architecture(environ: Mapping[str, str]) -> Iterator[Named]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 ASSUMPTION, CLUE, TAG = "assumption", "clue", "tag"
+
+# HIP 7.0.51831 is of ROCm 7.0; its third number counts builds. After 7.2 the two may part
+# (https://github.com/pytorch/pytorch/pull/168097): torch 2.13.0+rocm10.0.0 has HIP 7.15.26333.
+ROCM_OF_HIP = re.compile(r"([1-6]\.[0-9]+|7\.[0-2])(?![0-9])")
 
 
 @dataclass(frozen=True)
