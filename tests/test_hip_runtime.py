@@ -1,4 +1,4 @@
-"""The HIP runtime's own files as facts, laid out as packages lay them out; none of them is opened.
+"""ROCm's own libraries as facts, laid out as packages lay them out; none of them is opened.
 
 Names and link texts are those of the packages named beside them. The real packages are tried by
 ``make live`` (tests/live/hip_runtime.py).
@@ -16,12 +16,13 @@ from pathlib import Path
 import pytest
 
 from rocm_autopatch.image import clues
-from rocm_autopatch.image.fact import CLUE, Fact
+from rocm_autopatch.image.fact import CLUE, LIBRARY, Fact
 from rocm_autopatch.image.facts import gather
-from tests.test_facts import ROCM_FILE, known, make, rows, tell
+from tests.test_facts import ROCM_FILE, install, known, make, tell
 
 ROOT = Path(__file__).parent.parent
 DEBIAN = f"usr/lib/{os.uname().machine}-linux-gnu/libamdhip64.so"
+CORE = f"usr/lib/{os.uname().machine}-linux-gnu/librocm-core.so"
 FEDORA = "usr/lib64/libamdhip64.so"
 AMD = "opt/rocm/lib/libamdhip64.so"
 
@@ -29,6 +30,9 @@ AMD = "opt/rocm/lib/libamdhip64.so"
 DEBIAN_5 = {f"{DEBIAN}.5": "libamdhip64.so.5.7.31921"}
 DEBIAN_6 = {f"{DEBIAN}.6": "libamdhip64.so.6.4.43484"}
 DEBIAN_6_DEV = {**DEBIAN_6, DEBIAN: "libamdhip64.so.6"}
+# Debian experimental, 2026-11-22: libamdhip64-7 7.2.4-1~exp2, librocm-core1 7.2.4-1~exp1
+DEBIAN_7 = {f"{DEBIAN}.7": "libamdhip64.so.7.2.53211"}
+DEBIAN_CORE = {f"{CORE}.1": "librocm-core.so.1.0.70204"}
 # hip-runtime-amd-6.4.43483.60401-83.el9, as listed in github.com/shisa-ai/hipEngine/issues/1:
 # AMD puts ROCm's version in the place of HIP's third number.
 AMD_6 = {
@@ -59,6 +63,20 @@ def link(root: Path, links: Mapping[str, str]) -> Path:
         ({**DEBIAN_6, **AMD_6}, [("6.4", AMD)]),
         ({f"{AMD}.7": "libamdhip64.so.7.2.26015"}, [("7.2", AMD)]),
         ({f"{FEDORA}.6": "libamdhip64.so.6.4.43484"}, [("6.4", FEDORA)]),
+        (DEBIAN_7, [("7.2", DEBIAN)]),
+        ({**DEBIAN_7, **DEBIAN_CORE}, [("7.2.4", f"{CORE}.1")]),
+        # ROCm says its version, whatever HIP's is: in previews too.
+        ({**DEBIAN_6, **DEBIAN_CORE}, [("7.2.4", f"{CORE}.1")]),
+        (
+            {
+                "opt/rocm/lib/librocm-core.so.1": "librocm-core.so.1.0.71300",
+                f"{AMD}.7": "libamdhip64.so.7.2.0",
+            },
+            [("7.13.0", "opt/rocm/lib/librocm-core.so.1")],
+        ),
+        ({f"{CORE}.1": "librocm-core.so.1.0.100000"}, [("10.0.0", f"{CORE}.1")]),
+        # Built without AMD's scripts, as in the first packages.
+        ({f"{CORE}.1": "librocm-core.so.1.0.0.", **DEBIAN_7}, [("7.2", DEBIAN)]),
         # Its version is not that of ROCm any more.
         ({f"{AMD}.7": "libamdhip64.so.7.15.26333"}, []),
         # A runtime of unknown ROCm hides one that no program would find first.
@@ -69,18 +87,18 @@ def link(root: Path, links: Mapping[str, str]) -> Path:
         ({"opt/rocm": "rocm-0", "opt/rocm-0/lib": "/nowhere"}, []),
     ],
 )
-def test_the_runtimes_name_tells_rocm(
+def test_the_names_of_libraries_tell_rocm(
     tmp_path: Path, links: dict[str, str], expected: list[tuple[str, str]]
 ) -> None:
     told = tell(link(tmp_path, links))
-    assert told == [("rocm", release, f"/{source}") for release, source in expected]
+    assert told == [(LIBRARY, release, f"/{source}") for release, source in expected]
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe", "loop", "file"])
 def test_what_is_no_link_tells_nothing(tmp_path: Path, kind: str) -> None:
-    for name in (f"{AMD}.6", f"{DEBIAN}.6", f"{FEDORA}.7"):
+    for name in (f"{AMD}.6", f"{CORE}.1", f"{DEBIAN}.6", f"{FEDORA}.7"):
         path = tmp_path / name
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         if kind == "directory":
             path.mkdir()
         elif kind == "pipe":
@@ -103,10 +121,12 @@ def test_two_runtimes_side_by_side_give_no_rocm(tmp_path: Path) -> None:
     assert gather(known(hip="6.4.43484"), told).values()["rocm"] == "6.4"
 
 
-@pytest.mark.parametrize("text", ["6.4.1-83\n", "7.10.0\n"])
-def test_a_file_that_states_rocm_comes_before_the_runtime(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["6.4.3-128\n", "7.10.0\n"])
+def test_a_file_that_states_rocm_comes_before_libraries(tmp_path: Path, text: str) -> None:
     root = make(link(tmp_path, AMD_6), {ROCM_FILE: text})
-    assert tell(root) == [("rocm", text.strip().partition("-")[0], f"/{ROCM_FILE}")]
+    facts = gather({}, clues.gather({}, root, ()))
+    assert facts.facts["rocm"] == Fact(text.strip().partition("-")[0], f"/{ROCM_FILE}", CLUE)
+    assert facts.contradictions == ()
 
 
 @pytest.mark.parametrize("kind", ["nothing", "broken link", "pipe", "no version"])
@@ -121,23 +141,39 @@ def test_half_of_opt_rocm(tmp_path: Path, kind: str) -> None:
         os.mkfifo(root / ROCM_FILE)
     elif kind == "no version":
         make(root, {ROCM_FILE: "unknown\n"})
-    assert tell(root) == [("rocm", "6.4", f"/{DEBIAN}")]
-
-
-def test_the_runtime_is_trusted_less_than_torch_and_more_than_its_hip(tmp_path: Path) -> None:
-    told = clues.gather({}, link(tmp_path, DEBIAN_6), ())
-    facts = gather(known(torch="2.9.1+rocm7.2.0"), told)
-    assert (facts.values()["rocm"], rows(facts)) == ("7.2.0", [("rocm", "7.2.0", "6.4")])
-    facts = gather(known(hip="7.0.51831-a3e329ad8"), told)
+    facts = gather({}, clues.gather({}, root, ()))
     assert facts.facts["rocm"] == Fact("6.4", f"/{DEBIAN}", CLUE)
-    assert rows(facts) == [("rocm", "6.4", "7.0")]
 
 
-def test_variables_come_before_the_runtime(tmp_path: Path) -> None:
-    link(tmp_path, {f"{AMD}.7": "libamdhip64.so.7.2.70204"})
+@pytest.mark.parametrize(
+    ("stated", "rocm"),
+    [
+        ({"torch": "2.9.1+rocm7.2.0"}, "7.2.0"),
+        ({"hip": "7.0.51831-a3e329ad8"}, "7.0"),
+        ({"image": "rocm/vllm:rocm7.0.0_vllm_0.11.2"}, "7.0.0"),
+        ({"rocm_": "7.0"}, "7.0"),
+        # HIP 7.15 does not tell its ROCm.
+        ({"torch": "2.13.0", "hip": "7.15.26333"}, "6.4"),
+        ({"torch": "2.13.0"}, "6.4"),
+    ],
+)
+def test_libraries_tell_rocm_only_if_nothing_else_does(
+    tmp_path: Path, stated: dict[str, str], rocm: str
+) -> None:
+    """They may be there for another program than torch: Debian's libucx0 depends on HIP's."""
+    facts = gather(known(**stated), clues.gather({}, link(tmp_path, DEBIAN_6), ()))
+    assert facts.values()["rocm"] == rocm
+    assert facts.contradictions == ()
+    assert LIBRARY not in facts.facts
+
+
+def test_variables_and_wheels_come_before_libraries(tmp_path: Path) -> None:
+    link(tmp_path, {f"{AMD}.7": "libamdhip64.so.7.1.25413"})
     facts = gather({}, clues.gather({"GPU_ARCH": "gfx950-rocm724"}, tmp_path, ()))
     assert facts.facts["rocm"] == Fact("7.2.4", "GPU_ARCH", CLUE)
-    assert facts.contradictions == ()
+    install(tmp_path / "site", "rocm-sdk-core", "7.10.0")
+    facts = gather({}, clues.gather({}, tmp_path, (str(tmp_path / "site"),)))
+    assert (facts.values()["rocm"], facts.contradictions) == ("7.10.0", ())
 
 
 def test_no_library_and_no_device_is_opened(tmp_path: Path) -> None:

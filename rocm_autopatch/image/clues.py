@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rocm_autopatch import trust
 from rocm_autopatch.image import reference
-from rocm_autopatch.image.fact import CLUE, ROCM_OF_HIP, Fact, Named
+from rocm_autopatch.image.fact import CLUE, LIBRARY, ROCM_OF_HIP, Fact, Named
 
 # These files have up to a few KiB. A bigger one is not the file that we expect.
 _LONGEST = 64 * 1024
@@ -27,10 +27,13 @@ _NODES = "sys/class/kfd/kfd/topology/nodes"
 # A CPU has 0.
 _GPU = re.compile(r"^gfx_target_version ([1-9][0-9]?)(0[0-9]|1[0-5])(0[0-9]|1[0-5])$", re.MULTILINE)
 
-# Where the HIP runtime is in AMD's packages, in Debian's and in Fedora's.
+# Where ROCm's libraries are in AMD's packages, in Debian's and in Fedora's.
 _LIBRARIES = ("opt/rocm/lib", f"usr/lib/{os.uname().machine}-linux-gnu", "usr/lib64")
-# The link that programs are bound to. Its target has more numbers: libamdhip64.so.6.4.43484.
-_HIP_RUNTIMES = ("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5")
+# What these links lead to says more: librocm-core.so.1.0.70204 is of ROCm 7.2.4, as in AMD's own
+# packages, and libamdhip64.so.6 leads to libamdhip64.so.6.4.43484.
+_CORE = "librocm-core.so.1"
+_ROCM_CORE = re.compile(r"librocm-core\.so\.1\.0\.([1-9][0-9]?)([0-9]{2})([0-9]{2})")
+_HIP_MAJORS = (7, 6, 5)
 
 # PYTORCH_ROCM_ARCH is not among them: it lists what kernels were built for, in sglang's image three
 # generations, in vLLM's nine.
@@ -73,18 +76,16 @@ def gather(
     versions = _pairs(_read(root, _VERSIONS))
     found = {name: _distribution(name, path) for name in _FRAMEWORKS}
     installed = {name: fact for name, fact in found.items() if fact}
-    rocm = [*_rocm(root, path)]
     return [
         *_gpus(root),
-        *rocm,
+        *_rocm(root, path),
         *_architecture(environ),
         *_framework(environ, versions, installed),
         *installed.items(),
         ("python", Fact(platform.python_version(), "this interpreter", CLUE)),
         *_system(root),
         *_base(versions),
-        # What says ROCm's version itself is enough: in previews, HIP's is another one.
-        *(() if rocm else _hip_runtime(root)),
+        *_libraries(root),
     ]
 
 
@@ -112,22 +113,24 @@ def _rocm(root: Path, path: Sequence[str]) -> Iterator[Named]:
         yield "rocm", Fact(release[0], sdk.source, CLUE)
 
 
-def _hip_runtime(root: Path) -> Iterator[Named]:
-    """The ROCm of the HIP runtimes in the first directory that has any.
+def _libraries(root: Path) -> Iterator[Named]:
+    """The ROCm whose libraries are in the first directory that has any, by their names.
 
-    Only links are read: no library is opened or loaded. Debian and Fedora have no file that states
-    a version of ROCm, because they package its parts one by one, and in different versions.
+    Only links are read: no library is opened or loaded. Debian has no /opt/rocm/.info/version: it
+    packages the parts of ROCm one by one, and in different versions.
     """
     for directory in _LIBRARIES:
-        found = []
-        for name in _HIP_RUNTIMES:
-            with suppress(OSError):
-                found.append(os.readlink(root / directory / name))
+        core = _ROCM_CORE.fullmatch(_link(root, f"{directory}/{_CORE}"))
+        if core:
+            release = ".".join(str(int(number)) for number in core.groups())
+            yield LIBRARY, Fact(release, f"/{directory}/{_CORE}", CLUE)
+            return
+        found = [_link(root, f"{directory}/libamdhip64.so.{major}") for major in _HIP_MAJORS]
         for target in found:
-            release = ROCM_OF_HIP.match(target.partition(".so.")[2])
-            if release:
-                yield "rocm", Fact(release[1], f"/{directory}/libamdhip64.so", CLUE)
-        if found:
+            hip = ROCM_OF_HIP.match(target.partition(".so.")[2])
+            if hip:
+                yield LIBRARY, Fact(hip[1], f"/{directory}/libamdhip64.so", CLUE)
+        if any(found):
             return
 
 
@@ -201,6 +204,13 @@ def _say(image: str) -> dict[str, str]:
 
 def _pairs(text: str) -> dict[str, str]:
     return {name: value.strip(" \"'") for name, value in _LINE.findall(text)}
+
+
+def _link(root: Path, name: str) -> str:
+    """The text of a link, "" where there is none."""
+    with suppress(OSError):
+        return os.readlink(root / name)
+    return ""
 
 
 def _read(root: Path, name: str) -> str:

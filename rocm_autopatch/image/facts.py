@@ -15,6 +15,7 @@ from rocm_autopatch.image import reference
 from rocm_autopatch.image.fact import (
     ASSUMPTION,
     CLUE,
+    LIBRARY,
     ROCM_OF_HIP,
     TAG,
     Contradiction,
@@ -51,6 +52,8 @@ def gather(known: Mapping[str, tuple[str, str]], clues: Iterable[Named] | None =
     said: dict[str, list[Fact]] = {}
     for name, fact in (*stated.items(), *follows):
         said.setdefault(name, []).append(fact)
+    libraries = said.pop(LIBRARY, [])
+    said.setdefault("rocm", libraries)
     versions = said.pop("framework_version", [])
     facts: dict[str, Fact] = {}
     contradictions: list[Contradiction] = []

@@ -28,6 +28,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 PROGRAM = HERE / "no_device"
 ROCM = Path("/opt/rocm")
+# Where Debian has it, ROCm states its own version here.
+HEADER = Path("/usr/include/rocm-core/rocm_version.h")
+TORCH = "/usr/lib/python3/dist-packages/torch/version.py"
 KFD, RENDER = Path("/dev/kfd"), Path("/dev/dri/renderD128")
 NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 OURS = (sys.executable, "-m", "rocm_autopatch")
@@ -36,10 +39,12 @@ CHOSEN = {"HIP_VISIBLE_DEVICES": "0", "ROCR_VISIBLE_DEVICES": "0"}
 # What only a process that looks for a GPU names.
 GPU_FILES = re.compile(
     r"/dev/(?:kfd|dri|accel)|/sys/module/amdgpu"
-    r"|lib(?:amdhip64|hiprtc|hsa-runtime64|amd_comgr|drm_amdgpu)|/(?:rocminfo|rocm-smi|amd-smi)\b"
+    r"|lib(?:amdhip64|rocm-core|hiprtc|hsa-runtime64|amd_comgr|drm_amdgpu)|/(?:rocminfo|rocm-smi|amd-smi)\b"
 )
 # The text of this link states the version. Nothing is opened for that.
-LINK = re.compile(r'readlink(?:at)?\((?:AT_FDCWD, )?"[^"]*/libamdhip64\.so\.[5-7]"')
+LINK = re.compile(
+    r'readlink(?:at)?\((?:AT_FDCWD, )?"[^"]*/lib(?:amdhip64\.so\.[5-7]|rocm-core\.so\.1)"'
+)
 # Not all of ours: this process was started with our hook, which set variables in it.
 BASE = {name: os.environ[name] for name in ("PATH", "HOME", "LC_ALL")}
 LIMIT_S = 300
@@ -110,8 +115,9 @@ def runtime() -> str:
     return run("hipconfig", "--version").stdout.partition("-")[0].strip()
 
 
-def facts(**env: str) -> tuple[dict[str, Any], list[str]]:
-    report = json.loads(ours("status", "--json", "--no-torch", **env))
+def facts(*options: str) -> tuple[dict[str, Any], list[str]]:
+    """The facts, value and source by name, and the contradictions."""
+    report = json.loads(ours("status", "--json", "--no-torch", *options, **CHOSEN))
     told = [
         f"{c['name']} {c['used']['value']} {c['other']['value']}" for c in report["contradictions"]
     ]
@@ -122,10 +128,13 @@ def check_facts() -> None:
     """The version of ROCm, from the runtime's files and from whatever there is of /opt/rocm."""
     hip = runtime()
     release = ".".join(hip.split(".")[:2])
-    link = f"/usr/lib/{os.uname().machine}-linux-gnu/libamdhip64.so"
-    by_library: tuple[list[str], list[str]] = [release, link], []
-    by_file: tuple[list[str], list[str]] = [f"{release}.9", "/opt/rocm/.info/version"], []
-    other: tuple[list[str], list[str]] = ["5.0.0", by_file[0][1]], [f"rocm 5.0.0 {release}"]
+    library = f"/usr/lib/{os.uname().machine}-linux-gnu/libamdhip64.so"
+    by_library = [release, library]
+    if HEADER.exists():
+        found = re.findall(r"ROCM_VERSION_(?:MAJOR|MINOR|PATCH) +([0-9]+)", HEADER.read_text())
+        by_library = [".".join(found), library.replace("libamdhip64.so", "librocm-core.so.1")]
+    file = "/opt/rocm/.info/version"
+    by_torch = [release, f"hip, by {TORCH}"]
 
     def nothing() -> None:
         pass
@@ -147,28 +156,32 @@ def check_facts() -> None:
         os.mkfifo(ROCM / ".info" / "version")
         os.mkfifo(ROCM / "lib")
 
+    # What counts if torch's HIP tells its ROCm, and if it does not.
     layouts = {
-        nothing: by_library,
-        broken_link: by_library,
-        empty: by_library,
-        pipes: by_library,
-        file_alone: by_file,
-        another_file: other,
+        nothing: (by_torch, by_library),
+        broken_link: (by_torch, by_library),
+        empty: (by_torch, by_library),
+        pipes: (by_torch, by_library),
+        file_alone: ([f"{release}.9", file], [f"{release}.9", file]),
+        another_file: (["5.0.0", file], ["5.0.0", file]),
     }
     with devices():
-        for lay_out, (rocm, contradictions) in layouts.items():
+        for lay_out, (with_hip, without) in layouts.items():
+            name = lay_out.__name__
             remove(ROCM)
             try:
                 lay_out()
-                found, told = facts(**CHOSEN)
+                seen, told = facts()
+                assumed, others = facts("--assume", "hip=unknown")
             finally:
                 remove(ROCM)
-            name = lay_out.__name__
-            expect(f"{name}: rocm", found.get("rocm"), rocm)
-            expect(f"{name}: contradictions", told, contradictions)
-            expect(f"{name}: accelerator", found["accelerator"][0], "rocm")
-            expect(f"{name}: hip", found["hip"][0], hip)
-            expect(f"{name}: gfx", found.get("gfx"), None)
+            wanted = [f"rocm 5.0.0 {release}"] if lay_out is another_file else []
+            expect(f"{name}: contradictions", [told, others], [wanted, []])
+            expect(f"{name}: rocm", seen.get("rocm"), with_hip)
+            expect(f"{name}: rocm, without hip", assumed.get("rocm"), without)
+            expect(f"{name}: hip", seen["hip"], [hip, TORCH])
+            expect(f"{name}: accelerator", seen["accelerator"], ["rocm", TORCH])
+            expect(f"{name}: gfx", seen.get("gfx"), None)
 
 
 def traced(*words: str | Path, **env: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
@@ -188,6 +201,7 @@ def check_untouched() -> None:
     expect("active", json.loads(here)["active"], True)
     baked = Path(json.loads(ours("bake", "--json"))["path"])
     baked.unlink()
+    scratch = tempfile.mkdtemp()
     commands: dict[str, tuple[str, ...]] = {
         "start": (python, "-c", "pass"),
         "import torch": (python, "-c", "import torch, torch._inductor.config"),
@@ -195,7 +209,7 @@ def check_untouched() -> None:
         "explain": (*OURS, "explain", "AMD_LOG_LEVEL"),
         "policies": (*OURS, "policies"),
         "probe": (*OURS, "probe"),
-        "run": (*OURS, "run", "--report", "/tmp/report", "--", python, "-c", "import torch"),
+        "run": (*OURS, "run", "--report", f"{scratch}/r", "--", python, "-c", "import torch"),
         "bake": (*OURS, "bake"),
         "start with a baked plan": (python, "-c", "import torch"),
         "status with a baked plan": (*OURS, "status"),
@@ -211,6 +225,7 @@ def check_untouched() -> None:
             expect("baked", report["baked"], str(baked))
         finally:
             baked.unlink(missing_ok=True)
+            shutil.rmtree(scratch)
         # What the trace shows of programs that do look for a GPU.
         compile_program()
         for program in (PROGRAM, "rocminfo"):
@@ -242,7 +257,7 @@ def check_driver() -> None:
     with devices():
         took, trace = hanging(PROGRAM)
         expect("a HIP program: opens, waits", [str(KFD) in trace, took > HANGS_S], [True, True])
-        for words in (("status",), ("probe",), ("bake", "--out", "/tmp/baked.plan")):
+        for words in (("status",), ("probe",), ("bake", "--out", "/dev/shm/baked.plan")):
             _, trace = hanging(*OURS, *words)
             expect(f"{words[0]}: opens", trace, "")
         waits = run("timeout", "1", "cat", KFD).returncode == 124

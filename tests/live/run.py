@@ -1,17 +1,18 @@
 """Our wheel with other real torches and Pythons than those of the tests: Debian roots, and Ray.
 
-    python tests/live/run.py [trixie] [sid] [hip] [ray] [--work DIRECTORY]
+    python tests/live/run.py [trixie] [sid] [hip] [experimental] [ray] [--work DIRECTORY]
 
 ``trixie`` (Debian 13) has torch 2.6.0 and Python 3.13; ``sid`` torch 2.14.1 and Python 3.14, and
 Python 3.15 without a torch. If a root does not exist yet, mmdebstrap makes it from the machine's
 own Debian mirror: in 2 to 5 minutes, with about 2 GB, as root, on Debian or Ubuntu. Each check of
 checks.py then runs in the roots by chroot. ``hip`` is a second root of sid, with Debian's HIP
-runtime, hipcc and rocminfo: hip_runtime.py runs there. ``ray`` runs ray_actors.py in a copy of the
-venv that surroundings/hip_torch.py makes.
+runtime, hipcc and rocminfo: hip_runtime.py runs there. ``experimental`` is the same with the ROCm
+packages of Debian experimental. ``ray`` runs ray_actors.py in a copy of the venv that
+surroundings/hip_torch.py makes.
 
 Torch in a root says that it is a ROCm build, but is none: its version.py is replaced by one with
 other text. As in hip_torch.py, that stands in for the label and not for the HIP runtime. In ``hip``
-the runtime is real, and torch has its version, but does not use it.
+and ``experimental`` the runtime is real, and torch has its version, but does not use it.
 
 It prints a table, and below it what differs. If anything does, the exit status is 1.
 """
@@ -45,28 +46,36 @@ CHECKS = ("start", "strengths", "modes", "compiles", "workers", "renamed", "empt
 
 class Place(NamedTuple):
     """A Debian root: its suite, what is in it, other Pythons, the HIP that torch says it was built
-    with ("" for that of the root's runtime), and what runs there."""
+    with ("" for that of the root's runtime), the suite of ROCm's packages, and what runs there."""
 
     suite: str
     packages: tuple[str, ...]
     pythons: tuple[str, ...] = ()
     hip: str = HIP
+    newer: str = ""
     script: str = "checks.py"
     checks: tuple[str, ...] = CHECKS
 
 
+# hipcc brings the runtime.
+WITH_HIP = Place(
+    "sid",
+    ("hipcc", "rocminfo", "strace"),
+    hip="",
+    script="hip_runtime.py",
+    checks=("facts", "untouched", "driver", "runtime"),
+)
 ROOTS = {
     "trixie": Place("trixie", COMPILES),
     "sid": Place("sid", (*COMPILES, "python3.15", "python3.15-venv"), ("python3.15",)),
-    "hip": Place(
-        "sid",
-        # hipcc brings the runtime.
-        ("hipcc", "rocminfo", "strace"),
-        hip="",
-        script="hip_runtime.py",
-        checks=("facts", "untouched", "driver", "runtime"),
+    "hip": WITH_HIP,
+    "experimental": WITH_HIP._replace(
+        packages=(*WITH_HIP.packages, "librocm-core-dev"), newer="experimental"
     ),
 }
+# Of the newer suite, ROCm's packages and no others.
+PIN = "Package: hip* rocm* librocm* libamdhip64* libhiprtc* libhsa* libamd-comgr*\\n"
+PIN += "Pin: release a={}\\nPin-Priority: 990\\n"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LIMIT_S = 900
 # A namespace of its own, so that the mounts are gone with the command however it ends.
@@ -141,7 +150,12 @@ def make_root(name: str, work: Path) -> Path:
         options = ["--mode=root", "--variant=minbase", f"--include={packages}"]
         # A mirror's copy of sid may be older than its Release file says it may get.
         options += ['--aptopt=Acquire::Check-Valid-Until "false"', "--quiet"]
-        command("mmdebstrap", *options, place.suite, unfinished, mirror())
+        sources = [mirror()]
+        if place.newer:
+            sources.append(f"deb {sources[0]} {place.newer} main")
+            pin = f"printf '{PIN.format(place.newer)}' > \"$1/etc/apt/preferences.d/rocm\""
+            options.append(f'--setup-hook=mkdir -p "$1/etc/apt/preferences.d" && {pin}')
+        command("mmdebstrap", *options, place.suite, unfinished, *sources)
         unfinished.rename(root)
     return root
 
@@ -306,7 +320,7 @@ def skipped(text: str) -> bool:
 def main() -> int:
     """Run what was asked for, and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("where", nargs="*", metavar="trixie | sid | hip | ray", help="default: all")
+    parser.add_argument("where", nargs="*", metavar="|".join([*ROOTS, "ray"]), help="default: all")
     parser.add_argument("--work", type=Path, default=ROOT / ".work" / "roots")
     parser.add_argument(
         "--surroundings",
