@@ -53,9 +53,9 @@ matrix: $(DEV)/ready
 	$(DEV)/bin/python tests/matrix/claims_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/rocm_versions.py $(WORK)/torch-versions
 
-# The wheel with other torches and Pythons: torch 2.6 and 2.14 in Debian roots, Python 3.15, Ray.
-# Then programs of frameworks such as transformers, without us and with us.
-# Needs root on Debian or Ubuntu. The roots take 4 GB.
+# The wheel with other torches and Pythons: torch 2.6 and 2.14 in Debian roots, Python 3.15, Debian's
+# HIP runtimes, Ray. Then programs of frameworks such as transformers, without us and with us.
+# Needs root on Debian or Ubuntu. The roots take 8 GB.
 live: $(DEV)/ready
 	$(PYTHON) tests/live/run.py --work $(WORK)/roots --surroundings $(WORK)
 	$(DEV)/bin/python -m tests.frameworks --work $(WORK)/frameworks --surroundings $(WORK)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rocm_autopatch import trust
 from rocm_autopatch.image import reference
-from rocm_autopatch.image.fact import CLUE, Fact, Named
+from rocm_autopatch.image.fact import CLUE, LIBRARY, ROCM_OF_HIP, Fact, Named
 
 # These files have up to a few KiB. A bigger one is not the file that we expect.
 _LONGEST = 64 * 1024
@@ -26,6 +26,14 @@ _NODES = "sys/class/kfd/kfd/topology/nodes"
 # gfx90a. https://github.com/torvalds/linux/blob/master/drivers/gpu/drm/amd/amdkfd/kfd_device.c
 # A CPU has 0.
 _GPU = re.compile(r"^gfx_target_version ([1-9][0-9]?)(0[0-9]|1[0-5])(0[0-9]|1[0-5])$", re.MULTILINE)
+
+# Where ROCm's libraries are in AMD's packages, in Debian's and in Fedora's.
+_LIBRARIES = ("opt/rocm/lib", f"usr/lib/{os.uname().machine}-linux-gnu", "usr/lib64")
+# What these links lead to says more: librocm-core.so.1.0.70204 is of ROCm 7.2.4, as in AMD's own
+# packages, and libamdhip64.so.6 leads to libamdhip64.so.6.4.43484.
+_CORE = "librocm-core.so.1"
+_ROCM_CORE = re.compile(r"librocm-core\.so\.1\.0\.([1-9][0-9]?)([0-9]{2})([0-9]{2})")
+_HIP_MAJORS = (7, 6, 5)
 
 # PYTORCH_ROCM_ARCH is not among them: it lists what kernels were built for, in sglang's image three
 # generations, in vLLM's nine.
@@ -77,6 +85,7 @@ def gather(
         ("python", Fact(platform.python_version(), "this interpreter", CLUE)),
         *_system(root),
         *_base(versions),
+        *_libraries(root),
     ]
 
 
@@ -102,6 +111,27 @@ def _rocm(root: Path, path: Sequence[str]) -> Iterator[Named]:
     release = _RELEASE.match(sdk.value) if sdk else None
     if sdk and release:
         yield "rocm", Fact(release[0], sdk.source, CLUE)
+
+
+def _libraries(root: Path) -> Iterator[Named]:
+    """The ROCm whose libraries are in the first directory that has any, by their names.
+
+    Only links are read: no library is opened or loaded. Debian has no /opt/rocm/.info/version: it
+    packages the parts of ROCm one by one, and in different versions.
+    """
+    for directory in _LIBRARIES:
+        core = _ROCM_CORE.fullmatch(_link(root, f"{directory}/{_CORE}"))
+        if core:
+            release = ".".join(str(int(number)) for number in core.groups())
+            yield LIBRARY, Fact(release, f"/{directory}/{_CORE}", CLUE)
+            return
+        found = [_link(root, f"{directory}/libamdhip64.so.{major}") for major in _HIP_MAJORS]
+        for target in found:
+            hip = ROCM_OF_HIP.match(target.partition(".so.")[2])
+            if hip:
+                yield LIBRARY, Fact(hip[1], f"/{directory}/libamdhip64.so", CLUE)
+        if any(found):
+            return
 
 
 def _architecture(environ: Mapping[str, str]) -> Iterator[Named]:
@@ -174,6 +204,13 @@ def _say(image: str) -> dict[str, str]:
 
 def _pairs(text: str) -> dict[str, str]:
     return {name: value.strip(" \"'") for name, value in _LINE.findall(text)}
+
+
+def _link(root: Path, name: str) -> str:
+    """The text of a link, "" where there is none."""
+    with suppress(OSError):
+        return os.readlink(root / name)
+    return ""
 
 
 def _read(root: Path, name: str) -> str:

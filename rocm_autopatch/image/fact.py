@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 ASSUMPTION, CLUE, TAG = "assumption", "clue", "tag"
+
+# What clues call the ROCm of libraries. It is "rocm" only where nothing else says which ROCm is
+# there: a distribution may have them for another program. Debian's libucx0 depends on HIP's.
+LIBRARY = "library"
+# HIP 7.0.51831 is of ROCm 7.0; its third number counts builds. After 7.2 the two may part
+# (https://github.com/pytorch/pytorch/pull/168097): torch 2.13.0+rocm10.0.0 has HIP 7.15.26333.
+ROCM_OF_HIP = re.compile(r"([1-6]\.[0-9]+|7\.[0-2])(?![0-9])")
 
 
 @dataclass(frozen=True)

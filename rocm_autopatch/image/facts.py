@@ -12,13 +12,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rocm_autopatch import _ASSUME
 from rocm_autopatch.image import reference
-from rocm_autopatch.image.fact import ASSUMPTION, CLUE, TAG, Contradiction, Fact, Facts, Named
+from rocm_autopatch.image.fact import (
+    ASSUMPTION,
+    CLUE,
+    LIBRARY,
+    ROCM_OF_HIP,
+    TAG,
+    Contradiction,
+    Fact,
+    Facts,
+    Named,
+)
 
 # 2.9.1+rocm7.2.0.lw.git7e1940d4, 2.11.0+rocm7.2, 2.10.0a0+rocm7.10.0a20251015
 _ROCM_OF_TORCH = re.compile(r"[^+]*\+rocm([0-9]+\.[0-9]+(?:\.[0-9]+)?)")
-# HIP 7.0.51831 is of ROCm 7.0; its third number counts builds. After 7.2 the two may part
-# (https://github.com/pytorch/pytorch/pull/168097): torch 2.13.0+rocm10.0.0 has HIP 7.15.26333.
-_ROCM_OF_HIP = re.compile(r"([1-6]\.[0-9]+|7\.[0-2])(?![0-9])")
 # What a version may have more than a less precise one: numbers, and a local part.
 _PRECISION = re.compile(r"(?:\.[0-9]+)*(?:\+.*)?", re.DOTALL)
 
@@ -45,6 +52,8 @@ def gather(known: Mapping[str, tuple[str, str]], clues: Iterable[Named] | None =
     said: dict[str, list[Fact]] = {}
     for name, fact in (*stated.items(), *follows):
         said.setdefault(name, []).append(fact)
+    libraries = said.pop(LIBRARY, [])
+    said.setdefault("rocm", libraries)
     versions = said.pop("framework_version", [])
     facts: dict[str, Fact] = {}
     contradictions: list[Contradiction] = []
@@ -118,7 +127,7 @@ def _of_hip(stated: Mapping[str, Fact]) -> Iterator[Named]:
     named = any(_of_torch(stated)) or ("rocm" in stated and stated["rocm"].kind == CLUE)
     if "hip" in stated and not named:
         hip = stated["hip"]
-        found = _ROCM_OF_HIP.match(hip.value)
+        found = ROCM_OF_HIP.match(hip.value)
         if found:
             yield "rocm", Fact(found[1], f"hip, by {hip.source}", hip.kind)
 

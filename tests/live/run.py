@@ -1,15 +1,18 @@
 """Our wheel with other real torches and Pythons than those of the tests: Debian roots, and Ray.
 
-    python tests/live/run.py [trixie] [sid] [ray] [--work DIRECTORY]
+    python tests/live/run.py [trixie] [sid] [hip] [experimental] [ray] [--work DIRECTORY]
 
 ``trixie`` (Debian 13) has torch 2.6.0 and Python 3.13; ``sid`` torch 2.14.1 and Python 3.14, and
 Python 3.15 without a torch. If a root does not exist yet, mmdebstrap makes it from the machine's
-own Debian mirror: in 2 to 4 minutes, with about 2 GB, as root, on Debian or Ubuntu. Each check of
-checks.py then runs in the roots by chroot. ``ray`` runs ray_actors.py in a copy of the venv that
+own Debian mirror: in 2 to 5 minutes, with about 2 GB, as root, on Debian or Ubuntu. Each check of
+checks.py then runs in the roots by chroot. ``hip`` is a second root of sid, with Debian's HIP
+runtime, hipcc and rocminfo: hip_runtime.py runs there. ``experimental`` is the same with the ROCm
+packages of Debian experimental. ``ray`` runs ray_actors.py in a copy of the venv that
 surroundings/hip_torch.py makes.
 
 Torch in a root says that it is a ROCm build, but is none: its version.py is replaced by one with
-other text. As in hip_torch.py, that stands in for the label and not for the HIP runtime.
+other text. As in hip_torch.py, that stands in for the label and not for the HIP runtime. In ``hip``
+and ``experimental`` the runtime is real, and torch has its version, but does not use it.
 
 It prints a table, and below it what differs. If anything does, the exit status is 1.
 """
@@ -25,6 +28,7 @@ import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -34,11 +38,44 @@ from surroundings import hip_torch  # noqa: E402
 
 HIP = "7.0.51831-a3e329ad8"
 # torch.compile on a CPU wants a compiler, and headers of torch and Python.
-PACKAGES = ["python3-torch", "libtorch-dev", "g++", "python3-dev", "python3-setuptools"]
-PACKAGES += ["python3-yaml", "python3-packaging"]
-EXTRA: dict[str, tuple[str, ...]] = {"trixie": (), "sid": ("python3.15", "python3.15-venv")}
+COMPILES = ("libtorch-dev", "g++", "python3-dev", "python3-setuptools")
+PACKAGES = ("python3-torch", "python3-yaml", "python3-packaging")
 INSIDE = "live"
 CHECKS = ("start", "strengths", "modes", "compiles", "workers", "renamed", "empty", "capture")
+
+
+class Place(NamedTuple):
+    """A Debian root: its suite, what is in it, other Pythons, the HIP that torch says it was built
+    with ("" for that of the root's runtime), the suite of ROCm's packages, and what runs there."""
+
+    suite: str
+    packages: tuple[str, ...]
+    pythons: tuple[str, ...] = ()
+    hip: str = HIP
+    newer: str = ""
+    script: str = "checks.py"
+    checks: tuple[str, ...] = CHECKS
+
+
+# hipcc brings the runtime.
+WITH_HIP = Place(
+    "sid",
+    ("hipcc", "rocminfo", "strace"),
+    hip="",
+    script="hip_runtime.py",
+    checks=("facts", "untouched", "driver", "runtime"),
+)
+ROOTS = {
+    "trixie": Place("trixie", COMPILES),
+    "sid": Place("sid", (*COMPILES, "python3.15", "python3.15-venv"), ("python3.15",)),
+    "hip": WITH_HIP,
+    "experimental": WITH_HIP._replace(
+        packages=(*WITH_HIP.packages, "librocm-core-dev"), newer="experimental"
+    ),
+}
+# Of the newer suite, ROCm's packages and no others.
+PIN = "Package: hip* rocm* librocm* libamdhip64* libhiprtc* libhsa* libamd-comgr*\\n"
+PIN += "Pin: release a={}\\nPin-Priority: 990\\n"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LIMIT_S = 900
 # A namespace of its own, so that the mounts are gone with the command however it ends.
@@ -95,10 +132,10 @@ def mirror() -> str:
     raise LiveError("apt has no Debian mirror here")
 
 
-def make_root(suite: str, work: Path) -> Path:
-    """The root of a Debian suite, made if it is not there yet."""
-    root = work / suite
-    with hip_torch.lock(work / f"{suite}.lock"):
+def make_root(name: str, work: Path) -> Path:
+    """A Debian root, made if it is not there yet."""
+    place, root = ROOTS[name], work / name
+    with hip_torch.lock(work / f"{name}.lock"):
         if root.is_dir():
             return root
         if os.getuid():
@@ -107,19 +144,27 @@ def make_root(suite: str, work: Path) -> Path:
             say("installing mmdebstrap")
             command("apt-get", "install", "-y", "--no-install-recommends", "mmdebstrap")
         say(f"making {root}")
-        unfinished = work / f"{suite}.unfinished"
+        unfinished = work / f"{name}.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
-        packages = ",".join([*PACKAGES, *EXTRA[suite]])
+        packages = ",".join([*PACKAGES, *place.packages])
         options = ["--mode=root", "--variant=minbase", f"--include={packages}"]
         # A mirror's copy of sid may be older than its Release file says it may get.
         options += ['--aptopt=Acquire::Check-Valid-Until "false"', "--quiet"]
-        command("mmdebstrap", *options, suite, unfinished, mirror())
+        sources = [mirror()]
+        if place.newer:
+            sources.append(f"deb {sources[0]} {place.newer} main")
+            pin = f"printf '{PIN.format(place.newer)}' > \"$1/etc/apt/preferences.d/rocm\""
+            options.append(f'--setup-hook=mkdir -p "$1/etc/apt/preferences.d" && {pin}')
+        command("mmdebstrap", *options, place.suite, unfinished, *sources)
         unfinished.rename(root)
     return root
 
 
-def label(root: Path) -> str:
-    """Put a version.py of a ROCm build in the place of Debian's; the version of torch."""
+def label(root: Path, hip: str) -> str:
+    """Put a version.py of a ROCm build in the place of Debian's; the version of torch.
+
+    *hip* is as in Place.
+    """
     found = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
     directory = root / inside(root, "python3", "-I", "-c", found).lstrip("/")
     path, original = directory / "version.py", directory / "version.py.debian"
@@ -127,7 +172,12 @@ def label(root: Path) -> str:
         path.rename(original)
     text = original.read_text(encoding="utf-8")
     (version,) = re.findall(r"^__version__ = '([\d.]+)", text, re.MULTILINE)
-    changes = {"__version__": f"'{version}+rocm7.0'", "hip": f"'{HIP}'"}
+    if hip:
+        changes = {"__version__": f"'{version}+rocm7.0'", "hip": f"'{hip}'"}
+    else:
+        # Debian's own version of torch stays: it names no ROCm.
+        runtime, _, _ = inside(root, "hipconfig", "--version").partition("-")
+        changes = {"hip": f"'{runtime}'"}
     for name, value in changes.items():
         pattern = rf"^({name}\b[^=\n]*= ).*$"
         text, count = re.subn(pattern, rf"\g<1>{value}", text, flags=re.MULTILINE)
@@ -164,7 +214,8 @@ def unpack(wheel: Path, directory: Path) -> None:
 
 def prepare(root: Path, wheel: Path) -> str:
     """Label torch and install our wheel in a root; the version of torch."""
-    version = label(root)
+    place = ROOTS[root.name]
+    version = label(root, place.hip)
     # Where pip would install. It is read before the directory of Debian's torch.
     sites = "import site; print(site.getsitepackages()[0])"
     unpack(wheel, root / inside(root, "python3", "-I", "-c", sites).lstrip("/"))
@@ -173,14 +224,17 @@ def prepare(root: Path, wheel: Path) -> str:
     target = root / INSIDE
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
-    for path in (HERE / "checks.py", ROOT / "surroundings" / "image_env.json"):
+    for path in (
+        HERE / place.script,
+        HERE / "no_device.hip",
+        ROOT / "surroundings" / "image_env.json",
+    ):
         shutil.copy(path, target)
-    for name in EXTRA[root.name]:
-        if not name.endswith("-venv"):
-            # Debian's Pythons share their packages, and so the torch of one of them.
-            inside(root, name, "-m", "venv", "--without-pip", f"/{INSIDE}/{name}")
-            (site,) = (target / name).glob("lib/python3*/site-packages")
-            unpack(wheel, site)
+    for name in place.pythons:
+        # Debian's Pythons share their packages, and so the torch of one of them.
+        inside(root, name, "-m", "venv", "--without-pip", f"/{INSIDE}/{name}")
+        (site,) = (target / name).glob("lib/python3*/site-packages")
+        unpack(wheel, site)
     return version
 
 
@@ -192,14 +246,16 @@ def told(done: subprocess.CompletedProcess[str]) -> str:
     return f"status {done.returncode}\n" + "\n".join(last)
 
 
-def check_root(suite: str, work: Path, wheel: Path, names: Sequence[str]) -> dict[str, str]:
+def check_root(where: str, work: Path, wheel: Path, names: Sequence[str]) -> dict[str, str]:
     """What each check says in a root; its first row is the table's head."""
-    root = make_root(suite, work)
+    root, place = make_root(where, work), ROOTS[where]
     found = {"": f"torch {prepare(root, wheel)}"}
-    for name in names:
-        say(f"{suite}: {name}")
+    for name in place.checks:
+        if name not in names:
+            continue
+        say(f"{where}: {name}")
         try:
-            found[name] = told(enter(root, "python3", f"/{INSIDE}/checks.py", name))
+            found[name] = told(enter(root, "python3", f"/{INSIDE}/{place.script}", name))
         except subprocess.TimeoutExpired:
             found[name] = f"more than {LIMIT_S} s"
     return found
@@ -264,7 +320,7 @@ def skipped(text: str) -> bool:
 def main() -> int:
     """Run what was asked for, and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("where", nargs="*", metavar="trixie | sid | ray", help="default: all")
+    parser.add_argument("where", nargs="*", metavar="|".join([*ROOTS, "ray"]), help="default: all")
     parser.add_argument("--work", type=Path, default=ROOT / ".work" / "roots")
     parser.add_argument(
         "--surroundings",
@@ -272,9 +328,11 @@ def main() -> int:
         default=ROOT / ".work",
         help="where hip_torch.py makes its venvs, on the same filesystem as --work",
     )
-    parser.add_argument("--check", action="append", choices=CHECKS, help="only this one")
+    checks = [name for place in ROOTS.values() for name in place.checks]
+    checks = list(dict.fromkeys(checks))
+    parser.add_argument("--check", action="append", choices=checks, help="only this one")
     asked = parser.parse_args()
-    wrong = set(asked.where) - {*EXTRA, "ray"}
+    wrong = set(asked.where) - {*ROOTS, "ray"}
     if wrong:
         parser.error(f"no such place: {', '.join(sorted(wrong))}")
     work = asked.work.resolve()
@@ -283,11 +341,11 @@ def main() -> int:
     try:
         with hip_torch.lock(work / "run.lock"):
             wheel = build_wheel(work)
-            for where in asked.where or (*EXTRA, "ray"):
+            for where in asked.where or (*ROOTS, "ray"):
                 if where == "ray":
                     found[where] = check_ray(work, asked.surroundings, wheel)
                 else:
-                    found[where] = check_root(where, work, wheel, asked.check or CHECKS)
+                    found[where] = check_root(where, work, wheel, asked.check or checks)
     except LiveError as error:
         print(f"live: {error}", file=sys.stderr)
         return 1
