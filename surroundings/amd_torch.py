@@ -40,21 +40,20 @@ def create(directory: Path) -> Path:
             hip_torch.copy(hip, amd)
             hip_torch.pip(amd, "install", *REQUIREMENTS)
             site = hip_torch.site_packages(amd)
-            install(site, site / "torch", site)
+            connect(site, site / "torch", site)
+            hip_torch.run(build_command(site, site / "torch"))
             hip_torch.finish(amd, recipe)
     return amd
 
 
-def install(site: Path, torch: Path, triton: Path, include: Path | None = None) -> None:
-    """Put compiling_gpu into *site*, and connect it with *torch* and with the Triton in *triton*.
+def connect(site: Path, torch: Path, triton: Path) -> None:
+    """Put compiling_gpu into *site*, and lead *torch* and the Triton in *triton* to it.
 
-    *torch* is torch's own directory, with the label already. *include* has its C++ headers if they
-    are not in it.
+    *torch* is torch's own directory, with the label already. device.cpp is not compiled yet.
     """
     package = site / PACKAGE.name
     shutil.rmtree(package, ignore_errors=True)
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    build(package, torch, include or torch / "include")
     info = site / f"{PACKAGE.name}-1.dist-info"
     info.mkdir(exist_ok=True)
     (info / "METADATA").write_text(METADATA, encoding="utf-8")
@@ -63,16 +62,15 @@ def install(site: Path, torch: Path, triton: Path, include: Path | None = None) 
     _preload(torch / "version.py")
 
 
-def build(package: Path, torch: Path, include: Path) -> None:
-    """Compile device.cpp in *package* against the torch in *torch*; it takes half a minute."""
-    headers = [include, include / "torch" / "csrc" / "api" / "include"]
-    libraries = torch / "lib"
-    hip_torch.run(
-        ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", "-w"]
-        + [f"-I{path}" for path in headers]
-        + [str(package / "device.cpp"), "-o", str(package / "device.so")]
-        + [f"-L{libraries}", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{libraries}"]
-    )
+def build_command(site: Path, torch: Path) -> list[str]:
+    """The command that compiles device.cpp in *site* against *torch*; it takes half a minute."""
+    package, include, libraries = site / PACKAGE.name, torch / "include", torch / "lib"
+    return [
+        *("g++", "-std=c++20", "-O1", "-shared", "-fPIC", "-w"),
+        *(f"-I{include}", f"-I{include / 'torch' / 'csrc' / 'api' / 'include'}"),
+        *(str(package / "device.cpp"), "-o", str(package / "device.so")),
+        *(f"-L{libraries}", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{libraries}"),
+    ]
 
 
 def _lead_triton(site: Path) -> None:

@@ -1,14 +1,15 @@
 """Our wheel with other real torches and Pythons than those of the tests: Debian roots, and Ray.
 
-    python tests/live/run.py [trixie] [sid] [hip] [experimental] [ray] [--work DIRECTORY]
+    python tests/live/run.py [trixie] [sid] [hip] [experimental] [amd] [ray] [--work DIRECTORY]
 
 ``trixie`` (Debian 13) has torch 2.6.0 and Python 3.13; ``sid`` torch 2.14.1 and Python 3.14, and
 Python 3.15 without a torch. If a root does not exist yet, mmdebstrap makes it from the machine's
 own Debian mirror: in 2 to 5 minutes, with about 2 GB, as root, on Debian or Ubuntu. Each check of
 checks.py then runs in the roots by chroot. ``hip`` is a second root of sid, with Debian's HIP
 runtime, hipcc and rocminfo: hip_runtime.py runs there. ``experimental`` is the same with the ROCm
-packages of Debian experimental. ``ray`` runs ray_actors.py in a copy of the venv that
-surroundings/hip_torch.py makes.
+packages of Debian experimental. ``amd`` is a third one of sid, with Triton and the GPU that
+compiles and does not run (surroundings/compiling_gpu): amd_compiler.py runs there. ``ray`` runs
+ray_actors.py in a copy of the venv that surroundings/hip_torch.py makes.
 
 Torch in a root says that it is a ROCm build, but is none: its version.py is replaced by one with
 other text. As in hip_torch.py, that stands in for the label and not for the HIP runtime. In ``hip``
@@ -34,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-from surroundings import hip_torch  # noqa: E402
+from surroundings import amd_torch, hip_torch  # noqa: E402
 
 HIP = "7.0.51831-a3e329ad8"
 # torch.compile on a CPU wants a compiler, and headers of torch and Python.
@@ -46,13 +47,15 @@ CHECKS = ("start", "strengths", "modes", "compiles", "workers", "renamed", "empt
 
 class Place(NamedTuple):
     """A Debian root: its suite, what is in it, other Pythons, the HIP that torch says it was built
-    with ("" for that of the root's runtime), the suite of ROCm's packages, and what runs there."""
+    with ("" for that of the root's runtime), the suite of ROCm's packages, the Triton that leads to
+    the GPU that compiles and does not run, and what runs there."""
 
     suite: str
     packages: tuple[str, ...]
     pythons: tuple[str, ...] = ()
     hip: str = HIP
     newer: str = ""
+    triton: str = ""
     script: str = "checks.py"
     checks: tuple[str, ...] = CHECKS
 
@@ -72,12 +75,20 @@ ROOTS = {
     "experimental": WITH_HIP._replace(
         packages=(*WITH_HIP.packages, "librocm-core-dev"), newer="experimental"
     ),
+    # The Triton that torch 2.14 for GPUs requires.
+    "amd": Place(
+        "sid",
+        (*COMPILES, "python3-pyelftools"),
+        triton="3.8.0",
+        script="amd_compiler.py",
+        checks=("policies", "settings"),
+    ),
 }
 # Of the newer suite, ROCm's packages and no others.
 PIN = "Package: hip* rocm* librocm* libamdhip64* libhiprtc* libhsa* libamd-comgr*\\n"
 PIN += "Pin: release a={}\\nPin-Priority: 990\\n"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-LIMIT_S = 900
+LIMIT_S = 1800
 # A namespace of its own, so that the mounts are gone with the command however it ends.
 CHROOT = (
     'mount -t proc proc "$1/proc" && mount -t tmpfs tmpfs "$1/dev/shm" && '
@@ -221,6 +232,8 @@ def prepare(root: Path, wheel: Path) -> str:
     unpack(wheel, root / inside(root, "python3", "-I", "-c", sites).lstrip("/"))
     # A check that was killed leaves its policy behind.
     shutil.rmtree(root / "etc" / "rocm-autopatch", ignore_errors=True)
+    if place.triton:
+        add_gpu(root, place.triton)
     target = root / INSIDE
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
@@ -236,6 +249,22 @@ def prepare(root: Path, wheel: Path) -> str:
         (site,) = (target / name).glob("lib/python3*/site-packages")
         unpack(wheel, site)
     return version
+
+
+def add_gpu(root: Path, triton: str) -> None:
+    """Install Triton and the GPU that compiles and does not run."""
+    asked = "import importlib.util as u, site, sys; print(site.getsitepackages()[0], "
+    asked += "u.find_spec('torch').submodule_search_locations[0], '%d.%d' % sys.version_info[:2])"
+    site, torch, python = inside(root, "python3", "-I", "-c", asked).split()
+    outside = root / site.lstrip("/")
+    if not list(outside.glob(f"triton-{triton}.dist-info")):
+        options = ["--no-deps", "--only-binary", ":all:", "--python-version", python]
+        for tag in ("manylinux_2_27_x86_64", "manylinux_2_28_x86_64"):
+            options += ["--platform", tag]
+        pip = (sys.executable, "-m", "pip", "install", "-q", "--target")
+        command(*pip, outside, *options, f"triton=={triton}")
+    amd_torch.connect(outside, root / torch.lstrip("/"), outside)
+    inside(root, *amd_torch.build_command(Path(site), Path(torch)))
 
 
 def told(done: subprocess.CompletedProcess[str]) -> str:
