@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo test quick messages coverage lint matrix live overlay torture docs bench bench-startup clean
+.PHONY: demo test quick messages coverage lint matrix live amd overlay torture docs bench bench-startup clean
 
 # The main job: run one unmodified program in an environment like an image's, without and with us.
 demo: compiler
@@ -59,6 +59,12 @@ matrix: $(DEV)/ready
 live: $(DEV)/ready
 	$(PYTHON) tests/live/run.py --work $(WORK)/roots --surroundings $(WORK)
 	$(DEV)/bin/python -m tests.frameworks --work $(WORK)/frameworks --surroundings $(WORK)
+
+# Figures of AMD's compiler for real models, on a GPU that compiles and does not run. It takes hours;
+# results are kept, and a second call goes on. AMD takes the options of "python -m benchmarks.amd -h".
+AMD ?=
+amd: $(DEV)/ready
+	$(DEV)/bin/python -m benchmarks.amd --work $(WORK) $(AMD)
 
 # The overlay's tests alone. Beside the small images of "make test", it uses one of full size, which
 # has a real torch. Needs root and 2 GB.
