@@ -10,9 +10,9 @@ demo: compiler
 	$(PYTHON) -m demo --work $(WORK)
 
 # Lint, types, and every test: real interpreters, the real wheel, the real torch. There is one
-# process for each core, and all tests of a file run in the same process.
+# process for each core, and all tests of a file run in the same process, the longest files first.
 test: system lint
-	$(DEV)/bin/pytest -n auto --dist loadfile --durations 15
+	$(DEV)/bin/pytest -n auto --dist loadfile --no-loadscope-reorder --durations 15
 
 # The tests that need no wheel, no torch and no image: a minute.
 quick: $(DEV)/ready

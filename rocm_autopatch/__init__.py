@@ -35,6 +35,7 @@ _RECORD = {  # type: dict[str, Any]
     "facts": {},
     "plan": None,
     "baked": "",
+    "evidence": "",
     "keep": (),
     "env": [],
     "patches": {},
@@ -155,7 +156,8 @@ def _decide():
         _RECORD["reason"] = "torch %s is older than %d.%d" % (torch, *_OLDEST_TORCH)
         startup.fail("torch", "no policy is applied: " + _RECORD["reason"])
         return None
-    if "image" not in facts and b"ROCM_AUTOPATCH_POLICY" not in environ and not site:
+    asked = b"ROCM_AUTOPATCH_POLICY" in environ or b"ROCM_AUTOPATCH_ASSUME" in environ
+    if "image" not in facts and not asked and not site:
         built_in: Optional[Plan] = startup.load("%s/plans/%s.plan" % (_HERE, _DEFAULT))
         if built_in is not None:
             _RECORD["reason"] = (

@@ -73,6 +73,7 @@ def give_up(error: BaseException) -> bool:
         os.environ["ROCM_AUTOPATCH_SAID"] = ",".join(kinds)
     _RECORD["env"].clear()
     _RECORD["plan"] = None
+    _RECORD["evidence"] = ""
     if programs_own(error):
         return True
     startup: Any = sys.modules.get("rocm_autopatch.startup")

@@ -84,6 +84,27 @@ def report(
     return found
 
 
+def answer(
+    code: str, *arguments: str, environ: Mapping[str, str], python: Sequence[str] = ()
+) -> Any:
+    """What *code* prints as JSON in its last line, in a fresh interpreter in *environ*.
+
+    What it imports may print lines before. Raises NoReport with the last line of its stderr.
+    """
+    done = subprocess.run(
+        command(code, *arguments, python=python),
+        env=search_path.absolute(environ),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    if done.returncode:
+        last = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise NoReport(last[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def _left_out(environ: Mapping[str, str]) -> list[str]:
     entries = search_path.left_out(environ)
     text = (

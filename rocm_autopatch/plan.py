@@ -50,6 +50,12 @@ class BakedPlan(Plan):
     ``startup.mark`` says of each, the path first. ``gfx``: the GPU's architecture, None where no
     layer asks for it.
 
+    ``evidence`` is what the plan does not have yet: ``machine``, where it counts, as
+    ``evidence.machine.here`` says it; ``plan``, the parts of the plan that are others there; and a
+    ``label`` for the line on stderr. It is marshalled, and b"" where evidence changes nothing. The
+    machine is looked at when torch is imported, or at the start if ``prove_at_start``, because a
+    variable depends on it.
+
     The rest is for the record. ``named``: the policy that was named when the plan was baked, as
     ROCM_AUTOPATCH_POLICY names it. ``facts``: name to value and source. ``reason``: why this plan.
     """
@@ -59,6 +65,8 @@ class BakedPlan(Plan):
     site: tuple[str, list[str]]
     sources: list[tuple[Any, ...]]
     gfx: str | None
+    evidence: bytes
+    prove_at_start: bool
     named: str
     facts: dict[str, tuple[str, str]]
     reason: str

@@ -10,11 +10,13 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import startup
+from rocm_autopatch import failure, startup
+from rocm_autopatch.evidence import match
+from rocm_autopatch.evidence.file import Evidence
 from rocm_autopatch.image import facts
 from rocm_autopatch.patches import NAMES, config, kept, load, row
 from rocm_autopatch.policy.problem import PolicyError
-from rocm_autopatch.startup import baseline
+from rocm_autopatch.startup import baseline, proofs
 from rocm_autopatch.startup.patching import patches
 from rocm_autopatch.startup.rows import of_variable, sentence
 from rocm_autopatch.text import wrapped
@@ -27,7 +29,12 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
     """
     plan = record["plan"]
     # If the start recorded no fact at all, it did not get to the image either.
-    found = facts.gather(record["facts"], None if record["facts"] else ())
+    found, evidence = facts.gather({}, ()), match.Found()
+    if record["facts"]:
+        found, evidence = match.gather(record["facts"])
+    if plan:
+        proofs.settle(plan, startup.say)
+    used = [(one, "") for one in evidence.used]
     known_issues, unread = _known_issues(found.values())
     image, _ = baseline.read()
     report: dict[str, Any] = {
@@ -44,16 +51,35 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
         "baked": record["baked"],
         "baseline": baseline.PATH if image is not None else "",
         "policies": list(plan["layers"]) if plan else [],
+        "evidence": {
+            "applied": record["evidence"],
+            "files": [_evidence(*pair) for pair in (*used, *evidence.stale)],
+        },
         "keep": list(record["keep"]),
         "env": [of_variable(rule, before, status, image) for rule, before, status in record["env"]],
         **{section: [] for section in NAMES},
         "patches": [],
         "graphs": _graphs(),
         "known_issues": known_issues,
-        "notes": [*record["notes"], *map(str, found.contradictions), *unread],
-        "errors": list(record["errors"]),
+        "notes": [
+            *record["notes"],
+            *map(str, found.contradictions),
+            *evidence.notes,
+            *unread,
+        ],
+        "errors": list(dict.fromkeys((*record["errors"], *evidence.wrong))),
     }
-    for name, target, entries in patches(plan) if plan else ():
+    try:
+        listed = (
+            [(name, target, entries) for name, target, entries in patches(plan)] if plan else []
+        )
+    except Exception as error:
+        # A start does not look at this part before torch is imported.
+        listed = []
+        report["errors"].append(
+            f"the plan is damaged: {failure.describe(error)}; install rocm_autopatch again"
+        )
+    for name, target, entries in listed:
         done = record["patches"].get((name, target))
         status = done["status"] if done else "waiting"
         reason = done["reason"] if done else f"{target} has not been imported"
@@ -77,6 +103,15 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
             "PYTHONPATH"
         )
     return report
+
+
+def _evidence(found: Evidence, reason: str) -> dict[str, Any]:
+    return {
+        **{key: getattr(found, key) for key in ("file", "made", "by", "battery")},
+        "device": found.place["device"],
+        "status": "stale" if reason else "used",
+        "reason": f"made with {reason}" if reason else "",
+    }
 
 
 def _graphs() -> list[dict[str, Any]]:
@@ -139,6 +174,11 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
         yield from wrapped(
             f"{name}: {fact['value']} ({fact['kind']}: {fact['source']})", "  ", "    "
         )
+    for one in report["evidence"]["files"]:
+        yield from wrapped(_evidence_sentence(one), "  ", "    ")
+    if report["evidence"]["files"] and report["policies"]:
+        applied = report["evidence"]["applied"]
+        yield f"  evidence {'changes' if applied else 'does not change'} what is applied here"
     if report["keep"]:
         yield from wrapped(
             "kept by ROCM_AUTOPATCH_KEEP: " + ", ".join(report["keep"]), "  ", "    "
@@ -181,6 +221,11 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
             yield title.capitalize()
         for text in report[title]:
             yield from wrapped(text, "  ", "    ")
+
+
+def _evidence_sentence(one: dict[str, Any]) -> str:
+    about = f"{one['device'] or 'unknown GPU'}, {one['made']}, {one['battery']} battery"
+    return f"evidence {one['file']}: {about}, {one['status']}"
 
 
 def issue_sentence(issue: dict[str, str]) -> str:

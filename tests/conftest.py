@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,25 +32,40 @@ pytest.register_assert_rewrite("tests.messages")
 ROOT = Path(__file__).parent.parent
 WORK = Path(os.environ.get("ROCM_AUTOPATCH_TEST_WORK", ROOT / ".work"))
 VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
+# For what takes long and hardly depends on the Python: the oldest and the newest one.
+OLD_AND_NEW = pytest.mark.parametrize("python", [VERSIONS[0], VERSIONS[-1]], indirect=True)
 HIP = "7.0.51831-a3e329ad8"
 # Fixtures that take long to make: the built wheel, which all our interpreters and the real torch
 # use, and container images.
 SLOW = {"wheel", "store"}
+# Of those, the ones with which each test takes seconds: compiles and images.
+LONG = {"torch_python", "amd_python", "store"}
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that use a slow fixture as slow. A few others have the mark in their file."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Mark the tests that use a slow fixture as slow. A few others have the mark in their file.
+
+    The longest files come first, so that all processes of a run end at about the same time.
+    """
+    long = set()
     for item in items:
-        if SLOW.intersection(getattr(item, "fixturenames", ())):
+        fixtures = getattr(item, "fixturenames", ())
+        if SLOW.intersection(fixtures):
             item.add_marker(pytest.mark.slow)
+        if LONG.intersection(fixtures):
+            long.add(item.path)
+    yield
+    # Last: pytest itself brings the tests of each Python together, whatever their files are.
+    items.sort(key=lambda item: (item.path not in long, item.path))
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """An interpreter of an environment of its own."""
+    """An interpreter of an environment of its own, with the variables that it always gets."""
 
     path: Path
+    env: Mapping[str, str] = field(default_factory=dict)
 
     def run(
         self,
@@ -65,7 +80,7 @@ class Interpreter:
         options = {**streams, "cwd": self.path.parent, "timeout": 300, **options}
         done: subprocess.CompletedProcess[str] = subprocess.run(
             [self.path, *arguments],
-            env={"PATH": os.environ["PATH"], **(env or {})},
+            env={"PATH": os.environ["PATH"], **self.env, **(env or {})},
             text=True,
             **options,
         )
@@ -145,7 +160,7 @@ def run_with_site(site: Path, *command: str | Path, **env: str) -> subprocess.Co
         pytest.skip("mounting over /etc needs root")
     script = (
         "mount -t tmpfs none /etc && mkdir /etc/rocm-autopatch && "
-        'cp -p "$1"/* /etc/rocm-autopatch && shift && exec "$@"'
+        'cp -rp "$1"/* /etc/rocm-autopatch && shift && exec "$@"'
     )
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", script, "sh", site, *command],
@@ -185,13 +200,22 @@ def make_hooked(directory: Path, wheel: Path, base: str = sys.executable) -> Int
     return made
 
 
+# By version, the environments that this process has made. Pytest makes a fixture with parameters
+# again in each file.
+_hooked: dict[str, Interpreter] = {}
+
+
 @pytest.fixture(scope="session", params=VERSIONS)
 def python(
     request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Interpreter:
     """Each supported Python, hooked."""
-    base = find_python(request.param)
-    return make_hooked(tmp_path_factory.mktemp(f"python{request.param}-"), wheel, base)
+    version = request.param
+    if version not in _hooked:
+        base = find_python(version)
+        made = make_hooked(tmp_path_factory.mktemp(f"python{version}-"), wheel, base)
+        _hooked[version] = made
+    return _hooked[version]
 
 
 @pytest.fixture(scope="session")
@@ -229,7 +253,8 @@ def torch_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Inter
     _, hip = hip_torch.create(WORK)
     made = WORK / f"tests{os.environ.get('PYTEST_XDIST_WORKER', '')}"
     hip_torch.copy(hip, made)
-    python = Interpreter(made / "bin" / "python")
+    # With empty caches, torch would compile a dozen programs to see what this processor can do.
+    python = Interpreter(made / "bin" / "python", {"TORCHINDUCTOR_VEC_ISA_OK": "1"})
     pip(python, "install", "--no-deps", wheel)
     measure(python.path, python.site_packages)
     return python

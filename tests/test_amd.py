@@ -7,7 +7,7 @@ import os
 import re
 import textwrap
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -15,46 +15,13 @@ from surroundings import amd_torch, hip_torch
 from surroundings.compiling_gpu import NOT_RUN, kernel_file
 from surroundings.compiling_gpu.gpus import GPUS
 from tests.conftest import WORK, Interpreter, pip
+from tests.live.amd_compiler import GPUS as MATRIX
+from tests.live.amd_compiler import IMAGE, PROGRAM, SEARCH, Ran, run
 from tests.measuring import measure
-
-IMAGE = {"TORCHINDUCTOR_MAX_AUTOTUNE": "1", "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE": "1"}
-# What Inductor calls the kernels of its GEMM templates: candidates, and the one that it took.
-TEMPLATES = ("triton_mm", "triton_tem")
-# A GEMM of bfloat16 and a reduction over its rows.
-GEMM = """
-import torch
-def f(a, b):
-    return torch.nn.functional.gelu(a @ b).softmax(-1)
-a = torch.zeros(64, 256, device="cuda", dtype=torch.bfloat16)
-b = torch.zeros(256, 512, device="cuda", dtype=torch.bfloat16)
-try:
-    torch.compile(f, mode=MODE)(a, b)
-except RuntimeError as error:
-    if "a captured graph" not in str(error):
-        raise
-    print("captures")
-"""
-
-
-class Compiled(NamedTuple):
-    """What a program wrote, and what Triton compiled for it."""
-
-    out: str
-    err: str
-    kernels: dict[str, Path]
-
-    def assembly(self) -> str:
-        """The assembly of all kernels, as Triton keeps it."""
-        files = self.kernels.values()
-        return "\n".join(path.with_suffix(".amdgcn").read_text() for path in files)
-
-    def gemms(self) -> list[str]:
-        """The names of the kernels of Inductor's GEMM templates."""
-        return [path.stem for path in self.kernels.values() if path.stem.startswith(TEMPLATES)]
 
 
 class Device:
-    """Runs programs on the stand-in, each with caches of its own."""
+    """Runs programs on the stand-in."""
 
     def __init__(self, python: Interpreter, scratch: Path) -> None:
         self.python = python
@@ -70,13 +37,22 @@ class Device:
             **env,
         }
 
-    def run(self, program: str, mode: str | None = None, **env: str) -> Compiled:
-        source = self.scratch / "program.py"
-        source.write_text(textwrap.dedent(program).replace("MODE", repr(mode)))
-        done = self.python.run(source, env=self.environment(**env), check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-        kernels = {path.parent.name: path for path in self.scratch.rglob("*.hsaco")}
-        return Compiled(done.stdout, done.stderr, kernels)
+    def run(self, source: str, check: bool = True, **env: str) -> Any:
+        """Run a program that compiles nothing, without us."""
+        env = self.environment(ROCM_AUTOPATCH="off", **env)
+        return self.python.run("-c", textwrap.dedent(source), env=env, check=check)
+
+    def compile(self, before: str = "", mode: str | None = None, **env: str) -> Ran:
+        """Run the program of amd_compiler.py."""
+        ran = run(before, mode, self.python.path, TORCHINDUCTOR_COMPILE_THREADS="1", **env)
+        assert ran.status == 0, ran.err[-3000:]
+        return ran
+
+    def program(self) -> Path:
+        """That program as a file."""
+        path = self.scratch / "program.py"
+        path.write_text(PROGRAM.format(before="", mode=None))
+        return path
 
 
 @pytest.fixture(scope="session")
@@ -124,9 +100,8 @@ class TestDevice:
             del big
             print(json.dumps([shapes, errors, grown, torch.cuda.memory_allocated() - held]))
             """,
-            ROCM_AUTOPATCH="off",
         )
-        shapes, errors, grown, left = json.loads(ran.out)
+        shapes, errors, grown, left = json.loads(ran.stdout)
         assert shapes == [[4, 4], [2, 4], [1, 4]]
         assert len(errors) == 11
         assert [error for error in errors if NOT_RUN not in error] == []
@@ -134,54 +109,41 @@ class TestDevice:
 
     def test_has_no_memory_to_read(self, device: Device) -> None:
         source = "import ctypes, torch; x = torch.ones(9, device='cuda'); "
-        done = device.python.run(
-            "-c",
-            source + "ctypes.string_at(x.data_ptr(), 4)",
-            env=device.environment(ROCM_AUTOPATCH="off"),
-            check=False,
-        )
-        assert done.returncode == -11
+        ran = device.run(source + "ctypes.string_at(x.data_ptr(), 4)", check=False)
+        assert ran.returncode == -11
 
     def test_says_what_it_is(self, device: Device) -> None:
-        env = device.environment(COMPILING_GPU="mi355x")
-        del env["COMPILING_GPU_SAID"]
         source = "import torch; print(torch.cuda.get_device_name())"
-        done = device.python.run("-c", source, env={**env, "ROCM_AUTOPATCH": "off"})
-        assert done.stderr == (
+        ran = device.run(source, COMPILING_GPU="mi355x", COMPILING_GPU_SAID="")
+        assert ran.stderr == (
             "compiling_gpu: cuda:0 is a stand-in for an AMD Instinct MI355X (gfx950): "
             "it compiles and does not run\n"
         )
-        assert done.stdout == "AMD Instinct MI355X (stand-in, does not run)\n"
+        assert ran.stdout == "AMD Instinct MI355X (stand-in, does not run)\n"
 
-    def test_can_be_left_out(self, device: Device) -> None:
-        done = device.python.run(
-            "-c",
-            "import torch; print(torch.cuda.is_available())",
-            env=device.environment(COMPILING_GPU="off"),
-        )
-        assert (done.returncode, done.stdout) == (0, "False\n")
+    @pytest.mark.parametrize(("gpu", "last"), [("off", ""), ("mi999", "mi300x, mi355x, rx9070xt")])
+    def test_another_name(self, device: Device, gpu: str, last: str) -> None:
+        source = "import torch; print(torch.cuda.is_available())"
+        ran = device.run(source, check=False, COMPILING_GPU=gpu)
+        if last:
+            assert ran.stderr.endswith(f"COMPILING_GPU={gpu}: there are {last} and off\n")
+        else:
+            assert (ran.returncode, ran.stdout) == (0, "False\n")
 
-    @pytest.mark.parametrize(("gpu", "matrix"), [("mi355x", "v_mfma_"), ("rx9070xt", "v_wmma_")])
-    def test_compiles_gemms_to_matrix_instructions(
-        self, device: Device, gpu: str, matrix: str
-    ) -> None:
-        ran = device.run(
-            "import torch._inductor.config as config\n"
-            "config.max_autotune_gemm_backends = 'TRITON'\n"
-            "config.test_configs.max_mm_configs = 1\n" + GEMM,
-            "max-autotune-no-cudagraphs",
-            COMPILING_GPU=gpu,
-            ROCM_AUTOPATCH="off",
-        )
-        assert ran.gemms()
-        assembly = ran.assembly()
-        assert f'.amdgcn_target "amdgcn-amd-amdhsa--{GPUS[gpu].gfx}' in assembly
-        assert matrix in assembly
+    @pytest.mark.parametrize("gpu", ["mi355x", "rx9070xt"])
+    def test_compiles_gemms_to_matrix_instructions(self, device: Device, gpu: str) -> None:
+        one = "config.max_autotune_gemm_backends = 'TRITON'; config.test_configs.max_mm_configs = 1"
+        ran = device.compile(one, SEARCH, COMPILING_GPU=gpu, ROCM_AUTOPATCH="off")
+        assert ran.gemms
+        assert f'.amdgcn_target "amdgcn-amd-amdhsa--{GPUS[gpu].gfx}' in ran.code
+        assert MATRIX[gpu] in ran.code
 
     def test_reads_what_the_compiler_says_of_registers(self, device: Device) -> None:
-        ran = device.run(GEMM, ROCM_AUTOPATCH="off")
-        assert ran.kernels
-        for path in ran.kernels.values():
+        env = device.environment(ROCM_AUTOPATCH="off")
+        device.python.run(device.program(), env=env)
+        files = list(device.scratch.rglob("*.hsaco"))
+        assert files
+        for path in files:
             assembly = path.with_suffix(".amdgcn").read_text()
             (private,) = re.findall(r"^\s+\.private_segment_fixed_size: (\d+)", assembly, re.M)
             (used,) = re.findall(r"^\s+\.vgpr_count:\s+(\d+)", assembly, re.M)
@@ -194,30 +156,30 @@ class TestPolicies:
     """What a policy decides, seen in the candidates and in their code."""
 
     def test_image_makes_inductor_compile_gemms(self, device: Device) -> None:
-        ran = device.run(GEMM, ROCM_AUTOPATCH="off", **IMAGE)
-        assert len(ran.gemms()) > 10
-        assert "v_mfma_" in ran.assembly()
+        ran = device.compile(ROCM_AUTOPATCH="off", **IMAGE)
+        assert len(ran.gemms) > 10
+        assert MATRIX["mi300x"] in ran.code
         # Only under torch.version.hip do the candidates have these.
         for option in ("matrix_instr_nonkdim=16", "waves_per_eu=", "kpack="):
             assert option in ran.err
 
     @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
     def test_safe_leaves_gemms_to_the_library(self, device: Device, mode: str) -> None:
-        ran = device.run(GEMM, mode, ROCM_AUTOPATCH_POLICY="safe", **IMAGE)
+        ran = device.compile(mode=mode, ROCM_AUTOPATCH_POLICY="safe", **IMAGE)
         assert ran.kernels
-        assert ran.gemms() == []
-        assert "v_mfma_" not in ran.assembly()
+        assert ran.gemms == []
+        assert MATRIX["mi300x"] not in ran.code
         assert ran.out == ""  # It captures in no mode.
 
     def test_torch_alone_captures(self, device: Device) -> None:
-        assert device.run(GEMM, "reduce-overhead", ROCM_AUTOPATCH="off").out == "captures\n"
+        assert device.compile(mode="reduce-overhead", ROCM_AUTOPATCH="off").out == "captures\n"
 
-    def test_performance_tunes_by_descent(self, device: Device) -> None:
-        safe = device.run(GEMM, ROCM_AUTOPATCH_POLICY="safe", **IMAGE)
-        env = {"TORCHINDUCTOR_CACHE_DIR": str(device.scratch / "other")}
-        ran = device.run(GEMM, ROCM_AUTOPATCH_POLICY="performance", **env, **IMAGE)
+    def test_a_switch_of_performance_tunes_by_descent(self, device: Device) -> None:
+        safe = device.compile(ROCM_AUTOPATCH_POLICY="safe", **IMAGE)
+        tuned = {"ROCM_AUTOPATCH_POLICY": "performance", "INDUCTOR_COORD_DESCENT": "1"}
+        ran = device.compile(**tuned, **IMAGE)
         assert len(ran.kernels) > len(safe.kernels)
-        assert ran.gemms() == []
+        assert ran.gemms == []
 
 
 class TestTools:
@@ -225,26 +187,20 @@ class TestTools:
         env = device.environment(**IMAGE)
         del env["TORCHINDUCTOR_COMPILE_THREADS"]
         status = device.python.run("-m", "rocm_autopatch", "status", "--json", env=env)
-        report: dict[str, Any] = json.loads(status.stdout)
-        assert report["policies"] == ["safe"]
+        assert json.loads(status.stdout)["policies"] == ["safe"]
         probe = device.python.run("-m", "rocm_autopatch", "probe", env=env)
         assert "TORCHINDUCTOR_MAX_AUTOTUNE" in probe.stdout
 
     def test_report_sees_the_compile(self, device: Device) -> None:
-        source, kept = device.scratch / "program.py", device.scratch / "report"
-        source.write_text(GEMM.replace("MODE", "None"))
-        command = ("--report", kept, "--", device.python.path, source)
-        env = device.environment()
-        done = device.python.run("-m", "rocm_autopatch", "run", *command, env=env)
+        command = ("--report", device.scratch / "report", "--", device.python.path)
+        done = device.python.run(
+            *("-m", "rocm_autopatch", "run", *command, device.program()), env=device.environment()
+        )
         assert re.search(r"program\.py:\d+ +f", done.stderr + done.stdout)
 
     def test_watchdog_names_the_candidates(self, device: Device) -> None:
         policy = device.scratch / "watch.yaml"
         policy.write_text("version: 1\nextends: []\npatches: {watchdog: {warn_after: 1}}\n")
-        ran = device.run(
-            GEMM,
-            "max-autotune-no-cudagraphs",
-            ROCM_AUTOPATCH_POLICY=str(policy),
-        )
+        ran = device.compile(mode=SEARCH, ROCM_AUTOPATCH_POLICY=str(policy))
         lines = [line for line in ran.err.splitlines() if line.startswith("rocm_autopatch")]
         assert any(re.search(r"autotuning, mm\(64x256, 256x512\), \d+ of", line) for line in lines)

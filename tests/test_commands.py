@@ -193,8 +193,10 @@ class TestExplain:
         assert row["name"] == "torch._inductor.config.coordinate_descent_tuning"
         assert [(said["layer"], said["value"]) for said in row["layers"]] == [
             ("safe", False),
+            ("performance", False),
             ("performance", True),
         ]
+        assert [bool(said["lacks"]) for said in row["layers"]] == [False, False, True]
         lines = self.explain(python311, "coordinate_descent_tuning", **env)[1].splitlines()
         assert "policies/safe.yaml:" in lines[1]
         # Without the whys, and without the places, which change with the policies.

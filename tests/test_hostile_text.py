@@ -13,7 +13,7 @@ import pytest
 
 from rocm_autopatch.cli import terminal
 from rocm_autopatch.policy import Problem
-from tests.conftest import ROOT, Interpreter
+from tests.conftest import OLD_AND_NEW, ROOT, Interpreter
 
 # An escape sequence, OSC 52 (it writes the clipboard), a C1 control, a bidi override, a line
 # separator, a delete, a carriage return and a new line of what looks like output.
@@ -165,6 +165,7 @@ ENCODINGS = (
 )
 
 
+@OLD_AND_NEW
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=lambda env: "-".join(env.values()))
 def test_any_encoding(python: Interpreter, encoding: Mapping[str, str], tmp_path: Path) -> None:
     policy = tmp_path / f"tëam{SURROGATE}.yaml"

@@ -17,8 +17,9 @@ NAME = "rocm_autopatch"
 # A room imports only from those before it.
 ORDER = (
     *("__init__", "failure", "late_site", "trust", "plan", "text", "masking", "files"),
-    *("search_path", "here", "startup", "graphs", "patches", "image", "fresh_interpreter"),
-    *("policy", "record", "compile_report", "probe", "ab", "cli", "__main__"),
+    *("processes", "search_path", "here", "startup", "graphs", "patches", "image", "evidence"),
+    *("fresh_interpreter", "policy", "record", "compile_report", "probe", "ab", "prove", "cli"),
+    "__main__",
 )
 # A start imports these from rooms that come later, in a function, when it needs them.
 # docs/design.md has the same list.
@@ -30,6 +31,7 @@ BACK_UP = {
     ("__init__", "compile_report"),
     ("startup", "patches"),
     ("startup", "image"),
+    ("startup", "evidence"),
     ("startup", "policy"),
 }
 

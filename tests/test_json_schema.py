@@ -14,6 +14,7 @@ import yaml
 
 from rocm_autopatch.policy import load
 from tests.conftest import ROOT
+from tests.test_evidence_files import SAMPLE, WRONG, changed
 from tests.test_policy import WRONG_IMAGES
 from tests.wrong_policies import problems, wrong_policies
 
@@ -25,6 +26,7 @@ def validator(name: str) -> jsonschema.Draft202012Validator:
 
 VALIDATOR = validator("policy.schema.json")
 IMAGES = validator("images.schema.json")
+EVIDENCE = validator("evidence.schema.json")
 # Wrong in ways that a JSON Schema can't see: how YAML is written, what two values mean together.
 BEYOND = (
     "given twice",
@@ -45,7 +47,7 @@ BEYOND = (
 
 def test_they_are_not_stale(tmp_path: Path) -> None:
     subprocess.run([sys.executable, ROOT / "tools" / "json_schema.py", tmp_path], check=True)
-    for name in ("policy.schema.json", "images.schema.json"):
+    for name in ("policy.schema.json", "images.schema.json", "evidence.schema.json"):
         made = json.loads((tmp_path / name).read_text())
         assert made == json.loads((ROOT / "docs" / name).read_text())
         jsonschema.Draft202012Validator.check_schema(made)
@@ -80,3 +82,10 @@ def within() -> Iterator[str]:
 @pytest.mark.parametrize("text", list(within()))
 def test_it_refuses_what_the_loader_refuses(text: str) -> None:
     assert not VALIDATOR.is_valid(yaml.safe_load(text))
+
+
+def test_evidence_files() -> None:
+    EVIDENCE.validate(SAMPLE)
+    for said, (path, value) in WRONG.items():
+        # A pattern does not know how long a month is.
+        assert EVIDENCE.is_valid(changed(path, value)) == ("2026-02-30" in said), said

@@ -227,7 +227,6 @@ REMARKS = {
     "sglang-compile": [],
     "debug": [],
     "performance": [
-        f"{INDUCTOR}.triton.multi_kernel",
         f"{INDUCTOR}.shape_padding",
         f"{DYNAMO}.recompile_limit",
     ],

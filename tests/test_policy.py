@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocm_autopatch.plan import Plan
-from rocm_autopatch.policy import PolicyError, builtin, document, load, lower
+from rocm_autopatch.policy import PolicyError, builtin, document, load, lower, select
+from rocm_autopatch.policy.model import ConfigEntry, EnvRule, ModeRule, PatchRule
 from rocm_autopatch.probe import variables
+from rocm_autopatch.prove.subjects import SUBJECTS
 from tests.conftest import ROOT
 from tests.messages import Golden
 from tests.wrong_policies import problems, wrong_policies
@@ -126,8 +128,8 @@ class TestLayers:
         with pytest.raises(PolicyError) as caught:
             lowered(top)
         safe = load.BUILTIN / "safe.yaml"
-        line = safe.read_text().splitlines().index("    triton.cudagraphs:") + 1
-        golden(str(caught.value), PIN=f"{safe}:{line}:5")
+        line = safe.read_text().splitlines().index("    triton.cudagraphs:") + 2
+        golden(str(caught.value), PIN=f"{safe}:{line}:9")
         top.write_text(top.read_text().replace("true", "false"))
         assert lowered(top)["layers"] == ("safe", "top")
 
@@ -218,9 +220,24 @@ class TestLayers:
         )
 
 
+# What performance says of torch._inductor.config without evidence, and where a gain is proven.
+GAINING = {
+    "coordinate_descent_tuning": (False, True),
+    "aggressive_fusion": (False, True),
+    "max_fusion_size": (64, 128),
+    "benchmark_kernel": (False, True),
+    "triton.multi_kernel": (0, 1),
+    "freezing": (False, True),
+}
+
+
 def entries(policy: str) -> dict[str, tuple[str, object]]:
     """Dotted name -> (strength or action, value) of everything in a built-in policy."""
-    plan = builtin.POLICIES[policy]
+    return entries_of(builtin.POLICIES[policy])
+
+
+def entries_of(plan: Plan) -> dict[str, tuple[str, object]]:
+    """The same of a plan."""
     found: dict[str, tuple[str, object]] = {row[0]: (row[1], row[2]) for row in plan["env"]}
     for patch, target, rows in plan["patches"]:
         for row in rows:
@@ -231,6 +248,15 @@ def entries(policy: str) -> dict[str, tuple[str, object]]:
     return found
 
 
+def entry_name(entry: EnvRule | ConfigEntry | ModeRule | PatchRule) -> str:
+    """What a policy calls an entry."""
+    if isinstance(entry, ModeRule):
+        return entry.mode
+    if isinstance(entry, PatchRule):
+        return entry.patch.partition(".")[0]
+    return entry.key if isinstance(entry, ConfigEntry) else entry.name
+
+
 class TestBuiltins:
     def test_every_entry_says_why(self) -> None:
         for plan in builtin.POLICIES.values():
@@ -239,6 +265,20 @@ class TestBuiltins:
             for row in rows:
                 # An unquoted # would cut a why short without a word.
                 assert row[-3].endswith("."), row
+
+    def test_every_entry_has_a_trial_or_says_why_not(self) -> None:
+        tried = {name for subject in SUBJECTS.values() for name in (subject.name, *subject.about)}
+        without = set()
+        for name in load.names():
+            policy = load.policy(load.BUILTIN / f"{name}.yaml")
+            entries: list[EnvRule | ConfigEntry | ModeRule | PatchRule]
+            entries = [*policy.env, *policy.config, *policy.compile_modes, *policy.patches]
+            for entry in entries:
+                said = entry_name(entry)
+                assert not (said in tried and entry.no_trial), f"{name}: {said}"
+                if said not in tried and not entry.no_trial:
+                    without.add(f"{name}: {said}")
+        assert without == set()
 
     def test_safe_holds_the_settings_of_000_002_and_003(self) -> None:
         safe = entries("safe")
@@ -282,24 +322,27 @@ class TestBuiltins:
 
     def test_performance_holds_the_settings_of_001(self) -> None:
         assert {
-            "PYTORCH_ALLOC_CONF": ("default", "expandable_segments:True"),
             "inductor.max_autotune": ("default", False),
             "inductor.max_autotune_gemm_backends": ("pin", "ATEN"),
             "inductor.triton.cudagraphs": ("pin", False),
             "inductor.memory_planning": ("default", False),
             "inductor.epilogue_fusion": ("default", True),
             "inductor.pattern_matcher": ("default", True),
-            "inductor.aggressive_fusion": ("default", True),
             "inductor.group_fusion": ("default", True),
-            "inductor.max_fusion_size": ("default", 128),
-            "inductor.coordinate_descent_tuning": ("default", True),
-            "inductor.benchmark_kernel": ("default", True),
-            # They broke programs on a GPU (docs/performance.md).
-            "inductor.triton.multi_kernel": ("default", 0),
             "inductor.shape_padding": ("default", True),
-            "inductor.freezing": ("default", False),
             "dynamo.recompile_limit": ("default", 256),
+            **{f"inductor.{key}": ("default", off) for key, (off, _) in GAINING.items()},
         }.items() <= entries("performance").items()
+
+    def test_performance_has_what_is_proven_to_gain(self) -> None:
+        subjects = [key.rpartition(".")[2] for key in GAINING]
+        facts = {**lower.BUILT_IN_FACTS, "gains": " ".join([*subjects, "expandable_segments"])}
+        chosen = select.select(facts, "performance", site=None)
+        plan = lower.lower(chosen.layers, facts, chosen.policy)
+        assert {
+            "PYTORCH_ALLOC_CONF": ("default", "expandable_segments:True"),
+            **{f"inductor.{key}": ("default", on) for key, (_, on) in GAINING.items()},
+        }.items() <= entries_of(plan).items()
 
     def test_no_variable_outranks_what_a_user_asks_otherwise(self) -> None:
         # docs/policies.md has what each outranks. A variable that is added here belongs there.
@@ -310,7 +353,7 @@ class TestBuiltins:
         safe = {"HIP_LAUNCH_BLOCKING", "AMD_LOG_LEVEL", "HIP_CACHE_ENABLED"}
         assert defaults == {
             "safe": safe,
-            "performance": {*safe, "PYTORCH_ALLOC_CONF"},
+            "performance": safe,
             "debug": {*safe, "TORCH_LOGS"},
             "capture-guard": safe,
             "no-hipblaslt": {*safe, "TORCH_BLAS_PREFER_HIPBLASLT", "DISABLE_ADDMM_CUDA_LT"},

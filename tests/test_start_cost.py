@@ -16,7 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import HIP, Interpreter, label_torch, make_hooked, make_venv
+from tests.conftest import (
+    HIP,
+    Interpreter,
+    label_torch,
+    make_hooked,
+    make_venv,
+    run_with_site,
+)
+from tests.test_evidence import put
 
 pytestmark = [
     pytest.mark.skipif(
@@ -28,14 +36,19 @@ IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129"
 MILLION = 1_000_000
 
 
-def instructions(python: Interpreter, **env: str) -> int:
-    """Instructions of an interpreter's start and end, after every .pyc was written."""
+def instructions(python: Interpreter, site: Path | None = None, /, **env: str) -> int:
+    """Instructions of an interpreter's start and end, after every .pyc was written.
+
+    *site* is what /etc/rocm-autopatch has.
+    """
     env = {"PATH": os.environ["PATH"], "HOME": "/", "PYTHONHASHSEED": "0", **env}
     python.run("-c", "pass", env=env)
     valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
-    done = subprocess.run(
-        [*valgrind, python.path, "-c", "pass"], env=env, capture_output=True, text=True
-    )
+    command = [*valgrind, str(python.path), "-c", "pass"]
+    if site:
+        done = run_with_site(site, *command, **env)
+    else:
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
     found = re.search(r"Collected : (\d+)", done.stderr)
     assert found, done.stderr
     return int(found[1])
@@ -110,5 +123,22 @@ def test_baked(
     (hooked.site_packages / "rocm_autopatch" / "baked.plan").unlink()
     few, many = costs
     assert few < 2.64 * MILLION
+    # Only the first 64 KiB of a file are hashed.
+    assert many - few < 0.25 * MILLION
+
+
+def test_baked_with_evidence(hooked: Interpreter, child: dict[str, str], tmp_path: Path) -> None:
+    """It costs a mark of each evidence file, and room in the plan: the machine is not looked at."""
+    costs = []
+    for trials in (None, 1, 3_000):
+        site = tmp_path / str(trials)
+        (site / "evidence").mkdir(parents=True)
+        if trials:
+            put(site, {"cudagraphs": True}, trials=[{"subject": "cudagraphs"}] * trials)
+        run_with_site(site, hooked.path, "-m", "rocm_autopatch", "bake", "--image", IMAGE)
+        costs.append(instructions(hooked, site, **child))
+    (hooked.site_packages / "rocm_autopatch" / "baked.plan").unlink()
+    without, few, many = costs
+    assert few - without < 0.05 * MILLION
     # Only the first 64 KiB of a file are hashed.
     assert many - few < 0.25 * MILLION

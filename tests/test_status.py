@@ -23,6 +23,7 @@ KEYS = {
         "policy",
         "baked",
         "baseline",
+        "evidence",
         "policies",
         "keep",
         "env",

@@ -13,7 +13,7 @@ from tests.conftest import ROOT, Interpreter
 
 @pytest.mark.parametrize(
     ("family", "count"),
-    [("starts", 100), ("faults", 110), ("signals", 60), ("imports", 60), ("embedding", 50)],
+    [("starts", 60), ("faults", 60), ("signals", 40), ("imports", 40), ("embedding", 25)],
 )
 def test_family(python311: Interpreter, tmp_path: Path, family: str, count: int) -> None:
     done = subprocess.run(

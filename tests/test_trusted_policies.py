@@ -227,5 +227,5 @@ def test_all_that_is_wrong_in_one_go(
         *(2, 2, 3, 4, 5, 5, 8, 9, 10, 11, 11, 12, 13)
     ]
     safe = load.BUILTIN / "safe.yaml"
-    pin = safe.read_text().splitlines().index("    triton.cudagraphs:") + 1
-    golden(out, FILE=file, PIN=f"{safe}:{pin}:5")
+    pin = safe.read_text().splitlines().index("    triton.cudagraphs:") + 2
+    golden(out, FILE=file, PIN=f"{safe}:{pin}:9")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Interpreter
+from tests.conftest import OLD_AND_NEW, Interpreter
 
 # python -m imports these itself, before anything of ours is there to prevent it.
 OF_DASH_M = {"runpy", "pkgutil", "importlib", "io", "os", "types", "typing", "warnings"}
@@ -71,6 +71,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
+@OLD_AND_NEW
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_the_script(
     python: Interpreter, command: tuple[str, ...], hostile: Path, tmp_path: Path
@@ -82,6 +83,7 @@ def test_the_script(
     assert "Traceback" not in done.stderr
 
 
+@OLD_AND_NEW
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_dash_m(
     python: Interpreter, command: tuple[str, ...], hostile: Path, tmp_path: Path

@@ -1,4 +1,5 @@
-"""Make docs/policy.schema.json and docs/images.schema.json: editors complete and check by them.
+"""Make the JSON Schemas in docs/, of policies, images files and evidence files: editors complete
+and check by them.
 
     python tools/json_schema.py docs
 
@@ -16,6 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from rocm_autopatch.evidence import SUBJECTS, file, machine
 from rocm_autopatch.patches import compile_modes
 from rocm_autopatch.patches import config as config_patch
 from rocm_autopatch.policy import document as yaml_document
@@ -31,11 +33,20 @@ def texts(text: dict[str, Any]) -> dict[str, Any]:
 
 
 VARIABLE = {"type": "string", "pattern": f"^{schema.VARIABLE.pattern}$"}
+SUBJECT = {"enum": list(SUBJECTS)}
 COMMON = {
     "why": {**TEXT, "description": "One line: what is known, and from where."},
     "since": {"type": "string", "pattern": f"^{schema.RELEASE.pattern}$"},
     "until": {"type": "string", "pattern": f"^{schema.RELEASE.pattern}$"},
+    **dict.fromkeys(when.SETS, texts(SUBJECT)),
+    "no_trial": {**TEXT, "description": "Why no trial of prove can be about this entry."},
 }
+
+
+def alternatives(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry, or a list of entries of which the last one that holds counts."""
+    many = {"type": "array", "items": entry, "minItems": 1, "maxItems": schema.MOST_ALTERNATIVES}
+    return {"anyOf": [*entry.get("anyOf", [entry]), many]}
 
 
 def one_of(kinds: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +75,8 @@ def setting(patch: str) -> dict[str, Any]:
     settings = schema.SETTINGS[patch]
     if patch in settings:
         # YAML 1.1 reads off without quotes as false.
-        return use({"enum": [*settings[patch], *([False] if "off" in settings[patch] else [])]})
+        words = {"enum": [*settings[patch], *([False] if "off" in settings[patch] else [])]}
+        return alternatives(use(words))
     fields = {name.partition(".")[2]: KINDS[kind].json_schema() for name, kind in settings.items()}
     mapping = {
         "type": "object",
@@ -72,7 +84,7 @@ def setting(patch: str) -> dict[str, Any]:
         "anyOf": [{"required": [name]} for name in fields],
         "additionalProperties": False,
     }
-    return {"anyOf": [{"enum": ["off", False]}, mapping]}
+    return alternatives({"anyOf": [{"enum": ["off", False]}, mapping]})
 
 
 def parts() -> dict[str, Any]:
@@ -109,6 +121,7 @@ def parts() -> dict[str, Any]:
     words = {"type": "string", "maxLength": when.LONGEST}
     conditions: dict[str, Any] = {
         **dict.fromkeys(when.WORDS, texts(words)),
+        **dict.fromkeys(when.SETS, texts(SUBJECT)),
         **dict.fromkeys(when.GLOBS, texts({**words, "pattern": r"^[^\[]*$"})),
         **dict.fromkeys(when.RANGES, words),
     }
@@ -126,12 +139,12 @@ def parts() -> dict[str, Any]:
         "env": {
             "type": "object",
             "propertyNames": {**VARIABLE, "not": {"pattern": "^ROCM_AUTOPATCH"}},
-            "additionalProperties": variable,
+            "additionalProperties": alternatives(variable),
         },
         "config": {
             "type": "object",
             "properties": {
-                module: {"type": "object", "additionalProperties": config}
+                module: {"type": "object", "additionalProperties": alternatives(config)}
                 for module in config_patch.TARGETS
             },
             "additionalProperties": False,
@@ -139,7 +152,7 @@ def parts() -> dict[str, Any]:
         "compile_modes": {
             "type": "object",
             "propertyNames": mode,
-            "additionalProperties": use(used),
+            "additionalProperties": alternatives(use(used)),
         },
         "patches": {"type": "object", "properties": settings, "additionalProperties": False},
         "known_issues": {
@@ -192,7 +205,61 @@ def images() -> dict[str, Any]:
     return document("images file", ["images"], {"images": {"type": "array", "items": record}})
 
 
-FILES = {"policy.schema.json": policy, "images.schema.json": images}
+def evidence() -> dict[str, Any]:
+    """The schema of an evidence file. It may have fields that this release does not know."""
+    verdict = {"type": ["boolean", "null"]}
+    subject = {
+        "type": "object",
+        "properties": dict.fromkeys(file.VERDICTS, verdict),
+        "required": list(file.VERDICTS),
+        # Only what is sound can gain.
+        "if": {"properties": {"gains": {"const": True}}},
+        "then": {"properties": {"sound": {"const": True}}},
+    }
+    number = {"type": "number"}
+    kinds: dict[type, Any] = {
+        str: TEXT,
+        int: {"type": "integer"},
+        float: number,
+        list: {"type": "array", "items": number},
+    }
+    place = {"type": "object", "additionalProperties": TEXT, "required": list(machine.BOUND)}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "rocm_autopatch evidence file",
+        "type": "object",
+        "properties": {
+            "version": {"const": file.VERSION},
+            "made": {"type": "string", "pattern": f"^{file.MADE.pattern}$"},
+            "by": TEXT,
+            "battery": {"enum": list(file.BATTERIES)},
+            "place": place,
+            "subjects": {
+                "type": "object",
+                "properties": {
+                    name: {"description": sentence, **subject}
+                    for name, sentence in SUBJECTS.items()
+                },
+                "additionalProperties": subject,
+            },
+            "trials": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {name: kinds[kind] for name, (kind, _) in file.ROW.items()},
+                    "required": [name for name, (_, always) in file.ROW.items() if always],
+                },
+            },
+        },
+        "required": list(file.FIELDS),
+    }
+
+
+FILES = {
+    "policy.schema.json": policy,
+    "images.schema.json": images,
+    "evidence.schema.json": evidence,
+}
 
 if __name__ == "__main__":
     for name, make in FILES.items():

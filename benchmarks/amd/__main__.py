@@ -10,12 +10,14 @@ step, so its candidates are the fewest that there can be.
 
 Each arm runs in a process of its own with empty caches and one compile thread, `--at-once` of them
 beside each other, arms in turn. Results are kept in WORK/amd-figures.jsonl as they come, and a
-second call goes on from there.
+second call goes on from there: it runs what is missing, what failed, and what an older version of
+the policies, the stand-in or these programs gave.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -28,10 +30,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
+from rocm_autopatch.prove.subjects import SUBJECTS
 from surroundings import amd_torch, hip_torch, image_env
-from surroundings.compiling_gpu import kernel_file
+from surroundings.compiling_gpu import gpus, kernel_file
 from tests.live.run import build_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,14 +76,13 @@ def arms() -> dict[str, Arm]:
 
 
 def switches() -> dict[str, Any]:
-    """The config keys that `performance` has beyond `safe`, each turned on."""
-    policy = yaml.safe_load((ROOT / "policies" / "performance.yaml").read_text(encoding="utf-8"))
-    entries = policy["config"]["torch._inductor.config"]
-    return {key: entry["default"] or _on(entry["default"]) for key, entry in entries.items()}
-
-
-def _on(off: object) -> object:
-    return True if off is False else 1
+    """The config keys that ``prove`` turns on one by one, and which `performance` may have."""
+    found = {}
+    for subject in SUBJECTS.values():
+        for name in subject.keys:
+            module, _, key = name.partition(".config.")
+            found[key] = subject.policy["config"][f"{module}.config"][key]["pin"]
+    return found
 
 
 def run(python: Path, model: str, gpu: str, arm: Arm) -> dict[str, Any]:
@@ -91,17 +91,20 @@ def run(python: Path, model: str, gpu: str, arm: Arm) -> dict[str, Any]:
         scratch = Path(directory)
         command = [str(python), str(PROGRAM), model]
         command += ["--mode", arm.mode] if arm.mode else []
-        done = subprocess.run(
-            command,
-            env=_environment(scratch, gpu, arm),
-            cwd=scratch,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                command,
+                env=_environment(scratch, gpu, arm),
+                cwd=scratch,
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return {"failed": f"more than {SECONDS} s"}
         if done.returncode:
-            return {"failed": done.stderr.strip().splitlines()[-1:]}
+            return {"failed": "\n".join(done.stderr.strip().splitlines()[-5:])}
         result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         result.update(_compiled(scratch))
         return result
@@ -166,12 +169,14 @@ def figures(
     kept: Path, python: Path, asked: argparse.Namespace
 ) -> Iterator[tuple[Key, dict[str, Any]]]:
     """Results as they come; those that *kept* has already come first."""
+    every = arms()
+    sources = {arm: _source(every[arm]) for arm in asked.arms}
     known = {}
     if kept.exists():
         for line in kept.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
-            known[row["gpu"], row["model"], row["arm"]] = row
-    every = arms()
+            if row["of"] == sources.get(row["arm"]) and "failed" not in row:
+                known[row["gpu"], row["model"], row["arm"]] = row
     wanted = [
         (gpu, model, arm) for arm in asked.arms for model in asked.models for gpu in asked.gpus
     ]
@@ -183,7 +188,9 @@ def figures(
             gpu, model, arm = key
             started = time.monotonic()
             result = run(python, model, gpu, every[arm])
-            row = {"gpu": gpu, "model": model, "arm": arm, **result}
+            row = {"gpu": gpu, "model": model, "arm": arm, "of": sources[arm], **result}
+            if "failed" in row:
+                print(f"{' '.join(key)}: {row['failed']}", file=sys.stderr, flush=True)
             stream.write(json.dumps(row) + "\n")
             stream.flush()
             print(
@@ -192,6 +199,19 @@ def figures(
             return key, row
 
         yield from pool.map(one, left)
+
+
+def _source(arm: Arm) -> str:
+    """A digest of what decides the figures of an arm besides torch, which the stand-in names."""
+    directories = [amd_torch.PACKAGE, PROGRAM.parent]
+    if arm.policy:
+        directories += [ROOT / "policies", ROOT / "rocm_autopatch" / "patches"]
+    digest = hashlib.sha256()
+    for directory in directories:
+        for path in sorted(directory.rglob("*")):
+            if path.suffix in (".py", ".cpp", ".yaml") and path != Path(__file__).resolve():
+                digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def table(found: Mapping[Key, Mapping[str, Any]], asked: argparse.Namespace) -> str:
@@ -223,8 +243,8 @@ def main() -> int:
     """Run what is asked for and print the tables."""
     parser = argparse.ArgumentParser(description="Figures of AMD's compiler.")
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--gpus", nargs="+", default=GPUS)
-    parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--gpus", nargs="+", default=GPUS, choices=list(gpus.GPUS))
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--arms", nargs="+", default=list(arms()), choices=list(arms()))
     parser.add_argument("--at-once", type=int, default=2)
     asked = parser.parse_args()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import fresh_interpreter
+from rocm_autopatch import fresh_interpreter, processes
 from rocm_autopatch.ab import (
     Refused,
     Wrong,
@@ -28,10 +27,6 @@ from rocm_autopatch.ab import (
 )
 from rocm_autopatch.ab.progress import Progress
 from rocm_autopatch.patches import compile_modes
-
-# The exit status of a comparison that was interrupted.
-INTERRUPTED = 130
-_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -190,9 +185,7 @@ def measure(done: Measurement) -> None:
     done.planned = len(cells)
     environments = [arm.environ for arm in done.arms]
     began = time.monotonic()
-    for number in _INTERRUPTS:
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(number, _interrupt)
+    processes.take_interrupts()
     progress = Progress(len(cells))
     runs: list[runner.Run] = []
     try:
@@ -221,13 +214,6 @@ def measure(done: Measurement) -> None:
     done.elapsed_s = time.monotonic() - began
 
 
-def _interrupt(*_: object) -> None:
-    # A second interrupt would stop the clean-up after the first one.
-    for number in _INTERRUPTS:
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
-
-
 def _cell(done: Measurement, cell: runner.Cell) -> str:
     return f"{done.arms[cell.arm].label}, {cell.caches if cell.round else 'warm-up'}"
 
@@ -246,7 +232,7 @@ def evaluate(done: Measurement, most: int | None) -> int:
     """Compare what was measured, for at most *most* metrics. Returns the exit status."""
     request = done.request
     found = results.metrics(done.runs, bool(request.numbers))
-    status = INTERRUPTED if done.partial else 1 if done.failures else 0
+    status = processes.INTERRUPTED if done.partial else 1 if done.failures else 0
     try:
         wanted = results.chosen(found, request.metrics)
     except Refused as error:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rocm_autopatch import OFF, fresh_interpreter, search_path, startup
+from rocm_autopatch import OFF, fresh_interpreter, startup
 from rocm_autopatch.ab import Refused
 
 _PYTHON = re.compile(r"python[0-9.]*")
@@ -113,16 +111,11 @@ def probe(
 ) -> Mapping[str, Any]:
     """What torch itself reports: ``device``, the GPU's name, and ``modes``, Inductor's options for
     each of *modes*. Raises Refused."""
-    done = subprocess.run(
-        fresh_interpreter.command(_PROBE, *modes, python=python),
-        env=search_path.absolute({**environ, "ROCM_AUTOPATCH_LOG": "quiet"}),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
-    if done.returncode:
-        last = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
-        raise Refused(f"torch gives no answer: {last[-1]}")
-    found: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    environ = {**environ, "ROCM_AUTOPATCH_LOG": "quiet"}
+    try:
+        found: Mapping[str, Any] = fresh_interpreter.answer(
+            _PROBE, *modes, environ=environ, python=python
+        )
+    except fresh_interpreter.NoReport as error:
+        raise Refused(f"torch gives no answer: {error}") from None
     return found

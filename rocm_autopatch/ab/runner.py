@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import shutil
-import signal
 import subprocess
 import tempfile
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
+from rocm_autopatch import processes
 from rocm_autopatch.ab import numbers
 
 COLD, WARM = "cold", "warm"
 # The variables that tell torch and Triton where their compiled code is kept.
 CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 ENDED, FAILED, HUNG = "ended", "failed", "hung"
-# How long a command may take to end after SIGTERM, and how long what it left behind may take.
-_GRACE_S = 2.0
-_LEFT_OVER_S = 5.0
 _LONGEST_OUTPUT = 1 << 22
 _LAST_LINES = 5
 
@@ -126,7 +120,7 @@ class Runner:
         with streams[0].open("wb") as stdout, streams[1].open("wb") as stderr:
             try:
                 # It gets a process group of its own, so that all of it can be ended.
-                command = _Command(
+                command = processes.Command(
                     subprocess.Popen(
                         self.program,
                         env=environment,
@@ -139,9 +133,9 @@ class Runner:
                 hung = not command.ends(self.limit_s)
                 killed = hung and command.kill()
                 # If the command was killed, its children are not given time to end.
-                _end_left_over(caches, 0 if hung else _LEFT_OVER_S)
+                processes.end_left_over(str(caches), 0 if hung else processes.LEFT_OVER_S)
             except BaseException:
-                _end_left_over(caches, 0)
+                processes.end_left_over(str(caches), 0)
                 raise
         printed, complained = (_tail(path) for path in streams)
         run = Run(cell.round, cell.arm, cell.caches, command.seconds, ENDED)
@@ -153,93 +147,13 @@ class Runner:
         elif command.status > 0:
             reason = f"exit status {command.status}"
         else:
-            reason = f"ended by {_name(-command.status)}"
+            reason = f"ended by {processes.signal_name(-command.status)}"
         return replace(
             run,
             status=HUNG if hung else FAILED,
             reason=reason,
             last_lines=_last_lines(complained) or _last_lines(printed),
         )
-
-
-class _Command:
-    """A process that is waited for in a thread.
-
-    Popen.wait with a timeout looks only every 50 ms. Without a timeout it waits for ever for a
-    process that is stuck in a GPU's driver.
-    """
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
-        self.began = time.perf_counter()
-        self.seconds = 0.0
-        self.status = 0
-        self._over = threading.Event()
-        threading.Thread(target=self._wait, daemon=True).start()
-
-    def _wait(self) -> None:
-        self.status = self.process.wait()
-        self.seconds = time.perf_counter() - self.began
-        self._over.set()
-
-    def ends(self, within_s: float) -> bool:
-        """Whether it ends by itself."""
-        return self._over.wait(within_s)
-
-    def kill(self) -> bool:
-        """End the process and its group. Returns whether that worked."""
-        self.seconds = time.perf_counter() - self.began
-        _signal(self.process, signal.SIGTERM)
-        if not self._over.wait(_GRACE_S):
-            _signal(self.process, signal.SIGKILL)
-        return self._over.wait(_LEFT_OVER_S)
-
-
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
-
-
-def _end_left_over(caches: Path, grace_s: float) -> None:
-    """Kill the processes that a run has left behind: they would disturb the next run.
-
-    Inductor's compile workers have process groups of their own. So they are found by their
-    environment.
-    """
-    patience = time.monotonic() + grace_s
-    while True:
-        left = list(_processes(os.fsencode(caches)))
-        if not left:
-            return
-        now = time.monotonic()
-        if now >= patience:
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        if now >= patience + _LEFT_OVER_S:
-            return  # It is stuck in a driver, where no signal ends it.
-        time.sleep(0.02)
-
-
-def _processes(mark: bytes) -> list[int]:
-    """The processes that have *mark* in their environment, without zombies."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/environ", "rb") as stream:
-                    if mark in stream.read():
-                        found.append(int(entry))
-            except OSError:
-                pass  # It has ended meanwhile, or belongs to another user.
-    return found
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _tail(path: Path) -> str:

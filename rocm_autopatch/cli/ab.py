@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch.ab import Refused, Wrong, measurement, numbers, output, plot, runner
-from rocm_autopatch.ab.measurement import INTERRUPTED, Request
+from rocm_autopatch.ab.measurement import Request
 from rocm_autopatch.cli import terminal
+from rocm_autopatch.processes import INTERRUPTED
 
 
 def add(commands: Any) -> None:

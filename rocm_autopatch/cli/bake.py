@@ -72,6 +72,11 @@ def _said(baked: bake.Baked) -> dict[str, Any]:
         "sources": baked.sources,
         "gfx": plan["gfx"],
         "variables": baked.variables,
+        "evidence": {
+            "machine": baked.machine,
+            "files": baked.evidence,
+            "unused": baked.unused,
+        },
     }
 
 
@@ -84,6 +89,15 @@ def _lines(done: dict[str, Any]) -> Iterator[str]:
         ("a user can still set", [*_SWITCHES, *done["variables"]]),
     ):
         yield from wrapped(f"{title}: {', '.join(words)}", "  ", "    ", break_long_words=False)
+    evidence = done["evidence"]
+    if evidence["machine"]:
+        where = ", ".join(f"{name} {value}" for name, value in evidence["machine"].items())
+        text = f"evidence for {where}: {', '.join(evidence['files'])}"
+        yield from wrapped(text, "  ", "    ", break_long_words=False)
+    elif evidence["files"]:
+        yield "  evidence changes nothing: no entry that applies asks for it"
+    elif evidence["unused"]:
+        yield from wrapped(evidence["unused"], "  ", "    ", break_long_words=False)
     if done["gfx"] is not None:
         gpu = f"on {done['gfx']}" if done["gfx"] else "where the GPU is unknown"
         yield f"  a layer depends on the GPU: each start looks for it, and uses the plan only {gpu}"

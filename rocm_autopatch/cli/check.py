@@ -1,4 +1,4 @@
-"""``rocm-autopatch check``: everything that is wrong with a policy file, before it is shipped."""
+"""``rocm-autopatch check``: everything that is wrong with a policy, before it is shipped."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from typing import Any
 
 from rocm_autopatch import _SITE
 from rocm_autopatch.cli import terminal
+from rocm_autopatch.evidence import file as evidence
 from rocm_autopatch.policy import lint, load, lower, select, when
 from rocm_autopatch.policy.model import Policy
-from rocm_autopatch.policy.problem import REMARK, Problems
+from rocm_autopatch.policy.problem import REMARK, Problem, Problems
 
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "check",
-        help="everything that is wrong with a policy file",
+        help="everything that is wrong with a policy file or an evidence file",
         description=(
             "Read policy files and what they extend, and print all that is wrong with each, as "
             "FILE:LINE:COLUMN: KEY: MESSAGE. With --torch, config keys are held against what those "
             "torch releases have: unknown keys and wrong types are errors; what is renamed, an "
-            "alias or without effect is a remark. Exit status: 0, or 1 if there is an error; 2 for "
+            "alias or without effect is a remark. A file that ends in .json is an evidence file. "
+            "Exit status: 0, or 1 if there is an error; 2 for "
             "wrong usage."
         ),
         epilog="example: rocm-autopatch check --torch 2.6..2.13 team.yaml",
@@ -57,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     files = arguments.files or [
         file for place in (load.BUILTIN, select.SITE) for file in sorted(place.glob("*.yaml"))
     ]
+    if not arguments.files:
+        files += evidence.paths()
     found = [_check(file, arguments.torch) for file in files]
     problems = [problem for one in found for problem in one.shown()]
     if arguments.json:
@@ -77,6 +81,8 @@ def _count(number: int, what: str) -> str:
 
 def _check(file: Path, versions: Sequence[str]) -> Problems:
     """What is wrong with one file and what it extends."""
+    if file.suffix == ".json":
+        return _evidence(file)
     reading = load.Reading(REMARK)
     if file.name == load.IMAGES.name:
         rows = [(reading.base(row), row) for row in reading.images(file)]
@@ -101,6 +107,20 @@ def _check(file: Path, versions: Sequence[str]) -> Problems:
         if versions:
             linter.lint(row, reading)
     return reading
+
+
+def _evidence(path: Path) -> Problems:
+    """What is wrong with an evidence file."""
+    problems = Problems()
+    try:
+        _, objection = evidence.look(path)
+    except evidence.EvidenceError as error:
+        problems.add(Problem(str(path), error.line, error.column, "", error.message))
+        return problems
+    if objection:
+        message = f"a start on this machine would not obey this file: {objection}"
+        problems.add(Problem(str(path), 0, 0, "", message, REMARK))
+    return problems
 
 
 def _is_for_rocm(policy: Policy) -> bool:

@@ -16,7 +16,7 @@ from rocm_autopatch.policy.problem import PolicyError
 from rocm_autopatch.text import printable
 
 COMMANDS = (
-    *("status", "explain", "policies", "check", "bake", "probe", "ab", "run", "report"),
+    *("status", "explain", "policies", "check", "bake", "probe", "prove", "ab", "run", "report"),
     "completion",
 )
 
@@ -75,9 +75,9 @@ def parser() -> argparse.ArgumentParser:
             "Safe and fast torch.compile in ROCm containers, without editing the program. "
             "ROCM_AUTOPATCH=off opts a process tree out; ROCM_AUTOPATCH=observe records only. "
             f"What is read: the policies of the package; in {_SITE}: image (the image's name), "
-            "baseline (its variables), images.yaml and *.yaml (policies); the policy file that "
-            "ROCM_AUTOPATCH_POLICY names, and what it extends; baked.plan in the package; "
-            "torch/version.py of the torch that an import finds. "
+            "baseline (its variables), images.yaml and *.yaml (policies), evidence/*.json; the "
+            "policy file that ROCM_AUTOPATCH_POLICY names, and what it extends; baked.plan in the "
+            "package; torch/version.py of the torch that an import finds. "
             "Exit status: 0, or 1 if something is wrong with what was asked about; 2 for wrong "
             "usage."
         ),

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from rocm_autopatch import fresh_interpreter, patches, startup
-from rocm_autopatch.cli import options, style, terminal
+from rocm_autopatch.cli import entries, options, style, terminal
 from rocm_autopatch.patches import kept
-from rocm_autopatch.policy import lower, select
+from rocm_autopatch.policy import select
 from rocm_autopatch.policy.model import Policy
 from rocm_autopatch.startup import rows
 from rocm_autopatch.text import wrapped
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     explained = [
         {
             **row,
-            "layers": list(_layers(chosen.layers, row["name"])),
+            "layers": list(_layers(chosen.layers, row["name"], facts)),
             "images": list(_images(chosen.records, row["name"])),
         }
         for row in found
@@ -81,25 +81,21 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _layers(stack: tuple[Policy, ...], name: str) -> Iterator[dict[str, Any]]:
-    """The entry of each policy of the stack for a name, general to specific."""
+def _layers(
+    stack: tuple[Policy, ...], name: str, facts: dict[str, str]
+) -> Iterator[dict[str, Any]]:
+    """The entry of each policy of the stack for a name, general to specific; alternatives as they
+    stand there."""
     for policy in stack:
-        says: list[tuple[str, str, Any, Any]] = [
-            *((rule.name, rule.action, rule.value, rule) for rule in policy.env),
-            *(
-                (f"{e.module}.{lower.current(e.key)}", e.strength, e.value, e)
-                for e in policy.config
-            ),
-            *((rule.mode, "use", rule.use, rule) for rule in policy.compile_modes),
-            *((rule.patch, "use", rule.use, rule) for rule in policy.patches),
-        ]
-        for said, strength, value, entry in says:
+        for said, strength, value, entry in entries.of(policy):
             if said == name:
                 yield {
                     "layer": policy.name,
                     "strength": strength,
                     "value": value,
                     "why": entry.why,
+                    "lacks": entries.lacks(entry, facts),
+                    "no_trial": entry.no_trial,
                     "place": f"{policy.file}:{entry.place.line}:{entry.place.column}",
                 }
 
@@ -119,11 +115,17 @@ def _lines(explained: list[dict[str, Any]]) -> Iterator[str]:
             yield f"patch {row['name']} of {row['target']}: {row['status']}{reason}"
             continue
         yield rows.sentence(row)
+        holding = [said for said in row["layers"] if not said["lacks"]]
+        counts = [said for said in holding if said["layer"] == row["layer"]][-1:]
         for said in row["layers"]:
-            effect = "applies" if said["layer"] == row["layer"] else "overridden"
+            effect = "applies" if said in counts else "overridden"
+            if said["lacks"]:
+                effect = f"does not hold: {said['lacks']}"
             value = "" if said["strength"] == "delete" else f" {said['value']!r}"
             yield f"  {said['layer']}: {said['strength']}{value}  ({effect}), {said['place']}"
             yield from wrapped(said["why"], "    ", "    ")
+            if said["no_trial"]:
+                yield from wrapped(f"no trial: {said['no_trial']}", "    ", "    ")
         for setting in row["images"]:
             yield f"  images.yaml, {setting['image']}: the image sets it to {setting['value']!r}"
             yield from wrapped(setting["why"], "    ", "    ")

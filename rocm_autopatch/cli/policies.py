@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rocm_autopatch import _ASSUME, fresh_interpreter, record
-from rocm_autopatch.cli import options, terminal
+from rocm_autopatch import _ASSUME, fresh_interpreter, masking, record
+from rocm_autopatch.cli import entries, options, terminal
 from rocm_autopatch.image import facts as place
 from rocm_autopatch.plan import Plan
 from rocm_autopatch.policy import load, lower, select, when
@@ -119,13 +119,29 @@ def _show(arguments: argparse.Namespace) -> int:
         terminal.data({"facts": facts, **plan})
         return 0
     left_out = [layer for layer in chosen.layers if not when.holds(layer.when, facts)]
+    holding = [layer for layer in chosen.layers if layer not in left_out]
     terminal.lines(_lines(plan, facts, left_out))
+    terminal.lines(_unproven(holding, facts, secrets))
     return 0
 
 
 def _assumed(given: list[str]) -> dict[str, tuple[str, str]]:
     pairs = [item.partition("=") for item in given]
     return {name: (value, _ASSUME) for name, _, value in pairs}
+
+
+def _unproven(
+    layers: Sequence[Policy], facts: dict[str, str], secrets: masking.Secrets
+) -> Iterator[str]:
+    """The entries that need evidence that is not here."""
+    for layer in layers:
+        for name, strength, value, entry in entries.of(layer):
+            why = entries.unproven(entry, facts)
+            if why:
+                shown = secrets.value(name, value) if isinstance(value, str) else value
+                said = strength if strength == "delete" else f"{strength} {shown!r}"
+                text = f"left out: {name}: {said}  [{layer.name}], because {why}"
+                yield from wrapped(text, "  ", "      ")
 
 
 def _lines(plan: Plan, facts: dict[str, str], left_out: list[Policy]) -> Iterator[str]:
@@ -138,8 +154,8 @@ def _lines(plan: Plan, facts: dict[str, str], left_out: list[Policy]) -> Iterato
     for name, action, value, layer, why, *span in plan["env"]:
         text = f"{name}: {action}{'' if value is None else f' {value!r}'}"
         yield from _entry(text, layer, why, span)
-    for patch, target, entries in plan["patches"]:
-        for entry in entries:
+    for patch, target, given in plan["patches"]:
+        for entry in given:
             if patch == "config":
                 key, strength, value, yields_to, switch, layer, why, *span = entry
                 text = f"{target}.{key}: {strength} {value!r}"

@@ -78,6 +78,13 @@ class Inputs:
             self.leaves[index] = buffer
         self.tensors = [leaf for leaf in self.leaves if type(leaf) in TENSORS]
 
+    def captured(self) -> None:
+        """Let go of the leaves: a graph needs its own copies, and a program may replace weights.
+
+        A graph is replayed only where the weights of a call are at the same addresses.
+        """
+        self.leaves, self.tensors = [], []
+
     def copy(self, leaves: list[Any], pads: Sequence[Pad]) -> None:
         """Copy the content of *leaves*, which have the same signature and need no gradient."""
         if len(self._plain) < _MANY:

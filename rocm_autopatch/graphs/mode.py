@@ -1,6 +1,7 @@
 """``compile_modes: {reduce-overhead: graphs}``: what Dynamo gives to the compiler runs as graphs.
 
-Inductor compiles each graph of operations in ``default`` mode, and we capture each one separately.
+Inductor compiles each graph of operations in the mode without its own capture (``default`` for
+``reduce-overhead``), and we capture each one separately.
 Everything else stays torch's own: the object that ``torch.compile`` returns, Dynamo's guards, what
 it does between graph breaks, recompiles. So whenever torch compiles anew, we capture anew. Weights
 are arguments of the compiled graph, and their addresses are compared at each call.
@@ -29,10 +30,10 @@ class Compiled:
     """A graph of operations, about to be compiled.
 
     *model* is its ``torch.fx.GraphModule``, *inputs* its example inputs. All that one
-    ``torch.compile`` compiles shares *pools*.
+    ``torch.compile`` compiles shares *pools*. *origin* is the mode that the program asked for.
     """
 
-    def __init__(self, model: Any, inputs: Any, pools: Pools) -> None:
+    def __init__(self, model: Any, inputs: Any, pools: Pools, origin: str) -> None:
         placeholders = [node for node in model.graph.nodes if node.op == "placeholder"]
         self._count = len(inputs)
         fixed = [
@@ -45,7 +46,7 @@ class Compiled:
         self._held = [*model.parameters(), *model.buffers()]
         indices = [*fixed, *range(self._count, self._count + len(self._held))]
         options = Options(limit=_LIMIT, warmup=_WARMUP, clone=True, verify=True)
-        self._graphs = Graphs(self._call, _name(model), "reduce-overhead", options, pools, indices)
+        self._graphs = Graphs(self._call, _name(model), origin, options, pools, indices)
         examples = [placeholders[index].meta.get("example_value") for index in self._free]
         self._never = _never([*inputs, *self._held], examples)
         if self._never:

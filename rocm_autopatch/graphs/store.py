@@ -304,7 +304,8 @@ class Graphs:
                 executed = True
             inputs.copy(call.leaves, call.pads)
             compiled = capture.compiles()
-            graph, result = pool.capture(lambda: self.function(call.structure, list(inputs.leaves)))
+            leaves = inputs.leaves
+            graph, result = pool.capture(lambda: self.function(call.structure, list(leaves)))
             if capture.compiles() != compiled:
                 raise Refused(
                     "something was compiled in the capture: more calls are needed before it"
@@ -328,6 +329,7 @@ class Graphs:
                 raise
             self._failed(entry, call, error)
             return executed, call.cut(value) if executed else None
+        inputs.captured()
         entry.inputs, entry.outputs, entry.graph = inputs, outputs, graph
         entry.row = {
             "signature": self._describe(call.leaves, call.pads),

@@ -21,7 +21,7 @@ from rocm_autopatch.image.fact import CLUE, LIBRARY, ROCM_OF_HIP, Fact, Named
 # These files have up to a few KiB. A bigger one is not the file that we expect.
 _LONGEST = 64 * 1024
 
-_NODES = "sys/class/kfd/kfd/topology/nodes"
+NODES = "sys/class/kfd/kfd/topology/nodes"
 # Two digits each for minor and stepping, of which each gives one hex digit: 90402 is gfx942, 90010
 # gfx90a. https://github.com/torvalds/linux/blob/master/drivers/gpu/drm/amd/amdkfd/kfd_device.c
 # A CPU has 0.
@@ -73,8 +73,8 @@ def gather(
     Raises nothing.
     """
     path = sys.path if path is None else path
-    versions = _pairs(_read(root, _VERSIONS))
-    found = {name: _distribution(name, path) for name in _FRAMEWORKS}
+    versions = _pairs(read(root, _VERSIONS))
+    found = {name: distribution(name, path) for name in _FRAMEWORKS}
     installed = {name: fact for name, fact in found.items() if fact}
     return [
         *_gpus(root),
@@ -93,21 +93,26 @@ def _gpus(root: Path) -> Iterator[Named]:
     """A fact for each kind of GPU. If there are different kinds, none of them counts."""
     nodes = []
     with suppress(OSError):
-        nodes = sorted(entry.name for entry in (root / _NODES).iterdir())
-    found = [_GPU.search(_read(root, f"{_NODES}/{node}/properties")) for node in nodes]
-    kinds = {f"gfx{gpu[1]}{int(gpu[2]):x}{int(gpu[3]):x}" for gpu in found if gpu}
-    for gfx in sorted(kinds):
-        yield "gfx", Fact(gfx, f"/{_NODES}", CLUE)
+        nodes = sorted(entry.name for entry in (root / NODES).iterdir())
+    kinds = {gfx(read(root, f"{NODES}/{node}/properties")) for node in nodes}
+    for kind in sorted(filter(None, kinds)):
+        yield "gfx", Fact(kind, f"/{NODES}", CLUE)
+
+
+def gfx(properties: str) -> str:
+    """The architecture in the properties of a node, "" if it is no GPU."""
+    gpu = _GPU.search(properties)
+    return f"gfx{gpu[1]}{int(gpu[2]):x}{int(gpu[3]):x}" if gpu else ""
 
 
 def _rocm(root: Path, path: Sequence[str]) -> Iterator[Named]:
     name = "opt/rocm/.info/version"
     # 7.2.0-38, or 7.2.4
-    release = _RELEASE.match(_read(root, name))
+    release = _RELEASE.match(read(root, name))
     if release:
         yield "rocm", Fact(release[0], f"/{name}", CLUE)
     # ROCm from wheels has no such file: 10.0.0, or 7.10.0a20251015.
-    sdk = _distribution("rocm-sdk-core", path)
+    sdk = distribution("rocm-sdk-core", path)
     release = _RELEASE.match(sdk.value) if sdk else None
     if sdk and release:
         yield "rocm", Fact(release[0], sdk.source, CLUE)
@@ -159,7 +164,7 @@ def _framework(
 
 def _system(root: Path) -> Iterator[Named]:
     name = "etc/os-release"
-    said = _pairs(_read(root, name))
+    said = _pairs(read(root, name))
     system = said.get("ID", "") + said.get("VERSION_ID", "")
     if _SYSTEM.fullmatch(system):
         yield "os", Fact(system, f"/{name}", CLUE)
@@ -172,7 +177,7 @@ def _base(versions: Mapping[str, str]) -> Iterator[Named]:
             yield name, Fact(said[name], f"/{_VERSIONS}", CLUE)
 
 
-def _distribution(name: str, path: Sequence[str]) -> Fact | None:
+def distribution(name: str, path: Sequence[str]) -> Fact | None:
     """The version of the distribution *name*, if it is on *path*.
 
     importlib.metadata would wait for ever where its file is a pipe, and take ten times as long.
@@ -187,7 +192,7 @@ def _distribution(name: str, path: Sequence[str]) -> Fact | None:
             if not found or re.sub("[-_.]+", "-", found["name"]).lower() != name:
                 continue
             file = "METADATA" if found["kind"] == "dist" else "PKG-INFO"
-            head = _read(Path(directory), f"{entry}/{file}").partition("\n\n")[0]
+            head = read(Path(directory), f"{entry}/{file}").partition("\n\n")[0]
             version = _VERSION_FIELD.search(head)
             if version and _VERSION.fullmatch(version[1]):
                 return Fact(version[1], f"{name} in {Path(directory)}", CLUE)
@@ -213,7 +218,7 @@ def _link(root: Path, name: str) -> str:
     return ""
 
 
-def _read(root: Path, name: str) -> str:
+def read(root: Path, name: str) -> str:
     """The beginning of a text file, "" where there is none."""
     with suppress(OSError, ValueError):
         data = trust.read(str(root / name), _LONGEST, judged=False)

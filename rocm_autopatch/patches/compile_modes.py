@@ -11,9 +11,11 @@ transformers captures graphs itself if the mode captures none. So it answers by 
 pinned option has its pinned value, there and in the ``config`` of the class. ``apply_mode`` asks
 the function, too.
 
-A mode that stands for ``graphs`` compiles as ``default``, and the compiled code runs through
-``rocm_autopatch.graphs``. That is done where the same class is called with the model to compile.
-The answer is that of ``default``: Inductor captures nothing, and our graphs give way in a capture.
+A mode that stands for ``graphs`` compiles without Inductor's capture, and the compiled code runs
+through ``rocm_autopatch.graphs``: ``reduce-overhead`` compiles as ``default``, ``max-autotune`` as
+``max-autotune-no-cudagraphs``, any other mode as itself. That is done where the same class is
+called with the model to compile. The answer is that of the mode without a capture: Inductor
+captures nothing, and our graphs give way in a capture.
 """
 
 import functools
@@ -42,10 +44,12 @@ MODES = (
     "lite",
 )
 GRAPHS = "graphs"
-# What a mode can stand for: a mode, or default with each compiled graph captured by us.
+# What a mode can stand for: a mode, or itself with each compiled graph captured by us instead of
+# Inductor.
 USES = (*MODES, GRAPHS)
-# A _TorchCompileInductorWrapper whose compiles run as graphs has this attribute.
-_POOLS = "_rocm_autopatch_pools"
+_WITHOUT_CAPTURE = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+# A _TorchCompileInductorWrapper whose compiles run as graphs has these attributes.
+_POOLS, _MODE = "_rocm_autopatch_pools", "_rocm_autopatch_mode"
 
 
 def apply(
@@ -83,8 +87,9 @@ def _install(torch: "Any", table: "dict[str, dict[str, Any]]") -> None:
             asked["uses"] += 1
             mode = asked["after"]
             if mode == GRAPHS:
-                mode = "default"
                 setattr(self, _POOLS, None)
+                setattr(self, _MODE, asked["name"])
+                mode = _compiled(asked)
         original(self, _Torchs(mode) if isinstance(mode, str) else mode)
         if self.config:
             _obey_pins(self.config)
@@ -94,6 +99,12 @@ def _install(torch: "Any", table: "dict[str, dict[str, Any]]") -> None:
     startup.arm({"torch._inductor": functools.partial(_install_answers, table)})
     if any(done["after"] == GRAPHS for done in table.values()):
         _install_graphs(wrapper)
+
+
+def _compiled(row: "dict[str, Any]") -> str:
+    """The mode of torch's own that a row of the table compiles as."""
+    name: str = row["after"]
+    return _WITHOUT_CAPTURE.get(row["name"], row["name"]) if name == GRAPHS else name
 
 
 class _Torchs(str):
@@ -118,9 +129,7 @@ def _install_answers(table: "dict[str, dict[str, Any]]", inductor: "Any") -> Non
 
     def meant(mode: "Any") -> "Any":
         asked = table.get(mode) if isinstance(mode, str) else None
-        if asked is None:
-            return mode
-        return "default" if asked["after"] == GRAPHS else asked["after"]
+        return mode if asked is None else _compiled(asked)
 
     @functools.wraps(original)
     def list_mode_options(mode: "Any" = None, dynamic: "Any" = None) -> "dict[str, Any]":
@@ -157,7 +166,7 @@ def _install_graphs(wrapper: "Any") -> None:
             if getattr(self, _POOLS) is None:
                 setattr(self, _POOLS, capture.Pools())
             # This comes before the compile, because the compile may change the model.
-            found = mode.Compiled(model_, inputs_, getattr(self, _POOLS))
+            found = mode.Compiled(model_, inputs_, getattr(self, _POOLS), getattr(self, _MODE))
         except Exception as error:
             if failure.programs_own(error):
                 raise

@@ -5,20 +5,18 @@ A start uses it until something changes that it was resolved from (``plan.BakedP
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import _ASSUME, _HERE, files, fresh_interpreter, search_path, startup
-from rocm_autopatch.image import facts
+from rocm_autopatch import _ASSUME, _HERE, files, fresh_interpreter, startup
+from rocm_autopatch.evidence import file, machine, match
 from rocm_autopatch.patches import config
 from rocm_autopatch.plan import ENV_FIELDS, BakedPlan, Plan
-from rocm_autopatch.policy import load, lower, plan_file, select
+from rocm_autopatch.policy import load, plan_file, select
 from rocm_autopatch.startup.unbaked import BAKED_IMAGE
 from rocm_autopatch.trust import is_path
 
@@ -36,6 +34,10 @@ print(json.dumps(here.torch_of_start()))
 """
 
 
+# The parts of a plan that a start carries out before torch is imported.
+_AT_START = ("env", "insist", "image_only")
+
+
 class NotBaked(fresh_interpreter.NoReport):
     """Nothing was written; the text says why."""
 
@@ -43,12 +45,19 @@ class NotBaked(fresh_interpreter.NoReport):
 @dataclass(frozen=True)
 class Baked:
     """A baked plan; the facts that it fixes, by name; the files that it was made from; and the
-    variables that a user may still set."""
+    variables that a user may still set.
+
+    ``machine`` is the one on which evidence changes the plan, {} if there is none. ``evidence`` are
+    the files, ``unused`` is why none of those that are there was used.
+    """
 
     plan: BakedPlan
     fixed: dict[str, str]
     sources: list[str]
     variables: list[str]
+    machine: dict[str, str]
+    evidence: list[str]
+    unused: str
 
 
 def resolve(image: str, policy: str) -> Baked:
@@ -69,24 +78,25 @@ def resolve(image: str, policy: str) -> Baked:
     accelerator, _ = known.get("accelerator", ("", ""))
     if accelerator != "rocm":
         raise NotBaked(start["reason"])
-    found = facts.gather(known)
     if is_path(policy):
         policy = os.path.abspath(policy)
-    chosen = select.select(found.values(), policy or named)
-    lowered = lower.lower(chosen.layers, found.values(), chosen.policy)
-    # Rows for other torches are removed, so that a start does not even read them.
-    lowered["env"] = tuple(startup.for_this_torch(lowered["env"], known))
-    lowered["patches"] = tuple(
-        (name, target, tuple(startup.for_this_torch(entries, known)))
-        for name, target, entries in lowered["patches"]
-    )
+    torch, _ = known.get("torch", ("", ""))
+    place, unused = _machine(torch)
+    found = select.lowered(known, policy or named, place)
+    chosen = found.chosen
+    lowered, proven = _for_torch(found.without, known), _for_torch(found.plan, known)
+    changes = {key: value for key, value in proven.items() if value != lowered.get(key)}
+    # A start waits for the modules of both.
+    lowered["targets"] = tuple(dict.fromkeys((*lowered["targets"], *proven["targets"])))
     _, torch_file = known["torch"]
     layers = {Path(layer.file).resolve() for layer in chosen.layers}
     own = load.BUILTIN.resolve()
     sources = [Path(torch_file), package]
-    sources += sorted(file for file in layers if own not in file.parents)
+    sources += sorted(path for path in layers if own not in path.parents)
     site = sorted(os.listdir(select.SITE)) if select.SITE.is_dir() else []
-    sources += [select.SITE / name for name in site if select.SITE / name not in sources]
+    here = [select.SITE / name for name in site]
+    sources += [path for path in here if path not in sources and not path.is_dir()]
+    sources += file.paths()
     # Includes records that don't hold here: the machine that bakes an image may have no GPU.
     rows = [row for row in select.images() if row.changes or row.base]
     asked = {name for policy in (*chosen.layers, *rows) for name in policy.when}
@@ -101,8 +111,10 @@ def resolve(image: str, policy: str) -> Baked:
         "named": policy or named,
         "torch": torch_file,
         "site": (str(select.SITE), site),
-        "sources": [startup.mark(str(file)) for file in sources],
-        "gfx": found.values().get("gfx", "") if "gfx" in asked else None,
+        "sources": [startup.mark(str(path)) for path in sources],
+        "gfx": found.facts.get("gfx", "") if "gfx" in asked else None,
+        "evidence": plan_file.evidence(place, changes, found.evidence.label) if changes else b"",
+        "prove_at_start": not changes.keys().isdisjoint(_AT_START),
         "facts": known,
         "reason": f"baked, ROCM_AUTOPATCH_POLICY={policy}"
         if policy
@@ -111,10 +123,51 @@ def resolve(image: str, policy: str) -> Baked:
     fixed = sorted({*known, *asked} - {"gfx"})
     return Baked(
         plan,
-        {name: found.values().get(name, "unknown") for name in fixed},
-        [str(file) for file in sources],
-        sorted(_variables(lowered)),
+        {name: found.facts.get(name, "unknown") for name in fixed},
+        [str(path) for path in sources],
+        sorted({*_variables(lowered), *_variables(proven)}),
+        place if changes else {},
+        [one.file for one in found.evidence.used],
+        unused,
     )
+
+
+def _for_torch(plan: Plan, known: dict[str, tuple[str, str]]) -> Plan:
+    """The plan without rows for other torches, so that a start does not even read them."""
+    made = plan.copy()
+    made["env"] = tuple(startup.for_this_torch(plan["env"], known))
+    made["patches"] = tuple(
+        (name, target, tuple(startup.for_this_torch(entries, known)))
+        for name, target, entries in plan["patches"]
+    )
+    return made
+
+
+def _machine(torch: str) -> tuple[dict[str, str], str]:
+    """The machine whose evidence counts, and why none does, "" if some does or there is none.
+
+    It is this one. If there is no evidence for it, it is the one that all evidence for this torch
+    and Triton names: an image is built where there is no GPU or another one.
+    """
+    here = machine.here()
+    found = match.look(here, torch)
+    if found.wrong:
+        raise NotBaked(found.wrong[0])
+    if found.used or not found.stale:
+        return here, ""
+    others = {
+        (one.place["device"], one.place["driver"])
+        for one, _ in found.stale
+        if one.place["torch"] == torch and one.place["triton"] == here["triton"]
+    }
+    if len(others) == 1:
+        ((device, driver),) = others
+        if device and driver:
+            return {**here, "device": device, "driver": driver}, ""
+    if others:
+        names = " or ".join(sorted(f"{device} with driver {driver}" for device, driver in others))
+        return here, f"evidence is not used: it is for {names}, and none of them is this machine"
+    return here, "; ".join(found.notes)
 
 
 def _variables(plan: Plan) -> Iterator[str]:
@@ -157,16 +210,10 @@ def _ask(code: str, image: str, switch: str) -> Any:
     environment.update({"ROCM_AUTOPATCH": switch, "ROCM_AUTOPATCH_LOG": "quiet"})
     if image:
         environment["ROCM_AUTOPATCH_IMAGE"] = image
-    done = subprocess.run(
-        fresh_interpreter.command(code),
-        env=search_path.absolute(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    if done.returncode:
-        raise NotBaked(f"the interpreter that looks for torch ended with status {done.returncode}")
-    return json.loads(done.stdout)
+    try:
+        return fresh_interpreter.answer(code, environ=environment)
+    except fresh_interpreter.NoReport as error:
+        raise NotBaked(f"the interpreter that looks for torch: {error}") from None
 
 
 def write(baked: Baked, out: Path, own: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -163,16 +164,17 @@ class Linter:
     def __init__(self, versions: Sequence[str], below: Sequence[Policy] = ()) -> None:
         self._versions = versions
         self._deleted = _deletions({}, below)
-        self._changed = {(entry.module, entry.key) for layer in below for entry in layer.config}
+        self._changed = {entry.names for layer in below for entry in layer.config}
 
     def lint(self, policy: Policy, problems: Problems) -> None:
         """Add to *problems* the findings on a policy's config entries."""
         deleted = _deletions(self._deleted, [policy])
+        seen = Counter(entry.names for entry in policy.config)
         for entry in policy.config:
             versions = [version for version in self._versions if _within(version, entry.range)]
             path = f"config.{entry.module}.{entry.key}"
             for severity, message, hint in _Key(entry, versions).say(
-                deleted, (entry.module, entry.key) in self._changed
+                deleted, entry.names in self._changed or seen[entry.names] > 1
             ):
                 place = entry.place
                 problem = Problem(policy.file, place.line, place.column, path, message, severity)
@@ -185,7 +187,7 @@ def _deletions(below: dict[str, Range], layers: Iterable[Policy]) -> dict[str, R
     for layer in layers:
         for rule in layer.env:
             deleted.pop(rule.name, None)
-            if rule.action == "delete":
+            if rule.action == "delete" and not rule.needs:
                 deleted[rule.name] = rule.range
     return deleted
 

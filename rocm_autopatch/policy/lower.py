@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from rocm_autopatch import patches, plan
 from rocm_autopatch.patches.config import FORMER_NAMES
 from rocm_autopatch.policy import when
-from rocm_autopatch.policy.model import ConfigEntry, Policy, Range
+from rocm_autopatch.policy.model import Common, ConfigEntry, Policy, Range
 from rocm_autopatch.policy.problem import Problem, Problems, quoted
 
 # What is known when the built-in policies are lowered. On any other accelerator, a start stops at
@@ -17,6 +18,7 @@ BUILT_IN_FACTS = {"accelerator": "rocm"}
 # Each layer is a file or the record of an image, so nobody needs more.
 MAX_LAYERS = 200
 _INDUCTOR = "torch._inductor.config"
+_Entry = TypeVar("_Entry", bound=Common)
 _RENAMED = {old: new for new, old in FORMER_NAMES.items()}
 
 
@@ -27,7 +29,7 @@ def lower(
 
     A layer whose ``when`` does not hold for *facts* is left out. Raises PolicyError.
     """
-    layers = [policy for policy in stack if when.holds(policy.when, facts)]
+    layers = [held(policy, facts) for policy in stack if when.holds(policy.when, facts)]
     problems = Problems()
     pins = Pins(problems)
     for layer in layers:
@@ -77,6 +79,31 @@ def lower(
         "targets": tuple(dict.fromkeys(target for _, target, _ in lowered)),
         "patches": tuple(lowered),
     }
+
+
+def held(policy: Policy, facts: Mapping[str, str]) -> Policy:
+    """A policy with those of its entries for which there is the evidence that they need.
+
+    Of alternatives, it leaves out those that a later one takes the place of for every torch.
+    """
+    return replace(
+        policy,
+        env=_held(policy.env, facts),
+        config=_held(policy.config, facts),
+        compile_modes=_held(policy.compile_modes, facts),
+        patches=_held(policy.patches, facts),
+    )
+
+
+def _held(entries: Sequence[_Entry], facts: Mapping[str, str]) -> tuple[_Entry, ...]:
+    named: dict[tuple[str, ...], list[_Entry]] = {}
+    for entry in entries:
+        if when.holds(entry.needs, facts):
+            alternatives = named.setdefault(entry.names, [])
+            if entry.range == ((), ()):
+                alternatives.clear()
+            alternatives.append(entry)
+    return tuple(entry for alternatives in named.values() for entry in alternatives)
 
 
 def _counts(lowered: Sequence[tuple[str, str, tuple[Any, ...]]]) -> str:
@@ -132,31 +159,61 @@ class _Rows:
         return tuple(self._rows.values())
 
 
+@dataclass(frozen=True)
+class _Pin:
+    """A pin, its layer, and the alternatives that come after it there."""
+
+    layer: Policy
+    entry: ConfigEntry
+    later: tuple[ConfigEntry, ...]
+
+    def conflicts(self, other: _Pin) -> bool:
+        """Whether both pins may count for one torch, and have different values."""
+        one, two = self.entry, other.entry
+        if one.value == two.value or not _overlap(one.range, two.range):
+            return False
+        # Alternatives of one entry
+        if self.layer is other.layer and one.names == two.names:
+            return False
+        evidence = {
+            name: {*one.needs.get(name, ()), *two.needs.get(name, ())} for name in when.SETS
+        }
+        return self._counts(evidence) and other._counts(evidence)
+
+    def _counts(self, evidence: Mapping[str, set[str]]) -> bool:
+        """Whether no later alternative takes the pin's place where there is this evidence."""
+        return not any(
+            entry.range in (((), ()), self.entry.range)
+            and all(evidence[name].issuperset(wanted) for name, wanted in entry.needs.items())
+            for entry in self.later
+        )
+
+
 class Pins:
     """The pins of a stack of layers. Two pins of one key for one torch are a problem if their
     values differ, because a pin must not be overridden, unless the later one has ``insist``."""
 
     def __init__(self, problems: Problems) -> None:
         self._problems = problems
-        self._pins: dict[tuple[str, str], list[tuple[Policy, ConfigEntry]]] = {}
+        self._pins: dict[tuple[str, str], list[_Pin]] = {}
 
     def add(self, layer: Policy) -> None:
         """Put a layer on top of those before it."""
         self.compare(layer)
-        for entry in _pins(layer):
-            self._pins.setdefault((entry.module, current(entry.key)), []).append((layer, entry))
+        for pin in _pins(layer):
+            self._pins.setdefault((pin.entry.module, current(pin.entry.key)), []).append(pin)
 
     def compare(self, layer: Policy) -> None:
         """Report the conflicts that a layer's pins would have on top of this stack."""
         # Two pins of one layer may conflict, too, under the two names of a key.
-        own: dict[tuple[str, str], list[tuple[Policy, ConfigEntry]]] = {}
-        for entry in _pins(layer):
-            key = (entry.module, current(entry.key))
-            if not entry.insist:
-                for other, pin in (*self._pins.get(key, ()), *own.get(key, ())):
-                    if pin.value != entry.value and _overlap(pin.range, entry.range):
-                        self._report(layer, entry, other, pin)
-            own.setdefault(key, []).append((layer, entry))
+        own: dict[tuple[str, str], list[_Pin]] = {}
+        for pin in _pins(layer):
+            key = (pin.entry.module, current(pin.entry.key))
+            if not pin.entry.insist:
+                for other in (*self._pins.get(key, ()), *own.get(key, ())):
+                    if pin.conflicts(other):
+                        self._report(layer, pin.entry, other.layer, other.entry)
+            own.setdefault(key, []).append(pin)
 
     def _report(self, layer: Policy, entry: ConfigEntry, other: Policy, pin: ConfigEntry) -> None:
         place = f"{other.file}:{pin.place.line}:{pin.place.column}"
@@ -168,8 +225,15 @@ class Pins:
         self._problems.add(Problem(layer.file, at.line, at.column, path, message))
 
 
-def _pins(layer: Policy) -> list[ConfigEntry]:
-    return [entry for entry in layer.config if entry.strength == "pin" and entry.sound]
+def _pins(layer: Policy) -> list[_Pin]:
+    found = []
+    named: dict[tuple[str, ...], list[ConfigEntry]] = {}
+    for entry in reversed(layer.config):
+        later = named.setdefault(entry.names, [])
+        if entry.strength == "pin" and entry.sound:
+            found.append(_Pin(layer, entry, tuple(later)))
+        later.append(entry)
+    return found[::-1]
 
 
 def _value(value: Any) -> str:

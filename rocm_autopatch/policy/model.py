@@ -13,7 +13,28 @@ Range = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class EnvRule:
+class Common:
+    """What every entry may carry.
+
+    It holds only for the torch versions of ``range``, and where evidence has what it ``needs``.
+    ``no_trial`` says why no trial can be about it. Several entries of one name in one policy are
+    alternatives: of those that hold, the last one counts.
+    """
+
+    range: Range
+    why: str
+    needs: Conditions
+    no_trial: str
+    place: Node = field(compare=False, repr=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it is about: entries of one policy with the same names are alternatives."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class EnvRule(Common):
     """``NAME: {delete: true}``, ``{default: TEXT}`` or ``{set: TEXT}``.
 
     With ``insist`` it overrides a value that a user gave, too. With ``image_only`` it changes a
@@ -25,13 +46,14 @@ class EnvRule:
     value: str | None
     insist: bool
     image_only: bool
-    range: Range
-    why: str
-    place: Node = field(compare=False, repr=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
 
 
 @dataclass(frozen=True)
-class ConfigEntry:
+class ConfigEntry(Common):
     """``KEY: {default: VALUE}``, ``{set: VALUE}`` or ``{pin: VALUE}`` of a config module.
 
     With ``insist`` a pin takes the place of another layer's pin below it, which otherwise is an
@@ -46,33 +68,36 @@ class ConfigEntry:
     yields_to: str
     switch: str
     insist: bool
-    range: Range
-    why: str
-    place: Node = field(compare=False, repr=False)
     sound: bool = True
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.module, self.key
 
 
 @dataclass(frozen=True)
-class ModeRule:
+class ModeRule(Common):
     """``MODE: USE`` or ``MODE: {use: USE}``: what a compile mode stands for."""
 
     mode: str
     use: str
-    range: Range
-    why: str
-    place: Node = field(compare=False, repr=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.mode,)
 
 
 @dataclass(frozen=True)
-class PatchRule:
+class PatchRule(Common):
     """``PATCH: SETTING`` or ``PATCH: {use: SETTING}``; of a patch with fields one of them, called
     ``PATCH.FIELD``."""
 
     patch: str
     use: str | float | bool | None
-    range: Range
-    why: str
-    place: Node = field(compare=False, repr=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.patch,)
 
 
 @dataclass(frozen=True)

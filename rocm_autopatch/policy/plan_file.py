@@ -6,6 +6,7 @@ They are marshalled, in a version of marshal's format that every Python from 3.4
 from __future__ import annotations
 
 import marshal
+from collections.abc import Mapping
 from typing import Any
 
 from rocm_autopatch import startup
@@ -19,12 +20,22 @@ def content(plan: Plan) -> bytes:
 
     The patches are marshalled apart: most processes never import torch.
     """
-    return pack({**plan, "patches": marshal.dumps(plan["patches"], _MARSHAL_VERSION)})
+    return pack({**plan, "patches": _dumps(plan["patches"])})
+
+
+def evidence(machine: Mapping[str, str], changes: Mapping[str, Any], label: str) -> bytes:
+    """The field ``evidence`` of a baked plan: *changes* are parts of a plan."""
+    packed = {key: _dumps(part) if key == "patches" else part for key, part in changes.items()}
+    return _dumps({"machine": dict(machine), "plan": packed, "label": label})
 
 
 def pack(value: Any) -> bytes:
     """Plain data as the content of a file."""
-    return startup.MAGIC + startup.UNSEALED + marshal.dumps(value, _MARSHAL_VERSION)
+    return startup.MAGIC + startup.UNSEALED + _dumps(value)
+
+
+def _dumps(value: Any) -> bytes:
+    return marshal.dumps(value, _MARSHAL_VERSION)
 
 
 def seal(file: bytes) -> bytes:

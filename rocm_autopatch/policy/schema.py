@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from rocm_autopatch import patches, startup
+from rocm_autopatch.evidence import SUBJECTS
 from rocm_autopatch.patches import compile_modes, config
 from rocm_autopatch.policy import when
 from rocm_autopatch.policy.document import WRONG, Node
@@ -39,7 +40,9 @@ STRENGTHS = ("default", "set", "pin")
 # The parts of a policy that change something.
 _ENTRIES = ("env", "config", "compile_modes", "patches")
 # What every entry may carry.
-COMMON = ("since", "until", "why")
+COMMON = ("since", "until", *when.SETS, "no_trial", "why")
+# Where an entry stands, a list of as many alternatives may stand.
+MOST_ALTERNATIVES = 20
 # What a policy may set under ``patches``: by patch, its settings.
 SETTINGS: dict[str, dict[str, Any]] = {
     name: patches.load(name).SETTINGS for name in patches.NAMES if patches.load(name).SETTINGS
@@ -227,9 +230,13 @@ class _Reader:
         return tuple(issues)
 
     def when(self, node: Node, path: str) -> Conditions:
+        return self.conditions(self.fields(node, path, when.NAMES), path, when.NAMES)
+
+    def conditions(
+        self, fields: dict[str, Node], path: str, names: tuple[str, ...]
+    ) -> dict[str, tuple[str, ...]]:
         conditions = {}
-        fields = self.fields(node, path, when.NAMES)
-        for name in when.NAMES:
+        for name in names:
             if name not in fields:
                 continue
             given = fields[name]
@@ -238,6 +245,9 @@ class _Reader:
             if name not in when.RANGES and not isinstance(given.value, str):
                 texts = self.items(given, inner)
             for item, at in texts:
+                if name in when.SETS:
+                    self.choice(item, at, SUBJECTS)
+                    continue
                 text = self.text(item, at)
                 problem = when.problem(name, text) if text else ""
                 if problem:
@@ -245,8 +255,30 @@ class _Reader:
             conditions[name] = tuple(item.value for item, _ in texts if isinstance(item.value, str))
         return conditions
 
+    def alternatives(self, node: Node, path: str, place: Node) -> list[tuple[Node, str, Node]]:
+        """Each entry that stands where one may, its path and its place."""
+        if not isinstance(node.value, list):
+            return [(node, path, place)]
+        if not 0 < len(node.value) <= MOST_ALTERNATIVES:
+            message = f"expected 1 to {MOST_ALTERNATIVES} alternatives, found {len(node.value)}"
+            self.problem(node, path, message)
+        items = self.items(node, path)[:MOST_ALTERNATIVES]
+        return [(item, inner, item) for item, inner in items]
+
+    def common(self, fields: dict[str, Node], path: str) -> dict[str, Any]:
+        """The fields of model.Common."""
+        return {
+            "range": self.range(fields, path),
+            "why": self.why(fields, path),
+            "needs": self.conditions(fields, path, when.SETS),
+            "no_trial": self.prose(fields, path, "no_trial"),
+        }
+
     def why(self, fields: dict[str, Node], path: str) -> str:
-        return " ".join(self.text(fields["why"], f"{path}.why").split()) if "why" in fields else ""
+        return self.prose(fields, path, "why")
+
+    def prose(self, fields: dict[str, Node], path: str, key: str) -> str:
+        return " ".join(self.text(fields[key], f"{path}.{key}").split()) if key in fields else ""
 
     def range(self, fields: dict[str, Node], path: str) -> Range:
         since, until = (
@@ -290,43 +322,54 @@ class _Reader:
 
     def env(self, node: Node, path: str) -> tuple[EnvRule, ...]:
         rules = []
-        for name, key_node, entry, inner in self.mapping(node, path):
+        for name, key_node, value, inner in self.mapping(node, path):
             if not VARIABLE.fullmatch(name):
                 self.problem(key_node, inner, "not a valid name of an environment variable")
             if name.startswith("ROCM_AUTOPATCH"):
                 self.problem(
                     key_node, inner, "a policy can't change rocm_autopatch's own variables"
                 )
-            action, value, fields = self.one_of(entry, inner, ENV_ACTIONS, (*ENV_FLAGS, *COMMON))
-            text: str | None = None
-            if action == "delete":
-                if value.value is not True:
-                    self.problem(value, f"{inner}.delete", f"expected true, found {_found(value)}")
-            elif action:
-                text = self.text(value, f"{inner}.{action}")
-                if text == "" and isinstance(value.value, str):
-                    self.problem(
-                        value,
-                        f"{inner}.{action}",
-                        "an empty value crashes some torch versions: write delete: true",
-                    )
-                if len(text.encode()) > LONGEST_VALUE:
-                    self.problem(
-                        value,
-                        f"{inner}.{action}",
-                        f"a value of more than {LONGEST_VALUE} bytes: Linux starts no program with "
-                        "a much longer one",
-                    )
-            unfit = "no effect here: a default never replaces a value that is set"
-            insist, image_only = (
-                self.flag(flag, fields, inner, unfit if action == "default" else "")
-                for flag in ENV_FLAGS
-            )
-            if insist and image_only:
-                self.problem(fields["image_only"], f"{inner}.image_only", "contradicts insist")
-            span, why = self.range(fields, inner), self.why(fields, inner)
-            rules.append(EnvRule(name, action, text, insist, image_only, span, why, key_node))
+            for entry, at, place in self.alternatives(value, inner, key_node):
+                rules.append(self.variable_rule(name, entry, at, place))
         return tuple(rules)
+
+    def variable_rule(self, name: str, entry: Node, path: str, place: Node) -> EnvRule:
+        action, value, fields = self.one_of(entry, path, ENV_ACTIONS, (*ENV_FLAGS, *COMMON))
+        text: str | None = None
+        if action == "delete":
+            if value.value is not True:
+                self.problem(value, f"{path}.delete", f"expected true, found {_found(value)}")
+        elif action:
+            text = self.text(value, f"{path}.{action}")
+            if text == "" and isinstance(value.value, str):
+                self.problem(
+                    value,
+                    f"{path}.{action}",
+                    "an empty value crashes some torch versions: write delete: true",
+                )
+            if len(text.encode()) > LONGEST_VALUE:
+                self.problem(
+                    value,
+                    f"{path}.{action}",
+                    f"a value of more than {LONGEST_VALUE} bytes: Linux starts no program with "
+                    "a much longer one",
+                )
+        unfit = "no effect here: a default never replaces a value that is set"
+        insist, image_only = (
+            self.flag(flag, fields, path, unfit if action == "default" else "")
+            for flag in ENV_FLAGS
+        )
+        if insist and image_only:
+            self.problem(fields["image_only"], f"{path}.image_only", "contradicts insist")
+        return EnvRule(
+            **self.common(fields, path),
+            name=name,
+            action=action,
+            value=text,
+            insist=insist,
+            image_only=image_only,
+            place=place,
+        )
 
     def config(self, node: Node, path: str) -> tuple[ConfigEntry, ...]:
         entries = []
@@ -334,57 +377,73 @@ class _Reader:
             if module not in config.TARGETS:
                 message = f"not one of the config modules {', '.join(config.TARGETS)}"
                 self.problem(key_node, inner, message, _instead(module, config.TARGETS))
-            for key, at_node, entry, at in self.mapping(keys, inner):
-                before = self.wrong
-                strength, value, fields = self.one_of(
-                    entry, at, STRENGTHS, ("yields_to", "switch", "insist", *COMMON)
-                )
-                plain = isinstance(value.value, (type(None), bool, int, float, str))
-                if strength and not (plain and _is_finite(value.value)):
-                    expected = "a finite number" if plain else "a plain value"
-                    message = f"expected {expected}, found {_found(value)}"
-                    self.problem(value, f"{at}.{strength}", message)
-                yields_to = self.variable(fields, "yields_to", at)
-                if yields_to and strength and strength != "default":
-                    message = f"only a default can have yields_to, this is a {strength}"
-                    self.problem(fields["yields_to"], f"{at}.yields_to", message)
-                switch = self.variable(fields, "switch", at)
-                if switch and not isinstance(value.value, (bool, int, float, str)):
-                    message = "a switch needs a value that is a boolean, a number or a text"
-                    self.problem(fields["switch"], f"{at}.switch", message)
-                unfit = f"only a pin can have insist, this is a {strength}"
-                insist = self.flag(
-                    "insist", fields, at, unfit if strength not in ("", "pin") else ""
-                )
-                span, why = self.range(fields, at), self.why(fields, at)
-                said = (module, key, strength, value.value, yields_to, switch, insist)
-                if module in config.TARGETS:
-                    sound = self.wrong == before
-                    entries.append(ConfigEntry(*said, span, why, at_node, sound))
+            for key, at_node, value, at in self.mapping(keys, inner):
+                for entry, one, place in self.alternatives(value, at, at_node):
+                    read = self.config_entry(module, key, entry, one, place)
+                    if module in config.TARGETS:
+                        entries.append(read)
         return tuple(entries)
+
+    def config_entry(
+        self, module: str, key: str, entry: Node, path: str, place: Node
+    ) -> ConfigEntry:
+        before = self.wrong
+        strength, value, fields = self.one_of(
+            entry, path, STRENGTHS, ("yields_to", "switch", "insist", *COMMON)
+        )
+        plain = isinstance(value.value, (type(None), bool, int, float, str))
+        if strength and not (plain and _is_finite(value.value)):
+            expected = "a finite number" if plain else "a plain value"
+            message = f"expected {expected}, found {_found(value)}"
+            self.problem(value, f"{path}.{strength}", message)
+        yields_to = self.variable(fields, "yields_to", path)
+        if yields_to and strength and strength != "default":
+            message = f"only a default can have yields_to, this is a {strength}"
+            self.problem(fields["yields_to"], f"{path}.yields_to", message)
+        switch = self.variable(fields, "switch", path)
+        if switch and not isinstance(value.value, (bool, int, float, str)):
+            message = "a switch needs a value that is a boolean, a number or a text"
+            self.problem(fields["switch"], f"{path}.switch", message)
+        unfit = f"only a pin can have insist, this is a {strength}"
+        insist = self.flag("insist", fields, path, unfit if strength not in ("", "pin") else "")
+        return ConfigEntry(
+            **self.common(fields, path),
+            module=module,
+            key=key,
+            strength=strength,
+            value=value.value,
+            yields_to=yields_to,
+            switch=switch,
+            insist=insist,
+            place=place,
+            sound=self.wrong == before,
+        )
 
     def modes(self, node: Node, path: str) -> tuple[ModeRule, ...]:
         rules = []
-        for mode, key_node, entry, inner in self.mapping(node, path):
+        for mode, key_node, value, inner in self.mapping(node, path):
             if mode not in compile_modes.MODES:
                 message = f"not a mode of torch.compile, which has {', '.join(compile_modes.MODES)}"
                 self.problem(key_node, inner, message, _instead(mode, compile_modes.MODES))
-            rules.append(ModeRule(mode, *self.use(entry, inner, compile_modes.USES), key_node))
+            for entry, at, place in self.alternatives(value, inner, key_node):
+                use, common = self.use(entry, at, compile_modes.USES)
+                rules.append(ModeRule(**common, mode=mode, use=use, place=place))
         return tuple(rules)
 
     def patches(self, node: Node, path: str) -> tuple[PatchRule, ...]:
         rules = []
-        for patch, key_node, entry, inner in self.mapping(node, path):
+        for patch, key_node, value, inner in self.mapping(node, path):
             settings = SETTINGS.get(patch, {})
             if not settings:
                 known = ", ".join(SETTINGS)
                 message = f"not a patch that a policy can set; those are {known}"
                 self.problem(key_node, inner, message, _instead(patch, SETTINGS))
-            if patch in settings or not settings:
-                use = self.use(entry, inner, settings.get(patch))
-                rules.append(PatchRule(patch, *use, key_node))
-            else:
-                rules += self.settings(patch, entry, inner, key_node)
+            for entry, at, place in self.alternatives(value, inner, key_node):
+                if patch in settings or not settings:
+                    use, common = self.use(entry, at, settings.get(patch))
+                    rules.append(PatchRule(**common, patch=patch, use=use, place=place))
+                else:
+                    rules += self.settings(patch, entry, at, place)
         return tuple(rules)
 
     def settings(self, patch: str, entry: Node, path: str, place: Node) -> list[PatchRule]:
@@ -392,7 +451,7 @@ class _Reader:
         kinds = {name.partition(".")[2]: KINDS[kind] for name, kind in SETTINGS[patch].items()}
         if entry.value is False or entry.value == "off":
             return [
-                PatchRule(f"{patch}.{key}", value, ((), ()), "", place)
+                PatchRule(**self.common({}, path), patch=f"{patch}.{key}", use=value, place=place)
                 for key, kind in kinds.items()
                 for value in kind.off
             ]
@@ -404,7 +463,7 @@ class _Reader:
         given = [key for key in kinds if key in fields]
         if not given and not set(entry.value) - set(COMMON):
             self.problem(entry, path, f"one of {', '.join(kinds)} is missing")
-        span, why = self.range(fields, path), self.why(fields, path)
+        common = self.common(fields, path)
         rules = []
         for key in given:
             value = None
@@ -414,11 +473,13 @@ class _Reader:
                 message = f"expected {error}, found {_found(fields[key])}"
                 self.problem(fields[key], f"{path}.{key}", message)
             key_node = entry.value[key].key
-            rules.append(PatchRule(f"{patch}.{key}", value, span, why, key_node))
+            rules.append(PatchRule(**common, patch=f"{patch}.{key}", use=value, place=key_node))
         return rules
 
-    def use(self, entry: Node, path: str, known: tuple[str, ...] | None) -> tuple[str, Range, str]:
-        """What ``WORD`` or ``{use: WORD}`` uses, for which torch, and why."""
+    def use(
+        self, entry: Node, path: str, known: tuple[str, ...] | None
+    ) -> tuple[str, dict[str, Any]]:
+        """What ``WORD`` or ``{use: WORD}`` uses, and the fields of model.Common."""
         fields = {"use": entry}
         if isinstance(entry.value, dict):
             fields = self.fields(entry, path, ("use", *COMMON), required=("use",))
@@ -429,7 +490,7 @@ class _Reader:
             if given.value is False and known and "off" in known:
                 given = replace(given, value="off")  # so YAML 1.1 reads an off without quotes
             use = self.choice(given, at, known) if known else self.text(given, at)
-        return use, self.range(fields, path), self.why(fields, path)
+        return use, self.common(fields, path)
 
 
 def _found(node: Node) -> str:

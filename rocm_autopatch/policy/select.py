@@ -11,9 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rocm_autopatch import _SITE, plan
-from rocm_autopatch.image import facts as place
+from rocm_autopatch import _SITE
+from rocm_autopatch.evidence import match
 from rocm_autopatch.image import reference
+from rocm_autopatch.image.fact import ASSUMPTION
+from rocm_autopatch.plan import Plan
 from rocm_autopatch.policy import load, lower, when
 from rocm_autopatch.policy.model import Policy
 
@@ -104,11 +106,38 @@ def records(rows: Iterable[Policy], facts: Mapping[str, str]) -> tuple[Policy, .
     )
 
 
-def lowered(start: Mapping[str, tuple[str, str]], named: str = "") -> plan.Plan:
+@dataclass(frozen=True)
+class Lowered:
+    """The plan of a place and the one without its evidence, from which layers, by which facts."""
+
+    plan: Plan
+    without: Plan
+    chosen: Selection
+    facts: Mapping[str, str]
+    evidence: match.Found
+
+
+def lowered(
+    start: Mapping[str, tuple[str, str]],
+    named: str = "",
+    machine: Mapping[str, str] | None = None,
+) -> Lowered:
     """The plan for this machine: *start* is what its start recorded, name -> (value, source).
 
-    Raises PolicyError.
+    *machine* is another one, as evidence.machine.here() says it. Raises PolicyError.
     """
-    facts = place.gather(start).values()
+    place, evidence = match.gather(start, machine)
+    facts = place.values()
     chosen = select(facts, named)
-    return lower.lower(chosen.layers, facts, chosen.policy)
+    whole = without = lower.lower(chosen.layers, facts, chosen.policy)
+    if evidence.used:
+        bare = {
+            name: fact.value
+            for name, fact in place.facts.items()
+            if name not in when.SETS or fact.kind == ASSUMPTION
+        }
+        below = chosen
+        if any(name in row.when for row in chosen.records for name in when.SETS):
+            below = select(bare, named)
+        without = lower.lower(below.layers, bare, below.policy)
+    return Lowered(whole, without, chosen, facts, evidence)

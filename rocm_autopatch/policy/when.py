@@ -19,8 +19,10 @@ WORDS = ("accelerator", "framework", "gfx", "repository")
 RANGES = ("date", "framework_version", "python", "rocm", "torch")
 # A pattern with * and ?, or a list of them.
 GLOBS = ("tag",)
+# One of evidence.SUBJECTS or a list of them; the fact has to have all of them.
+SETS = ("proven", "gains")
 # Cheap ones first: of thousands of image records most are refused by a word.
-NAMES = (*WORDS, *GLOBS, *RANGES)
+NAMES = (*WORDS, *SETS, *GLOBS, *RANGES)
 
 # A tag has up to 128 characters, and no version that we know has more.
 LONGEST = 256
@@ -39,6 +41,9 @@ def holds(conditions: Conditions, facts: Mapping[str, str]) -> bool:
                 return False
         elif name in GLOBS:
             if not any(_matches(fact, pattern) for pattern in wanted):
+                return False
+        elif name in SETS:
+            if not set(fact.split()).issuperset(wanted):
                 return False
         elif fact not in wanted:
             return False
@@ -113,7 +118,8 @@ def _fits(character: str, wanted: str) -> bool:
 def text(conditions: Conditions, quote: str = "") -> str:
     """The conditions as they are read aloud: ``framework sglang, torch <2.12``."""
     return ", ".join(
-        f"{name} " + " or ".join(f"{quote}{word}{quote}" for word in wanted)
+        f"{name} "
+        + (" and " if name in SETS else " or ").join(f"{quote}{word}{quote}" for word in wanted)
         for name, wanted in conditions.items()
     )
 

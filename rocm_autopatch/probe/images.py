@@ -1,10 +1,10 @@
-"""Write what a probe found into an images file. Only the image's own row is changed."""
+"""Write what was found into an images file. Only the row of the image is changed."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -21,6 +21,7 @@ from rocm_autopatch.probe.table import Probe
 
 _EMPTY = "version: 1\nimages: []\n"
 # The part of a description that an earlier probe wrote, or that says that there was none.
+_PROVEN = re.compile(r"\s*\bProven \d{4}-.*?\.(?=\s|$)", re.DOTALL)
 _PROBED = re.compile(r"\s*\b(?:Probed \d|Not probed yet).*", re.DOTALL)
 
 
@@ -37,24 +38,44 @@ def record(file: Path, found: Probe) -> str:
 
     All other bytes of the file stay the same. A row keeps its policy, entries and issues.
     """
-    if not found.image:
+    facts = {name: str(fact["value"]) for name, fact in found.report.get("facts", {}).items()}
+
+    def fields(own: Policy | None, general: list[Policy]) -> Probed:
+        return Probed(found, own, general)
+
+    return _record(file, found.image, facts, fields)
+
+
+def prove(file: Path, evidence: Mapping[str, Any]) -> str:
+    """The same with what a battery has proven: a sentence in the description, and an issue for each
+    fault. *evidence* is the document of an evidence file."""
+    place = evidence["place"]
+    return _record(file, place.get("image", ""), place, lambda own, general: Proven(evidence, own))
+
+
+def _record(
+    file: Path,
+    name: str,
+    facts: Mapping[str, str],
+    make: Callable[[Policy | None, list[Policy]], Fields],
+) -> str:
+    if not name:
         raise _error(
             file, "not written: the image's name is unknown; give --assume image=REPOSITORY:TAG"
         )
     try:
-        image = reference.parse_reference(found.image)
+        image = reference.parse_reference(name)
     except ValueError as error:
         raise _error(file, f"not written: {error}") from None
-    names = {found.image, image.short, f"{image.name}:{image.tag}"}
+    names = {name, image.short, f"{image.name}:{image.tag}"}
     data = file.read_bytes() if file.exists() else _EMPTY.encode()
     before = _rows(file, data)
     own = next((row for row in before if row.image in names), None)
-    facts = {name: str(fact["value"]) for name, fact in found.report.get("facts", {}).items()}
     general = [row for row in select.records(before, facts) if row is not own]
     # PyYAML does not count a byte order mark in its positions.
     mark = "\ufeff" if data.startswith(b"\xef\xbb\xbf") else ""
     text = data.decode("utf-8-sig")
-    fields = Fields(found, own, general)
+    fields = make(own, general)
     new = _edit(text, own.image if own else "", image.short, fields)
     if "\r\n" in text:
         new = re.sub(r"(?<!\r)\n", "\r\n", new)
@@ -81,16 +102,83 @@ def _rows(file: Path, data: bytes) -> tuple[Policy, ...]:
 
 
 class Fields:
-    """The content of a row. *own* is the row as it is so far. *general* are the less specific rows
-    that apply to this place."""
+    """What goes into a row. *own* is the row as it is so far.
+
+    ``sets`` is None if the variables of the row stay as they are. ``withheld`` are variables that
+    are not recorded.
+    """
+
+    source = ""
+
+    def __init__(self, own: Policy | None) -> None:
+        self.own = own
+        self.sets: dict[str, Any] | None = None
+        self.withheld: list[str] = []
+
+    def description(self) -> str:
+        """The part that a person wrote, and what was found."""
+        raise NotImplementedError
+
+    def wrong(self) -> Iterator[str]:
+        """What is wrong here besides the variables."""
+        raise NotImplementedError
+
+    def issues(self) -> list[dict[str, str]]:
+        """What is wrong here, and not in the row yet."""
+        known = {issue.text for issue in self.own.known_issues} if self.own else set()
+        return [{"issue": t, "source": self.source} for t in self.wrong() if t not in known]
+
+    def row(self, image: str) -> dict[str, Any]:
+        """All of this as a new row."""
+        row: dict[str, Any] = {"image": image, "description": self.description()}
+        row.update({"sets": self.sets} if self.sets else {})
+        issues = self.issues()
+        row.update({"known_issues": issues} if issues else {})
+        return row
+
+
+class Proven(Fields):
+    """What a battery has proven, in an evidence document."""
+
+    source = "rocm-autopatch prove"
+
+    def __init__(self, evidence: Mapping[str, Any], own: Policy | None) -> None:
+        super().__init__(own)
+        self.evidence = evidence
+
+    def description(self) -> str:
+        """What a probe said stays last: the next probe writes that anew."""
+        before = _PROVEN.sub("", self.own.description).strip() if self.own else ""
+        probed = _PROBED.search(before)
+        kept = before[: probed.start()] if probed else before
+        place, day = self.evidence["place"], self.evidence["made"].partition("T")[0]
+        sound = [name for name, said in self.evidence["subjects"].items() if said["sound"]]
+        text = f"Proven {day} on {place['device']}, driver {place['driver']}, torch "
+        text += f"{place['torch']}, triton {place['triton']}: {', '.join(sound) or 'nothing'}."
+        return f"{kept} {text}{probed[0] if probed else ''}".strip()
+
+    def wrong(self) -> Iterator[str]:
+        place = self.evidence["place"]
+        for name, said in self.evidence["subjects"].items():
+            for fault in said.get("faults", ()):
+                yield (
+                    f"{name} in {fault['trial']}: {fault['status']} ({fault['start']} start, "
+                    f"{place['device']}, driver {place['driver']}, torch {place['torch']})"
+                )
+
+
+class Probed(Fields):
+    """What a probe found. *general* are the less specific rows that apply to this place."""
+
+    source = "rocm-autopatch probe"
 
     def __init__(self, found: Probe, own: Policy | None, general: list[Policy]) -> None:
+        super().__init__(own)
         self.date = time.strftime("%Y-%m-%d")
-        self.found, self.own = found, own
+        self.found = found
         stated = {setting.name: setting.value for row in general for setting in row.sets}
         given = {s.name: (s.value, s.why) for s in own.sets} if own else {}
-        self.sets: dict[str, Any] = {}
-        self.withheld: list[str] = []
+        self.sets = {}
         set_here: dict[str, Any] = {}
         for row in found.variables:
             foreign = row.name in blame.written(found.findings.reading)
@@ -125,27 +213,13 @@ class Fields:
             text += f"; does not set {', '.join(self.unset)}"
         return f"{kept} {text}.".strip()
 
-    def issues(self) -> list[dict[str, str]]:
-        """What is wrong here besides the variables, and not in the row yet."""
-        source = "rocm-autopatch probe"
-        known = {issue.text for issue in self.own.known_issues} if self.own else set()
-        return [{"issue": text, "source": source} for text in self._wrong() if text not in known]
-
-    def _wrong(self) -> Iterator[str]:
+    def wrong(self) -> Iterator[str]:
         for row in self.found.config:
             culprit = row.culprit
             if culprit and culprit.kind != blame.VARIABLE and row.verdict.dangerous:
                 yield f"{row.name} is {row.without}, but torch ships {row.shipped}: {culprit}"
         for crash in self.found.findings.crashes:
             yield f"import {crash.module} fails: {crash.error} ({crash.culprit})"
-
-    def row(self, image: str) -> dict[str, Any]:
-        """All of this as a new row."""
-        row: dict[str, Any] = {"image": image, "description": self.description()}
-        row.update({"sets": self.sets} if self.sets else {})
-        issues = self.issues()
-        row.update({"known_issues": issues} if issues else {})
-        return row
 
 
 def _edit(text: str, own: str, image: str, fields: Fields) -> str:
@@ -177,7 +251,7 @@ def _changes(text: str, row: Any, column: int, fields: Fields) -> Iterator[tuple
     """The changes to a row in block style: start, end and new text of each."""
     has = {key.value: (key, value) for key, value in row.value}
     wanted: dict[str, Any] = {"description": fields.description()}
-    if fields.sets or "sets" in has:
+    if fields.sets is not None and (fields.sets or "sets" in has):
         wanted["sets"] = fields.sets
     last = _line_end(text, _end(row))
     for name, value in wanted.items():
@@ -212,9 +286,10 @@ def _same_sets(pair: tuple[Any, Any], wanted: Mapping[str, Any]) -> bool:
 
 
 def _merged(row: dict[str, Any], fields: Fields) -> dict[str, Any]:
-    merged = {**row, "description": fields.description(), "sets": fields.sets}
-    if not fields.sets:
-        del merged["sets"]
+    merged = {**row, "description": fields.description()}
+    if fields.sets is not None:
+        merged.pop("sets", None)
+        merged.update({"sets": fields.sets} if fields.sets else {})
     issues = fields.issues()
     if issues:
         known = row.get("known_issues") or []

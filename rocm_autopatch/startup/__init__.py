@@ -10,6 +10,7 @@ silent on stdout, and unable to fail: everything that it imports is loaded alrea
 - ``from_yaml``: where a policy is not lowered yet.
 - ``baseline``, ``image_file``: where an overlay recorded its image.
 - ``unbaked``: where a baked plan does not fit.
+- ``proofs``: where evidence may change the plan.
 - ``rows``: where ``ROCM_AUTOPATCH_LOG=debug`` asks for a line for each change.
 
 This module is also the finder on ``sys.meta_path``. The import system asks a finder for
@@ -78,6 +79,10 @@ def baked():
     _RECORD["facts"].update(plan["facts"])
     _RECORD["baked"] = rocm_autopatch._BAKED
     _RECORD["reason"] = plan["reason"]
+    if plan["prove_at_start"]:
+        from rocm_autopatch.startup import proofs
+
+        proofs.settle(plan, say)
     return plan  # type: ignore[no-any-return]
 
 
@@ -309,11 +314,12 @@ def announce(plan, replaced=""):
     """Write what the policy changes, and how to turn it off. Defaults are left out."""
     say(
         "active",
-        'policy %s applies (image: %s): %s; "rocm-autopatch status" lists all changes, '
+        'policy %s applies (image: %s%s): %s; "rocm-autopatch status" lists all changes, '
         "ROCM_AUTOPATCH=off turns this off"
         % (
             plan["policy"],
             _RECORD["facts"].get("image", ("not named",))[0],
+            _RECORD["evidence"] and ", evidence: " + _RECORD["evidence"],
             (replaced + plan["counts"]).rstrip(", "),
         ),
     )

@@ -16,7 +16,8 @@ def choose(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> "Optional[
 
     *site* are the names in /etc/rocm-autopatch.
     """
-    policy, own = "", any(map(_is_policy, site))
+    # What is proven is not known when the plans in the wheel are made.
+    policy, own = "", any(map(_is_policy, site)) or "proven" in facts or "gains" in facts
     if b"ROCM_AUTOPATCH_POLICY" in os.environ._data:  # type: ignore[attr-defined]
         from rocm_autopatch import trust
 
@@ -36,7 +37,13 @@ def choose(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> "Optional[
     # A built-in plan stands on the default policy alone, without layers of a record or a site.
     if own or (policy and chosen not in ("", _DEFAULT)):
         return _lower(policy)
-    plan: Optional[Plan] = startup.load("%s/plans/%s.plan" % (_HERE, policy or chosen or _DEFAULT))
+    plan: Optional[Plan] = None
+    if "evidence" in site:
+        from rocm_autopatch.startup import proofs
+
+        plan = _lower(policy, needed=False) if proofs.any_file() else None
+    if plan is None:
+        plan = startup.load("%s/plans/%s.plan" % (_HERE, policy or chosen or _DEFAULT))
     if plan is None and policy and os.path.isdir(_HERE + "/plans"):
         from rocm_autopatch.startup import no_plan
 
@@ -66,7 +73,7 @@ def _without_registry(image: str) -> str:
     return rest if slash and ("." in host or ":" in host or host == "localhost") else image
 
 
-def _lower(policy: str) -> "Optional[Plan]":
+def _lower(policy: str, needed: bool = True) -> "Optional[Plan]":
     from rocm_autopatch.startup import from_yaml
 
-    return from_yaml.lower(policy)
+    return from_yaml.lower(policy, needed)

@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from rocm_autopatch.plan import Plan
 
 
-def lower(policy: str) -> "Optional[Plan]":
+def lower(policy: str, needed: bool = True) -> "Optional[Plan]":
     """The plan of this place; *policy* is the named one, or "". If it fails, says why; None.
 
-    It takes tens of milliseconds, most of them for PyYAML.
+    It is not *needed* if it is wanted for evidence only: the plan in the wheel is there, too. It
+    takes tens of milliseconds, most of them for PyYAML.
     """
     # PyYAML, packaging and the frameworks that a policy asks for may be in a directory that site
     # adds after our .pth line has run. site adds no directory twice and keeps its own order, so
@@ -27,11 +28,19 @@ def lower(policy: str) -> "Optional[Plan]":
         try:
             from rocm_autopatch.policy import select
 
-            return select.lowered(_RECORD["facts"], policy)
+            lowered = select.lowered(_RECORD["facts"], policy)
         except (PolicyError, ImportError) as error:
+            if not needed:
+                startup.fail("evidence", "evidence is not used: %s" % error)
+                return None
             _RECORD["reason"] = "the policy can't be used, see errors (%s)" % _RECORD["reason"]
             startup.fail("policy", "no policy is applied: %s" % error)
             return None
+        for text in lowered.evidence.wrong:
+            startup.fail("evidence", text)
+        if lowered.plan != lowered.without:
+            _RECORD["evidence"] = lowered.evidence.label
+        return lowered.plan
     finally:
         for directory in late:
             sys.path.remove(directory)

@@ -27,6 +27,10 @@ def imported(module: "ModuleType") -> None:
             _RECORD["notes"].append(note)
             return
         plan = _RECORD["plan"]
+        if plan.get("evidence"):
+            from rocm_autopatch.startup import proofs
+
+            proofs.settle(plan, startup.say)
         plan["patches"] = patches(plan)
         changed = [
             _patch(name, target, module, entries)

@@ -73,7 +73,7 @@ def connect() -> None:
     from . import cuda
 
     cuda.answer(chosen, ctypes.CDLL(str(LIBRARY)))
-    if _SAID not in os.environ:
+    if not os.environ.get(_SAID):
         os.environ[_SAID] = "1"
         text = f"compiling_gpu: cuda:0 is a stand-in for an {chosen.name} ({chosen.gfx})"
         print(f"{text}: it compiles and does not run", file=sys.stderr, flush=True)

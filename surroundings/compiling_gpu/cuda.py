@@ -157,7 +157,8 @@ def answer(gpu: Gpu, library: ctypes.CDLL) -> None:
 @ctypes.CFUNCTYPE(ctypes.c_bool)
 def _compiler_asks() -> bool:
     """Whether a compiler asks for a value, to fold a constant."""
-    return str(sys._getframe(1).f_globals.get("__name__", "")).startswith(_COMPILERS)
+    caller = sys._getframe().f_back  # A thread of C++ has none.
+    return caller is not None and str(caller.f_globals["__name__"]).startswith(_COMPILERS)
 
 
 def _properties(gpu: Gpu) -> Any:

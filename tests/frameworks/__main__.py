@@ -252,7 +252,11 @@ def output(one: str, other: str) -> list[str]:
 def pinned() -> dict[str, str]:
     """The keys of Inductor's config that the policy pins, with the values that inside.py notes."""
     policy = yaml.safe_load((ROOT / "policies" / "safe.yaml").read_text(encoding="utf-8"))
-    entries = policy["config"]["torch._inductor.config"]
+    # Of alternatives, the first one counts without evidence.
+    entries = {
+        key: entry[0] if isinstance(entry, list) else entry
+        for key, entry in policy["config"]["torch._inductor.config"].items()
+    }
     return {
         f"{INDUCTOR}{key}": repr(entry["pin"]) for key, entry in entries.items() if "pin" in entry
     }

@@ -11,10 +11,12 @@ for it, and tests that need a GPU are skipped. tests/test_graphs.py runs them li
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,7 +30,7 @@ else:
 
 import stand_in
 
-from rocm_autopatch.graphs import Bucket, Refused, graphed
+from rocm_autopatch.graphs import Bucket, Refused, buffers, graphed
 from rocm_autopatch.graphs import mode as graphs_mode
 from rocm_autopatch.patches import compile_modes
 
@@ -58,9 +60,12 @@ def no_gradients() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def reduce_overhead() -> None:
-    """The mode table of the performance policy."""
-    compile_modes.apply(torch, [("reduce-overhead", "graphs", "performance", "")], (), False)
+def our_graphs() -> None:
+    """A mode table with our graphs for both modes in which Inductor captures its own."""
+    modes: Any = [
+        (name, "graphs", "performance", "") for name in ("reduce-overhead", "max-autotune")
+    ]
+    compile_modes.apply(torch, modes, (), False)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -590,6 +595,43 @@ def test_the_mode(seen: Seen) -> None:
     with torch.enable_grad():
         fast(x.double()).sum().backward()
     assert model[0].weight.grad is not None
+
+
+def test_a_graph_holds_no_weights() -> None:
+    weight, x = torch.randn(8, 8, device=GPU), torch.randn(8, device=GPU)
+    inputs = buffers.Inputs([weight, x], [0], [])
+    inputs.captured()
+    inputs.copy([weight, x], [])
+    old = weakref.ref(weight)
+    del weight
+    assert old() is None
+
+
+@needs_gpu
+def test_replaced_weights_are_freed() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(64, 32, device=GPU))
+    fast = torch.compile(model, mode="reduce-overhead")
+    x = torch.randn(8, 64, device=GPU)
+    check(fast, model, *[(x,)] * 4)
+    old = weakref.ref(model[0].weight)
+    model[0].weight = torch.nn.Parameter(torch.randn(32, 64, device=GPU))
+    check(fast, model, *[(x,)] * 4)
+    gc.collect()
+    assert old() is None
+
+
+def test_the_mode_with_a_search(seen: Seen) -> None:
+    model = mlp()
+    fast = torch.compile(model, mode="max-autotune")
+    check(fast, model, *[(torch.randn(8, 64, device=GPU),) for _ in range(6)])
+    (row,) = seen()
+    assert (row["origin"], row["replays"]) == ("max-autotune", 4)
+    # The search of the mode, without Inductor's own capture.
+    options = torch._inductor.list_mode_options
+    wrapper = torch._TorchCompileInductorWrapper("max-autotune", None, None)
+    plain = options("max-autotune-no-cudagraphs")
+    assert plain.get("max_autotune")
+    assert wrapper.config == options("max-autotune") == plain
 
 
 def test_the_mode_with_graph_breaks_and_recompiles(seen: Seen) -> None:

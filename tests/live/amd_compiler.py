@@ -2,12 +2,14 @@
 
     python amd_compiler.py policies | settings
 
-For a Python that has the stand-in of surroundings/compiling_gpu and our package; run.py makes them.
-Each program runs in a process of its own with empty caches. It prints "ok", or what is wrong.
+For a Python that has the stand-in of surroundings/compiling_gpu and our package; run.py and
+tests/test_amd.py make them. Each program runs in a process of its own with empty caches. It prints
+"ok", or what is wrong.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -15,11 +17,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 IMAGE = {"TORCHINDUCTOR_MAX_AUTOTUNE": "1", "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE": "1"}
-POLICIES = ("safe", "performance", "debug", "sglang-compile", "no-hipblaslt", "no-library-search")
 MODES = (None, "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
+# The matrix instructions of each GPU.
 GPUS = {"mi300x": "v_mfma_", "mi355x": "v_mfma_", "rx9070xt": "v_wmma_"}
 
 PROGRAM = """
@@ -45,7 +47,7 @@ TEMPLATES = ("triton_mm", "triton_tem")
 
 
 class Ran(NamedTuple):
-    """What a program wrote, and the assembly of its kernels by their names."""
+    """What a program wrote, and the assembly of each kernel by its name and hash."""
 
     status: int
     out: str
@@ -54,20 +56,22 @@ class Ran(NamedTuple):
 
     @property
     def gemms(self) -> list[str]:
+        """The names of the kernels of Inductor's GEMM templates."""
         return [name for name in self.kernels if name.startswith(TEMPLATES)]
 
     @property
     def code(self) -> str:
+        """The assembly of all kernels."""
         return "\n".join(self.kernels.values())
 
 
-def run(before: str = "", mode: str | None = None, **env: str) -> Ran:
-    """Run the program in a process of its own; *before* comes before the compile."""
+def run(before: str = "", mode: str | None = None, python: Any = sys.executable, **env: str) -> Ran:
+    """Run the program in a process of *python*; *before* comes before the compile."""
     with tempfile.TemporaryDirectory() as directory:
         program = Path(directory) / "program.py"
         program.write_text(PROGRAM.format(before=before, mode=mode))
         done = subprocess.run(
-            [sys.executable, program],
+            [python, program],
             env={
                 "PATH": os.environ["PATH"],
                 "HOME": directory,
@@ -80,19 +84,20 @@ def run(before: str = "", mode: str | None = None, **env: str) -> Ran:
             text=True,
             check=False,
         )
-        kernels = {path.stem: path.read_text() for path in Path(directory).rglob("*.amdgcn")}
+        files = Path(directory).rglob("*.amdgcn")
+        kernels = {f"{path.stem} {path.parent.name}": path.read_text() for path in files}
     return Ran(done.returncode, done.stdout, done.stderr, kernels)
 
 
 def policies() -> Iterator[str]:
-    """Each policy in each mode compiles, and searches no GEMM; torch alone does both."""
-    for policy in POLICIES:
+    """Each policy compiles in each mode, without GEMM kernels or captures; torch alone has both."""
+    for policy in _built_in():
         for mode in MODES:
             ran = run(mode=mode, ROCM_AUTOPATCH_POLICY=policy, **IMAGE)
             where = f"{policy}, mode={mode}"
             if ran.status or not ran.kernels:
                 yield f"{where}: {ran.err.strip()[-300:]}"
-            elif _searches(policy) != bool(ran.gemms):
+            elif ran.gemms:
                 yield f"{where}: GEMM kernels {ran.gemms}"
             elif ran.out:
                 yield f"{where}: {ran.out}"
@@ -104,9 +109,11 @@ def policies() -> Iterator[str]:
         yield "torch alone does not capture in reduce-overhead"
 
 
-def _searches(policy: str) -> bool:
-    """Whether the image's variables still make Inductor compile GEMMs: these do not extend safe."""
-    return policy in ("no-hipblaslt", "no-library-search")
+def _built_in() -> list[str]:
+    """The names of the policies in our package."""
+    package: Any = importlib.util.find_spec("rocm_autopatch")
+    files = Path(package.origin).parent.glob("policies/*.yaml")
+    return sorted(path.stem for path in files if path.stem != "images")
 
 
 def settings() -> Iterator[str]:

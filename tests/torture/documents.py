@@ -1,8 +1,9 @@
-"""Damaged policies and images files: valid ones with a changed YAML structure."""
+"""Damaged policies, images files and evidence files: valid ones with a changed structure."""
 
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -55,6 +56,7 @@ KEYS = (
     *("torch._inductor.config", "torch._dynamo.config", "max_autotune", "watchdog", "capture"),
     *("TORCHINDUCTOR_MAX_AUTOTUNE", "A", "A B", "PYTHONPATH", "LD_PRELOAD", "ROCM_AUTOPATCH"),
     *("accelerator", "torch", "framework", "gfx", "python", "os", "date", "verison", "<<"),
+    *("proven", "gains", "no_trial", "made", "place", "subjects", "trials", "sound", "device"),
 )
 # YAML that has no structure to change: it is inserted as text.
 TEXTS = (
@@ -124,6 +126,43 @@ def images(random: Random) -> bytes:
     return _damaged(random, _load("images"))
 
 
+def evidence(random: Random) -> bytes:
+    """A damaged evidence file. Half of all are for the machine and the torch of the starts."""
+    sound = random.choice((True, True, False, None))
+    subject = {"sound": sound, "gains": bool(sound)}
+    names = ("graphs", "cudagraphs", "max-autotune", "gemm-templates", "freezing", "\x1b[1m")
+    row = {"trial": "mlp", "subject": "graphs", "start": "cold", "status": "ended", "wave": 1}
+    document: Any = {
+        "version": 1,
+        "made": random.choice(("2026-11-22T18:40:00Z", "2026-11-21T00:00:00Z")),
+        "by": "1.0",
+        "battery": random.choice(("full", "quick", "partial")),
+        "place": {
+            "device": random.choice(("no GPU", "no GPU", "gfx942 0x74a1 304 CUs", LONG)),
+            "driver": "none",
+            "torch": "2.13.0+rocm7.0",
+            "triton": random.choice(("none", "none", "3.6.0")),
+        },
+        "subjects": dict.fromkeys(random.sample(names, random.randrange(7)), subject),
+        "trials": [row] * random.choice((0, 1, 30)),
+    }
+    for _ in range(random.choice((0, 0, 1, 2, 8))):
+        document = _change(random, document)
+    try:
+        data = json.dumps(document, default=str).encode()
+    except (TypeError, ValueError):
+        data = repr(document).encode("utf-8", "surrogatepass")  # JSON has no such keys.
+    at = random.randrange(len(data) + 1)
+    roll = random.random()
+    if roll < 0.1:
+        return data[:at]
+    if roll < 0.2:
+        return data[:at] + random.randbytes(random.randrange(1, 9)) + data[at + 2 :]
+    if roll < 0.23:
+        return random.choice((b"[" * 100_000, b"9" * 10_000, b'{"version": ' * 2000))
+    return data
+
+
 def _load(name: str) -> Any:
     return yaml.safe_load((POLICIES / f"{name}.yaml").read_text(encoding="utf-8"))
 
@@ -137,6 +176,12 @@ def _small(random: Random) -> Any:
         "env": {"FIRST": {"set": "1"}, "GIVEN": dict(action), "LAST": {"default": "2"}},
         "config": {"torch._inductor.config": {"max_autotune": {"pin": False}}},
         "patches": {"watchdog": {"warn_after": 5}},
+        "compile_modes": {
+            "reduce-overhead": [
+                {"use": "default"},
+                {"use": "graphs", random.choice(("proven", "gains")): "graphs"},
+            ]
+        },
     }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import marshal
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
@@ -72,6 +73,7 @@ SETTINGS = {
             "torch=2.\u00b2",
             "framework=sglang,framework_version=x",
         ),
+        *("proven=graphs cudagraphs,gains=graphs", "proven=,gains=", "proven=a b", "gains=\x1b"),
     ),
     "ROCM_AUTOPATCH_LOG": ("quiet", "debug", "loud", "", "debug "),
     "ROCM_AUTOPATCH_SAID": ("active", "policy", ",,", "active," * 100, "x"),
@@ -154,6 +156,8 @@ def sites(draft: Draft) -> None:
         data = random.choice((b"\0", b"\n")).join(lines[: random.randrange(len(lines))])
         (site / "baseline").write_bytes(data[random.choice((0, 0, 3)) :])
         draft.oddities += 1
+    if random.random() < 0.3:
+        _evidence(draft)
     for number in range(random.choice((0, 1, 1, 2))):
         (site / f"{number}.yaml").write_bytes(documents.policy(random, site))
     if random.random() < 0.3:
@@ -166,6 +170,44 @@ def sites(draft: Draft) -> None:
     if random.random() < 0.1:
         (site / "broken.yaml").symlink_to(random.choice(("absent", "broken.yaml", "/", "0.yaml")))
     draft.env["GIVEN"] = "here"
+
+
+def _evidence(draft: Draft) -> None:
+    """Evidence files, each of which may make us write a line."""
+    random = draft.random
+    directory = (SITE if draft.bench.site else draft.bench.directory) / "evidence"
+    if random.random() < 0.05:
+        directory.write_bytes(b"")
+        return
+    directory.mkdir()
+    for number in range(random.choice((1, 1, 2, 3))):
+        path = directory / random.choice((f"{number}.json", f"{number}.yaml", "\x1b[31m.json"))
+        path.write_bytes(documents.evidence(random))
+        if random.random() < 0.1:
+            path.chmod(random.choice((0, 0o666)))
+        draft.oddities += 1
+
+
+def proofs(draft: Draft) -> None:
+    """Evidence that is wrong, changed or gone, also after it was baked."""
+    random = draft.random
+    _evidence(draft)
+    if random.random() < 0.4:
+        _BAKED.pop(draft.bench.version, None)
+        _bake(draft.bench)
+        _BAKED.pop(draft.bench.version, None)
+        draft.oddities += 1
+        path = draft.bench.package / "baked.plan"
+        if random.random() < 0.5:
+            path.write_bytes(_damage(random, path.read_bytes()))
+        elif random.random() < 0.5:
+            shutil.rmtree(SITE / "evidence", ignore_errors=True)
+    draft.env["ROCM_AUTOPATCH_POLICY"] = random.choice(("safe", "safe", "performance", "debug"))
+    if random.random() < 0.5:
+        del draft.env["ROCM_AUTOPATCH_POLICY"]
+    if random.random() < 0.7:
+        draft.arguments.append("torch")
+        draft.oddities += 3
 
 
 def plans(draft: Draft) -> None:
@@ -310,16 +352,18 @@ def images(draft: Draft) -> None:
 
 # What is damaged, and how often in a hundred cases.
 KINDS: dict[str, tuple[Callable[[Draft], None], int]] = {
-    "policy": (policies, 40),
+    "policy": (policies, 34),
     "site": (sites, 15),
-    "plan": (plans, 15),
-    "version": (versions, 8),
-    "variables": (variables, 15),
-    "image": (images, 7),
+    "evidence": (proofs, 12),
+    "plan": (plans, 14),
+    "version": (versions, 7),
+    "variables": (variables, 12),
+    "image": (images, 6),
 }
 # The files of site-packages that a case of a kind damages.
 DAMAGES = {
     "plan": ("rocm_autopatch/plans", "rocm_autopatch/baked.plan"),
+    "evidence": ("rocm_autopatch/baked.plan",),
     "version": ("torch/version.py",),
 }
 
@@ -348,7 +392,7 @@ def run(bench: Bench, name: str) -> list[str]:
         if random.random() < 0.05:
             draft.arguments.append("report")
         # If version.py is not valid Python, a program that imports torch fails by itself.
-        if kind != "version" and random.random() < 0.15:
+        if kind not in ("version", "evidence") and random.random() < 0.15:
             draft.arguments.append("torch")
             draft.oddities += 3
         given = {

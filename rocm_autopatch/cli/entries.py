@@ -1,0 +1,47 @@
+"""The entries of a policy, as commands show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rocm_autopatch import startup
+from rocm_autopatch.policy import lower
+from rocm_autopatch.policy.model import Common, Policy
+
+_LACKS = {"proven": "no evidence here proves", "gains": "no evidence here shows a gain of"}
+
+
+def of(policy: Policy) -> Iterator[tuple[str, str, Any, Common]]:
+    """Name, strength and value of each entry, as a record has them, and the entry."""
+    for rule in policy.env:
+        yield rule.name, rule.action, rule.value, rule
+    for entry in policy.config:
+        name = f"{entry.module}.{lower.current(entry.key)}"
+        yield name, entry.strength, entry.value, entry
+    for mode in policy.compile_modes:
+        yield mode.mode, "use", mode.use, mode
+    for patch in policy.patches:
+        yield patch.patch, "use", patch.use, patch
+
+
+def lacks(entry: Common, facts: Mapping[str, str]) -> str:
+    """Why an entry does not hold here, "" if it does."""
+    since, until = entry.range
+    torch = startup.release(facts.get("torch", ""))
+    if since > torch or (until and until <= torch):
+        words = (("since", since), ("until", until))
+        span = ", ".join(f"{word} {'.'.join(map(str, end))}" for word, end in words if end)
+        return f"it is for torch {span}"
+    return unproven(entry, facts)
+
+
+def unproven(entry: Common, facts: Mapping[str, str]) -> str:
+    """Which evidence an entry needs that is not here, "" if it needs none."""
+    lacking = {
+        name: [word for word in words if word not in facts.get(name, "").split()]
+        for name, words in entry.needs.items()
+    }
+    return "; ".join(
+        f"{_LACKS[name]} {' and '.join(words)}" for name, words in lacking.items() if words
+    )

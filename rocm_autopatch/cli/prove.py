@@ -1,0 +1,176 @@
+"""``rocm-autopatch prove``: which modes and switches of torch.compile work on this machine."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rocm_autopatch import processes
+from rocm_autopatch.cli import options, terminal
+from rocm_autopatch.evidence import file
+from rocm_autopatch.evidence.file import EvidenceError
+from rocm_autopatch.probe import images
+from rocm_autopatch.prove import FAULTS, Refused, trials
+from rocm_autopatch.prove.proof import Request, prepare
+from rocm_autopatch.prove.subjects import SUBJECTS
+from rocm_autopatch.text import wrapped
+
+# The figures of a subject, as they are called in the evidence file: ratios.
+_FIGURES = ("cold", "warm", "steady", "memory")
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "prove",
+        help="which modes and switches of torch.compile work on this machine",
+        description=(
+            "Run small programs and real models on this machine, in each mode and with each "
+            "switch, with empty and with warm caches, each start in a process of its own. Compare "
+            "their results with eager mode, and their times with the mode default. What works "
+            "becomes evidence, which policies may ask for (proven: NAME). Use the machine for "
+            "nothing else meanwhile. A second call goes on where the first one ended. Exit "
+            "status: 0; 1 if nothing can be proven here or FILE can't be written; 2 for wrong "
+            "usage; 130 if interrupted."
+        ),
+        epilog="example: rocm-autopatch prove --quick && rocm-autopatch bake",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="2 minutes at most: only whether our graphs work"
+    )
+    parser.add_argument(
+        "--only",
+        type=_names,
+        default=(),
+        metavar="NAME,...",
+        help="only these trials and subjects; --list shows their names",
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="print the names of trials and subjects, and end"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help=f"the evidence file (default: one named for this machine in {file.SITE})",
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="run everything anew, also what FILE has already"
+    )
+    parser.add_argument(
+        "--device",
+        choices=("cuda", "cpu"),
+        help="where programs run (default: on the GPU if torch finds one)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the evidence as JSON")
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="note what was proven in an images file, in the row of this image",
+    )
+    options.add_assume(parser)
+    parser.set_defaults(run=run)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(word.strip() for word in text.split(","))
+    known = (*SUBJECTS, *trials.NAMES)
+    for name in names:
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"{name!r} is no trial and no subject; see --list")
+    return names
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.list:
+        terminal.lines(_list())
+        return 0
+    request = Request(
+        quick=arguments.quick,
+        only=arguments.only,
+        out=arguments.out,
+        again=arguments.again,
+        device=arguments.device,
+        assume=arguments.assume,
+    )
+    proof = None
+    try:
+        if arguments.record:
+            images.check(arguments.record)
+        proof = prepare(request, terminal.say)
+        if arguments.record and not proof.place.get("image"):
+            raise Refused("--record needs the image's name: give --assume image=REPOSITORY:TAG")
+        processes.take_interrupts()
+        proof.battery.run()
+    except KeyboardInterrupt:
+        known = proof.out if proof and proof.out.exists() else None
+        what = f"{known} has what is known" if known else "nothing is known yet"
+        terminal.say(f"rocm-autopatch prove: interrupted; {what}")
+        return processes.INTERRUPTED
+    except (Refused, EvidenceError) as error:
+        terminal.say(f"rocm-autopatch prove: {error}")
+        return 1
+    except OSError as error:
+        what = f"{proof.out} can't be written: {error.strerror}" if proof else str(error)
+        terminal.say(f"rocm-autopatch prove: {what}")
+        return 1
+    written = proof.document()
+    if arguments.record:
+        terminal.say(images.prove(arguments.record, written))
+    if arguments.json:
+        terminal.data(written)
+    else:
+        terminal.lines(_lines(written, proof.out))
+    return 0
+
+
+def _list() -> Iterator[str]:
+    from rocm_autopatch.evidence import SUBJECTS as sentences
+
+    yield "subjects"
+    for name, sentence in sentences.items():
+        yield from wrapped(f"{name}: {sentence}", "  ", "    ")
+    yield "trials"
+    for name in trials.NAMES:
+        said = (trials.load(name).__doc__ or "").partition("\n\n")[0]
+        yield from wrapped(f"{name}: {said}", "  ", "    ")
+
+
+def _lines(written: Mapping[str, Any], out: Path) -> Iterator[str]:
+    here = written["place"]
+    yield from wrapped(
+        f"{here['gpu'] or here['device']}, driver {here['driver']}, torch {here['torch']}, triton "
+        f"{here['triton']}: {written['battery']} battery",
+        "",
+        "  ",
+    )
+    yield ""
+    yield _cells(("", "sound", "gains", *_FIGURES))
+    for name, said in written["subjects"].items():
+        figures = [f"{said[key]:.2f}x" if key in said else "" for key in _FIGURES]
+        yield _cells((name, _word(said["sound"]), _word(said["gains"]), *figures))
+    rows = [row for row in written["trials"] if row["status"] in FAULTS]
+    if rows:
+        yield ""
+    for row in rows:
+        text = f"{row['subject']} in {row['trial']}, {row['start']} start: {row['status']}: "
+        yield from wrapped(text + row["reason"], "  ", "    ")
+    yield ""
+    yield from wrapped(
+        f"ratios are to the mode default under safe. The evidence is in {out}; "
+        '"rocm-autopatch status" says what policies make of it, and "rocm-autopatch bake" keeps '
+        "starts cheap",
+        "",
+        "  ",
+    )
+
+
+def _word(verdict: bool | None) -> str:
+    return "?" if verdict is None else "yes" if verdict else "no"
+
+
+def _cells(cells: tuple[str, ...]) -> str:
+    first, *rest = cells
+    return (first.ljust(28) + "".join(cell.rjust(11) for cell in rest)).rstrip()

@@ -1,0 +1,92 @@
+"""What evidence is bound to besides torch: the GPU, its driver and Triton.
+
+It is found in a few files, without torch, and nothing is started. Programs ask for it when they
+import torch, so this imports only what torch has imported already.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rocm_autopatch.image import clues
+
+NAMES = ("device", "driver", "triton")
+# All that must be the same for evidence to count. Torch is the start's own fact.
+BOUND = (*NAMES, "torch")
+NO_GPU = "no GPU"
+NONE = "none"
+
+_NVIDIA = "proc/driver/nvidia"
+# What a program opens to reach a GPU.
+_DOORS = ("dev/kfd", "dev/nvidiactl")
+_PROPERTY = re.compile(r"^(\w+) ([0-9]+)$", re.MULTILINE)
+_MODEL = re.compile(r"^Model:[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
+# NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.57.08  Release Build
+_NVRM = re.compile(r"^NVRM version:.*?[ \t]([0-9]+(?:\.[0-9]+)+)(?:[ \t]|$)", re.MULTILINE)
+# The names under which Triton is distributed for NVIDIA and, over the years, for ROCm.
+_TRITONS = ("triton", "triton-rocm", "pytorch-triton-rocm", "pytorch-triton")
+
+
+def here(root: Path = Path("/"), path: Sequence[str] | None = None) -> dict[str, str]:
+    """By NAMES, what this place has. Raises nothing.
+
+    Read from the files under *root* and the distributions on *path*, which is sys.path unless
+    given. ``device`` is NO_GPU where there is none, and "" where there are different ones or where
+    a GPU can't be told. ``driver`` and ``triton`` are NONE where there are none.
+    """
+    devices = {*_amd(root), *_nvidia(root)}
+    device = devices.pop() if len(devices) == 1 else ""
+    if not (device or devices or any(os.path.exists(root / door) for door in _DOORS)):
+        device = NO_GPU
+    return {
+        "device": device,
+        "driver": _driver(root, device),
+        "triton": _triton(sys.path if path is None else path),
+    }
+
+
+def _amd(root: Path) -> Iterator[str]:
+    """Each kind of AMD GPU: ``gfx942 0x74a1 304 CUs``. Partitions of one differ in their CUs."""
+    nodes: list[str] = []
+    with suppress(OSError):
+        nodes = sorted(os.listdir(root / clues.NODES))
+    for node in nodes:
+        text = clues.read(root, f"{clues.NODES}/{node}/properties")
+        gfx = clues.gfx(text)
+        said = {name: int(number) for name, number in _PROPERTY.findall(text)}
+        if gfx:
+            units = said.get("simd_count", 0) // (said.get("simd_per_cu", 0) or 1)
+            yield f"{gfx} {said.get('device_id', 0):#06x} {units} CUs"
+
+
+def _nvidia(root: Path) -> Iterator[str]:
+    """The name of each GPU: ``NVIDIA H200``."""
+    gpus: list[str] = []
+    with suppress(OSError):
+        gpus = sorted(os.listdir(root / _NVIDIA / "gpus"))
+    for gpu in gpus:
+        model = _MODEL.search(clues.read(root, f"{_NVIDIA}/gpus/{gpu}/information"))
+        if model:
+            yield model[1]
+
+
+def _driver(root: Path, device: str) -> str:
+    if device == NO_GPU:
+        return NONE
+    if device.startswith("gfx"):
+        # A driver that is part of the kernel has no version of its own.
+        version = clues.read(root, "sys/module/amdgpu/version").strip()
+        return version or f"kernel {os.uname().release}"
+    nvrm = _NVRM.search(clues.read(root, f"{_NVIDIA}/version"))
+    return nvrm[1] if nvrm else ""
+
+
+def _triton(path: Sequence[str]) -> str:
+    """The version of Triton; if several distributions have it, each version."""
+    found = [clues.distribution(name, path) for name in _TRITONS]
+    return " ".join(sorted({fact.value for fact in found if fact})) or NONE

@@ -1,0 +1,119 @@
+"""Processes that are started, waited for with a limit, and ended with all that they started.
+
+Also what happens to them if this process is told to end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+
+# How long a command may take to end after SIGTERM, and how long what it left behind may take.
+_GRACE_S = 2.0
+LEFT_OVER_S = 5.0
+# The exit status of a command that was interrupted.
+INTERRUPTED = 130
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Command:
+    """A process in a group of its own, which is waited for in a thread.
+
+    Popen.wait with a timeout looks only every 50 ms. Without a timeout it waits for ever for a
+    process that is stuck in a GPU's driver. ``seconds`` is how long it ran, ``status`` is its exit
+    status, negative if a signal ended it.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.began = time.perf_counter()
+        self.seconds = 0.0
+        self.status = 0
+        self._over = threading.Event()
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def _wait(self) -> None:
+        self.status = self.process.wait()
+        self.seconds = time.perf_counter() - self.began
+        self._over.set()
+
+    def ends(self, within_s: float) -> bool:
+        """Whether it ends by itself."""
+        return self._over.wait(within_s)
+
+    def kill(self) -> bool:
+        """End the process and its group. Returns whether that worked."""
+        self.seconds = time.perf_counter() - self.began
+        _signal(self.process, signal.SIGTERM)
+        if not self._over.wait(_GRACE_S):
+            _signal(self.process, signal.SIGKILL)
+        return self._over.wait(LEFT_OVER_S)
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def end_left_over(mark: str, grace_s: float) -> None:
+    """Kill the processes that a command has left behind: they would disturb the next one.
+
+    Inductor's compile workers have process groups of their own. So they are found by *mark*, a text
+    in their environment. They get *grace_s* seconds to end by themselves.
+    """
+    patience = time.monotonic() + grace_s
+    while True:
+        left = list(_processes(os.fsencode(mark)))
+        if not left:
+            return
+        now = time.monotonic()
+        if now >= patience:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if now >= patience + LEFT_OVER_S:
+            return  # It is stuck in a driver, where no signal ends it.
+        time.sleep(0.02)
+
+
+def _processes(mark: bytes) -> list[int]:
+    """The processes that have *mark* in their environment, without zombies."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/environ", "rb") as stream:
+                    if mark in stream.read():
+                        found.append(int(entry))
+            except OSError:
+                pass  # It has ended meanwhile, or belongs to another user.
+    return found
+
+
+def take_interrupts() -> None:
+    """From now on the first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt.
+
+    So a command can end what it has started, and keep what it knows. Further ones are ignored:
+    they would stop this clean-up. A signal that is ignored stays so.
+    """
+    for number in _INTERRUPTS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, _interrupt)
+
+
+def _interrupt(*_: object) -> None:
+    for number in _INTERRUPTS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL``, or ``signal 99`` for a number without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,322 @@
+"""Which starts there are, in which order, and what is kept of them.
+
+Each subject has a cold start with empty caches, and then warm starts in processes of their own,
+with what the first one has compiled. A start runs all trials that are about its subject, one after
+the other; if one crashes or hangs, the others go on in a new process.
+
+Subjects come in waves, each with the base. Cold starts run beside each other, and say whether a
+program works. Warm starts run one by one, so their times can be compared: the subjects in turn, and
+for the second time in the opposite order, so that a drift over time affects all of them equally.
+
+A hang beside other starts may be their fault, and so may a crash for want of memory, or in the same
+seconds as another one: a GPU that is reset ends all programs. So these are repeated alone, and that
+counts. All else counts at once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from rocm_autopatch.prove import COLD, CRASHED, ENDED, HUNG, WARM, trials
+from rocm_autopatch.prove.subjects import BASE, SUBJECTS, Subject
+from rocm_autopatch.prove.supervisor import OutOfTime, Start, Supervisor
+
+Row = dict[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Thoroughness:
+    """How much a battery does.
+
+    ``seconds``: for all of it. ``calls`` are compared with eager mode in each start, for at most
+    ``check`` seconds; ``time`` seconds are timed; ``warm`` starts follow the cold one. A start is
+    hanging after ``limit`` seconds, or after ``slower`` times what the base took, if that is more.
+    ``subjects`` and ``trials`` are what it has.
+    """
+
+    name: str
+    seconds: float
+    calls: int
+    check: float
+    time: float
+    warm: int
+    limit: float
+    slower: float
+    subjects: tuple[str, ...]
+    trials: tuple[str, ...]
+
+
+FULL = Thoroughness(
+    name="full",
+    seconds=1200,
+    calls=320,
+    check=3,
+    time=0.4,
+    warm=2,
+    limit=120,
+    slower=10,
+    subjects=tuple(SUBJECTS),
+    trials=trials.NAMES,
+)
+QUICK = Thoroughness(
+    name="quick",
+    seconds=120,
+    calls=120,
+    check=1,
+    time=0.3,
+    warm=1,
+    limit=40,
+    slower=5,
+    subjects=(BASE, "graphs"),
+    trials=trials.QUICK,
+)
+# Cold starts beside each other: each may take some GB of memory, and compiles on several cores.
+_MOST_AT_ONCE = 6
+_CORES_A_START = 2
+# How many limits the first trial of a start may take: it imports torch, for the first time perhaps.
+_FIRST = 3
+# Crashes within so many seconds may have one cause.
+_NEAR_S = 10
+# Calls that a further warm start compares with eager mode.
+_FEW = 20
+
+
+@dataclass
+class Battery:
+    """A run of trials: *kept* are the rows of an earlier run, whose units are not run again.
+
+    *only* are names of trials and of subjects: if it has any of a kind, there are no others. *keep*
+    is called when rows were added, *says* with each new row.
+    """
+
+    supervisor: Supervisor
+    how: Thoroughness
+    only: Sequence[str]
+    kept: Sequence[Row]
+    keep: Callable[[], None]
+    says: Callable[[Row], None]
+
+    def __post_init__(self) -> None:
+        self.rows = list(self.kept)
+
+    def run(self) -> None:
+        """Run what is missing, as long as there is time."""
+        self.lock = threading.Lock()
+        self.began = time.monotonic()
+        self.end = self.began + self.how.seconds
+        # The subjects whose starts crashed, and when, in seconds.
+        self.crashes: list[tuple[str, float]] = []
+        cores = os.cpu_count() or 1
+        self.at_once = max(1, min(_MOST_AT_ONCE, cores // _CORES_A_START))
+        self.threads = max(1, cores // self.at_once)
+        # What a unit of the base took, in seconds: by trial.
+        self.base: dict[str, float] = {}
+        with tempfile.TemporaryDirectory(prefix="rocm-autopatch-prove-") as directory:
+            self.directory = Path(directory)
+            left = self._left()
+            names = [name for name in left if name != BASE]
+            size = 2 * max(2, self.at_once)
+            waves = [names[start : start + size] for start in range(0, len(names), size)]
+            try:
+                # Trials of the base that no other subject needs any more.
+                needed = {trial for name in names for trial in left[name]}
+                alone = [trial for trial in left.get(BASE, ()) if trial not in needed]
+                if alone:
+                    self._wave([BASE], {BASE: alone})
+                for wave in waves:
+                    self._wave([BASE, *wave], left)
+            except OutOfTime:
+                pass
+            except BaseException:
+                # The threads that wait for starts end them.
+                self.supervisor.stop.set()
+                raise
+
+    def units(self, whole: Thoroughness | None = None) -> list[tuple[str, str]]:
+        """Each trial with each of its subjects that is to be run, whether it was run or not.
+
+        If *whole* is given, all that such a battery has on this device.
+        """
+        how, only = (whole, ()) if whole else (self.how, self.only)
+        return [
+            (name, subject.name)
+            for name in how.trials
+            for subject in self._subjects(name, how.subjects, only)
+        ]
+
+    def _subjects(self, name: str, among: Sequence[str], only: Sequence[str]) -> list[Subject]:
+        """The subjects of a trial, the base first; none where it is not asked for or can't be."""
+        trial = trials.load(name)
+        gpu = self.supervisor.device == "cuda"
+        if getattr(trial, "GPU", False) and not gpu:
+            return []
+        if {*only} & {*trials.NAMES} and name not in only:
+            return []
+        known = [SUBJECTS[one] for one in among if gpu or not SUBJECTS[one].gpu]
+        wanted = [one for one in known if trials.is_about(trial, one.name, one.group)]
+        if {*only} & {*SUBJECTS}:
+            wanted = [one for one in wanted if one.name in only]
+        base = [] if any(one.name == BASE for one in wanted) else [SUBJECTS[BASE]]
+        return [*base, *wanted] if wanted else []
+
+    def _left(self) -> dict[str, list[str]]:
+        """By subject, the trials that were not run to their end yet; the base has all of those."""
+        left: dict[str, list[str]] = {}
+        for trial, subject in self.units():
+            own = [row for row in self.rows if (row["trial"], row["subject"]) == (trial, subject)]
+            if not any(row["status"] != ENDED for row in own) and len(own) <= self.how.warm:
+                left.setdefault(subject, []).append(trial)
+        self.rows = [row for row in self.rows if row["trial"] not in left.get(row["subject"], ())]
+        wanted = {trial for those in left.values() for trial in those}
+        if left:
+            left[BASE] = [trial for trial in self.how.trials if trial in wanted]
+        return left
+
+    def _wave(self, names: list[str], left: Mapping[str, list[str]]) -> None:
+        """Cold starts beside each other, then warm ones in turn. The base comes first."""
+        number = 1 + max((row["wave"] for row in self.rows), default=0)
+        base, *others = names
+        wanted = {trial for name in others or [base] for trial in left[name]}
+        trial_names = {name: left[name] for name in others}
+        trial_names[base] = [trial for trial in left[base] if trial in wanted]
+        caches = {name: self._prepare(name) for name in names}
+
+        def cold(name: str) -> list[Row]:
+            """The rows for which others may be guilty. All else is kept at once."""
+            rows = self._run(name, trial_names[name], caches[name], COLD, number)
+            beside = (CRASHED, HUNG) if self.at_once > 1 else ()
+            self._keep([row for row in rows if row["status"] not in beside])
+            return [row for row in rows if row["status"] in beside]
+
+        try:
+            with ThreadPoolExecutor(self.at_once) as pool:
+                found = self._each(pool, cold, names)
+            for name, doubtful in zip(names, found):
+                for row in doubtful:
+                    self._keep([self._confirmed(row, caches[name])])
+            for turn in range(self.how.warm):
+                alive = {
+                    name: [one for one in trial_names[name] if self._alive(name, one, number)]
+                    for name in (names if turn % 2 == 0 else names[::-1])
+                }
+
+                def warm(
+                    name: str, left: Mapping[str, list[str]] = alive, turn: int = turn
+                ) -> None:
+                    self._keep(self._run(name, left[name], caches[name], WARM, number, turn))
+
+                # While one is on the device, the next one imports torch.
+                with ThreadPoolExecutor(min(2, self.at_once)) as pool:
+                    self._each(pool, warm, list(alive))
+        finally:
+            for path in caches.values():
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _each(
+        self, pool: ThreadPoolExecutor, run: Callable[[str], T], names: Sequence[str]
+    ) -> list[T]:
+        """What *run* returns for each subject. If one is interrupted, all others are ended."""
+        try:
+            return list(pool.map(run, names))
+        except BaseException:
+            self.supervisor.stop.set()
+            raise
+
+    def _keep(self, rows: list[Row]) -> None:
+        with self.lock:
+            self.rows += rows
+            self.keep()
+
+    def _alive(self, subject: str, trial: str, wave: int) -> bool:
+        """Whether all starts of a trial in this wave ended so far."""
+        own = [row for row in self.rows if (row["subject"], row["trial"]) == (subject, trial)]
+        return all(row["status"] == ENDED for row in own if row["wave"] == wave)
+
+    def _confirmed(self, row: Row, caches: Path) -> Row:
+        """A row of a cold start. What others may be guilty of is repeated alone."""
+        if not self._doubtful(row):
+            return row
+        [again] = self._run(row["subject"], [row["trial"]], caches, COLD, row["wave"])
+        return {**again, "beside_others": f"{row['status']}: {row['reason']}"}
+
+    def _doubtful(self, row: Row) -> bool:
+        """Whether another start may be guilty of a fault."""
+        if row["status"] == CRASHED:
+            near = [
+                other
+                for other, when in self.crashes
+                if other != row["subject"] and abs(when - row["over"]) < _NEAR_S
+            ]
+            return bool(near) or "out of memory" in row["reason"].lower()
+        return bool(row["status"] == HUNG)
+
+    def _run(
+        self,
+        name: str,
+        trial_names: list[str],
+        caches: Path,
+        kind: str,
+        wave: int,
+        turn: int = 0,
+    ) -> list[Row]:
+        """A start of a subject; if a trial ends the process, further ones for the others."""
+        subject, rows = SUBJECTS[name], []
+        left = list(trial_names)
+        while left:
+            if time.monotonic() > self.end:
+                raise OutOfTime
+            limit = {trial: self._limit(trial) for trial in left}
+            limit[left[0]] *= _FIRST
+            found = self.supervisor.run(
+                Start(
+                    trials=left,
+                    policy=caches / "policy.yaml",
+                    mode=subject.mode,
+                    caches=caches,
+                    # Further warm starts only repeat the times.
+                    calls=self.how.calls if turn == 0 else _FEW,
+                    seconds=self.how.check,
+                    time=self.how.time if kind == WARM else 0.0,
+                    limit=limit,
+                    end=self.end,
+                    # What is compiled already needs no workers, which would disturb the times.
+                    threads=self.threads if kind == COLD else 1,
+                    keys=subject.keys,
+                    alone=str(self.directory / "alone") if kind == WARM else "",
+                )
+            )
+            for row in found:
+                if name == BASE and kind == COLD:
+                    self.base[row["trial"]] = row.get("seconds", 0.0)
+                made = {"subject": name, "start": kind, "wave": wave, **row}
+                if made["status"] == CRASHED:
+                    made["over"] = round(time.monotonic() - self.began, 1)
+                    self.crashes.append((name, made["over"]))
+                self.says(made)
+                rows.append(made)
+            left = left[len(found) :]
+        return rows
+
+    def _limit(self, trial: str) -> float:
+        return max(self.how.limit, self.how.slower * self.base.get(trial, 0.0))
+
+    def _prepare(self, name: str) -> Path:
+        """A directory for the caches of a subject, with its policy in it."""
+        caches = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.directory))
+        policy = {"version": 1, "name": f"prove-{name}", **SUBJECTS[name].policy}
+        file = caches / "policy.yaml"
+        file.write_text(yaml.safe_dump(policy, sort_keys=False), encoding="utf-8")
+        file.chmod(0o644)  # A start refuses a policy that everybody may write.
+        return caches

@@ -1,0 +1,119 @@
+"""A proof from the request to the evidence file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rocm_autopatch import fresh_interpreter
+from rocm_autopatch.evidence import file, machine
+from rocm_autopatch.policy import load
+from rocm_autopatch.prove import FAULTS, Refused, document, place
+from rocm_autopatch.prove.battery import FULL, QUICK, Battery, Row
+from rocm_autopatch.prove.supervisor import Supervisor
+from rocm_autopatch.text import duration
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to prove, and where: the options of ``rocm-autopatch prove``.
+
+    ``only`` are names of trials and subjects. ``out`` is the evidence file, None for one that is
+    named for this machine. ``device`` is "cuda", "cpu", or None for the GPU if torch finds one.
+    ``assume`` are facts, NAME=VALUE.
+    """
+
+    quick: bool
+    only: Sequence[str]
+    out: Path | None
+    again: bool
+    device: str | None
+    assume: Sequence[str]
+
+
+@dataclass
+class Proof:
+    """A request that can be met here: its battery, its place, and the file for its evidence."""
+
+    battery: Battery
+    place: Mapping[str, str]
+    out: Path
+
+    def document(self) -> dict[str, Any]:
+        """The evidence file as it stands."""
+        return document.make(self.battery, self.place)
+
+
+def prepare(request: Request, says: Callable[[str], None]) -> Proof:
+    """Do all checks that are possible before the first trial; *says* gets a line for each result.
+
+    Raises Refused, and EvidenceError for a file that is there already and is not evidence.
+    """
+    environ = _environment(request.assume)
+    _check_writable(request.out or file.SITE / "evidence.json")
+    found = place.find(environ)
+    device = request.device or ("cuda" if found["gpu"] else "cpu")
+    if device == "cpu":
+        # What a CPU shows is no evidence for programs on the GPU.
+        found.update(gpu="", device=machine.NO_GPU, driver=machine.NONE)
+    out = request.out or file.SITE / f"{_slug(found)}.json"
+    kept = () if request.again else document.kept(out, found)
+    supervisor = Supervisor(environ, device, assume=found["accelerator"] != "rocm")
+    began = time.monotonic()
+
+    def keep() -> None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        file.write(out, proof.document())
+
+    def tell(row: Row) -> None:
+        spent = duration(time.monotonic() - began)
+        said = f"{spent} {row['trial']} {row['subject']} {row['start']}: {row['status']}"
+        says(said + (f": {row['reason']}" if row["status"] in FAULTS else ""))
+
+    how = QUICK if request.quick else FULL
+    proof = Proof(Battery(supervisor, how, request.only, kept, keep, tell), found, out)
+    if not proof.battery.units():
+        names = ",".join(request.only)
+        raise Refused(f"there is no trial for --only {names} on the device {device}")
+    return proof
+
+
+def _environment(assume: Sequence[str]) -> dict[str, str]:
+    """What programs get here, without the variables that the policy safe deletes."""
+    environ = fresh_interpreter.environment(assume)
+    for rule in load.top(load.DEFAULT).env:
+        if rule.action == "delete":
+            environ.pop(rule.name, None)
+    for name in ("ROCM_AUTOPATCH", "ROCM_AUTOPATCH_KEEP", "ROCM_AUTOPATCH_REPORT"):
+        environ.pop(name, None)
+    return environ
+
+
+def _check_writable(out: Path) -> None:
+    """Raise Refused if the evidence could not be written. Nothing was run yet."""
+    above = out.parent
+    while not above.exists() and above != above.parent:
+        above = above.parent
+    try:
+        if out.is_dir():
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        # What access() says is not enough: root may write in /proc, and no file can be made there.
+        with tempfile.TemporaryFile(dir=above):
+            pass
+    except OSError as error:
+        raise Refused(
+            f"{out} can't be written: {error.strerror}; give another file by --out"
+        ) from None
+
+
+def _slug(found: Mapping[str, str]) -> str:
+    """A file name for a place: its device, torch and Triton."""
+    text = f"{found['device']} torch {found['torch']} triton {found['triton']}"
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-").lower()

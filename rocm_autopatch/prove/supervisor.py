@@ -1,0 +1,191 @@
+"""Starts trials in a process of their own, and tells how that ended, whatever they do.
+
+A start may crash, hang in a compile or in the GPU's queue, be killed for its memory, or leave
+processes behind. It runs in a process group of its own, with caches of its own, and is the first
+that Linux ends if memory runs out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rocm_autopatch import _ASSUME, fresh_interpreter, processes, search_path
+from rocm_autopatch.ab.runner import CACHES
+from rocm_autopatch.prove import CRASHED, HUNG, STARTING, WAITING
+
+_CHILD = "from rocm_autopatch.prove import child\nchild.main()\n"
+_LAST_LINES = 12
+_LONGEST = 1 << 16
+# How often a start is looked at, in seconds.
+_LOOK_S = 0.25
+
+
+class OutOfTime(Exception):
+    """The time of the battery is over. What is known is kept."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What to start: trials under a policy file, in a mode, with the caches in a directory.
+
+    ``calls`` of each are compared with eager mode in ``seconds``; ``time`` seconds of calls are
+    timed. ``keys`` must be applied. ``limit`` is how many seconds each trial may take, and ``end``
+    when the start is ended in any case, by ``time.monotonic``. ``threads`` compile. ``alone`` names
+    a lock, which only one start holds while it is on the device.
+    """
+
+    trials: Sequence[str]
+    policy: Path
+    mode: str | None
+    caches: Path
+    calls: int
+    seconds: float
+    time: float
+    limit: Mapping[str, float]
+    end: float
+    threads: int
+    alone: str = ""
+    keys: Sequence[str] = ()
+
+
+class Supervisor:
+    """Starts trials on *device*, "cuda" or "cpu", in *environ*; *assume* says that this is ROCm."""
+
+    def __init__(self, environ: Mapping[str, str], device: str, assume: bool) -> None:
+        self.environ = dict(environ)
+        self.device = device
+        # If it is set, starts are ended, and run() raises KeyboardInterrupt.
+        self.stop = threading.Event()
+        # What was proven before may change what safe says, but not what is tried.
+        given = [self.environ.get(_ASSUME, ""), "proven=", "gains="]
+        given += ["accelerator=rocm"] if assume else []
+        self.environ[_ASSUME] = ",".join(filter(None, given))
+
+    def run(self, start: Start) -> list[dict[str, Any]]:
+        """Run a start to its end: a row for each trial that it came to, in their order.
+
+        A row has the ``trial``, its ``status`` and what it found. A trial that crashes or hangs is
+        the last one. A KeyboardInterrupt ends the process first. Raises OutOfTime.
+        """
+        with tempfile.TemporaryDirectory(prefix="start-", dir=start.caches) as directory:
+            report = Path(directory, "report")
+            report.touch()
+            with Path(directory, "output").open("wb") as output:
+                try:
+                    command = processes.Command(
+                        subprocess.Popen(
+                            self._command(start, report),
+                            env=self._environment(start),
+                            cwd=directory,
+                            stdin=subprocess.DEVNULL,
+                            stdout=output,
+                            stderr=output,
+                            start_new_session=True,
+                        )
+                    )
+                    _kill_first(command.process.pid)
+                    hung = self._hangs(command, report, start)
+                    killed = bool(hung) and command.kill()
+                    # Inductor's workers end a while after the program.
+                    processes.end_left_over(str(start.caches), 0)
+                except BaseException:
+                    processes.end_left_over(str(start.caches), 0)
+                    raise
+            rows, now = _reported(report, start.trials)
+            lines = _last_lines(Path(directory, "output"))
+        # The exit is part of the last trial.
+        last = now["trial"] if len(rows) < len(start.trials) else start.trials[-1]
+        fault = {"trial": last, "last_lines": lines}
+        if hung:
+            end = "was killed" if killed else "no signal ends it: the GPU may be stuck"
+            fault["reason"] = f"{now['phase']}: did not end within {hung:.0f} s, and {end}"
+            return [*(row for row in rows if row["trial"] != last), {**fault, "status": HUNG}]
+        crashed = bool(rows) and rows[-1]["status"] == CRASHED
+        # A program may end its process, and with status 0, too.
+        if command.status or not (crashed or len(rows) == len(start.trials)):
+            by = f"exit status {command.status}"
+            if command.status < 0:
+                by = f"ended by {processes.signal_name(-command.status)}"
+            fault["reason"] = f"{now['phase']}: {by}"
+            return [*(row for row in rows if row["trial"] != last), {**fault, "status": CRASHED}]
+        return rows
+
+    def _hangs(self, command: processes.Command, report: Path, start: Start) -> float:
+        """The limit that a trial has exceeded, in seconds; 0 if all ended."""
+        trial, began = "", time.monotonic()
+        while not command.ends(_LOOK_S):
+            now = time.monotonic()
+            if self.stop.is_set():
+                raise KeyboardInterrupt
+            if now > start.end:
+                raise OutOfTime
+            _, said = _reported(report, start.trials)
+            if said["trial"] != trial or said["phase"] == WAITING:
+                trial, began = said["trial"], now
+            limit = start.limit[trial]
+            if now - began > limit:
+                return limit
+        return 0.0
+
+    def _command(self, start: Start, report: Path) -> list[str]:
+        arguments = [*start.trials, "--report", str(report), "--device", self.device]
+        arguments += ["--mode", start.mode or "", "--alone", start.alone]
+        arguments += ["--calls", str(start.calls), "--seconds", str(start.seconds)]
+        arguments += ["--time", str(start.time), *(f"--key={key}" for key in start.keys)]
+        return fresh_interpreter.command(_CHILD, *arguments)
+
+    def _environment(self, start: Start) -> dict[str, str]:
+        environ = search_path.absolute(self.environ)
+        environ["ROCM_AUTOPATCH_POLICY"] = str(start.policy)
+        environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(start.threads))
+        environ.update({name: str(start.caches / part) for name, part in CACHES.items()})
+        return environ
+
+
+def _kill_first(pid: int) -> None:
+    """Have Linux end this process, and not us, if memory runs out."""
+    # It may have ended, or this is not allowed here.
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+def _reported(report: Path, trials: Sequence[str]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The rows of a start so far, and the trial and phase in which it is."""
+    rows, now, began = [], {"trial": trials[0], "phase": STARTING}, 0.0
+    for line in report.read_text(encoding="utf-8").splitlines():
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue  # It ended while it wrote.
+        at = said.pop("at")
+        if "status" not in said:
+            if said["trial"] != now["trial"]:
+                began = at
+            now = said
+            continue
+        if said["status"] == CRASHED:
+            said["reason"] = f"{now['phase']}: {said['reason']}"
+        if "first" in now:
+            said.setdefault("first", now["first"])
+        rows.append({**said, "seconds": round(at - began, 3)})
+        now = {"trial": said["trial"], "phase": "ending"}
+    return rows, now
+
+
+def _last_lines(output: Path) -> list[str]:
+    with output.open("rb") as stream:
+        stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, stream.tell() - _LONGEST))
+        text = stream.read().decode("utf-8", "replace")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    return [line for line in lines if line][-_LAST_LINES:]

@@ -1,0 +1,121 @@
+"""From rows to what is proven: for each subject whether it is sound, and whether it gains.
+
+A subject is sound if each of its trials ended and was right with empty and with warm caches; one
+fault is enough for the contrary. It gains if it is sound, some trial is faster by GAIN or more, and
+none is slower by as much: the 95 % bootstrap intervals of the ratios to the base have to show it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import geometric_mean, median
+from typing import Any
+
+from rocm_autopatch.ab import bootstrap
+from rocm_autopatch.prove import COLD, COMPILED, ENDED, FAULTS, NOT_HERE, WARM
+from rocm_autopatch.prove.subjects import BASE
+
+GAIN = 0.03
+Row = Mapping[str, Any]
+# A GPU that only compiles gives the times of cold starts.
+_TIMED = (ENDED, COMPILED)
+
+
+def subjects(rows: Sequence[Row], units: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]:
+    """For each subject of *units* what its *rows* prove; *units* are what should have been run."""
+    found: dict[str, list[str]] = {}
+    for trial, subject in units:
+        found.setdefault(subject, []).append(trial)
+    return {name: _subject(name, trials, rows) for name, trials in found.items()}
+
+
+def finished(rows: Iterable[Row]) -> set[tuple[str, str]]:
+    """The units that were tried: where the cold start ended, there is a warm one."""
+    return {
+        (row["trial"], row["subject"])
+        for row in rows
+        if row["start"] == WARM or row["status"] != ENDED
+    }
+
+
+def _subject(name: str, trials: Sequence[str], rows: Sequence[Row]) -> dict[str, Any]:
+    own = [row for row in rows if row["subject"] == name and row["trial"] in trials]
+    faults = [
+        {"trial": row["trial"], "start": row["start"], "status": row["status"]}
+        for row in own
+        if row["status"] in FAULTS
+    ]
+    done = {trial for trial, _ in finished(own)}
+    ended = {row["trial"] for row in own if row["status"] == ENDED} & done
+    sound: bool | None = None
+    if faults:
+        sound = False
+    elif ended and done.issuperset(trials):
+        sound = True
+    figures = {trial: _figures(name, trial, rows) for trial in trials if trial in done}
+    ratios = [one["steady"] for one in figures.values() if "steady" in one]
+    gains: bool | None = False if sound is False else None
+    if sound and ratios:
+        faster = any(high <= 1 - GAIN for _, _, high in ratios)
+        gains = faster and not any(low >= 1 + GAIN for low, _, _ in ratios)
+    result: dict[str, Any] = {
+        "sound": sound,
+        "gains": gains,
+        "faults": faults,
+        "missing": sorted({*trials} - done),
+        "not_here": sorted({row["trial"] for row in own if row["status"] == NOT_HERE}),
+        "trials": figures,
+    }
+    for key in ("cold", "warm", "memory"):
+        known = [one[key] for one in figures.values() if one.get(key)]
+        if known:
+            result[key] = round(geometric_mean(known), 3)
+    if ratios:
+        result["steady"] = round(geometric_mean([ratio for _, ratio, _ in ratios]), 3)
+    return result
+
+
+def _figures(name: str, trial: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """A subject's ratios to the base in one trial, of the waves that have both.
+
+    ``cold`` and ``warm``: of the first calls. ``steady``: of calls, with the interval around it.
+    ``memory``: of what was reserved at most while calls were timed.
+    """
+    ours = [row for row in rows if (row["subject"], row["trial"]) == (name, trial)]
+    waves = {row["wave"] for row in ours}
+    base = [
+        row
+        for row in rows
+        if (row["subject"], row["trial"]) == (BASE, trial) and row["wave"] in waves
+    ]
+    found: dict[str, Any] = {}
+    for kind in (COLD, WARM):
+        pair = [
+            [
+                row["first"]
+                for row in side
+                # A GPU that only compiles may refuse before the first call ends.
+                if row["start"] == kind and row["status"] in _TIMED and "first" in row
+            ]
+            for side in (ours, base)
+        ]
+        if all(pair) and min(map(min, pair)) > 0:
+            found[kind] = round(median(pair[0]) / median(pair[1]), 3)
+    before, after = (
+        [number for row in side for number in row.get("samples", ())] for side in (base, ours)
+    )
+    compared = _compared(tuple(before), tuple(after))
+    if compared.interval is not None and compared.ratio is not None:
+        low, high = compared.interval
+        found["steady"] = [round(number, 4) for number in (low, compared.ratio, high)]
+    peaks = [[row["peak"] for row in side if row.get("peak")] for side in (ours, base)]
+    if all(peaks):
+        found["memory"] = round(max(peaks[0]) / max(peaks[1]), 3)
+    return found
+
+
+# It takes 0.1 s, and a battery makes its document again after each start.
+@functools.cache
+def _compared(before: tuple[float, ...], after: tuple[float, ...]) -> bootstrap.Comparison:
+    return bootstrap.compare(before, after)

@@ -1,0 +1,457 @@
+"""Parts of rocm-autopatch prove, without a start: verdicts, the file, the command, the trials."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rocm_autopatch import evidence
+from rocm_autopatch.cli import main
+from rocm_autopatch.evidence import file, machine
+from rocm_autopatch.policy import load
+from rocm_autopatch.prove import (
+    COLD,
+    COMPILED,
+    CRASHED,
+    ENDED,
+    HUNG,
+    LEAKS,
+    NOT_HERE,
+    WARM,
+    WRONG,
+    battery,
+    document,
+    place,
+    proof,
+    subjects,
+    trials,
+    verdicts,
+)
+from rocm_autopatch.prove.supervisor import Supervisor
+from tests.conftest import Interpreter
+from tests.messages import Golden
+
+HERE = {
+    "accelerator": "rocm",
+    "torch": "2.13.0+rocm7.0",
+    "hip": "7.0",
+    "gpu": "",
+    "device": machine.NO_GPU,
+    "driver": machine.NONE,
+    "triton": machine.NONE,
+}
+
+
+def row(
+    trial: str,
+    subject: str,
+    start: str,
+    status: str = ENDED,
+    speed: float = 1.0,
+    wave: int = 1,
+    **more: Any,
+) -> dict[str, Any]:
+    """A row; *speed* is how long it takes, as part of what the base takes."""
+    made = {"trial": trial, "subject": subject, "start": start, "status": status, "wave": wave}
+    if status == ENDED:
+        made["first"] = 2.0 * speed
+    if (status, start) == (ENDED, WARM):
+        noise = (0.999, 1.0, 1.001, 0.998, 1.002, 1.0, 0.999, 1.001)
+        made.update(samples=[speed * one for one in noise], peak=1000)
+    if status in (WRONG, CRASHED, HUNG):
+        made["reason"] = "first call: exit status 1"
+    return {**made, **more}
+
+
+def unit(trial: str, subject: str, speed: float = 1.0, wave: int = 1) -> list[dict[str, Any]]:
+    return [row(trial, subject, kind, ENDED, speed, wave) for kind in (COLD, WARM)]
+
+
+UNITS = [(trial, subject) for trial in ("a", "b") for subject in ("default", "graphs")]
+BASE = [*unit("a", "default"), *unit("b", "default")]
+
+
+class TestVerdicts:
+    @pytest.mark.parametrize(
+        ("a", "b", "gains"),
+        [
+            (1.0, 1.0, False),
+            (0.96, 1.0, True),
+            (0.96, 1.02, True),
+            # Slower in one trial.
+            (0.5, 1.04, False),
+            # Less than 3 %, and 3 % within the noise.
+            (0.975, 0.975, False),
+            (0.9705, 1.0, False),
+        ],
+    )
+    def test_gains(self, a: float, b: float, gains: bool) -> None:
+        rows = [*BASE, *unit("a", "graphs", a), *unit("b", "graphs", b)]
+        said = verdicts.subjects(rows, UNITS)["graphs"]
+        assert (said["sound"], said["gains"]) == (True, gains)
+        assert said["steady"] == pytest.approx(math.sqrt(a * b), rel=2e-3)
+        assert said["cold"] == said["warm"] == pytest.approx(math.sqrt(a * b), rel=2e-3)
+        assert said["memory"] == 1
+        low, ratio, high = said["trials"]["a"]["steady"]
+        assert low < ratio < high
+        assert ratio == pytest.approx(a, rel=1e-3)
+
+    @pytest.mark.parametrize("status", [WRONG, CRASHED, HUNG, LEAKS])
+    @pytest.mark.parametrize("start", [COLD, WARM])
+    def test_one_fault_is_enough(self, status: str, start: str) -> None:
+        # However fast it is otherwise, and whatever a later wave says.
+        faulty = [row("b", "graphs", start, status)]
+        if start == WARM:
+            faulty.insert(0, row("b", "graphs", COLD))
+        rows = [*BASE, *unit("a", "graphs", 0.5), *faulty, *unit("b", "graphs", 0.5, wave=2)]
+        said = verdicts.subjects(rows, UNITS)
+        assert (said["graphs"]["sound"], said["graphs"]["gains"]) == (False, False)
+        fault = {"trial": "b", "start": start, "status": status}
+        assert said["graphs"]["faults"] == [fault]
+        assert said["default"]["sound"] is True
+
+    @pytest.mark.parametrize(
+        "found",
+        [
+            [],
+            # The warm start was not made.
+            [row("b", "graphs", COLD)],
+            # These belong to another subject, and to no unit.
+            [*unit("b", "cudagraphs")],
+            [*unit("c", "graphs")],
+        ],
+    )
+    def test_missing(self, found: list[dict[str, Any]]) -> None:
+        said = verdicts.subjects([*BASE, *unit("a", "graphs", 0.5), *found], UNITS)["graphs"]
+        assert (said["sound"], said["gains"], said["missing"]) == (None, None, ["b"])
+
+    @pytest.mark.parametrize("status", [NOT_HERE, COMPILED])
+    def test_not_possible_here(self, status: str) -> None:
+        other = row("b", "graphs", COLD, status)
+        said = verdicts.subjects([*BASE, *unit("a", "graphs"), other], UNITS)["graphs"]
+        # It says nothing of the subject, but another trial does.
+        assert (said["sound"], said["missing"]) == (True, [])
+        assert said["not_here"] == (["b"] if status == NOT_HERE else [])
+        said = verdicts.subjects([*BASE, {**other, "trial": "a"}, other], UNITS)["graphs"]
+        assert (said["sound"], said["gains"]) == (None, None)
+
+    def test_without_the_base_there_is_no_ratio(self) -> None:
+        # The base of another wave ran at another time.
+        rows = [*unit("a", "default", wave=1), *unit("a", "graphs", 0.5, wave=2)]
+        said = verdicts.subjects(rows, [("a", "graphs")])["graphs"]
+        assert (said["sound"], said["gains"], said["trials"]) == (True, None, {"a": {}})
+
+
+def fake_work(
+    rows: Sequence[Mapping[str, Any]], only: Sequence[str] = (), quick: bool = False
+) -> battery.Battery:
+    """A battery on the CPU that has run already."""
+    how = battery.QUICK if quick else battery.FULL
+    supervisor = Supervisor({}, "cpu", assume=False)
+    work = battery.Battery(supervisor, how, only, [], lambda: None, lambda _: None)
+    work.rows = [dict(one) for one in rows]
+    return work
+
+
+class TestDocument:
+    def test_a_fault_of_an_earlier_call_counts(self) -> None:
+        earlier = [row("large", "memory_planning", COLD, CRASHED)]
+        rows = [*unit("mlp", "default"), *unit("mlp", "memory_planning"), *earlier]
+        for work in (fake_work(rows, only=("mlp", "memory_planning")), fake_work(rows, quick=True)):
+            made = document.make(work, HERE)
+            assert made["battery"] == "partial"
+            assert made["subjects"]["memory_planning"]["sound"] is False
+        made = document.make(fake_work(rows[:4], only=("mlp", "memory_planning")), HERE)
+        # Only one of its trials was run.
+        assert made["subjects"]["memory_planning"]["sound"] is None
+
+    def test_whole(self) -> None:
+        units = fake_work([]).units()
+        rows = [one for trial, subject in units for one in unit(trial, subject)]
+        assert document.make(fake_work(rows), HERE)["battery"] == "full"
+        # A quick call after a full one loses nothing.
+        again = document.make(fake_work(rows, quick=True), HERE)
+        assert again["battery"] == "full"
+        assert again["subjects"]["freezing"]["sound"]
+        # The other trials were run in an earlier call.
+        assert document.make(fake_work(rows, only=("mlp",)), HERE)["battery"] == "full"
+        # The last warm start is missing.
+        assert document.make(fake_work(rows[:-1]), HERE)["battery"] == "quick"
+
+    def test_quick(self) -> None:
+        quick = fake_work([], quick=True)
+        quick.supervisor.device = "cuda"
+        rows = [one for trial, subject in quick.units() for one in unit(trial, subject)]
+        for work in (fake_work(rows, quick=True), fake_work(rows)):
+            work.supervisor.device = "cuda"
+            made = document.make(work, HERE)
+            assert (made["battery"], made["subjects"]["graphs"]["sound"]) == ("quick", True)
+            # A full battery has more trials of it. As long as only some of these were run, the
+            # verdict of the quick one stands; a fault ends it.
+            for status, sound in ((ENDED, True), (WRONG, False)):
+                work.rows = [*rows, row("large", "graphs", COLD, status)]
+                made = document.make(work, HERE)
+                assert (made["battery"], made["subjects"]["graphs"]["sound"]) == ("quick", sound)
+        work.rows = rows[:-1]
+        assert document.make(work, HERE)["subjects"]["graphs"]["sound"] is None
+
+    @pytest.mark.parametrize(
+        ("changed", "same"),
+        [
+            ({}, True),
+            ({"image": "rocm/pytorch:latest", "os": "ubuntu 24.04"}, True),
+            ({"torch": "2.14.0+rocm7.0"}, False),
+            ({"driver": "6.12.12"}, False),
+            ({"hip": "7.1"}, False),
+            ({"gpu": "AMD Instinct MI300X"}, False),
+            ({"new": "fact"}, False),
+        ],
+    )
+    def test_rows_of_the_same_place_are_kept(
+        self, tmp_path: Path, changed: Mapping[str, str], same: bool
+    ) -> None:
+        out = tmp_path / "evidence.json"
+        assert document.kept(out, HERE) == ()
+        rows = unit("mlp", "default")
+        file.write(out, document.make(fake_work(rows), HERE))
+        assert list(document.kept(out, {**HERE, **changed})) == (rows if same else [])
+
+    def test_rows_of_another_version_are_not(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        out = tmp_path / "evidence.json"
+        file.write(out, document.make(fake_work(unit("mlp", "default")), HERE))
+        monkeypatch.setattr(document, "version", lambda: "0.0.1")
+        assert document.kept(out, HERE) == ()
+
+
+class TestUnits:
+    @pytest.mark.parametrize(
+        ("only", "wanted"),
+        [
+            (("mlp", "freezing"), {("mlp", "default"), ("mlp", "freezing")}),
+            (("mlp", "default"), {("mlp", "default")}),
+            # Nothing is captured on a CPU, and weights is not about freezing.
+            (("mlp", "graphs"), set()),
+            (("weights", "freezing"), set()),
+        ],
+    )
+    def test_only(self, only: Sequence[str], wanted: set[tuple[str, str]]) -> None:
+        assert {*fake_work([], only).units()} == wanted
+
+    def test_no_trial_of_a_gpu_on_a_cpu(self) -> None:
+        units = fake_work([]).units()
+        assert {subject for _, subject in units}.isdisjoint(("graphs", "cudagraphs"))
+        assert {trial for trial, _ in units}.isdisjoint(("streams", "transformers_generate"))
+        gpu = fake_work([])
+        gpu.supervisor.device = "cuda"
+        assert {trial for trial, _ in gpu.units()} == {*trials.NAMES}
+        assert {subject for _, subject in gpu.units()} == {*evidence.SUBJECTS}
+
+
+DIFFERENCES = """
+import json, torch
+from rocm_autopatch.prove.bench import difference
+one, large = torch.linspace(-1, 1, 64), torch.linspace(-1, 1, 64) * 1e6
+changed = one.clone(); changed[5] += 0.01
+nan = one.clone(); nan[5] = float("nan")
+inf = one.clone(); inf[5] = float("inf")
+whole = torch.arange(64)
+cases = {
+    "the same": (one, one), "rounding": (one, one * (1 + 1e-6)), "large": (large, large + 1),
+    "half": (one.bfloat16(), (one * 1.003).bfloat16()), "zeros": (one * 0, one * 0),
+    "whole": (whole, whole.clone()), "truth": (one > 0, one > 0),
+    "list": ([one, whole], (one, whole)),
+    "one element": (one, changed), "half, off": (one.bfloat16(), (one * 1.1).bfloat16()),
+    "not zero": (one * 0, one), "nan": (one, nan), "inf": (one, inf), "no tensor": (one, [one]),
+    "None": (one, None), "shape": (one, one[None]), "dtype": (one, one.double()),
+    "whole, off": (whole, whole + (whole == 7)), "length": ([one, one], [one]),
+    "stacked": ([one, one], torch.stack([one, one])), "second": ([one, one], [one, nan]),
+}
+print(json.dumps({name: not float(difference(torch, *pair)) <= 1 for name, pair in cases.items()}))
+"""
+
+
+def test_differences(torch_python: Interpreter, tmp_path: Path) -> None:
+    wrong = json.loads(torch_python.value(DIFFERENCES, env={"HOME": str(tmp_path)}))
+    right = {"the same", "rounding", "large", "half", "zeros", "whole", "truth", "list"}
+    assert {name for name, is_wrong in wrong.items() if not is_wrong} == right
+    assert len(wrong) > len(right)
+
+
+class TestCommand:
+    @pytest.fixture
+    def on(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+        """What is found of the place."""
+        found = dict(HERE)
+        monkeypatch.setattr(place, "find", lambda environ: found)
+        return found
+
+    @pytest.fixture
+    def nothing_starts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: Any, **__: Any) -> None:
+            raise AssertionError("something was started")
+
+        monkeypatch.setattr(subprocess, "Popen", refuse)
+        monkeypatch.setattr(place, "find", refuse)
+
+    @pytest.mark.usefixtures("nothing_starts")
+    def test_list(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["prove", "--list"]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        for name in (*evidence.SUBJECTS, *trials.NAMES):
+            assert f"\n  {name}: " in out
+
+    @pytest.mark.usefixtures("nothing_starts")
+    def test_unknown_name(self, capsys: pytest.CaptureFixture[str], golden: Golden) -> None:
+        with pytest.raises(SystemExit) as raised:
+            main(["prove", "--only", "mlp,freezin"])
+        assert raised.value.code == 2
+        golden(capsys.readouterr().err.splitlines()[-1])
+
+    @pytest.mark.usefixtures("nothing_starts")
+    @pytest.mark.parametrize("out", ["directory", "directory/file/new/evidence.json"])
+    def test_not_writable(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path, out: str, golden: Golden
+    ) -> None:
+        (tmp_path / "directory").mkdir()
+        (tmp_path / "directory" / "file").touch()
+        assert main(["prove", "--out", str(tmp_path / out)]) == 1
+        golden(capsys.readouterr().err)
+
+    @pytest.mark.usefixtures("nothing_starts")
+    def test_a_directory_where_no_file_can_be_made(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        # Root may write there, says the directory.
+        assert main(["prove", "--out", "/proc/evidence.json"]) == 1
+        said = capsys.readouterr().err
+        assert said.startswith("rocm-autopatch prove: /proc/evidence.json can't be written: ")
+
+    def test_no_evidence(
+        self,
+        on: dict[str, str],
+        capsys: pytest.CaptureFixture[str],
+        tmp_path: Path,
+        golden: Golden,
+    ) -> None:
+        out = tmp_path / "evidence.json"
+        made = document.make(fake_work([]), on)
+        for name, text in (
+            ("not JSON", '{\n "version": nothing\n}'),
+            ("wrong", json.dumps({**made, "battery": "large"})),
+        ):
+            out.write_text(text)
+            assert main(["prove", "--out", str(out), "--only", "mlp,freezing"]) == 1
+            assert out.read_text() == text
+            golden(capsys.readouterr().err, name)
+
+    def test_nothing_to_try(
+        self,
+        on: dict[str, str],
+        capsys: pytest.CaptureFixture[str],
+        tmp_path: Path,
+        golden: Golden,
+    ) -> None:
+        out = tmp_path / "evidence.json"
+        assert main(["prove", "--out", str(out), "--only", "weights,freezing"]) == 1
+        assert not out.exists()
+        golden(capsys.readouterr().err)
+
+    def test_no_torch(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path, golden: Golden
+    ) -> None:
+        assert main(["prove", "--out", str(tmp_path / "evidence.json")]) == 1
+        golden(capsys.readouterr().err)
+
+    @pytest.mark.parametrize("arguments", [(), ("--device", "cpu")])
+    def test_a_cpu_proves_nothing_of_the_gpu(
+        self,
+        on: dict[str, str],
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+        arguments: Sequence[str],
+    ) -> None:
+        on.update(device="gfx942 0x74a1 304 CUs", driver="6.12.12")
+        on["gpu"] = "AMD Instinct MI300X" if arguments else ""
+        out = tmp_path / "evidence.json"
+
+        def run(work: battery.Battery) -> None:
+            assert work.supervisor.device == "cpu"
+            work.rows = [*unit("mlp", "default"), *unit("mlp", "freezing")]
+            work.keep()
+
+        monkeypatch.setattr(battery.Battery, "run", run)
+        command = ["prove", *arguments, "--out", str(out), "--only", "mlp,freezing"]
+        assert main(command) == 0
+        found = file.read(out)
+        assert len(found.trials) == 4
+        assert (found.place["device"], found.place["driver"]) == (machine.NO_GPU, machine.NONE)
+
+    def test_a_variable_of_the_user_does_not_decide(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # The first is deleted by safe, so an image that sets it would fail without us, too.
+        (deleted, *_) = [one.name for one in load.top("safe").env if one.action == "delete"]
+        for name in (deleted, "ROCM_AUTOPATCH", "ROCM_AUTOPATCH_KEEP", "OTHER"):
+            monkeypatch.setenv(name, "1")
+        environ = proof._environment([])
+        assert {deleted, "ROCM_AUTOPATCH", "ROCM_AUTOPATCH_KEEP"}.isdisjoint(environ)
+        assert environ["OTHER"] == "1"
+
+
+class TestTrials:
+    def test_each_file_is_named(self) -> None:
+        (directory,) = trials.__path__
+        files = {path.stem for path in Path(directory).glob("*.py")} - {"__init__"}
+        assert files == {*trials.NAMES}
+        assert len(trials.NAMES) == len({*trials.NAMES})
+        assert {*trials.QUICK} <= {*trials.NAMES}
+
+    @pytest.mark.parametrize("name", trials.NAMES)
+    def test_each_has_what_it_needs(self, name: str) -> None:
+        trial = trials.load(name)
+        first = (trial.__doc__ or "").splitlines()[0]
+        assert first.endswith(".")
+        known = {"modes", "search", "switches", *subjects.SUBJECTS}
+        assert trial.ABOUT
+        assert {*trial.ABOUT} <= known
+        assert isinstance(getattr(trial, "NEEDS", ()), tuple)
+        assert getattr(trial, "TURN", 1) >= 1
+        assert {getattr(trial, flag, False) for flag in ("GPU", "TRAINING")} <= {True, False}
+        assert callable(trial.program)
+        # Whoever starts a battery has no torch to import.
+        for word in ("torch", *getattr(trial, "NEEDS", ())):
+            assert not hasattr(trial, word)
+
+    def test_each_subject_is_tried(self) -> None:
+        assert list(subjects.SUBJECTS) == list(evidence.SUBJECTS)
+        for name, subject in subjects.SUBJECTS.items():
+            assert name == subject.name
+            about = [one for one in trials.NAMES if _is_about(one, subject)]
+            # At least one that needs neither a GPU nor a package.
+            assert any(
+                not hasattr(trials.load(one), "NEEDS") and not hasattr(trials.load(one), "GPU")
+                for one in about
+            )
+        assert {*battery.QUICK.subjects} <= {*subjects.SUBJECTS}
+
+    @pytest.mark.parametrize("name", subjects.SUBJECTS)
+    def test_its_policy_is_right(self, name: str, tmp_path: Path) -> None:
+        work = fake_work([])
+        work.directory = tmp_path
+        written = work._prepare(name) / "policy.yaml"
+        found = load.top(str(written))
+        said = yaml.safe_load(written.read_text())
+        assert (said["version"], found.name) == (1, f"prove-{name}")
+        assert main(["check", str(written)]) == 0
+
+
+def _is_about(name: str, subject: subjects.Subject) -> bool:
+    return trials.is_about(trials.load(name), subject.name, subject.group)
