@@ -107,7 +107,8 @@ sys.exit(main(["prove", *asked["arguments"]]))
 
 def directly(python: Interpreter, directory: Path, **asked: Any) -> dict[str, Any]:
     """The rows and the verdicts of a battery of faults."""
-    asked = {"cores": 2, "limit": 8, **asked}
+    # A busy machine needs seconds for what takes milliseconds here.
+    asked = {"cores": 2, "limit": 25, **asked}
     done = python.run(
         *("-c", FAULTY + DIRECTLY, json.dumps(asked)), env=environment(directory), timeout=580
     )
@@ -175,8 +176,9 @@ class TestFaults:
         assert said["freezing"]["missing"] == []
 
         # Its only fault is the exit after the last trial.
-        (fault,) = said["aggressive_fusion"]["faults"]
-        assert fault == {"trial": "at_exit", "start": COLD, "status": CRASHED}
+        own = [row for row in rows if row["subject"] == "aggressive_fusion"]
+        fault = {"trial": "at_exit", "start": COLD, "status": CRASHED}
+        assert said["aggressive_fusion"]["faults"] == [fault], own
         golden(by_unit(rows, "aggressive_fusion", COLD)["at_exit"]["reason"], "exit status")
 
         for name in ("default", "memory_planning"):
