@@ -41,8 +41,8 @@ lint: $(DEV)/ready
 	$(DEV)/bin/mypy
 
 # The longer matrix: it checks config strengths, the capture patch, compile modes, the watchdog, the
-# recompiles patch, the compile report, docs/claims.md and probe's verdicts on what only a ROCm build
-# reads against the modules of every torch from 2.4 to 2.15.
+# recompiles patch, the compile report, misses of caches, docs/claims.md and probe's verdicts on what
+# only a ROCm build reads against the modules of every torch from 2.4 to 2.15.
 matrix: $(DEV)/ready
 	$(DEV)/bin/python tests/matrix/config_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/capture_versions.py $(WORK)/torch-versions
@@ -50,6 +50,7 @@ matrix: $(DEV)/ready
 	$(DEV)/bin/python tests/matrix/watchdog_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/recompile_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/trace_versions.py $(WORK)/torch-versions
+	$(DEV)/bin/python tests/matrix/cache_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/claims_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/rocm_versions.py $(WORK)/torch-versions
 

@@ -36,6 +36,7 @@ _RECORD = {  # type: dict[str, Any]
     "plan": None,
     "baked": "",
     "evidence": "",
+    "caches": None,
     "keep": (),
     "env": [],
     "patches": {},
@@ -110,6 +111,10 @@ def _run():
     if plan is None:
         plan = _decide()
     if plan is not None:
+        if plan["caches"] or b"ROCM_AUTOPATCH_CACHE" in os.environ._data:  # type: ignore[attr-defined]
+            from rocm_autopatch.startup import caches
+
+            caches.add(plan)
         # startup made the plan, so it is loaded.
         sys.modules["rocm_autopatch.startup"].carry_out(plan)
     if b"ROCM_AUTOPATCH_REPORT" in os.environ._data:  # type: ignore[attr-defined]

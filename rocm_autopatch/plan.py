@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-FORMAT = 4
+FORMAT = 5
 # Torch releases as tuples of numbers, () where open. Every row of a plan ends with these two; of
 # rows with one name, the last that is for this torch counts.
 RANGE_FIELDS = ("since", "until")
 # The action is ``delete`` (value None), ``default`` or ``set``; the layer is a policy's name.
 ENV_FIELDS = ("name", "action", "value", "layer", "why", *RANGE_FIELDS)
 PATCH_FIELDS = ("patch", "target", "entries")
+# The name is always ``caches``; ``use`` is ``on``, ``off`` or the path of a root.
+CACHES_FIELDS = ("name", "use", "layer", "why", *RANGE_FIELDS)
 
 
 class Plan(TypedDict):
@@ -26,8 +28,10 @@ class Plan(TypedDict):
     them, those in ``image_only`` only if a baseline says that they are the image's. ``patches`` has
     rows of PATCH_FIELDS: the name of a patch, the module that it waits for, and its entries. An
     entry has the ``FIELDS`` of its patch and then RANGE_FIELDS. ``targets`` are the modules that
-    the patches wait for. ``layers`` are names, general to specific, and ``counts`` is what the one
-    line on stderr says of the patches: "12 config values, 2 compile modes".
+    the patches wait for. ``caches`` has rows of CACHES_FIELDS, and ``digest`` tells plans that
+    change what is compiled from each other, in hex digits. ``layers`` are names, general to
+    specific, and ``counts`` is what the one line on stderr says of the patches: "12 config values,
+    2 compile modes".
     """
 
     format: int
@@ -36,6 +40,8 @@ class Plan(TypedDict):
     env: tuple[tuple[Any, ...], ...]
     insist: tuple[str, ...]
     image_only: tuple[str, ...]
+    caches: tuple[tuple[Any, ...], ...]
+    digest: str
     counts: str
     targets: tuple[str, ...]
     patches: tuple[tuple[str, str, tuple[Any, ...]], ...]

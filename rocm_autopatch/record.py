@@ -21,6 +21,18 @@ from rocm_autopatch.startup.patching import patches
 from rocm_autopatch.startup.rows import of_variable, sentence
 from rocm_autopatch.text import wrapped
 
+_NO_CACHES: dict[str, Any] = {
+    "use": "off",
+    "layer": "",
+    "root": "",
+    "place": "",
+    "of": {},
+    "reason": "",
+    "require": False,
+    "hits": 0,
+    "misses": 0,
+}
+
 
 def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
     """The report of a raw record, as docs/status.md describes it.
@@ -56,6 +68,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
             "files": [_evidence(*pair) for pair in (*used, *evidence.stale)],
         },
         "keep": list(record["keep"]),
+        "caches": {**_NO_CACHES, **(record["caches"] or {})},
         "env": [of_variable(rule, before, status, image) for rule, before, status in record["env"]],
         **{section: [] for section in NAMES},
         "patches": [],
@@ -179,6 +192,10 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
     if report["evidence"]["files"] and report["policies"]:
         applied = report["evidence"]["applied"]
         yield f"  evidence {'changes' if applied else 'does not change'} what is applied here"
+    caches = report["caches"]
+    if caches["use"] != "off":
+        text = f"not kept: {caches['reason']}" if caches["reason"] else caches["place"]
+        yield from wrapped(f"caches: {text}  [{caches['layer']}]", "  ", "    ")
     if report["keep"]:
         yield from wrapped(
             "kept by ROCM_AUTOPATCH_KEEP: " + ", ".join(report["keep"]), "  ", "    "

@@ -31,6 +31,8 @@ pytest.register_assert_rewrite("tests.messages")
 
 ROOT = Path(__file__).parent.parent
 WORK = Path(os.environ.get("ROCM_AUTOPATCH_TEST_WORK", ROOT / ".work"))
+# What programs get of the tests' own environment, and a place for caches.
+CLEAN = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(WORK.absolute() / "cache")}
 VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 # For what takes long and hardly depends on the Python: the oldest and the newest one.
 OLD_AND_NEW = pytest.mark.parametrize("python", [VERSIONS[0], VERSIONS[-1]], indirect=True)
@@ -75,12 +77,12 @@ class Interpreter:
         **options: Any,
     ) -> subprocess.CompletedProcess[str]:
         """Run with *env* and, of the tests' own environment, only PATH. It does not run in the
-        checkout, which -c and -m would find on sys.path."""
+        checkout, which -c and -m would find on sys.path, and has no cache in a home directory."""
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         options = {**streams, "cwd": self.path.parent, "timeout": 300, **options}
         done: subprocess.CompletedProcess[str] = subprocess.run(
             [self.path, *arguments],
-            env={"PATH": os.environ["PATH"], **self.env, **(env or {})},
+            env={**CLEAN, **self.env, **(env or {})},
             text=True,
             **options,
         )
@@ -254,7 +256,9 @@ def torch_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Inter
     made = WORK / f"tests{os.environ.get('PYTEST_XDIST_WORKER', '')}"
     hip_torch.copy(hip, made)
     # With empty caches, torch would compile a dozen programs to see what this processor can do.
-    python = Interpreter(made / "bin" / "python", {"TORCHINDUCTOR_VEC_ISA_OK": "1"})
+    # What one test compiles is not there for the next one.
+    env = {"TORCHINDUCTOR_VEC_ISA_OK": "1", "ROCM_AUTOPATCH_CACHE": "off"}
+    python = Interpreter(made / "bin" / "python", env)
     pip(python, "install", "--no-deps", wheel)
     measure(python.path, python.site_packages)
     return python

@@ -16,10 +16,10 @@ from tests.conftest import ROOT
 NAME = "rocm_autopatch"
 # A room imports only from those before it.
 ORDER = (
-    *("__init__", "failure", "late_site", "trust", "plan", "text", "masking", "files"),
-    *("processes", "search_path", "here", "startup", "graphs", "patches", "image", "evidence"),
-    *("fresh_interpreter", "policy", "record", "compile_report", "probe", "ab", "prove", "cli"),
-    "__main__",
+    *("__init__", "failure", "late_site", "trust", "kfd", "plan", "text", "masking", "files"),
+    *("processes", "search_path", "here", "startup", "graphs", "patches", "cache_misses", "image"),
+    *("evidence", "fresh_interpreter", "policy", "record", "compile_report", "caches", "probe"),
+    *("ab", "prove", "cli", "__main__"),
 )
 # A start imports these from rooms that come later, in a function, when it needs them.
 # docs/design.md has the same list.

@@ -142,3 +142,17 @@ def test_baked_with_evidence(hooked: Interpreter, child: dict[str, str], tmp_pat
     assert few - without < 0.05 * MILLION
     # Only the first 64 KiB of a file are hashed.
     assert many - few < 0.25 * MILLION
+
+
+def test_caches(hooked: Interpreter, tmp_path: Path) -> None:
+    """A directory for all caches costs two modules and a look at the place; it is made once."""
+    for use in ("on", "off"):
+        (tmp_path / use).write_text(f"version: 1\nextends: safe\ncaches: {use}\n")
+    costs = []
+    for use in ("on", "off"):
+        hooked.run("-m", "rocm_autopatch", "bake", "--policy", tmp_path / use)
+        costs.append(instructions(hooked, XDG_CACHE_HOME=str(tmp_path)))
+    (hooked.site_packages / "rocm_autopatch" / "baked.plan").unlink()
+    used, unused = costs
+    assert os.listdir(tmp_path / "rocm-autopatch")
+    assert used - unused < 0.7 * MILLION

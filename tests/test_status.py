@@ -26,6 +26,7 @@ KEYS = {
         "evidence",
         "policies",
         "keep",
+        "caches",
         "env",
         "config",
     ),

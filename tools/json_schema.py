@@ -33,6 +33,7 @@ def texts(text: dict[str, Any]) -> dict[str, Any]:
 
 
 VARIABLE = {"type": "string", "pattern": f"^{schema.VARIABLE.pattern}$"}
+ROOT = {"type": "string", "pattern": "^/", "maxLength": schema.LONGEST_ROOT}
 SUBJECT = {"enum": list(SUBJECTS)}
 COMMON = {
     "why": {**TEXT, "description": "One line: what is known, and from where."},
@@ -149,6 +150,10 @@ def parts() -> dict[str, Any]:
             },
             "additionalProperties": False,
         },
+        "caches": alternatives(
+            # YAML 1.1 reads on and off without quotes as booleans.
+            use({"anyOf": [{"enum": [*schema.CACHES, True, False]}, ROOT]})
+        ),
         "compile_modes": {
             "type": "object",
             "propertyNames": mode,

@@ -100,8 +100,7 @@ def prepare(request: Request, directory: Path) -> Measurement:
     modes = [t for t in chosen if t.kind == toggles.MODE]
     if report is not None:
         # Inductor makes a directory for its caches when it is imported.
-        caches = {name: str(directory / part) for name, part in runner.CACHES.items()}
-        environs = [{**arm.environ, **caches} for arm in made]
+        environs = [{**arm.environ, **runner.own_caches(directory)} for arm in made]
         with ThreadPoolExecutor(_cores()) as pool:
             ask = partial(fresh_interpreter.report, hooked, (), python=python)
             reports = list(pool.map(lambda its: ask(environ=its), environs))

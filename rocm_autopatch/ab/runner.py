@@ -49,6 +49,12 @@ class Run:
     numbers: Mapping[numbers.Metric, float] = field(default_factory=dict)
 
 
+def own_caches(directory: Path) -> dict[str, str]:
+    """Variables for a run that has its caches in a directory, whatever a policy says of them."""
+    own = {name: str(directory / part) for name, part in CACHES.items()}
+    return {**own, "ROCM_AUTOPATCH_CACHE": "off"}
+
+
 def schedule(arms: int, caches: Sequence[str], repeat: int, warmup: int, seed: int) -> list[Cell]:
     """All runs in their order: *warmup* unmeasured ones of each arm, then *repeat* rounds.
 
@@ -115,7 +121,7 @@ class Runner:
 
     def _run(self, cell: Cell, caches: Path) -> Run:
         environment = dict(self.environments[cell.arm])
-        environment.update({name: str(caches / part) for name, part in CACHES.items()})
+        environment.update(own_caches(caches))
         streams = (self.directory / "stdout", self.directory / "stderr")
         with streams[0].open("wb") as stdout, streams[1].open("wb") as stderr:
             try:

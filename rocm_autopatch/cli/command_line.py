@@ -17,7 +17,7 @@ from rocm_autopatch.text import printable
 
 COMMANDS = (
     *("status", "explain", "policies", "check", "bake", "probe", "prove", "ab", "run", "report"),
-    "completion",
+    *("cache", "completion"),
 )
 
 

@@ -23,6 +23,8 @@ def of(policy: Policy) -> Iterator[tuple[str, str, Any, Common]]:
         yield mode.mode, "use", mode.use, mode
     for patch in policy.patches:
         yield patch.patch, "use", patch.use, patch
+    for cache in policy.caches:
+        yield "caches", "use", cache.use, cache
 
 
 def lacks(entry: Common, facts: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from rocm_autopatch import kfd
 from rocm_autopatch.image import clues
 
 NAMES = ("device", "driver", "triton")
@@ -24,7 +25,6 @@ NONE = "none"
 _NVIDIA = "proc/driver/nvidia"
 # What a program opens to reach a GPU.
 _DOORS = ("dev/kfd", "dev/nvidiactl")
-_PROPERTY = re.compile(r"^(\w+) ([0-9]+)$", re.MULTILINE)
 _MODEL = re.compile(r"^Model:[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 # NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.57.08  Release Build
 _NVRM = re.compile(r"^NVRM version:.*?[ \t]([0-9]+(?:\.[0-9]+)+)(?:[ \t]|$)", re.MULTILINE)
@@ -52,16 +52,8 @@ def here(root: Path = Path("/"), path: Sequence[str] | None = None) -> dict[str,
 
 def _amd(root: Path) -> Iterator[str]:
     """Each kind of AMD GPU: ``gfx942 0x74a1 304 CUs``. Partitions of one differ in their CUs."""
-    nodes: list[str] = []
-    with suppress(OSError):
-        nodes = sorted(os.listdir(root / clues.NODES))
-    for node in nodes:
-        text = clues.read(root, f"{clues.NODES}/{node}/properties")
-        gfx = clues.gfx(text)
-        said = {name: int(number) for name, number in _PROPERTY.findall(text)}
-        if gfx:
-            units = said.get("simd_count", 0) // (said.get("simd_per_cu", 0) or 1)
-            yield f"{gfx} {said.get('device_id', 0):#06x} {units} CUs"
+    for gfx, device, units in kfd.gpus(str(root)):
+        yield f"{gfx} {device:#06x} {units} CUs"
 
 
 def _nvidia(root: Path) -> Iterator[str]:

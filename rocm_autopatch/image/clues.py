@@ -14,18 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from rocm_autopatch import trust
+from rocm_autopatch import kfd, trust
 from rocm_autopatch.image import reference
 from rocm_autopatch.image.fact import CLUE, LIBRARY, ROCM_OF_HIP, Fact, Named
 
 # These files have up to a few KiB. A bigger one is not the file that we expect.
 _LONGEST = 64 * 1024
-
-NODES = "sys/class/kfd/kfd/topology/nodes"
-# Two digits each for minor and stepping, of which each gives one hex digit: 90402 is gfx942, 90010
-# gfx90a. https://github.com/torvalds/linux/blob/master/drivers/gpu/drm/amd/amdkfd/kfd_device.c
-# A CPU has 0.
-_GPU = re.compile(r"^gfx_target_version ([1-9][0-9]?)(0[0-9]|1[0-5])(0[0-9]|1[0-5])$", re.MULTILINE)
 
 # Where ROCm's libraries are in AMD's packages, in Debian's and in Fedora's.
 _LIBRARIES = ("opt/rocm/lib", f"usr/lib/{os.uname().machine}-linux-gnu", "usr/lib64")
@@ -91,18 +85,8 @@ def gather(
 
 def _gpus(root: Path) -> Iterator[Named]:
     """A fact for each kind of GPU. If there are different kinds, none of them counts."""
-    nodes = []
-    with suppress(OSError):
-        nodes = sorted(entry.name for entry in (root / NODES).iterdir())
-    kinds = {gfx(read(root, f"{NODES}/{node}/properties")) for node in nodes}
-    for kind in sorted(filter(None, kinds)):
-        yield "gfx", Fact(kind, f"/{NODES}", CLUE)
-
-
-def gfx(properties: str) -> str:
-    """The architecture in the properties of a node, "" if it is no GPU."""
-    gpu = _GPU.search(properties)
-    return f"gfx{gpu[1]}{int(gpu[2]):x}{int(gpu[3]):x}" if gpu else ""
+    for kind in sorted({gfx for gfx, _, _ in kfd.gpus(str(root))}):
+        yield "gfx", Fact(kind, f"/{kfd.NODES}", CLUE)
 
 
 def _rocm(root: Path, path: Sequence[str]) -> Iterator[Named]:

@@ -35,7 +35,7 @@ print(json.dumps(here.torch_of_start()))
 
 
 # The parts of a plan that a start carries out before torch is imported.
-_AT_START = ("env", "insist", "image_only")
+_AT_START = ("env", "insist", "image_only", "caches")
 
 
 class NotBaked(fresh_interpreter.NoReport):
@@ -136,6 +136,7 @@ def _for_torch(plan: Plan, known: dict[str, tuple[str, str]]) -> Plan:
     """The plan without rows for other torches, so that a start does not even read them."""
     made = plan.copy()
     made["env"] = tuple(startup.for_this_torch(plan["env"], known))
+    made["caches"] = tuple(startup.for_this_torch(plan["caches"], known))
     made["patches"] = tuple(
         (name, target, tuple(startup.for_this_torch(entries, known)))
         for name, target, entries in plan["patches"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -44,6 +45,7 @@ def lower(
     config: dict[str, _Rows] = {}
     modes = _Rows()
     others: dict[str, _Rows] = {}
+    caches = _Rows()
     for layer in layers:
         for rule in layer.env:
             env.put((rule.name, rule.action, rule.value, layer.name, rule.why, *rule.range))
@@ -60,6 +62,8 @@ def lower(
         for patch in layer.patches:
             rows = others.setdefault(patch.patch.partition(".")[0], _Rows())
             rows.put((patch.patch, patch.use, layer.name, patch.why, *patch.range))
+        for cache in layer.caches:
+            caches.put(("caches", cache.use, layer.name, cache.why, *cache.range))
     lowered = [("config", module, rows.all()) for module, rows in config.items()]
     inductor = config.get(_INDUCTOR, _Rows()).all()
     # What a mode stands for follows from pins, too.
@@ -75,6 +79,8 @@ def lower(
         "env": env.all(),
         "insist": tuple(insist),
         "image_only": tuple(image_only),
+        "caches": caches.all(),
+        "digest": _digest(env.all(), lowered),
         "counts": _counts(lowered),
         "targets": tuple(dict.fromkeys(target for _, target, _ in lowered)),
         "patches": tuple(lowered),
@@ -92,6 +98,7 @@ def held(policy: Policy, facts: Mapping[str, str]) -> Policy:
         config=_held(policy.config, facts),
         compile_modes=_held(policy.compile_modes, facts),
         patches=_held(policy.patches, facts),
+        caches=_held(policy.caches, facts),
     )
 
 
@@ -104,6 +111,15 @@ def _held(entries: Sequence[_Entry], facts: Mapping[str, str]) -> tuple[_Entry, 
                 alternatives.clear()
             alternatives.append(entry)
     return tuple(entry for alternatives in named.values() for entry in alternatives)
+
+
+def _digest(
+    env: tuple[tuple[Any, ...], ...], lowered: Sequence[tuple[str, str, tuple[Any, ...]]]
+) -> str:
+    """What tells one plan's caches from another's: what is changed, not by which layer, nor why."""
+    said = [("env", "", env), *(one for one in lowered if patches.load(one[0]).CHANGES_CODE)]
+    changes = [(name, target, [row[:-4] + row[-2:] for row in rows]) for name, target, rows in said]
+    return hashlib.sha256(repr(changes).encode()).hexdigest()[:16]
 
 
 def _counts(lowered: Sequence[tuple[str, str, tuple[Any, ...]]]) -> str:

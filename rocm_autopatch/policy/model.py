@@ -101,6 +101,17 @@ class PatchRule(Common):
 
 
 @dataclass(frozen=True)
+class CacheRule(Common):
+    """``caches: USE`` or ``caches: {use: USE}``: on, off, or the path of the root of all caches."""
+
+    use: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ("caches",)
+
+
+@dataclass(frozen=True)
 class Issue:
     """Something known to be wrong. ``mitigation`` is the name of a policy against it, or ""."""
 
@@ -135,6 +146,7 @@ class Policy:
     config: tuple[ConfigEntry, ...] = ()
     compile_modes: tuple[ModeRule, ...] = ()
     patches: tuple[PatchRule, ...] = ()
+    caches: tuple[CacheRule, ...] = ()
     known_issues: tuple[Issue, ...] = ()
     image: str = ""
     base: str = ""
@@ -144,4 +156,4 @@ class Policy:
     @property
     def changes(self) -> bool:
         """Whether it has an entry that changes anything by itself."""
-        return bool(self.env or self.config or self.compile_modes or self.patches)
+        return bool(self.env or self.config or self.compile_modes or self.patches or self.caches)

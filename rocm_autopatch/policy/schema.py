@@ -19,6 +19,7 @@ from rocm_autopatch.patches import compile_modes, config
 from rocm_autopatch.policy import when
 from rocm_autopatch.policy.document import WRONG, Node
 from rocm_autopatch.policy.model import (
+    CacheRule,
     ConfigEntry,
     EnvRule,
     Issue,
@@ -38,7 +39,9 @@ ENV_ACTIONS = ("delete", "default", "set")
 ENV_FLAGS = ("insist", "image_only")
 STRENGTHS = ("default", "set", "pin")
 # The parts of a policy that change something.
-_ENTRIES = ("env", "config", "compile_modes", "patches")
+_ENTRIES = ("env", "config", "compile_modes", "patches", "caches")
+# What ``caches`` may be besides the path of a root.
+CACHES = ("on", "off")
 # What every entry may carry.
 COMMON = ("since", "until", *when.SETS, "no_trial", "why")
 # Where an entry stands, a list of as many alternatives may stand.
@@ -51,6 +54,8 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Linux starts no program where one variable takes more than 128 KiB (MAX_ARG_STRLEN in execve(2)),
 # or where arguments and environment together do: of that, a policy gets a part.
 LONGEST_VALUE = 32 << 10
+# Inductor and Triton put some 150 bytes below it, and a path has up to 4,096 (PATH_MAX).
+LONGEST_ROOT = 1024
 RELEASE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,4}")
 
 
@@ -175,6 +180,7 @@ class _Reader:
             "config": self.config,
             "compile_modes": self.modes,
             "patches": self.patches,
+            "caches": self.caches,
             "known_issues": self.issues,
             "when": self.when,
             "extends": self.texts,
@@ -446,6 +452,13 @@ class _Reader:
                     rules += self.settings(patch, entry, at, place)
         return tuple(rules)
 
+    def caches(self, node: Node, path: str) -> tuple[CacheRule, ...]:
+        rules = []
+        for entry, at, place in self.alternatives(node, path, node):
+            use, common = self.use(entry, at, CACHES, path_too=True)
+            rules.append(CacheRule(**common, use=use, place=place))
+        return tuple(rules)
+
     def settings(self, patch: str, entry: Node, path: str, place: Node) -> list[PatchRule]:
         """``{FIELD: VALUE, ...}`` of a patch that has several settings, or ``off``."""
         kinds = {name.partition(".")[2]: KINDS[kind] for name, kind in SETTINGS[patch].items()}
@@ -477,9 +490,12 @@ class _Reader:
         return rules
 
     def use(
-        self, entry: Node, path: str, known: tuple[str, ...] | None
+        self, entry: Node, path: str, known: tuple[str, ...] | None, path_too: bool = False
     ) -> tuple[str, dict[str, Any]]:
-        """What ``WORD`` or ``{use: WORD}`` uses, and the fields of model.Common."""
+        """What ``WORD`` or ``{use: WORD}`` uses, and the fields of model.Common.
+
+        If *path_too*, an absolute path is as good as a word.
+        """
         fields = {"use": entry}
         if isinstance(entry.value, dict):
             fields = self.fields(entry, path, ("use", *COMMON), required=("use",))
@@ -487,10 +503,23 @@ class _Reader:
         use = ""
         if given:
             at = path if given is entry else f"{path}.use"
-            if given.value is False and known and "off" in known:
-                given = replace(given, value="off")  # so YAML 1.1 reads an off without quotes
-            use = self.choice(given, at, known) if known else self.text(given, at)
+            if isinstance(given.value, bool) and known:
+                # So YAML 1.1 reads these words without quotes.
+                word = "on" if given.value else "off"
+                given = replace(given, value=word) if word in known else given
+            if path_too and isinstance(given.value, str) and "/" in given.value:
+                use = self.root(given, at)
+            else:
+                use = self.choice(given, at, known) if known else self.text(given, at)
         return use, self.common(fields, path)
+
+    def root(self, node: Node, path: str) -> str:
+        """The absolute path of a directory."""
+        text = self.text(node, path)
+        if not text.startswith("/") or "\0" in text or len(text.encode()) > LONGEST_ROOT:
+            message = f"expected an absolute path of at most {LONGEST_ROOT} bytes"
+            self.problem(node, path, f"{message}, found {_found(node)}")
+        return text
 
 
 def _found(node: Node) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import _ASSUME, fresh_interpreter, processes, search_path
-from rocm_autopatch.ab.runner import CACHES
+from rocm_autopatch.ab.runner import own_caches
 from rocm_autopatch.prove import CRASHED, HUNG, STARTING, WAITING
 
 _CHILD = "from rocm_autopatch.prove import child\nchild.main()\n"
@@ -148,7 +148,7 @@ class Supervisor:
         environ = search_path.absolute(self.environ)
         environ["ROCM_AUTOPATCH_POLICY"] = str(start.policy)
         environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(start.threads))
-        environ.update({name: str(start.caches / part) for name, part in CACHES.items()})
+        environ.update(own_caches(start.caches))
         return environ
 
 

@@ -11,6 +11,7 @@ silent on stdout, and unable to fail: everything that it imports is loaded alrea
 - ``baseline``, ``image_file``: where an overlay recorded its image.
 - ``unbaked``: where a baked plan does not fit.
 - ``proofs``: where evidence may change the plan.
+- ``caches``, ``layer``: where caches are kept.
 - ``rows``: where ``ROCM_AUTOPATCH_LOG=debug`` asks for a line for each change.
 
 This module is also the finder on ``sys.meta_path``. The import system asks a finder for
@@ -46,7 +47,7 @@ RANKS = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK")
 # What a plan file begins with: the format of plans, then a digest of what follows. A file that was
 # damaged or belongs to another release is not handed to marshal, which may crash on it. The plans
 # in a wheel have no digest: they are as safe as a .pyc file, and for every Python.
-MAGIC = b"rocm_autopatch plan 4\n"
+MAGIC = b"rocm_autopatch plan 5\n"
 UNSEALED = b"unsealed"
 KEY = 0x726F636D
 # How much is read of a plan, in bytes: all of it.

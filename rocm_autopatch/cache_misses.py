@@ -1,0 +1,194 @@
+"""A graph that is not in the caches: what in its key is another one, and ``require``.
+
+Inductor looks up each graph by the hash of its code and of all that it is compiled with. With this
+module, a miss leaves in the place of the caches what went into its key. If the same graph misses
+later, one line says what has changed since. Where ``ROCM_AUTOPATCH_CACHE=require``, a miss is an
+error before the compile.
+
+``FxGraphCache._lookup_graph`` makes the lookup on every torch from 2.4 to 2.15, and
+``compiled_fx_graph_hash`` the key; from 2.5 on with lines that tell what is in it
+(tests/matrix/cache_versions.py).
+"""
+
+import functools
+import hashlib
+import os
+import threading
+
+from rocm_autopatch import _RECORD, failure, startup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+    from typing import Any, Optional
+
+    # By name, the hash and the beginning of the value.
+    Parts = dict[str, tuple[str, str]]
+
+TARGET = "torch._inductor.codecache"
+DIRECTORY = "keys"
+# The part of a key that all graphs of a process share. It is kept once.
+_CONFIG = "inductor_config["
+_GRAPH = "gm"
+_LONGEST_VALUE = 60
+# So many keys are compared, the newest ones, and so many differences are told.
+_MOST_KEYS, _MOST_TOLD = 500, 3
+# By thread, the key that was made last, and what is in it.
+_last = threading.local()
+
+
+class CacheMiss(RuntimeError):
+    """``ROCM_AUTOPATCH_CACHE=require``, and a graph would have to be compiled."""
+
+
+def watch(module: "ModuleType") -> None:
+    """Count hits and misses of Inductor's graphs, and act on a miss. A post-import hook."""
+    cache: Any = getattr(module, "FxGraphCache", None)
+    lookup: Any = getattr(cache, "_lookup_graph", None)
+    make_key: Any = getattr(module, "compiled_fx_graph_hash", None)
+    if not (callable(lookup) and callable(make_key)):
+        startup.fail("caches", "misses are not seen: this torch looks graphs up in another way")
+        return
+
+    @functools.wraps(make_key)
+    def compiled_fx_graph_hash(*args: "Any", **kwargs: "Any") -> "Any":
+        made = make_key(*args, **kwargs)
+        _last.key = made if isinstance(made, tuple) else (made, [])
+        return made
+
+    @functools.wraps(lookup)
+    def _lookup_graph(key: "Any", *args: "Any", **kwargs: "Any") -> "Any":
+        found = lookup(key, *args, **kwargs)
+        graph = found[0] if isinstance(found, tuple) else found
+        missed(key, graph is not None)
+        return found
+
+    module.compiled_fx_graph_hash = compiled_fx_graph_hash  # type: ignore[attr-defined]
+    cache._lookup_graph = staticmethod(_lookup_graph)
+
+
+def missed(key: str, hit: bool) -> None:
+    """Take note of a lookup. Raises CacheMiss where a miss is an error."""
+    caches = _RECORD["caches"]
+    made, lines = getattr(_last, "key", ("", []))
+    if hit or key != made:
+        # AOTAutograd looks up graphs by keys that it has kept. If one is not there, Inductor makes
+        # its key and looks again.
+        caches["hits"] += hit
+        return
+    caches["misses"] += 1
+    try:
+        mine = dict(_parts(lines))
+        before = _nearest(caches["place"], mine)
+        if not caches["require"]:
+            _keep(caches["place"], key, mine)
+        changes = _changes(mine, before) if before else ""
+        if changes and not caches["require"]:
+            text = "a graph is compiled again that is in the caches in %s: %s"
+            startup.say("cache-miss", text % (caches["place"], changes))
+    except Exception as error:
+        if failure.programs_own(error):
+            raise
+        changes = "why is not known: " + failure.describe(error)
+    if caches["require"]:
+        raise CacheMiss(
+            "ROCM_AUTOPATCH_CACHE=require, but graph %s is not in the caches in %s: %s. "
+            '"rocm-autopatch cache warm -- COMMAND" fills them'
+            % (key, caches["place"], changes or "no such graph was compiled there")
+        )
+
+
+def _parts(lines: "list[str]") -> "Iterator[tuple[str, tuple[str, str]]]":
+    """What is in a key, from lines such as ``[HASH] inductor_config[freezing]: False``."""
+    for line in lines:
+        seal, bracket, rest = line.partition("] ")
+        name, _, value = rest.partition(": ")
+        if bracket:
+            yield name, (seal[1:], " ".join(value[: 4 * _LONGEST_VALUE].split())[:_LONGEST_VALUE])
+
+
+def _changes(mine: "Parts", before: "Parts") -> str:
+    """What is another one than in an earlier key."""
+    different = [name for name in (*mine, *before) if mine.get(name) != before.get(name)]
+    told = [
+        "%s is %s, and was %s" % (name, _value(mine.get(name)), _value(before.get(name)))
+        for name in dict.fromkeys(different)
+        if mine.get(name, ("",))[0] != before.get(name, ("",))[0]
+    ]
+    if len(told) > _MOST_TOLD:
+        told[_MOST_TOLD:] = ["and %d more" % (len(told) - _MOST_TOLD)]
+    return "; ".join(told)
+
+
+def _value(part: "Optional[tuple[str, str]]") -> str:
+    return "not there" if part is None else part[1] or "empty"
+
+
+# What is kept: a file for each key, and one for each config. A line has a hash, a name and a value,
+# with tabs between them. The first line of a key's file names the file of its config.
+
+
+def _keep(place: str, key: str, mine: "Parts") -> None:
+    config = {name: part for name, part in mine.items() if name.startswith(_CONFIG)}
+    rest = {name: part for name, part in mine.items() if name not in config}
+    text = _text(config)
+    name = "config-" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+    directory = "%s/%s" % (place, DIRECTORY)
+    os.makedirs(directory, exist_ok=True)
+    _write("%s/%s" % (directory, name), text)
+    _write("%s/%s" % (directory, key), name + "\n" + _text(rest))
+
+
+def _text(parts: "Parts") -> str:
+    return "".join("%s\t%s\t%s\n" % (seal, name, value) for name, (seal, value) in parts.items())
+
+
+def _write(path: str, text: str) -> None:
+    if os.access(path, os.F_OK):
+        return
+    new = "%s.%d-%d.tmp" % (path, os.getpid(), threading.get_ident())
+    with open(new, "w", encoding="utf-8", errors="replace") as stream:
+        stream.write(text)
+    os.rename(new, path)
+
+
+def _nearest(place: str, mine: "Parts") -> "Optional[Parts]":
+    """The key of the same graph that is most like this one, the newest of them; or None."""
+    directory = "%s/%s" % (place, DIRECTORY)
+    try:
+        with os.scandir(directory) as entries:
+            files = [
+                (entry.stat().st_mtime, entry.path)
+                for entry in entries
+                if not (entry.name.startswith("config-") or entry.name.endswith(".tmp"))
+            ]
+    except OSError:
+        return None
+    best, least = None, 0
+    for _, path in sorted(files, reverse=True)[:_MOST_KEYS]:
+        parts = _read(directory, path)
+        if parts.get(_GRAPH, ("",))[0] != mine.get(_GRAPH, ("?",))[0]:
+            continue
+        apart = sum(parts.get(name) != part for name, part in mine.items())
+        if best is None or apart < least:
+            best, least = parts, apart
+    return best
+
+
+def _read(directory: str, path: str) -> "Parts":
+    found = {}
+    names = [path]
+    for name in names:
+        try:
+            with open(name, encoding="utf-8") as stream:
+                lines = stream.read().split("\n")
+        except (OSError, ValueError):
+            continue
+        for line in lines:
+            fields = line.split("\t")
+            if len(fields) == 3:
+                found[fields[1]] = (fields[0], fields[2])
+            elif line.startswith("config-") and name == path:
+                names.append("%s/%s" % (directory, line))
+    return found

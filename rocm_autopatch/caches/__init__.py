@@ -1,0 +1,17 @@
+"""The compile caches beneath one root: what is there, fill it, pack it, seed it, remove it.
+
+A start (``startup.caches``) makes beneath the root a directory for each kind of place: torch,
+Triton, HIP, GPUs, Python and policy. Here are the parts of the command ``rocm-autopatch cache``:
+``places`` says what is there, ``users`` who uses it, ``warm`` fills a place, ``contents`` says what
+of it may go elsewhere, ``archive`` packs it and unpacks it, ``moved`` puts its paths right there,
+and ``gc`` removes what was not used for long.
+"""
+
+# What a directory beneath a root begins with that is not finished, or not yet removed.
+UNFINISHED = ".new-"
+# The file in a place that has a line of JSON for each ``warm``.
+RUNS = "runs"
+
+
+class Refused(Exception):
+    """It can't be done as it was asked for; the text says why, and what to do."""

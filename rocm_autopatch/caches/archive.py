@@ -1,0 +1,503 @@
+"""A place as an archive: packed the same each time, and unpacked only if all of it is as listed.
+
+An archive is a ``.tar.gz``. Its first member, ``manifest.json``, says for which place it is, from
+which root, and has the size and the SHA-256 of each file. Nothing in it is a link, and nothing is
+read as a pickle. But most of it is code, for which nobody vouches but its owner: so only an archive
+that nobody else can write is unpacked (``trust``), and its digest can be asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gzip
+import hashlib
+import io
+import json
+import os
+import pwd
+import shutil
+import sqlite3
+import stat
+import tarfile
+import tempfile
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Callable
+
+from rocm_autopatch import trust
+from rocm_autopatch.caches import UNFINISHED, Refused, contents, moved, places, users
+from rocm_autopatch.startup import caches
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+# How it is told how far it is: bytes done, and all bytes.
+Tell = Callable[[int, int], None]
+_LONGEST_MANIFEST = 1 << 26
+_PIECE = 1 << 20
+
+
+@dataclass
+class Packed:
+    """What :func:`pack` has written. Sizes are in bytes."""
+
+    sha256: str = ""
+    size: int = 0
+    files: int = 0
+    unpacked: int = 0
+    notes: list[str] = field(default_factory=list)  # what was left out, and why
+
+
+@dataclass
+class Seeded:
+    """What :func:`seed` has unpacked."""
+
+    place: Path
+    owner: str
+    files: int
+    unpacked: int  # bytes
+    other: dict[str, tuple[str, str]]  # fields that differ: the archive's value, and that of here
+    rewritten: int  # group files of Triton
+
+
+@dataclass(frozen=True)
+class _Listed:
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    root: str
+    name: str
+    fields: dict[str, str]
+    files: dict[str, _Listed]
+
+
+# --- pack
+
+
+def pack(place: places.Place, file: Path, tell: Tell) -> Packed:
+    """Write a place to *file*, all of it or nothing. Raises Refused and OSError.
+
+    The same files give the same bytes, with the same zlib. Nothing may write to the place
+    meanwhile; users.of() says who might.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(file))
+    done = Packed()
+    # Beside the file, because it is renamed at the end.
+    hidden = f".{file.name}."
+    with _named(file, hidden), tempfile.TemporaryDirectory("", hidden, file.parent) as scratch:
+        members = dict(sorted(_members(place.path, Path(scratch), done.notes)))
+        if not members:
+            raise Refused(f"{place.path} has nothing to pack yet; cache warm -- COMMAND fills it")
+        listed = {name: _listed(path) for name, path in members.items()}
+        done.files, done.unpacked = len(listed), sum(one.size for one in listed.values())
+        manifest = {
+            "format": FORMAT,
+            "root": str(place.path.parent),
+            "name": place.path.name,
+            "place": place.fields,
+            "files": {name: vars(one) for name, one in listed.items()},
+        }
+        made = Path(scratch, "archive")
+        with open(made, "wb") as stream:
+            hashing = _Hashing(stream)
+            _write(hashing, manifest, members, listed, lambda size: tell(size, done.unpacked))
+        done.sha256, done.size = hashing.sum.hexdigest(), hashing.size
+        made.chmod(0o644)
+        os.replace(made, file)
+    return done
+
+
+@contextlib.contextmanager
+def _named(path: Path, hidden: str) -> Iterator[None]:
+    """Have an OSError name *path*, where it names none, or one with the part *hidden*.
+
+    A write to a full disk names none, and what is not finished has a name that says nothing.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or (error.filename and hidden not in str(error.filename)):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _members(place: Path, scratch: Path, notes: list[str]) -> Iterator[tuple[str, Path]]:
+    """Each file that is packed, by name, and where to read it: databases are copied before."""
+    found = dict(contents.files(place))
+    databases = {str(path) for path in found.values() if contents.is_database(path)}
+    for number, (name, path) in enumerate(sorted(found.items())):
+        if contents.beside(path) in databases:
+            continue
+        if str(path) in databases:
+            copy = scratch / str(number)
+            try:
+                contents.copy_database(path, copy)
+            except sqlite3.Error as error:
+                notes.append(f"{name}, a database that can't be read: {error}")
+                continue
+            path = copy
+        yield name, path
+
+
+def _listed(path: Path) -> _Listed:
+    with open(path, "rb") as stream:
+        hashing = _Hashing(None)
+        shutil.copyfileobj(stream, hashing, _PIECE)
+    return _Listed(hashing.size, hashing.sum.hexdigest())
+
+
+def _write(
+    stream: Any,
+    manifest: dict[str, Any],
+    members: Mapping[str, Path],
+    listed: Mapping[str, _Listed],
+    tell: Callable[[int], None],
+) -> None:
+    done = 0
+    # No name and no time in gzip's header.
+    squeezed = gzip.GzipFile("", "wb", compresslevel=6, fileobj=stream, mtime=0)
+    with squeezed, tarfile.open(fileobj=squeezed, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+        text = json.dumps(manifest, indent=1, sort_keys=True).encode()
+        tar.addfile(_member(MANIFEST, len(text)), io.BytesIO(text))
+        for name, path in members.items():
+            with open(path, "rb") as source:
+                _add(tar, name, source, listed[name])
+            done += listed[name].size
+            tell(done)
+
+
+def _add(tar: tarfile.TarFile, name: str, source: IO[bytes], listed: _Listed) -> None:
+    member = _member(name, listed.size)
+    if os.fstat(source.fileno()).st_mode & stat.S_IXUSR:
+        member.mode = 0o755
+    reading = _Reading(source)
+    try:
+        tar.addfile(member, reading)
+    except OSError as error:
+        # tarfile's own, for a file that is shorter now. The system's have a number.
+        if error.errno is not None:
+            raise
+    if reading.sum.hexdigest() != listed.sha256 or source.read(1):
+        raise Refused(f"{name} changed while it was packed: end the processes that use it")
+
+
+def _member(name: str, size: int) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)  # its time, user and group are 0
+    member.size = size
+    member.mode = 0o644
+    return member
+
+
+class _Hashing:
+    """A file that is written, and hashed on the way. Without a stream it is only hashed."""
+
+    def __init__(self, stream: IO[bytes] | None) -> None:
+        self.stream = stream
+        self.sum = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: bytes) -> int:
+        self.sum.update(data)
+        self.size += len(data)
+        return self.stream.write(data) if self.stream is not None else len(data)
+
+    def flush(self) -> None:
+        if self.stream is not None:
+            self.stream.flush()
+
+
+class _Reading(io.RawIOBase):
+    """A file that is read, and hashed on the way."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.stream = stream
+        self.sum = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        data = self.stream.read(size)
+        self.sum.update(data)
+        return data
+
+
+# --- seed
+
+
+def seed(
+    file: Path,
+    here: places.Here,
+    tell: Tell,
+    *,
+    digest: str = "",
+    other_place: bool = False,
+    replace: bool = False,
+    into: Path | None = None,
+) -> Seeded:
+    """Unpack an archive as a place beneath the root, or beneath *into*. Raises Refused and OSError.
+
+    *digest* is the SHA-256 that the file must have, in hex digits, "" for any. *other_place*: as
+    this place, even if it was made for another one. *replace*: instead of what is in the place. The
+    place is there as a whole or not at all.
+    """
+    try:
+        why = trust.look(str(file), 0)[1]
+    except OSError as error:
+        raise Refused(trust.reason(str(file), error)) from None
+    if why:
+        raise Refused(f"{file}: {why}")
+    with open(file, "rb") as stream:
+        owner = _name(os.fstat(stream.fileno()).st_uid)
+        if digest:
+            _check_digest(stream, file, digest)
+        # gzip, and not tarfile's own "r|gz": that one does not check the sum at the end.
+        text = gzip.GzipFile(fileobj=stream)
+        with _reasons(file), text, tarfile.open(fileobj=text, mode="r|") as tar:
+            manifest = _manifest(tar)
+            differing = places.differences(manifest.fields, here.fields)
+            fields = here.fields if other_place else _known(manifest.fields, here.fields, file)
+            root = here.root if into is None else into
+            place = root / caches.name(fields)
+            # Whatever this process's umask lets others do, nobody else may write here.
+            with _umask(0o022), _named(root, UNFINISHED):
+                root.mkdir(parents=True, exist_ok=True)
+                places.judge(root)
+                _refuse(place, replace)
+                new = Path(tempfile.mkdtemp(dir=root, prefix=UNFINISHED))
+                try:
+                    _unpack(tar, manifest.files, new, tell)
+                    while text.read(_PIECE):
+                        pass  # to its end, where the sum is
+                    # Starts go by their own root, also where they link what is in the layer.
+                    old, now = f"{manifest.root}/{manifest.name}", f"{here.root}/{place.name}"
+                    rewritten = _settle(new, manifest, old, now)
+                    _finish(new, fields, into is None)
+                    _put(new, place)
+                    if into is None:
+                        _forget(place)
+                finally:
+                    shutil.rmtree(new, ignore_errors=True)
+    size = sum(one.size for one in manifest.files.values())
+    return Seeded(place, owner, len(manifest.files), size, differing, rewritten)
+
+
+def _check_digest(stream: IO[bytes], file: Path, digest: str) -> None:
+    hashing = _Hashing(None)
+    shutil.copyfileobj(stream, hashing, _PIECE)
+    stream.seek(0)
+    if hashing.sum.hexdigest() != digest:
+        raise Refused(f"{file} has another digest: sha256:{hashing.sum.hexdigest()}")
+
+
+@contextlib.contextmanager
+def _reasons(file: Path) -> Iterator[None]:
+    """Say of which file it is that something is wrong."""
+    try:
+        yield
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise Refused(f"{file} is damaged or no archive of ours: {error}") from None
+    except _Wrong as error:
+        raise Refused(f"{file}: {error}") from None
+
+
+class _Wrong(Exception):
+    """The archive is not what pack() writes; the text says why."""
+
+
+@contextlib.contextmanager
+def _umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"user {user}"
+
+
+def _manifest(tar: tarfile.TarFile) -> _Manifest:
+    member = _next(tar)
+    if member is None or member.name != MANIFEST or not _is_plain(member):
+        raise _Wrong(f"its first member is not {MANIFEST}, so cache pack did not make it")
+    if member.size > _LONGEST_MANIFEST:
+        raise _Wrong(f"its {MANIFEST} has {member.size:,} bytes, which is too long")
+    try:
+        said = json.loads(_data(tar, member))
+        if said["format"] != FORMAT:
+            raise _Wrong(f"it has format {said['format']}, and this release reads {FORMAT}")
+        files = {
+            name: _Listed(int(one["size"]), str(one["sha256"]))
+            for name, one in said["files"].items()
+        }
+        fields = {str(name): str(value) for name, value in said["place"].items()}
+        root, name = str(said["root"]), str(said["name"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise _Wrong(f"its {MANIFEST} is not one that cache pack writes") from None
+    for one in files:
+        _check_name(one)
+    if any("\n" in text for row in fields.items() for text in row):
+        raise _Wrong(f"its {MANIFEST} has a field with a line break")
+    return _Manifest(root, name, fields, files)
+
+
+def _check_name(name: str) -> None:
+    parts = name.split("/")
+    if name.startswith("/"):
+        raise _Wrong(f"the name {name!r} is absolute")
+    if ".." in parts:
+        raise _Wrong(f"the name {name!r} has ..")
+    # Our own file in a place says what it is, and is not the archive's to write.
+    if "" in parts or "." in parts or "\0" in name or name == caches.MARK:
+        raise _Wrong(f"the name {name!r} can't be a file's in a place")
+
+
+def _next(tar: tarfile.TarFile) -> tarfile.TarInfo | None:
+    # Not "for member in tar": that begins with the first one again.
+    try:
+        return tar.next()
+    except ValueError as error:  # a number of a header that is none
+        raise tarfile.ReadError(str(error)) from None
+
+
+def _is_plain(member: tarfile.TarInfo) -> bool:
+    return member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse()
+
+
+def _data(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    stream = tar.extractfile(member)
+    assert stream is not None  # _is_plain
+    return stream.read()
+
+
+def _known(theirs: Mapping[str, str], ours: Mapping[str, str], file: Path) -> dict[str, str]:
+    """The fields of the place that an archive is for, where each field is known on one side.
+
+    A build has no GPU: there the archive's fields say for which it is. Raises Refused if the place
+    is another one.
+    """
+    both = {
+        name: pair
+        for name, pair in places.differences(theirs, ours).items()
+        if not set(pair) & set(places.UNKNOWN)
+    }
+    if both:
+        told = ", ".join(f"{name} {theirs} (here {ours})" for name, (theirs, ours) in both.items())
+        raise Refused(
+            f"{file} was made for another place: {told}; --for-other-place takes it nevertheless"
+        )
+    return {
+        name: theirs[name] if theirs.get(name, "") not in places.UNKNOWN else value
+        for name, value in ours.items()
+    }
+
+
+def _refuse(place: Path, replace: bool) -> None:
+    """Raise Refused if what is in a place must stay."""
+    if not os.path.lexists(place):
+        return
+    places.judge(place)
+    if places.is_empty(place):
+        return
+    if not replace:
+        raise Refused(f"{place} is there and not empty; --replace removes what it has")
+    processes = users.of(place)
+    if processes:
+        raise Refused(f"{place} is used by {users.told(processes)}: end it before it is replaced")
+
+
+def _unpack(tar: tarfile.TarFile, listed: Mapping[str, _Listed], new: Path, tell: Tell) -> None:
+    """Write all members. Only directories and regular files are made, so no link leads outside."""
+    left = dict(listed)
+    done, size = 0, sum(one.size for one in listed.values())
+    while True:
+        member = _next(tar)
+        if member is None:
+            break
+        _check_name(member.name)
+        if not _is_plain(member):
+            raise _Wrong(f"{member.name!r} is not a regular file")
+        one = left.pop(member.name, None)
+        if one is None:
+            again = "is there twice" if member.name in listed else f"is not in its {MANIFEST}"
+            raise _Wrong(f"{member.name!r} {again}")
+        if member.size != one.size:
+            raise _Wrong(f"{member.name!r} has {member.size:,} bytes, and not {one.size:,}")
+        path = new / member.name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "xb") as stream:
+                hashing = _Hashing(stream)
+                source = tar.extractfile(member)
+                assert source is not None  # _is_plain
+                shutil.copyfileobj(source, hashing, _PIECE)
+        except (FileExistsError, NotADirectoryError, IsADirectoryError):
+            raise _Wrong(f"{member.name!r} is both a file and a directory") from None
+        if hashing.sum.hexdigest() != one.sha256:
+            raise _Wrong(f"{member.name!r} has another digest than in its {MANIFEST}")
+        if member.mode & stat.S_IXUSR:
+            path.chmod(0o755)
+        done += one.size
+        tell(done, size)
+    if left:
+        raise _Wrong(f"of what its {MANIFEST} lists, {len(left)} are missing: {next(iter(left))!r}")
+
+
+def _settle(new: Path, manifest: _Manifest, old: str, now: str) -> int:
+    """Give all files one fresh time, and put their paths right. Returns how many had paths.
+
+    comgr removes what is old, and so do cleaners of caches: the time 0 of the archive would be its
+    end. One time for all, because make and ninja build again what is older than its source.
+    """
+    moment = time.time_ns()
+    rewritten = 0
+    for name in manifest.files:
+        if old != now and moved.is_group(name):
+            rewritten += moved.rewrite(new / name, old, now)
+        os.utime(new / name, ns=(moment, moment))
+    return rewritten
+
+
+def _finish(new: Path, fields: Mapping[str, str], private: bool) -> None:
+    """What a start gives a place: the file that says which one it is, and directories."""
+    text = "".join(f"{name} {value}\n" for name, value in fields.items())
+    (new / caches.MARK).write_text(text, encoding="utf-8")
+    caches.directories(str(new))
+    # An image's layer is for all its users.
+    new.chmod(0o700 if private else 0o755)
+
+
+def _forget(place: Path) -> None:
+    """Remove this container's own directories with links to what the place had, if none uses them.
+
+    The next start makes them again.
+    """
+    own = Path(caches.own(str(place)))
+    if own.is_dir() and not users.of(own):
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def _put(new: Path, place: Path) -> None:
+    """Have *new* be the place. What was there is removed, or back if this fails."""
+    aside = place.with_name(f"{new.name}-old")
+    replaced = os.path.lexists(place)
+    if replaced:
+        os.rename(place, aside)
+    try:
+        os.rename(new, place)
+    except BaseException:
+        if replaced and not os.path.lexists(place):
+            os.rename(aside, place)
+        raise
+    if replaced:
+        shutil.rmtree(aside, ignore_errors=True)

@@ -1,0 +1,189 @@
+"""The places beneath a root of caches: which one is ours, what they hold, how they differ.
+
+A place is a directory that ``startup.caches`` has made. Its file ``place`` has its fields.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rocm_autopatch import OFF, fresh_interpreter
+from rocm_autopatch.caches import RUNS, UNFINISHED, Refused
+from rocm_autopatch.startup import caches
+
+# What a field is where its value is not known: no file says it, or there is no GPU, as in a build.
+UNKNOWN = ("", "no-gpu")
+
+
+@dataclass(frozen=True)
+class Here:
+    """The place of a process that starts in this environment."""
+
+    root: Path
+    place: Path
+    fields: dict[str, str]
+    torch: str  # the path of torch/version.py, "" if unknown
+    layer: str  # who asks for caches: a policy, or ROCM_AUTOPATCH_CACHE; "" if nobody does
+    unused: str  # why starts do not use caches, "" if they do
+
+
+@dataclass
+class Place:
+    """A place as it is on disk. Sizes are in bytes; links are not followed and count 0."""
+
+    path: Path
+    fields: dict[str, str]
+    used: float  # the last start that used it, in seconds since 1970
+    size: int = 0
+    files: int = 0  # with links, without our own
+    parts: dict[str, int] = field(default_factory=dict)  # bytes of each part that is not empty
+
+
+def environment() -> dict[str, str]:
+    """What a command gets that shall use caches: on, unless the user or a policy says where.
+
+    Raises Refused where starts do nothing, and NoReport.
+    """
+    environ = fresh_interpreter.before_us()
+    switch = environ.get("ROCM_AUTOPATCH", "").strip().lower()
+    if switch in OFF or switch == "observe":
+        raise Refused(f"starts use no caches, by ROCM_AUTOPATCH={switch}: unset it")
+    if here().unused:
+        environ[caches.VARIABLE] = "on"
+    return environ
+
+
+def here() -> Here:
+    """The place of this environment. Raises Refused where there is none, and NoReport.
+
+    It makes nothing, and is no use of the place. Where nobody asks for caches, it is the place that
+    ROCM_AUTOPATCH_CACHE=on would give.
+    """
+    environ = fresh_interpreter.before_us()
+    switch = environ.get("ROCM_AUTOPATCH", "").strip().lower()
+    unused = f"ROCM_AUTOPATCH={switch}" if switch in OFF or switch == "observe" else ""
+    # A start that observes says which place it would use, and leaves it alone.
+    environ["ROCM_AUTOPATCH"] = "observe"
+    report = fresh_interpreter.report(torch=False, environ=environ)
+    if report["caches"]["use"] == "off":
+        off = environ.get(caches.VARIABLE, "").strip() == "off"
+        unused = unused or (f"{caches.VARIABLE}=off" if off else "no policy asks for caches")
+        environ[caches.VARIABLE] = "on"
+        report = fresh_interpreter.report(torch=False, environ=environ)
+    return _here(report, unused)
+
+
+def start(environ: Mapping[str, str]) -> Here:
+    """The place of *environ*, made as any start makes it. Raises Refused and NoReport."""
+    return _here(fresh_interpreter.report(torch=False, environ=environ), "")
+
+
+def _here(report: dict[str, Any], unused: str) -> Here:
+    said = report["caches"]
+    if said["use"] == "off":
+        raise Refused("; ".join([f"no policy applies here: {report['reason']}", *report["errors"]]))
+    if said["reason"]:
+        raise Refused(said["reason"])
+    source = str(report["facts"].get("torch", {}).get("source", ""))
+    return Here(
+        root=Path(said["root"]),
+        place=Path(said["place"]),
+        fields=dict(said["of"]),
+        torch=source if source.endswith("/torch/version.py") else "",
+        layer="" if unused else said["layer"],
+        unused=unused,
+    )
+
+
+def judge(directory: Path) -> None:
+    """Raise Refused if others may write a directory, in a start's words. It need not be there."""
+    try:
+        caches.check(str(directory))
+    except FileNotFoundError:
+        return
+    except caches.Unusable as error:
+        raise Refused(str(error)) from None
+
+
+def beneath(root: Path) -> list[Place]:
+    """The places beneath a root, the last used one first; [] if there is no root."""
+    found = []
+    for path in _directories(root):
+        with contextlib.suppress(OSError):  # Somebody removes it, or it belongs to somebody else.
+            if not path.name.startswith(UNFINISHED) and (path / caches.MARK).exists():
+                found.append(look(path))
+    return sorted(found, key=lambda place: (-place.used, place.path.name))
+
+
+def look(path: Path) -> Place:
+    """The place at *path*. Raises OSError if there is none or it can't be read."""
+    fields = {}
+    text = (path / caches.MARK).read_text(encoding="utf-8", errors="replace")
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        fields[name] = value
+    place = Place(path, fields, path.stat().st_mtime)
+    place.size, place.files, place.parts = measure(path)
+    return place
+
+
+def measure(path: Path) -> tuple[int, int, dict[str, int]]:
+    """Bytes and files of a place, and the bytes of each part."""
+    size = files = 0
+    parts: dict[str, int] = {}
+    for directory, _, names in os.walk(path):
+        part = os.path.relpath(directory, path).split(os.sep)[0]
+        for name in names:
+            if part == "." and name in (caches.MARK, RUNS):
+                continue
+            with contextlib.suppress(OSError):
+                status = os.lstat(os.path.join(directory, name))
+                own = 0 if os.path.islink(os.path.join(directory, name)) else status.st_size
+                size += own
+                files += 1
+                parts[part] = parts.get(part, 0) + own
+    return size, files, dict(sorted(parts.items(), key=lambda row: (-row[1], row[0])))
+
+
+def is_empty(path: Path) -> bool:
+    """Whether a place has no files yet: a start makes it so."""
+    return not measure(path)[1]
+
+
+def unfinished(root: Path) -> Iterator[Path]:
+    """What was left by a process that was killed, or is being made right now."""
+    for path in _directories(root):
+        if path.name.startswith(UNFINISHED):
+            yield path
+
+
+def _directories(root: Path) -> list[Path]:
+    try:
+        return sorted(path for path in root.iterdir() if path.is_dir() and not path.is_symlink())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def differences(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """The fields in which two places differ, and both values."""
+    names = dict.fromkeys([*one, *other])
+    pairs = {name: (one.get(name, ""), other.get(name, "")) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def runs(path: Path) -> list[dict[str, Any]]:
+    """What each ``warm`` has noted in a place, the last one last. Damaged lines are left out."""
+    found = []
+    with contextlib.suppress(OSError):
+        for line in (path / RUNS).read_bytes().splitlines():
+            with contextlib.suppress(ValueError):
+                row = json.loads(line)
+                if isinstance(row, dict):
+                    found.append(row)
+    return found

@@ -1,0 +1,97 @@
+"""A place on top of a read-only one: links to its files, and copies of those that programs change.
+
+An image's layer or a volume has what was compiled, and a container needs a place that it can write.
+No gigabytes are copied: torch, Triton and aiter replace files by others and do not change them, so
+they may be links. What is changed in its place is copied: databases, tables, and what frameworks
+keep.
+"""
+
+import os
+
+from rocm_autopatch import _read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# The parts of a place whose files are never changed, only replaced.
+LINKED = (
+    *("inductor", "triton", "aiter", "aiter-modules", "flydsl", "comgr", "tilelang"),
+    "sglang-jit",
+)
+# What is changed in them, nevertheless: torch before 2.8 writes .best_config files in their place.
+_CHANGED = (".best_config", ".csv", ".txt", ".db", ".lock")
+_PIECE = 1 << 20
+
+
+def link(below: str, new: str, part: str = "") -> None:
+    """Give the directory *new* all that the place *below* has, or that its *part* "/NAME" has.
+
+    Raises OSError.
+    """
+    for inner, directories, files in _walk(below, part):
+        target = new + inner[len(part) :]
+        for name in directories:
+            os.mkdir("%s/%s" % (target, name), 0o755)
+        for name in files:
+            path = inner + "/" + name
+            if path.split("/")[1] in LINKED and not name.endswith(_CHANGED):
+                os.symlink(below + path, "%s/%s" % (target, name))
+            else:
+                _copy(below + path, "%s/%s" % (target, name))
+
+
+def _walk(top: str, first: str) -> "Iterator[tuple[str, list[str], list[str]]]":
+    """As os.walk, with paths from *top*, each of which begins with a slash."""
+    waiting = [first]
+    while waiting:
+        part = waiting.pop()
+        directories, files = [], []
+        with os.scandir(top + part) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    directories.append(entry.name)
+                elif entry.is_file():
+                    files.append(entry.name)
+        yield part, directories, files
+        waiting += [part + "/" + name for name in directories]
+
+
+def _copy(source: str, target: str) -> None:
+    with open(source, "rb") as reader, open(target, "wb") as writer:
+        piece = reader.read(_PIECE)
+        while piece:
+            writer.write(piece)
+            piece = reader.read(_PIECE)
+
+
+def apart(directory: str, mark: str, fields: "dict[str, str]") -> str:
+    """How the places in a directory differ from this one, by the one that is nearest; "" if none.
+
+    *mark* is the file in a place that has its fields, *fields* are those of this place.
+    """
+    nearest = None
+    for name in os.listdir(directory):
+        text = _read("%s/%s/%s" % (directory, name, mark)).decode("utf-8", "replace")
+        its = dict(line.split(" ", 1) for line in text.split("\n") if " " in line)
+        if its:
+            different = [one for one in fields if its.get(one) != fields[one]]
+            if nearest is None or len(different) < len(nearest[1]):
+                nearest = (its, different)
+    if nearest is None:
+        return ""
+    its, different = nearest
+    # The digest says that something is another, but not what.
+    plain = [one for one in different if one != "digest"]
+    told = [
+        "%s is %s there, here %s" % (one, its.get(one) or "unknown", fields[one] or "unknown")
+        for one in plain
+    ]
+    return ", ".join(told) or "they were made under another version of policy " + fields["policy"]
+
+
+def remove(directory: str) -> None:
+    """Remove a place that is not finished, as far as possible."""
+    import shutil
+
+    shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,104 @@
+"""What cache_misses.py assumes of each torch from 2.4 to 2.15, on its real files.
+
+    python tests/matrix/cache_versions.py DIRECTORY [VERSION ...]
+
+DIRECTORY/VERSION/torch holds the Python files of a torch wheel; a version that is missing is
+downloaded. A line of the table printed is a fact, and says for which versions it holds how. What is
+not as expected is marked with an exclamation mark, and makes the exit status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from pathlib import Path
+
+from capture_versions import Source
+from torch_files import VERSIONS, fetch, show
+
+CODECACHE = "torch/_inductor/codecache.py"
+
+
+def method(source: Source) -> str:
+    """The method that looks a graph up, which must be a static one: we put another in its place."""
+    for top in source.tree(CODECACHE).body:
+        for node in getattr(top, "body", ()):
+            if getattr(node, "name", "") == "_lookup_graph":
+                assert isinstance(node, ast.FunctionDef)
+                kinds = [ast.unparse(one) for one in node.decorator_list]
+                return (
+                    f"{' '.join(kinds)} {getattr(top, 'name', '?')}({node.args.args[0].arg}, ...)"
+                )
+    return "?"
+
+
+def called(source: Source) -> str:
+    """How the method and the function that makes the key are called: by their global names."""
+    found = set()
+    for node in ast.walk(source.tree(CODECACHE)):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name.endswith(("_lookup_graph", "compiled_fx_graph_hash")):
+                found.add(name)
+    return ", ".join(sorted(found))
+
+
+def key(source: Source) -> str:
+    """What the function that makes the key returns."""
+    (function,) = source.functions(CODECACHE, "compiled_fx_graph_hash")
+    return ", ".join(
+        ast.unparse(node.value)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Return) and node.value
+    )
+
+
+def lines(source: Source) -> str:
+    """The form of the lines that tell what is in a key."""
+    forms = set()
+    for function in ast.walk(source.tree(CODECACHE)):
+        if getattr(function, "name", "") == "debug_lines":
+            for node in ast.walk(function):
+                if isinstance(node, ast.JoinedStr):
+                    forms.add("".join(map(_letters, node.values)))
+    return " or ".join(sorted(forms)) or "none"
+
+
+def _letters(part: ast.expr) -> str:
+    return str(part.value) if isinstance(part, ast.Constant) else "*"
+
+
+FACTS = {"looks up": method, "called": called, "key": key, "lines": lines}
+
+
+def expected(version: str) -> dict[str, str]:
+    old = version.startswith("2.4.")
+    return {
+        "looks up": "staticmethod FxGraphCache(key, ...)",
+        "called": "FxGraphCache._lookup_graph, compiled_fx_graph_hash",
+        "key": "key" if old else "(key, debug_lines)",
+        "lines": "none" if old else "[*] *: * or [*] *[*]: *",
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Lookups of graphs on every torch, as a table.")
+    parser.add_argument("directory", type=Path, help="of unpacked versions")
+    parser.add_argument("versions", nargs="*", default=VERSIONS, metavar="version")
+    asked_for = parser.parse_args()
+    directories = [asked_for.directory.resolve() / name for name in asked_for.versions]
+    for directory in directories:
+        if not directory.is_dir():
+            fetch(directory)
+    sources = [Source(directory) for directory in directories]
+    wrong = False
+    for name, read in FACTS.items():
+        said = {source.directory.name: read(source) for source in sources}
+        wanted = {version: expected(version)[name] for version in said}
+        wrong = not show(f"{name:10}", said, wanted) or wrong
+    return int(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
