@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from surroundings import hip_torch
+from tests import forked
 from tests.measuring import measure
 
 if TYPE_CHECKING:
@@ -80,13 +81,16 @@ class Interpreter:
         options = {**streams, "cwd": self.path.parent, "timeout": 300, **options}
         done: subprocess.CompletedProcess[str] = subprocess.run(
             [self.path, *arguments],
-            env={"PATH": os.environ["PATH"], **self.env, **(env or {})},
+            env=self.environment(env),
             text=True,
             **options,
         )
         if check and done.returncode:
             raise AssertionError(f"status {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done
+
+    def environment(self, env: Mapping[str, str] | None = None) -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], **self.env, **(env or {})}
 
     def value(self, code: str, *flags: str, env: Mapping[str, str] | None = None) -> str:
         """What the program prints, which must be all it prints to stdout."""
@@ -258,3 +262,10 @@ def torch_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Inter
     pip(python, "install", "--no-deps", wheel)
     measure(python.path, python.site_packages)
     return python
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_fork_is_left() -> Iterator[None]:
+    """Whatever a file has in forked.py is its own."""
+    yield
+    forked.close()
