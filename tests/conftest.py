@@ -8,6 +8,7 @@ and other modules) has the real torch 2.13.0 with a HIP label.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import subprocess
@@ -184,22 +185,37 @@ def building() -> contextlib.AbstractContextManager[None]:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("wheel")
-    with building():
-        subprocess.run(
-            [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", directory, ROOT],
-            check=True,
-            stdout=sys.stderr,
-        )
-    (built,) = directory.glob("*.whl")
+    """Built once in a run, for all its processes."""
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent
+    with hip_torch.lock(place / "wheel.lock"):
+        if not (place / "wheel").exists():
+            directory = tmp_path_factory.mktemp("wheel")
+            command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w"]
+            with building():
+                subprocess.run([*command, directory, ROOT], check=True, stdout=sys.stderr)
+            directory.rename(place / "wheel")
+    (built,) = (place / "wheel").glob("*.whl")
     return built
 
 
 def make_hooked(directory: Path, wheel: Path, base: str = sys.executable) -> Interpreter:
-    """An environment with our wheel and a HIP-labelled stand-in for torch."""
-    made = make_venv(directory, base)
-    pip(made, "install", wheel)
-    label_torch(made.site_packages, "2.13.0+rocm7.0", HIP)
+    """An environment with our wheel and a HIP-labelled stand-in for torch.
+
+    The first one for a Python is made beside the wheel, and the others are copies: pip takes 2 s.
+    """
+    digest = hashlib.sha256(f"{base}\0".encode() + wheel.read_bytes()).hexdigest()
+    model = wheel.parent / f"hooked-{digest[:16]}"
+    with hip_torch.lock(model.with_suffix(".lock")):
+        if not model.exists():
+            made = make_venv(model.with_suffix(".part"), base)
+            pip(made, "install", wheel)
+            label_torch(made.site_packages, "2.13.0+rocm7.0", HIP)
+            hip_torch.copy(model.with_suffix(".part"), model, shutil.copy2)
+            shutil.rmtree(model.with_suffix(".part"))
+    hip_torch.copy(model, directory, shutil.copy2)
+    made = Interpreter(directory / "bin" / "python")
     measure(made.path, made.site_packages)
     return made
 
