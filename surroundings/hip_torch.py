@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 TORCH = "2.13.0"
@@ -71,14 +71,15 @@ def site_packages(venv: Path) -> Path:
     return venv / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
 
 
-def copy(source: Path, target: Path) -> None:
+def copy(source: Path, target: Path, copy_file: Callable[[str, str], object] = os.link) -> None:
     """Copy a venv by hard links, in a second and without its size; *target* is replaced.
 
     The copy's scripts start the copy's interpreter. Its files are the same as those of *source*:
-    you may replace one, as pip does, but never edit it in place.
+    you may replace one, as pip does, but never edit it in place. With ``copy_file=shutil.copy2``
+    they are the copy's own.
     """
     _remove(target)
-    shutil.copytree(source, target, symlinks=True, copy_function=os.link)
+    shutil.copytree(source, target, symlinks=True, copy_function=copy_file)
     (target / STAMP).unlink(missing_ok=True)
     before, after = os.fsencode(source), os.fsencode(target)
     for path in [target / "pyvenv.cfg", *(target / "bin").iterdir()]:

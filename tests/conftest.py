@@ -8,6 +8,7 @@ and other modules) has the real torch 2.13.0 with a HIP label.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from surroundings import hip_torch
+from tests import forked
 from tests.measuring import measure
 
 if TYPE_CHECKING:
@@ -82,13 +84,16 @@ class Interpreter:
         options = {**streams, "cwd": self.path.parent, "timeout": 300, **options}
         done: subprocess.CompletedProcess[str] = subprocess.run(
             [self.path, *arguments],
-            env={**CLEAN, **self.env, **(env or {})},
+            env=self.environment(env),
             text=True,
             **options,
         )
         if check and done.returncode:
             raise AssertionError(f"status {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done
+
+    def environment(self, env: Mapping[str, str] | None = None) -> dict[str, str]:
+        return {**CLEAN, **self.env, **(env or {})}
 
     def value(self, code: str, *flags: str, env: Mapping[str, str] | None = None) -> str:
         """What the program prints, which must be all it prints to stdout."""
@@ -182,22 +187,37 @@ def building() -> contextlib.AbstractContextManager[None]:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("wheel")
-    with building():
-        subprocess.run(
-            [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", directory, ROOT],
-            check=True,
-            stdout=sys.stderr,
-        )
-    (built,) = directory.glob("*.whl")
+    """Built once in a run, for all its processes."""
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent
+    with hip_torch.lock(place / "wheel.lock"):
+        if not (place / "wheel").exists():
+            directory = tmp_path_factory.mktemp("wheel")
+            command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w"]
+            with building():
+                subprocess.run([*command, directory, ROOT], check=True, stdout=sys.stderr)
+            directory.rename(place / "wheel")
+    (built,) = (place / "wheel").glob("*.whl")
     return built
 
 
 def make_hooked(directory: Path, wheel: Path, base: str = sys.executable) -> Interpreter:
-    """An environment with our wheel and a HIP-labelled stand-in for torch."""
-    made = make_venv(directory, base)
-    pip(made, "install", wheel)
-    label_torch(made.site_packages, "2.13.0+rocm7.0", HIP)
+    """An environment with our wheel and a HIP-labelled stand-in for torch.
+
+    The first one for a Python is made beside the wheel, and the others are copies: pip takes 2 s.
+    """
+    digest = hashlib.sha256(f"{base}\0".encode() + wheel.read_bytes()).hexdigest()
+    model = wheel.parent / f"hooked-{digest[:16]}"
+    with hip_torch.lock(model.with_suffix(".lock")):
+        if not model.exists():
+            made = make_venv(model.with_suffix(".part"), base)
+            pip(made, "install", wheel)
+            label_torch(made.site_packages, "2.13.0+rocm7.0", HIP)
+            hip_torch.copy(model.with_suffix(".part"), model, shutil.copy2)
+            shutil.rmtree(model.with_suffix(".part"))
+    hip_torch.copy(model, directory, shutil.copy2)
+    made = Interpreter(directory / "bin" / "python")
     measure(made.path, made.site_packages)
     return made
 
@@ -249,6 +269,16 @@ def fresh(wheel: Path, tmp_path: Path) -> Iterator[Interpreter]:
     shutil.rmtree(tmp_path / "venv")
 
 
+# Torch makes a million objects that stay. To look through them time and again, and to take them
+# apart at the end, is a third of what a process with torch costs.
+QUICK = "import atexit, gc; gc.set_threshold(50000); atexit.register(gc.freeze)\n"
+
+
+def quicken(python: Interpreter) -> None:
+    """Let all processes of an environment with torch collect less garbage."""
+    (python.site_packages / "a_quick.pth").write_text(QUICK)
+
+
 @pytest.fixture(scope="session")
 def torch_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
     """The real torch 2.13.0, HIP-labelled, with our wheel beside it."""
@@ -260,5 +290,13 @@ def torch_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Inter
     env = {"TORCHINDUCTOR_VEC_ISA_OK": "1", "ROCM_AUTOPATCH_CACHE": "off"}
     python = Interpreter(made / "bin" / "python", env)
     pip(python, "install", "--no-deps", wheel)
+    quicken(python)
     measure(python.path, python.site_packages)
     return python
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_fork_is_left() -> Iterator[None]:
+    """Whatever a file has in forked.py is its own."""
+    yield
+    forked.close()

@@ -14,7 +14,7 @@ import pytest
 from surroundings import amd_torch, hip_torch
 from surroundings.compiling_gpu import NOT_RUN, kernel_file
 from surroundings.compiling_gpu.gpus import GPUS
-from tests.conftest import WORK, Interpreter, pip
+from tests.conftest import WORK, Interpreter, pip, quicken
 from tests.live.amd_compiler import GPUS as MATRIX
 from tests.live.amd_compiler import IMAGE, PROGRAM, SEARCH, Ran, run
 from tests.measuring import measure
@@ -62,6 +62,7 @@ def amd_python(wheel: Path) -> Interpreter:
     hip_torch.copy(amd_torch.create(WORK), made)
     python = Interpreter(made / "bin" / "python")
     pip(python, "install", "--no-deps", wheel)
+    quicken(python)
     measure(python.path, python.site_packages)
     return python
 

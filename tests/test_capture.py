@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests import forked
 from tests.conftest import Interpreter
 
 HEAD = """
@@ -129,8 +130,9 @@ def run(python: Interpreter, tmp_path: Path) -> Any:
     """What a program prints with ``show``."""
 
     def run(code: str) -> Any:
-        env = {"ROCM_AUTOPATCH": "off", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
-        return json.loads(python.value(HEAD + code, env=env).splitlines()[-1])
+        later = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+        done = forked.run(python, HEAD, code, env={"ROCM_AUTOPATCH": "off"}, later=later)
+        return json.loads(done.stdout.splitlines()[-1])
 
     return run
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tests.conftest import ROOT, Interpreter, pip
 from tests.messages import Golden
 
@@ -41,8 +43,10 @@ name: mine
 extends: []
 compile_modes: {reduce-overhead: graphs}
 """
+HEAD = """
+import json, sys, torch, torch._dynamo, rocm_autopatch
+"""
 PROGRAM = """
-import json, torch, rocm_autopatch
 model = torch.nn.Linear(4, 4)
 fast = torch.compile(model, mode="reduce-overhead")
 with torch.no_grad():
@@ -53,16 +57,20 @@ print(json.dumps([same, report["compile_modes"], report["graphs"], report["error
 """
 
 
-@pytest.fixture
-def policy(tmp_path: Path) -> str:
-    file = tmp_path / "mine.yaml"
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("graphs") / "mine.yaml"
     file.write_text(POLICY)
     return str(file)
 
 
-def test_the_mode_without_a_gpu(torch_python: Interpreter, policy: str, golden: Golden) -> None:
-    done = torch_python.run("-c", PROGRAM, env={**ON, "ROCM_AUTOPATCH_POLICY": policy})
-    same, mode, graphs, errors = json.loads(done.stdout)
+@pytest.fixture(scope="module")
+def ran(torch_python: Interpreter, policy: str) -> subprocess.CompletedProcess[str]:
+    return forked.run(torch_python, HEAD, PROGRAM, env={"ROCM_AUTOPATCH_POLICY": policy})
+
+
+def test_the_mode_without_a_gpu(ran: subprocess.CompletedProcess[str], golden: Golden) -> None:
+    same, mode, graphs, errors = json.loads(ran.stdout)
     assert (same, errors) == ([True] * 3, [])
     assert [(one["after"], one["status"], one["uses"]) for one in mode] == [
         ("graphs", "applied", 1)
@@ -75,24 +83,23 @@ def test_the_mode_without_a_gpu(torch_python: Interpreter, policy: str, golden: 
 
 
 def test_it_says_once_what_runs_without_a_graph(
-    torch_python: Interpreter, policy: str, golden: Golden
+    ran: subprocess.CompletedProcess[str], golden: Golden
 ) -> None:
-    env = {"ROCM_AUTOPATCH_POLICY": policy}
-    said = torch_python.run("-c", PROGRAM, env=env).stderr.splitlines()
+    said = ran.stderr.splitlines()
     about = [line for line in said if line.startswith("rocm_autopatch: graphs: ")]
     golden("\n".join(about))
 
 
 def test_kept(torch_python: Interpreter, policy: str) -> None:
     env = {**ON, "ROCM_AUTOPATCH_POLICY": policy, "ROCM_AUTOPATCH_KEEP": "reduce-overhead"}
-    _, (mode,), graphs, _ = json.loads(torch_python.run("-c", PROGRAM, env=env).stdout)
+    _, (mode,), graphs, _ = json.loads(torch_python.run("-c", HEAD + PROGRAM, env=env).stdout)
     assert (mode["status"], mode["after"], graphs) == ("kept", "reduce-overhead", [])
 
 
 def test_graphs_are_not_loaded_for_other_modes(torch_python: Interpreter, policy: str) -> None:
     program = (
-        "import sys, torch; torch.compile(torch.nn.Linear(1, 1))(torch.ones(1));"
+        "torch.compile(torch.nn.Linear(1, 1))(torch.ones(1));"
         "print([name for name in sys.modules if name.startswith('rocm_autopatch.graphs')])"
     )
-    env = {**ON, "ROCM_AUTOPATCH_POLICY": policy}
-    assert torch_python.value(program, env=env) == "[]"
+    done = forked.run(torch_python, HEAD, program, env={"ROCM_AUTOPATCH_POLICY": policy})
+    assert done.stdout == "[]\n"

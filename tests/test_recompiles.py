@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tests.conftest import Interpreter
 
-PROGRAM = """
+HEAD = """
 import json, sys, torch
 import torch._dynamo
+"""
+PROGRAM = """\
 limit = {"program": 50}.get(sys.argv[1])
 if limit:
     torch._dynamo.config.recompile_limit = limit
@@ -37,8 +40,11 @@ def run(
 ) -> tuple[list[object], list[str]]:
     """The patch's row, and the lines about limits on stderr."""
     program = directory / "program.py"
-    program.write_text(PROGRAM)
-    done = python.run(program, *arguments, env=env)
+    program.write_text(HEAD + PROGRAM)
+    if env:
+        done = python.run(program, *arguments, env=env)
+    else:
+        done = forked.run(python, HEAD, PROGRAM, *arguments, env={}, file=program)
     said = [line for line in done.stderr.splitlines() if "limit" in line and "policy" in line]
     native = "torch._dynamo hit config" in done.stderr
     return json.loads(done.stdout), said + ["torch's own"] * native

@@ -6,12 +6,14 @@ All versions of torch by all ways of writing are in tests/matrix/config_versions
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import forked
 from tests.conftest import Interpreter
 from tests.messages import Golden
 
@@ -69,28 +71,40 @@ class Programs:
 
     python: Interpreter
     directory: Path
+    # The same for all tests, so that their programs begin in the same process.
+    env: dict[str, str]
 
-    def env(self) -> dict[str, str]:
-        return {
-            "ROCM_AUTOPATCH_POLICY": str(self.directory / "team.yaml"),
-            "TORCHINDUCTOR_CACHE_DIR": str(self.directory / "cache"),
-            "HOME": str(self.directory),
-            "TORCH_LOGS": "-all",
-            "PYTHONWARNINGS": "ignore",
-        }
-
-    def run(self, source: str, **env: str) -> Run:
+    def run(self, source: str, later: Mapping[str, str] | None = None, /, **env: str) -> Run:
+        """Run with *env* beside what all have; *later* may be set after the imports."""
         path = self.directory / "program.py"
         path.write_text(HEAD + source)
-        done = self.python.run(path, env={**self.env(), **env})
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(self.directory / "cache")}
+        later = {**cache, **(later or {})}
+        if env in ({}, {"ROCM_AUTOPATCH": "off"}):
+            env = {**self.env, **env}
+            done = forked.run(self.python, HEAD, source, env=env, later=later, file=path)
+        else:
+            done = self.python.run(path, env={**self.env, **later, **env})
         said = [line for line in done.stderr.splitlines() if line.startswith("rocm_autopatch")]
         return Run(path, json.loads(done.stdout.splitlines()[-1]), said)
 
 
+@pytest.fixture(scope="module")
+def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    place = tmp_path_factory.mktemp("team")
+    (place / "team.yaml").write_text(POLICY)
+    return {
+        "ROCM_AUTOPATCH_POLICY": str(place / "team.yaml"),
+        "HOME": str(place),
+        "TORCH_LOGS": "-all",
+        "PYTHONWARNINGS": "ignore",
+        "PYTHONHASHSEED": "0",
+    }
+
+
 @pytest.fixture
-def programs(torch_python: Interpreter, tmp_path: Path) -> Programs:
-    (tmp_path / "team.yaml").write_text(POLICY)
-    return Programs(torch_python, tmp_path)
+def programs(torch_python: Interpreter, env: dict[str, str], tmp_path: Path) -> Programs:
+    return Programs(torch_python, tmp_path, env)
 
 
 class TestWriters:
@@ -183,7 +197,7 @@ print(json.dumps(report()))
 
     def test_a_program_without_a_file(self, programs: Programs) -> None:
         source = HEAD + "c.triton.cudagraphs = True\nprint(json.dumps(report()))\n"
-        done = programs.python.run("-c", source, env=programs.env())
+        done = programs.python.run("-c", source, env=programs.env)
         assert "rocm_autopatch: <string>:7 tried to set triton.cudagraphs = True" in done.stderr
 
     def test_code_that_the_standard_library_runs_for_a_user(self, programs: Programs) -> None:
@@ -401,12 +415,10 @@ for way in (copy.deepcopy, pickle.dumps):
     except TypeError as error: errors.append(str(error))
 print(json.dumps([before, state(), type(c._config).__name__, type(entry).__name__, errors]))
 """
-        ours = programs.run(self.STATE + source, PYTHONHASHSEED="0").shown
+        ours = programs.run(self.STATE + source).shown
         before, after, *kinds = ours
         assert before == after
-        off, _, *off_kinds = programs.run(
-            self.STATE + source, PYTHONHASHSEED="0", ROCM_AUTOPATCH="off"
-        ).shown
+        off, _, *off_kinds = programs.run(self.STATE + source, ROCM_AUTOPATCH="off").shown
         assert kinds == off_kinds
         # Only the policy's values differ from torch's own.
         assert before[0] != off[0]
@@ -423,7 +435,7 @@ torch.compile(lambda x: x @ x + 1, options=change if "write" in os.environ else 
 print(json.dumps([counters["inductor"][f"fxgraph_cache_{n}"] for n in ("miss", "hit")]))
 """
         assert programs.run(source).shown == [1, 0]
-        assert programs.run(source, write="1").shown == [0, 1]  # the very same key
+        assert programs.run(source, {"write": "1"}).shown == [0, 1]  # the very same key
         assert programs.run(source, ROCM_AUTOPATCH="off").shown == [1, 0]
 
     def test_inductors_compile_workers(self, programs: Programs) -> None:
@@ -539,11 +551,13 @@ print(json.dumps(done.stdout.splitlines()))
         assert ran.shown == ["0 1", "True True []"]
 
     def test_leaves_torchs_warnings_alone(self, programs: Programs) -> None:
-        (programs.directory / "team.yaml").write_text(
+        policy = programs.directory / "policy.yaml"
+        policy.write_text(
             "version: 1\nextends: []\nconfig:\n  torch._dynamo.config:\n"
             "    inline_inbuilt_nn_modules: {default: true}\n"
         )
-        ran = programs.run("""
+        ran = programs.run(
+            """
 import warnings
 with warnings.catch_warnings(record=True) as ours:
     warnings.simplefilter("always")
@@ -552,5 +566,7 @@ with warnings.catch_warnings(record=True) as theirs:
     warnings.simplefilter("always")
     d.inline_inbuilt_nn_modules
 print(json.dumps([len(ours), len(theirs)]))
-""")
+""",
+            ROCM_AUTOPATCH_POLICY=str(policy),
+        )
         assert ran.shown == [0, 1]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import forked
 from tests.conftest import Interpreter
 from tests.messages import Golden
 
@@ -38,30 +39,40 @@ compile_modes:
 """
 
 
+HEAD = (
+    "import json, sys, threading, torch\n"
+    "from torch import compile as early\n"
+    "import torch._inductor.config as c, torch._dynamo.config as d\n"
+    "def show(*values): print(json.dumps(values))\n"
+    "def elsewhere(read):\n"
+    "    seen = []\n"
+    "    thread = threading.Thread(target=lambda: seen.append(read()))\n"
+    "    thread.start(); thread.join(); return seen[0]\n"
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("torch")
+    (place / "policy.yaml").write_text(POLICY)
+    return place
+
+
 @pytest.fixture
-def env(tmp_path: Path) -> dict[str, str]:
-    policy = tmp_path / "policy.yaml"
-    policy.write_text(POLICY)
+def env(place: Path) -> dict[str, str]:
+    """The same for all tests, so that their programs begin in the same process."""
     return {
-        "ROCM_AUTOPATCH_POLICY": str(policy),
-        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
-        "HOME": str(tmp_path),
+        "ROCM_AUTOPATCH_POLICY": str(place / "policy.yaml"),
+        "TORCHINDUCTOR_CACHE_DIR": str(place / "cache"),
+        "HOME": str(place),
+        "PYTHONHASHSEED": "0",
     }
 
 
 def program(python: Interpreter, env: dict[str, str], code: str, **more: str) -> Any:
     """What a program prints as JSON with ``show``, in which ``c`` and ``d`` are torch's configs."""
-    head = (
-        "import json, sys, threading, torch\n"
-        "from torch import compile as early\n"
-        "import torch._inductor.config as c, torch._dynamo.config as d\n"
-        "def show(*values): print(json.dumps(values))\n"
-        "def elsewhere(read):\n"
-        "    seen = []\n"
-        "    thread = threading.Thread(target=lambda: seen.append(read()))\n"
-        "    thread.start(); thread.join(); return seen[0]\n"
-    )
-    return json.loads(python.run("-c", head + code, env={**env, **more}).stdout.splitlines()[-1])
+    done = forked.run(python, HEAD, code, env={**env, **more})
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 class TestConfig:
@@ -127,8 +138,8 @@ show(seen, copy["triton.cudagraphs"], copy["max_autotune_gemm_backends"])
     def test_hashes_follow(self, torch_python: Interpreter, env: dict[str, str]) -> None:
         # Inductor's cache keys hash the config. So a changed value has to give another key.
         code = "show(c.get_hash().hex(), c.codegen_config())"
-        ours, written = program(torch_python, env, code, PYTHONHASHSEED="0")
-        off, _ = program(torch_python, env, code, PYTHONHASHSEED="0", ROCM_AUTOPATCH="off")
+        ours, written = program(torch_python, env, code)
+        off, _ = program(torch_python, env, code, ROCM_AUTOPATCH="off")
         assert ours != off
         assert "torch._inductor.config.max_autotune_gemm_backends = 'ATEN'" in written
 
@@ -393,35 +404,6 @@ class TestWhatAModeMeans:
         assert [said[:3] for said in seen] == [[{}] * 3, [{}] * 3, [tuned] * 3, [tuned] * 3]
         assert [said[3].get("triton.cudagraphs") for said in seen] == [None, False, None, False]
 
-    def test_one_step_in_the_table(
-        self, torch_python: Interpreter, env: dict[str, str], tmp_path: Path
-    ) -> None:
-        # What a mode stands for is one of torch's own, whatever that name stands for here.
-        policy = tmp_path / "chain.yaml"
-        policy.write_text(
-            "version: 1\nextends: []\ncompile_modes: {default: max-autotune-no-cudagraphs, "
-            "max-autotune-no-cudagraphs: reduce-overhead, reduce-overhead: default}\n"
-        )
-        env["ROCM_AUTOPATCH_POLICY"] = str(policy)
-        modes = ("default", "max-autotune-no-cudagraphs", "reduce-overhead")
-        seen = self.answers(torch_python, env, *modes)
-        tuned, captured = PLAIN["max-autotune-no-cudagraphs"], PLAIN["reduce-overhead"]
-        assert [said[:3] for said in seen] == [[tuned] * 3, [captured] * 3, [{}] * 3]
-
-    def test_pins(self, torch_python: Interpreter, env: dict[str, str], tmp_path: Path) -> None:
-        policy = tmp_path / "pins.yaml"
-        policy.write_text(
-            "version: 1\nextends: []\nconfig: {torch._inductor.config: {triton.cudagraphs: "
-            "{pin: false}, max_autotune: {default: false}}}\n"
-        )
-        env["ROCM_AUTOPATCH_POLICY"] = str(policy)
-        # A question that comes before torch's config modules are imported.
-        code = "import torch; print(torch._inductor.list_mode_options('reduce-overhead'))"
-        assert torch_python.value(code, env=env) == "{'triton.cudagraphs': False}"
-        seen = self.answers(torch_python, env, "reduce-overhead", "max-autotune")
-        off = {"triton.cudagraphs": False}
-        assert seen == [[off] * 4, [{**PLAIN["max-autotune"], **off}] * 4]
-
     def test_a_question_is_no_refused_write(
         self, torch_python: Interpreter, env: dict[str, str]
     ) -> None:
@@ -440,15 +422,17 @@ show(asked, [(w["value"], w["file"], w["count"]) for w in refused()])
         assert asked == []
         assert compiled == [["True", "<string>", 1]]
 
-    def test_inductor_that_was_imported_before(self, torch_python: Interpreter) -> None:
+    def test_inductor_that_was_imported_before(
+        self, torch_python: Interpreter, env: dict[str, str]
+    ) -> None:
         # As by "import torch" of 2.5.
         code = """
-import torch, torch._inductor
+import torch._inductor
 from rocm_autopatch.patches import compile_modes
 compile_modes.apply(torch, [("reduce-overhead", "default", "layer", "why")], (), False)
-print(torch._inductor.list_mode_options("reduce-overhead"))
+show(torch._inductor.list_mode_options("reduce-overhead"))
 """
-        assert torch_python.value(code, env={"ROCM_AUTOPATCH": "off"}) == "{}"
+        assert program(torch_python, env, code, ROCM_AUTOPATCH="off") == [{}]
 
     def test_errors_and_signature(self, torch_python: Interpreter, env: dict[str, str]) -> None:
         code = """
@@ -488,6 +472,35 @@ show(ask(), ask("lite"))
         assert kept == [[{"triton.cudagraphs": False}] * 4]
         seen = self.answers(torch_python, env, *PLAIN, ROCM_AUTOPATCH="observe")
         assert seen == [[options] * 4 for options in PLAIN.values()]
+
+    def test_one_step_in_the_table(
+        self, torch_python: Interpreter, env: dict[str, str], tmp_path: Path
+    ) -> None:
+        # What a mode stands for is one of torch's own, whatever that name stands for here.
+        policy = tmp_path / "chain.yaml"
+        policy.write_text(
+            "version: 1\nextends: []\ncompile_modes: {default: max-autotune-no-cudagraphs, "
+            "max-autotune-no-cudagraphs: reduce-overhead, reduce-overhead: default}\n"
+        )
+        env["ROCM_AUTOPATCH_POLICY"] = str(policy)
+        modes = ("default", "max-autotune-no-cudagraphs", "reduce-overhead")
+        seen = self.answers(torch_python, env, *modes)
+        tuned, captured = PLAIN["max-autotune-no-cudagraphs"], PLAIN["reduce-overhead"]
+        assert [said[:3] for said in seen] == [[tuned] * 3, [captured] * 3, [{}] * 3]
+
+    def test_pins(self, torch_python: Interpreter, env: dict[str, str], tmp_path: Path) -> None:
+        policy = tmp_path / "pins.yaml"
+        policy.write_text(
+            "version: 1\nextends: []\nconfig: {torch._inductor.config: {triton.cudagraphs: "
+            "{pin: false}, max_autotune: {default: false}}}\n"
+        )
+        env["ROCM_AUTOPATCH_POLICY"] = str(policy)
+        # A question that comes before torch's config modules are imported.
+        code = "import torch; print(torch._inductor.list_mode_options('reduce-overhead'))"
+        assert torch_python.value(code, env=env) == "{'triton.cudagraphs': False}"
+        seen = self.answers(torch_python, env, "reduce-overhead", "max-autotune")
+        off = {"triton.cudagraphs": False}
+        assert seen == [[off] * 4, [{**PLAIN["max-autotune"], **off}] * 4]
 
     def test_our_graphs(self, torch_python: Interpreter, env: dict[str, str]) -> None:
         # As default: whoever captures the call captures ours with it (tests/graphs).
@@ -543,12 +556,15 @@ class TestLaziness:
         self, torch_python: Interpreter, env: dict[str, str]
     ) -> None:
         del env["ROCM_AUTOPATCH_POLICY"]
-        for code in ("pass", "import torch", "import torch, torch.distributed"):
-            shown = f"{code}\nimport sys; print(*sorted(sys.modules))"
-            ours = set(torch_python.value(shown, env=env).split())
-            off = set(torch_python.value(shown, env={**env, "ROCM_AUTOPATCH": "off"}).split())
-            assert {name.partition(".")[0] for name in ours - off} == {"rocm_autopatch"}
-            assert off <= ours
+        imports = ("sys", "torch", "torch.distributed")
+        code = "".join(f"import {name}\nprint(*sys.modules)\n" for name in imports)
+        ours = torch_python.value(code, env=env).splitlines()
+        off = torch_python.value(code, env={**env, "ROCM_AUTOPATCH": "off"}).splitlines()
+        assert len(ours) == len(off) == len(imports)
+        for name, loaded, alone in zip(imports, map(str.split, ours), map(str.split, off)):
+            more = {module.partition(".")[0] for module in {*loaded} - {*alone}}
+            assert more == {"rocm_autopatch"}, name
+            assert {*alone} <= {*loaded}, name
 
     def test_the_record_of_what_waits(self, torch_python: Interpreter, env: dict[str, str]) -> None:
         code = "import json, torch, rocm_autopatch; print(json.dumps(rocm_autopatch.status()))"
@@ -569,14 +585,13 @@ class TestLaziness:
         self, torch_python: Interpreter, env: dict[str, str]
     ) -> None:
         code = """
-import json, os, torch, torch._inductor.config as c, torch._dynamo.config as d
-import rocm_autopatch
+import os, rocm_autopatch
 os.environ["ROCM_AUTOPATCH"] = "on"
 rocm_autopatch._started = ""
 rocm_autopatch.start()
-print(json.dumps([c.max_fusion_size, d.recompile_limit]))
+show(c.max_fusion_size, d.recompile_limit)
 """
-        assert torch_python.value(code, env={**env, "ROCM_AUTOPATCH": "off"}) == "[100, 77]"
+        assert program(torch_python, env, code, ROCM_AUTOPATCH="off") == [100, 77]
 
 
 def test_an_empty_policy_leaves_torch_as_it_is(torch_python: Interpreter, tmp_path: Path) -> None:
@@ -642,8 +657,9 @@ def test_inductors_compile_workers(
         f"    return [os.getpid(), os.environ.get({MAX!r}), c.max_autotune,\n"
         "            c.max_autotune_gemm_backends, rocm_autopatch.status()['active']]\n"
     )
-    code = """
+    code = f"""
 import os
+sys.path.insert(0, {str(tmp_path)!r})
 import job
 from torch._inductor.compile_worker.subproc_pool import SubprocPool
 pool = SubprocPool(1)
@@ -651,8 +667,7 @@ pid, *seen = pool.submit(job.job).result()
 pool.shutdown()
 show(pid != os.getpid(), seen)
 """
-    more = {MAX: "1", "PYTHONPATH": str(tmp_path)}
-    assert program(torch_python, env, code, **more) == [True, [None, False, "ATEN", True]]
+    assert program(torch_python, env, code, **{MAX: "1"}) == [True, [None, False, "ATEN", True]]
 
 
 class TestBadTorch:
