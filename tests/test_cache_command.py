@@ -373,7 +373,11 @@ class TestRefusedArchives:
         archive.seed(file, here, quiet)
         assert (here.place / "vllm/a").read_bytes() == b"data"
 
-    @pytest.mark.parametrize("data", [b"", b"\x1f\x8b", b"text", gzip.compress(b"x" * 2000)])
+    @pytest.mark.parametrize(
+        "data",
+        [b"", b"\x1f\x8b", b"text", gzip.compress(b"x" * 2000)],
+        ids=["empty", "cut", "text", "gzip"],
+    )
     def test_no_archive(self, tmp_path: Path, data: bytes) -> None:
         file = tmp_path / "a.tar.gz"
         file.write_bytes(data)
