@@ -83,6 +83,7 @@ docs: $(DEV)/ready
 	$(DEV)/bin/python tools/json_schema.py docs
 	$(DEV)/bin/python tools/images_page.py > docs/images.md
 	$(DEV)/bin/python tools/patches_table.py docs/patches.md
+	$(DEV)/bin/python tools/amd_page.py > docs/amd-compiler.md
 
 # Benchmarks. Seconds depend on the machine, so they are printed and not tested.
 bench: $(DEV)/ready
