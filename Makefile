@@ -55,10 +55,12 @@ matrix: $(DEV)/ready
 	$(DEV)/bin/python tests/matrix/rocm_versions.py $(WORK)/torch-versions
 
 # The wheel with other torches and Pythons: torch 2.6 and 2.14 in Debian roots, Python 3.15, Debian's
-# HIP runtimes, Ray. Then programs of frameworks such as transformers, without us and with us.
-# Needs root on Debian or Ubuntu. The roots take 8 GB.
+# HIP runtimes, Ray. Fifty processes on one root of caches, and fifty that are killed. Then programs
+# of frameworks such as transformers, without us and with us. Needs root on Debian or Ubuntu. The
+# roots take 8 GB.
 live: $(DEV)/ready
 	$(PYTHON) tests/live/run.py --work $(WORK)/roots --surroundings $(WORK)
+	ROCM_AUTOPATCH_TEST_CACHES=50 $(DEV)/bin/pytest tests/test_cache_real.py
 	$(DEV)/bin/python -m tests.frameworks --work $(WORK)/frameworks --surroundings $(WORK)
 
 # Figures of AMD's compiler for real models, on a GPU that compiles and does not run. It takes hours;
@@ -83,6 +85,7 @@ docs: $(DEV)/ready
 	$(DEV)/bin/python tools/json_schema.py docs
 	$(DEV)/bin/python tools/images_page.py > docs/images.md
 	$(DEV)/bin/python tools/patches_table.py docs/patches.md
+	$(DEV)/bin/python tools/amd_page.py > docs/amd-compiler.md
 
 # Benchmarks. Seconds depend on the machine, so they are printed and not tested.
 bench: $(DEV)/ready

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs the wheel beside this file into each Python of an image that has a ROCm torch.
+# Installs the wheel beside this file into each Python of an image that has a ROCm torch. If packed
+# caches are beside it, too, they become part of the image.
 # Dockerfile.overlay runs it as a file, because builders repeat the whole text of a step that fails.
 set -eu
 
@@ -38,6 +39,17 @@ cd "$here"
 set -- rocm_autopatch-*.whl
 { [ "$#" = 1 ] && [ -f "$1" ]; } || die "expected exactly one wheel in dist/, found: $*"
 wheel=$here/$1
+
+caches=$here/rocm_autopatch-caches.tar.gz
+layer=/usr/local/share/rocm-autopatch/caches
+if [ -f "$caches" ]; then
+    # Before bake, which takes it into the plan.
+    cat >/etc/rocm-autopatch/caches.yaml <<'EOF'
+version: 1
+name: caches
+caches: {use: on, why: This image has packed caches.}
+EOF
+fi
 
 # A hook that is installed already must print nothing. Bytecode comes only from the step below, the
 # same at each build. The image's settings of pip must have no effect.
@@ -78,7 +90,7 @@ borrowed_pip() {
     return 1
 }
 
-seen='' others='' done=''
+seen='' others='' done='' seeded=''
 for python in /opt/venv/bin/python3 "${VIRTUAL_ENV:-/opt/venv}/bin/python3" \
     /opt/*/bin/python3 /opt/*/envs/*/bin/python3 "${CONDA_PREFIX:-/opt/conda}/bin/python3" \
     "$(command -v python3)" "$(command -v python)" /usr/bin/python3 /usr/local/bin/python3; do
@@ -127,6 +139,9 @@ EOF
     "$python" -m compileall -q -f --invalidation-mode unchecked-hash "$package" ||
         die "$python could not compile $package"
 
+    if [ -f "$caches" ]; then
+        case $lacks in *yaml*) die "$python lacks PyYAML, which the packed caches need" ;; esac
+    fi
     baked=''
     case $accelerator,$lacks in
     rocm,*yaml* | rocm,*packaging*)
@@ -146,12 +161,24 @@ EOF
     [ "$status" = 0 ] || die "with the package, $python reports an error at its start: $reason"
     say "$python has torch $torch: installed$baked; $reason"
     done=yes
+    if [ -f "$caches" ]; then
+        if told=$(ROCM_AUTOPATCH=on ROCM_AUTOPATCH_LOG=quiet \
+            "$python" -m rocm_autopatch cache seed "$caches" --into "$layer" 2>&1); then
+            say "caches: $(printf '%s\n' "$told" | head -n 1)"
+            seeded=yes
+        else
+            say "$told" | head -n 1
+        fi
+    fi
 done
 
 if [ -z "$done" ]; then
     [ -z "$others" ] || die "torch is not a ROCm build: ${others#, };" \
         "--build-arg ROCM_AUTOPATCH_ANY_TORCH=1 installs anyway"
     die "no Python in $ROCM_AUTOPATCH_BASE has torch"
+fi
+if [ -f "$caches" ] && [ -z "$seeded" ]; then
+    die "the packed caches are for no Python of $ROCM_AUTOPATCH_BASE; the lines above say why"
 fi
 cd /
 rm -r "$here"

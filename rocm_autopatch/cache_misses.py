@@ -32,8 +32,8 @@ DIRECTORY = "keys"
 _CONFIG = "inductor_config["
 _GRAPH = "gm"
 _LONGEST_VALUE = 60
-# So many keys are compared, the newest ones, and so many differences are told.
-_MOST_KEYS, _MOST_TOLD = 500, 3
+# So many keys of a graph are compared, the newest ones, and so many differences are told.
+_MOST_KEYS, _MOST_TOLD = 50, 3
 # By thread, the key that was made last, and what is in it.
 _last = threading.local()
 
@@ -125,19 +125,29 @@ def _value(part: "Optional[tuple[str, str]]") -> str:
     return "not there" if part is None else part[1] or "empty"
 
 
-# What is kept: a file for each key, and one for each config. A line has a hash, a name and a value,
-# with tabs between them. The first line of a key's file names the file of its config.
+# What is kept: a file for each config, and beneath a directory for each graph a file for each key.
+# A line has a hash, a name and a value, with tabs between them. The first line of a key's file
+# names the file of its config.
 
 
 def _keep(place: str, key: str, mine: "Parts") -> None:
     config = {name: part for name, part in mine.items() if name.startswith(_CONFIG)}
     rest = {name: part for name, part in mine.items() if name not in config}
     text = _text(config)
-    name = "config-" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
-    directory = "%s/%s" % (place, DIRECTORY)
+    name = "config-" + _digest(text)
+    directory = _graphs(place, mine)
     os.makedirs(directory, exist_ok=True)
-    _write("%s/%s" % (directory, name), text)
+    _write("%s/%s/%s" % (place, DIRECTORY, name), text)
     _write("%s/%s" % (directory, key), name + "\n" + _text(rest))
+
+
+def _graphs(place: str, mine: "Parts") -> str:
+    """The directory for all keys of a graph."""
+    return "%s/%s/%s" % (place, DIRECTORY, _digest(mine.get(_GRAPH, ("",))[0]))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _text(parts: "Parts") -> str:
@@ -155,23 +165,16 @@ def _write(path: str, text: str) -> None:
 
 def _nearest(place: str, mine: "Parts") -> "Optional[Parts]":
     """The key of the same graph that is most like this one, the newest of them; or None."""
-    directory = "%s/%s" % (place, DIRECTORY)
     try:
-        with os.scandir(directory) as entries:
-            files = [
-                (entry.stat().st_mtime, entry.path)
-                for entry in entries
-                if not (entry.name.startswith("config-") or entry.name.endswith(".tmp"))
-            ]
+        with os.scandir(_graphs(place, mine)) as entries:
+            files = [(one.stat().st_mtime, one.path) for one in entries]
     except OSError:
         return None
     best, least = None, 0
     for _, path in sorted(files, reverse=True)[:_MOST_KEYS]:
-        parts = _read(directory, path)
-        if parts.get(_GRAPH, ("",))[0] != mine.get(_GRAPH, ("?",))[0]:
-            continue
+        parts = _read("%s/%s" % (place, DIRECTORY), path)
         apart = sum(parts.get(name) != part for name, part in mine.items())
-        if best is None or apart < least:
+        if parts and (best is None or apart < least):
             best, least = parts, apart
     return best
 

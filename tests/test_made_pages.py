@@ -10,7 +10,7 @@ import pytest
 from rocm_autopatch import patches
 from rocm_autopatch.policy import load
 from tests.conftest import ROOT
-from tools import patches_table
+from tools import amd_page, patches_table
 
 
 def test_the_images_are_not_stale() -> None:
@@ -44,3 +44,16 @@ def test_the_table_of_patches_is_not_stale() -> None:
 def test_a_page_without_a_place_for_the_table() -> None:
     with pytest.raises(ValueError, match="the page has no lines"):
         patches_table.page("# Patches\n")
+
+
+def test_the_figures_of_amd_s_compiler_are_not_stale() -> None:
+    page = (ROOT / "docs" / "amd-compiler.md").read_text()
+    assert "\n".join(amd_page.page(amd_page.kept())) + "\n" == page
+    for row in amd_page.kept():
+        assert "failed" in row or f" {row['candidates']}" in page
+
+
+def test_figures_that_failed_are_no_figures() -> None:
+    row = {**amd_page.kept()[0], "candidates": 4711}
+    assert " 4711" in "\n".join(amd_page.page([row]))
+    assert " 4711" not in "\n".join(amd_page.page([{**row, "failed": "more than 1800 s"}]))

@@ -9,9 +9,9 @@ nothing and all candidates tie, so the first one is chosen. Coordinate descent e
 step, so its candidates are the fewest that there can be.
 
 Each arm runs in a process of its own with empty caches and one compile thread, `--at-once` of them
-beside each other, arms in turn. Results are kept in WORK/amd-figures.jsonl as they come, and a
+beside each other, arms in turn. Results are kept in figures.jsonl beside this file as they come. A
 second call goes on from there: it runs what is missing, what failed, and what an older version of
-the policies, the stand-in or these programs gave.
+the policies, the stand-in or these programs gave. "make docs" makes docs/amd-compiler.md of them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rocm_autopatch.policy import select
 from rocm_autopatch.prove.subjects import SUBJECTS
 from surroundings import amd_torch, hip_torch, image_env
 from surroundings.compiling_gpu import gpus, kernel_file
@@ -37,6 +38,7 @@ from tests.live.run import build_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("program.py")
+KEPT = Path(__file__).with_name("figures.jsonl")
 MODELS = ("llama", "bert", "mixtral", "vit", "convnext", "unet", "gpt2")
 GPUS = ("mi300x", "mi355x")
 PACKAGES = ("transformers==5.17.0", "requests", "importlib_metadata", "Pillow")
@@ -188,7 +190,8 @@ def figures(
             gpu, model, arm = key
             started = time.monotonic()
             result = run(python, model, gpu, every[arm])
-            row = {"gpu": gpu, "model": model, "arm": arm, "of": sources[arm], **result}
+            row = {"gpu": gpu, "model": model, "arm": arm, "of": sources[arm]}
+            row.update(made=time.strftime("%Y-%m-%d"), **result)
             if "failed" in row:
                 print(f"{' '.join(key)}: {row['failed']}", file=sys.stderr, flush=True)
             stream.write(json.dumps(row) + "\n")
@@ -203,40 +206,26 @@ def figures(
 
 def _source(arm: Arm) -> str:
     """A digest of what decides the figures of an arm besides torch, which the stand-in names."""
-    directories = [amd_torch.PACKAGE, PROGRAM.parent]
-    if arm.policy:
-        directories += [ROOT / "policies", ROOT / "rocm_autopatch" / "patches"]
     digest = hashlib.sha256()
-    for directory in directories:
+    if arm.policy:
+        digest.update(_plan(arm.policy).encode())
+    for directory in (amd_torch.PACKAGE, PROGRAM.parent):
         for path in sorted(directory.rglob("*")):
             if path.suffix in (".py", ".cpp", ".yaml") and path != Path(__file__).resolve():
                 digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
 
-def table(found: Mapping[Key, Mapping[str, Any]], asked: argparse.Namespace) -> str:
-    """One row for each arm, and in each cell a model's figures."""
-    lines = []
-    for gpu in asked.gpus:
-        lines += [f"\n{gpu}:\n", "| | " + " | ".join(asked.models) + " |"]
-        lines.append("|---|" + "---:|" * len(asked.models))
-        for arm in asked.arms:
-            cells = [_cell(found.get((gpu, model, arm))) for model in asked.models]
-            lines.append(f"| {arm} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def _cell(row: Mapping[str, Any] | None) -> str:
-    if row is None:
-        return ""
-    if "failed" in row:
-        return "failed"
-    spilled = f", {row['spilled']} spilled" if row["spilled"] else ""
-    gemms = f" ({row['gemm_candidates']})" if row["gemm_candidates"] else ""
-    return (
-        f"{row['kernels']}: {row['candidates']}{gemms}, {row['cpu']:.0f} s, "
-        f"{row['bytes'] / 1024:.0f} KiB{spilled}"
-    )
+def _plan(policy: str) -> str:
+    """A digest of what a policy, by its name or its text, changes under the stand-in's torch."""
+    release = hip_torch.TORCH
+    facts = {"accelerator": ("rocm", "the stand-in"), "torch": (release, "the stand-in")}
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as stream:
+        if "\n" in policy:
+            stream.write(policy)
+            stream.flush()
+            policy = stream.name
+        return select.lowered(facts, policy).without["digest"]
 
 
 def main() -> int:
@@ -253,7 +242,9 @@ def main() -> int:
     except hip_torch.SurroundingsError as error:
         print(f"surroundings: {error}", file=sys.stderr)
         return 1
-    print(table(dict(figures(asked.work / "amd-figures.jsonl", python, asked)), asked))
+    for (gpu, model, arm), row in figures(KEPT, python, asked):
+        state = row.get("failed") or f"{row['candidates']} candidates, {row['cpu']:.0f} s"
+        print(f"{gpu} {model} {arm}: {state}")
     shutil.rmtree(asked.work / "amd-figures")
     return 0
 

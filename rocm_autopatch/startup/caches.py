@@ -60,6 +60,8 @@ _NETWORK = (
     *(b"nfs", b"nfs4", b"cifs", b"smb3", b"smbfs", b"lustre", b"ceph", b"glusterfs", b"afs"),
     *(b"gpfs", b"beegfs", b"9p", b"ocfs2", b"coda", b"wekafs", b"fuse.juicefs"),
 )
+# What a place must have room for, in bytes.
+_LEAST_ROOM = 128 << 20
 # The module of torch that looks graphs up.
 _LOOKUPS = "torch._inductor.codecache"
 _PLAIN = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.+-"
@@ -180,6 +182,11 @@ def _make(root: str, directory: str, fields: "dict[str, str]") -> None:
         os.utime(directory)
     except OSError:
         raise Unusable("%s can't be written" % directory) from None
+    room = os.statvfs(directory)
+    if room.f_bavail * room.f_frsize < _LEAST_ROOM:
+        # A compile that can't write fails, and would not have failed elsewhere.
+        text = "%s has less than %d MiB of room left; rocm-autopatch cache gc --max SIZE makes room"
+        raise Unusable(text % (directory, _LEAST_ROOM >> 20))
 
 
 def _at_once(directory: str, fill: "Callable[[str], None]") -> None:

@@ -576,6 +576,55 @@ def test_a_user_that_is_not_root(store: Store, bases: dict[str, Image], edited: 
     assert image.run("python3", "-c", SEEN, user="65534:65534").stdout == "None,None,None\n"
 
 
+@pytest.mark.parametrize("built", ["venv"], indirect=True)
+def test_packed_caches(store: Store, edited: Path, built: Built, tmp_path: Path) -> None:
+    """What was compiled in one container is part of an image, and its containers start with it."""
+    (python,) = built.case.pythons
+    fill = f"""
+import os, pathlib, subprocess, sys
+place = pathlib.Path(os.environ["TRITON_CACHE_DIR"]).parent
+(place / "triton" / "K").mkdir()
+(place / "triton" / "K" / "k.hsaco").write_text("code")
+pack = [{python!r}, "-m", "rocm_autopatch", "cache", "pack", "/out/rocm_autopatch-caches.tar.gz"]
+sys.exit(subprocess.call([*pack, "--even-if-used"]))
+"""
+    on = {"ROCM_AUTOPATCH_CACHE": "on"}
+    with store.container(built.image.reference) as root:
+        built.image.run(python, "-c", fill, root=root, env=on, mounts={"/out": edited / "dist"})
+    tag = "localhost/overlay-tests/caches"
+    done = overlay(store, edited, CASES["venv"].reference, tag)
+    (line,) = (line for line in ours(done.stdout.splitlines()) if line.startswith("caches: "))
+    assert "/usr/local/share/rocm-autopatch/caches/torch-2.13.0" in line
+    show = """
+import os
+path = os.environ["TRITON_CACHE_DIR"] + "/K/k.hsaco"
+print(os.path.islink(path), open(path).read())
+open(os.environ["TRITON_CACHE_DIR"] + "/new", "w").close()
+"""
+    image = Image(store, tag)
+    assert image.run(python, "-c", show).stdout == "True code\n"
+    seen = image.run(python, "-c", show, user="65534:65534", env={"HOME": "/tmp"})
+    assert seen.stdout == "True code\n"
+    # A read-only container needs a place that it can write.
+    home = tmp_path / "home"
+    home.mkdir()
+    seen = image.run(python, "-c", show, read_only=True, mounts={"/root/.cache": home})
+    assert seen.stdout == "True code\n"
+    seen = image.run(python, "-c", "pass", read_only=True)
+    assert any("no cache is kept: " in line for line in seen.said)
+
+
+def test_caches_for_another_image(
+    store: Store, bases: dict[str, Image], edited: Path, tmp_path: Path
+) -> None:
+    (edited / "dist" / "rocm_autopatch-caches.tar.gz").write_bytes(b"nothing")
+    base = bases["venv"].reference
+    done = overlay(store, edited, base, "localhost/overlay-tests/no-caches", check=False)
+    assert one_line(done) == (
+        f"error: the packed caches are for no Python of {base}; the lines above say why"
+    )
+
+
 def test_wheels_that_are_not_one(store: Store, bases: dict[str, Image], edited: Path) -> None:
     (wheel,) = (edited / "dist").iterdir()
     shutil.copy(wheel, edited / "dist" / "rocm_autopatch-0.0.9-py3-none-any.whl")

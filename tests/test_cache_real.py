@@ -1,0 +1,170 @@
+"""Caches that are kept, under the real torch: in a layer, by many at once, by processes that die.
+
+Inductor compiles for the CPU, with a C++ compiler. What needs a process of its own imports torch
+anew; the rest are forks of one process that has imported it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocm_autopatch.startup import caches
+from tests.conftest import Interpreter
+
+PROGRAM = """
+import json, torch
+compiled = torch.compile(lambda x: (x * 2).relu().sum())
+value = compiled(torch.arange(8.0)).item()
+import rocm_autopatch
+caches = rocm_autopatch.status()["caches"]
+print(json.dumps([value, caches["hits"], caches["misses"], caches["reason"]]))
+"""
+# Children that compile graph N, each in a process group of its own, as a container has one.
+FORKS = """
+import json, os, random, signal, sys, time
+import torch, torch._dynamo, torch._inductor.compile_fx
+import rocm_autopatch
+
+def child(number, path):
+    os.setsid()
+    compiled = torch.compile(lambda x: (x * number).relu().sum())
+    value = compiled(torch.arange(8.0)).item()
+    caches = rocm_autopatch.status()["caches"]
+    with open(path, "w") as stream:
+        json.dump([value, caches["hits"], caches["misses"]], stream)
+
+def start(number, path):
+    pid = os.fork()
+    if not pid:
+        try:
+            child(number, path)
+        finally:
+            os._exit(0)
+    return pid
+
+directory = sys.argv[1]
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+def end(pid):
+    os.waitpid(pid, 0)
+def said(path):
+    try:
+        return json.load(open(path))
+    except (OSError, ValueError):
+        return None
+"""
+TOGETHER = """
+paths = [f"{directory}/{number}" for number in range(int(sys.argv[2]))]
+for pid in [start(3, path) for path in paths]:
+    end(pid)
+end(start(3, directory + "/last"))
+print(json.dumps([said(path) for path in [*paths, directory + "/last"]]))
+"""
+KILLED = """
+chance = random.Random(int(sys.argv[3]))
+found = []
+for number in range(5, 5 + int(sys.argv[2])):
+    pid = start(number, directory + "/killed")
+    time.sleep(chance.uniform(0.05, 2.5))
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        os.kill(pid, signal.SIGKILL)
+    end(pid)
+    end(start(number, f"{directory}/{number}"))
+    found.append([number, said(f"{directory}/{number}")])
+print(json.dumps(found))
+"""
+# "make live" has fifty.
+MANY = int(os.environ.get("ROCM_AUTOPATCH_TEST_CACHES", "6"))
+
+
+def environment(home: Path) -> dict[str, str]:
+    return {"HOME": str(home), "XDG_CACHE_HOME": "", "ROCM_AUTOPATCH_CACHE": "on"}
+
+
+def forks(python: Interpreter, directory: Path, program: str, *arguments: str) -> Any:
+    done = python.run(
+        *("-c", FORKS + program, str(directory), *arguments),
+        env=environment(directory),
+        timeout=900,
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts need root")
+def test_a_read_only_layer_and_another_user(torch_python: Interpreter, tmp_path: Path) -> None:
+    env = environment(tmp_path)
+    cold = json.loads(torch_python.run("-c", PROGRAM, env=env).stdout)
+    assert cold == [56, 0, 1, ""]
+    below, home = tmp_path / "below", tmp_path / "home"
+    os.rename(tmp_path / ".cache" / "rocm-autopatch", below)
+    for path in (below, *below.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    home.mkdir()
+    os.chown(home, 65534, 65534)
+    script = (
+        f"mount -t tmpfs none /usr/local/share && mkdir -p {caches.LAYER} && "
+        f"mount --bind {below} {caches.LAYER} && mount -o remount,ro,bind {caches.LAYER} && "
+        # It may read what only this test's user can, such as the interpreter, and write nothing.
+        "exec setpriv --reuid=65534 --regid=65534 --clear-groups "
+        '--inh-caps=+dac_read_search --ambient-caps=+dac_read_search "$@"'
+    )
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, "sh", torch_python.path, "-c", PROGRAM],
+        env={**torch_python.environment(env), "HOME": str(home), "USER": "nobody"},
+        cwd=home,
+        capture_output=True,
+        text=True,
+    )
+    if "unshare" in done.stderr or "setpriv" in done.stderr:
+        pytest.skip(f"no mount namespace or setpriv here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [56, 1, 0, ""]
+    (place,) = (home / ".cache" / "rocm-autopatch").iterdir()
+    assert any(path.is_symlink() for path in (place / "inductor").rglob("*"))
+
+
+def test_many_at_once(torch_python: Interpreter, tmp_path: Path) -> None:
+    found = forks(torch_python, tmp_path, TOGETHER, str(MANY))
+    assert [row[0] for row in found] == [84] * (MANY + 1)
+    # Each found the graph or compiled it; the last one found it.
+    assert all(row[1] + row[2] == 1 for row in found)
+    assert found[-1] == [84, 1, 0]
+
+
+def test_killed_at_any_moment(torch_python: Interpreter, tmp_path: Path) -> None:
+    """Whatever a process leaves that is killed while it compiles, the next one is right."""
+    for number, said in forks(torch_python, tmp_path, KILLED, str(MANY), "1"):
+        assert said is not None, f"graph {number}: the process after the killed one failed"
+        assert said[0] == 28 * number
+        assert said[1] + said[2] == 1
+
+
+def test_a_full_disk(torch_python: Interpreter, tmp_path: Path) -> None:
+    """A root without room is not used, so the program does not fail for it."""
+    if os.getuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    root = tmp_path / "root"
+    root.mkdir()
+    script = f'mount -t tmpfs -o size=4m none {root} && chmod 700 {root} && exec "$@"'
+    env = {**torch_python.environment(environment(tmp_path)), "ROCM_AUTOPATCH_CACHE": str(root)}
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, "sh", str(torch_python.path), "-c", PROGRAM],
+        env={**env, "TMPDIR": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    if "unshare" in done.stderr:
+        pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    value, hits, misses, reason = json.loads(done.stdout)
+    assert (value, hits, misses) == (56, 0, 0)
+    assert f"no cache is kept: {reason}" in done.stderr
+    assert "has less than 128 MiB of room left" in reason
