@@ -155,15 +155,15 @@ EOF
     esac
 
     status=0
-    report=$(ROCM_AUTOPATCH=on ROCM_AUTOPATCH_LOG=quiet \
+    # Without caches: the build makes no place in root's home, as a start would.
+    report=$(ROCM_AUTOPATCH=on ROCM_AUTOPATCH_CACHE=off ROCM_AUTOPATCH_LOG=quiet \
         "$python" -m rocm_autopatch status --no-torch --json) || status=$?
     reason=$(printf '%s\n' "$report" | "$python" -c "$judge") || status=1 reason='no report'
     [ "$status" = 0 ] || die "with the package, $python reports an error at its start: $reason"
     say "$python has torch $torch: installed$baked; $reason"
     done=yes
     if [ -f "$caches" ]; then
-        if told=$(ROCM_AUTOPATCH=on ROCM_AUTOPATCH_LOG=quiet \
-            "$python" -m rocm_autopatch cache seed "$caches" --into "$layer" 2>&1); then
+        if told=$("$python" -m rocm_autopatch cache seed "$caches" --into "$layer" 2>&1); then
             say "caches: $(printf '%s\n' "$told" | head -n 1)"
             seeded=yes
         else

@@ -17,8 +17,18 @@ NAME = "rocm_autopatch"
 # A room imports only from those before it.
 ORDER = (
     *("__init__", "failure", "late_site", "trust", "kfd", "plan", "text", "masking", "files"),
-    *("processes", "search_path", "here", "startup", "graphs", "patches", "cache_misses", "image"),
-    *("evidence", "fresh_interpreter", "policy", "record", "compile_report", "caches", "probe"),
+    *("processes", "search_path", "here", "startup", "graphs", "patches", "cut_libraries"),
+    *(
+        "cache_misses",
+        "image",
+        "evidence",
+        "fresh_interpreter",
+        "policy",
+        "record",
+        "compile_report",
+        "caches",
+        "probe",
+    ),
     *("ab", "prove", "cli", "__main__"),
 )
 # A start imports these from rooms that come later, in a function, when it needs them.

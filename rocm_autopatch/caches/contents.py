@@ -57,7 +57,7 @@ def may_go(name: str) -> bool:
     """Whether a file may go, or a directory, whose *name* ends with a slash."""
     parts = name.rstrip("/").split("/")
     last = parts[-1]
-    if name in (caches.MARK, RUNS) or parts[0] == _WITHOUT_USE:
+    if name in (caches.MARK, caches.LINKED, RUNS) or parts[0] == _WITHOUT_USE:
         return False
     if any(fnmatchcase(last, pattern) for pattern in _LEFT_OUT):
         return False

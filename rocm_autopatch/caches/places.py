@@ -140,7 +140,7 @@ def measure(path: Path) -> tuple[int, int, dict[str, int]]:
     for directory, _, names in os.walk(path):
         part = os.path.relpath(directory, path).split(os.sep)[0]
         for name in names:
-            if part == "." and name in (caches.MARK, RUNS):
+            if part == "." and name in (caches.MARK, caches.LINKED, RUNS):
                 continue
             with contextlib.suppress(OSError):
                 status = os.lstat(os.path.join(directory, name))

@@ -27,6 +27,8 @@ BELOW_HOME = "rocm-autopatch"
 LAYER = "/usr/local/share/rocm-autopatch/caches"
 # The file in a place that says which place it is.
 MARK = "place"
+# The file in a place that has links to all that the layer has.
+LINKED = "layer"
 # Where a container has places for the parts that are PRIVATE: here, for each user.
 OWN = "/tmp/rocm-autopatch-%d"
 # How a part is used. SHARED: by all processes that have the root. LOCAL: the same, but not on a
@@ -177,6 +179,10 @@ def _make(root: str, directory: str, fields: "dict[str, str]") -> None:
         check(root)
         _at_once(directory, lambda new: _fill(new, directory, fields))
     check(directory)
+    below = _below(directory)
+    if os.access(below + "/" + MARK, os.R_OK) and not os.access(directory + "/" + LINKED, os.F_OK):
+        # The place was there before the layer.
+        _link(below, directory)
     try:
         # The last use, by which gc goes.
         os.utime(directory)
@@ -208,12 +214,9 @@ def _at_once(directory: str, fill: "Callable[[str], None]") -> None:
 
 
 def _fill(new: str, directory: str, fields: "dict[str, str]") -> None:
-    below = "%s/%s" % (LAYER, directory.rpartition("/")[2])
+    below = _below(directory)
     if os.access(below + "/" + MARK, os.R_OK):
-        from rocm_autopatch.startup import layer
-
-        check(below)
-        layer.link(below, new)
+        _link(below, new)
     else:
         text = "".join("%s %s\n" % field for field in fields.items())
         with open(new + "/" + MARK, "w", encoding="utf-8") as stream:
@@ -225,6 +228,19 @@ def _fill(new: str, directory: str, fields: "dict[str, str]") -> None:
             if apart:
                 startup.say("caches-layer", "the caches in %s do not fit: %s" % (LAYER, apart))
     directories(new)
+
+
+def _below(directory: str) -> str:
+    return "%s/%s" % (LAYER, directory.rpartition("/")[2])
+
+
+def _link(below: str, directory: str) -> None:
+    from rocm_autopatch.startup import layer
+
+    check(below)
+    layer.link(below, directory)
+    with open(directory + "/" + LINKED, "w", encoding="ascii") as stream:
+        stream.write("%s\n" % below)
 
 
 def directories(place: str) -> None:

@@ -7,6 +7,7 @@ keep.
 """
 
 import os
+from contextlib import suppress
 
 from rocm_autopatch import _read
 
@@ -27,18 +28,20 @@ _PIECE = 1 << 20
 def link(below: str, new: str, part: str = "") -> None:
     """Give the directory *new* all that the place *below* has, or that its *part* "/NAME" has.
 
-    Raises OSError.
+    What is there already stays. Raises OSError.
     """
     for inner, directories, files in _walk(below, part):
         target = new + inner[len(part) :]
         for name in directories:
-            os.mkdir("%s/%s" % (target, name), 0o755)
+            with suppress(FileExistsError):
+                os.mkdir("%s/%s" % (target, name), 0o755)
         for name in files:
             path = inner + "/" + name
-            if path.split("/")[1] in LINKED and not name.endswith(_CHANGED):
-                os.symlink(below + path, "%s/%s" % (target, name))
-            else:
-                _copy(below + path, "%s/%s" % (target, name))
+            with suppress(FileExistsError):
+                if path.split("/")[1] in LINKED and not name.endswith(_CHANGED):
+                    os.symlink(below + path, "%s/%s" % (target, name))
+                else:
+                    _copy(below + path, "%s/%s" % (target, name))
 
 
 def _walk(top: str, first: str) -> "Iterator[tuple[str, list[str], list[str]]]":
@@ -58,7 +61,7 @@ def _walk(top: str, first: str) -> "Iterator[tuple[str, list[str], list[str]]]":
 
 
 def _copy(source: str, target: str) -> None:
-    with open(source, "rb") as reader, open(target, "wb") as writer:
+    with open(source, "rb") as reader, open(target, "xb") as writer:
         piece = reader.read(_PIECE)
         while piece:
             writer.write(piece)

@@ -1,4 +1,4 @@
-"""What cache_misses.py assumes of each torch from 2.4 to 2.15, on its real files.
+"""What cache_misses.py and cut_libraries.py assume of each torch from 2.4 to 2.15, by its files.
 
     python tests/matrix/cache_versions.py DIRECTORY [VERSION ...]
 
@@ -69,12 +69,25 @@ def _letters(part: ast.expr) -> str:
     return str(part.value) if isinstance(part, ast.Constant) else "*"
 
 
-FACTS = {"looks up": method, "called": called, "key": key, "lines": lines}
+def loads(source: Source) -> str:
+    """The method that loads a compiled kernel (cut_libraries.py)."""
+    for top in source.tree(CODECACHE).body:
+        for node in getattr(top, "body", ()):
+            if getattr(node, "name", "") == "_load_library":
+                assert isinstance(node, ast.FunctionDef)
+                kinds = [ast.unparse(one) for one in node.decorator_list]
+                arguments = [one.arg for one in node.args.args]
+                return f"{' '.join(kinds)} {getattr(top, 'name', '?')}({', '.join(arguments)})"
+    return "?"
+
+
+FACTS = {"looks up": method, "called": called, "key": key, "lines": lines, "loads": loads}
 
 
 def expected(version: str) -> dict[str, str]:
     old = version.startswith("2.4.")
     return {
+        "loads": "classmethod CppCodeCache(cls, path, key)",
         "looks up": "staticmethod FxGraphCache(key, ...)",
         "called": "FxGraphCache._lookup_graph, compiled_fx_graph_hash",
         "key": "key" if old else "(key, debug_lines)",

@@ -176,6 +176,7 @@ def _small(random: Random) -> Any:
         "env": {"FIRST": {"set": "1"}, "GIVEN": dict(action), "LAST": {"default": "2"}},
         "config": {"torch._inductor.config": {"max_autotune": {"pin": False}}},
         "patches": {"watchdog": {"warn_after": 5}},
+        "caches": random.choice(("on", False, {"use": "on", "proven": "graphs"}, "/proc/x")),
         "compile_modes": {
             "reduce-overhead": [
                 {"use": "default"},

@@ -75,6 +75,7 @@ SETTINGS = {
         ),
         *("proven=graphs cudagraphs,gains=graphs", "proven=,gains=", "proven=a b", "gains=\x1b"),
     ),
+    "ROCM_AUTOPATCH_CACHE": ("on", "off", "require", "ON", "x/y", "/proc/x", "/dev/null/x", ""),
     "ROCM_AUTOPATCH_LOG": ("quiet", "debug", "loud", "", "debug "),
     "ROCM_AUTOPATCH_SAID": ("active", "policy", ",,", "active," * 100, "x"),
     "ROCM_AUTOPATCH_REPORT": ("", "report", "/nowhere/x", "/dev/null", ".", "/proc/1/x"),
@@ -84,6 +85,7 @@ SETTINGS = {
 SAYS = (
     "ROCM_AUTOPATCH",
     "ROCM_AUTOPATCH_ASSUME",
+    "ROCM_AUTOPATCH_CACHE",
     "ROCM_AUTOPATCH_REPORT",
     "ROCM_AUTOPATCH_PROFILE",
 )
@@ -120,6 +122,8 @@ class Draft:
             if name in self.env or self.random.random() > chance:
                 continue
             value = self.random.choice(values) if self.random.random() < 0.6 else self.odd_text()
+            if name == "ROCM_AUTOPATCH_CACHE" and value not in values and value.startswith("/"):
+                continue  # A root is made wherever it is asked for.
             # What starts without us is known.
             if value.strip().lower() in ("off", "0", "false", "no") and name == "ROCM_AUTOPATCH":
                 continue
