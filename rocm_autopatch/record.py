@@ -145,8 +145,22 @@ def _uncompiled() -> list[str]:
     ]
 
 
+def caches_row(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """What became of ``caches``, as a row like those of the other entries; [] without an entry."""
+    said = report["caches"]
+    if not said["layer"]:
+        return []
+    status = "observed" if report["observe"] else "applied"
+    if said["reason"]:
+        status = "kept" if said["reason"] == "ROCM_AUTOPATCH_KEEP" else "skipped"
+    used = said["place"] if status == "applied" and said["place"] else None
+    found = {"name": "caches", "before": None, "after": used, "wanted": said["use"]}
+    return [{**found, "status": status, "layer": said["layer"], "reason": said["reason"]}]
+
+
 def _unknown_kept(report: dict[str, Any]) -> list[str]:
     names = [row["name"] for part in ("env", *NAMES, "patches") for row in report[part]]
+    names += [row["name"] for row in caches_row(report)]
     names += [old for name in names for old in config.names(name.rpartition(".")[2])]
     return [
         f"ROCM_AUTOPATCH_KEEP names {word}, but no policy here has an entry for it"

@@ -882,8 +882,11 @@ def test_warm(python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
     place = place_of(python311, tmp_path)
     (row,) = places.runs(place)
     assert (row["status"], row["bytes"], row["graphs"]) == (3, 2000, 0)
-    # A second run adds nothing.
-    filled(python311, tmp_path)
+    # A second run adds nothing. It may miss, also where a start must not.
+    show = "import os; print(os.environ['ROCM_AUTOPATCH_CACHE'])"
+    arguments = ("warm", "--", python311.path, "-c", FILL + show)
+    _, out, _ = command(python311, tmp_path, *arguments, ROCM_AUTOPATCH_CACHE="require")
+    assert out == "on\n"
     assert [row["bytes"] for row in places.runs(place)] == [2000, 0]
     assert os.listdir(place.parent) == [place.name]
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rocm_autopatch import kfd
+from rocm_autopatch.ab import runner
 from rocm_autopatch.startup import caches, layer
 from tests.conftest import OLD_AND_NEW, Interpreter, label_torch
 from tests.messages import Golden
@@ -122,6 +123,32 @@ def test_a_user_decides(python311: Interpreter, tmp_path: Path) -> None:
     file.write_text("version: 1\ncaches: on\nenv: {TRITON_CACHE_DIR: {default: /team}}\n")
     given = {"ROCM_AUTOPATCH_POLICY": str(file), "ROCM_AUTOPATCH_CACHE": ""}
     assert start(python311, tmp_path, **given)[1]["TRITON_CACHE_DIR"] == "/team"
+
+
+def test_an_entry_like_any_other(python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
+    """``explain`` knows it, and ROCM_AUTOPATCH_KEEP leaves it out."""
+    root = tmp_path / "own"
+    for use in (str(root), "off"):
+        file = policy(tmp_path, use)
+        env = {"ROCM_AUTOPATCH_POLICY": str(file), "HOME": str(tmp_path)}
+        done = python311.run("-m", "rocm_autopatch", "explain", "caches", "--no-torch", env=env)
+        golden(re.sub(r"/torch-[^']*", "/PLACE", done.stdout), Path(use).name, TMP=tmp_path)
+    env = {"ROCM_AUTOPATCH_POLICY": str(policy(tmp_path, "on")), "ROCM_AUTOPATCH_CACHE": ""}
+    found, variables, said = start(python311, tmp_path, ROCM_AUTOPATCH_KEEP="a, caches", **env)
+    assert (found["reason"], found["place"], variables, said) == ("ROCM_AUTOPATCH_KEEP", "", {}, [])
+    report = ("-m", "rocm_autopatch", "status", "--no-torch", "--json")
+    given = {**env, "ROCM_AUTOPATCH_KEEP": "caches", "HOME": str(tmp_path)}
+    notes = json.loads(python311.run(*report, env=given).stdout)["notes"]
+    assert not [note for note in notes if "ROCM_AUTOPATCH_KEEP" in note]
+
+
+def test_not_for_runs_with_caches_of_their_own(python311: Interpreter, tmp_path: Path) -> None:
+    """``ab`` and ``prove`` start with empty caches, whatever a policy says."""
+    own = runner.own_caches(tmp_path / "run")
+    given = {**own, "ROCM_AUTOPATCH_POLICY": str(policy(tmp_path, "on"))}
+    found, variables, _ = start(python311, tmp_path, **given)
+    assert (found["use"], found["place"]) == ("off", "")
+    assert variables == {name: own[name] for name in runner.CACHES}
 
 
 def test_another_policy_or_torch_has_another_place(fresh: Interpreter, tmp_path: Path) -> None:
@@ -364,6 +391,13 @@ def test_network_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     found = {path: caches._is_network(path) for path in ("/root", "/data", "/data/x", "/database")}
     assert found == {"/root": False, "/data": True, "/data/x": True, "/database": False}
     assert not caches._is_network("/data/local/y")
+    # SQLite and mapped files do not go there.
+    for root, there in (("/data", False), ("/root", True)):
+        done = {"root": root, "place": f"{root}/p", "of": {"torch": "2.13.0"}, "layer": "team"}
+        names = {row[0] for row in caches._rules(done, "")}
+        local = {name for name, _, use, _ in caches.PARTS if use == caches.LOCAL}
+        assert local
+        assert (local <= names, bool(local & names)) == (there, there)
     assert caches._is_network("/a b/c")
 
 

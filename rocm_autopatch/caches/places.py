@@ -54,7 +54,9 @@ def environment() -> dict[str, str]:
     switch = environ.get("ROCM_AUTOPATCH", "").strip().lower()
     if switch in OFF or switch == "observe":
         raise Refused(f"starts use no caches, by ROCM_AUTOPATCH={switch}: unset it")
-    if here().unused:
+    # Under require, what is missing would be an error, and here it is what the command is for.
+    require = environ.get(caches.VARIABLE, "").strip() == caches.REQUIRE
+    if require or here().unused:
         environ[caches.VARIABLE] = "on"
     return environ
 
@@ -73,7 +75,9 @@ def here() -> Here:
     report = fresh_interpreter.report(torch=False, environ=environ)
     if report["caches"]["use"] == "off":
         off = environ.get(caches.VARIABLE, "").strip() == "off"
-        unused = unused or (f"{caches.VARIABLE}=off" if off else "no policy asks for caches")
+        by = report["caches"]["layer"]
+        told = f"policy {by} says off" if by else "no policy asks for caches"
+        unused = unused or (f"{caches.VARIABLE}=off" if off else told)
         environ[caches.VARIABLE] = "on"
         report = fresh_interpreter.report(torch=False, environ=environ)
     return _here(report, unused)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from rocm_autopatch import fresh_interpreter, patches, startup
+from rocm_autopatch import fresh_interpreter, patches, record, startup
 from rocm_autopatch.cli import entries, options, style, terminal
 from rocm_autopatch.patches import kept
 from rocm_autopatch.policy import select
@@ -46,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
             terminal.say(f"rocm-autopatch explain: {why}")
         return 1
     rows = [row for part in ("env", *patches.NAMES, "patches") for row in report[part]]
+    rows += record.caches_row(report)
     # The name of a patch stands for its fields, too: watchdog for watchdog.warn_after.
     found = [
         row

@@ -142,11 +142,14 @@ class _Reader:
         texts = [self.text(item, inner) for item, inner in items]
         return tuple(text for text, (item, _) in zip(texts, items) if isinstance(item.value, str))
 
-    def choice(self, node: Node, path: str, known: Iterable[str]) -> str:
+    def choice(
+        self, node: Node, path: str, known: Iterable[str], more: tuple[str, ...] = ()
+    ) -> str:
+        """One of the words *known*. *more* is what else may stand there, for the message."""
         known = tuple(known)
         text = self.text(node, path)
         if text and text not in known:
-            message = f"{quoted(text)} is not one of {', '.join(known)}"
+            message = f"{quoted(text)} is not one of {', '.join((*known, *more))}"
             self.problem(node, path, message, _instead(text, known))
         return text
 
@@ -510,7 +513,8 @@ class _Reader:
             if path_too and isinstance(given.value, str) and "/" in given.value:
                 use = self.root(given, at)
             else:
-                use = self.choice(given, at, known) if known else self.text(given, at)
+                more = ("the absolute path of a root",) if path_too else ()
+                use = self.choice(given, at, known, more) if known else self.text(given, at)
         return use, self.common(fields, path)
 
     def root(self, node: Node, path: str) -> str:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 # What a user asks for: on, off, require, or the path of a root.
 VARIABLE = "ROCM_AUTOPATCH_CACHE"
-WORDS = ("on", "off", "require")
+REQUIRE = "require"
+WORDS = ("on", "off", REQUIRE)
 # The root where nobody names one: in the cache directory of the user (XDG Base Directory).
 BELOW_HOME = "rocm-autopatch"
 # Where an image or a read-only volume has places that somebody else filled.
@@ -79,11 +80,14 @@ def add(plan: "Plan") -> None:
     Makes the place's directory. If it can't be used, says why.
     """
     use, layer, why, require = wanted(plan)
-    if use == "off":
-        return
     done: dict[str, Any] = {"use": use, "layer": layer, "root": "", "place": "", "of": {}}
     done.update(reason="", require=require, hits=0, misses=0)
     _RECORD["caches"] = done
+    keep = os.environ.get("ROCM_AUTOPATCH_KEEP", "").split(",")
+    if use != "off" and "caches" in map(str.strip, keep):
+        done["reason"] = "ROCM_AUTOPATCH_KEEP"
+    if use == "off" or done["reason"]:
+        return
     try:
         root = done["root"] = where(use)
         fields = done["of"] = place(plan)
@@ -113,9 +117,9 @@ def wanted(plan: "Plan") -> "tuple[str, str, str, bool]":
         given = trust.named(VARIABLE)
     if given in WORDS or given.startswith("/"):
         # A user who wants them or not does not say where.
-        if not (given in ("on", "require") and use.startswith("/")):
-            use = "on" if given == "require" else given
-        return use, VARIABLE, WHY, given == "require"
+        if not (given in ("on", REQUIRE) and use.startswith("/")):
+            use = "on" if given == REQUIRE else given
+        return use, VARIABLE, WHY, given == REQUIRE
     if given:
         text = "%s=%s is not one of %s or an absolute path; the policy decides about caches"
         startup.fail("caches", text % (VARIABLE, given, ", ".join(WORDS)))

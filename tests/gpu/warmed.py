@@ -7,7 +7,8 @@ For an interpreter that has torch for that GPU, transformers, timm and our wheel
 for ``reduce-overhead``, under ``performance``: ``generate``, BERT and ViT of proven.py, and a
 training step of GPT-2. Each starts with empty caches (``cold``), in a second process (``warm``),
 and, after all of them were packed and their root was moved away, with the archive seeded into an
-empty root (``seeded``) and with it in the image's layer (``layer``). One process runs at a time.
+empty root (``seeded``) and with it in the image's layer (``layer``). The programs of one kind run
+beside each other, ``--at-once`` of them, in each kind alike.
 WORK/warmed.jsonl keeps the results as they come. It uses the root of this user's caches, which must
 be empty, and needs root for the layer. On a GPU that is not AMD's, the fact that opens our gate is
 assumed.
@@ -23,6 +24,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,34 +118,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="First calls with packed caches.")
     parser.add_argument("work", type=Path)
     parser.add_argument("--seconds", type=float, default=500, help="to begin starts in")
+    parser.add_argument("--at-once", type=int, default=4, help="programs beside each other (4)")
     asked = parser.parse_args()
     end = time.monotonic() + asked.seconds
     asked.work.mkdir(parents=True, exist_ok=True)
     archive = asked.work / "caches.tar.gz"
     first: dict[tuple[str, str], float] = {}
+
+    def start(kind: str, program: str) -> None:
+        if time.monotonic() > end:
+            return
+        done = subprocess.run(
+            [sys.executable, __file__, "--one", program],
+            env={**os.environ, **OURS},
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            print(f"{program} {kind}: {done.stderr[-2000:]}", file=sys.stderr, flush=True)
+            return
+        row = {"kind": kind, "program": program, **json.loads(done.stdout.splitlines()[-1])}
+        first[program, kind] = row["seconds"][0]
+        with (asked.work / "warmed.jsonl").open("a") as stream:
+            stream.write(json.dumps(row) + "\n")
+        print(
+            f"{program} {kind}: first call {row['seconds'][0]:.2f} s, {row['hits']} hits, "
+            f"{row['misses']} misses; {row['torch']}",
+            flush=True,
+        )
+
     for kind in KINDS:
         prepare(kind, archive)
-        for program in PROGRAMS:
-            if time.monotonic() > end:
-                break
-            done = subprocess.run(
-                [sys.executable, __file__, "--one", program],
-                env={**os.environ, **OURS},
-                capture_output=True,
-                text=True,
-            )
-            if done.returncode:
-                print(f"{program} {kind}: {done.stderr[-2000:]}", file=sys.stderr, flush=True)
-                continue
-            row = {"kind": kind, "program": program, **json.loads(done.stdout.splitlines()[-1])}
-            first[program, kind] = row["seconds"][0]
-            with (asked.work / "warmed.jsonl").open("a") as stream:
-                stream.write(json.dumps(row) + "\n")
-            print(
-                f"{program} {kind}: first call {row['seconds'][0]:.2f} s, {row['hits']} hits, "
-                f"{row['misses']} misses; {row['torch']}",
-                flush=True,
-            )
+        with ThreadPoolExecutor(asked.at_once) as pool:
+            list(pool.map(partial(start, kind), PROGRAMS))
     for program in PROGRAMS:
         times = {kind: first[program, kind] for kind in KINDS if (program, kind) in first}
         told = [f"{kind} {seconds:.2f} s" for kind, seconds in times.items()]

@@ -9,13 +9,12 @@ not as expected is marked with an exclamation mark, and makes the exit status 1.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import sys
 from pathlib import Path
 
 from capture_versions import CONVERT_FRAME, Source
-from torch_files import VERSIONS, fetch, show
+from torch_files import directories, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -99,21 +98,13 @@ def expected(version: str) -> dict[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="The recompiles patch on every torch, as a table.")
-    parser.add_argument("directory", type=Path, help="of unpacked versions")
-    parser.add_argument("versions", nargs="*", default=VERSIONS, metavar="version")
-    asked_for = parser.parse_args()
-    directories = [asked_for.directory.resolve() / name for name in asked_for.versions]
-    for directory in directories:
-        if not directory.is_dir():
-            fetch(directory)
-    sources = [Source(directory) for directory in directories]
-    wrong = False
-    for name, read in FACTS.items():
-        said = {source.directory.name: read(source) for source in sources}
-        wanted = {version: expected(version)[name] for version in said}
-        wrong = not show(f"{name:18}", said, wanted) or wrong
-    return int(wrong)
+    versions, _ = directories("The recompiles patch on every torch, as a table.")
+    sources = {directory.name: Source(directory) for directory in versions}
+    found = {
+        version: {name: read(source) for name, read in FACTS.items()}
+        for version, source in sources.items()
+    }
+    return table(found, expected)
 
 
 if __name__ == "__main__":
