@@ -128,7 +128,6 @@ class TestFaults:
     """Each fault is found where it is, and the subjects without it are sound in the same run."""
 
     def test_each(self, faulty: Interpreter, tmp_path: Path, golden: Golden) -> None:
-        # Those that hang do not come first in a process: torch is imported in the first one's time.
         tried = (
             *("good", "wrong", "nan", "grows", "aborts", "quits", "raises", "second_start"),
             *("stubborn", "slow", "at_exit"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import os
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from rocm_autopatch.prove import (
     HUNG,
     LEAKS,
     NOT_HERE,
+    NOT_TRIED,
     WARM,
     WRONG,
     battery,
@@ -34,7 +38,7 @@ from rocm_autopatch.prove import (
     trials,
     verdicts,
 )
-from rocm_autopatch.prove.supervisor import Supervisor
+from rocm_autopatch.prove.supervisor import Start, Supervisor
 from tests.conftest import Interpreter
 from tests.messages import Golden
 
@@ -230,6 +234,81 @@ class TestDocument:
         file.write(out, document.make(fake_work(unit("mlp", "default")), HERE))
         monkeypatch.setattr(document, "version", lambda: "0.0.1")
         assert document.kept(out, HERE) == ()
+
+
+class Hanging:
+    """In the place of a supervisor: *hang* are the trials of freezing that hang in a cold start.
+
+    ``alone`` are those that also hang alone, ``started`` what was started.
+    """
+
+    device = "cpu"
+
+    def __init__(self, hang: Sequence[str], alone: Sequence[str] | None = None) -> None:
+        self.hang, self.alone = hang, hang if alone is None else alone
+        self.stop = threading.Event()
+        self.started: list[tuple[str, str, tuple[str, ...], float]] = []
+        self.lock = threading.Lock()
+
+    def run(self, start: Start) -> list[dict[str, Any]]:
+        subject = start.caches.name.rpartition("-")[0]
+        kind = WARM if start.time else COLD
+        with self.lock:
+            least = min(start.limit.values())
+            self.started.append((subject, kind, tuple(start.trials), least))
+        hang = self.alone if least == battery.FULL.limit else self.hang
+        rows: list[dict[str, Any]] = []
+        for trial in start.trials:
+            if (subject, kind) == ("freezing", COLD) and trial in hang:
+                return [*rows, {"trial": trial, "status": HUNG, "reason": "first call"}]
+            rows.append({"trial": trial, "status": ENDED, "first": 1.0})
+        return rows
+
+
+class TestHangs:
+    """A hang costs minutes, and one is enough."""
+
+    ALL = ("mlp", "decoder", "convolution", "attention")
+
+    def run(self, supervisor: Hanging, cores: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+        monkeypatch.setattr(os, "cpu_count", lambda: cores)
+        monkeypatch.setattr(trials, "NAMES", self.ALL)
+        how = dataclasses.replace(battery.FULL, trials=self.ALL, subjects=("default", "freezing"))
+        work = battery.Battery(supervisor, how, (), (), lambda: None, lambda _: None)  # type: ignore[arg-type]
+        work.run()
+        own = [one for one in work.rows if one["subject"] == "freezing" and one["start"] == COLD]
+        verdict = verdicts.subjects(work.rows, work.units())["freezing"]
+        return {one["trial"]: one for one in own}, verdict
+
+    def test_after_two_of_them_others_are_not_tried(
+        self, monkeypatch: pytest.MonkeyPatch, golden: Golden
+    ) -> None:
+        supervisor = Hanging(self.ALL)
+        found, verdict = self.run(supervisor, 2, monkeypatch)
+        statuses = [found[name]["status"] for name in self.ALL]
+        assert statuses == [HUNG, HUNG, NOT_TRIED, NOT_TRIED]
+        golden(found["attention"]["reason"])
+        assert (verdict["sound"], verdict["missing"]) == (False, [])
+        assert not [one for one in supervisor.started if one[:2] == ("freezing", WARM)]
+
+    def test_beside_others_one_is_confirmed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        supervisor = Hanging(self.ALL)
+        found, _ = self.run(supervisor, 8, monkeypatch)
+        statuses = [found[name]["status"] for name in self.ALL]
+        assert statuses == [HUNG, HUNG, NOT_TRIED, NOT_TRIED]
+        own = [one[2:] for one in supervisor.started if one[0] == "freezing"]
+        # Beside others a trial may take twice as long.
+        limit = battery.FULL.limit
+        assert own == [(self.ALL, 2 * limit), (self.ALL[1:], 2 * limit), (self.ALL[:1], limit)]
+
+    def test_others_were_guilty(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        supervisor = Hanging(self.ALL, alone=("attention",))
+        found, verdict = self.run(supervisor, 8, monkeypatch)
+        assert [found[name]["status"] for name in self.ALL] == [ENDED, ENDED, ENDED, HUNG]
+        assert "beside_others" in found["mlp"]
+        assert verdict["faults"] == [{"trial": "attention", "start": COLD, "status": HUNG}]
+        (warm, _) = [one[2] for one in supervisor.started if one[:2] == ("freezing", WARM)]
+        assert warm == self.ALL[:3]
 
 
 class TestUnits:
@@ -428,7 +507,7 @@ class TestTrials:
         assert callable(trial.program)
         # Whoever starts a battery has no torch to import.
         for word in ("torch", *getattr(trial, "NEEDS", ())):
-            assert not hasattr(trial, word)
+            assert not hasattr(trial, word.partition(".")[0])
 
     def test_each_subject_is_tried(self) -> None:
         assert list(subjects.SUBJECTS) == list(evidence.SUBJECTS)

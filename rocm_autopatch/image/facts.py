@@ -53,7 +53,9 @@ def gather(known: Mapping[str, tuple[str, str]], clues: Iterable[Named] | None =
     for name, fact in (*stated.items(), *follows):
         said.setdefault(name, []).append(fact)
     libraries = said.pop(LIBRARY, [])
-    said.setdefault("rocm", libraries)
+    # Beside a torch for CUDA they are another program's: Ubuntu's libucx0 needs libamdhip64.so.5.
+    if "accelerator" not in stated or stated["accelerator"].value == "rocm":
+        said.setdefault("rocm", libraries)
     versions = said.pop("framework_version", [])
     facts: dict[str, Fact] = {}
     contradictions: list[Contradiction] = []

@@ -19,6 +19,8 @@ LEAKS = "leaks"
 COMPILED = "compiled"
 # The trial or the switch is not possible here; this says nothing of the subject.
 NOT_HERE = "not here"
+# Other trials of the subject hung, which is enough.
+NOT_TRIED = "not tried"
 FAULTS = (WRONG, CRASHED, HUNG, LEAKS)
 
 # The first phases of a start. While it waits for others to leave the device, it does not hang.

@@ -10,7 +10,8 @@ for the second time in the opposite order, so that a drift over time affects all
 
 A hang beside other starts may be their fault, and so may a crash for want of memory, or in the same
 seconds as another one: a GPU that is reset ends all programs. So these are repeated alone, and that
-counts. All else counts at once.
+counts. All else counts at once. A subject that hung in two trials is not tried in others: each hang
+costs minutes, and one is enough.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from rocm_autopatch.prove import COLD, CRASHED, ENDED, HUNG, WARM, trials
+from rocm_autopatch.prove import COLD, CRASHED, ENDED, HUNG, NOT_TRIED, WARM, trials
 from rocm_autopatch.prove.subjects import BASE, SUBJECTS, Subject
 from rocm_autopatch.prove.supervisor import OutOfTime, Start, Supervisor
 
@@ -41,8 +42,9 @@ class Thoroughness:
     """How much a battery does.
 
     ``seconds``: for all of it. ``calls`` are compared with eager mode in each start, for at most
-    ``check`` seconds; ``time`` seconds are timed; ``warm`` starts follow the cold one. A start is
-    hanging after ``limit`` seconds, or after ``slower`` times what the base took, if that is more.
+    ``check`` seconds; ``time`` seconds are timed; ``warm`` starts follow the cold one. A trial is
+    hanging after ``limit`` seconds, or after ``slower`` times what the base took, if that is more;
+    beside other starts after twice as long.
     ``subjects`` and ``trials`` are what it has.
     """
 
@@ -62,7 +64,7 @@ FULL = Thoroughness(
     name="full",
     seconds=1200,
     calls=320,
-    check=3,
+    check=2,
     time=0.4,
     warm=2,
     limit=120,
@@ -85,8 +87,16 @@ QUICK = Thoroughness(
 # Cold starts beside each other: each may take some GB of memory, and compiles on several cores.
 _MOST_AT_ONCE = 6
 _CORES_A_START = 2
-# How many limits the first trial of a start may take: it imports torch, for the first time perhaps.
-_FIRST = 3
+# A wave has so many times what runs at once.
+_WAVE = 3
+# Of warm starts, one is on the device. The others import torch meanwhile.
+_WARM_AT_ONCE = 3
+# How many limits the imports may take: of torch and others, for the first time perhaps.
+_IMPORTS = 3
+# How many limits a trial may take that others run beside.
+_BESIDE = 2
+# A subject that hung so often in a start is not tried any further.
+_HANGS = 2
 # Crashes within so many seconds may have one cause.
 _NEAR_S = 10
 # Calls that a further warm start compares with eager mode.
@@ -127,7 +137,7 @@ class Battery:
             self.directory = Path(directory)
             left = self._left()
             names = [name for name in left if name != BASE]
-            size = 2 * max(2, self.at_once)
+            size = _WAVE * max(2, self.at_once)
             waves = [names[start : start + size] for start in range(0, len(names), size)]
             try:
                 # Trials of the base that no other subject needs any more.
@@ -195,8 +205,8 @@ class Battery:
 
         def cold(name: str) -> list[Row]:
             """The rows for which others may be guilty. All else is kept at once."""
-            rows = self._run(name, trial_names[name], caches[name], COLD, number)
-            beside = (CRASHED, HUNG) if self.at_once > 1 else ()
+            rows = self._run(name, trial_names[name], caches[name], COLD, number, beside=True)
+            beside = (CRASHED, HUNG, NOT_TRIED) if self.at_once > 1 else ()
             self._keep([row for row in rows if row["status"] not in beside])
             return [row for row in rows if row["status"] in beside]
 
@@ -204,8 +214,13 @@ class Battery:
             with ThreadPoolExecutor(self.at_once) as pool:
                 found = self._each(pool, cold, names)
             for name, doubtful in zip(names, found):
+                hangs = False
                 for row in doubtful:
-                    self._keep([self._confirmed(row, caches[name])])
+                    # One hang is enough.
+                    if not (hangs and row["status"] in (HUNG, NOT_TRIED)):
+                        row = self._confirmed(row, caches[name])
+                    self._keep([row])
+                    hangs = hangs or row["status"] == HUNG
             for turn in range(self.how.warm):
                 alive = {
                     name: [one for one in trial_names[name] if self._alive(name, one, number)]
@@ -217,8 +232,7 @@ class Battery:
                 ) -> None:
                     self._keep(self._run(name, left[name], caches[name], WARM, number, turn))
 
-                # While one is on the device, the next one imports torch.
-                with ThreadPoolExecutor(min(2, self.at_once)) as pool:
+                with ThreadPoolExecutor(min(_WARM_AT_ONCE, self.at_once)) as pool:
                     self._each(pool, warm, list(alive))
         finally:
             for path in caches.values():
@@ -249,6 +263,8 @@ class Battery:
         if not self._doubtful(row):
             return row
         [again] = self._run(row["subject"], [row["trial"]], caches, COLD, row["wave"])
+        if row["status"] == NOT_TRIED:
+            return again
         return {**again, "beside_others": f"{row['status']}: {row['reason']}"}
 
     def _doubtful(self, row: Row) -> bool:
@@ -260,7 +276,7 @@ class Battery:
                 if other != row["subject"] and abs(when - row["over"]) < _NEAR_S
             ]
             return bool(near) or "out of memory" in row["reason"].lower()
-        return bool(row["status"] == HUNG)
+        return row["status"] in (HUNG, NOT_TRIED)
 
     def _run(
         self,
@@ -270,15 +286,20 @@ class Battery:
         kind: str,
         wave: int,
         turn: int = 0,
+        beside: bool = False,
     ) -> list[Row]:
         """A start of a subject; if a trial ends the process, further ones for the others."""
-        subject, rows = SUBJECTS[name], []
+        subject = SUBJECTS[name]
+        rows: list[Row] = []
         left = list(trial_names)
+        more = _BESIDE if beside and self.at_once > 1 else 1
         while left:
             if time.monotonic() > self.end:
                 raise OutOfTime
-            limit = {trial: self._limit(trial) for trial in left}
-            limit[left[0]] *= _FIRST
+            if [row["status"] for row in rows].count(HUNG) >= _HANGS:
+                reason = f"{name} hung in {_HANGS} trials"
+                of = {"subject": name, "start": kind, "wave": wave, "status": NOT_TRIED}
+                return rows + [{**of, "trial": trial, "reason": reason} for trial in left]
             found = self.supervisor.run(
                 Start(
                     trials=left,
@@ -289,7 +310,8 @@ class Battery:
                     calls=self.how.calls if turn == 0 else _FEW,
                     seconds=self.how.check,
                     time=self.how.time if kind == WARM else 0.0,
-                    limit=limit,
+                    imports=_IMPORTS * self.how.limit,
+                    limit={trial: more * self._limit(trial) for trial in left},
                     end=self.end,
                     # What is compiled already needs no workers, which would disturb the times.
                     threads=self.threads if kind == COLD else 1,
@@ -306,7 +328,8 @@ class Battery:
                     self.crashes.append((name, made["over"]))
                 self.says(made)
                 rows.append(made)
-            left = left[len(found) :]
+            tried = {row["trial"] for row in found}
+            left = [trial for trial in left if trial not in tried]
         return rows
 
     def _limit(self, trial: str) -> float:

@@ -21,7 +21,7 @@ from typing import Any
 
 from rocm_autopatch import _ASSUME, fresh_interpreter, processes, search_path
 from rocm_autopatch.ab.runner import own_caches
-from rocm_autopatch.prove import CRASHED, HUNG, STARTING, WAITING
+from rocm_autopatch.prove import CRASHED, HUNG, IMPORTING, STARTING, WAITING
 
 _CHILD = "from rocm_autopatch.prove import child\nchild.main()\n"
 _LAST_LINES = 12
@@ -39,9 +39,10 @@ class Start:
     """What to start: trials under a policy file, in a mode, with the caches in a directory.
 
     ``calls`` of each are compared with eager mode in ``seconds``; ``time`` seconds of calls are
-    timed. ``keys`` must be applied. ``limit`` is how many seconds each trial may take, and ``end``
-    when the start is ended in any case, by ``time.monotonic``. ``threads`` compile. ``alone`` names
-    a lock, which only one start holds while it is on the device.
+    timed. ``keys`` must be applied. ``limit`` is how many seconds each trial may take, ``imports``
+    how many the imports for each may take, and ``end`` when the start is ended in any case, by
+    ``time.monotonic``. ``threads`` compile. ``alone`` names a lock, which only one start holds
+    while it is on the device.
     """
 
     trials: Sequence[str]
@@ -51,6 +52,7 @@ class Start:
     calls: int
     seconds: float
     time: float
+    imports: float
     limit: Mapping[str, float]
     end: float
     threads: int
@@ -122,7 +124,7 @@ class Supervisor:
 
     def _hangs(self, command: processes.Command, report: Path, start: Start) -> float:
         """The limit that a trial has exceeded, in seconds; 0 if all ended."""
-        trial, began = "", time.monotonic()
+        step, began = ("", True), time.monotonic()
         while not command.ends(_LOOK_S):
             now = time.monotonic()
             if self.stop.is_set():
@@ -130,9 +132,10 @@ class Supervisor:
             if now > start.end:
                 raise OutOfTime
             _, said = _reported(report, start.trials)
-            if said["trial"] != trial or said["phase"] == WAITING:
-                trial, began = said["trial"], now
-            limit = start.limit[trial]
+            importing = said["phase"] in (STARTING, IMPORTING)
+            if (said["trial"], importing) != step or said["phase"] == WAITING:
+                step, began = (said["trial"], importing), now
+            limit = start.imports if importing else start.limit[said["trial"]]
             if now - began > limit:
                 return limit
         return 0.0

@@ -4,7 +4,8 @@ A trial's file has
 
 - a docstring, whose first line says what the program is;
 - ``ABOUT``: the groups of subjects that it is for ("modes", "search", "switches"), or their names;
-- ``NEEDS``: packages without which it can't be; and ``GPU = True`` if it needs a GPU;
+- ``NEEDS``: modules that it imports, without whose packages it can't be;
+- ``GPU = True`` if it needs a GPU;
 - ``TURN = N`` if calls differ: call N is of the kind of call 0;
 - ``TRAINING = True`` if it computes gradients; other programs run under ``torch.no_grad()``;
 - ``program(bench)``: makes the program and returns a function. That takes the number of a call,

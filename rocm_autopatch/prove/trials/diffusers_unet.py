@@ -8,7 +8,7 @@ from typing import Any
 from rocm_autopatch.prove.bench import Bench
 
 ABOUT = ("modes",)
-NEEDS = ("diffusers",)
+NEEDS = ("diffusers.models.unets.unet_2d_condition",)
 GPU = True
 
 

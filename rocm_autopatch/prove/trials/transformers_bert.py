@@ -8,7 +8,7 @@ from typing import Any
 from rocm_autopatch.prove.bench import Bench
 
 ABOUT = ("modes", "freezing", "multi_kernel", "coordinate_descent_tuning")
-NEEDS = ("transformers",)
+NEEDS = ("transformers.models.bert.modeling_bert",)
 
 
 def program(bench: Bench) -> Callable[[int], Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from rocm_autopatch.prove.bench import Bench
 
 ABOUT = ("modes", "switches")
-NEEDS = ("transformers",)
+NEEDS = ("transformers.models.llama.modeling_llama",)
 GPU = True
 TOKENS = 16
 
