@@ -86,6 +86,7 @@ docs: $(DEV)/ready
 	$(DEV)/bin/python tools/images_page.py > docs/images.md
 	$(DEV)/bin/python tools/patches_table.py docs/patches.md
 	$(DEV)/bin/python tools/amd_page.py > docs/amd-compiler.md
+	$(DEV)/bin/python tools/evidence_page.py > docs/proven.md
 
 # Benchmarks. Seconds depend on the machine, so they are printed and not tested.
 bench: $(DEV)/ready

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from tests.conftest import ROOT
+from tools import evidence_page
 
 PAGE = (ROOT / "docs" / "claims.md").read_text()
 STATUSES = {"borne out", "overstated", "false today", "not tried"}
@@ -51,3 +52,11 @@ def test_named_checks_exist() -> None:
     named = re.findall(r"(?:CPU|H200|CPU and H200): (`[^)|;,.]*`)", PAGE)
     assert named
     assert {name for text in named for name in re.findall(r"`([\w-]+)`", text)} <= checks
+
+
+def test_figures_are_those_of_the_evidence() -> None:
+    (evidence,) = evidence_page.kept()
+    named = re.findall(r"([\d.]+)[^()|\d]*\(proven: `([\w-]+)` (\w+)\)", PAGE)
+    assert len(named) == PAGE.count("(proven: ") > 5
+    for said, subject, key in named:
+        assert said == evidence_page.figure(evidence.subjects[subject][key]), (subject, key)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from rocm_autopatch import patches
+from rocm_autopatch.evidence import SUBJECTS
 from rocm_autopatch.policy import load
 from tests.conftest import ROOT
-from tools import amd_page, patches_table
+from tools import amd_page, evidence_page, patches_table
 
 
 def test_the_images_are_not_stale() -> None:
@@ -57,3 +59,25 @@ def test_figures_that_failed_are_no_figures() -> None:
     row = {**amd_page.kept()[0], "candidates": 4711}
     assert " 4711" in "\n".join(amd_page.page([row]))
     assert " 4711" not in "\n".join(amd_page.page([{**row, "failed": "more than 1800 s"}]))
+
+
+def test_what_was_proven_is_not_stale() -> None:
+    """The files of evidence/ can be used, and their page has all of them."""
+    page = (ROOT / "docs" / "proven.md").read_text()
+    found = evidence_page.kept()
+    assert "\n".join(evidence_page.page(found)) + "\n" == page
+    for one in found:
+        assert Path(one.file).name in page
+        assert page.count("| `") == len(SUBJECTS) * len(found)
+
+
+def test_both_breakages_were_found() -> None:
+    """They broke real programs before there was any evidence (docs/performance.md)."""
+    (h200,) = evidence_page.kept()
+    faults = {
+        (one["trial"], one["start"], name)
+        for name in ("freezing", "multi_kernel")
+        for one in h200.subjects[name]["faults"]
+    }
+    assert ("transformers_generate", "cold", "freezing") in faults
+    assert ("transformers_generate", "warm", "multi_kernel") in faults

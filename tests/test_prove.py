@@ -86,7 +86,7 @@ from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.prove import battery, trials, verdicts
 from rocm_autopatch.prove.supervisor import Supervisor
 trials.NAMES = tuple(asked["trials"])
-how = battery.Thoroughness("full", asked.get("seconds", 400), 100, 20, 0.1, 1, asked["limit"], 1,
+how = battery.Thoroughness("full", asked.get("seconds", 400), 100, 20, 0.1, 1, 1, asked["limit"], 1,
     tuple(asked["subjects"]), trials.NAMES)
 os.cpu_count = lambda: asked["cores"]
 """

@@ -78,8 +78,20 @@ def unit(trial: str, subject: str, speed: float = 1.0, wave: int = 1) -> list[di
     return [row(trial, subject, kind, ENDED, speed, wave) for kind in (COLD, WARM)]
 
 
+def often(
+    trial: str, subject: str, speed: float = 1.0, starts: int = 5, noise: float = 0.001
+) -> list[dict[str, Any]]:
+    """A unit with more warm starts: the calls of one are alike, the starts differ by *noise*."""
+    speeds = [speed * (1 + noise * step) for step in (0, 1, -1, 0.5, -0.5)[:starts]]
+    return [
+        row(trial, subject, COLD, ENDED, speed),
+        *(row(trial, subject, WARM, ENDED, one) for one in speeds),
+    ]
+
+
 UNITS = [(trial, subject) for trial in ("a", "b") for subject in ("default", "graphs")]
 BASE = [*unit("a", "default"), *unit("b", "default")]
+OFTEN = [*often("a", "default"), *often("b", "default")]
 
 
 class TestVerdicts:
@@ -97,15 +109,44 @@ class TestVerdicts:
         ],
     )
     def test_gains(self, a: float, b: float, gains: bool) -> None:
-        rows = [*BASE, *unit("a", "graphs", a), *unit("b", "graphs", b)]
+        rows = [*OFTEN, *often("a", "graphs", a), *often("b", "graphs", b)]
         said = verdicts.subjects(rows, UNITS)["graphs"]
         assert (said["sound"], said["gains"]) == (True, gains)
+        assert verdicts.unsettled(rows, UNITS) == {}
         assert said["steady"] == pytest.approx(math.sqrt(a * b), rel=2e-3)
         assert said["cold"] == said["warm"] == pytest.approx(math.sqrt(a * b), rel=2e-3)
         assert said["memory"] == 1
         low, ratio, high = said["trials"]["a"]["steady"]
         assert low < ratio < high
         assert ratio == pytest.approx(a, rel=1e-3)
+        assert said["trials"]["a"]["starts"] == 5
+
+    def test_calls_of_one_process_are_no_proof(self) -> None:
+        """However many there are: the next process may be slower in all of them."""
+        rows = [*OFTEN, *unit("a", "graphs", 0.8), *unit("b", "graphs", 1.2)]
+        assert verdicts.subjects(rows, UNITS)["graphs"]["gains"] is None
+        assert verdicts.unsettled(rows, UNITS) == {"graphs": ["a", "b"]}
+        # Two starts were fast by chance.
+        rows = [*OFTEN, *often("a", "graphs", 0.8, starts=2), *often("b", "graphs", 1.0, starts=2)]
+        assert verdicts.unsettled(rows, UNITS) == {"graphs": ["a"]}
+        rows += [row("a", "graphs", WARM, speed=speed) for speed in (1.0, 1.01, 0.99)]
+        assert verdicts.subjects(rows, UNITS)["graphs"]["gains"] is False
+        assert verdicts.unsettled(rows, UNITS) == {}
+
+    def test_without_a_gain_nothing_is_started_again(self) -> None:
+        rows = [*BASE, *unit("a", "graphs", 0.98), *unit("b", "graphs", 1.5)]
+        assert verdicts.subjects(rows, UNITS)["graphs"]["gains"] is False
+        assert verdicts.unsettled(rows, UNITS) == {}
+        faulty = [*unit("a", "graphs", 0.5), row("b", "graphs", COLD, CRASHED)]
+        assert verdicts.unsettled([*BASE, *faulty], UNITS) == {}
+        assert verdicts.unsettled([*BASE, *unit("a", "graphs", 0.5)], UNITS) == {}
+
+    def test_only_the_most_telling_trials_are_started_again(self) -> None:
+        speeds = {"a": 0.9, "b": 0.7, "c": 0.8, "d": 1.3, "e": 1.1, "f": 1.2, "g": 1.0}
+        units = [(trial, subject) for trial in speeds for subject in ("default", "graphs")]
+        rows = [one for trial in speeds for one in unit(trial, "default")]
+        rows += [one for trial, speed in speeds.items() for one in unit(trial, "graphs", speed)]
+        assert verdicts.unsettled(rows, units) == {"graphs": ["b", "c", "f", "d"]}
 
     @pytest.mark.parametrize("status", [WRONG, CRASHED, HUNG, LEAKS])
     @pytest.mark.parametrize("start", [COLD, WARM])
@@ -253,8 +294,8 @@ class Hanging:
     def run(self, start: Start) -> list[dict[str, Any]]:
         subject = start.caches.name.rpartition("-")[0]
         kind = WARM if start.time else COLD
+        least = min(start.limit.values())
         with self.lock:
-            least = min(start.limit.values())
             self.started.append((subject, kind, tuple(start.trials), least))
         hang = self.alone if least == battery.FULL.limit else self.hang
         rows: list[dict[str, Any]] = []
@@ -265,50 +306,122 @@ class Hanging:
         return rows
 
 
+FOUR = ("mlp", "decoder", "convolution", "attention")
+
+
+def run(
+    supervisor: Hanging,
+    cores: int,
+    monkeypatch: pytest.MonkeyPatch,
+    kept: Sequence[Mapping[str, Any]] = (),
+) -> battery.Battery:
+    """Run a battery of four trials of freezing."""
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(trials, "NAMES", FOUR)
+    how = dataclasses.replace(battery.FULL, trials=FOUR, subjects=("default", "freezing"))
+    work = battery.Battery(supervisor, how, (), kept, lambda: None, lambda _: None)  # type: ignore[arg-type]
+    work.run()
+    return work
+
+
+def cold_of(work: battery.Battery) -> dict[str, Any]:
+    """By trial, the row of the cold start of freezing."""
+    own = [one for one in work.rows if (one["subject"], one["start"]) == ("freezing", COLD)]
+    return {one["trial"]: one for one in own}
+
+
+def verdict_of(work: battery.Battery) -> dict[str, Any]:
+    return verdicts.subjects(work.rows, work.units())["freezing"]
+
+
 class TestHangs:
     """A hang costs minutes, and one is enough."""
-
-    ALL = ("mlp", "decoder", "convolution", "attention")
-
-    def run(self, supervisor: Hanging, cores: int, monkeypatch: pytest.MonkeyPatch) -> Any:
-        monkeypatch.setattr(os, "cpu_count", lambda: cores)
-        monkeypatch.setattr(trials, "NAMES", self.ALL)
-        how = dataclasses.replace(battery.FULL, trials=self.ALL, subjects=("default", "freezing"))
-        work = battery.Battery(supervisor, how, (), (), lambda: None, lambda _: None)  # type: ignore[arg-type]
-        work.run()
-        own = [one for one in work.rows if one["subject"] == "freezing" and one["start"] == COLD]
-        verdict = verdicts.subjects(work.rows, work.units())["freezing"]
-        return {one["trial"]: one for one in own}, verdict
 
     def test_after_two_of_them_others_are_not_tried(
         self, monkeypatch: pytest.MonkeyPatch, golden: Golden
     ) -> None:
-        supervisor = Hanging(self.ALL)
-        found, verdict = self.run(supervisor, 2, monkeypatch)
-        statuses = [found[name]["status"] for name in self.ALL]
+        supervisor = Hanging(FOUR)
+        work = run(supervisor, 2, monkeypatch)
+        found, verdict = cold_of(work), verdict_of(work)
+        statuses = [found[name]["status"] for name in FOUR]
         assert statuses == [HUNG, HUNG, NOT_TRIED, NOT_TRIED]
         golden(found["attention"]["reason"])
         assert (verdict["sound"], verdict["missing"]) == (False, [])
         assert not [one for one in supervisor.started if one[:2] == ("freezing", WARM)]
 
     def test_beside_others_one_is_confirmed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        supervisor = Hanging(self.ALL)
-        found, _ = self.run(supervisor, 8, monkeypatch)
-        statuses = [found[name]["status"] for name in self.ALL]
+        supervisor = Hanging(FOUR)
+        found = cold_of(run(supervisor, 8, monkeypatch))
+        statuses = [found[name]["status"] for name in FOUR]
         assert statuses == [HUNG, HUNG, NOT_TRIED, NOT_TRIED]
         own = [one[2:] for one in supervisor.started if one[0] == "freezing"]
         # Beside others a trial may take twice as long.
         limit = battery.FULL.limit
-        assert own == [(self.ALL, 2 * limit), (self.ALL[1:], 2 * limit), (self.ALL[:1], limit)]
+        assert own == [(FOUR, 2 * limit), (FOUR[1:], 2 * limit), (FOUR[:1], limit)]
 
     def test_others_were_guilty(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        supervisor = Hanging(self.ALL, alone=("attention",))
-        found, verdict = self.run(supervisor, 8, monkeypatch)
-        assert [found[name]["status"] for name in self.ALL] == [ENDED, ENDED, ENDED, HUNG]
+        supervisor = Hanging(FOUR, alone=("attention",))
+        work = run(supervisor, 8, monkeypatch)
+        found, verdict = cold_of(work), verdict_of(work)
+        assert [found[name]["status"] for name in FOUR] == [ENDED, ENDED, ENDED, HUNG]
         assert "beside_others" in found["mlp"]
         assert verdict["faults"] == [{"trial": "attention", "start": COLD, "status": HUNG}]
         (warm, _) = [one[2] for one in supervisor.started if one[:2] == ("freezing", WARM)]
-        assert warm == self.ALL[:3]
+        assert warm == FOUR[:3]
+
+
+class Fast(Hanging):
+    """Nothing hangs, and freezing makes mlp faster and attention slower: in *starts* warm ones."""
+
+    def __init__(self, starts: int) -> None:
+        super().__init__(())
+        self.left = starts
+
+    def run(self, start: Start) -> list[dict[str, Any]]:
+        rows = super().run(start)
+        if start.time:
+            speeds = dict.fromkeys(start.trials, 1.0)
+            if start.caches.name.startswith("freezing-") and self.left:
+                self.left -= 1
+                speeds.update({"mlp": 0.5, "attention": 1.01})
+            for one in rows:
+                one.update(samples=[speeds[one["trial"]]] * 3, peak=1)
+        return rows
+
+
+class TestGains:
+    """What seems to gain is started as often as a verdict needs, and nothing else is."""
+
+    @pytest.mark.parametrize("cores", [2, 8])
+    def test_seems_to_gain(self, monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+        supervisor = Fast(starts=9)
+        verdict = verdict_of(run(supervisor, cores, monkeypatch))
+        assert (verdict["gains"], verdict["trials"]["mlp"]["starts"]) == (True, 5)
+        for name in ("default", "freezing"):
+            warm = [one[2] for one in supervisor.started if one[:2] == (name, WARM)]
+            assert warm == [FOUR] * 2 + [("mlp",)] * 3
+
+    def test_by_chance(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        supervisor = Fast(starts=2)
+        verdict = verdict_of(run(supervisor, 2, monkeypatch))
+        assert (verdict["sound"], verdict["gains"]) == (True, False)
+        assert len([one for one in supervisor.started if one[:2] == ("freezing", WARM)]) == 5
+
+    def test_no_gain(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        supervisor = Fast(starts=0)
+        verdict = verdict_of(run(supervisor, 2, monkeypatch))
+        assert verdict["gains"] is False
+        assert len([one for one in supervisor.started if one[1] == WARM]) == 4
+
+    def test_interrupted_before_it_was_settled(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        supervisor = Fast(starts=9)
+        monkeypatch.setattr(battery, "FULL", dataclasses.replace(battery.FULL, settle=1))
+        first = run(supervisor, 2, monkeypatch)
+        assert verdict_of(first)["gains"] is None
+        monkeypatch.undo()
+        assert verdict_of(run(supervisor, 2, monkeypatch, first.rows))["gains"] is True
+        started = [one[2] for one in supervisor.started if one[:2] == ("freezing", COLD)]
+        assert started == [FOUR, ("mlp",)]
 
 
 class TestUnits:

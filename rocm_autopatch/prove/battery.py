@@ -7,6 +7,8 @@ the other; if one crashes or hangs, the others go on in a new process.
 Subjects come in waves, each with the base. Cold starts run beside each other, and say whether a
 program works. Warm starts run one by one, so their times can be compared: the subjects in turn, and
 for the second time in the opposite order, so that a drift over time affects all of them equally.
+Trials in which a subject seems to gain, or to lose, are then started more often: each process is
+one number for a verdict.
 
 A hang beside other starts may be their fault, and so may a crash for want of memory, or in the same
 seconds as another one: a GPU that is reset ends all programs. So these are repeated alone, and that
@@ -29,7 +31,8 @@ from typing import Any, TypeVar
 
 import yaml
 
-from rocm_autopatch.prove import COLD, CRASHED, ENDED, HUNG, NOT_TRIED, WARM, trials
+from rocm_autopatch.ab import bootstrap
+from rocm_autopatch.prove import COLD, CRASHED, ENDED, HUNG, NOT_TRIED, WARM, trials, verdicts
 from rocm_autopatch.prove.subjects import BASE, SUBJECTS, Subject
 from rocm_autopatch.prove.supervisor import OutOfTime, Start, Supervisor
 
@@ -42,9 +45,10 @@ class Thoroughness:
     """How much a battery does.
 
     ``seconds``: for all of it. ``calls`` are compared with eager mode in each start, for at most
-    ``check`` seconds; ``time`` seconds are timed; ``warm`` starts follow the cold one. A trial is
-    hanging after ``limit`` seconds, or after ``slower`` times what the base took, if that is more;
-    beside other starts after twice as long.
+    ``check`` seconds; ``time`` seconds are timed; ``warm`` starts follow the cold one, and where
+    the subject seems to gain, as many more that there are ``settle`` in all. A trial is hanging
+    after ``limit`` seconds, or after ``slower`` times what the base took, if that is more; beside
+    other starts after twice as long.
     ``subjects`` and ``trials`` are what it has.
     """
 
@@ -54,6 +58,7 @@ class Thoroughness:
     check: float
     time: float
     warm: int
+    settle: int
     limit: float
     slower: float
     subjects: tuple[str, ...]
@@ -67,6 +72,7 @@ FULL = Thoroughness(
     check=2,
     time=0.4,
     warm=2,
+    settle=bootstrap.FEWEST,
     limit=120,
     slower=10,
     subjects=tuple(SUBJECTS),
@@ -79,6 +85,7 @@ QUICK = Thoroughness(
     check=1,
     time=0.3,
     warm=1,
+    settle=1,
     limit=40,
     slower=5,
     subjects=(BASE, "graphs"),
@@ -188,6 +195,10 @@ class Battery:
             own = [row for row in self.rows if (row["trial"], row["subject"]) == (trial, subject)]
             if not any(row["status"] != ENDED for row in own) and len(own) <= self.how.warm:
                 left.setdefault(subject, []).append(trial)
+        if self.how.settle > self.how.warm:
+            for subject, again in verdicts.unsettled(self.rows, self.units()).items():
+                own_left = left.setdefault(subject, [])
+                own_left += [trial for trial in again if trial not in own_left]
         self.rows = [row for row in self.rows if row["trial"] not in left.get(row["subject"], ())]
         wanted = {trial for those in left.values() for trial in those}
         if left:
@@ -221,10 +232,13 @@ class Battery:
                         row = self._confirmed(row, caches[name])
                     self._keep([row])
                     hangs = hangs or row["status"] == HUNG
-            for turn in range(self.how.warm):
+            for turn in range(max(self.how.warm, self.how.settle)):
+                if turn == self.how.warm:
+                    trial_names = self._unsettled(trial_names)
                 alive = {
                     name: [one for one in trial_names[name] if self._alive(name, one, number)]
                     for name in (names if turn % 2 == 0 else names[::-1])
+                    if name in trial_names
                 }
 
                 def warm(
@@ -237,6 +251,15 @@ class Battery:
         finally:
             for path in caches.values():
                 shutil.rmtree(path, ignore_errors=True)
+
+    def _unsettled(self, trial_names: Mapping[str, list[str]]) -> dict[str, list[str]]:
+        """Of a wave, what has to be started again, and with it the base."""
+        units = [(trial, name) for name, own in trial_names.items() for trial in own]
+        found = verdicts.unsettled(self.rows, units)
+        wanted = {trial for own in found.values() for trial in own}
+        if found:
+            found[BASE] = [trial for trial in trial_names[BASE] if trial in wanted]
+        return found
 
     def _each(
         self, pool: ThreadPoolExecutor, run: Callable[[str], T], names: Sequence[str]

@@ -52,6 +52,7 @@ def told(name: str, device: str, limit: float) -> tuple[tuple[str, str], bool, l
         check=20,
         time=0.1,
         warm=1,
+        settle=1,
         limit=limit,
         slower=1,
         subjects=("default", SUBJECT),
