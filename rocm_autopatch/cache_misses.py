@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 TARGET = "torch._inductor.codecache"
 DIRECTORY = "keys"
+# Our event in PyTorch's trace, which the compile report reads.
+CHANGED = "rocm_autopatch_cache_miss"
 # The part of a key that all graphs of a process share. It is kept once.
 _CONFIG = "inductor_config["
 _GRAPH = "gm"
@@ -85,6 +87,8 @@ def missed(key: str, hit: bool) -> None:
         if not caches["require"]:
             _keep(caches["place"], key, mine)
         changes = _changes(mine, before) if before else ""
+        if changes:
+            _trace(changes)
         if changes and not caches["require"]:
             text = "a graph is compiled again that is in the caches in %s: %s"
             startup.say("cache-miss", text % (caches["place"], changes))
@@ -98,6 +102,17 @@ def missed(key: str, hit: bool) -> None:
             '"rocm-autopatch cache warm -- COMMAND" fills them'
             % (key, caches["place"], changes or "no such graph was compiled there")
         )
+
+
+def _trace(changes: str) -> None:
+    """Tell the compile report, by an event in torch's own trace. It costs nothing without one."""
+    from torch._logging import trace_structured
+
+    trace_structured(
+        "artifact",
+        metadata_fn=lambda: {"name": CHANGED, "encoding": "string"},
+        payload_fn=lambda: changes,
+    )
 
 
 def _parts(lines: "list[str]") -> "Iterator[tuple[str, tuple[str, str]]]":

@@ -483,6 +483,27 @@ class TestMisses:
         more = ("2", "freezing", "size_asserts")
         assert self.run(torch_python, tmp_path, *more) == (["", 1, 0], [])
 
+    def test_the_compile_report_has_it(
+        self, torch_python: Interpreter, tmp_path: Path, golden: Golden
+    ) -> None:
+        env = {"HOME": str(tmp_path), "XDG_CACHE_HOME": "", "ROCM_AUTOPATCH_CACHE": "on"}
+        self.run(torch_python, tmp_path, "2")
+        reports = []
+        for number, more in enumerate(((), ("freezing",))):
+            report = tmp_path / f"report-{number}"
+            command = ("-m", "rocm_autopatch", "run", "--report", report, "--")
+            torch_python.run(*command, torch_python.path, "-c", COMPILES, "2", *more, env=env)
+            read = ("-m", "rocm_autopatch", "report", report, "--json")
+            reports.append(json.loads(torch_python.run(*read, env=env).stdout))
+        hit, miss = ([graph["cache"] for graph in one["graphs"]] for one in reports)
+        assert (hit, miss) == (["hit"], ["miss"])
+        assert not [one for one in reports[0]["advice"] if one["kind"] == "cache key changed"]
+        (graph,) = reports[1]["graphs"]
+        assert graph["changed"] == ["inductor_config[freezing] is True, and was False"]
+        (advice,) = [one for one in reports[1]["advice"] if one["kind"] == "cache key changed"]
+        golden(f"{advice['seen']}\n{advice['do']}")
+        assert len(advice["places"]) == 1
+
     def test_require(self, torch_python: Interpreter, tmp_path: Path, golden: Golden) -> None:
         found, said = self.run(torch_python, tmp_path, "2", use="require")
         (place,) = (tmp_path / ".cache" / "rocm-autopatch").iterdir()

@@ -119,6 +119,19 @@ def _caches(report: Report) -> Iterator[Advice]:
             "unset TORCHINDUCTOR_FX_GRAPH_CACHE, or set it to 1; rocm-autopatch explain "
             "fx_graph_cache says which layer decides",
         )
+    changed: dict[str, list[Graph]] = defaultdict(list)
+    for graph in report.graphs:
+        for text in graph.changed:
+            changed[text].append(graph)
+    for text, graphs in changed.items():
+        yield Advice(
+            "cache key changed",
+            f"{_count(len(graphs), 'graph')} compiled again that the kept caches have, because "
+            f"something in the key is another one: {text}",
+            "if that was not wanted, rocm-autopatch explain NAME says which layer decides; what "
+            "was compiled now is in the caches, too",
+            _places(graphs),
+        )
     same: dict[tuple[str, ...], list[Graph]] = defaultdict(list)
     for graph in report.graphs:
         if graph.missed:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import masking
+from rocm_autopatch.cache_misses import CHANGED
 from rocm_autopatch.compile_report import PROCESSES, TRACES, operations
 from rocm_autopatch.compile_report.model import Break, Graph, Place, Process, Recompile, Report
 from rocm_autopatch.compile_report.trace import CACHES, GRAPHS, METRICS, PATTERN, Event, File
@@ -150,6 +151,7 @@ class _Reader:
             "recompile_reasons": self._recompile,
             "inductor_output_code": self._code,
             "chromium_event": self._tuning,
+            CHANGED: self._changed,
             **dict.fromkeys(METRICS, self._metrics),
             **dict.fromkeys(GRAPHS, self._graph),
         }
@@ -383,6 +385,9 @@ class _Reader:
             graph.keys += (key,)
             if state == "miss":
                 graph.missed += (key,)
+
+    def _changed(self, file: File, graph: Graph, event: Event) -> None:
+        graph.changed += (event.payload.strip(),)
 
     def _graph(self, file: File, graph: Graph, event: Event) -> None:
         source = event.name.partition("_")[0]

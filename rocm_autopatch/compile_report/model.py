@@ -78,6 +78,7 @@ class Graph:
     cache: str = ""  # hit, miss, part (some of each), bypass or ""
     keys: tuple[str, ...] = ()
     missed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()  # what in the key differs from that of the same graph in caches
     tuned: tuple[str, ...] = ()  # what was autotuned, if the trace names it
     guards: tuple[str, ...] = ()  # the guard that failed, for each compiled version
     failure: str = ""

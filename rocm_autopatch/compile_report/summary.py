@@ -211,6 +211,7 @@ def data(report: Report) -> dict[str, Any]:
                 "kernels": graph.kernels,
                 "library": dict(graph.library.most_common()),
                 "cache": graph.cache,
+                "changed": list(graph.changed),
                 "autotuned": graph.autotuned,
                 "tuned": list(graph.tuned),
                 "finished": graph.finished,

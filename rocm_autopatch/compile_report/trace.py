@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rocm_autopatch.cache_misses import CHANGED
+
 PATTERN = "dedicated_log_torch_trace_*.log"
 _HEAD = re.compile(
     rb"[VIWECF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+) (\d+) [^\]]*\] (\{.*)", re.DOTALL
@@ -40,6 +42,7 @@ _WITH_PAYLOAD = (
     "recompile_reasons",
     "chromium_event",
     "torch_version",
+    CHANGED,
 )
 
 
