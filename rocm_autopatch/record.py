@@ -15,6 +15,7 @@ from rocm_autopatch.evidence import match
 from rocm_autopatch.evidence.file import Evidence
 from rocm_autopatch.image import facts
 from rocm_autopatch.patches import NAMES, config, kept, load, row
+from rocm_autopatch.patches.ranks import content
 from rocm_autopatch.policy.problem import PolicyError
 from rocm_autopatch.startup import baseline, proofs
 from rocm_autopatch.startup.patching import patches
@@ -63,6 +64,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
         "baked": record["baked"],
         "baseline": baseline.PATH if image is not None else "",
         "policies": list(plan["layers"]) if plan else [],
+        "digest": content.digest(content.content()) if plan else "",
         "evidence": {
             "applied": record["evidence"],
             "files": [_evidence(*pair) for pair in (*used, *evidence.stale)],

@@ -25,6 +25,7 @@ ORDER = (
         "fresh_interpreter",
         "policy",
         "record",
+        "fleet",
         "compile_report",
         "caches",
         "probe",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
+from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import fresh_interpreter, record
+from rocm_autopatch import files, fleet, fresh_interpreter, record
 from rocm_autopatch.cli import options, style, terminal
 
 
@@ -20,7 +22,19 @@ def add(commands: Any) -> None:
         ),
         epilog="example: docker run --rm IMAGE rocm-autopatch status",
     )
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the report as JSON")
+    form.add_argument(
+        "--line",
+        action="store_true",
+        help="print one line of JSON: this machine, its policy, and a digest to compare",
+    )
+    form.add_argument(
+        "--textfile",
+        type=Path,
+        metavar="FILE",
+        help="write the same as metrics for node_exporter's textfile collector: FILE.prom",
+    )
     parser.add_argument(
         "--no-torch", action="store_true", help="leave torch out: only what happens at the start"
     )
@@ -30,7 +44,20 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     report = fresh_interpreter.report(torch=not arguments.no_torch, assume=arguments.assume)
-    if arguments.json:
+    if arguments.line:
+        shown = fresh_interpreter.secrets().data(fleet.summary(report))
+        terminal.lines([json.dumps(shown)])
+    elif arguments.textfile:
+        shown = fresh_interpreter.secrets().data(report)
+        text = "".join(f"{line}\n" for line in fleet.metrics(shown))
+        try:
+            files.write(arguments.textfile, text.encode())
+        except OSError as error:
+            terminal.say(
+                f"rocm-autopatch status: {arguments.textfile} can't be written: {error.strerror}"
+            )
+            return 1
+    elif arguments.json:
         terminal.data(report)
     else:
         shown = fresh_interpreter.secrets().data(report)

@@ -44,20 +44,17 @@ def _prepare() -> None:
         hooks[_LOGGING] = _traced
     if traced:
         environ[PROFILE] = traced
-        waits = "torch" in startup.waiting
+        from rocm_autopatch.startup import hooks as imports
 
-        def imported(module: "ModuleType") -> None:
-            if waits:
-                from rocm_autopatch.startup import patching
-
-                patching.imported(module)
-            from rocm_autopatch.compile_report import profile
-
-            profile.start(module)
-
-        hooks["torch"] = imported
+        imports.add(startup.finder, "torch", _profile)
     if hooks:
         startup.arm(hooks)
+
+
+def _profile(module: "ModuleType") -> None:
+    from rocm_autopatch.compile_report import profile
+
+    profile.start(module)
 
 
 def _traced(module: "Any") -> None:

@@ -29,7 +29,7 @@ from rocm_autopatch import failure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any, Optional
@@ -147,6 +147,26 @@ def _find_spec(
     return None
 
 
+def add(finder: "Any", name: str, hook: "Callable[[ModuleType], None]") -> None:
+    """Have a hook called for a module for which another one may wait already: that goes first."""
+    first = finder.waiting.get(name)
+
+    def both(module: "ModuleType") -> None:
+        if first is not None:
+            _function(first)(module)
+        hook(module)
+
+    finder.arm({name: both})
+
+
+def _function(hook: "Any") -> "Callable[[ModuleType], None]":
+    """A hook, imported from its place ``module:function`` if that is what is given."""
+    if not isinstance(hook, str):
+        return hook  # type: ignore[no-any-return]
+    home, _, attribute = hook.partition(":")
+    return getattr(__import__(home, fromlist=[attribute]), attribute)  # type: ignore[no-any-return]
+
+
 def catch_up(finder: "Any", names: "Iterable[str]") -> None:
     """Call the hooks of those of the modules that have been executed already."""
     global _finder
@@ -186,7 +206,6 @@ def _run_hook(name: str, module: "ModuleType") -> None:
     hook = _finder.waiting.pop(name, None)
     if hook is None:
         return
-    its = hook
     try:
         # The import system binds a submodule on its parent after executing it; patches may look
         # for torch._inductor.config there already. If a parent refuses, the import system will
@@ -198,10 +217,7 @@ def _run_hook(name: str, module: "ModuleType") -> None:
             except Exception as error:
                 if failure.programs_own(error):
                     raise
-        if isinstance(its, str):
-            home, _, attribute = its.partition(":")
-            its = getattr(__import__(home, fromlist=[attribute]), attribute)
-        its(module)
+        _function(hook)(module)
     except BaseException as error:
         # For example, a file of ours is gone.
         if failure.programs_own(error):

@@ -1,0 +1,52 @@
+"""One machine of many: what ``status`` says of it, in one line or for node_exporter."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+# Facts that tell machines of a fleet from each other.
+_FACTS = ("image", "torch", "rocm", "gfx")
+
+
+def summary(report: Mapping[str, Any]) -> dict[str, Any]:
+    """What a report (``record.render``) says of this machine, in a few plain values.
+
+    ``digest`` is the same where processes compile under the same settings; ``errors`` is how many
+    there are.
+    """
+    facts = report["facts"]
+    return {
+        "node": socket.gethostname(),
+        "active": report["active"],
+        **{name: facts[name]["value"] if name in facts else "" for name in _FACTS},
+        "policy": " < ".join(report["policies"]),
+        "digest": report["digest"],
+        "errors": len(report["errors"]),
+    }
+
+
+def metrics(report: Mapping[str, Any]) -> Iterator[str]:
+    """The same as lines for the textfile collector of Prometheus's node_exporter.
+
+    The form is that of https://prometheus.io/docs/instrumenting/exposition_formats (0.0.4). The
+    collector adds the node's name.
+    """
+    said = summary(report)
+    labels = ("policy", *_FACTS, "digest")
+    info = ",".join(f'{name}="{_escaped(str(said[name]))}"' for name in labels)
+    for name, about, labelled, number in (
+        ("info", "What a program that imports torch runs under here.", f"{{{info}}}", 1),
+        ("active", "Whether a policy applies.", "", int(said["active"])),
+        ("errors", "How many things were skipped because they failed.", "", said["errors"]),
+        ("checked_timestamp_seconds", "When this was found out.", "", int(time.time())),
+    ):
+        yield f"# HELP rocm_autopatch_{name} {about}"
+        yield f"# TYPE rocm_autopatch_{name} gauge"
+        yield f"rocm_autopatch_{name}{labelled} {number}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

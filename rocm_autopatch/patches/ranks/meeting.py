@@ -1,0 +1,122 @@
+"""How ranks compare: by a few keys in the job's own store, without a collective or a barrier.
+
+Each rank counts itself under its digest; the first one of a digest leaves the content. Then it
+leaves its own digest and host, and counts itself. Who makes the count complete is the last: it
+alone reads, and only if not all digests are equal. So a rank sends three or four small messages,
+and waits for none but the two counts.
+
+A store of torchrun outlives a restart of its workers, and a process may join a job more than once,
+so both numbers are in the keys.
+"""
+
+import json
+import os
+import socket
+from datetime import timedelta
+
+from rocm_autopatch.patches.ranks import content, told
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# The form of the keys and of what is in them. Ranks with another form are strangers.
+FORM = 1
+# How long ``abort`` waits for the last rank, and how long the first compile waits for ranks that
+# may be on their way, in seconds.
+WAIT, ON_THEIR_WAY = 60, 5
+# So many keys are read in one message.
+_CHUNK = 1000
+
+
+class Meeting:
+    """The ranks of one job, as this one sees them.
+
+    *store* is a ``torch.distributed.Store``, *joined* says how often this process has joined a job.
+    """
+
+    def __init__(self, store: "Any", joined: int, rank: int, size: int) -> None:
+        restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self.store, self.rank, self.size = store, rank, size
+        self.prefix = "rocm_autopatch/%d/%s/%d/" % (FORM, restart, joined)
+        # Whether this rank was the last.
+        self.over = False
+
+    def attend(self) -> str:
+        """Tell what this rank compiles under. The last rank returns what differs, others ""."""
+        mine = content.content()
+        digest = content.digest(mine)
+        if self.store.add(self.prefix + "of/" + digest, 1) == 1:
+            self.store.set(self.prefix + "content/" + digest, json.dumps(mine))
+        self.store.set("%srank/%d" % (self.prefix, self.rank), digest + " " + _host())
+        if self.store.add(self.prefix + "here", 1) < self.size:
+            return ""
+        self.over = True
+        text = ""
+        if self.store.add(self.prefix + "of/" + digest, 0) < self.size:
+            text = self._compare()
+        self.store.set(self.prefix + "verdict", text or "equal")
+        return text
+
+    def verdict(self) -> str:
+        """What differs, for every rank, "" if nothing does. Waits for the last one."""
+        try:
+            self.store.wait([self.prefix + "verdict"], timedelta(seconds=WAIT))
+        except Exception:
+            return told.missing(self._absent(), self.size, "within %d s" % WAIT)
+        text = str(self.store.get(self.prefix + "verdict").decode())
+        return "" if text == "equal" else text
+
+    def missing(self) -> str:
+        """Which ranks have told nothing; "" if none, or if another rank has asked already."""
+        if self.store.add(self.prefix + "here", 0) >= self.size:
+            return ""
+        if self.store.add(self.prefix + "asked", 1) > 1:
+            return ""
+        try:
+            self.store.wait([self.prefix + "verdict"], timedelta(seconds=ON_THEIR_WAY))
+        except Exception:
+            absent = self._absent()
+            return told.missing(absent, self.size, "before the first compile") if absent else ""
+        return ""
+
+    def _compare(self) -> str:
+        ranks: dict[str, list[int]] = {}
+        hosts = {}
+        names = ["%srank/%d" % (self.prefix, rank) for rank in range(self.size)]
+        for rank, text in enumerate(self._read(names)):
+            digest, _, host = text.partition(" ")
+            ranks.setdefault(digest, []).append(rank)
+            hosts[rank] = host
+        contents = self._read([self.prefix + "content/" + digest for digest in ranks])
+        groups = [(its, json.loads(text)) for its, text in zip(ranks.values(), contents)]
+        return told.differing(groups, hosts)
+
+    def _read(self, names: "list[str]") -> "list[str]":
+        found: list[bytes] = []
+        for start in range(0, len(names), _CHUNK):
+            some = names[start : start + _CHUNK]
+            if self.store.has_extended_api():
+                found += self.store.multi_get(some)
+            else:
+                found += [self.store.get(name) for name in some]
+        return [text.decode() for text in found]
+
+    def _absent(self) -> "list[int]":
+        """The ranks without a key, found by halves: few are absent."""
+        found = []
+        parts = [range(self.size)]
+        while parts:
+            part = parts.pop()
+            if self.store.check(["%srank/%d" % (self.prefix, rank) for rank in part]):
+                continue
+            if len(part) == 1:
+                found.append(part[0])
+            else:
+                half = len(part) // 2
+                parts += [part[half:], part[:half]]
+        return found
+
+
+def _host() -> str:
+    return socket.gethostname()

@@ -1,0 +1,377 @@
+"""Ranks of one job compare what they compile under: real processes, real stores, the real torch.
+
+The ranks of most tests are forks of one process that has imported torch. gloo connects them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocm_autopatch import _RECORD
+from rocm_autopatch.patches.ranks import content, told
+from tests import forked
+from tests.conftest import Interpreter
+from tests.messages import Golden
+
+HEAD = "import torch, torch._dynamo, torch.distributed\n"
+# Starts ranks: for each a variable or none, and what it does.
+JOB = """
+import rocm_autopatch, traceback
+from rocm_autopatch.patches import ranks
+from rocm_autopatch.patches.ranks import meeting
+asked = json.loads(sys.argv[1])
+distributed = torch.distributed
+meeting.WAIT, meeting.ON_THEIR_WAY = asked.get("wait", 60), asked.get("wait", 5)
+
+def job(rank):
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(asked["size"]))
+    os.environ.update(asked["of"].get(str(rank), {}))
+    exec(asked["before"])
+    for number in range(asked.get("times", 1)):
+        # Of two stores at one port, some ranks find the first one, and wait: also without us.
+        port = ports[number]
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        method = asked["method"].format(directory=asked["directory"], number=number, port=port)
+        distributed.init_process_group(
+            "gloo", init_method=method, rank=rank, world_size=asked["size"]
+        )
+        if asked["compiles"]:
+            torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+            # Each one leaves when all have asked.
+            distributed.barrier()
+        distributed.destroy_process_group()
+
+def told(rank):
+    path = f"{asked['directory']}/{rank}"
+    error = os.open(path + ".stderr", os.O_CREAT | os.O_WRONLY)
+    os.dup2(error, 2)
+    said = ""
+    try:
+        job(rank)
+    except ranks.DifferentRanks as raised:
+        said = "DifferentRanks: " + str(raised)
+    except BaseException:
+        said = traceback.format_exc()
+    with open(path, "w") as stream:
+        notes = rocm_autopatch.status()["notes"]
+        json.dump([said, [note for note in notes if "rank" in note]], stream)
+
+import socket
+sockets = [socket.socket() for _ in range(2)]
+for free in sockets:
+    free.bind(("127.0.0.1", 0))
+ports = [free.getsockname()[1] for free in sockets]
+for free in sockets:
+    free.close()
+children = []
+for rank in range(asked["size"]):
+    child = os.fork()
+    if not child:
+        try:
+            told(rank)
+        finally:
+            os._exit(0)
+    children.append(child)
+for child in children:
+    os.waitpid(child, 0)
+"""
+POLICY = "version: 1\nname: job\nextends: safe\npatches: {ranks: say}\n"
+METHODS = ("env://", "tcp://127.0.0.1:{port}", "file://{directory}/store-{number}")
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("policy") / "job.yaml"
+    path.write_text(POLICY)
+    return path
+
+
+class Job:
+    """Runs a job: for each rank what it raised, what it has on the record, and what it said."""
+
+    def __init__(self, python: Interpreter, policy: Path, directory: Path) -> None:
+        self.python, self.policy, self.directory = python, policy, directory
+
+    def run(
+        self,
+        size: int,
+        of: Mapping[int, Mapping[str, str]] | None = None,
+        method: str = METHODS[0],
+        before: str = "",
+        use: str = "say",
+        **more: Any,
+    ) -> tuple[list[str], list[str], list[str]]:
+        asked = {
+            "size": size,
+            "of": {str(rank): dict(its) for rank, its in (of or {}).items()},
+            "method": method,
+            "before": before,
+            "compiles": True,
+            "directory": str(self.directory),
+            **more,
+        }
+        env = {"ROCM_AUTOPATCH_POLICY": str(self.policy), "ROCM_AUTOPATCH_RANKS": use}
+        forked.run(self.python, HEAD, JOB, json.dumps(asked), env=env)
+        raised, notes, lines = [], [], []
+        for rank in range(size):
+            error, its = json.loads((self.directory / str(rank)).read_text())
+            raised.append(error)
+            notes += its
+            stderr = (self.directory / f"{rank}.stderr").read_text()
+            lines += [line for line in stderr.splitlines() if "rocm_autopatch" in line]
+        return raised, notes, [_anywhere(line) for line in lines]
+
+
+def _anywhere(line: str) -> str:
+    """A line without the name of this machine."""
+    return re.sub(r"\((?!others)[^()]*\)", "(HOST)", line)
+
+
+@pytest.fixture
+def job(torch_python: Interpreter, policy: Path, tmp_path: Path) -> Job:
+    return Job(torch_python, policy, tmp_path)
+
+
+MAX = "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_SEARCH_SPACE"
+
+
+class TestJobs:
+    @pytest.mark.parametrize("size", [2, 8])
+    def test_equal_ranks_say_nothing(self, job: Job, size: int) -> None:
+        # What differs between ranks that compile alike.
+        of = {
+            rank: {
+                "HIP_VISIBLE_DEVICES": str(rank),
+                "TORCHINDUCTOR_CACHE_DIR": f"/tmp/{rank}",
+                "TORCHINDUCTOR_COMPILE_THREADS": str(rank + 1),
+                "TORCH_LOGS": "+dynamo" if rank == 7 else "",
+                "LOCAL_RANK": str(rank),
+            }
+            for rank in range(size)
+        }
+        assert job.run(size, of) == ([""] * size, [], [])
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_one_rank_differs(self, job: Job, method: str, golden: Golden) -> None:
+        raised, notes, (line,) = job.run(4, {2: {MAX: "EXHAUSTIVE"}}, method)
+        assert raised == [""] * 4
+        golden(line, "line")
+        # One rank has it, whichever that is.
+        (note,) = notes
+        assert line == "rocm_autopatch: " + _anywhere(note)
+
+    def test_several_kinds(self, job: Job, golden: Golden) -> None:
+        of = {
+            0: {"ROCM_AUTOPATCH_RANKS": "say", "TRITON_DEFAULT_FP_FUSION": "0"},
+            1: {MAX: "EXHAUSTIVE", "AITER_X": "a" * 500, "HSA_X": "1"},
+            4: {f"MIOPEN_{letter}": "1" for letter in "ABCDEFGH"},
+        }
+        _, _, (line,) = job.run(6, of)
+        golden(line)
+
+    def test_secrets_are_masked(self, job: Job) -> None:
+        _, _, (line,) = job.run(2, {1: {"AITER_API_KEY": "correct-horse"}})
+        assert "AITER_API_KEY" in line
+        assert "correct-horse" not in line
+
+    def test_nobody_speaks_if_the_log_is_quiet(self, job: Job) -> None:
+        of = {rank: {"ROCM_AUTOPATCH_LOG": "quiet", MAX: str(rank)} for rank in range(2)}
+        raised, notes, lines = job.run(2, of)
+        assert (raised, len(notes), lines) == (["", ""], 1, [])
+
+    def test_a_job_of_one(self, job: Job) -> None:
+        assert job.run(1, {0: {"ROCM_AUTOPATCH_RANKS": "abort"}}) == ([""], [], [])
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_a_second_init(self, job: Job, method: str) -> None:
+        """It is compared, too: settings may have changed."""
+        change = f"import atexit\nos.environ[{MAX!r}] = 'DEFAULT'\n"
+        raised, notes, lines = job.run(3, {1: {"AITER_X": "1"}}, method, change, times=2)
+        assert raised == [""] * 3
+        assert (len(lines), len(notes)) == (2, 2)
+
+    def test_a_rank_that_is_off_is_named_once(self, job: Job, golden: Golden) -> None:
+        before = "if rank in (1, 3): ranks._meet = lambda *_: None\n"
+        raised, notes, (line,) = job.run(4, before=before, wait=1)
+        assert raised == [""] * 4
+        assert len(notes) == 1
+        golden(line)
+
+    def test_a_word_that_is_none(self, torch_python: Interpreter, policy: Path) -> None:
+        env = {"ROCM_AUTOPATCH_POLICY": str(policy), "ROCM_AUTOPATCH_RANKS": "loud"}
+        done = torch_python.run("-c", "import torch, torch.distributed", env=env)
+        assert "ROCM_AUTOPATCH_RANKS=loud is not one of say, abort, off; say is used" in done.stderr
+
+    def test_a_store_that_is_gone(self, job: Job) -> None:
+        before = """
+def gone(self):
+    raise distributed.DistNetworkError("Connection reset by peer")
+meeting.Meeting.attend = gone
+"""
+        raised, notes, lines = job.run(2, {0: {"AITER_X": "1"}}, before=before)
+        assert (raised, lines) == (["", ""], [])
+        assert len(notes) == 2
+        assert "ranks were not compared: DistNetworkError: Connection reset by peer" in notes
+
+    def test_a_store_that_does_nothing(self, torch_python: Interpreter, policy: Path) -> None:
+        program = """
+import torch.distributed, torch.testing._internal.distributed.fake_pg as fake, rocm_autopatch
+torch.distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=2)
+print([note for note in rocm_autopatch.status()["notes"] if "rank" in note])
+"""
+        env = {"ROCM_AUTOPATCH_POLICY": str(policy)}
+        done = forked.run(torch_python, HEAD, program, env=env)
+        assert "ranks were not compared: RuntimeError" in done.stdout
+
+
+class TestAbort:
+    def test_all_ranks_raise(self, job: Job, golden: Golden) -> None:
+        raised, _, lines = job.run(4, {1: {MAX: "EXHAUSTIVE"}}, use="abort")
+        (text,) = set(raised)
+        golden(_anywhere(text))
+        assert lines == []
+
+    def test_equal_ranks_go_on(self, job: Job) -> None:
+        assert job.run(3, use="abort") == ([""] * 3, [], [])
+
+    def test_a_rank_without_us(self, job: Job, golden: Golden) -> None:
+        before = "if not rank: ranks._meet = lambda *_: None\n"
+        raised, _, _ = job.run(3, before=before, use="abort", wait=2, compiles=False)
+        assert raised[0] == ""
+        assert raised[1] == raised[2]
+        golden(raised[1])
+
+
+def torchrun(
+    python: Interpreter, directory: Path, size: int, *options: str, **env: str
+) -> subprocess.CompletedProcess[str]:
+    program = directory / "program.py"
+    program.write_text(
+        "import os, sys, torch, torch.distributed as distributed\n"
+        # Nothing is connected but the store. With gloo, half of all restarts fail without us, too:
+        # "connectFullMesh failed" (torch 2.13).
+        "import torch.testing._internal.distributed.fake_pg\n"
+        "store, rank, size = next(distributed.rendezvous('env://'))\n"
+        "distributed.init_process_group('fake', store=store, rank=rank, world_size=size)\n"
+        "import rocm_autopatch\n"
+        "print(rocm_autopatch.status()['digest'], flush=True)\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and 'RESTART' in os.environ:\n"
+        "    sys.exit(1)\n"
+    )
+    script = directory / "rank.sh"
+    script.write_text('[ "$RANK" = 1 ] && [ -n "$ODD" ] && export "$ODD"\nexec "$@"\n')
+    command = ["-m", "torch.distributed.run", f"--nproc-per-node={size}", *options]
+    env = {"OMP_NUM_THREADS": "1", **env}
+    words = [*command, "--no-python", "bash", str(script), str(python.path), str(program)]
+    return python.run(*words, env=env)
+
+
+class TestTorchrun:
+    def test_policies(
+        self, torch_python: Interpreter, policy: Path, tmp_path: Path, golden: Golden
+    ) -> None:
+        other = tmp_path / "other.yaml"
+        other.write_text(
+            POLICY + "config: {torch._inductor.config: {max_fusion_size: {pin: 32, why: less}}}\n"
+        )
+        odd = f"ROCM_AUTOPATCH_POLICY={other}"
+        env = {"ROCM_AUTOPATCH_POLICY": str(policy), "ODD": odd}
+        done = torchrun(torch_python, tmp_path, 3, **env)
+        first, *others = sorted(done.stdout.split(), key=done.stdout.split().count)
+        assert len(set(others)) == 1
+        assert first not in others
+        (line,) = [one for one in done.stderr.splitlines() if "this job" in one]
+        golden(_anywhere(line))
+
+    def test_a_restart(self, torch_python: Interpreter, policy: Path, tmp_path: Path) -> None:
+        """torchrun's store outlives its workers."""
+        env = {"ROCM_AUTOPATCH_POLICY": str(policy), "RESTART": "1", "ODD": f"{MAX}=DEFAULT"}
+        done = torchrun(torch_python, tmp_path, 2, "--max-restarts=1", **env)
+        assert len(done.stdout.split()) == 4
+        assert len([one for one in done.stderr.splitlines() if "this job" in one]) == 2
+
+
+class TestMessages:
+    """Few messages a rank, whatever the size of the job."""
+
+    def test_virtual_ranks(self, torch_python: Interpreter) -> None:
+        program = """
+from rocm_autopatch.patches.ranks import content, meeting
+class Counting:
+    def __init__(self, store):
+        self.store, self.count = store, 0
+    def __getattr__(self, name):
+        self.count += name != "has_extended_api"
+        return getattr(self.store, name)
+size, odd = 3000, (5, 2999)
+content.content = lambda: {"kind": str(rank in odd)}
+store = Counting(torch.distributed.HashStore())
+most, texts = 0, []
+for rank in range(size):
+    before = store.count
+    texts.append(meeting.Meeting(store, 1, rank, size).attend())
+    if rank < size - 1:
+        most = max(most, store.count - before)
+last = store.count - before
+before = store.count
+assert meeting.Meeting(store, 1, 0, size).missing() == ""
+print(json.dumps([most, last, store.count - before, [text for text in texts if text]]))
+store = Counting(torch.distributed.HashStore())
+for rank in range(size):
+    if rank not in odd:
+        meeting.Meeting(store, 1, rank, size).attend()
+before = store.count
+meeting.ON_THEIR_WAY = 0.01
+print(json.dumps([meeting.Meeting(store, 1, 0, size).missing(), store.count - before]))
+"""
+        first, second = forked.run(torch_python, HEAD, program, env={}).stdout.splitlines()
+        most, last, asking, (text,) = json.loads(first)
+        assert (most, asking) == (4, 1)
+        # Three reads of a thousand keys, and one of two contents.
+        assert last == 3 + 1 + 3 + 1 + 1
+        assert "on ranks 5, 2999 (" in text
+        text, count = json.loads(second)
+        assert text.startswith("ranks 5, 2999 of 3000 have not told")
+        assert count < 60
+
+
+def test_one_rank_and_others() -> None:
+    hosts = dict(enumerate("aaabbbcdef"))
+    groups = [([0], {"X": "1"}), ([1, 2, 3], {"X": "2"}), ([4, 5, 6, 7, 8, 9], {})]
+    text = told.differing(groups, hosts)
+    assert text.startswith(
+        "the ranks of this job compile differently: on ranks 1 to 3 (a, b) X is 2 (others: unset); "
+        "on rank 0 (a) X is 1 (others: unset); the others are ranks 4 to 9 (b, c, d, and 2 more "
+        "hosts). "
+    )
+
+
+def test_what_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_RECORD, "plan", None)
+    for name in os.environ:
+        if name.startswith(("TORCH", "TRITON")):
+            monkeypatch.delenv(name)
+    before = content.content()
+    alike = (
+        *("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "AITER_JIT_DIR", "TRITON_HOME"),
+        *("PYTORCH_TUNABLEOP_FILENAME", "TORCH_COMPILE_DEBUG", "MIOPEN_LOG_LEVEL"),
+        *("TORCHINDUCTOR_COMPILE_THREADS", "TORCH_COMPILE_JOB_ID", "MIOPEN_ENABLE_LOGGING"),
+        *("HIP_VISIBLE_DEVICES", "NCCL_DEBUG", "HOME", "TORCH_LOGS", "TRITON_LIBHIP_PATH"),
+    )
+    for name in alike:
+        monkeypatch.setenv(name, "1")
+    assert content.content() == before
+    for name in ("TORCHINDUCTOR_FREEZING", "MIOPEN_FIND_MODE", "PYTORCH_TUNABLEOP_ENABLED"):
+        monkeypatch.setenv(name, "1")
+        assert content.digest(content.content()) != content.digest(before)
+        monkeypatch.delenv(name)
+    monkeypatch.setitem(_RECORD, "keep", ("freezing",))
+    assert content.content()["ROCM_AUTOPATCH_KEEP"] == "freezing"
