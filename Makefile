@@ -3,11 +3,15 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo test quick messages coverage lint matrix live amd overlay torture docs bench bench-startup clean
+.PHONY: demo demo-ranks test quick messages coverage lint matrix live amd overlay torture docs bench bench-startup clean
 
 # The main job: run one unmodified program in an environment like an image's, without and with us.
 demo: compiler
 	$(PYTHON) -m demo --work $(WORK)
+
+# A job of two ranks that hangs, without us and with us.
+demo-ranks: compiler
+	$(PYTHON) -m demo.ranks --work $(WORK)
 
 # Lint, types, and every test: real interpreters, the real wheel, the real torch. There is one
 # process for each core, and all tests of a file run in the same process, the longest files first.
@@ -61,6 +65,8 @@ matrix: $(DEV)/ready
 live: $(DEV)/ready
 	$(PYTHON) tests/live/run.py --work $(WORK)/roots --surroundings $(WORK)
 	ROCM_AUTOPATCH_TEST_CACHES=50 $(DEV)/bin/pytest tests/test_cache_real.py
+	$(PYTHON) -m demo.ranks --work $(WORK)
+	$(PYTHON) tests/live/rejoins.py $(WORK)/demo/with/bin/python
 	$(DEV)/bin/python -m tests.frameworks --work $(WORK)/frameworks --surroundings $(WORK)
 
 # Figures of AMD's compiler for real models, on a GPU that compiles and does not run. It takes hours;

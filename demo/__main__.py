@@ -72,7 +72,8 @@ def main() -> int:
     return 1 if failure else 0
 
 
-def _demonstrate(work: Path) -> dict[str, Any]:
+def install_both(work: Path) -> dict[str, Path]:
+    """Two copies of the environment beneath *work*, one of them with our wheel: by side."""
     _, hip = hip_torch.create(work)
     place = work / "demo"
     if place.exists():
@@ -83,6 +84,12 @@ def _demonstrate(work: Path) -> dict[str, Any]:
         hip_torch.copy(hip, venv)
     _say("building the wheel and installing it into one of two copies")
     _install(_wheel(hip, place, work), venvs["with"])
+    return venvs
+
+
+def _demonstrate(work: Path) -> dict[str, Any]:
+    venvs = install_both(work)
+    place = work / "demo"
     image = image_env.load()
     seen: dict[str, Process] = {}
     runs: dict[str, list[Process]] = {side: [] for side in SIDES}

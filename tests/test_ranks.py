@@ -24,7 +24,7 @@ from tests.messages import Golden
 HEAD = "import torch, torch._dynamo, torch.distributed\n"
 # Starts ranks: for each a variable or none, and what it does.
 JOB = """
-import rocm_autopatch, traceback
+import rocm_autopatch, time, traceback
 from rocm_autopatch.patches import ranks
 from rocm_autopatch.patches.ranks import meeting
 asked = json.loads(sys.argv[1])
@@ -34,7 +34,7 @@ meeting.WAIT, meeting.ON_THEIR_WAY = asked.get("wait", 60), asked.get("wait", 5)
 def job(rank):
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(asked["size"]))
     os.environ.update(asked["of"].get(str(rank), {}))
-    exec(asked["before"])
+    exec(asked["before"], {**globals(), "rank": rank})
     for number in range(asked.get("times", 1)):
         # Of two stores at one port, some ranks find the first one, and wait: also without us.
         port = ports[number]
@@ -122,7 +122,8 @@ class Job:
         forked.run(self.python, HEAD, JOB, json.dumps(asked), env=env)
         raised, notes, lines = [], [], []
         for rank in range(size):
-            error, its = json.loads((self.directory / str(rank)).read_text())
+            file = self.directory / str(rank)
+            error, its = json.loads(file.read_text()) if file.exists() else ("gone", [])
             raised.append(error)
             notes += its
             stderr = (self.directory / f"{rank}.stderr").read_text()
@@ -212,14 +213,18 @@ class TestJobs:
 
     def test_a_store_that_is_gone(self, job: Job) -> None:
         before = """
-def gone(self):
-    raise distributed.DistNetworkError("Connection reset by peer")
-meeting.Meeting.attend = gone
+attend = meeting.Meeting.attend
+def late(self):
+    if rank == 0:
+        os._exit(0)  # The store is in this process.
+    time.sleep(1)
+    return attend(self)
+meeting.Meeting.attend = late
 """
-        raised, notes, lines = job.run(2, {0: {"AITER_X": "1"}}, before=before)
-        assert (raised, lines) == (["", ""], [])
-        assert len(notes) == 2
-        assert "ranks were not compared: DistNetworkError: Connection reset by peer" in notes
+        raised, notes, lines = job.run(3, {1: {"AITER_X": "1"}}, before=before, compiles=False)
+        assert (raised, lines) == (["gone", "", ""], [])
+        assert [note.partition(": ")[0] for note in notes] == ["ranks were not compared"] * 2
+        assert all("DistNetworkError" in note for note in notes)
 
     def test_a_store_that_does_nothing(self, torch_python: Interpreter, policy: Path) -> None:
         program = """
@@ -243,11 +248,11 @@ class TestAbort:
         assert job.run(3, use="abort") == ([""] * 3, [], [])
 
     def test_a_rank_without_us(self, job: Job, golden: Golden) -> None:
-        before = "if not rank: ranks._meet = lambda *_: None\n"
+        before = "if rank == 2: ranks._meet = lambda *_: time.sleep(8)\n"
         raised, _, _ = job.run(3, before=before, use="abort", wait=2, compiles=False)
-        assert raised[0] == ""
-        assert raised[1] == raised[2]
-        golden(raised[1])
+        assert raised[2] == ""
+        assert raised[0] == raised[1]
+        golden(raised[0])
 
 
 def torchrun(
@@ -263,6 +268,10 @@ def torchrun(
         "distributed.init_process_group('fake', store=store, rank=rank, world_size=size)\n"
         "import rocm_autopatch\n"
         "print(rocm_autopatch.status()['digest'], flush=True)\n"
+        # torchrun ends all as soon as one has failed.
+        "told = store.add('told', 1)\n"
+        "while store.add('told', 0) % size:\n"
+        "    pass\n"
         "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and 'RESTART' in os.environ:\n"
         "    sys.exit(1)\n"
     )

@@ -60,9 +60,7 @@ class Meeting:
 
     def verdict(self) -> str:
         """What differs, for every rank, "" if nothing does. Waits for the last one."""
-        try:
-            self.store.wait([self.prefix + "verdict"], timedelta(seconds=WAIT))
-        except Exception:
+        if not self._waited(WAIT):
             return told.missing(self._absent(), self.size, "within %d s" % WAIT)
         text = str(self.store.get(self.prefix + "verdict").decode())
         return "" if text == "equal" else text
@@ -73,12 +71,20 @@ class Meeting:
             return ""
         if self.store.add(self.prefix + "asked", 1) > 1:
             return ""
+        absent = [] if self._waited(ON_THEIR_WAY) else self._absent()
+        return told.missing(absent, self.size, "before the first compile") if absent else ""
+
+    def _waited(self, seconds: int) -> bool:
+        """Whether the last rank came within so many seconds."""
         try:
-            self.store.wait([self.prefix + "verdict"], timedelta(seconds=ON_THEIR_WAY))
-        except Exception:
-            absent = self._absent()
-            return told.missing(absent, self.size, "before the first compile") if absent else ""
-        return ""
+            self.store.wait([self.prefix + "verdict"], timedelta(seconds=seconds))
+        except Exception as error:
+            # torch.distributed.DistStoreError is what a timeout raises. A store that is gone
+            # raises DistNetworkError.
+            if type(error).__name__ == "DistNetworkError":
+                raise
+            return False
+        return True
 
     def _compare(self) -> str:
         ranks: dict[str, list[int]] = {}

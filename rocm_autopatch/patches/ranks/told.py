@@ -43,10 +43,16 @@ def differing(groups: "Sequence[Group]", hosts: "Mapping[int, str]") -> str:
 def missing(ranks: "Sequence[int]", size: int, when: str) -> str:
     """What is told of ranks that have not compared."""
     verb, who = ("has", "it compiles") if len(ranks) == 1 else ("have", "they compile")
-    return (
-        "%s of %d %s not told %s under what settings %s. There rocm_autopatch is missing, or off, "
-        "or of another release, or its policy has no ranks"
-        % (_ranges(ranks), size, verb, when, who)
+    why = (
+        "rocm_autopatch is missing there, off, or of another release, its policy has no ranks, or "
+    )
+    return "%s of %d %s not told %s under what settings %s: %sthe start takes longer" % (
+        _ranges(ranks),
+        size,
+        verb,
+        when,
+        who,
+        why,
     )
 
 
