@@ -115,6 +115,38 @@ def test_what_is_no_reference(text: str, golden: Golden) -> None:
         ("rocm/vllm", "accelerator=rocm framework=vllm"),
         (f"rocm/vllm@{DIGEST}", "accelerator=rocm framework=vllm"),
         ("ubuntu", ""),
+        # A number alone is the version of a framework that the repository is for.
+        (
+            "rocm/sgl-dev:0.5.9-rocm720-mi35x",
+            "accelerator=rocm framework=sglang framework_version=0.5.9 rocm=7.2.0 gfx=gfx950",
+        ),
+        (
+            "vllm/vllm-openai-rocm:0.19.0",
+            "accelerator=rocm framework=vllm framework_version=0.19.0",
+        ),
+        ("vllm/x:0.19.0-sglang", "framework=sglang flavour=0.19.0"),
+        ("rocm/pytorch:0.19.0", "accelerator=rocm framework=pytorch flavour=0.19.0"),
+        # A dash after rocm, unless the number can't be ROCm's.
+        ("x:v2.11.0-rocm-7.2.1", "accelerator=rocm rocm=7.2.1 flavour=v2.11.0"),
+        (
+            "x:rocm-7.2.0-vllm-0.16.0",
+            "accelerator=rocm framework=vllm framework_version=0.16.0 rocm=7.2.0",
+        ),
+        ("x:rocm-2.9.1", "accelerator=rocm flavour=2.9.1"),
+        ("x:rocm-v7.2.1", "accelerator=rocm flavour=v7.2.1"),
+        ("x:rocm7-6.2", "accelerator=rocm rocm=7 flavour=6.2"),
+        # GPUs by the name of their architecture.
+        ("x:server-rdna3", "accelerator=rocm gpu=rdna3 flavour=server"),
+        ("x:cdna", "accelerator=rocm gpu=cdna"),
+        (
+            "rocm/vllm:preview_releases_v0.12.0",
+            "accelerator=rocm framework=vllm framework_version=0.12.0 flavour=preview_releases",
+        ),
+        # What is left is as it was written.
+        (
+            "rocm/jax-training:maxtext-v25.7-jax060",
+            "accelerator=rocm framework=jax flavour=maxtext-v25.7-jax060",
+        ),
         # ROCm codes.
         ("x:rocm7", "accelerator=rocm rocm=7"),
         ("x:rocm10", "accelerator=rocm rocm=10"),
@@ -183,6 +215,24 @@ def test_what_is_no_reference(text: str, golden: Golden) -> None:
 )
 def test_facts(text: str, words: str) -> None:
     assert say(text) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "repository"),
+    [
+        ("harbor.example/dockerhub-proxy/rocm/sgl-dev:x", "rocm/sgl-dev"),
+        ("harbor.example/a/b/pytorch/pytorch:x", "pytorch/pytorch"),
+        # Nobody says that these are copies of other images.
+        ("harbor.example/team/project/sglang:x", "team/project/sglang"),
+        ("harbor.example/rocm/sgl-dev/x:x", "rocm/sgl-dev/x"),
+        ("team/proxy/rocm/sgl-dev:x", "team/proxy/rocm/sgl-dev"),
+    ],
+)
+def test_what_a_proxy_puts_before_a_name(text: str, repository: str) -> None:
+    reference = parse_reference(text)
+    assert facts(reference)["repository"] == repository
+    # This is what can be pulled.
+    assert reference.short == text
 
 
 def test_registry_does_not_matter() -> None:

@@ -13,6 +13,8 @@ from datetime import date
 from functools import lru_cache
 
 _HUB = ("docker.io", "index.docker.io")
+# Who publishes images of these frameworks at Docker Hub.
+_PUBLIC = ("rocm", "vllm", "lmsysorg", "pytorch", "tensorflow")
 
 # https://github.com/distribution/reference/blob/main/regexp.go
 _COMPONENT = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
@@ -35,7 +37,17 @@ class Reference:
 
     @property
     def name(self) -> str:
-        """The repository, without the library/ that Docker Hub puts before its own images."""
+        """The repository, without what a proxy puts before it, and without Docker Hub's library/.
+
+        A proxy has Docker Hub's images beneath a path of its own:
+        harbor.example/dockerhub-proxy/rocm/sgl-dev.
+        """
+        *path, namespace, name = f"/{self.repository}".split("/")[-3:]
+        proxied = self.registry not in ("", *_HUB) and any(path) and namespace in _PUBLIC
+        return f"{namespace}/{name}" if proxied else self._plain
+
+    @property
+    def _plain(self) -> str:
         first, _, rest = self.repository.partition("/")
         official = self.registry in ("", *_HUB) and first == "library" and "/" not in rest
         return rest if official and rest else self.repository
@@ -44,9 +56,9 @@ class Reference:
     def short(self) -> str:
         """The reference as images.yaml writes it: no docker.io/, no library/, no digest."""
         # Without docker.io/, docker.io/a.b/c would be c at the host a.b.
-        plain = self.registry in ("", *_HUB) and not _split(self.name)[0]
+        plain = self.registry in ("", *_HUB) and not _split(self._plain)[0]
         registry = "" if plain else f"{self.registry}/"
-        return registry + self.name + (f":{self.tag}" if self.tag else "")
+        return registry + self._plain + (f":{self.tag}" if self.tag else "")
 
 
 def parse_reference(text: str) -> Reference:
@@ -101,7 +113,8 @@ _TOKEN = re.compile(
   | (?P<stamp> 20[0-9]{{6}} (?: [0-9]{{4}} | [0-9]{{6}} )? | 20[0-9]{{2}}-[0-9]{{2}}-[0-9]{{2}} )
     {_END}
   | rocm (?P<rocm> {_VERSION} | [0-9]{{1,2}} (?:_[0-9]{{1,2}}){{1,2}} | [0-9]* ) {_END}
-  | (?P<gpu> mi[0-9]{{2}}x | mi[0-9]{{3}}[a-z]? | gfx[0-9][0-9a-z]* | cdna[0-9] ) {_END}
+  | (?P<gpu> mi[0-9]{{2}}x | mi[0-9]{{3}}[a-z]? | gfx[0-9][0-9a-z]*
+           | [cr]dna[0-9]? ) {_END}
   | py (?:thon)? [-_]? (?P<python> 3(?:\.[0-9]+)+ | 3[0-9]{{0,2}} ) {_END}
   | (?P<os> (?: ubuntu | debian | centos | rhel | ubi | almalinux | rockylinux | fedora | sles )
             [-_]? [0-9]+ (?:\.[0-9]+)? ) {_END}
@@ -130,9 +143,11 @@ _FRAMEWORKS = {"sgl": "sglang", "sgl-dev": "sglang", "tf": "tensorflow"}
 # it may be the image's own.
 _VERSIONED = ("sglang", "vllm", "atom")
 # Words that may stand before such a version.
-_CHANNELS = ("dev", "nightly", "main", "upstream", "preview", "release", "latest")
+_CHANNELS = (*("dev", "nightly", "main", "upstream", "preview", "release", "releases", "latest"),)
 # Where a tag begins with a number, it is the version of this.
 _NUMBERED = {"pytorch/pytorch": "torch", "tensorflow/tensorflow": "framework_version"}
+# ROCm's first number, where a dash is between name and version: rocm-7.2.1. No framework has it.
+_LEAST_ROCM = 4
 _ROCM_BASE = re.compile("rocm/(?:dev|rocm)-.+")
 # v0.1.1 in rocm/infera:sglang-v0.1.1 is Infera's version, and its kvd and server images are named
 # like the others: https://github.com/AMD-AGI/Infera/pull/23
@@ -163,7 +178,7 @@ def facts(reference: Reference) -> dict[str, str]:
     name = reference.name
     tag, claims = _tokens(reference.tag), _claims(name)
     framework = _framework(tag, claims)
-    _place_versions(tag, framework, name)
+    _place_versions(tag, framework, name, "framework" in claims)
     said = _merge(tag)
     doubted = {key for key, value in said.items() if not value}
     if not framework:
@@ -292,9 +307,13 @@ def _framework(tag: list[_Token], claims: dict[str, str]) -> str:
     return "pytorch" if pytorch else ""
 
 
-def _place_versions(tag: list[_Token], framework: str, name: str) -> None:
-    """Let the version tokens of *tag* say whose version they are, where that is clear."""
+def _place_versions(tag: list[_Token], framework: str, name: str, its: bool) -> None:
+    """Let the version tokens of *tag* say whose version they are, where that is clear.
+
+    *its* says that the repository is the framework's.
+    """
     own = _INFERA.fullmatch(name)
+    alone = its and not any("framework" in token.says for token in tag)
     loose = []
     named = False
     before = None
@@ -306,6 +325,11 @@ def _place_versions(tag: list[_Token], framework: str, name: str) -> None:
                     token.says[_NUMBERED[name]] = version
                 elif _ROCM_BASE.fullmatch(name):
                     token.says["rocm"] = version
+                elif alone and framework in _VERSIONED and not own:
+                    named = True
+                    token.says["framework_version"] = version
+            elif before and before.kind == "rocm" and _is_rocm(before, version, token):
+                token.says["rocm"] = version
             elif before and before.kind == "pytorch":
                 token.says["torch"] = version
             elif before and before.kind == "framework":
@@ -322,6 +346,12 @@ def _place_versions(tag: list[_Token], framework: str, name: str) -> None:
         for token, version in loose:
             token.says["framework_version"] = version
             token.spent = True
+
+
+def _is_rocm(before: _Token, version: str, token: _Token) -> bool:
+    """Whether a version that follows the word rocm can be ROCm's."""
+    bare = before.text.lower() == "rocm" and version == token.text
+    return bare and int(version.partition(".")[0]) >= _LEAST_ROCM
 
 
 def _merge(tokens: Iterable[_Token]) -> dict[str, str]:
@@ -357,5 +387,15 @@ def _accelerator(said: dict[str, str], claims: dict[str, str]) -> str:
 
 
 def _flavour(tag: list[_Token], doubted: set[str]) -> str:
-    left = [token for token in tag if not token.spent or not doubted.isdisjoint(token.says)]
-    return "".join(token.separator + token.text for token in left).lstrip("-_")
+    left = ""
+    before = None
+    for token in tag:
+        if not token.spent or not doubted.isdisjoint(token.says):
+            # What is left of one word, as 060 of jax060, is left as the word was written.
+            if before and not token.separator:
+                left += before.separator + before.text
+            left += token.separator + token.text
+            before = None
+        else:
+            before = token
+    return left.lstrip("-_")
