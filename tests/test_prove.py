@@ -183,8 +183,8 @@ class TestFaults:
         for name in ("default", "memory_planning"):
             assert (said[name]["sound"], said[name]["faults"]) == (True, [])
             assert {*by_unit(rows, name, WARM)} == {*tried}
-        # What is slow is not wrong.
-        assert said["memory_planning"]["gains"] is False
+        # What is slow is not wrong, and one start is no proof that anything is faster.
+        assert said["memory_planning"]["gains"] is not True
         low, _, _ = said["memory_planning"]["trials"]["slow"]["steady"]
         assert low > 2
 
@@ -284,8 +284,12 @@ class TestCompiles:
         for said in verdicts.subjects(found.trials, units).values():
             assert (said["sound"], said["faults"]) == (True, [])
         starts = [(row["trial"], row["subject"], row["start"]) for row in found.trials]
+        # If freezing seems to gain after two warm starts, there are five.
+        warm_starts = starts.count(("mlp", "freezing", WARM))
+        assert warm_starts in (battery.FULL.warm, battery.FULL.settle)
+        kinds = (COLD, *[WARM] * warm_starts)
         assert sorted(starts) == sorted(
-            ("mlp", name, kind) for name in ("default", "freezing") for kind in (COLD, WARM, WARM)
+            ("mlp", name, kind) for name in ("default", "freezing") for kind in kinds
         )
         for name in ("default", "freezing"):
             cold = [row for row in found.trials if row["start"] == COLD and row["subject"] == name]
@@ -295,7 +299,7 @@ class TestCompiles:
             # As many as there is time for, on a machine that may be busy.
             assert 20 <= cold[0]["calls"] <= battery.FULL.calls
             assert all(min(row["samples"]) > 0 for row in warm)
-        assert len(done.stderr.splitlines()) == 6
+        assert len(done.stderr.splitlines()) == len(starts)
 
         began = time.monotonic()
         again = torch_python.run(*arguments, env=env)
