@@ -40,6 +40,9 @@ is missing. [What the figures say](performance.md#in-amds-compiler-on-a-cpu) is 
 """
 
 
+BASE = "torch alone"
+
+
 def page(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """The lines of the page. Of rows for the same cell, the last that did not fail counts."""
     found = {(row["gpu"], row["model"], row["arm"]): row for row in rows if "failed" not in row}
@@ -47,6 +50,7 @@ def page(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     days = sorted({row.get("made", "2026-11-23") for row in found.values()})
     torches = sorted({row["torch"] for row in found.values()})
     yield f"- torch {', '.join(torches)}, Triton {amd_torch.TRITON}; {', '.join(days)}."
+    yield from _summary(found)
     for gpu in benchmark.GPUS:
         yield ""
         yield f"## {gpus.GPUS[gpu].name} ({gpus.GPUS[gpu].gfx})"
@@ -56,6 +60,38 @@ def page(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
             cells = [_cell(found.get((gpu, model, arm))) for model in benchmark.MODELS]
             if any(cells):
                 yield f"| {arm} | " + " | ".join(cells) + " |"
+
+
+def _summary(found: Mapping[benchmark.Key, Mapping[str, Any]]) -> Iterator[str]:
+    """Each arm as ratios to torch alone: the smallest and the largest one."""
+    yield ""
+    yield "## In short"
+    yield f"Ratios to `{BASE}`, the smallest and the largest over the models and both GPUs."
+    yield ""
+    yield "| | models | kernels | CPU seconds | bytes of code | GEMM kernels |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    for arm in benchmark.arms():
+        own = {key: row for key, row in found.items() if key[2] == arm}
+        pairs = [
+            (row, found[key[0], key[1], BASE])
+            for key, row in own.items()
+            if (key[0], key[1], BASE) in found
+        ]
+        if not pairs or arm == BASE:
+            continue
+        cells = [
+            _range(row[name] / base[name] for row, base in pairs)
+            for name in ("candidates", "cpu", "bytes")
+        ]
+        gemms = sorted(row["gemm_candidates"] for row, _ in pairs)
+        cells.append(f"{gemms[0]} to {gemms[-1]}" if gemms[-1] else "0")
+        models = len({model for _, model, _ in own})
+        yield f"| {arm} | {models} | {' | '.join(cells)} |"
+
+
+def _range(ratios: Iterable[float]) -> str:
+    low, *_, high = sorted(ratios)
+    return f"{low:.1f} to {high:.1f}" if f"{low:.1f}" != f"{high:.1f}" else f"{low:.1f}"
 
 
 def _cell(row: Mapping[str, Any] | None) -> str:
