@@ -55,6 +55,7 @@ matrix: $(DEV)/ready
 	$(DEV)/bin/python tests/matrix/recompile_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/trace_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/cache_versions.py $(WORK)/torch-versions
+	$(DEV)/bin/python tests/matrix/ranks_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/claims_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/rocm_versions.py $(WORK)/torch-versions
 

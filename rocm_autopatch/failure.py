@@ -19,7 +19,7 @@ def programs_own(error: BaseException) -> bool:
     Such an exception is for the program: KeyboardInterrupt, what a signal handler raises, and what
     another thread sends (``PyThreadState_SetAsyncExc``). A function is a signal handler if it is
     set as one, or if one of its arguments is the frame that it interrupts. An exception was sent
-    if our code raised it and its class is neither built in nor ours.
+    if our code raised it and its class is neither built in nor torch's nor ours.
     """
     handlers = _handlers()
     trace = error.__traceback__
@@ -37,8 +37,8 @@ def programs_own(error: BaseException) -> bool:
             if id(interrupted) in map(id, among):
                 return True
     origin = type(error).__module__.partition(".")[0]
-    # io.UnsupportedOperation comes out of a stream in C, which has no frame.
-    if frame is not None and origin not in ("builtins", "io", "rocm_autopatch"):
+    # io.UnsupportedOperation and torch's errors come out of C, which has no frame.
+    if frame is not None and origin not in ("builtins", "io", "torch", "rocm_autopatch"):
         return str(frame.f_globals.get("__name__")).partition(".")[0] == "rocm_autopatch"
     return isinstance(error, KeyboardInterrupt)
 

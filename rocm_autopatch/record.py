@@ -14,7 +14,7 @@ from rocm_autopatch import failure, startup
 from rocm_autopatch.evidence import match
 from rocm_autopatch.evidence.file import Evidence
 from rocm_autopatch.image import facts
-from rocm_autopatch.patches import NAMES, config, kept, load, row
+from rocm_autopatch.patches import NAMES, config, kept, load, ranks, row
 from rocm_autopatch.patches.ranks import content
 from rocm_autopatch.policy.problem import PolicyError
 from rocm_autopatch.startup import baseline, proofs
@@ -64,7 +64,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
         "baked": record["baked"],
         "baseline": baseline.PATH if image is not None else "",
         "policies": list(plan["layers"]) if plan else [],
-        "digest": content.digest(content.content()) if plan else "",
+        "digest": "",
         "evidence": {
             "applied": record["evidence"],
             "files": [_evidence(*pair) for pair in (*used, *evidence.stale)],
@@ -84,13 +84,13 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
         ],
         "errors": list(dict.fromkeys((*record["errors"], *evidence.wrong))),
     }
+    listed: Any = ()
     try:
-        listed = (
-            [(name, target, entries) for name, target, entries in patches(plan)] if plan else []
-        )
+        if plan:
+            listed = patches(plan)
+            report["digest"] = content.digest(content.content())
     except Exception as error:
         # A start does not look at this part before torch is imported.
-        listed = []
         report["errors"].append(
             f"the plan is damaged: {failure.describe(error)}; install rocm_autopatch again"
         )
@@ -110,6 +110,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
             for one in rows or _untouched(name, startup.for_this_torch(entries), status, reason)
         ]
     report["notes"] += _unknown_kept(report)
+    report["notes"] += _ranks_not_compared(report)
     report["notes"] += _uncompiled()
     if not switch:
         report["errors"].append(
@@ -169,6 +170,12 @@ def _unknown_kept(report: dict[str, Any]) -> list[str]:
         for word in (report["keep"] if report["policies"] else ())
         if not any(kept(name, (word,)) for name in names)
     ]
+
+
+def _ranks_not_compared(report: dict[str, Any]) -> list[str]:
+    if ranks.VARIABLE not in os.environ or not report["policies"] or report["ranks"]:
+        return []
+    return [f"{ranks.VARIABLE} has no effect: no policy here has ranks (docs/patches.md)"]
 
 
 def _known_issues(values: dict[str, str]) -> tuple[list[dict[str, str]], list[str]]:

@@ -1,6 +1,6 @@
 """A trial of ``prove`` with a fault: tests/test_prove.py and tests/gpu/faults.py copy it into an
 environment, under the name of each fault. The fault acts where the subject's config key is on, and
-nowhere else."""
+nowhere else. "imports_slowly" and "dies_at_import" act while their module is imported."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from typing import Any
 from rocm_autopatch.prove.bench import Bench
 
 ABOUT = ("freezing", "memory_planning", "aggressive_fusion")
+# Tests put a module of this name beside the package.
+NEEDS = tuple({__name__.rpartition(".")[2]} & {"imports_slowly", "dies_at_import"})
 FAULTS = (
     *("good", "wrong", "nan", "raises", "grows", "slow", "aborts", "quits", "second_start"),
-    *("first_time", "stubborn", "stubborn_later", "at_exit"),
+    *("first_time", "stubborn", "stubborn_later", "at_exit", "imports_slowly", "dies_at_import"),
 )
 _CALL_S = 0.001
 _IGNORES = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)\n"

@@ -84,7 +84,15 @@ def test_a_file_that_can_not_be_written(python311: Interpreter, tmp_path: Path) 
     assert done.stderr.splitlines()[-1].startswith(said)
 
 
-@pytest.mark.parametrize("pair", [("--line", "--json"), ("--json", "--textfile=x")])
+def test_a_name_that_the_collector_does_not_read(python311: Interpreter, tmp_path: Path) -> None:
+    file = tmp_path / "status.txt"
+    done = python311.run("-m", "rocm_autopatch", "status", "--textfile", file, check=False)
+    assert done.returncode == 2
+    assert "the collector reads files named *.prom only" in done.stderr.splitlines()[-1]
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("pair", [("--line", "--json"), ("--json", "--textfile=x.prom")])
 def test_one_form_at_a_time(python311: Interpreter, pair: tuple[str, str]) -> None:
     done = python311.run("-m", "rocm_autopatch", "status", *pair, check=False)
     assert done.returncode == 2

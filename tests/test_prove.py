@@ -203,6 +203,26 @@ class TestFaults:
         assert "beside_others" not in cold["aborts"]
         assert by_unit(found["rows"], "freezing", WARM)["first_time"]["status"] == ENDED
 
+    def test_imports(self, faulty: Interpreter, tmp_path: Path, golden: Golden) -> None:
+        """They have a limit of their own, and one that dies is not blamed on another trial."""
+        modules = {
+            "imports_slowly": "import time; time.sleep(12)\n",
+            "dies_at_import": "import os; os.abort()\n",
+        }
+        made = [faulty.site_packages / f"{name}.py" for name in modules]
+        try:
+            for path, text in zip(made, modules.values()):
+                path.write_text(text)
+            tried = ("imports_slowly", "dies_at_import", "good")
+            asked = {"trials": tried, "subjects": ("default", "freezing"), "limit": 10, "cores": 8}
+            cold = by_unit(directly(faulty, tmp_path, **asked)["rows"], "default", COLD)
+        finally:
+            for path in made:
+                path.unlink()
+        statuses = {name: row["status"] for name, row in cold.items()}
+        assert statuses == dict(zip(tried, (ENDED, CRASHED, ENDED)))
+        golden(cold["dies_at_import"]["reason"])
+
     def test_out_of_time(self, faulty: Interpreter, tmp_path: Path) -> None:
         # The limit would let it hang for longer.
         asked = {"trials": ("stubborn",), "subjects": ("default", "freezing"), "limit": 300}

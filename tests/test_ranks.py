@@ -24,7 +24,7 @@ from tests.messages import Golden
 HEAD = "import torch, torch._dynamo, torch.distributed\n"
 # Starts ranks: for each a variable or none, and what it does.
 JOB = """
-import rocm_autopatch, time, traceback
+import faulthandler, random, rocm_autopatch, time, traceback
 from rocm_autopatch.patches import ranks
 from rocm_autopatch.patches.ranks import meeting
 asked = json.loads(sys.argv[1])
@@ -43,6 +43,7 @@ def job(rank):
         distributed.init_process_group(
             "gloo", init_method=method, rank=rank, world_size=asked["size"]
         )
+        exec(asked.get("after", ""), {**globals(), "rank": rank})
         if asked["compiles"]:
             torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
             # Each one leaves when all have asked.
@@ -53,6 +54,8 @@ def told(rank):
     path = f"{asked['directory']}/{rank}"
     error = os.open(path + ".stderr", os.O_CREAT | os.O_WRONLY)
     os.dup2(error, 2)
+    # A rank that waits for ever says where.
+    faulthandler.dump_traceback_later(120, exit=True)
     said = ""
     try:
         job(rank)
@@ -65,12 +68,13 @@ def told(rank):
         json.dump([said, [note for note in notes if "rank" in note]], stream)
 
 import socket
-sockets = [socket.socket() for _ in range(2)]
-for free in sockets:
-    free.bind(("127.0.0.1", 0))
-ports = [free.getsockname()[1] for free in sockets]
-for free in sockets:
-    free.close()
+ports = []
+while len(ports) < 2:
+    # Of these the system gives none to a connection that names no port.
+    port = random.randrange(10_000, 32_000)
+    with socket.socket() as free:
+        if free.connect_ex(("127.0.0.1", port)):
+            ports.append(port)
 children = []
 for rank in range(asked["size"]):
     child = os.fork()
@@ -194,8 +198,7 @@ class TestJobs:
     @pytest.mark.parametrize("method", METHODS)
     def test_a_second_init(self, job: Job, method: str) -> None:
         """It is compared, too: settings may have changed."""
-        change = f"import atexit\nos.environ[{MAX!r}] = 'DEFAULT'\n"
-        raised, notes, lines = job.run(3, {1: {"AITER_X": "1"}}, method, change, times=2)
+        raised, notes, lines = job.run(3, {1: {"AITER_X": "1"}}, method, times=2)
         assert raised == [""] * 3
         assert (len(lines), len(notes)) == (2, 2)
 
@@ -206,6 +209,22 @@ class TestJobs:
         assert len(notes) == 1
         golden(line)
 
+    def test_a_rank_of_another_release_is_named(self, job: Job) -> None:
+        before = "if rank == 1: meeting.FORM = 2\n"
+        raised, notes, lines = job.run(3, before=before, wait=1)
+        assert raised == [""] * 3
+        # The one of the other release sees nobody else.
+        assert len(lines) == len(notes) == 2
+        assert "rank 1 of 3 has not told before" in "".join(lines)
+
+    def test_groups_within_a_job_are_not_compared(self, job: Job) -> None:
+        before = "os.environ['AITER_X'] = '1'\n"
+        after = (
+            "os.environ['AITER_X'] = str(rank)\n"
+            "distributed.all_reduce(torch.ones(1), group=distributed.new_group([0, 1]))\n"
+        )
+        assert job.run(2, before=before, after=after) == (["", ""], [], [])
+
     def test_a_word_that_is_none(self, torch_python: Interpreter, policy: Path) -> None:
         env = {"ROCM_AUTOPATCH_POLICY": str(policy), "ROCM_AUTOPATCH_RANKS": "loud"}
         done = torch_python.run("-c", "import torch, torch.distributed", env=env)
@@ -215,7 +234,13 @@ class TestJobs:
         before = """
 attend = meeting.Meeting.attend
 def late(self):
+    joined = os.path.join(asked["directory"], "joined")
+    with open(joined, "a") as stream:
+        stream.write(f"{rank}\\n")
     if rank == 0:
+        # The others are still in torch's own beginning until they come here.
+        while open(joined).read().count("\\n") < asked["size"]:
+            time.sleep(0.01)
         os._exit(0)  # The store is in this process.
     time.sleep(1)
     return attend(self)
@@ -253,6 +278,21 @@ class TestAbort:
         assert raised[2] == ""
         assert raised[0] == raised[1]
         golden(raised[0])
+
+    def test_an_alarm_of_the_program_ends_the_wait(self, job: Job) -> None:
+        """Its exception is the program's, and not a rank that is missing."""
+        before = """
+if rank:
+    ranks._meet = lambda *_: time.sleep(6)
+else:
+    def ring(*_):
+        raise TimeoutError("rang")
+    signal.signal(signal.SIGALRM, ring)
+    signal.alarm(2)
+"""
+        raised, notes, lines = job.run(2, before=before, use="abort", wait=4, compiles=False)
+        assert raised[0].endswith("TimeoutError: rang\n")
+        assert (raised[1], notes, lines) == ("", [], [])
 
 
 def torchrun(
@@ -358,7 +398,7 @@ def test_one_rank_and_others() -> None:
     text = told.differing(groups, hosts)
     assert text.startswith(
         "the ranks of this job compile differently: on ranks 1 to 3 (a, b) X is 2 (others: unset); "
-        "on rank 0 (a) X is 1 (others: unset); the others are ranks 4 to 9 (b, c, d, and 2 more "
+        "on rank 0 (a) X is 1 (others: unset); the others: ranks 4 to 9 (b, c, d, and 2 more "
         "hosts). "
     )
 

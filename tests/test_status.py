@@ -179,3 +179,24 @@ def test_a_full_stdout(python311: Interpreter, target: str) -> None:
         done = python311.run("-m", "rocm_autopatch", "status", stdout=stream, check=False)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
+
+
+def test_a_plan_that_is_damaged(python311: Interpreter) -> None:
+    """Nobody looks at this part before torch is imported, and a report never raises."""
+    code = (
+        "import rocm_autopatch as r; r._RECORD['plan']['patches'] = b'x'; found = r.status();"
+        "print(found['errors'], repr(found['digest']), found['config'])"
+    )
+    said = python311.value(code)
+    assert said.startswith("['the plan is damaged: EOFError: ")
+    assert said.endswith("install rocm_autopatch again'] '' []")
+
+
+def test_ranks_without_a_policy_for_them(python311: Interpreter, tmp_path: Path) -> None:
+    note = "ROCM_AUTOPATCH_RANKS has no effect: no policy here has ranks (docs/patches.md)"
+    env = {"ROCM_AUTOPATCH_RANKS": "abort"}
+    assert note in status(python311, "--no-torch", **env)["notes"]
+    policy = tmp_path / "job.yaml"
+    policy.write_text("version: 1\nname: job\nextends: safe\npatches: {ranks: say}\n")
+    env["ROCM_AUTOPATCH_POLICY"] = str(policy)
+    assert note not in status(python311, "--no-torch", **env)["notes"]

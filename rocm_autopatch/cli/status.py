@@ -31,15 +31,21 @@ def add(commands: Any) -> None:
     )
     form.add_argument(
         "--textfile",
-        type=Path,
-        metavar="FILE",
-        help="write the same as metrics for node_exporter's textfile collector: FILE.prom",
+        type=_textfile,
+        metavar="FILE.prom",
+        help="write the same as metrics for node_exporter's textfile collector",
     )
     parser.add_argument(
         "--no-torch", action="store_true", help="leave torch out: only what happens at the start"
     )
     options.add_assume(parser)
     parser.set_defaults(run=run)
+
+
+def _textfile(text: str) -> Path:
+    if not text.endswith(".prom"):
+        raise argparse.ArgumentTypeError(f"{text!r}: the collector reads files named *.prom only")
+    return Path(text)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ NOT_TRIED = "not tried"
 FAULTS = (WRONG, CRASHED, HUNG, LEAKS)
 
 # The first phases of a start. While it waits for others to leave the device, it does not hang.
-STARTING, IMPORTING, WAITING = "starting", "importing torch", "waiting for the device"
+STARTING, IMPORTING, WAITING = "starting", "importing", "waiting for the device"
 
 COLD, WARM = "cold", "warm"
 

@@ -13,7 +13,7 @@ import ast
 import sys
 
 from capture_versions import Source
-from torch_files import directories, table
+from torch_files import facts_table
 
 CODECACHE = "torch/_inductor/codecache.py"
 
@@ -94,13 +94,7 @@ def expected(version: str) -> dict[str, str]:
 
 
 def main() -> int:
-    versions, _ = directories("Lookups of graphs on every torch, as a table.")
-    sources = {directory.name: Source(directory) for directory in versions}
-    found = {
-        version: {name: read(source) for name, read in FACTS.items()}
-        for version, source in sources.items()
-    }
-    return table(found, expected)
+    return facts_table("Lookups of graphs on every torch, as a table.", Source, FACTS, expected)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from capture_versions import CONVERT_FRAME, Source
-from torch_files import directories, table
+from torch_files import facts_table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -98,13 +98,7 @@ def expected(version: str) -> dict[str, str]:
 
 
 def main() -> int:
-    versions, _ = directories("The recompiles patch on every torch, as a table.")
-    sources = {directory.name: Source(directory) for directory in versions}
-    found = {
-        version: {name: read(source) for name, read in FACTS.items()}
-        for version, source in sources.items()
-    }
-    return table(found, expected)
+    return facts_table("The recompiles patch on every torch, as a table.", Source, FACTS, expected)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,22 @@ def table(
     return int(wrong)
 
 
+def facts_table(
+    description: str,
+    make: Callable[[Path], Any],
+    facts: Mapping[str, Callable[[Any], str]],
+    expected: Callable[[str], Mapping[str, str]],
+) -> int:
+    """The same for *facts* that are read from what *make* makes of each version's directory."""
+    versions, _ = directories(description)
+    sources = {directory.name: make(directory) for directory in versions}
+    found = {
+        version: {name: read(source) for name, read in facts.items()}
+        for version, source in sources.items()
+    }
+    return table(found, expected)
+
+
 def fetch(directory: Path) -> None:
     """Download a torch wheel, and keep its Python files."""
     directory.parent.mkdir(parents=True, exist_ok=True)

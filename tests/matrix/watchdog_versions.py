@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from capture_versions import Source, arguments, by_name, calls, choke_point
-from torch_files import directories, table
+from torch_files import facts_table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -161,13 +161,7 @@ def expected(name: str) -> dict[str, str]:
 
 
 def main() -> int:
-    versions, _ = directories("The watchdog on every torch, as a table.")
-    found = {
-        directory.name: {name: read(source) for name, read in READ.items()}
-        for directory in versions
-        for source in [Source(directory)]
-    }
-    return table(found, expected)
+    return facts_table("The watchdog on every torch, as a table.", Source, READ, expected)
 
 
 if __name__ == "__main__":

@@ -105,8 +105,7 @@ def _meet(module: "Any", use: str) -> None:
     _open.clear()
     rank, size = module.get_rank(), module.get_world_size()
     store = module._get_default_store()
-    # The ranks of torch's own "threaded" backend are threads of this process.
-    if size < 2 or store is None or module.get_backend() == "threaded":
+    if size < 2 or store is None:
         return
     found = meeting.Meeting(store, _joined, rank, size)
     text = found.attend()
@@ -160,8 +159,6 @@ def _tell(text: str) -> None:
 
 def _failed(error: BaseException) -> None:
     """A store of another kind, or one that is gone, is no reason to end a job."""
-    # A store raises torch's errors, from C.
-    of_torch = type(error).__module__.partition(".")[0] == "torch"
-    if not of_torch and failure.programs_own(error):
+    if failure.programs_own(error):
         raise error
     _RECORD["notes"].append("ranks were not compared: " + failure.describe(error))

@@ -57,7 +57,10 @@ def content() -> "dict[str, str]":
         found["ROCM_AUTOPATCH"] = "observe"
     for name in sorted(os.environ):
         if name in variables or (_READ.fullmatch(name) and not _ONLY_HERE.fullmatch(name)):
-            found[name] = os.environ[name][:_LONGEST]
+            # Another thread may have deleted it.
+            value = os.environ.get(name)
+            if value is not None:
+                found[name] = value[:_LONGEST]
     return found
 
 

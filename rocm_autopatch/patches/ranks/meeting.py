@@ -14,6 +14,7 @@ import os
 import socket
 from datetime import timedelta
 
+from rocm_autopatch import failure
 from rocm_autopatch.patches.ranks import content, told
 
 TYPE_CHECKING = False
@@ -79,9 +80,8 @@ class Meeting:
         try:
             self.store.wait([self.prefix + "verdict"], timedelta(seconds=seconds))
         except Exception as error:
-            # torch.distributed.DistStoreError is what a timeout raises. A store that is gone
-            # raises DistNetworkError.
-            if type(error).__name__ == "DistNetworkError":
+            # A timeout raises DistStoreError or RuntimeError, a lost store DistNetworkError.
+            if type(error).__name__ == "DistNetworkError" or failure.programs_own(error):
                 raise
             return False
         return True
@@ -101,11 +101,7 @@ class Meeting:
     def _read(self, names: "list[str]") -> "list[str]":
         found: list[bytes] = []
         for start in range(0, len(names), _CHUNK):
-            some = names[start : start + _CHUNK]
-            if self.store.has_extended_api():
-                found += self.store.multi_get(some)
-            else:
-                found += [self.store.get(name) for name in some]
+            found += self.store.multi_get(names[start : start + _CHUNK])
         return [text.decode() for text in found]
 
     def _absent(self) -> "list[int]":

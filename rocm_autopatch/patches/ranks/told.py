@@ -33,7 +33,7 @@ def differing(groups: "Sequence[Group]", hosts: "Mapping[int, str]") -> str:
         parts.append("on %s %s" % (_who(ranks, hosts), ", ".join(values)))
     if len(others) > _MOST_GROUPS:
         parts.append("and %d more kinds of ranks" % (len(others) - _MOST_GROUPS))
-    return "the ranks of this job compile differently: %s; the others are %s%s" % (
+    return "the ranks of this job compile differently: %s; the others: %s%s" % (
         "; ".join(parts),
         _who(most, hosts),
         _DOES,
