@@ -127,14 +127,26 @@ class Entry:
         self.seen = self.tries = 0
         self.refused = ""
         self.pure = False
-        # The tensors that the observed call wrote to, and what in its result was not a tensor.
-        self.written: list[Any] = []
+        # The indices of what is at a fixed place and the observed call wrote to, and what in its
+        # result was not a tensor. The tensors themselves would stay alive here: a cache for each
+        # prompt that a program has made one for.
+        self.written: list[int] = []
         self.constants: list[Any] = []
         self.graph: Callable[[], None] | None = None
         self.row: dict[str, Any] = {}
         self.pool: Any = None
         self.inputs: Any = None
         self.outputs: Any = None
+
+    def learn(self, other: Entry) -> None:
+        """Take over what was observed of the same compiled code with weights at other places."""
+        if _repeated(self.places) != _repeated(other.places):
+            return
+        self.refused = other.refused
+        if other.pool is not None:
+            self.pool, self.pure = other.pool, other.pure
+            self.written, self.constants = other.written, other.constants
+            self.seen = other.seen
 
 
 class Graphs:
@@ -183,11 +195,16 @@ class Graphs:
         if entry.graph is not None:
             with self._lock:
                 if entry.graph is not None:
-                    return self._replay(entry, leaves, pads, cuts)
+                    return self._replay(entry, leaves, fixed, pads, cuts)
         return self._without(entry, key, Call(structure, leaves, fixed, pads, cuts))
 
     def _replay(
-        self, entry: Entry, leaves: list[Any], pads: Sequence[Pad], cuts: Sequence[Cut]
+        self,
+        entry: Entry,
+        leaves: list[Any],
+        fixed: list[Any],
+        pads: Sequence[Pad],
+        cuts: Sequence[Cut],
     ) -> Any:
         self._clock += 1
         entry.used = self._clock
@@ -198,7 +215,10 @@ class Graphs:
         entry.graph()  # type: ignore[misc]
         entry.row["replays"] += 1
         if entry.written:
-            _count_writes(entry.written)
+            # A tensor of inference mode does not count the writes to it.
+            _count_writes(
+                [fixed[index] for index in entry.written if not fixed[index].is_inference()]
+            )
         return entry.outputs.take(cuts)
 
     def _places(self, fixed: list[Any]) -> list[int | None]:
@@ -209,7 +229,7 @@ class Graphs:
 
     def _find(self, key: Any, places: list[int | None]) -> Entry:
         with self._lock:
-            whole = (key, tuple(places))
+            whole, before = (key, tuple(places)), self._latest.get(key)
             if self._watched and key in self._latest:
                 # The function's weights have moved. Graphs with the old addresses are useless.
                 for other in [one for one in self._entries if one[0] == key and one != whole]:
@@ -218,6 +238,9 @@ class Graphs:
             if entry is None:
                 self._forget()
                 entry = self._entries[whole] = Entry(places, self._clock)
+                # A function's weights may belong to other modules now, which do other things.
+                if before is not None and self._watched is None:
+                    entry.learn(before)
             self._latest[key] = entry
             return entry
 
@@ -285,8 +308,7 @@ class Graphs:
             self._refuse(entry, call, refused)
         elif capture.compiles() == compiled:
             entry.pure = not changed
-            # A tensor of inference mode does not count the writes to it.
-            entry.written = [tensor for tensor in changed if not tensor.is_inference()]
+            entry.written = [self._indices[number] for number in changed]
             entry.constants = _constants(result)
             entry.pool = pool
         # Otherwise the call has compiled something, and the next call is observed.
@@ -340,7 +362,7 @@ class Graphs:
             "verified": executed,
         }
         self.row["graphs"].append(entry.row)
-        return True, self._replay(entry, call.leaves, call.pads, call.cuts)
+        return True, self._replay(entry, call.leaves, call.fixed, call.pads, call.cuts)
 
     def _failed(self, entry: Entry, call: Call, error: Exception) -> None:
         why = explain(error)
@@ -409,6 +431,12 @@ class Graphs:
         with self._lock:
             for key in list(self._entries):
                 self._drop(key)
+
+
+def _repeated(places: Sequence[int | None]) -> list[int]:
+    """For each place the index of the first one that is equal: which tensors share their memory."""
+    first: dict[int | None, int] = {}
+    return [first.setdefault(place, index) for index, place in enumerate(places)]
 
 
 def _constants(result: Any) -> list[Any]:

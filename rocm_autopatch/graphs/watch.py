@@ -172,12 +172,12 @@ class Observation:
             return "it runs a collective, which is not safe in a graph on ROCm (ROCm/hip#3876)"
         return ""
 
-    def changed(self) -> list[Any]:
-        """The fixed tensors that the call wrote to: a cache, a running mean."""
+    def changed(self) -> list[int]:
+        """Which of the fixed tensors the call wrote to: a cache, a running mean."""
         return [
-            tensor
-            for tensor, before in zip(self._fixed, self._versions)
-            if self._mark(tensor) != before
+            number
+            for number, before in enumerate(self._versions)
+            if self._mark(self._fixed[number]) != before
         ]
 
     def _mark(self, tensor: Any) -> tuple[int, int]:

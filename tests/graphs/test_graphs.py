@@ -688,6 +688,74 @@ def test_the_mode_with_a_cache(seen: Seen) -> None:
     assert sum(row["replays"] for row in seen()) == 6
 
 
+def step(cache: Any, at: Any, x: Any) -> Any:
+    cache.index_copy_(0, at, x)
+    return cache.sum(0)
+
+
+def prompt(function: Any, calls: int = 5) -> Any:
+    """Calls with a cache of their own, as transformers' ``generate`` makes one for each prompt."""
+    cache, other = (torch.zeros(8, 4, device=GPU) for _ in range(2))
+    torch._dynamo.mark_static_address(cache)
+    for number in range(calls):
+        at, x = torch.tensor([number], device=GPU), torch.randn(1, 4, device=GPU)
+        close(function(cache, at, x), step(other, at, x))
+    assert torch.equal(cache, other)
+    return cache
+
+
+def test_a_cache_for_each_prompt(seen: Seen) -> None:
+    """What was observed with the first one holds for all: their first call is captured."""
+    fast = torch.compile(step, mode="reduce-overhead")
+    kept = [prompt(fast) for _ in range(3)]
+    (row,) = seen()
+    assert sum(row["plain"].values()) == 2
+    assert [one["replays"] for one in row["graphs"]] == [3, 5, 5]
+    # Replays count as writes, too.
+    assert kept[2]._version >= 5
+
+
+def test_what_has_no_graph_with_one_cache_has_none_with_the_next(seen: Seen) -> None:
+    def random(cache: Any, at: Any, x: Any) -> Any:
+        cache.index_copy_(0, at, x)
+        return cache.sum(0) + 1e-9 * torch.rand_like(x).sum()
+
+    fast = torch.compile(random, mode="reduce-overhead")
+    kept = [prompt(fast) for _ in range(3)]
+    (row,) = seen()
+    assert (len(kept), row["graphs"], len(row["refused"])) == (3, [], 1)
+    assert sum(row["plain"].values()) == row["calls"] == 15
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_caches_that_share_their_memory(seen: Seen, inference: bool) -> None:
+    """They are observed anew: what is written to one is then read from the other."""
+
+    def both(one: Any, two: Any, x: Any) -> Any:
+        one.add_(x)
+        return two * 1
+
+    fast = torch.compile(both, mode="reduce-overhead")
+    with torch.inference_mode(inference):
+        for shared in (False, True):
+            one, mine = torch.zeros(4, device=GPU), torch.zeros(4, device=GPU)
+            two, other = (it.view(4) if shared else torch.zeros_like(it) for it in (one, mine))
+            for cache in (one, two):
+                torch._dynamo.mark_static_address(cache)
+            for _ in range(5):
+                x = torch.randn(4, device=GPU)
+                close(fast(one, two, x), both(mine, other, x))
+    assert all(one["replays"] == 3 for row in seen() for one in row["graphs"])
+
+
+@needs_gpu
+def test_a_graph_holds_no_cache() -> None:
+    fast = torch.compile(step, mode="reduce-overhead")
+    old = weakref.ref(prompt(fast))
+    gc.collect()
+    assert old() is None
+
+
 def test_default_and_reduce_overhead_of_one_function(seen: Seen) -> None:
     def function(x: Any) -> Any:
         return x * 2 + 1
