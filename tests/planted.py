@@ -20,7 +20,18 @@ ABOUT = ("freezing", "memory_planning", "aggressive_fusion")
 # Tests put a module of this name beside the package.
 NEEDS = tuple({__name__.rpartition(".")[2]} & {"imports_slowly", "dies_at_import"})
 FAULTS = (
-    *("good", "wrong", "nan", "raises", "grows", "slow", "aborts", "quits", "second_start"),
+    *(
+        "good",
+        "wrong",
+        "nan",
+        "raises",
+        "grows",
+        "grows_once",
+        "slow",
+        "aborts",
+        "quits",
+        "second_start",
+    ),
     *("first_time", "stubborn", "stubborn_later", "at_exit", "imports_slowly", "dies_at_import"),
 )
 _CALL_S = 0.001
@@ -58,8 +69,8 @@ def program(bench: Bench) -> Callable[[int], Any]:
             raise RuntimeError("HIP error: invalid device function")
         if fault == "grows" and bench.gpu:
             _grown.append(bench.torch.zeros(2 << 20, dtype=bench.torch.uint8, device="cuda"))
-        elif fault == "grows":
-            _grown.append(b"x" * (2 << 20))
+        elif fault == "grows" or (fault == "grows_once" and number == 80):
+            _grown.append(b"x" * ((2 if fault == "grows" else 100) << 20))
         if fault == "queue" and number == 4:
             bench.torch.cuda._sleep(1 << 62)
         if fault == "asserts" and number == 4:

@@ -130,7 +130,7 @@ class TestFaults:
     def test_each(self, faulty: Interpreter, tmp_path: Path, golden: Golden) -> None:
         tried = (
             *("good", "wrong", "nan", "grows", "aborts", "quits", "raises", "second_start"),
-            *("stubborn", "slow", "at_exit"),
+            *("stubborn", "slow", "grows_once", "at_exit"),
         )
         names = ("default", "memory_planning", "aggressive_fusion", "freezing")
         found = directly(faulty, tmp_path, trials=tried, subjects=names)
@@ -140,6 +140,7 @@ class TestFaults:
         assert {name: row["status"] for name, row in cold.items()} == {
             "good": ENDED,
             "slow": ENDED,
+            "grows_once": ENDED,
             "second_start": ENDED,
             "wrong": WRONG,
             "nan": WRONG,
@@ -154,6 +155,7 @@ class TestFaults:
         assert {name: row["status"] for name, row in warm.items()} == {
             "good": ENDED,
             "slow": ENDED,
+            "grows_once": ENDED,
             "second_start": CRASHED,
         }
         for name in tried:
@@ -169,7 +171,7 @@ class TestFaults:
         assert said["freezing"]["sound"] is False
         assert said["freezing"]["gains"] is False
         faults = {(one["trial"], one["start"]) for one in said["freezing"]["faults"]}
-        right = {"good", "slow"}
+        right = {"good", "slow", "grows_once"}
         wanted = {(name, COLD) for name in tried if name not in {*right, "second_start"}}
         assert faults == wanted | {("second_start", WARM)}
         assert said["freezing"]["missing"] == []

@@ -7,8 +7,8 @@ the other; if one crashes or hangs, the others go on in a new process.
 Subjects come in waves, each with the base. Cold starts run beside each other, and say whether a
 program works. Warm starts run one by one, so their times can be compared: the subjects in turn, and
 for the second time in the opposite order, so that a drift over time affects all of them equally.
-Trials in which a subject seems to gain, or to lose, are then started more often: each process is
-one number for a verdict.
+Trials in which a subject seems to gain, or to lose, are then started more often, those of switches
+first: each process is one number for a verdict.
 
 A hang beside other starts may be their fault, and so may a crash for want of memory, or in the same
 seconds as another one: a GPU that is reset ends all programs. So these are repeated alone, and that
@@ -212,7 +212,7 @@ class Battery:
         wanted = {trial for name in others or [base] for trial in left[name]}
         trial_names = {name: left[name] for name in others}
         trial_names[base] = [trial for trial in left[base] if trial in wanted]
-        caches = {name: self._prepare(name) for name in names}
+        caches: dict[str, Path] = {name: self._prepare(name) for name in names}
 
         def cold(name: str) -> list[Row]:
             """The rows for which others may be guilty. All else is kept at once."""
@@ -232,25 +232,37 @@ class Battery:
                         row = self._confirmed(row, caches[name])
                     self._keep([row])
                     hangs = hangs or row["status"] == HUNG
-            for turn in range(max(self.how.warm, self.how.settle)):
-                if turn == self.how.warm:
-                    trial_names = self._unsettled(trial_names)
-                alive = {
-                    name: [one for one in trial_names[name] if self._alive(name, one, number)]
-                    for name in (names if turn % 2 == 0 else names[::-1])
-                    if name in trial_names
-                }
-
-                def warm(
-                    name: str, left: Mapping[str, list[str]] = alive, turn: int = turn
-                ) -> None:
-                    self._keep(self._run(name, left[name], caches[name], WARM, number, turn))
-
-                with ThreadPoolExecutor(min(_WARM_AT_ONCE, self.at_once)) as pool:
-                    self._each(pool, warm, list(alive))
+            for turn in range(self.how.warm):
+                self._warm(trial_names, caches, number, turn)
+            # Of a switch, policies ask whether it gains; of a mode, only whether it works.
+            switches = [name for name in others if SUBJECTS[name].group == "switches"]
+            for group in (switches, [name for name in others if name not in switches]):
+                again = self._unsettled({name: trial_names[name] for name in (base, *group)})
+                for turn in range(self.how.warm, self.how.settle):
+                    self._warm(again, caches, number, turn)
         finally:
             for path in caches.values():
                 shutil.rmtree(path, ignore_errors=True)
+
+    def _warm(
+        self,
+        trial_names: Mapping[str, list[str]],
+        caches: Mapping[str, Path],
+        wave: int,
+        turn: int,
+    ) -> None:
+        """A warm start of each subject, in turns in the opposite order."""
+        alive = {
+            name: [one for one in trial_names[name] if self._alive(name, one, wave)]
+            for name in (caches if turn % 2 == 0 else [*caches][::-1])
+            if name in trial_names
+        }
+
+        def warm(name: str) -> None:
+            self._keep(self._run(name, alive[name], caches[name], WARM, wave, turn))
+
+        with ThreadPoolExecutor(min(_WARM_AT_ONCE, self.at_once)) as pool:
+            self._each(pool, warm, list(alive))
 
     def _unsettled(self, trial_names: Mapping[str, list[str]]) -> dict[str, list[str]]:
         """Of a wave, what has to be started again, and with it the base."""
