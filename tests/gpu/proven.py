@@ -32,7 +32,7 @@ SIDES = {
     "native": {"ROCM_AUTOPATCH": "off"},
     "safe": {"ROCM_AUTOPATCH_ASSUME": "accelerator=rocm"},
 }
-ROUNDS = 2
+ROUNDS = 5
 SAMPLES = 25
 MODE = "reduce-overhead"
 

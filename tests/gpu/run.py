@@ -23,8 +23,8 @@ from rocm_autopatch.evidence import file
 HERE = Path(__file__).resolve().parent
 # By name: the most seconds, and the command. WORK stands for a directory of its own.
 STEPS = {
-    "prove": (1200, ["-m", "rocm_autopatch", "prove"]),
-    "proven": (280, [str(HERE / "proven.py"), "WORK", "--seconds", "220"]),
+    "prove": (1230, ["-m", "rocm_autopatch", "prove"]),
+    "proven": (480, [str(HERE / "proven.py"), "WORK", "--seconds", "420"]),
     "warmed": (200, [str(HERE / "warmed.py"), "WORK", "--seconds", "180"]),
     "faults": (160, [str(HERE / "faults.py")]),
     "alarms": (500, [str(HERE / "alarms.py"), "WORK"]),
