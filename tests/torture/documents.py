@@ -11,6 +11,8 @@ from typing import Any
 import yaml
 
 POLICIES = Path(__file__).parent.parent.parent / "policies"
+# Nobody can make this directory.
+NO_ROOT = "/proc/x"
 
 LONG = "x" * 5000
 WORDS: tuple[Any, ...] = (
@@ -176,7 +178,7 @@ def _small(random: Random) -> Any:
         "env": {"FIRST": {"set": "1"}, "GIVEN": dict(action), "LAST": {"default": "2"}},
         "config": {"torch._inductor.config": {"max_autotune": {"pin": False}}},
         "patches": {"watchdog": {"warn_after": 5}},
-        "caches": random.choice(("on", False, {"use": "on", "proven": "graphs"}, "/proc/x")),
+        "caches": random.choice(("on", False, {"use": "on", "proven": "graphs"}, NO_ROOT)),
         "compile_modes": {
             "reduce-overhead": [
                 {"use": "default"},

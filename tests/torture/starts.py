@@ -9,6 +9,7 @@ import marshal
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -137,10 +138,17 @@ def policies(draft: Draft) -> None:
     path = directory / random.choice(
         ("policy.yaml", "policy.yml", "\x1b[31mp.yaml", "p q.yaml", "p")
     )
-    path.write_bytes(documents.policy(random, directory))
+    _write_policy(draft, path)
     draft.env["ROCM_AUTOPATCH_POLICY"] = str(path)
     if random.random() < 0.5:
         draft.env["GIVEN"] = "here"
+
+
+def _write_policy(draft: Draft, path: Path) -> None:
+    """A policy. If the root of its caches can't be, a line of its own says so."""
+    written = documents.policy(draft.random, path.parent)
+    path.write_bytes(written)
+    draft.oddities += documents.NO_ROOT.encode() in written
 
 
 def sites(draft: Draft) -> None:
@@ -163,7 +171,7 @@ def sites(draft: Draft) -> None:
     if random.random() < 0.3:
         _evidence(draft)
     for number in range(random.choice((0, 1, 1, 2))):
-        (site / f"{number}.yaml").write_bytes(documents.policy(random, site))
+        _write_policy(draft, site / f"{number}.yaml")
     if random.random() < 0.3:
         (site / "images.yaml").write_bytes(documents.images(random))
     if random.random() < 0.1:
