@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from rocm_autopatch.graphs.leaves import TENSORS
+from rocm_autopatch.graphs.refusal import Busy
 
 # Only the capturing thread can break a capture. Other threads can allocate and compile meanwhile.
 CAPTURE_ERROR_MODE = "thread_local"
@@ -51,8 +53,12 @@ class Pool:
         self.device = device
         self.index = device.index
         self.handle = torch.cuda.graph_pool_handle()
+        self._alive: weakref.WeakSet[Any] = weakref.WeakSet()
         self.stream = torch.cuda.Stream(device)
         self._last: tuple[int, Any] = (-1, None)
+        # A capture records what any thread does on the stream, and executes none of it.
+        self._guard = threading.Lock()
+        self._warming, self._capturing = 0, False
 
     def turn(self) -> None:
         """Make the current stream wait for the last replay, whatever stream that was on."""
@@ -64,7 +70,39 @@ class Pool:
             self._last = (raw, current)
 
     def warm(self, function: Callable[[], Any]) -> Any:
-        """Call a function on the stream of captures: libraries initialize for each stream."""
+        """Call a function on the stream of captures: libraries initialize for each stream.
+
+        If another thread captures meanwhile, it is called on the current stream.
+        """
+        with self._guard:
+            free = not self._capturing
+            self._warming += free
+        if not free:
+            return function()
+        try:
+            return self._on_stream(function)
+        finally:
+            with self._guard:
+                self._warming -= 1
+
+    def capture(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        """Capture a function's kernels without executing them.
+
+        Returns what replays them, and the result that a replay fills. Raises what the function or
+        the runtime raises, and Busy if another thread uses the stream. The stream is then as it was
+        before.
+        """
+        with self._guard:
+            if self._warming or self._capturing:
+                raise Busy("another thread uses the stream of captures")
+            self._capturing = True
+        try:
+            return self._record(function)
+        finally:
+            with self._guard:
+                self._capturing = False
+
+    def _on_stream(self, function: Callable[[], Any]) -> Any:
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
@@ -75,23 +113,25 @@ class Pool:
                 leaf.record_stream(current)
         return result
 
-    def capture(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        """Capture a function's kernels without executing them.
-
-        Returns what replays them, and the result that a replay fills. Raises what the function or
-        the runtime raises. The stream is then as it was before.
-        """
+    def _record(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         graph = torch.cuda.CUDAGraph()
-        capture = torch.cuda.graph(
-            graph, self.handle, self.stream, capture_error_mode=CAPTURE_ERROR_MODE
-        )
         with _one:
             try:
-                with torch.cuda.device(self.device), _no_collection(), capture:
-                    result = function()
+                with torch.cuda.device(self.device), _no_collection():
+                    # Torch frees memory after its last graph, and then its handle can't be used
+                    # again. So the graphs of now live until the capture has begun.
+                    alive = [*self._alive]
+                    if not alive:
+                        self.handle = torch.cuda.graph_pool_handle()
+                    with torch.cuda.graph(
+                        graph, self.handle, self.stream, capture_error_mode=CAPTURE_ERROR_MODE
+                    ):
+                        result = function()
+                    del alive
             except BaseException:
                 self._repair()
                 raise
+        self._alive.add(graph)
         return graph.replay, result
 
     def _repair(self) -> None:
@@ -142,7 +182,22 @@ def _no_collection() -> Iterator[None]:
 
 
 class Pools:
-    """The pools of one callable, one for each device, and the lock that its graphs share."""
+    """One pool for each device, and the lock that all graphs in them share."""
+
+    _local = threading.local()
+
+    @classmethod
+    def of_this_thread(cls) -> Pools:
+        """The pools of what this thread compiles in the mode.
+
+        Its results are copied at once, so memory between arguments and results, and what libraries
+        work in (some 34 MiB for each stream of cuBLAS), is needed once for all of it. Functions of
+        other threads may run at the same time, so they need their own.
+        """
+        found: Pools | None = getattr(cls._local, "pools", None)
+        if found is None:
+            found = cls._local.pools = cls()
+        return found
 
     def __init__(self) -> None:
         self.lock = threading.RLock()

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from rocm_autopatch.graphs import capture, record
-from rocm_autopatch.graphs.capture import Pools
 from rocm_autopatch.graphs.leaves import signature
 from rocm_autopatch.graphs.refusal import Refused
 from rocm_autopatch.graphs.store import Graphs, Options
@@ -29,11 +28,11 @@ _WARMUP = 2
 class Compiled:
     """A graph of operations, about to be compiled.
 
-    *model* is its ``torch.fx.GraphModule``, *inputs* its example inputs. All that one
-    ``torch.compile`` compiles shares *pools*. *origin* is the mode that the program asked for.
+    *model* is its ``torch.fx.GraphModule``, *inputs* its example inputs. *origin* is the mode that
+    the program asked for. All that one thread compiles shares the pools of its graphs.
     """
 
-    def __init__(self, model: Any, inputs: Any, pools: Pools, origin: str) -> None:
+    def __init__(self, model: Any, inputs: Any, origin: str) -> None:
         placeholders = [node for node in model.graph.nodes if node.op == "placeholder"]
         self._count = len(inputs)
         fixed = [
@@ -46,6 +45,7 @@ class Compiled:
         self._held = [*model.parameters(), *model.buffers()]
         indices = [*fixed, *range(self._count, self._count + len(self._held))]
         options = Options(limit=_LIMIT, warmup=_WARMUP, clone=True, verify=True)
+        pools = capture.Pools.of_this_thread()
         self._graphs = Graphs(self._call, _name(model), origin, options, pools, indices)
         examples = [placeholders[index].meta.get("example_value") for index in self._free]
         self._never = _never([*inputs, *self._held], examples)

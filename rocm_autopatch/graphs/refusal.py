@@ -41,6 +41,10 @@ class Refused(RuntimeError):
     """A call can't run as a graph; the text says why."""
 
 
+class Busy(Refused):
+    """Now it can't be captured. The next call may be."""
+
+
 def explain(error: BaseException) -> str:
     """Why a capture failed, from the error that it ended in."""
     # The end of a capture that is broken raises again, and that error says less.

@@ -20,7 +20,7 @@ from rocm_autopatch.graphs import capture, record
 from rocm_autopatch.graphs.buckets import Cut, Pad
 from rocm_autopatch.graphs.buffers import Inputs, Outputs, cut_tensor
 from rocm_autopatch.graphs.leaves import TENSORS, describe
-from rocm_autopatch.graphs.refusal import Refused, explain
+from rocm_autopatch.graphs.refusal import Busy, Refused, explain
 from rocm_autopatch.graphs.watch import Observation, Watched, same_places, tensors_of
 
 # How often a capture is tried if something compiles in it. After that it would always compile.
@@ -365,6 +365,8 @@ class Graphs:
         return True, self._replay(entry, call.leaves, call.fixed, call.pads, call.cuts)
 
     def _failed(self, entry: Entry, call: Call, error: Exception) -> None:
+        if isinstance(error, Busy):
+            return
         why = explain(error)
         entry.tries += 1
         if "compiled" in why and entry.tries < _TRIES:

@@ -48,8 +48,9 @@ GRAPHS = "graphs"
 # Inductor.
 USES = (*MODES, GRAPHS)
 _WITHOUT_CAPTURE = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
-# A _TorchCompileInductorWrapper whose compiles run as graphs has these attributes.
-_POOLS, _MODE = "_rocm_autopatch_pools", "_rocm_autopatch_mode"
+# A _TorchCompileInductorWrapper whose compiles run as graphs has this attribute: the mode that the
+# program asked for.
+_MODE = "_rocm_autopatch_mode"
 
 
 def apply(
@@ -87,7 +88,6 @@ def _install(torch: "Any", table: "dict[str, dict[str, Any]]") -> None:
             asked["uses"] += 1
             mode = asked["after"]
             if mode == GRAPHS:
-                setattr(self, _POOLS, None)
                 setattr(self, _MODE, asked["name"])
                 mode = _compiled(asked)
         original(self, _Torchs(mode) if isinstance(mode, str) else mode)
@@ -157,16 +157,14 @@ def _install_graphs(wrapper: "Any") -> None:
     def __call__(
         self: "Any", model_: "Any", inputs_: "Any", *args: "Any", **kwargs: "Any"
     ) -> "Any":
-        if not hasattr(self, _POOLS):
+        if not hasattr(self, _MODE):
             return call(self, model_, inputs_, *args, **kwargs)
         found = None
         try:
-            from rocm_autopatch.graphs import capture, mode
+            from rocm_autopatch.graphs import mode
 
-            if getattr(self, _POOLS) is None:
-                setattr(self, _POOLS, capture.Pools())
             # This comes before the compile, because the compile may change the model.
-            found = mode.Compiled(model_, inputs_, getattr(self, _POOLS), getattr(self, _MODE))
+            found = mode.Compiled(model_, inputs_, getattr(self, _MODE))
         except Exception as error:
             if failure.programs_own(error):
                 raise
@@ -179,6 +177,6 @@ def _install_graphs(wrapper: "Any") -> None:
     @functools.wraps(equal)
     def __eq__(self: "Any", other: "Any") -> bool:
         # Dynamo reuses what an equal backend has compiled.
-        return bool(equal(self, other)) and hasattr(self, _POOLS) == hasattr(other, _POOLS)
+        return bool(equal(self, other)) and hasattr(self, _MODE) == hasattr(other, _MODE)
 
     wrapper.__call__, wrapper.__eq__ = __call__, __eq__

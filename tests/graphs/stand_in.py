@@ -9,6 +9,7 @@ nothing about CUDA or HIP: no streams, no illegal operations, no memory pool.
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,14 +29,16 @@ class StandIn(capture.Pool):
     def __init__(self, device: Any) -> None:
         self.device = device
         self.turns = 0
+        self._guard = threading.Lock()
+        self._warming, self._capturing = 0, False
 
     def turn(self) -> None:
         self.turns += 1
 
-    def warm(self, function: Callable[[], Any]) -> Any:
+    def _on_stream(self, function: Callable[[], Any]) -> Any:
         return function()
 
-    def capture(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    def _record(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         if StandIn.broken:
             raise StandIn.broken
         with undone():

@@ -30,7 +30,7 @@ else:
 
 import stand_in
 
-from rocm_autopatch.graphs import Bucket, Refused, buffers, graphed
+from rocm_autopatch.graphs import Bucket, Refused, buffers, capture, graphed
 from rocm_autopatch.graphs import mode as graphs_mode
 from rocm_autopatch.patches import compile_modes
 
@@ -754,6 +754,75 @@ def test_a_graph_holds_no_cache() -> None:
     old = weakref.ref(prompt(fast))
     gc.collect()
     assert old() is None
+
+
+def test_models_of_one_thread_share_their_memory() -> None:
+    """They run one after the other, and their results are copied at once."""
+    elsewhere: list[Any] = []
+    thread = threading.Thread(target=lambda: elsewhere.append(capture.Pools.of_this_thread()))
+    thread.start()
+    thread.join()
+    mine = capture.Pools.of_this_thread()
+    assert mine is capture.Pools.of_this_thread()
+    assert mine is not elsewhere[0]
+    models = [mlp() for _ in range(3)]
+    fast = [torch.compile(model, mode="reduce-overhead") for model in models]
+    x = torch.randn(8, 64, device=GPU)
+    for _ in range(6):
+        for one, model in zip(fast, models):
+            close(one(x), model(x))
+
+
+@needs_gpu
+def test_memory_of_dropped_models_comes_back() -> None:
+    def reserved() -> int:
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        return int(torch.cuda.memory_reserved())
+
+    x = torch.randn(256, 1024, device=GPU)
+    was = []
+    for _ in range(4):
+        model = mlp(1024)
+        fast = torch.compile(model, mode="reduce-overhead")
+        check(fast, model, *[(x,)] * 5)
+        del model, fast
+        torch._dynamo.reset()
+        was.append(reserved())
+    # The first one initializes libraries.
+    assert max(was[1:]) <= was[0]
+
+
+def test_a_capture_while_another_thread_uses_its_stream() -> None:
+    """The call runs without a graph, and the next one is captured."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def function(x: Any) -> Any:
+        if len(x) == 1:
+            begun.set()
+            assert go_on.wait(60)
+        return x * 2
+
+    wrapped = graphed(function)
+    one, two = torch.ones(1, 4, device=GPU), torch.ones(2, 4, device=GPU)
+
+    def work() -> None:
+        with torch.no_grad():
+            wrapped(one)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert begun.wait(60)
+        for _ in range(4):
+            close(wrapped(two), two * 2)
+        assert wrapped.row["graphs"] == wrapped.row["refused"] == []
+    finally:
+        go_on.set()
+        thread.join()
+    close(wrapped(two), two * 2)
+    assert [row["replays"] for row in wrapped.row["graphs"]] == [1]
 
 
 def test_default_and_reduce_overhead_of_one_function(seen: Seen) -> None:
