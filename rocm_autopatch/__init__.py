@@ -24,6 +24,7 @@ _SITE = "/etc/rocm-autopatch"
 _DEFAULT = "safe"
 _HERE = __file__.rpartition("/")[0]
 _BAKED = _HERE + "/baked.plan"
+_FAILURE = _HERE + "/failure.py"
 # How much is read of a file, in bytes.
 _LONGEST = 65536
 _started = ""
@@ -67,9 +68,10 @@ def start(_=""):
         # SystemExit is caught too, because out of a .pth line it ends the interpreter.
         _RECORD["active"] = False
         try:
-            from rocm_autopatch import failure
-
-            own = failure.give_up(error)
+            # Not imported: if Ctrl-C came while it was, importlib may hold a lock for ever.
+            failure = {}  # type: dict[str, Any]
+            exec(_read(_FAILURE), failure)
+            own = failure["give_up"](error)
         except Exception:
             own = isinstance(error, KeyboardInterrupt)
         if own:

@@ -140,3 +140,39 @@ def test_a_refused_write_lets_it_through(handled: None) -> None:
     assert pin.refuses(Fails())
     with pytest.raises(Mine):
         pin.refuses(Interrupts())
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, _frozen_importlib as importlib
+import rocm_autopatch
+signal.alarm(30)
+del os.environ["ROCM_AUTOPATCH"]
+rocm_autopatch._started = ""
+os.environ["TORCHINDUCTOR_MAX_AUTOTUNE"] = "1"
+lock = importlib._get_module_lock("rocm_autopatch.failure")
+class Finder:
+    # Ctrl-C while failure is being imported: nobody releases importlib's lock on it.
+    def find_spec(name, path=None, target=None):
+        if name == "rocm_autopatch.startup.%s":
+            holder = threading.Thread(target=lock.acquire)
+            holder.start()
+            holder.join()
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Finder)
+try:
+    rocm_autopatch.start()
+    import torch
+except KeyboardInterrupt:
+    given = "TORCHINDUCTOR_MAX_AUTOTUNE" in os.environ
+    print("interrupted", "rocm_autopatch.failure" in sys.modules, given)
+"""
+
+
+@pytest.mark.parametrize("module", ["caches", "hooks"])
+def test_ctrl_c_in_the_middle_of_an_import(
+    python: Interpreter, tmp_path: Path, module: str
+) -> None:
+    env = {"ROCM_AUTOPATCH": "off", "ROCM_AUTOPATCH_CACHE": str(tmp_path / "caches")}
+    done = python.run("-c", INTERRUPTED % module, env=env, timeout=60)
+    # What a start has changed is undone if it is interrupted itself.
+    assert done.stdout.split() == ["interrupted", "False", str(module == "caches")]

@@ -287,10 +287,11 @@ def find_spec(name, path=None, target=None):
         # modules (beartype_all) fails on them.
         why = type(error).__name__
         try:
-            from rocm_autopatch import failure
-
-            its_own = failure.programs_own(error)
-            why = failure.describe(error)
+            # As in rocm_autopatch.start().
+            failure: dict[str, Any] = {}
+            exec(_read(rocm_autopatch._FAILURE), failure)
+            its_own = failure["programs_own"](error)
+            why = failure["describe"](error)
         except Exception:
             its_own = isinstance(error, KeyboardInterrupt)
         if its_own:
