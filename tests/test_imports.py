@@ -35,7 +35,6 @@ ORDER = (
 # A start imports these from rooms that come later, in a function, when it needs them.
 # docs/design.md has the same list.
 BACK_UP = {
-    ("__init__", "failure"),
     ("__init__", "late_site"),
     ("__init__", "startup"),
     ("__init__", "record"),
