@@ -81,7 +81,8 @@ def facts() -> None:
         raise RuntimeError("CUDA tells no properties")
     # What it leaves as it was is behind them. So nobody needs CUDA's headers.
     same = [number for number in range(4096) if raw[0].raw[number] == raw[1].raw[number]]
-    value = ctypes.c_int()
+    value, version = ctypes.c_int(), ctypes.c_int()
+    cuda.cudaDriverGetVersion(ctypes.byref(version))
     target = driver.active.get_current_target()
     found = {
         "name": seen.name,
@@ -92,6 +93,7 @@ def facts() -> None:
             for number in range(1, ATTRIBUTES)
             if not cuda.cudaDeviceGetAttribute(ctypes.byref(value), number, 0)
         },
+        "driver": version.value,
         "triton": driver.active.utils.get_device_properties(0),
         "target": [target.backend, target.arch, target.warp_size],
         "versions": [torch.__version__, torch.version.cuda],
@@ -124,7 +126,7 @@ int cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
   return 0;
 }
 int cudaDeviceCanAccessPeer(int *can, int device, int peer) { *can = 0; return 0; }
-int cudaDriverGetVersion(int *version) { *version = 13000; return 0; }
+int cudaDriverGetVersion(int *version) { *version = %(driver)d; return 0; }
 int cudaStreamIsCapturing(void *stream, int *status) { *status = 0; return 0; }
 /* Of the driver, whether the device is in use: to be set, it must be. */
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
@@ -142,6 +144,7 @@ def runtime(found: dict[str, Any], work: Path) -> None:
     # CUDA's properties begin with the name.
     raw[:256] = found["name"].encode().ljust(256, b"\0")
     text = RUNTIME % {
+        "driver": found["driver"],
         "size": len(raw),
         "properties": ", ".join(map(str, raw)),
         "attributes": ", ".join(f"{{{k}, {v}}}" for k, v in found["attributes"].items()),
