@@ -512,6 +512,12 @@ def compare(work: Path, ours: str, theirs: str, program: str, mode: str) -> dict
     return told
 
 
+def counted(row: dict[str, Any], what: str) -> int:
+    """Graphs that both caches of graphs had, or had not."""
+    names = ("aot_autograd autograd_cache_", "inductor fxgraph_cache_")
+    return sum(row["counters"].get(name + what, 0) for name in names)
+
+
 def launch(
     work: Path, words: list[str], limit: float, *, sees: bool, caches: Path | None = None
 ) -> tuple[dict[str, Any], str]:
@@ -580,9 +586,10 @@ def main() -> None:
 
     def run(kind: str, cell: tuple[str, str]) -> None:
         left = min(asked.each, end - time.monotonic())
-        if left < 5:
-            return
         program, mode = cell
+        if left < 5:
+            print(f"{program} {mode} {kind}: not begun, no time is left", flush=True)
+            return
         caches = work / "caches" / kinds[kind] / f"{program}-{mode}"
         before = kernels(caches / "triton")
         words = ["--one", kind, program, mode, str(work)]
@@ -626,11 +633,12 @@ def main() -> None:
     for program, mode in cells:
         of = {kind: rows[kind, program, mode] for kind in kinds if (kind, program, mode) in rows}
         told = [
-            f"{kind} {row['seconds'][0]:.2f} s"
-            + (f" (apart {row['apart']:.2g} of {row['largest']:.2g})" if "apart" in row else "")
+            f"{kind} {row['seconds'][0]:.2f} s, {counted(row, 'hit')} hits, "
+            f"{counted(row, 'miss')} misses, {row['new_kernels']} new kernels"
+            + (f", apart {row['apart']:.2g} of {row['largest']:.2g}" if "apart" in row else "")
             for kind, row in of.items()
         ]
-        print(f"{program} {mode}: {', '.join(told)}", flush=True)
+        print(f"{program} {mode}: {'; '.join(told)}", flush=True)
 
 
 if __name__ == "__main__":
