@@ -756,7 +756,12 @@ def test_the_compose_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "file"), [("hadolint", "Dockerfile.overlay"), ("shellcheck", "overlay/install.sh")]
+    ("tool", "file"),
+    [
+        ("hadolint", "Dockerfile.overlay"),
+        ("hadolint", "deploy/image/Containerfile"),
+        ("shellcheck", "overlay/install.sh"),
+    ],
 )
 def test_lint(tool: str, file: str) -> None:
     command = [Path(sys.executable).with_name(tool), ROOT / file]
