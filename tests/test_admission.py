@@ -326,6 +326,15 @@ def test_a_second_round_changes_nothing(variant: str, maker: str) -> None:
 
 
 @each_variant
+def test_our_own_init_container_is_none_of_the_pod_s(variant: str) -> None:
+    original = pod()
+    original["metadata"]["labels"] = {INJECT: "on"}
+    admitted = policy(variant).admit(original)
+    assert marks(admitted) == ("model", None)
+    assert policy(variant).admit(admitted) == admitted
+
+
+@each_variant
 def test_a_second_round_sees_what_came_between(variant: str) -> None:
     """As after another webhook that adds a container: reinvocationPolicy is IfNeeded."""
     admitted = policy(variant).admit(pod())
