@@ -472,6 +472,21 @@ def test_the_image_is_named_by_digest() -> None:
     assert re.search(r"@sha256:[0-9a-f]{64}$", parameters()["data"]["image"])
 
 
+def test_the_page_for_users() -> None:
+    page = (ROOT / "docs/fleet.md").read_text()
+    variants = {path.parent.name for path in PLACE.glob("*/kustomization.yaml")} - {"base"}
+    table = page[page.index("| variant |") :].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `([a-z0-9.-]+)` \|", table, re.MULTILINE)) == variants
+    router = pod({"name": "PYTHONPATH", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}})
+    router["spec"]["containers"][0]["name"] = "router"
+    _, why = marks(policy("image-volume").admit(router))
+    assert f"\nrocm-autopatch/left-out: {why}\n" in page
+    mounted = pod(volumeMounts=[{"name": "own", "mountPath": AT}])
+    _, why = marks(policy("image-volume").admit(mounted))
+    assert str(why).partition(": ")[2] in " ".join(page.split())
+    assert f'`{INJECT}: "off"`' in page
+
+
 # The evaluator
 
 
