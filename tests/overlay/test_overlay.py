@@ -6,6 +6,7 @@ place for Python of a real image. Its stand-in for torch is only a label.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import io
 import json
@@ -27,6 +28,7 @@ import pytest
 import yaml
 
 from surroundings import hip_torch, image_env
+from tests.admission import Policy, environment
 from tests.conftest import HIP, ROOT, WORK, find_python, label_torch
 from tests.overlay.containers import CanNot, Image, Result, Store, copy_prefix, tree
 
@@ -748,6 +750,114 @@ def test_the_pod_is_one(tmp_path: Path) -> None:
     kubernetes_validate.validate(documented("kind"), "1.31", strict=True)
 
 
+@pytest.fixture(scope="session")
+def hook(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The context of deploy/image/Containerfile, with bytecode for the Python of the images."""
+    place = tmp_path_factory.mktemp("hook") / "tree"
+    lay_out = ROOT / "deploy/image/tree.py"
+    subprocess.run([sys.executable, lay_out, wheel, place, find_python("3.11")], check=True)
+    return place
+
+
+def carrier(store: Store, hook: Path, target: str, name: str = "") -> Image:
+    """The image that the Containerfile makes; *target* is one of its stages."""
+    tag = f"localhost/overlay-tests/{name or target}"
+    file = ROOT / "deploy/image/Containerfile"
+    given = ("--build-arg", f"COPIER={store.debian()}", "--timestamp", "0")
+    store.bud(hook, tag, "-f", file, "--target", target, *given)
+    return Image(store, tag)
+
+
+def test_the_hook_s_image(store: Store, hook: Path, tmp_path: Path) -> None:
+    first = carrier(store, hook, "volume")
+    with store.container(first.reference) as root:
+        found = tree(root)
+        assert found.keys() == {f"/{path.relative_to(hook)}" for path in hook.rglob("*")}
+        assert {(uid, gid) for _, uid, gid, _ in found.values()} == {(0, 0)}
+        assert (root / "rocm_autopatch/__pycache__/__init__.cpython-311.pyc").is_file()
+    # Another checkout, another day: the same layers.
+    again = shutil.copytree(hook, tmp_path / "again")
+    for path in again.rglob("*"):
+        os.utime(path)
+    second = carrier(store, again, "volume", "volume-again")
+    assert [row["diff-digest"] for row in first.layers()] == [
+        row["diff-digest"] for row in second.layers()
+    ]
+
+
+@pytest.mark.parametrize(("user", "read_only"), USERS)
+@pytest.mark.parametrize("variant", ["image-volume", "init-container"])
+def test_an_admitted_pod(
+    store: Store,
+    bases: dict[str, Image],
+    hook: Path,
+    tmp_path: Path,
+    variant: str,
+    user: str,
+    read_only: bool,
+) -> None:
+    """The Pod is what a variant of deploy/kubernetes makes of one that only asks for a GPU."""
+    image = bases["venv"]
+    container = {
+        "name": "model",
+        "image": CASES["venv"].name,
+        "env": [{"name": "PYTHONPATH", "value": "/plugins"}],
+        "resources": {"limits": {"amd.com/gpu": "1"}},
+    }
+    admitted = Policy(variant).admit(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "model"},
+            "spec": {"containers": [container]},
+        }
+    )
+    (volume,), (model,) = admitted["spec"]["volumes"], admitted["spec"]["containers"]
+    (mount,) = model["volumeMounts"]
+    assert mount["name"] == volume["name"]
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "sitecustomize.py").write_text("print('plugin')\n")
+    for place in (tmp_path, plugins):
+        place.chmod(0o755)
+    with contextlib.ExitStack() as stack:
+        if "image" in volume:
+            filled = stack.enter_context(store.container(carrier(store, hook, "volume").reference))
+        else:
+            filled = tmp_path / "emptydir"
+            filled.mkdir()
+            # With the mode that the kubelet gives an emptyDir.
+            filled.chmod(0o777)
+            (first,) = admitted["spec"]["initContainers"]
+            context = first["securityContext"]
+            carrier(store, hook, "init-container").run(
+                entrypoint=first["command"],
+                user=f"{context['runAsUser']}:{context['runAsGroup']}",
+                read_only=context["readOnlyRootFilesystem"],
+                mounts={first["volumeMounts"][0]["mountPath"]: filled},
+            )
+        run = partial(
+            image.run,
+            user=user,
+            read_only=read_only,
+            env=environment(model),
+            mounts={mount["mountPath"]: filled, "/plugins": plugins},
+            read_only_mounts=[mount["mountPath"]],
+        )
+        done = run("python3", "-c", SEEN)
+        # The entrypoint starts Python, too.
+        assert done.stdout == "plugin\nplugin\nNone,None,None\n"
+        named = f"policy safe applies (image: {CASES['venv'].name}): "
+        assert [line.startswith(named) for line in ours(done.said)] == [True, True]
+        assert len(done.said) == 2
+        status = run(
+            "-m", "rocm_autopatch", "status", "--no-torch", "--line", entrypoint=["python3"]
+        )
+        line = json.loads(status.stdout.removeprefix("plugin\n"))
+        assert (line["active"], line["errors"]) == (True, 0)
+        assert (line["image"], line["policy"]) == (CASES["venv"].name, "safe")
+
+
 def test_the_compose_file() -> None:
     (service,) = documented("services")["services"].values()
     assert (ROOT / service["build"]["dockerfile"]).is_file()
@@ -756,7 +866,12 @@ def test_the_compose_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "file"), [("hadolint", "Dockerfile.overlay"), ("shellcheck", "overlay/install.sh")]
+    ("tool", "file"),
+    [
+        ("hadolint", "Dockerfile.overlay"),
+        ("hadolint", "deploy/image/Containerfile"),
+        ("shellcheck", "overlay/install.sh"),
+    ],
 )
 def test_lint(tool: str, file: str) -> None:
     command = [Path(sys.executable).with_name(tool), ROOT / file]

@@ -1,0 +1,66 @@
+"""Lays out what the image carries: the stub, the package, and bytecode for the Pythons named.
+
+    python3 deploy/image/tree.py dist/rocm_autopatch-*.whl build/hook python3.10 python3.12
+
+The same wheel and the same Pythons make the same files. Times are SOURCE_DATE_EPOCH, or 0. It needs
+nothing but a Python of 3.9 or later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def lay_out(wheel: Path, to: Path, pythons: Sequence[str], at: str, time: int) -> None:
+    to.mkdir(parents=True)
+    place = to.resolve()
+    with zipfile.ZipFile(wheel) as archive:
+        # Without what pip reads: a container's pip shall not take it for an installed package.
+        archive.extractall(
+            to, [name for name in archive.namelist() if name.startswith("rocm_autopatch/")]
+        )
+    shutil.copy(ROOT / "sitecustomize_stub" / "sitecustomize.py", to)
+    shutil.copy(ROOT / "LICENSE", to)
+    # A constant set is written in the order of its hashes. The caller's PYTHONPATH is not for this.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    env["PYTHONHASHSEED"] = "0"
+    for python in pythons:
+        # Not compared with the source, because no container can write there. -s and -p, so that
+        # tracebacks name the files where containers see them.
+        how = ["-q", "--invalidation-mode", "unchecked-hash", "-s", str(place), "-p", at]
+        # From "/", because -m looks for modules in the working directory first.
+        found = shutil.which(python) or sys.exit(f"there is no {python}")
+        command = [os.path.abspath(found), "-s", "-m", "compileall", *how, str(place)]
+        subprocess.run(command, check=True, cwd="/", env=env)
+    for path in sorted(to.rglob("*"), reverse=True):
+        # Whatever umask built it, every user of a container may read it.
+        path.chmod(0o755 if path.is_dir() else 0o644)
+        os.utime(path, (time, time))
+    to.chmod(0o755)
+    os.utime(to, (time, time))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("wheel", type=Path)
+    parser.add_argument("to", type=Path, help="a directory that does not exist yet")
+    parser.add_argument("python", nargs="*", help="each compiles the package for its own version")
+    parser.add_argument("--at", default="/opt/rocm-autopatch", help="where containers will find it")
+    options = parser.parse_args()
+    if options.to.exists():
+        sys.exit(f"{options.to} exists already")
+    time = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
+    lay_out(options.wheel, options.to, options.python, options.at, time)
+
+
+if __name__ == "__main__":
+    main()

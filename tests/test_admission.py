@@ -1,0 +1,633 @@
+"""deploy/kubernetes: which Pods get the hook, how they look then, and that programs are hooked.
+
+tests/admission.py evaluates the policies by Google's CEL. No API server and no kubelet is here.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from cel_expr_python import cel
+from cel_expr_python.ext import ext_optional
+
+from tests.admission import (
+    INJECT,
+    PLACE,
+    VARIANTS,
+    Json,
+    Policy,
+    containers,
+    documents,
+    environment,
+    literals,
+    parameters,
+    patch_type,
+)
+from tests.conftest import HIP, ROOT, Interpreter, find_python, label_torch, make_venv
+
+AT = "/opt/rocm-autopatch"
+HOOK = "rocm-autopatch-hook"
+MARKS = ("rocm-autopatch/injected", "rocm-autopatch/left-out")
+MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
+policy = cache(Policy)
+each_variant = pytest.mark.parametrize("variant", VARIANTS)
+# Which containers of the Pods in tests/data/pods.yaml ask for a GPU.
+ASKS = {
+    "sglang": ["server"],
+    "vllm": ["vllm"],
+    "kuberay": ["ray-worker"],
+    "jobset": ["trainer"],
+    "leaderworkerset": ["worker"],
+    "kubeflow": ["warm-caches", "pytorch"],
+}
+each_pod = pytest.mark.parametrize("maker", ASKS)
+
+
+def made(maker: str) -> Json:
+    """A new copy of a Pod of tests/data/pods.yaml, by the name of what makes it."""
+    documents = yaml.safe_load_all((ROOT / "tests/data/pods.yaml").read_text())
+    found: Json = dict(zip(ASKS, documents))[maker]
+    return found
+
+
+def pod(*env: Json, **fields: Any) -> Json:
+    """A Pod with one container that asks for a GPU; *fields* are the container's."""
+    container = {
+        "name": "model",
+        "image": "rocm/pytorch:latest",
+        "resources": {"limits": {"amd.com/gpu": "1"}},
+        **fields,
+    }
+    if env:
+        container["env"] = list(env)
+    metadata = {"name": "one", "namespace": "serving"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"containers": [container]},
+    }
+
+
+def given(**data: str) -> Json:
+    """The ConfigMap, with other values."""
+    changed = parameters()
+    changed["data"].update(data)
+    return changed
+
+
+def marks(admitted: Json) -> tuple[str | None, ...]:
+    annotations = admitted["metadata"].get("annotations", {})
+    return tuple(annotations.get(name) for name in MARKS)
+
+
+def without_us(admitted: Json) -> Json:
+    """A Pod without what we add, and without variables. What is missing is empty here."""
+    left = copy.deepcopy(admitted)
+    spec = left["spec"]
+    annotations = left["metadata"].setdefault("annotations", {})
+    for name in MARKS:
+        annotations.pop(name, None)
+    for kind in ("initContainers", "volumes"):
+        spec[kind] = [row for row in spec.get(kind, []) if row["name"] != HOOK]
+    for container in containers(left).values():
+        mounts = container.get("volumeMounts", [])
+        container["volumeMounts"] = [row for row in mounts if row["name"] != HOOK]
+        container.pop("env", None)
+    return left
+
+
+# Which Pods, and how
+
+
+@each_variant
+@each_pod
+def test_who_asks_for_a_gpu_gets_the_hook(variant: str, maker: str) -> None:
+    original = made(maker)
+    admitted = policy(variant).admit(original)
+    assert without_us(original) == without_us(admitted)
+    before = containers(original)
+    hooked = []
+    for name, container in containers(admitted).items():
+        mounts = [row for row in container.get("volumeMounts", []) if row["name"] == HOOK]
+        if name == HOOK:
+            continue
+        if not mounts:
+            assert container == before[name]
+            continue
+        hooked.append(name)
+        assert mounts == [{"name": HOOK, "mountPath": AT, "readOnly": True}]
+        env = environment(container)
+        own = environment(before[name])
+        chained = own.get("PYTHONPATH")
+        expected = {
+            "PYTHONPATH": f"{AT}:{chained}" if chained else AT,
+            "ROCM_AUTOPATCH_IMAGE": own.get("ROCM_AUTOPATCH_IMAGE", container["image"]),
+        }
+        assert env == {**own, **expected}
+        # Each variable is there once, and the Pod's own keep their order: one may use another.
+        names = [row["name"] for row in container["env"]]
+        assert len(names) == len(set(names))
+        kept = [row["name"] for row in before[name].get("env", [])]
+        assert names[: len(kept)] == kept
+    assert hooked == ASKS[maker]
+    assert sorted((marks(admitted)[0] or "").split(", ")) == sorted(hooked)
+    assert marks(admitted)[1] is None
+
+
+@each_variant
+@each_pod
+def test_kubernetes_takes_the_pods(variant: str, maker: str) -> None:
+    original = made(maker)
+    kubernetes_validate.validate(original, "1.36", strict=True)
+    kubernetes_validate.validate(policy(variant).admit(original), "1.36", strict=True)
+
+
+@pytest.mark.parametrize("variant", ["image-volume", "kyverno"])
+def test_the_image_is_the_volume(variant: str) -> None:
+    admitted = policy(variant).admit(pod(), given(image="r.example/hook@sha256:12"))
+    reference = {"reference": "r.example/hook@sha256:12", "pullPolicy": "IfNotPresent"}
+    assert admitted["spec"]["volumes"] == [{"name": HOOK, "image": reference}]
+    assert "initContainers" not in admitted["spec"]
+
+
+@each_pod
+def test_the_init_container_comes_first(maker: str) -> None:
+    original = made(maker)
+    config = given(image="r.example/hook@sha256:12", mountPath="/hook-is-here")
+    admitted = policy("init-container").admit(original, config)
+    first, *others = admitted["spec"]["initContainers"]
+    assert [row["name"] for row in others] == [
+        row["name"] for row in original["spec"].get("initContainers", [])
+    ]
+    assert first["name"] == HOOK
+    assert first["image"] == "r.example/hook@sha256:12"
+    assert first["command"] == ["cp", "-R", "/hook/.", "/hook-is-here"]
+    assert first["volumeMounts"] == [{"name": HOOK, "mountPath": "/hook-is-here"}]
+    assert {"name": HOOK, "emptyDir": {"sizeLimit": "64Mi"}} in admitted["spec"]["volumes"]
+
+
+def test_the_init_container_keeps_the_pod_s_class_and_its_namespace_s_rules() -> None:
+    """A Guaranteed Pod stays one; the profile "restricted" of Pod Security admits it."""
+    (first,) = policy("init-container").admit(pod())["spec"]["initContainers"]
+    assert first["resources"]["limits"] == first["resources"]["requests"]
+    assert set(first["resources"]["limits"]) == {"cpu", "memory"}
+    context = first["securityContext"]
+    assert (context["runAsNonRoot"], context["allowPrivilegeEscalation"]) == (True, False)
+    assert isinstance(context["runAsUser"], int)
+    assert context["runAsUser"] > 0
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+@each_variant
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ([], AT),
+        ([{"name": "OTHER", "value": "1"}], AT),
+        ([{"name": "PYTHONPATH"}], AT),
+        ([{"name": "PYTHONPATH", "value": ""}], AT),
+        ([{"name": "PYTHONPATH", "value": "/a"}], f"{AT}:/a"),
+        ([{"name": "PYTHONPATH", "value": "/a:/b:"}], f"{AT}:/a:/b:"),
+        ([{"name": "PYTHONPATH", "value": "$(HOME)/a"}], f"{AT}:$(HOME)/a"),
+        # The last one counts.
+        (
+            [{"name": "PYTHONPATH", "value": "/a"}, {"name": "PYTHONPATH", "value": "/b"}],
+            f"{AT}:/b",
+        ),
+    ],
+)
+def test_pythonpath(variant: str, env: list[Json], expected: str) -> None:
+    (container,) = policy(variant).admit(pod(*env))["spec"]["containers"]
+    assert environment(container)["PYTHONPATH"] == expected
+
+
+@each_variant
+def test_a_pythonpath_that_can_t_be_read(variant: str) -> None:
+    source = {"configMapKeyRef": {"name": "paths", "key": "python"}}
+    original = pod({"name": "PYTHONPATH", "valueFrom": source})
+    admitted = policy(variant).admit(original)
+    why = "model: its PYTHONPATH has a valueFrom, which can't be read here"
+    assert marks(admitted) == (None, why)
+    assert admitted["spec"] == original["spec"]
+    # Its neighbour gets the hook.
+    original["spec"]["containers"].append({**pod()["spec"]["containers"][0], "name": "second"})
+    admitted = policy(variant).admit(original)
+    assert marks(admitted) == ("second", why)
+    first, second = admitted["spec"]["containers"]
+    assert first == original["spec"]["containers"][0]
+    assert environment(second)["PYTHONPATH"] == AT
+
+
+@each_variant
+def test_something_else_is_mounted_there(variant: str) -> None:
+    original = pod(volumeMounts=[{"name": "own", "mountPath": AT}])
+    original["spec"]["volumes"] = [{"name": "own", "emptyDir": {}}]
+    admitted = policy(variant).admit(original)
+    assert marks(admitted) == (None, f"model: something else is mounted at {AT}")
+    assert admitted["spec"] == original["spec"]
+
+
+@each_variant
+def test_the_parameters(variant: str) -> None:
+    config = given(
+        mountPath="/hook",
+        ROCM_AUTOPATCH="observe",
+        ROCM_AUTOPATCH_LOG="quiet",
+        PYTHONPATH="/never",
+        ROCM_AUTOPATCH_IMAGE="never",
+        note="not a variable",
+    )
+    original = pod({"name": "ROCM_AUTOPATCH", "value": "off"})
+    (container,) = policy(variant).admit(original, config)["spec"]["containers"]
+    assert environment(container) == {
+        "ROCM_AUTOPATCH": "off",
+        "PYTHONPATH": "/hook",
+        "ROCM_AUTOPATCH_IMAGE": "rocm/pytorch:latest",
+        "ROCM_AUTOPATCH_LOG": "quiet",
+    }
+    (mount,) = container["volumeMounts"]
+    assert mount["mountPath"] == "/hook"
+
+
+@each_variant
+def test_names_of_resources(variant: str) -> None:
+    original = pod(resources={"limits": {"amd.com/cpx_nps4": "2"}})
+    assert policy(variant).admit(original) == original
+    both = given(resources="amd.com/gpu amd.com/cpx_nps4")
+    assert marks(policy(variant).admit(original, both)) == ("model", None)
+    assert marks(policy(variant).admit(pod(), both)) == ("model", None)
+
+
+@each_variant
+@pytest.mark.parametrize("resources", [None, {}, {"limits": {"nvidia.com/gpu": "1", "cpu": "4"}}])
+def test_who_does_not_ask_is_left_alone(variant: str, resources: Json | None) -> None:
+    fields = {} if resources is None else {"resources": resources}
+    original = pod(**fields)
+    if resources is None:
+        del original["spec"]["containers"][0]["resources"]
+    assert policy(variant).applies(original) is False
+    # Nor would the mutation change it.
+    assert policy(variant).patch(original) == []
+
+
+@each_variant
+def test_labels(variant: str) -> None:
+    def admitted(
+        pod_s: str | None, namespace_s: str | None, original: Json
+    ) -> tuple[str | None, ...]:
+        original = copy.deepcopy(original)
+        if pod_s is not None:
+            original["metadata"]["labels"] = {INJECT: pod_s}
+        namespace = {} if namespace_s is None else {INJECT: namespace_s}
+        return marks(policy(variant).admit(original, namespace=namespace))
+
+    asks, not_ = pod(), pod(resources={"claims": [{"name": "gpu"}]})
+    not_["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
+    not_["spec"]["initContainers"] = [{"name": "first", "image": "rocm/pytorch:latest"}]
+    kubernetes_validate.validate(not_, "1.36", strict=True)
+    for namespace_s in (None, "on", "other"):
+        assert admitted(None, namespace_s, asks) == ("model", None)
+        assert admitted("other", namespace_s, asks) == ("model", None)
+        assert admitted("off", namespace_s, asks) == (None, None)
+        assert admitted(None, namespace_s, not_) == (None, None)
+        # All its containers: a claim may be for any of them.
+        assert admitted("on", namespace_s, not_) == ("model, first", None)
+    for pod_s in (None, "on", "off"):
+        assert admitted(pod_s, "off", asks) == (None, None)
+        assert admitted(pod_s, "off", not_) == (None, None)
+
+
+@each_variant
+@pytest.mark.parametrize("profile", ["privileged", "baseline", "restricted"])
+def test_a_namespace_that_may_refuse_image_volumes(variant: str, profile: str) -> None:
+    namespace = {"pod-security.kubernetes.io/enforce": profile}
+    admitted = policy(variant).admit(pod(), namespace=namespace)
+    hooked = profile != "restricted" or variant == "init-container"
+    assert marks(admitted) == ("model" if hooked else None, None)
+
+
+@each_variant
+def test_a_static_pod_s_mirror(variant: str) -> None:
+    original = pod()
+    original["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "1f0e"}
+    assert policy(variant).admit(original) == original
+
+
+@each_variant
+@each_pod
+def test_a_second_round_changes_nothing(variant: str, maker: str) -> None:
+    admitted = policy(variant).admit(made(maker))
+    assert policy(variant).admit(admitted) == admitted
+
+
+@each_variant
+def test_our_own_init_container_is_none_of_the_pod_s(variant: str) -> None:
+    original = pod()
+    original["metadata"]["labels"] = {INJECT: "on"}
+    admitted = policy(variant).admit(original)
+    assert marks(admitted) == ("model", None)
+    assert policy(variant).admit(admitted) == admitted
+
+
+@each_variant
+def test_a_second_round_sees_what_came_between(variant: str) -> None:
+    """As after another webhook that adds a container: reinvocationPolicy is IfNeeded."""
+    admitted = policy(variant).admit(pod())
+    later = copy.deepcopy(admitted)
+    added = {**pod()["spec"]["containers"][0], "name": "added"}
+    later["spec"]["containers"].insert(0, added)
+    later["spec"].setdefault("initContainers", []).insert(0, {**added, "name": "before"})
+    again = policy(variant).admit(later)
+    assert marks(again) == ("added, model, before", None)
+    assert again["spec"]["containers"][1] == admitted["spec"]["containers"][0]
+    for name in ("added", "before"):
+        assert environment(containers(again)[name])["PYTHONPATH"] == AT
+    assert again["spec"]["volumes"] == admitted["spec"]["volumes"]
+    names = [row["name"] for row in again["spec"]["initContainers"]]
+    assert names.count(HOOK) == (variant == "init-container")
+    kubernetes_validate.validate(again, "1.36", strict=True)
+
+
+@each_variant
+def test_containers_after_the_32nd(variant: str) -> None:
+    original = pod()
+    (first,) = original["spec"]["containers"]
+    original["spec"]["containers"] = [{**first, "name": f"c{number}"} for number in range(33)]
+    admitted = policy(variant).admit(original)
+    mounted = ["volumeMounts" in row for row in admitted["spec"]["containers"]]
+    assert mounted == [True] * 32 + [False]
+
+
+# The manifests
+
+
+@each_variant
+def test_what_a_policy_asks_of_the_server(variant: str) -> None:
+    spec = policy(variant).spec
+    assert (spec["failurePolicy"], spec["reinvocationPolicy"]) == ("Ignore", "IfNeeded")
+    (rule,) = spec["matchConstraints"]["resourceRules"]
+    # Not "pods/ephemeralcontainers", and no update: a container's env never changes.
+    assert (rule["resources"], rule["operations"]) == (["pods"], ["CREATE"])
+
+
+def test_the_variants_are_one_policy() -> None:
+    """They differ in where the parameters come from, and in the volume and who fills it."""
+    image, init, kyverno = (policy(variant).spec for variant in VARIANTS)
+    assert image["matchConstraints"] == kyverno["matchConstraints"]
+    for part in ("resourceRules", "objectSelector"):
+        assert image["matchConstraints"][part] == init["matchConstraints"][part]
+    assert image["matchConditions"] == init["matchConditions"] == kyverno["matchConditions"]
+    assert image["variables"] == init["variables"]
+    assert image["variables"][1:] == kyverno["variables"][1:]
+    assert image["mutations"] == kyverno["mutations"]
+
+
+@pytest.mark.parametrize("variant", ["image-volume", "init-container"])
+def test_the_binding(variant: str) -> None:
+    rule, binding = documents(f"{variant}/policy.yaml")
+    config = parameters()
+    assert binding["spec"]["policyName"] == rule["metadata"]["name"]
+    reference = binding["spec"]["paramRef"]
+    assert reference["parameterNotFoundAction"] == "Allow"
+    for name in ("name", "namespace"):
+        assert reference[name] == config["metadata"][name]
+    assert rule["spec"]["paramKind"] == {name: config[name] for name in ("apiVersion", "kind")}
+    (namespace,) = documents("base/namespace.yaml")
+    assert namespace["metadata"]["name"] == config["metadata"]["namespace"]
+
+
+def rendered(variant: str) -> list[Json]:
+    """What "kubectl apply -k" sends, for what our kustomization.yaml files have."""
+    place = (PLACE / variant).resolve()
+    kustomization = yaml.safe_load((place / "kustomization.yaml").read_text())
+    assert set(kustomization) <= {"apiVersion", "kind", "resources", "patches"}
+    found: list[Json] = []
+    for name in kustomization["resources"]:
+        path = (place / name).resolve()
+        inner = str(path.relative_to(PLACE.resolve()))
+        found += rendered(inner) if path.is_dir() else documents(inner)
+    for patch in kustomization.get("patches", []):
+        (change,) = yaml.safe_load(patch["patch"])
+        assert (change["op"], change["path"]) == ("replace", "/apiVersion")
+        for document in found:
+            if document["apiVersion"].startswith(patch["target"]["group"] + "/"):
+                document["apiVersion"] = change["value"]
+    return found
+
+
+NATIVE = {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
+
+
+# Kyverno's own type is not among Kubernetes' schemas.
+@pytest.mark.parametrize(
+    ("variant", "version", "kinds"),
+    [
+        ("image-volume", "1.36", NATIVE),
+        ("init-container", "1.36", NATIVE),
+        ("init-container-1.34", "1.34", NATIVE),
+        ("init-container-1.34", "1.35", NATIVE),
+        ("kyverno", "1.35", {"Role", "RoleBinding"}),
+    ],
+)
+def test_kubernetes_takes_the_manifests(variant: str, version: str, kinds: set[str]) -> None:
+    found = [row for row in rendered(variant) if row["kind"] != "MutatingPolicy"]
+    assert {row["kind"] for row in found} == {"Namespace", "ConfigMap"} | kinds
+    for document in found:
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.mark.parametrize("variant", [*VARIANTS, "init-container-1.34"])
+def test_kustomize(variant: str) -> None:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not installed")
+    command = [kubectl, "kustomize", str(PLACE / variant)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    def order(row: Json) -> tuple[str, str]:
+        return row["kind"], row["metadata"]["name"]
+
+    made = [row for row in yaml.safe_load_all(done.stdout) if row]
+    assert sorted(made, key=order) == sorted(rendered(variant), key=order)
+
+
+def test_kyverno_may_read_the_parameters() -> None:
+    role, binding = documents("kyverno/reader.yaml")
+    config = parameters()["metadata"]
+    assert role["metadata"]["namespace"] == config["namespace"]
+    (rule,) = role["rules"]
+    assert rule == {
+        "apiGroups": [""],
+        "resources": ["configmaps"],
+        "resourceNames": [config["name"]],
+        "verbs": ["get"],
+    }
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+
+
+def test_the_image_is_named_by_digest() -> None:
+    assert re.search(r"@sha256:[0-9a-f]{64}$", parameters()["data"]["image"])
+
+
+def test_the_page_for_users() -> None:
+    page = (ROOT / "docs/fleet.md").read_text()
+    variants = {path.parent.name for path in PLACE.glob("*/kustomization.yaml")} - {"base"}
+    table = page[page.index("| variant |") :].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `([a-z0-9.-]+)` \|", table, re.MULTILINE)) == variants
+    router = pod({"name": "PYTHONPATH", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}})
+    router["spec"]["containers"][0]["name"] = "router"
+    _, why = marks(policy("image-volume").admit(router))
+    assert f"\nrocm-autopatch/left-out: {why}\n" in page
+    mounted = pod(volumeMounts=[{"name": "own", "mountPath": AT}])
+    _, why = marks(policy("image-volume").admit(mounted))
+    assert str(why).partition(": ")[2] in " ".join(page.split())
+    assert f'`{INJECT}: "off"`' in page
+
+
+# The evaluator
+
+
+@pytest.mark.parametrize(
+    ("expression", "mixed"),
+    [
+        ("[1, 2]", False),
+        ('[1, "a"]', True),
+        ('{"a": "b", "c": "d"}', False),
+        ('{"a": 1, "c": "d"}', True),
+        ('{"a": dyn(1), "c": dyn("d")}', False),
+        ('{"a": 1, 2: 3}', True),
+        ('[1].map(i, {"a": i, "b": "c"})', True),
+        ('object.?a.orValue([{"b": object}, {"c": "d"}])', True),
+        ('size([{"b": ["c", "d"]}]) + 1 == 2 && !([] == [[3]])', False),
+        ('JSONPatch{op: "add", path: "/a", value: {"a": 1, "c": "d"}}', True),
+        ('JSONPatch{op: "add", path: "/a", value: 1}', False),
+    ],
+)
+def test_literals_of_more_than_one_type(expression: str, mixed: bool) -> None:
+    environment = cel.NewEnv(
+        descriptor_pool=patch_type(),
+        variables={"object": cel.Type.DYN},
+        extensions=[ext_optional.ExtOptional()],
+    )
+    found = list(literals(environment.compile(expression).serialize()))
+    assert any(len(kinds) > 1 for kinds in found) is mixed
+
+
+def test_an_error_is_one() -> None:
+    with pytest.raises(AssertionError, match=r"mountPath"):
+        policy("image-volume").patch(pod(), {"data": {"image": "i", "resources": "amd.com/gpu"}})
+
+
+# The program
+
+
+Tree = Callable[..., Path]
+LAY_OUT = str(ROOT / "deploy/image/tree.py")
+
+
+@pytest.fixture(scope="session")
+def tree(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    """Makes what the image carries."""
+
+    def made(*pythons: str, at: str = AT, epoch: str = "0") -> Path:
+        place = tmp_path_factory.mktemp("tree") / "hook"
+        command = [sys.executable, LAY_OUT, "--at", at, str(wheel), str(place), *pythons]
+        subprocess.run(command, check=True, env={"SOURCE_DATE_EPOCH": epoch})
+        return place
+
+    return made
+
+
+def test_the_tree(tree: Tree) -> None:
+    first, second = (
+        tree(find_python("3.9"), find_python("3.13"), epoch="1700000000") for _ in "ab"
+    )
+    assert {path.name for path in first.iterdir()} == {
+        "LICENSE",
+        "__pycache__",
+        "rocm_autopatch",
+        "sitecustomize.py",
+    }
+    files = sorted(path.relative_to(first) for path in first.rglob("*"))
+    assert files == sorted(path.relative_to(second) for path in second.rglob("*"))
+    for name in files:
+        path = first / name
+        assert path.stat().st_mtime == 1700000000
+        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644)
+        if path.is_file():
+            assert path.read_bytes() == (second / name).read_bytes(), name
+        if path.suffix == ".py":
+            compiled = list((path.parent / "__pycache__").glob(f"{path.stem}.cpython-3*.pyc"))
+            assert len(compiled) == 2, name
+            for one in compiled:
+                # PEP 552: a hash, and not to be checked.
+                assert int.from_bytes(one.read_bytes()[4:8], "little") == 1
+                assert f"{AT}/{name}".encode() in one.read_bytes()
+
+
+def test_the_tree_replaces_nothing(wheel: Path, tmp_path: Path) -> None:
+    command = [sys.executable, LAY_OUT, str(wheel), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, f"{tmp_path} exists already\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(params=["3.9", "3.11", "3.13"])
+def plain(request: pytest.FixtureRequest, tmp_path: Path) -> Interpreter:
+    """An image's interpreter: a stand-in for torch, and nothing of ours."""
+    made = make_venv(tmp_path / "plain", find_python(request.param))
+    label_torch(made.site_packages, "2.13.0+rocm7.0", HIP)
+    return made
+
+
+SEEN = f"import os; print(os.environ.get({MAX!r}))"
+
+
+@each_variant
+def test_the_container_s_program_is_hooked(
+    plain: Interpreter, tree: Tree, tmp_path: Path, variant: str
+) -> None:
+    """The environment is the one that the mutation gives, the directory the one that it mounts."""
+    place = tree(str(plain.path))
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "sitecustomize.py").write_text("import os\nos.environ['PLUGINS'] = 'run'\n")
+    image = "docker.io/rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129"
+    original = pod({"name": "PYTHONPATH", "value": str(plugins)}, image=image)
+    before = environment(original["spec"]["containers"][0])
+    code = f"{SEEN}; print(os.environ.get('PLUGINS'))"
+    assert plain.value(code, env={MAX: "1", **before}) == "1\nrun"
+
+    admitted = policy(variant).admit(original, given(mountPath=str(place)))
+    (container,) = admitted["spec"]["containers"]
+    (mount,) = container["volumeMounts"]
+    assert mount["mountPath"] == str(place)
+    env = {MAX: "1", **environment(container)}
+    done = plain.run("-c", code, env=env)
+    assert done.stdout == "None\nrun\n"
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"rocm_autopatch: policy safe applies (image: {image}): unset {MAX}")
+    status = plain.run("-m", "rocm_autopatch", "status", "--no-torch", "--json", env=env)
+    report = json.loads(status.stdout)
+    assert (report["active"], report["errors"]) == (True, [])
+    assert report["facts"]["image"]["value"] == image
+    # All of it from the bytecode that the image carries.
+    done = plain.run("-v", "-c", "pass", env=env)
+    read = [line for line in done.stderr.splitlines() if "code object from" in line]
+    ours = [line for line in read if str(place) in line]
+    assert ours
+    assert all(".pyc" in line for line in ours)
