@@ -1,9 +1,10 @@
 """On a machine with a GPU: all that is measured there, in one command.
 
-    python tests/gpu/run.py WORK [--seconds 1700] [--only prove proven warmed faults alarms]
+    python tests/gpu/run.py WORK [--seconds 1700] [--only graphs prove proven alarms ...]
 
 For an interpreter that has torch for that GPU, transformers, timm, diffusers and our wheel, as
-root: the battery of ``prove`` first, then the scripts beside this file that need its evidence.
+root: the tests of graphs (they need pytest), the battery of ``prove``, and then the scripts beside
+this file. ``proven`` needs evidence, of that battery or of an earlier one.
 WORK has what each of them said and found, as it comes; each ends at its own limit, or when the
 seconds are over. A second call does what is missing: ``prove`` goes on from its file.
 """
@@ -11,6 +12,7 @@ seconds are over. A second call does what is missing: ``prove`` goes on from its
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import signal
 import subprocess
@@ -21,11 +23,15 @@ from pathlib import Path
 from rocm_autopatch.evidence import file
 
 HERE = Path(__file__).resolve().parent
+_PLAIN = ("-p", "no:cacheprovider", "-c", "/dev/null", "--noconftest")
 # By name: the most seconds, and the command. WORK stands for a directory of its own.
 STEPS = {
+    # Without the checkout's own settings, which need more than that machine may have.
+    "graphs": (240, ["-m", "pytest", "-q", *_PLAIN, str(HERE.parent / "graphs")]),
     "prove": (1230, ["-m", "rocm_autopatch", "prove"]),
     "proven": (480, [str(HERE / "proven.py"), "WORK", "--seconds", "420"]),
     "warmed": (200, [str(HERE / "warmed.py"), "WORK", "--seconds", "180"]),
+    "warmed_without_gpu": (260, [str(HERE / "warmed_without_gpu.py"), "WORK"]),
     "faults": (160, [str(HERE / "faults.py")]),
     "alarms": (500, [str(HERE / "alarms.py"), "WORK"]),
 }
@@ -38,7 +44,9 @@ def step(name: str, work: Path, seconds: float) -> str:
     command = [sys.executable, *(str(own) if word == "WORK" else word for word in STEPS[name][1])]
     began = time.monotonic()
     with (work / f"{name}.log").open("a") as stream:
-        process = subprocess.Popen(command, cwd="/", stdout=stream, stderr=stream)
+        # The tests of graphs turn our hook on themselves.
+        env = {**os.environ, **({"ROCM_AUTOPATCH": "off"} if name == "graphs" else {})}
+        process = subprocess.Popen(command, cwd="/", env=env, stdout=stream, stderr=stream)
         try:
             status = f"status {process.wait(seconds)}"
         except subprocess.TimeoutExpired:
