@@ -25,6 +25,8 @@ _DEFAULT = "safe"
 _HERE = __file__.rpartition("/")[0]
 _BAKED = _HERE + "/baked.plan"
 _FAILURE = _HERE + "/failure.py"
+# Where there is bytecode alone.
+_IMPORT = "from rocm_autopatch.failure import *"
 # How much is read of a file, in bytes.
 _LONGEST = 65536
 _started = ""
@@ -70,7 +72,7 @@ def start(_=""):
         try:
             # Not imported: if Ctrl-C came while it was, importlib may hold a lock for ever.
             failure = {}  # type: dict[str, Any]
-            exec(_read(_FAILURE), failure)
+            exec(_read(_FAILURE) or _IMPORT, failure)
             own = failure["give_up"](error)
         except Exception:
             own = isinstance(error, KeyboardInterrupt)

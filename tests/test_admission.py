@@ -532,6 +532,24 @@ def test_an_error_is_one() -> None:
         policy("image-volume").patch(pod(), {"data": {"image": "i", "resources": "amd.com/gpu"}})
 
 
+def test_what_the_variants_share() -> None:
+    """kustomize can't put one text into three policies, so they are held together here."""
+    specs = [
+        next(one["spec"] for one in documents(f"{variant}/policy.yaml") if "Policy" in one["kind"])
+        for variant in VARIANTS
+    ]
+    first, *others = (
+        {
+            "conditions": spec["matchConditions"],
+            "variables": [one for one in spec["variables"] if one["name"] != "parameters"],
+            "rules": spec["matchConstraints"]["resourceRules"],
+        }
+        for spec in specs
+    )
+    for other in others:
+        assert other == first
+
+
 # The program
 
 
@@ -577,6 +595,27 @@ def test_the_tree(tree: Tree) -> None:
                 # PEP 552: a hash, and not to be checked.
                 assert int.from_bytes(one.read_bytes()[4:8], "little") == 1
                 assert f"{AT}/{name}".encode() in one.read_bytes()
+
+
+@pytest.mark.parametrize("wrong", ["wheel", "python", "parent", "compiles"])
+def test_half_a_tree_is_none(wheel: Path, tmp_path: Path, wrong: str) -> None:
+    fails = tmp_path / "fails"
+    fails.write_text("#!/bin/sh\nexit 1\n")
+    fails.chmod(0o755)
+    to = Path("/proc/none/hook") if wrong == "parent" else tmp_path / "new" / "hook"
+    archive = fails if wrong == "wheel" else wheel
+    python = {"python": "python3.99", "compiles": str(fails)}.get(wrong, sys.executable)
+    done = subprocess.run(
+        [sys.executable, LAY_OUT, archive, to, python], capture_output=True, text=True
+    )
+    said = {
+        "wheel": f"{fails} is no wheel that can be read\n",
+        "python": "there is no python3.99\n",
+        "parent": "/proc/none/hook can't be written: No such file or directory\n",
+        "compiles": f"{fails} can't compile the package: see its lines above\n",
+    }
+    assert (done.returncode, done.stderr) == (1, said[wrong])
+    assert list(tmp_path.glob("new/*")) == []
 
 
 def test_the_tree_replaces_nothing(wheel: Path, tmp_path: Path) -> None:

@@ -124,6 +124,15 @@ def by_unit(rows: Sequence[Mapping[str, Any]], subject: str, kind: str) -> dict[
     return {row["trial"]: row for row in own}
 
 
+def test_a_gpu_that_is_not_there(torch_python: Interpreter, tmp_path: Path, golden: Golden) -> None:
+    """Nothing is tried: each trial would fail, and no mode would be sound here."""
+    out = tmp_path / "evidence.json"
+    arguments = ("prove", "--quick", "--device", "cuda", "--out", out)
+    done = torch_python.run("-m", "rocm_autopatch", *arguments, check=False)
+    assert (done.returncode, done.stdout, out.exists()) == (1, "", False)
+    golden(done.stderr)
+
+
 class TestFaults:
     """Each fault is found where it is, and the subjects without it are sound in the same run."""
 

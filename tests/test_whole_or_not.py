@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -176,3 +177,23 @@ def test_ctrl_c_in_the_middle_of_an_import(
     done = python.run("-c", INTERRUPTED % module, env=env, timeout=60)
     # What a start has changed is undone if it is interrupted itself.
     assert done.stdout.split() == ["interrupted", "False", str(module == "caches")]
+
+
+def test_a_failed_start_with_bytecode_alone(python311: Interpreter, tmp_path: Path) -> None:
+    """``compileall -b``, and no source: what failed is undone and told all the same."""
+    package = tmp_path / "rocm_autopatch"
+    shutil.copytree(python311.site_packages / "rocm_autopatch", package)
+    python311.run("-m", "compileall", "-q", "-b", package, env={"ROCM_AUTOPATCH": "off"})
+    for source in package.rglob("*.py"):
+        source.unlink()
+    code = """
+import rocm_autopatch
+def broken():
+    raise ValueError("broken")
+rocm_autopatch._run = broken
+rocm_autopatch.start()
+"""
+    done = python311.run("-S", "-c", code, env={"PYTHONPATH": str(tmp_path)})
+    assert done.stderr == (
+        "rocm_autopatch: the start-up hook failed and was undone: ValueError: broken\n"
+    )

@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def lay_out(wheel: Path, to: Path, pythons: Sequence[str], at: str, time: int) -> None:
-    to.mkdir(parents=True)
+    """Fill the empty directory *to*. Raises CalledProcessError if a Python can't compile."""
     place = to.resolve()
     with zipfile.ZipFile(wheel) as archive:
         # Without what pip reads: a container's pip shall not take it for an installed package.
@@ -38,8 +39,7 @@ def lay_out(wheel: Path, to: Path, pythons: Sequence[str], at: str, time: int) -
         # tracebacks name the files where containers see them.
         how = ["-q", "--invalidation-mode", "unchecked-hash", "-s", str(place), "-p", at]
         # From "/", because -m looks for modules in the working directory first.
-        found = shutil.which(python) or sys.exit(f"there is no {python}")
-        command = [os.path.abspath(found), "-s", "-m", "compileall", *how, str(place)]
+        command = [python, "-s", "-m", "compileall", *how, str(place)]
         subprocess.run(command, check=True, cwd="/", env=env)
     for path in sorted(to.rglob("*"), reverse=True):
         # Whatever umask built it, every user of a container may read it.
@@ -58,8 +58,25 @@ def main() -> None:
     options = parser.parse_args()
     if options.to.exists():
         sys.exit(f"{options.to} exists already")
+    if not zipfile.is_zipfile(options.wheel):
+        sys.exit(f"{options.wheel} is no wheel that can be read")
+    pythons = []
+    for python in options.python:
+        found = shutil.which(python) or sys.exit(f"there is no {python}")
+        pythons.append(os.path.abspath(found))
     time = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
-    lay_out(options.wheel, options.to, options.python, options.at, time)
+    try:
+        options.to.parent.mkdir(parents=True, exist_ok=True)
+        # Whole or not at all.
+        with tempfile.TemporaryDirectory(dir=options.to.parent) as above:
+            made = Path(above, "hook")
+            made.mkdir()
+            lay_out(options.wheel, made, pythons, options.at, time)
+            made.rename(options.to)
+    except OSError as error:
+        sys.exit(f"{options.to} can't be written: {error.strerror}")
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"{error.cmd[0]} can't compile the package: see its lines above")
 
 
 if __name__ == "__main__":

@@ -289,7 +289,7 @@ def find_spec(name, path=None, target=None):
         try:
             # As in rocm_autopatch.start().
             failure: dict[str, Any] = {}
-            exec(_read(rocm_autopatch._FAILURE), failure)
+            exec(_read(rocm_autopatch._FAILURE) or rocm_autopatch._IMPORT, failure)
             its_own = failure["programs_own"](error)
             why = failure["describe"](error)
         except Exception:
