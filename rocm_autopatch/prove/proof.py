@@ -61,7 +61,9 @@ def prepare(request: Request, says: Callable[[str], None]) -> Proof:
     found = place.find(environ)
     device = request.device or ("cuda" if found["gpu"] else "cpu")
     if device == "cuda" and not found["gpu"]:
-        raise Refused("torch finds no GPU here; without --device cuda, it tries what a CPU can have")
+        raise Refused(
+            "torch finds no GPU here; without --device cuda, it tries what a CPU can have"
+        )
     if device == "cpu":
         # What a CPU shows is no evidence for programs on the GPU.
         found.update(gpu="", device=machine.NO_GPU, driver=machine.NONE)
