@@ -104,7 +104,14 @@ def one(program: str, lock: str) -> None:
 
     report: dict[str, Any] = rocm_autopatch.status()
     modes = {row["name"]: row["after"] for row in report["compile_modes"]}
-    print(json.dumps({"samples": samples, "mode": modes.get(MODE, MODE)}), flush=True)
+    # Why a call was no replay.
+    graphs = [
+        {key: row[key] for key in ("name", "calls", "replays", "plain", "refused", "dropped")}
+        | {"captured": len(row["graphs"])}
+        for row in report["graphs"]
+    ]
+    said = {"samples": samples, "mode": modes.get(MODE, MODE), "graphs": graphs}
+    print(json.dumps(said), flush=True)
 
 
 def main() -> None:

@@ -385,7 +385,8 @@ def usable() -> None:
         del used
         torch.cuda.synchronize()
         torch.empty(1 << 20, device=GPU)
-        assert torch.cuda.memory_allocated() == before
+        # Garbage of earlier tests may be collected meanwhile.
+        assert torch.cuda.memory_allocated() <= before
 
 
 def refused(function: Any, *args: Any, calls: int = 5) -> str:
@@ -411,7 +412,7 @@ def test_a_synchronisation() -> None:
 def test_a_tensor_of_the_cpu() -> None:
     x = torch.randn(8, device=GPU)
     assert "CPU tensor" in refused(lambda x: x + torch.arange(8.0).to(GPU), x)
-    assert "an argument is a tensor on cpu" in refused(lambda x, y: x + y.to(GPU), x, torch.ones(8))
+    assert "an argument is on cpu" in refused(lambda x, y: x + y.to(GPU), x, torch.ones(8))
 
 
 @needs_gpu
