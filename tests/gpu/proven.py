@@ -6,16 +6,16 @@
 For an interpreter that has torch for that GPU, transformers, timm and our wheel, where
 ``rocm-autopatch prove`` has left its evidence in /etc/rocm-autopatch/evidence. Three programs ask
 for ``reduce-overhead``: transformers' ``generate`` with a static cache and 64 tokens, BERT base for
-1x128 tokens, ViT base for 4 images. First each side fills its caches, then they are timed in
-processes of their own, in turns, one at a time on the GPU. WORK/proven.jsonl keeps the results as
-they come; a second call goes on from there. On a GPU that is not AMD's, the fact that opens our
-gate is assumed.
+1x128 tokens, ViT base for 4 images. First each side fills its caches. Then a process of each side
+is started, and the two take turns at one sample each. Nothing else runs meanwhile, because
+``generate`` is as fast as the CPU: beside other starts, samples were 86 to 167 ms on either side.
+WORK/proven.jsonl keeps the results as they come; a second call goes on from there. On a GPU that
+is not AMD's, the fact that opens our gate is assumed.
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
 import subprocess
@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -78,28 +79,25 @@ def vit(torch: Any) -> Callable[[], Any]:
     return lambda: model(images)
 
 
-def one(program: str, lock: str) -> None:
-    """Print the milliseconds of calls, several of each in a sample."""
+def one(program: str) -> None:
+    """Print the milliseconds of a call, several calls in a sample, one sample a line of stdin."""
     import torch
     import torch._inductor.compile_fx
 
-    stream = open(lock, "w") if lock else None  # noqa: SIM115
-    if stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
     torch.manual_seed(0)
     with torch.no_grad():
         call = globals()[program](torch)
         for _ in range(8):
             call()
         torch.cuda.synchronize()
+        print("ready", flush=True)
         calls = 1 if program == "generate" else 20
-        samples = []
-        for _ in range(SAMPLES if lock else 1):
+        for _ in sys.stdin:
             began = time.perf_counter()
             for _ in range(calls):
                 call()
             torch.cuda.synchronize()
-            samples.append(1000 * (time.perf_counter() - began) / calls)
+            print(1000 * (time.perf_counter() - began) / calls, flush=True)
     import rocm_autopatch
 
     report: dict[str, Any] = rocm_autopatch.status()
@@ -110,8 +108,66 @@ def one(program: str, lock: str) -> None:
         | {"captured": len(row["graphs"])}
         for row in report["graphs"]
     ]
-    said = {"samples": samples, "mode": modes.get(MODE, MODE), "graphs": graphs}
-    print(json.dumps(said), flush=True)
+    print(json.dumps({"mode": modes.get(MODE, MODE), "graphs": graphs}), flush=True)
+
+
+class Side:
+    """A process of a program under one side's environment."""
+
+    def __init__(self, work: Path, program: str, side: str) -> None:
+        caches = {"TORCHINDUCTOR_CACHE_DIR": str(work / f"{program}-{side}")}
+        self.row: dict[str, Any] = {"program": program, "side": side, "samples": []}
+        self._stderr = work / f"{program}-{side}.stderr"
+        with self._stderr.open("w") as stream:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, "--one", program],
+                env={**os.environ, **SIDES[side], **caches},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                text=True,
+            )
+
+    def said(self) -> str:
+        """The next line. Raises RuntimeError if the process has ended."""
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(self._stderr.read_text()[-2000:])
+        return line
+
+    def sample(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        self.row["samples"].append(float(self.said()))
+
+    def end(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self.row |= json.loads(self.said())
+        self._process.wait()
+
+
+def fill(work: Path, program: str, side: str) -> None:
+    """Compile a program, so that later starts find it in the caches."""
+    made = Side(work, program, side)
+    made.said()
+    made.end()
+
+
+def pair(work: Path, program: str, turn: int) -> list[dict[str, Any]]:
+    """Both sides' rows, of two processes that took turns."""
+    order = list(SIDES) if turn % 2 else list(reversed(SIDES))
+    made = [Side(work, program, side) for side in order]
+    for one in made:
+        one.said()
+    for _ in range(SAMPLES):
+        for one in made:
+            one.sample()
+    for one in made:
+        one.end()
+    return [{"turn": turn, **one.row} for one in made]
 
 
 def main() -> None:
@@ -124,40 +180,22 @@ def main() -> None:
     kept = work / "proven.jsonl"
     rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
 
-    def start(cell: tuple[int, str, str]) -> None:
-        turn, program, side = cell
-        if time.monotonic() > end:
-            return
-        # Without a lock, it only fills the caches.
-        lock = str(work / "lock") if turn else ""
-        caches = {"TORCHINDUCTOR_CACHE_DIR": str(work / f"{program}-{side}")}
-        done = subprocess.run(
-            [sys.executable, __file__, "--one", program, lock],
-            env={**os.environ, **SIDES[side], **caches},
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            print(f"{program} {side}: {done.stderr[-2000:]}", file=sys.stderr, flush=True)
-            return
-        row = {"turn": turn, "program": program, "side": side}
-        rows.append({**row, **json.loads(done.stdout.splitlines()[-1])})
+    # Caches are gone with the machine, so they are always filled.
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda cell: fill(work, *cell), product(PROGRAMS, SIDES)))
+    done = {(row["turn"], row["program"]) for row in rows}
+    for turn, program in product(range(1, ROUNDS + 1), PROGRAMS):
+        if (turn, program) in done or time.monotonic() > end:
+            continue
+        try:
+            rows += (found := pair(work, program, turn))
+        except RuntimeError as error:
+            print(f"{program}: {error}", file=sys.stderr, flush=True)
+            continue
         with kept.open("a") as stream:
-            stream.write(json.dumps(rows[-1]) + "\n")
-
-    for turns, at_once in (((0,), len(PROGRAMS) * len(SIDES)), (range(1, ROUNDS + 1), 3)):
-        done = {(row["turn"], row["program"], row["side"]) for row in rows}
-        cells = [
-            (turn, program, side)
-            for turn in turns
-            for program in PROGRAMS
-            for side in (SIDES if turn % 2 else reversed(SIDES))
-        ]
-        with ThreadPoolExecutor(at_once) as pool:
-            # Caches are gone with the machine, so they are always filled.
-            list(pool.map(start, [cell for cell in cells if not cell[0] or cell not in done]))
+            stream.writelines(json.dumps(row) + "\n" for row in found)
     for program in PROGRAMS:
-        own = [row for row in rows if row["program"] == program and row["turn"]]
+        own = [row for row in rows if row["program"] == program]
         times = {
             side: median(sample for row in own if row["side"] == side for sample in row["samples"])
             for side in SIDES

@@ -30,7 +30,7 @@ STEPS = {
     "graphs": (240, ["-m", "pytest", "-q", *_PLAIN, str(HERE.parent / "graphs")]),
     "prove": (1230, ["-m", "rocm_autopatch", "prove"]),
     "proven": (480, [str(HERE / "proven.py"), "WORK", "--seconds", "420"]),
-    "warmed": (200, [str(HERE / "warmed.py"), "WORK", "--seconds", "180"]),
+    "warmed": (300, [str(HERE / "warmed.py"), "WORK", "--seconds", "280"]),
     "warmed_without_gpu": (260, [str(HERE / "warmed_without_gpu.py"), "WORK"]),
     "faults": (160, [str(HERE / "faults.py")]),
     "alarms": (500, [str(HERE / "alarms.py"), "WORK"]),
