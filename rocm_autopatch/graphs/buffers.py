@@ -114,15 +114,20 @@ class Outputs:
     def __init__(self, result: Any, clone: bool, inputs: Sequence[Any], device: Any) -> None:
         self.leaves, self.spec = pytree.tree_flatten(result)
         self.clone = clone
-        taken = {_storage(tensor) for tensor in inputs}
+        taken = {storage(tensor) for tensor in inputs}
         self._tensors = [index for index, leaf in enumerate(self.leaves) if type(leaf) in TENSORS]
         for leaf in self.leaves:
             if isinstance(leaf, torch.Tensor):
-                self._refuse(leaf, taken, device)
+                refuse_result(leaf, device)
+                if storage(leaf) in taken and leaf.numel():
+                    raise Refused(
+                        "the result shares memory with an argument or a weight, and a copy would "
+                        "not: return a clone() of it"
+                    )
         self._alone = len(self.leaves) == 1 and self.leaves[0] is result
         by_storage: dict[int, list[int]] = {}
         for index in self._tensors:
-            by_storage.setdefault(_storage(self.leaves[index]), []).append(index)
+            by_storage.setdefault(storage(self.leaves[index]), []).append(index)
         # _single is copied by clone(), which keeps the strides of these. _strided is copied into a
         # tensor with the same strides. Of tensors that share memory, the whole storage is copied.
         self._single: list[int] = []
@@ -141,76 +146,65 @@ class Outputs:
         self._counts: list[tuple[int, int]] = []
         self._given: list[weakref.ref[Any]] = []
 
-    @staticmethod
-    def _refuse(leaf: Any, taken: set[int], device: Any) -> None:
-        if type(leaf) not in TENSORS or leaf.layout is not torch.strided:
-            raise Refused(f"the result contains a {type(leaf).__name__}, which can't be copied")
-        if leaf.device != device:
-            raise Refused(
-                f"the result has a tensor on {leaf.device}, and a replay would not fill it"
-            )
-        if _storage(leaf) in taken and leaf.numel():
-            raise Refused(
-                "the result shares memory with an argument or a weight, and a copy would not: "
-                "return a clone() of it"
-            )
-
     def _share(self, indices: list[int]) -> None:
         by_dtype: dict[Any, list[int]] = {}
         for index in indices:
             by_dtype.setdefault(self.leaves[index].dtype, []).append(index)
         for dtype, members in by_dtype.items():
             first = self.leaves[members[0]]
-            storage = first.untyped_storage()
-            count = storage.nbytes() // dtype.itemsize
-            whole = first.new_empty(0).set_(storage, 0, (count,), (1,))
+            memory = first.untyped_storage()
+            count = memory.nbytes() // dtype.itemsize
+            whole = first.new_empty(0).set_(memory, 0, (count,), (1,))
             views = [
                 (index, (leaf.size(), leaf.stride(), leaf.storage_offset()))
                 for index, leaf in ((index, self.leaves[index]) for index in members)
             ]
             self._shared.append((whole, views))
 
-    def take(self, cuts: Sequence[Cut]) -> Any:
-        """The result of the last replay, for the caller to keep."""
+    def take(self, cuts: Sequence[Cut], leaves: Sequence[Any]) -> Any:
+        """The result of the last replay, a call with *leaves*, for the caller to keep."""
         if self._alone and self.clone and not cuts and self._single:
             return self.leaves[0].clone()
-        leaves = list(self.leaves)
+        given = list(self.leaves)
         if not self.clone:
             self._given = []
             for index in self._tensors:
-                leaves[index] = self.leaves[index].detach()
-                self._given.append(weakref.ref(leaves[index]))
+                given[index] = self.leaves[index].detach()
+                self._given.append(weakref.ref(given[index]))
         elif cuts:
             for index in self._tensors:
-                leaves[index] = cut_tensor(self.leaves[index], cuts).clone()
+                given[index] = cut_tensor(self.leaves[index], cuts).clone()
         else:
             for index in self._single:
-                leaves[index] = self.leaves[index].clone()
+                given[index] = self.leaves[index].clone()
             for index in self._strided:
                 leaf = self.leaves[index]
                 copy = torch.empty_strided(
                     leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device
                 )
                 dense(copy).copy_(dense(leaf))
-                leaves[index] = copy
+                given[index] = copy
             for whole, views in self._shared:
                 copy = whole.clone()
                 for index, place in views:
-                    leaves[index] = copy.as_strided(*place)
-        return leaves[0] if self._alone else pytree.tree_unflatten(leaves, self.spec)
+                    given[index] = copy.as_strided(*place)
+        return given[0] if self._alone else pytree.tree_unflatten(given, self.spec)
 
     def count(self) -> None:
         """Note how many references each result's memory has while no caller holds one."""
-        pointers = {_storage(self.leaves[index]) for index in self._tensors}
+        if self.clone:
+            return
+        pointers = {storage(self.leaves[index]) for index in self._tensors}
         self._counts = [(one, torch._C._storage_Use_Count(one)) for one in pointers]
 
-    def release(self) -> None:
-        """Make room for the next replay: move results that a caller still holds to other memory.
+    def held(self) -> str:
+        """Why the next replay must not run now; "" if it may.
 
-        Raises Refused if a caller holds a view of a result, which can't be moved.
+        Results that a caller still holds are moved to other memory. Raises Refused if a caller
+        holds a view of a result, which can't be moved.
         """
         if not self._held():
-            return
+            return ""
         for reference in self._given:
             tensor = reference()
             if tensor is not None:
@@ -221,9 +215,18 @@ class Outputs:
                 "a view of the last call's result is still in use, and this call would overwrite "
                 'it: clone() it, or use outputs="clone"'
             )
+        return ""
 
     def _held(self) -> bool:
         return any(torch._C._storage_Use_Count(pointer) > most for pointer, most in self._counts)
+
+
+def refuse_result(leaf: Any, device: Any) -> None:
+    """Raise Refused if a replay would not fill a tensor of the result."""
+    if type(leaf) not in TENSORS or leaf.layout is not torch.strided:
+        raise Refused(f"the result contains a {type(leaf).__name__}, which can't be copied")
+    if leaf.device != device:
+        raise Refused(f"the result has a tensor on {leaf.device}, and a replay would not fill it")
 
 
 def cut_tensor(tensor: Any, cuts: Sequence[Cut]) -> Any:
@@ -237,6 +240,7 @@ def cut_tensor(tensor: Any, cuts: Sequence[Cut]) -> Any:
     return tensor
 
 
-def _storage(tensor: Any) -> int:
+def storage(tensor: Any) -> int:
+    """What tensors have in common that share their memory. It says nothing when they are gone."""
     pointer: int = tensor.untyped_storage()._cdata
     return pointer

@@ -6,6 +6,7 @@ The other files use a GPU only through this one, so tests can replace it by a st
 from __future__ import annotations
 
 import gc
+import random
 import sys
 import threading
 import weakref
@@ -85,8 +86,10 @@ class Pool:
             with self._guard:
                 self._warming -= 1
 
-    def capture(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        """Capture a function's kernels without executing them.
+    def capture(
+        self, function: Callable[[list[Any]], Any], leaves: list[Any]
+    ) -> tuple[Callable[[], None], Any]:
+        """Capture the kernels of a function of *leaves* without executing them.
 
         Returns what replays them, and the result that a replay fills. Raises what the function or
         the runtime raises, and Busy if another thread uses the stream. The stream is then as it was
@@ -97,7 +100,7 @@ class Pool:
                 raise Busy("another thread uses the stream of captures")
             self._capturing = True
         try:
-            return self._record(function)
+            return self._record(function, leaves)
         finally:
             with self._guard:
                 self._capturing = False
@@ -113,7 +116,9 @@ class Pool:
                 leaf.record_stream(current)
         return result
 
-    def _record(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    def _record(
+        self, function: Callable[[list[Any]], Any], leaves: list[Any]
+    ) -> tuple[Callable[[], None], Any]:
         graph = torch.cuda.CUDAGraph()
         with _one:
             try:
@@ -126,7 +131,7 @@ class Pool:
                     with torch.cuda.graph(
                         graph, self.handle, self.stream, capture_error_mode=CAPTURE_ERROR_MODE
                     ):
-                        result = function()
+                        result = function(leaves)
                     del alive
             except BaseException:
                 self._repair()
@@ -165,8 +170,19 @@ class Pool:
         return reserved
 
     def random(self) -> Any:
-        """The state of the device's generator, which changes when random numbers are drawn."""
-        return torch.cuda.get_rng_state(self.device).numpy().tobytes()
+        """The state of the device's generator, a tensor, which changes when it draws numbers.
+
+        Torch registers this generator with each graph, so each replay draws anew.
+        """
+        return torch.cuda.get_rng_state(self.device)
+
+    def draw_from(self, state: Any) -> None:
+        """Let the device's generator draw from a state that :meth:`random` has returned."""
+        torch.cuda.set_rng_state(state, self.device)
+
+    def elsewhere(self) -> tuple[Any, ...]:
+        """The states of generators whose numbers a replay would not draw anew."""
+        return torch.get_rng_state().numpy().tobytes(), random.getstate()
 
 
 @contextmanager

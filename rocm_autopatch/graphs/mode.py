@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from rocm_autopatch.graphs import capture, record
 from rocm_autopatch.graphs.leaves import signature
 from rocm_autopatch.graphs.refusal import Refused
 from rocm_autopatch.graphs.store import Graphs, Options
+from rocm_autopatch.graphs.training import Region
 
 # More than for a single function: layers that share their code share the graphs of operations.
 _LIMIT = 256
@@ -44,18 +46,35 @@ class Compiled:
         # These are not inputs: weights before torch 2.5.
         self._held = [*model.parameters(), *model.buffers()]
         indices = [*fixed, *range(self._count, self._count + len(self._held))]
+        pools, name = capture.Pools.of_this_thread(), _name(model)
+        tensors = [one for one in (*inputs, *self._held) if isinstance(one, torch.Tensor)]
+        self._region: Region | None = None
+        if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
+            self._region = Region(name, origin, pools)
         options = Options(limit=_LIMIT, warmup=_WARMUP, clone=True, verify=True)
-        pools = capture.Pools.of_this_thread()
-        self._graphs = Graphs(self._call, _name(model), origin, options, pools, indices)
+        self._graphs = Graphs(self._call, name, origin, options, pools, indices)
         examples = [placeholders[index].meta.get("example_value") for index in self._free]
-        self._never = _never([*inputs, *self._held], examples)
+        self._never = _never(tensors, examples)
         if self._never:
             self._graphs.refuse(self._never, [])
+
+    def compiling(self) -> AbstractContextManager[None]:
+        """The context in which it is compiled."""
+        if self._region is None or self._never:
+            return nullcontext()
+        try:
+            return self._region.compiling()
+        except Refused as refused:
+            self._never = str(refused)
+            self._graphs.refuse(self._never, [])
+            return nullcontext()
 
     def run(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """What to call instead of *compiled*, the result of the compile."""
         self._compiled = compiled
-        return self._plain() if self._never else self._as_graphs()
+        if self._never:
+            return self._plain()
+        return self._as_graphs() if self._region is None else self._region.run(compiled)
 
     def _call(self, _: Any, leaves: list[Any]) -> Any:
         return self._compiled(*leaves[: self._count])
@@ -100,10 +119,7 @@ def _never(tensors: list[Any], examples: list[Any]) -> str:
 
     *examples* are the fake tensors with which Dynamo traced the inputs that are at no fixed place.
     """
-    real = [one for one in tensors if isinstance(one, torch.Tensor)]
-    if torch.is_grad_enabled() and any(one.requires_grad for one in real):
-        return "gradients are needed: call it under torch.no_grad() or inference_mode()"
-    for one in real:
+    for one in tensors:
         if one.device.type != capture.Pool.kind:
             return f"a tensor is on {one.device}, and a graph can only read the GPU's memory"
     for one in examples:

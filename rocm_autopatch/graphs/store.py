@@ -8,6 +8,7 @@ The last of them is observed. The next call is captured, which executes nothing,
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,12 +20,16 @@ from rocm_autopatch import failure, startup
 from rocm_autopatch.graphs import capture, record
 from rocm_autopatch.graphs.buckets import Cut, Pad
 from rocm_autopatch.graphs.buffers import Inputs, Outputs, cut_tensor
+from rocm_autopatch.graphs.handed import Handed
 from rocm_autopatch.graphs.leaves import TENSORS, describe
 from rocm_autopatch.graphs.refusal import Busy, Refused, explain
 from rocm_autopatch.graphs.watch import Observation, Watched, same_places, tensors_of
 
 # How often a capture is tried if something compiles in it. After that it would always compile.
 _TRIES = 3
+# How many elements of a tensor are compared with a plain call's. All at once would need as much
+# memory as the activations of a training step.
+_COMPARED = 1 << 22
 WARMING = "the first calls of a signature run without a graph"
 
 
@@ -105,6 +110,7 @@ class Entry:
 
     __slots__ = (
         "constants",
+        "draws",
         "first",
         "graph",
         "inputs",
@@ -126,7 +132,7 @@ class Entry:
         self.first = self.used = first
         self.seen = self.tries = 0
         self.refused = ""
-        self.pure = False
+        self.pure = self.draws = False
         # The indices of what is at a fixed place and the observed call wrote to, and what in its
         # result was not a tensor. The tensors themselves would stay alive here: a cache for each
         # prompt that a program has made one for.
@@ -144,7 +150,7 @@ class Entry:
             return
         self.refused = other.refused
         if other.pool is not None:
-            self.pool, self.pure = other.pool, other.pure
+            self.pool, self.pure, self.draws = other.pool, other.pure, other.draws
             self.written, self.constants = other.written, other.constants
             self.seen = other.seen
 
@@ -192,11 +198,18 @@ class Graphs:
         entry = self._latest.get(key)
         if entry is None or not same_places(fixed, entry.places, self._indices):
             entry = self._find(key, self._places(fixed))
+        held = ""
         if entry.graph is not None:
             with self._lock:
                 if entry.graph is not None:
-                    return self._replay(entry, leaves, fixed, pads, cuts)
-        return self._without(entry, key, Call(structure, leaves, fixed, pads, cuts))
+                    held = entry.outputs.held()
+                    if not held:
+                        return self._replay(entry, leaves, fixed, pads, cuts)
+        call = Call(structure, leaves, fixed, pads, cuts)
+        if held:
+            record.plain(self.row, held)
+            return call.cut(self._execute(call))
+        return self._without(entry, key, call)
 
     def _replay(
         self,
@@ -209,8 +222,6 @@ class Graphs:
         self._clock += 1
         entry.used = self._clock
         entry.pool.turn()
-        if not self.options.clone:
-            entry.outputs.release()
         entry.inputs.copy(leaves, pads)
         entry.graph()  # type: ignore[misc]
         entry.row["replays"] += 1
@@ -219,7 +230,7 @@ class Graphs:
             _count_writes(
                 [fixed[index] for index in entry.written if not fixed[index].is_inference()]
             )
-        return entry.outputs.take(cuts)
+        return entry.outputs.take(cuts, leaves)
 
     def _places(self, fixed: list[Any]) -> list[int | None]:
         places: list[int | None] = [None] * len(fixed)
@@ -307,7 +318,7 @@ class Graphs:
         if refused:
             self._refuse(entry, call, refused)
         elif capture.compiles() == compiled:
-            entry.pure = not changed
+            entry.pure, entry.draws = not changed, observation.draws()
             entry.written = [self._indices[number] for number in changed]
             entry.constants = _constants(result)
             entry.pool = pool
@@ -316,42 +327,50 @@ class Graphs:
 
     def _capture(self, entry: Entry, call: Call) -> tuple[bool, Any]:
         """Capture and replay. Returns whether there is a result, and the result."""
-        pool, value, executed = entry.pool, None, False
+        pool, state, wanted, after = entry.pool, None, None, None
         try:
             started, before = time.perf_counter(), pool.memory()
             pool.turn()
             inputs = Inputs(call.leaves, sorted(self._fixed_leaves), call.pads)
             if self.options.verify and entry.pure:
-                value = pool.warm(lambda: self._execute(call))
-                executed = True
+                # This call writes to no weight or buffer. So it does nothing that the call itself
+                # does not do again, if it also draws the same random numbers.
+                state = pool.random() if entry.draws else None
+                wanted = _sample(pool.warm(lambda: self._execute(call)))
+                if state is not None:
+                    after = pool.random()
+                    pool.draw_from(state)
             inputs.copy(call.leaves, call.pads)
             compiled = capture.compiles()
-            leaves = inputs.leaves
-            graph, result = pool.capture(lambda: self.function(call.structure, list(leaves)))
+            run = functools.partial(self.function, call.structure)
+            graph, result = pool.capture(run, list(inputs.leaves))
             if capture.compiles() != compiled:
                 raise Refused(
                     "something was compiled in the capture: more calls are needed before it"
                 )
             if _constants(result) != entry.constants:
                 raise Refused("the result has a constant that differs from call to call")
-            around = [*inputs.tensors, *(call.fixed[index] for index in self._indices)]
-            outputs = Outputs(result, self.options.clone, around, pool.device)
+            outputs = self._results(result, inputs, call, pool.device)
             del result
             for tensor in tensors_of(outputs.leaves):
                 cut_tensor(tensor, call.cuts)
-            if not self.options.clone:
-                outputs.count()
-            if executed:
-                # The call has its result. It wrote to no weight or buffer, so nor does this replay.
+            if wanted is not None:
                 graph()
-                _compare(value, outputs.leaves)
+                _compare(wanted, _sample(outputs.leaves))
+                if state is not None:
+                    if not torch.equal(after, pool.random()):
+                        raise Refused("a replay does not draw as many numbers as a plain call")
+                    pool.draw_from(state)
         except Exception as error:
             if failure.programs_own(error):
                 entry.pool = None  # The next call is observed again.
                 raise
+            if state is not None:
+                pool.draw_from(state)
             self._failed(entry, call, error)
-            return executed, call.cut(value) if executed else None
+            return False, None
         inputs.captured()
+        outputs.count()
         entry.inputs, entry.outputs, entry.graph = inputs, outputs, graph
         entry.row = {
             "signature": self._describe(call.leaves, call.pads),
@@ -359,10 +378,19 @@ class Graphs:
             "capture_seconds": round(time.perf_counter() - started, 4),
             "memory_before": before,
             "memory_after": pool.memory(),
-            "verified": executed,
+            "verified": wanted is not None,
         }
         self.row["graphs"].append(entry.row)
+        self._captured(entry)
         return True, self._replay(entry, call.leaves, call.fixed, call.pads, call.cuts)
+
+    def _captured(self, entry: Entry) -> None:
+        """An entry has a graph now, for a subclass."""
+
+    def _results(self, result: Any, inputs: Inputs, call: Call, device: Any) -> Outputs | Handed:
+        """How the graph's results get to the caller."""
+        around = [*inputs.tensors, *(call.fixed[index] for index in self._indices)]
+        return Outputs(result, self.options.clone, around, device)
 
     def _failed(self, entry: Entry, call: Call, error: Exception) -> None:
         if isinstance(error, Busy):
@@ -447,10 +475,23 @@ def _constants(result: Any) -> list[Any]:
     return [(type(leaf), repr(leaf)) for leaf in leaves if not isinstance(leaf, torch.Tensor)]
 
 
-def _compare(expected: Any, leaves: list[Any]) -> None:
+def _sample(result: Any) -> list[Any]:
+    """What of a result is compared: all of its tensors, and of large ones elements in each part."""
+    found = []
+    for leaf in torch.utils._pytree.tree_leaves(result):
+        if isinstance(leaf, torch.Tensor) and leaf.numel() > _COMPARED:
+            leaf = leaf.reshape(-1)[:: leaf.numel() // _COMPARED]
+        # It must outlive the result, and be no view of it.
+        found.append(leaf.clone() if isinstance(leaf, torch.Tensor) else None)
+    return found
+
+
+def _compare(wanted: list[Any], found: list[Any]) -> None:
     """Raise Refused unless a replay gave the same as a plain call, except for rounding."""
-    wanted = torch.utils._pytree.tree_leaves(expected)
-    for one, other in zip(tensors_of(wanted), tensors_of(leaves)):
+    for one, other in zip(wanted, found):
+        # A weight that is returned as it is is no result of the graph's own.
+        if one is None or other is None:
+            continue
         try:
             torch.testing.assert_close(other, one, equal_nan=True)
         except AssertionError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -144,20 +143,18 @@ class Observation:
         self._fixed, self._given, self._sums = fixed, given, sums
         self._versions = [self._mark(tensor) for tensor in fixed]
         self._content = [(_version(tensor), tensor.clone()) for tensor in given]
-        self._random = self._randoms()
+        self._random, self._elsewhere = pool.random(), pool.elsewhere()
         self._state = watched.state() if watched else {}
         self._collectives = _collectives()
 
-    def _randoms(self) -> tuple[Any, ...]:
-        return (self._pool.random(), torch.get_rng_state().numpy().tobytes(), random.getstate())
+    def draws(self) -> bool:
+        """Whether the call has drawn random numbers from the device's generator."""
+        return not torch.equal(self._pool.random(), self._random)
 
     def against(self) -> str:
         """Why such calls can't be replayed; "" if they can."""
-        if self._randoms() != self._random:
-            return (
-                "it draws random numbers (dropout in train mode?), and each replay would need new "
-                "ones"
-            )
+        if self._pool.elsewhere() != self._elsewhere:
+            return "it draws random numbers on the CPU, and a replay would not: use a GPU tensor"
         for tensor, (version, content) in zip(self._given, self._content):
             if _version(tensor) != version or not _same_bytes(tensor, content):
                 return (

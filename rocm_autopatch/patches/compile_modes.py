@@ -171,8 +171,11 @@ def _install_graphs(wrapper: "Any") -> None:
             startup.fail(
                 "graphs", "a compiled function runs without graphs: " + failure.describe(error)
             )
-        compiled = call(self, model_, inputs_, *args, **kwargs)
-        return compiled if found is None else found.run(compiled)
+        if found is None:
+            return call(self, model_, inputs_, *args, **kwargs)
+        with found.compiling():
+            compiled = call(self, model_, inputs_, *args, **kwargs)
+        return found.run(compiled)
 
     @functools.wraps(equal)
     def __eq__(self: "Any", other: "Any") -> bool:

@@ -8,7 +8,10 @@ nothing about CUDA or HIP: no streams, no illegal operations, no memory pool.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import gc
+import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from rocm_autopatch.graphs import capture
 from rocm_autopatch.graphs.buffers import dense
+from rocm_autopatch.patches import compile_modes
 
 
 class StandIn(capture.Pool):
@@ -38,18 +42,22 @@ class StandIn(capture.Pool):
     def _on_stream(self, function: Callable[[], Any]) -> Any:
         return function()
 
-    def _record(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    def _record(
+        self, function: Callable[[list[Any]], Any], leaves: list[Any]
+    ) -> tuple[Callable[[], None], Any]:
         if StandIn.broken:
             raise StandIn.broken
+        places = [addressed(leaf) for leaf in leaves]
         with undone():
-            result = function()
-        leaves = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
+            result = function(leaves)
+        filled = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
         modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
         def replay() -> None:
             with torch.inference_mode(modes[1]), torch.set_grad_enabled(modes[0]):
-                values = [one for one in pytree.tree_leaves(function()) if torch.is_tensor(one)]
-                for leaf, value in zip(leaves, values):
+                again = pytree.tree_leaves(function([place() for place in places]))
+                values = [one for one in again if torch.is_tensor(one)]
+                for leaf, value in zip(filled, values):
                     dense(leaf).copy_(dense(value + 1 if StandIn.wrong else value))
 
         return replay, result
@@ -61,7 +69,27 @@ class StandIn(capture.Pool):
         return 0
 
     def random(self) -> Any:
-        return None  # the CPU's own generator is watched in any case
+        return torch.get_rng_state()
+
+    def draw_from(self, state: Any) -> None:
+        torch.set_rng_state(state)
+
+    def elsewhere(self) -> tuple[Any, ...]:
+        return (random.getstate(),)
+
+
+def addressed(leaf: Any) -> Callable[[], Any]:
+    """What a graph knows of an argument: its address. It does not keep the memory alive."""
+    if not isinstance(leaf, torch.Tensor) or not leaf.numel():
+        return lambda: leaf
+    memory = leaf.untyped_storage()
+    place = leaf.size(), leaf.stride(), leaf.storage_offset()
+    return functools.partial(_at, memory.data_ptr(), memory.nbytes(), leaf.dtype, place)
+
+
+def _at(address: int, size: int, dtype: Any, place: tuple[Any, ...]) -> Any:
+    whole = (ctypes.c_char * size).from_address(address)
+    return torch.frombuffer(whole, dtype=torch.uint8).view(dtype).as_strided(*place)
 
 
 def _plain(tensor: Any) -> bool:
@@ -70,10 +98,12 @@ def _plain(tensor: Any) -> bool:
 
 @contextmanager
 def undone() -> Iterator[None]:
-    """Undo all writes to tensors that exist now."""
+    """Undo all writes to tensors that exist now, and the drawing of random numbers."""
     alive = [one for one in gc.get_objects() if type(one) in (torch.Tensor, torch.nn.Parameter)]
     kept = [(one, one.detach().clone()) for one in alive if _plain(one)]
+    drawn = torch.get_rng_state()
     yield
+    torch.set_rng_state(drawn)
     with torch.no_grad():
         for one, was in kept:
             if not torch.equal(one, was):
@@ -83,3 +113,12 @@ def undone() -> Iterator[None]:
 def install() -> None:
     """Replace the GPU by the stand-in, in this process."""
     capture.Pool = StandIn  # type: ignore[misc]
+
+
+@functools.cache
+def graphs_in_modes() -> None:
+    """A mode table with our graphs for both modes in which Inductor captures its own."""
+    modes: Any = [
+        (name, "graphs", "performance", "") for name in ("reduce-overhead", "max-autotune")
+    ]
+    compile_modes.apply(torch, modes, (), False)

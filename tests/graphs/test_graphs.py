@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -32,7 +33,6 @@ import stand_in
 
 from rocm_autopatch.graphs import Bucket, Refused, buffers, capture, graphed
 from rocm_autopatch.graphs import mode as graphs_mode
-from rocm_autopatch.patches import compile_modes
 
 REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
@@ -61,11 +61,7 @@ def no_gradients() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def our_graphs() -> None:
-    """A mode table with our graphs for both modes in which Inductor captures its own."""
-    modes: Any = [
-        (name, "graphs", "performance", "") for name in ("reduce-overhead", "max-autotune")
-    ]
-    compile_modes.apply(torch, modes, (), False)
+    stand_in.graphs_in_modes()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -400,6 +396,15 @@ def refused(function: Any, *args: Any, calls: int = 5) -> str:
     return reasons(wrapped)
 
 
+def refused_anyway(function: Any, *args: Any) -> str:
+    """A function whose results differ from call to call runs without a graph."""
+    wrapped = graphed(function)
+    for _ in range(5):
+        wrapped(*args)
+    assert wrapped.row["replays"] == 0
+    return reasons(wrapped)
+
+
 @needs_gpu
 def test_a_synchronisation() -> None:
     x = torch.randn(8, device=GPU)
@@ -445,17 +450,27 @@ def test_an_argument_changed_in_place() -> None:
     assert "changes an argument in place" in refused(compiled(through_a_view), x)
 
 
-@needs_gpu
 def test_random_numbers() -> None:
     model = torch.nn.Sequential(mlp(), torch.nn.Dropout(0.5)).train()
     wrapped = graphed(model)
     x = torch.randn(8, 64, device=GPU)
     results = [wrapped(x) for _ in range(5)]
     assert not any(torch.equal(results[0], one) for one in results[1:])
-    assert "draws random numbers" in reasons(wrapped)
+    assert wrapped.row["replays"] == 3
+    # The numbers are those that plain calls draw, also those of the calls that capture and verify.
+    for function in (wrapped, graphed(model, verify=True)):
+        torch.manual_seed(1)
+        drawn = [function(x) for _ in range(6)]
+        torch.manual_seed(1)
+        close(drawn, [model(x) for _ in range(6)])
     model.eval()
     check(wrapped, model, *[(x,)] * 4)
-    assert wrapped.row["replays"] == 2
+    assert wrapped.row["replays"] == 3 + 6 + 2
+
+
+def test_random_numbers_of_python() -> None:
+    x = torch.ones(4, device=GPU)
+    assert "random numbers on the CPU" in refused_anyway(lambda x: x * random.random(), x)
 
 
 def test_a_collective(tmp_path: Path) -> None:
@@ -717,11 +732,17 @@ def test_a_cache_for_each_prompt(seen: Seen) -> None:
 
 
 def test_what_has_no_graph_with_one_cache_has_none_with_the_next(seen: Seen) -> None:
-    def random(cache: Any, at: Any, x: Any) -> Any:
-        cache.index_copy_(0, at, x)
-        return cache.sum(0) + 1e-9 * torch.rand_like(x).sum()
+    @torch.library.custom_op("rocm_autopatch_tests::dice", mutates_args=())  # type: ignore[untyped-decorator]
+    def dice(x: torch.Tensor) -> torch.Tensor:
+        return x + 1e-9 * random.random()
 
-    fast = torch.compile(random, mode="reduce-overhead")
+    dice.register_fake(torch.empty_like)
+
+    def thrown(cache: Any, at: Any, x: Any) -> Any:
+        cache.index_copy_(0, at, x)
+        return cache.sum(0) + dice(x).sum() - x.sum()
+
+    fast = torch.compile(thrown, mode="reduce-overhead")
     kept = [prompt(fast) for _ in range(3)]
     (row,) = seen()
     assert (len(kept), row["graphs"], len(row["refused"])) == (3, [], 1)

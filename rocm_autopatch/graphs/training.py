@@ -1,0 +1,304 @@
+"""Graphs for training in the mode: forward and backward of each compiled region.
+
+AOTAutograd divides what ``torch.compile`` compiles into a forward and a backward, and Inductor
+compiles each of them to a function of a list of tensors. We put graphs in the place of these two
+functions. All else stays torch's own: which values are saved, the checks whether they were changed,
+hooks, how gradients are added up, errors of a second backward.
+
+The forward's graph hands out the values that it saves where they are. So the backward's graph finds
+them at the same addresses at each step. Copies are made of what the program gets, and of what has
+no fixed place. When saved values are still in use at the next forward (two forwards before a
+backward, a retained graph), this forward is a plain call, and so is its backward.
+
+torch calls ``CompiledFxGraph.post_compile`` for each compiled graph, also for one from a cache,
+from 2.6 on. There we take the compiled function.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+
+from rocm_autopatch import failure, startup
+from rocm_autopatch.graphs import capture, record
+from rocm_autopatch.graphs.buffers import Inputs, storage
+from rocm_autopatch.graphs.handed import Handed
+from rocm_autopatch.graphs.leaves import TENSORS, signature
+from rocm_autopatch.graphs.refusal import Refused
+from rocm_autopatch.graphs.store import Call, Entry, Graphs, Options
+
+# Each forward keeps the memory of what it saves.
+_LIMIT = 16
+_WARMUP = 2
+_MODULE = "torch._inductor.output_code"
+_OURS = "_rocm_autopatch"
+# Forwards with a graph whose backward is not known yet.
+_waiting: weakref.WeakSet[Any] = weakref.WeakSet()
+# What this thread compiles at present.
+_local = threading.local()
+_installing = threading.Lock()
+
+
+class Region:
+    """The training graphs of one compiled region, with the name and the mode of its record."""
+
+    def __init__(self, name: str, origin: str, pools: capture.Pools) -> None:
+        self.name, self.origin, self.pools = name, origin, pools
+        self.forward: Forward | None = None
+        self._weights: list[weakref.ref[Any]] = []
+        self._replaced = True
+
+    def gradients(self) -> Iterator[Any]:
+        """The gradients that the region's weights have."""
+        for reference in self._weights:
+            weight = reference()
+            if weight is None:
+                self._replaced = True
+            elif weight.grad is not None:
+                yield weight.grad
+
+    def compiling(self) -> AbstractContextManager[None]:
+        """What this thread compiles in the context belongs to the region.
+
+        Raises Refused if this torch has no place to take it from.
+        """
+        _install()
+        return self._current()
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        before = getattr(_local, "region", None)
+        _local.region = self
+        try:
+            yield
+        finally:
+            _local.region = before
+
+    def run(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """What to call instead of *compiled*, the result of the compile."""
+        forward = self.forward
+        if forward is None:
+            startup.fail("graphs", f"{self.name} trains without graphs: torch offered no forward")
+            return compiled
+
+        def call(*args: Any) -> Any:
+            result = compiled(*args)
+            if not forward.graphs.row["graphs"]:
+                forward.returned(result, args)
+                self._replaced = True
+            if self._replaced:
+                weights = [one for one in args if isinstance(one, torch.nn.Parameter)]
+                self._weights = [weakref.ref(one) for one in weights]
+                self._replaced = False
+            return result
+
+        return call
+
+    def take(self, graph: Any) -> None:
+        """Put graphs in the place of what a ``CompiledFxGraph`` of a forward calls."""
+        fixed = [int(index) for index in graph.fx_kwargs.get("static_input_idxs") or ()]
+        self.forward = Forward(self, graph.current_callable, fixed)
+        graph.current_callable = self.forward
+
+
+class _Graphs(Graphs):
+    """Graphs of a compiled function that takes one list and empties it."""
+
+    def __init__(
+        self, region: Region, name: str, compiled: Callable[[list[Any]], Any], fixed: Sequence[int]
+    ) -> None:
+        # A graph is verified by one more plain call. Options.clone is about other results.
+        options = Options(limit=_LIMIT, warmup=_WARMUP, clone=False, verify=True)
+        super().__init__(
+            lambda _, leaves: compiled(leaves), name, region.origin, options, region.pools, fixed
+        )
+        self.region = region
+        self.fixed = frozenset(fixed)
+
+    def key(self, inputs: list[Any]) -> Any:
+        """The signature of a call. Raises Refused if it can't be a graph."""
+        if capture.capturing():
+            raise Refused("another capture is under way and records these kernels")
+        if self.fixed:
+            inputs = [one for index, one in enumerate(inputs) if index not in self.fixed]
+        return signature(inputs)
+
+
+class _ForwardGraphs(_Graphs):
+    def __init__(
+        self, region: Region, compiled: Callable[[list[Any]], Any], fixed: Sequence[int]
+    ) -> None:
+        super().__init__(region, region.name, compiled, fixed)
+        self.has_backward = False
+        # The results that each caller gets a copy of.
+        self.copied: set[int] = set()
+        # The addresses of what replays hand out without a copy, and of all that stays where it is.
+        self.saved: set[int] = set()
+        self.places: set[int] = set()
+
+    def _results(self, result: Any, inputs: Inputs, call: Call, device: Any) -> Handed:
+        weights = {index: call.fixed[index] for index in self._indices}
+        return Handed(result, self.copied, weights, tuple, device)
+
+    def _captured(self, entry: Entry) -> None:
+        self.saved |= entry.outputs.places
+        self.places |= entry.outputs.places.union(place for place in entry.places if place)
+        if not self.has_backward:
+            _waiting.add(self)
+
+
+class _BackwardGraphs(_Graphs):
+    def __init__(
+        self,
+        forward: _ForwardGraphs,
+        compiled: Callable[[list[Any]], Any],
+        fixed: Sequence[int],
+    ) -> None:
+        region = forward.region
+        super().__init__(region, f"backward of {region.name}", compiled, fixed)
+        self._of_weights = forward.fixed
+
+    def _results(self, result: Any, inputs: Inputs, call: Call, device: Any) -> Handed:
+        # Gradients are in the order of the forward's inputs. Those of weights stay where they are:
+        # the next backward finds them as ``.grad``, or nobody has them any more. But who reads one
+        # on another stream, as collectives do, does not count as a user of its memory. What the
+        # forward has saved may serve as a result's memory, too.
+        saved = {storage(call.fixed[index]) for index in self._indices}
+        alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
+        kept = {
+            index
+            for index, one in enumerate(result)
+            if alone and index in self._of_weights and type(one) in TENSORS
+            if storage(one) not in saved
+        }
+        copied = set(range(len(result))) - kept
+        return Handed(result, copied, {}, self.region.gradients, device)
+
+
+class Forward:
+    """What is called as the compiled forward of a region: with a list, which it empties."""
+
+    def __init__(
+        self, region: Region, compiled: Callable[[list[Any]], Any], fixed: Sequence[int]
+    ) -> None:
+        self._compiled = compiled
+        self.graphs = _ForwardGraphs(region, compiled, fixed)
+        # Of the last plain call: by index of a result its memory.
+        self._made: dict[int, int] = {}
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        graphs = self.graphs
+        try:
+            key = graphs.key(inputs)
+        except Refused as refused:
+            record.plain(graphs.row, str(refused))
+            return self._compiled(inputs)
+        leaves = list(inputs)
+        inputs.clear()
+        result = graphs.run(key, None, leaves, (), ())
+        if not graphs.row["graphs"]:
+            self._made = {
+                index: storage(leaf) for index, leaf in enumerate(result) if type(leaf) in TENSORS
+            }
+        return result
+
+    def returned(self, result: Any, args: Sequence[Any]) -> None:
+        """Note which results of the last plain call the program has got: it may keep them."""
+        made, self._made = self._made, {}
+        tensors = [
+            one
+            for one in (*torch.utils._pytree.tree_leaves(result), *args)
+            if isinstance(one, torch.Tensor) and one.layout is torch.strided
+        ]
+        kept = {storage(one) for one in tensors}
+        self.graphs.copied |= {index for index, memory in made.items() if memory in kept}
+
+
+class Backward:
+    """What is called as a compiled backward.
+
+    It is compiled at its first call, or found in a cache. Which forward it belongs to, it sees at
+    its first call after a replay of this forward: by the addresses of the saved values.
+    """
+
+    def __init__(self, compiled: Callable[[list[Any]], Any]) -> None:
+        self._compiled = compiled
+        self._graphs: _BackwardGraphs | None = None
+        self._forward: _ForwardGraphs | None = None
+        # The indices of what the forward's graph has saved.
+        self._saved: list[int] = []
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        if self._graphs is None and _waiting:
+            self._join(inputs)
+        graphs, forward = self._graphs, self._forward
+        if graphs is None or forward is None:
+            return self._compiled(inputs)
+        try:
+            if any(inputs[index].data_ptr() not in forward.saved for index in self._saved):
+                raise Refused("its forward ran without a graph")
+            key = graphs.key(inputs)
+        except Refused as refused:
+            record.plain(graphs.row, str(refused))
+            return self._compiled(inputs)
+        leaves = list(inputs)
+        inputs.clear()
+        return graphs.run(key, None, leaves, (), ())
+
+    def _join(self, inputs: list[Any]) -> None:
+        """Find the forward whose replay has saved these inputs."""
+        tensors = ((index, one) for index, one in enumerate(inputs) if type(one) in TENSORS)
+        where = {index: one.data_ptr() for index, one in tensors}
+        for forward in list(_waiting):
+            self._saved = [index for index, place in where.items() if place in forward.saved]
+            if self._saved:
+                break
+        else:
+            return
+        fixed = [index for index, place in where.items() if place in forward.places]
+        self._graphs = _BackwardGraphs(forward, self._compiled, fixed)
+        self._forward, forward.has_backward = forward, True
+        _waiting.discard(forward)
+
+
+def _install() -> None:
+    """Have forwards offered to the region that this thread compiles, and all backwards taken."""
+    with _installing:
+        try:
+            owner: Any = importlib.import_module(_MODULE).CompiledFxGraph
+            original = owner.post_compile
+        except (ImportError, AttributeError):
+            raise Refused(
+                f"gradients are needed, and torch {torch.__version__} has no place at which a "
+                "forward and its backward can be captured (it has one from 2.6 on)"
+            ) from None
+        if hasattr(original, _OURS):
+            return
+
+        @functools.wraps(original)
+        def post_compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            region: Region | None = getattr(_local, "region", None)
+            backward = self.fx_kwargs.get("is_backward")
+            try:
+                if backward:
+                    self.current_callable = Backward(self.current_callable)
+                elif region is not None:
+                    region.take(self)
+            except Exception as error:
+                if failure.programs_own(error):
+                    raise
+                startup.fail(
+                    "graphs", "a training step runs without graphs: " + failure.describe(error)
+                )
+            return result
+
+        setattr(post_compile, _OURS, True)
+        owner.post_compile = post_compile

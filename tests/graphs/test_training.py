@@ -1,0 +1,422 @@
+# mypy: allow-subclassing-any
+"""Training in the mode, compared with eager: every gradient of every step.
+
+    python -m pytest tests/graphs
+
+As in test_graphs.py, there is a stand-in where there is no GPU. Most tests train one model, so that
+little is compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = pytest.importorskip("torch", reason="no torch here: tests/test_graphs.py has one")
+
+import stand_in
+from torch.utils.checkpoint import checkpoint
+
+from rocm_autopatch.graphs import record, training
+
+REAL = torch.cuda.is_available()
+GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
+pytestmark = pytest.mark.filterwarnings("default")
+MODE = "reduce-overhead"
+WARMING = "the first calls of a signature run without a graph"
+HELD = "what its last replay saved or returned is still in use"
+PLAIN_FORWARD = "its forward ran without a graph"
+Seen = Callable[[], "list[dict[str, Any]]"]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    gc.collect()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def device() -> None:
+    if not REAL:
+        stand_in.install()
+    stand_in.graphs_in_modes()
+
+
+@pytest.fixture
+def seen() -> Seen:
+    # What other tests have compiled may still be called, by garbage that is collected later.
+    count = len(record._rows)
+    return lambda: [record.finished(one) for one in record._rows[count:] if one["plain"]]
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = torch.nn.Linear(16, 32)
+        self.norm = torch.nn.LayerNorm(32)
+        self.two = torch.nn.Linear(32, 8)
+
+    def forward(self, x: Any) -> Any:
+        return self.two(torch.nn.functional.gelu(self.norm(self.one(x)))).softmax(-1)
+
+
+def batch(rows: int = 8) -> Any:
+    return torch.randn(rows, 16, device=GPU)
+
+
+class Pair:
+    """A model in the mode, and an equal one in eager mode, with an optimizer each."""
+
+    def __init__(self, model: Any = None, **kwargs: Any) -> None:
+        self.model = (Net() if model is None else model).to(GPU)
+        self.other = copy.deepcopy(self.model)
+        self.fast = torch.compile(self.model, mode=MODE, **kwargs)
+        self.optimizers = [
+            torch.optim.AdamW(one.parameters(), lr=1e-2) for one in (self.model, self.other)
+        ]
+
+    def both(self, step: Callable[[Any], Any]) -> None:
+        """A step of each, from the same state of the generator, and the same gradients."""
+        state = torch.cuda.get_rng_state() if REAL else torch.get_rng_state()
+        results = []
+        for function in (self.fast, self.other):
+            (torch.cuda.set_rng_state if REAL else torch.set_rng_state)(state)
+            results.append(step(function))
+        torch.testing.assert_close(*results, rtol=1e-3, atol=1e-4)
+        self.same()
+
+    def same(self) -> None:
+        for (name, one), other in zip(self.model.named_parameters(), self.other.parameters()):
+            assert (one.grad is None) == (other.grad is None), name
+            if one.grad is not None:
+                torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-4, msg=name)
+        for one, other in zip(self.model.buffers(), self.other.buffers()):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+    def step(self, set_to_none: bool = True) -> None:
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=set_to_none)
+
+
+def trained(function: Any, x: Any) -> Any:
+    loss = function(x).square().mean()
+    loss.backward()
+    return loss.detach()
+
+
+def counts(rows: list[dict[str, Any]]) -> list[tuple[int, dict[str, int]]]:
+    return [(row["replays"], row["plain"]) for row in rows]
+
+
+def test_steps(seen: Seen) -> None:
+    pair = Pair()
+    for _ in range(9):
+        x = batch()
+        pair.both(partial(trained, x=x))
+        pair.step()
+    forward, backward = seen()
+    assert backward["name"] == f"backward of {forward['name']}"
+    assert counts([forward, backward]) == [(7, {WARMING: 2}), (5, {WARMING: 2})]
+    assert forward["graphs"][0]["verified"]
+
+
+def test_results_are_the_program_s(seen: Seen) -> None:
+    """A caller may keep results, and may change them."""
+    pair, kept = Pair(), []
+    for _ in range(6):
+        x = batch()
+        kept.append((pair.fast(x), pair.other(x)))
+        kept[-1][0].square().mean().backward()
+        kept[-1][1].square().mean().backward()
+        pair.step()
+    for got, wanted in kept:
+        torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4)
+    assert seen()[0]["replays"] == 4
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_gradients_add_up(seen: Seen, set_to_none: bool) -> None:
+    pair = Pair()
+    for number in range(12):
+        x = batch()
+        pair.both(partial(trained, x=x))
+        if number % 3 == 2:
+            pair.step(set_to_none)
+    forward, backward = seen()
+    assert (forward["replays"], backward["replays"]) == (10, 8)
+
+
+def test_gradients_that_the_program_keeps() -> None:
+    pair, kept = Pair(), []
+    for _ in range(8):
+        x = batch()
+        pair.both(partial(trained, x=x))
+        weights = zip(pair.model.parameters(), pair.other.parameters())
+        kept += [(one.grad, other.grad, one.grad[:1], other.grad[:1]) for one, other in weights]
+        pair.step()
+    for one, other, part, of_other in kept:
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(part, of_other, rtol=1e-3, atol=1e-4)
+
+
+def test_two_forwards_before_a_backward(seen: Seen) -> None:
+    pair = Pair()
+
+    def step(function: Any) -> Any:
+        one, two = function(x), function(y)
+        (one.square().mean() + 2 * two.square().mean()).backward()
+        return one.detach() + two.detach()
+
+    for _ in range(6):
+        x, y = batch(), batch()
+        pair.both(step)
+        pair.step()
+    forward, backward = seen()
+    # The second forward finds the first one's values in use.
+    assert forward["plain"][HELD] >= 3
+    assert backward["plain"][PLAIN_FORWARD] >= 3
+    assert forward["replays"] >= 3
+
+
+def test_a_forward_without_a_backward(seen: Seen) -> None:
+    pair = Pair()
+    for _ in range(4):
+        x = batch()
+        pair.both(partial(trained, x=x))
+        kept = pair.fast(x)  # It saves values, and nobody uses them.
+        pair.step()
+    del kept
+    for _ in range(4):
+        x = batch()
+        pair.both(partial(trained, x=x))
+        pair.step()
+    forward, _ = seen()
+    assert forward["replays"] >= 4
+
+
+def test_a_retained_graph() -> None:
+    with torch._functorch.config.patch(donated_buffer=False):
+        pair = Pair()
+
+        def step(function: Any) -> Any:
+            loss = function(x).square().mean()
+            loss.backward(retain_graph=True)
+            (2 * loss).backward()
+            return loss.detach()
+
+        for _ in range(7):
+            x = batch()
+            pair.both(step)
+            pair.step()
+
+
+def test_errors_are_torch_s() -> None:
+    pair = Pair()
+    for _ in range(6):
+        x = batch()
+        pair.both(partial(trained, x=x))
+        pair.step()
+    loss = pair.fast(x).square().mean()
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    del loss
+    loss = pair.fast(x).square().mean()
+    with torch.no_grad():
+        pair.model.two.weight.mul_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    del loss
+    for model in (pair.model, pair.other):
+        model.zero_grad()
+    pair.both(lambda function: trained(function, x))
+
+
+def test_evaluation_between_steps(seen: Seen) -> None:
+    pair = Pair()
+
+    def evaluated(function: Any) -> Any:
+        with torch.no_grad():
+            return function(x)
+
+    for _ in range(6):
+        x = batch()
+        pair.both(partial(trained, x=x))
+        pair.both(evaluated)
+        pair.step()
+        pair.both(evaluated)
+    assert sorted(row["replays"] for row in seen()) == [2, 4, 10]
+
+
+def test_dropout_draws_anew() -> None:
+    """Each step draws the numbers that the compiled function draws without graphs."""
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.5)).to(GPU)
+    fast = torch.compile(model, mode=MODE)
+    plain = torch.compile(copy.deepcopy(model))
+    x = batch().requires_grad_()
+    for _ in range(2):
+        drawn = []
+        for function in (fast, plain):
+            torch.manual_seed(1)
+            rows = []
+            for _ in range(7):
+                result = function(x)
+                (grad,) = torch.autograd.grad(result.sum(), x)
+                rows.append((result.detach(), grad))
+            drawn.append(rows)
+        torch.testing.assert_close(*drawn)
+        assert not torch.equal(drawn[0][5][0], drawn[0][6][0])
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints(reentrant: bool) -> None:
+    pair = Pair()
+
+    def step(function: Any) -> Any:
+        loss = checkpoint(function, x, use_reentrant=reentrant).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    for _ in range(7):
+        x = batch().requires_grad_()
+        pair.both(step)
+        pair.step()
+
+
+def test_saved_tensors_elsewhere() -> None:
+    """A hook moves what is saved, as torch.autograd.graph.save_on_cpu does."""
+    pair = Pair()
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda one: one.clone(), lambda one: one)
+
+    def step(function: Any) -> Any:
+        with hooks:
+            loss = function(x).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    for number in range(10):
+        x = batch()
+        pair.both(step if number % 3 else partial(trained, x=x))
+        pair.step()
+
+
+def test_hooks_of_weights() -> None:
+    pair = Pair()
+
+    def tripled(weight: Any) -> None:
+        weight.grad.mul_(3)
+
+    for model in (pair.model, pair.other):
+        model.two.weight.register_hook(lambda grad: grad * 2)
+        model.one.weight.register_post_accumulate_grad_hook(tripled)
+    for _ in range(7):
+        x = batch()
+        pair.both(partial(trained, x=x))
+        pair.step()
+
+
+def test_weights_that_change() -> None:
+    pair = Pair()
+
+    def some() -> None:
+        for _ in range(4):
+            x = batch()
+            pair.both(partial(trained, x=x))
+            pair.step()
+
+    some()
+    for model in (pair.model, pair.other):
+        model.one.weight.data = model.one.weight.data.clone() * 0.5
+    some()
+    for model in (pair.model, pair.other):
+        model.norm.weight.requires_grad_(False)
+        model.zero_grad()
+    some()
+
+
+def test_gradients_of_an_input() -> None:
+    pair = Pair()
+
+    def step(function: Any) -> Any:
+        given = x.clone().requires_grad_()
+        (grad,) = torch.autograd.grad(function(2 * given).square().sum(), given)
+        return grad
+
+    for _ in range(7):
+        x = batch()
+        pair.both(step)
+
+
+def test_shapes(seen: Seen) -> None:
+    pair = Pair(dynamic=False)
+    for rows in (8, 8, 8, 4, 8, 4, 8, 4, 4, 8, 4, 8):
+        x = batch(rows)
+        pair.both(partial(trained, x=x))
+        pair.step()
+    assert [row["replays"] > 0 for row in seen()] == [True] * 4
+
+
+def test_mixed_precision() -> None:
+    pair = Pair()
+    scalers = {
+        one: torch.amp.GradScaler(GPU.type, init_scale=64.0) for one in (pair.fast, pair.other)
+    }
+
+    def step(function: Any) -> Any:
+        with torch.autocast(GPU.type, dtype=torch.bfloat16):
+            loss = function(x).float().square().mean()
+        scalers[function].scale(loss).backward()
+        return loss.detach()
+
+    for _ in range(6):
+        x = batch()
+        with contextlib.suppress(NotImplementedError):
+            state = [step(function) for function in (pair.fast, pair.other)]
+            torch.testing.assert_close(*state, rtol=2e-2, atol=2e-2)
+        for scaler, optimizer in zip(scalers.values(), pair.optimizers):
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    for one, other in zip(pair.model.parameters(), pair.other.parameters()):
+        torch.testing.assert_close(one, other, rtol=5e-2, atol=5e-2)
+
+
+def test_a_batch_norm() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(16, 8, bias=False), torch.nn.BatchNorm1d(8))
+    pair = Pair(model)
+
+    def step(function: Any) -> Any:
+        loss = (function(x) - 1).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    for _ in range(7):
+        x = batch()
+        pair.both(step)
+        pair.step()
+
+
+def test_a_forward_that_nothing_is_known_of(monkeypatch: pytest.MonkeyPatch, seen: Seen) -> None:
+    """Where torch has no such place, the region runs as it is, and the report says so."""
+    monkeypatch.setattr(training, "_MODULE", "torch._inductor.not_there")
+    pair = Pair()
+    for _ in range(3):
+        x = batch()
+        pair.both(partial(trained, x=x))
+        pair.step()
+    (row,) = seen()
+    ((reason, count),) = row["plain"].items()
+    assert (row["replays"], count) == (0, 3)
+    assert "no place at which" in reason
