@@ -107,7 +107,7 @@ def prepare(request: Request, directory: Path) -> Measurement:
         for arm, its in zip(made, reports):
             arms.verify(chosen, arm, its)
         words = {word for t in modes for word in (t.name, *t.values) if isinstance(word, str)}
-        words.discard(compile_modes.GRAPHS)  # It is our own, so Inductor has no options for it.
+        words -= set(compile_modes.OURS)  # Inductor has no options for these.
         options = place.probe(python, environs[0], sorted(words))["modes"] if words else {}
         arms.verify_all(chosen, made, reports, options)
         notes += _remarks(here, chosen, made, reports)

@@ -25,16 +25,21 @@ from rocm_autopatch.graphs.training import Region
 # More than for a single function: layers that share their code share the graphs of operations.
 _LIMIT = 256
 _WARMUP = 2
+_GRADIENTS = (
+    "gradients are needed: call it under torch.no_grad() or inference_mode(), or let a policy say "
+    "training-graphs"
+)
 
 
 class Compiled:
     """A graph of operations, about to be compiled.
 
     *model* is its ``torch.fx.GraphModule``, *inputs* its example inputs. *origin* is the mode that
-    the program asked for. All that one thread compiles shares the pools of its graphs.
+    the program asked for. With *training*, forward and backward become graphs where gradients are
+    needed. All that one thread compiles shares the pools of its graphs.
     """
 
-    def __init__(self, model: Any, inputs: Any, origin: str) -> None:
+    def __init__(self, model: Any, inputs: Any, origin: str, training: bool) -> None:
         placeholders = [node for node in model.graph.nodes if node.op == "placeholder"]
         self._count = len(inputs)
         fixed = [
@@ -49,12 +54,13 @@ class Compiled:
         pools, name = capture.Pools.of_this_thread(), _name(model)
         tensors = [one for one in (*inputs, *self._held) if isinstance(one, torch.Tensor)]
         self._region: Region | None = None
-        if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
+        gradients = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
+        if gradients and training:
             self._region = Region(name, origin, pools)
         options = Options(limit=_LIMIT, warmup=_WARMUP, clone=True, verify=True)
         self._graphs = Graphs(self._call, name, origin, options, pools, indices)
         examples = [placeholders[index].meta.get("example_value") for index in self._free]
-        self._never = _never(tensors, examples)
+        self._never = _GRADIENTS if gradients and not training else _never(tensors, examples)
         if self._never:
             self._graphs.refuse(self._never, [])
 

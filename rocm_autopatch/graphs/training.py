@@ -190,7 +190,7 @@ class Forward:
     ) -> None:
         self._compiled = compiled
         self.graphs = _ForwardGraphs(region, compiled, fixed)
-        # Of the last plain call: by index of a result its memory.
+        # Of the last plain call: by index the memory of each result that is no input.
         self._made: dict[int, int] = {}
 
     def __call__(self, inputs: list[Any]) -> Any:
@@ -204,8 +204,11 @@ class Forward:
         inputs.clear()
         result = graphs.run(key, None, leaves, (), ())
         if not graphs.row["graphs"]:
+            given = {storage(leaf) for leaf in leaves if type(leaf) in TENSORS}
             self._made = {
-                index: storage(leaf) for index, leaf in enumerate(result) if type(leaf) in TENSORS
+                index: storage(leaf)
+                for index, leaf in enumerate(result)
+                if type(leaf) in TENSORS and storage(leaf) not in given
             }
         return result
 

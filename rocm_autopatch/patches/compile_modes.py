@@ -11,8 +11,9 @@ transformers captures graphs itself if the mode captures none. So it answers by 
 pinned option has its pinned value, there and in the ``config`` of the class. ``apply_mode`` asks
 the function, too.
 
-A mode that stands for ``graphs`` compiles without Inductor's capture, and the compiled code runs
-through ``rocm_autopatch.graphs``: ``reduce-overhead`` compiles as ``default``, ``max-autotune`` as
+A mode that stands for ``graphs`` or ``training-graphs`` compiles without Inductor's capture, and
+the compiled code runs through ``rocm_autopatch.graphs``: ``reduce-overhead`` compiles as
+``default``, ``max-autotune`` as
 ``max-autotune-no-cudagraphs``, any other mode as itself. That is done where the same class is
 called with the model to compile. The answer is that of the mode without a capture: Inductor
 captures nothing, and our graphs give way in a capture.
@@ -43,13 +44,15 @@ MODES = (
     "max-autotune",
     "lite",
 )
-GRAPHS = "graphs"
-# What a mode can stand for: a mode, or itself with each compiled graph captured by us instead of
-# Inductor.
-USES = (*MODES, GRAPHS)
+# Itself, with each compiled graph captured by us instead of Inductor: inference only, or training,
+# too.
+GRAPHS, TRAINING_GRAPHS = "graphs", "training-graphs"
+OURS = (GRAPHS, TRAINING_GRAPHS)
+# What a mode can stand for.
+USES = (*MODES, *OURS)
 _WITHOUT_CAPTURE = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 # A _TorchCompileInductorWrapper whose compiles run as graphs has this attribute: the mode that the
-# program asked for.
+# program asked for, and which one of ours it stands for.
 _MODE = "_rocm_autopatch_mode"
 
 
@@ -87,8 +90,8 @@ def _install(torch: "Any", table: "dict[str, dict[str, Any]]") -> None:
         if asked is not None:
             asked["uses"] += 1
             mode = asked["after"]
-            if mode == GRAPHS:
-                setattr(self, _MODE, asked["name"])
+            if mode in OURS:
+                setattr(self, _MODE, (asked["name"], mode))
                 mode = _compiled(asked)
         original(self, _Torchs(mode) if isinstance(mode, str) else mode)
         if self.config:
@@ -97,14 +100,14 @@ def _install(torch: "Any", table: "dict[str, dict[str, Any]]") -> None:
     wrapper.apply_mode = apply_mode
     # Most processes never import it.
     startup.arm({"torch._inductor": functools.partial(_install_answers, table)})
-    if any(done["after"] == GRAPHS for done in table.values()):
+    if any(done["after"] in OURS for done in table.values()):
         _install_graphs(wrapper)
 
 
 def _compiled(row: "dict[str, Any]") -> str:
     """The mode of torch's own that a row of the table compiles as."""
     name: str = row["after"]
-    return _WITHOUT_CAPTURE.get(row["name"], row["name"]) if name == GRAPHS else name
+    return _WITHOUT_CAPTURE.get(row["name"], row["name"]) if name in OURS else name
 
 
 class _Torchs(str):
@@ -164,7 +167,8 @@ def _install_graphs(wrapper: "Any") -> None:
             from rocm_autopatch.graphs import mode
 
             # This comes before the compile, because the compile may change the model.
-            found = mode.Compiled(model_, inputs_, getattr(self, _MODE))
+            origin, use = getattr(self, _MODE)
+            found = mode.Compiled(model_, inputs_, origin, use == TRAINING_GRAPHS)
         except Exception as error:
             if failure.programs_own(error):
                 raise
@@ -180,6 +184,7 @@ def _install_graphs(wrapper: "Any") -> None:
     @functools.wraps(equal)
     def __eq__(self: "Any", other: "Any") -> bool:
         # Dynamo reuses what an equal backend has compiled.
-        return bool(equal(self, other)) and hasattr(self, _MODE) == hasattr(other, _MODE)
+        ours = getattr(self, _MODE, None) == getattr(other, _MODE, None)
+        return bool(equal(self, other)) and ours
 
     wrapper.__call__, wrapper.__eq__ = __call__, __eq__

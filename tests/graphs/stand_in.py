@@ -58,6 +58,8 @@ class StandIn(capture.Pool):
                 again = pytree.tree_leaves(function([place() for place in places]))
                 values = [one for one in again if torch.is_tensor(one)]
                 for leaf, value in zip(filled, values):
+                    if leaf.data_ptr() == value.data_ptr() and leaf.numel():
+                        continue  # It is a weight, returned as it is.
                     dense(leaf).copy_(dense(value + 1 if StandIn.wrong else value))
 
         return replay, result
@@ -117,8 +119,10 @@ def install() -> None:
 
 @functools.cache
 def graphs_in_modes() -> None:
-    """A mode table with our graphs for both modes in which Inductor captures its own."""
-    modes: Any = [
-        (name, "graphs", "performance", "") for name in ("reduce-overhead", "max-autotune")
-    ]
+    """A mode table with our graphs, with those of training in one mode."""
+    uses = {
+        "reduce-overhead": compile_modes.TRAINING_GRAPHS,
+        "max-autotune": compile_modes.GRAPHS,
+    }
+    modes: Any = [(name, use, "performance", "") for name, use in uses.items()]
     compile_modes.apply(torch, modes, (), False)

@@ -14,6 +14,7 @@ import copy
 import gc
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 else:
     torch = pytest.importorskip("torch", reason="no torch here: tests/test_graphs.py has one")
 
+import fuzz
 import stand_in
 from torch.utils.checkpoint import checkpoint
 
@@ -406,6 +408,64 @@ def test_a_batch_norm() -> None:
         x = batch()
         pair.both(step)
         pair.step()
+
+
+def test_a_compiled_optimizer(seen: Seen) -> None:
+    pair = Pair()
+    optimizers = [
+        torch.optim.AdamW(one.parameters(), lr=1e-2, foreach=True)
+        for one in (pair.model, pair.other)
+    ]
+    steps = [torch.compile(optimizers[0].step, mode=MODE), optimizers[1].step]
+    for _ in range(8):
+        x = batch()
+        pair.both(partial(trained, x=x))
+        for optimizer, step in zip(optimizers, steps):
+            step()
+            optimizer.zero_grad()
+    for one, other in zip(pair.model.parameters(), pair.other.parameters()):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    assert sorted(row["replays"] for row in seen()) == [4, 6, 6]
+
+
+def test_data_parallel(tmp_path: Path, seen: Seen) -> None:
+    """Collectives stay outside of the graphs, which hand out copies of gradients then."""
+    dist = torch.distributed
+    dist.init_process_group(
+        "nccl" if REAL else "gloo", f"file://{tmp_path}/store", world_size=1, rank=0
+    )
+    try:
+        pair = Pair()
+        parallel = torch.nn.parallel.DistributedDataParallel
+        pair.fast = torch.compile(parallel(pair.model), mode=MODE)
+        pair.other = parallel(pair.other)
+        for _ in range(7):
+            x = batch()
+            pair.both(partial(trained, x=x))
+            pair.step()
+        assert [row["replays"] for row in seen()] == [5, 3]
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_programs(seed: int) -> None:
+    found = fuzz.one(seed)
+    assert "wrong" not in found
+    assert found["replays"] > 0
+
+
+def test_inference_alone(seen: Seen) -> None:
+    """``graphs`` leaves a training step as it is."""
+    pair = Pair(torch.nn.Linear(16, 8))
+    pair.fast = torch.compile(pair.model, mode="max-autotune")
+    for _ in range(4):
+        x = batch()
+        pair.both(partial(trained, x=x))
+        pair.step()
+    (row,) = seen()
+    assert (row["replays"], len(row["refused"])) == (0, 1)
+    assert "gradients are needed" in row["refused"][0]["reason"]
 
 
 def test_a_forward_that_nothing_is_known_of(monkeypatch: pytest.MonkeyPatch, seen: Seen) -> None:

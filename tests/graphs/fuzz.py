@@ -1,0 +1,334 @@
+# mypy: allow-subclassing-any
+"""Random models, calls, and changes between calls: our graphs beside torch's own compile.
+
+    ROCM_AUTOPATCH=off python tests/graphs/fuzz.py [--seconds 3600] [--seed 0] [--one SEED]
+
+in an environment with torch and our wheel, with empty caches (TORCHINDUCTOR_CACHE_DIR). Each seed
+makes a model, two equal copies of it, one in the mode and one that is compiled without graphs, and
+a random sequence of actions that are done to both. After each action, results, gradients, weights
+and buffers must be the same, and so must errors. Both copies draw random numbers from the same
+state. Without a GPU there is the stand-in (stand_in.py), which shows the bookkeeping and nothing of
+a capture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import json
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import stand_in
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from rocm_autopatch.graphs import record
+
+REAL = torch.cuda.is_available()
+GPU = torch.device("cuda", 0) if REAL else torch.device("cpu")
+ACTIONS = 25
+WIDTH = 16
+
+
+class Block(torch.nn.Module):
+    """One random part of a model; all parts keep the shape."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+        self.norm = torch.nn.LayerNorm(WIDTH)
+        self.batch_norm = torch.nn.BatchNorm1d(WIDTH) if kind == "batch_norm" else None
+        self.register_buffer("seen", torch.zeros(()))
+        self.scale = 1.0
+
+    def forward(self, x: Any) -> Any:
+        if self.kind == "linear":
+            return self.linear(x)
+        if self.kind == "residual":
+            return x + torch.nn.functional.gelu(self.linear(self.norm(x)))
+        if self.kind == "dropout":
+            return torch.nn.functional.dropout(self.linear(x), 0.3, self.training)
+        if self.kind == "batch_norm":
+            assert self.batch_norm is not None
+            return self.batch_norm(x)
+        if self.kind == "counter":
+            self.seen.add_(1)
+            return x * self.scale + self.linear(x) / (1 + self.seen)
+        if self.kind == "softmax":
+            return self.linear(x).softmax(-1) * x
+        if self.kind == "break":
+            torch._dynamo.graph_break()
+            return self.linear(x).sin()
+        return x.exp().clamp(max=3).add(self.linear(x)).tanh()
+
+
+KINDS = ("linear", "residual", "dropout", "batch_norm", "counter", "softmax", "break", "exp")
+
+
+class Model(torch.nn.Module):
+    def __init__(self, kinds: list[str]) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Block(kind) for kind in kinds)
+        self.head = torch.nn.Linear(WIDTH, 4)
+
+    def forward(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x), x
+
+
+class Side:
+    """One of the two copies."""
+
+    def __init__(self, model: Any, mode: str) -> None:
+        self.model = model
+        self.call = torch.compile(model, mode=mode, dynamic=False)
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+        self.kept: list[Any] = []
+        self.loss: Any = None
+
+
+def loss_of(result: Any) -> Any:
+    head, features = result
+    return (head - 1).square().mean() + features.mean()
+
+
+def train(side: Side, x: Any, chance: random.Random) -> Any:
+    side.loss = loss_of(side.call(x))
+    side.loss.backward()
+    return side.loss.detach()
+
+
+def accumulate(side: Side, x: Any, chance: random.Random) -> Any:
+    total = torch.zeros((), device=GPU)
+    for _ in range(chance.randint(2, 3)):
+        total += train(side, x, chance)
+    return total
+
+
+def step(side: Side, x: Any, chance: random.Random) -> Any:
+    side.optimizer.step()
+    side.optimizer.zero_grad(set_to_none=chance.random() < 0.7)
+
+
+def two_forwards(side: Side, x: Any, chance: random.Random) -> Any:
+    one, two = loss_of(side.call(x)), loss_of(side.call(2 * x))
+    (one + two).backward()
+    return (one + two).detach()
+
+
+def forward_only(side: Side, x: Any, chance: random.Random) -> Any:
+    side.kept.append(side.call(x))
+    return None
+
+
+def late_backward(side: Side, x: Any, chance: random.Random) -> Any:
+    if not side.kept:
+        return None
+    loss = loss_of(side.kept.pop())
+    loss.backward()
+    return loss.detach()
+
+
+def twice(side: Side, x: Any, chance: random.Random) -> Any:
+    loss = loss_of(side.call(x))
+    loss.backward(retain_graph=True)
+    loss.backward()
+    return loss.detach()
+
+
+def second_backward(side: Side, x: Any, chance: random.Random) -> Any:
+    if side.loss is not None:
+        side.loss.backward()
+
+
+def input_gradient(side: Side, x: Any, chance: random.Random) -> Any:
+    given = x.clone().requires_grad_()
+    return torch.autograd.grad(loss_of(side.call(given * 1)), given)[0]
+
+
+def checkpointed(side: Side, x: Any, chance: random.Random) -> Any:
+    loss = loss_of(checkpoint(side.call, x, use_reentrant=False))
+    loss.backward()
+    return loss.detach()
+
+
+def evaluate(side: Side, x: Any, chance: random.Random) -> Any:
+    with torch.no_grad() if chance.random() < 0.5 else torch.inference_mode():
+        return [one.clone() for one in side.call(x)]
+
+
+def show_gradients(side: Side, x: Any, chance: random.Random) -> Any:
+    return [one.grad[:1] for one in side.model.parameters() if one.grad is not None]
+
+
+def change_weight(side: Side, x: Any, chance: random.Random) -> Any:
+    weight = chance.choice(list(side.model.parameters()))
+    with torch.no_grad():
+        if chance.random() < 0.5:
+            weight.mul_(0.9)
+        else:
+            weight.data = weight.data * 0.9
+
+
+def freeze(side: Side, x: Any, chance: random.Random) -> Any:
+    weight = chance.choice(list(side.model.parameters()))
+    weight.requires_grad_(not weight.requires_grad)
+    if not weight.requires_grad:
+        weight.grad = None
+
+
+def switch(side: Side, x: Any, chance: random.Random) -> Any:
+    side.model.train(not side.model.training)
+
+
+def change_attribute(side: Side, x: Any, chance: random.Random) -> Any:
+    chance.choice(list(side.model.blocks)).scale = chance.choice((0.5, 1.0, 2.0))
+
+
+def load(side: Side, x: Any, chance: random.Random) -> Any:
+    state = {name: value.clone() for name, value in side.model.state_dict().items()}
+    side.model.load_state_dict(state, assign=chance.random() < 0.3)
+    side.optimizer = torch.optim.SGD(side.model.parameters(), lr=1e-2)
+
+
+def in_a_thread(side: Side, x: Any, chance: random.Random) -> Any:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(train(side, x, chance)))
+    thread.start()
+    thread.join()
+    return found
+
+
+def forget(side: Side, x: Any, chance: random.Random) -> Any:
+    side.kept, side.loss = [], None
+
+
+Action = Callable[[Side, Any, random.Random], Any]
+# How often an action is chosen.
+WEIGHTS: dict[Action, int] = {
+    train: 12,
+    step: 8,
+    accumulate: 2,
+    evaluate: 3,
+    two_forwards: 2,
+    forward_only: 1,
+    late_backward: 1,
+    twice: 1,
+    second_backward: 1,
+    input_gradient: 2,
+    checkpointed: 1,
+    show_gradients: 1,
+    change_weight: 2,
+    freeze: 1,
+    switch: 1,
+    change_attribute: 1,
+    load: 1,
+    in_a_thread: 1,
+    forget: 1,
+}
+
+
+def done(side: Side, action: Action, x: Any, seed: int, state: Any) -> tuple[Any, str]:
+    """The result of an action and its error, if it has one."""
+    (torch.cuda.set_rng_state if REAL else torch.set_rng_state)(state)
+    try:
+        return action(side, x, random.Random(seed)), ""
+    except RuntimeError as error:
+        return None, str(error).partition("\n")[0][:60]
+
+
+def compare(sides: list[Side], results: list[Any]) -> None:
+    def near(one: Any, other: Any) -> None:
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4, equal_nan=True)
+
+    near(*results)
+    ours, plain = (dict(side.model.named_parameters()) for side in sides)
+    for name, weight in ours.items():
+        near(weight.detach(), plain[name].detach())
+        near(weight.grad, plain[name].grad) if weight.grad is not None else None
+        if (weight.grad is None) != (plain[name].grad is None):
+            raise AssertionError(f"{name}: only one of them has a gradient")
+    ours, plain = (dict(side.model.named_buffers()) for side in sides)
+    for name, buffer in ours.items():
+        near(buffer, plain[name])
+    near(*(side.kept for side in sides))
+
+
+def one(seed: int) -> dict[str, Any]:
+    """Run a seed. What it did, or how the two differed."""
+    chance = random.Random(seed)
+    torch._dynamo.reset()
+    torch.manual_seed(seed)
+    before = len(record._rows)
+    model = Model(chance.choices(KINDS, k=chance.randint(1, 3))).to(GPU)
+    sides = [Side(copy.deepcopy(model), "reduce-overhead"), Side(model, "default")]
+    actions: list[str] = []
+    shapes = [8] if chance.random() < 0.7 else [8, 6]
+    # One value for all: torch's caches do not tell the two apart, and what was compiled for True
+    # gives wrong gradients in a second backward under False.
+    with torch._functorch.config.patch(donated_buffer=False):
+        for _ in range(ACTIONS):
+            (action,) = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))
+            x = torch.randn(chance.choice(shapes), WIDTH, device=GPU)
+            state = torch.cuda.get_rng_state() if REAL else torch.get_rng_state()
+            its_seed = chance.randrange(1 << 30)
+            actions.append(action.__name__)
+            said = [done(side, action, x, its_seed, state) for side in sides]
+            try:
+                if said[0][1] != said[1][1]:
+                    raise AssertionError(f"errors: {said[0][1]!r} and {said[1][1]!r}")
+                compare(sides, [result for result, _ in said])
+            except AssertionError as error:
+                kinds = [block.kind for block in model.blocks]
+                return {"seed": seed, "kinds": kinds, "actions": actions, "wrong": str(error)}
+    rows = [record.finished(row) for row in record._rows[before:]]
+    gc.collect()
+    return {
+        "seed": seed,
+        "actions": len(actions),
+        "calls": sum(row["calls"] for row in rows),
+        "replays": sum(row["replays"] for row in rows),
+        "refused": sorted({reason["reason"] for row in rows for reason in row["refused"]}),
+    }
+
+
+def install() -> None:
+    if not REAL:
+        stand_in.install()
+    stand_in.graphs_in_modes()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Random models and calls under our graphs.")
+    parser.add_argument("--seconds", type=float, default=3600)
+    parser.add_argument("--seed", type=int, default=0, help="the first one")
+    parser.add_argument("--one", type=int, help="this seed alone")
+    asked = parser.parse_args()
+    install()
+    seeds = [asked.one] if asked.one is not None else range(asked.seed, 1 << 30)
+    end = time.monotonic() + asked.seconds
+    totals: Counter[str] = Counter()
+    for seed in seeds:
+        found = one(seed)
+        totals["models"] += 1
+        totals["wrong"] += "wrong" in found
+        totals.update({name: found.get(name, 0) for name in ("calls", "replays")})
+        print(json.dumps(found), flush=True)
+        if time.monotonic() > end:
+            break
+    wrong = totals["wrong"]
+    print(", ".join(f"{count} {name}" for name, count in totals.items()), flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
