@@ -70,6 +70,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
             "files": [_evidence(*pair) for pair in (*used, *evidence.stale)],
         },
         "keep": list(record["keep"]),
+        "given": baseline.named(),
         "caches": {**_NO_CACHES, **(record["caches"] or {})},
         "env": [of_variable(rule, before, status, image) for rule, before, status in record["env"]],
         **{section: [] for section in NAMES},
@@ -227,6 +228,8 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
         yield f"  baseline: {report['baseline']}"
     elif any(row["origin"] == "unknown" for row in report["env"]):
         text = "baseline: none, so every value counts as the image's own"
+        if report["given"]:
+            text += f", but for those that {baseline.VARIABLE} names"
         yield from wrapped(text, "  ", "    ")
     for title, section in (
         ("Variables", "env"),

@@ -136,6 +136,10 @@ def test_who_asks_for_a_gpu_gets_the_hook(variant: str, maker: str) -> None:
             "PYTHONPATH": f"{AT}:{chained}" if chained else AT,
             "ROCM_AUTOPATCH_IMAGE": own.get("ROCM_AUTOPATCH_IMAGE", container["image"]),
         }
+        named = [row["name"] for row in before[name].get("env", [])]
+        named = [one for one in named if not one.startswith(("ROCM_AUTOPATCH", "PYTHONPATH"))]
+        if named:
+            expected["ROCM_AUTOPATCH_GIVEN"] = ",".join(named)
         assert env == {**own, **expected}
         # Each variable is there once, and the Pod's own keep their order: one may use another.
         names = [row["name"] for row in container["env"]]
@@ -261,6 +265,39 @@ def test_the_parameters(variant: str) -> None:
     }
     (mount,) = container["volumeMounts"]
     assert mount["mountPath"] == "/hook"
+
+
+GIVEN = "ROCM_AUTOPATCH_GIVEN"
+
+
+@each_variant
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ([], None),
+        ([{"name": "PYTHONPATH", "value": "/a"}], None),
+        ([{"name": "ROCM_AUTOPATCH_LOG", "value": "quiet"}], None),
+        ([{"name": "A", "value": "1"}, {"name": MAX}], f"A,{MAX}"),
+        # Its value is not known, its name is.
+        ([{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}], "A"),
+        # Kubernetes takes these names (since 1.30), and would put HOME's value in.
+        ([{"name": "a,b", "value": "1"}, {"name": "$(HOME)", "value": "1"}], None),
+        ([{"name": "é", "value": "1"}, {"name": "a.b", "value": "1"}, {"name": "_c"}], "_c"),
+        ([{"name": "A", "value": "1"}, {"name": GIVEN, "value": "B"}], "B"),
+    ],
+)
+def test_a_container_s_own_variables_are_named(
+    variant: str, env: list[Json], expected: str | None
+) -> None:
+    original = pod(*env, envFrom=[{"configMapRef": {"name": "others"}}])
+    (container,) = policy(variant).admit(original)["spec"]["containers"]
+    assert environment(container).get(GIVEN) == expected
+    # What the parameters give is somebody's wish, too.
+    config = given(TORCH_LOGS="recompiles", ROCM_AUTOPATCH="on", **{GIVEN: "NEVER"})
+    (container,) = policy(variant).admit(original, config)["spec"]["containers"]
+    if expected != "B":
+        expected = ",".join(filter(None, (expected, "TORCH_LOGS")))
+    assert environment(container)[GIVEN] == expected
 
 
 @each_variant
@@ -646,10 +683,11 @@ def test_the_container_s_program_is_hooked(
     plugins.mkdir()
     (plugins / "sitecustomize.py").write_text("import os\nos.environ['PLUGINS'] = 'run'\n")
     image = "docker.io/rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129"
-    original = pod({"name": "PYTHONPATH", "value": str(plugins)}, image=image)
+    own = {"name": f"{MAX}_POINTWISE", "value": "1"}
+    original = pod({"name": "PYTHONPATH", "value": str(plugins)}, own, image=image)
     before = environment(original["spec"]["containers"][0])
-    code = f"{SEEN}; print(os.environ.get('PLUGINS'))"
-    assert plain.value(code, env={MAX: "1", **before}) == "1\nrun"
+    code = f"{SEEN}; print(os.environ.get('PLUGINS'), os.environ[{own['name']!r}])"
+    assert plain.value(code, env={MAX: "1", **before}) == "1\nrun 1"
 
     admitted = policy(variant).admit(original, given(mountPath=str(place)))
     (container,) = admitted["spec"]["containers"]
@@ -657,8 +695,10 @@ def test_the_container_s_program_is_hooked(
     assert mount["mountPath"] == str(place)
     env = {MAX: "1", **environment(container)}
     done = plain.run("-c", code, env=env)
-    assert done.stdout == "None\nrun\n"
-    (line,) = done.stderr.splitlines()
+    # The image's value is gone, the Pod's is kept.
+    assert done.stdout == "None\nrun 1\n"
+    first, line = done.stderr.splitlines()
+    assert first.endswith(f"because a user set it, not the image: {own['name']}")
     assert line.startswith(f"rocm_autopatch: policy safe applies (image: {image}): unset {MAX}")
     status = plain.run("-m", "rocm_autopatch", "status", "--no-torch", "--json", env=env)
     report = json.loads(status.stdout)

@@ -27,6 +27,7 @@ KEYS = {
         "policies",
         "digest",
         "keep",
+        "given",
         "caches",
         "env",
         "config",

@@ -216,6 +216,7 @@ def _apply_env(plan, keep):
             if before is not None and (
                 "=" + name in said
                 or name in plan["image_only"]
+                or b"ROCM_AUTOPATCH_GIVEN" in present
                 or os.access(_SITE + "/baseline", os.R_OK)
             ):
                 from rocm_autopatch.startup import baseline
