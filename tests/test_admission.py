@@ -236,6 +236,53 @@ def test_a_pythonpath_that_can_t_be_read(variant: str) -> None:
     assert environment(second)["PYTHONPATH"] == AT
 
 
+ZIPS = ("/usr/lib/python310.zip", "/opt/conda/lib/python312.zip")
+
+
+@each_variant
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        # What the image sets, admission can't see: so nothing takes its place.
+        ([], None),
+        ([{"name": "OTHER", "value": "1"}], None),
+        # The Pod has taken its place already.
+        ([{"name": "PYTHONPATH", "value": ""}], AT),
+        ([{"name": "PYTHONPATH", "value": "/a"}], f"{AT}:/a"),
+    ],
+)
+def test_beside_the_standard_library(variant: str, env: list[Json], expected: str | None) -> None:
+    config = given(pythonZips="  ".join(ZIPS))
+    admitted = policy(variant).admit(pod(*env), config)
+    (container,) = admitted["spec"]["containers"]
+    assert environment(container).get("PYTHONPATH") == expected
+    assert container["volumeMounts"] == [
+        {"name": HOOK, "mountPath": path, "readOnly": True} for path in (AT, *ZIPS)
+    ]
+    kubernetes_validate.validate(admitted, "1.36", strict=True)
+    assert policy(variant).admit(admitted, config) == admitted
+
+
+@each_variant
+def test_a_pythonpath_that_can_t_be_read_is_left_alone(variant: str) -> None:
+    source = {"configMapKeyRef": {"name": "paths", "key": "python"}}
+    original = pod({"name": "PYTHONPATH", "valueFrom": source})
+    admitted = policy(variant).admit(original, given(pythonZips=ZIPS[0]))
+    assert marks(admitted) == ("model", None)
+    (container,) = admitted["spec"]["containers"]
+    assert container["env"][0] == {"name": "PYTHONPATH", "valueFrom": source}
+    assert [row["name"] for row in container["env"]] == ["PYTHONPATH", "ROCM_AUTOPATCH_IMAGE"]
+
+
+@each_variant
+def test_a_zip_that_is_there(variant: str) -> None:
+    original = pod(volumeMounts=[{"name": "own", "mountPath": ZIPS[1]}])
+    original["spec"]["volumes"] = [{"name": "own", "emptyDir": {}}]
+    admitted = policy(variant).admit(original, given(pythonZips=" ".join(ZIPS)))
+    assert marks(admitted) == (None, f"model: something else is mounted at {ZIPS[1]}")
+    assert admitted["spec"] == original["spec"]
+
+
 @each_variant
 def test_something_else_is_mounted_there(variant: str) -> None:
     original = pod(volumeMounts=[{"name": "own", "mountPath": AT}])
@@ -710,3 +757,67 @@ def test_the_container_s_program_is_hooked(
     ours = [line for line in read if str(place) in line]
     assert ours
     assert all(".pyc" in line for line in ours)
+
+
+@pytest.fixture(params=["3.9", "3.10", "3.11", "3.12", "3.13"])
+def movable(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Interpreter, Path]:
+    """A venv of a Python whose library may be added to, and the zip file that the Python looks for."""
+    version = request.param
+    # What was found may be a script of pyenv's.
+    code = "import os, sys; print(os.path.realpath(sys.executable), os.path.dirname(os.__file__))"
+    told = subprocess.check_output([find_python(version), "-I", "-c", code], text=True)
+    base, library = told.split()
+    prefix = tmp_path / "prefix"
+    (prefix / "bin").mkdir(parents=True)
+    (prefix / "lib").mkdir()
+    shutil.copy(base, prefix / "bin" / "python")
+    (prefix / "lib" / f"python{version}").symlink_to(library)
+    made = make_venv(tmp_path / "venv", str(prefix / "bin" / "python"))
+    label_torch(made.site_packages, "2.13.0+rocm7.0", HIP)
+    return made, prefix / "lib" / f"python{version.replace('.', '')}.zip"
+
+
+def test_the_hook_beside_the_standard_library(
+    movable: tuple[Interpreter, Path], tree: Tree, tmp_path: Path
+) -> None:
+    """The image's PYTHONPATH stays, and "python -I" has the hook, too."""
+    python, zipped = movable
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "plugin.py").write_text("")
+    image = {MAX: "1", "PYTHONPATH": str(plugins)}
+    code = f"{SEEN}; import sys; print({str(plugins)!r} in sys.path)"
+    # The command that the parameters name.
+    (line,) = re.findall(r"python3 -c '(.+)'", (PLACE / "base/parameters.yaml").read_text())
+    assert python.value(line) == str(zipped)
+    assert python.value(code, env=image) == "1\nTrue"
+
+    zipped.symlink_to(tree(str(python.path), at=AT))
+    admitted = policy("image-volume").admit(pod(), given(pythonZips=str(zipped)))
+    env = {**image, **environment(admitted["spec"]["containers"][0])}
+    done = python.run("-c", code, env=env)
+    assert done.stdout == "None\nTrue\n"
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("rocm_autopatch: policy safe applies")
+    for flag in ("-E", "-I"):
+        assert python.run(flag, "-c", code, env=env).stdout == "None\nFalse\n"
+    assert python.value("import os, plugin; print(os.environ['PYTHONPATH'])", env=env) == str(
+        plugins
+    )
+    # A program that gives its children no environment.
+    child = f"[sys.executable, '-c', {code!r}], env={{{MAX!r}: '1'}}"
+    child = f"import subprocess, sys; subprocess.run({child})"
+    assert python.value(child, env=env) == "None\nFalse"
+    status = python.run("-I", "-m", "rocm_autopatch", "status", "--no-torch", "--json", env=env)
+    report = json.loads(status.stdout)
+    assert (report["active"], report["errors"]) == (True, [])
+    # What comes after on sys.path still runs, and what comes before is run in our place.
+    (python.site_packages / "sitecustomize.py").write_text("print('after')\n")
+    assert python.run("-c", SEEN, env=env).stdout == "after\nNone\n"
+    (plugins / "sitecustomize.py").write_text("print('before')\n")
+    assert python.run("-c", SEEN, env=env).stdout == "before\n1\n"
+    # With both ways, the hook is there once.
+    both = {**env, "PYTHONPATH": f"{zipped}:{plugins}"}
+    done = python.run("-c", SEEN, env=both)
+    assert done.stdout == "before\nNone\n"
+    assert len(done.stderr.splitlines()) == 1
