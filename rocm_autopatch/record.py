@@ -10,7 +10,7 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import failure, startup
+from rocm_autopatch import failure, sites, startup
 from rocm_autopatch.evidence import match
 from rocm_autopatch.evidence.file import Evidence
 from rocm_autopatch.image import facts
@@ -62,6 +62,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
         ],
         "policy": plan["policy"] if plan else "",
         "baked": record["baked"],
+        "sites": sites.directories(),
         "baseline": baseline.PATH if image is not None else "",
         "policies": list(plan["layers"]) if plan else [],
         "digest": "",
@@ -207,6 +208,8 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
     yield from wrapped(head, "", "  ")
     if report["policies"]:
         yield from wrapped("layers: " + " < ".join(report["policies"]), "  ", "    ")
+    if len(report["sites"]) > 1:
+        yield from wrapped("sites: " + " < ".join(report["sites"]), "  ", "    ")
     for name, fact in report["facts"].items():
         yield from wrapped(
             f"{name}: {fact['value']} ({fact['kind']}: {fact['source']})", "  ", "    "

@@ -35,7 +35,7 @@ from tests.admission import (
     parameters,
     patch_type,
 )
-from tests.conftest import HIP, ROOT, Interpreter, find_python, label_torch, make_venv
+from tests.conftest import HIP, ROOT, Interpreter, find_python, label_torch, make_venv, pip
 
 AT = "/opt/rocm-autopatch"
 HOOK = "rocm-autopatch-hook"
@@ -348,6 +348,43 @@ def test_a_container_s_own_variables_are_named(
 
 
 @each_variant
+@pytest.mark.parametrize(
+    ("fleet", "namespace", "own", "expected"),
+    [
+        (None, None, None, None),
+        ("/hook/site", None, None, "/hook/site"),
+        (None, "policies", None, "/hook-policies"),
+        ("/hook/site", "policies", None, "/hook/site:/hook-policies"),
+        ("/hook/site", "policies", "/own", "/own"),
+    ],
+)
+def test_directories_of_policies(
+    variant: str,
+    fleet: str | None,
+    namespace: str | None,
+    own: str | None,
+    expected: str | None,
+) -> None:
+    config = given(mountPath="/hook")
+    for key, value in (("ROCM_AUTOPATCH_SITE", fleet), ("namespacePolicies", namespace)):
+        if value:
+            config["data"][key] = value
+    original = pod(*([{"name": "ROCM_AUTOPATCH_SITE", "value": own}] if own else []))
+    admitted = policy(variant).admit(original, config)
+    (container,) = admitted["spec"]["containers"]
+    assert environment(container).get("ROCM_AUTOPATCH_SITE") == expected
+    mounts = {row["mountPath"]: row["name"] for row in container["volumeMounts"]}
+    volumes = {row["name"]: row for row in admitted["spec"]["volumes"]}
+    assert set(volumes) == set(mounts.values())
+    if namespace:
+        name = mounts["/hook-policies"]
+        source = {"name": "policies", "optional": True}
+        assert volumes[name] == {"name": name, "configMap": source}
+    kubernetes_validate.validate(admitted, "1.36", strict=True)
+    assert policy(variant).admit(admitted, config) == admitted
+
+
+@each_variant
 def test_names_of_resources(variant: str) -> None:
     original = pod(resources={"limits": {"amd.com/cpx_nps4": "2"}})
     assert policy(variant).admit(original) == original
@@ -645,9 +682,10 @@ LAY_OUT = str(ROOT / "deploy/image/tree.py")
 def tree(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Tree:
     """Makes what the image carries."""
 
-    def made(*pythons: str, at: str = AT, epoch: str = "0") -> Path:
+    def made(*pythons: str, at: str = AT, epoch: str = "0", site: Path | None = None) -> Path:
         place = tmp_path_factory.mktemp("tree") / "hook"
         command = [sys.executable, LAY_OUT, "--at", at, str(wheel), str(place), *pythons]
+        command += ["--site", str(site)] if site else []
         subprocess.run(command, check=True, env={"SOURCE_DATE_EPOCH": epoch})
         return place
 
@@ -681,7 +719,17 @@ def test_the_tree(tree: Tree) -> None:
                 assert f"{AT}/{name}".encode() in one.read_bytes()
 
 
-@pytest.mark.parametrize("wrong", ["wheel", "python", "parent", "compiles"])
+def test_the_tree_with_policies(tree: Tree, tmp_path: Path) -> None:
+    (tmp_path / "evidence").mkdir(mode=0o700)
+    (tmp_path / "team.yaml").write_text("version: 1\n")
+    (tmp_path / "team.yaml").chmod(0o666)
+    site = tree(site=tmp_path) / "site"
+    assert {path.name for path in site.iterdir()} == {"evidence", "team.yaml"}
+    for path, mode in ((site, 0o755), (site / "evidence", 0o755), (site / "team.yaml", 0o644)):
+        assert path.stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.parametrize("wrong", ["wheel", "python", "parent", "compiles", "site"])
 def test_half_a_tree_is_none(wheel: Path, tmp_path: Path, wrong: str) -> None:
     fails = tmp_path / "fails"
     fails.write_text("#!/bin/sh\nexit 1\n")
@@ -689,13 +737,14 @@ def test_half_a_tree_is_none(wheel: Path, tmp_path: Path, wrong: str) -> None:
     to = Path("/proc/none/hook") if wrong == "parent" else tmp_path / "new" / "hook"
     archive = fails if wrong == "wheel" else wheel
     python = {"python": "python3.99", "compiles": str(fails)}.get(wrong, sys.executable)
-    done = subprocess.run(
-        [sys.executable, LAY_OUT, archive, to, python], capture_output=True, text=True
-    )
+    command: list[str | Path] = [sys.executable, LAY_OUT, archive, to, python]
+    command += ["--site", fails] if wrong == "site" else []
+    done = subprocess.run(command, capture_output=True, text=True)
     said = {
         "wheel": f"{fails} is no wheel that can be read\n",
         "python": "there is no python3.99\n",
         "parent": "/proc/none/hook can't be written: No such file or directory\n",
+        "site": f"{fails} is no directory\n",
         "compiles": f"{fails} can't compile the package: see its lines above\n",
     }
     assert (done.returncode, done.stderr) == (1, said[wrong])
@@ -759,9 +808,37 @@ def test_the_container_s_program_is_hooked(
     assert all(".pyc" in line for line in ours)
 
 
+def test_policies_of_the_fleet_and_of_a_namespace(
+    plain: Interpreter, tree: Tree, tmp_path: Path
+) -> None:
+    """The image carries the first, a ConfigMap the second."""
+    pip(plain, "install", "pyyaml", "packaging")
+    site, namespace = tmp_path / "site", tmp_path / "hook-policies"
+    for directory, names in ((site, "AB"), (namespace, "B")):
+        directory.mkdir()
+        rows = "".join(f"  {name}: {{set: {directory.name}}}\n" for name in names)
+        (directory / "team.yaml").write_text(f"version: 1\nenv:\n{rows}")
+    # Where the mutation mounts both.
+    place = tmp_path / "hook"
+    place.symlink_to(tree(str(plain.path), site=site))
+    config = given(
+        mountPath=str(place),
+        ROCM_AUTOPATCH_SITE=f"{place}/site",
+        namespacePolicies="policies",
+    )
+    (container,) = policy("image-volume").admit(pod(), config)["spec"]["containers"]
+    env = environment(container)
+    code = "import os; print(os.environ['A'], os.environ['B'])"
+    done = plain.run("-c", code, env=env)
+    assert (done.stdout, done.stderr) == ("site hook-policies\n", "")
+    # A namespace has no such ConfigMap: the directory is empty.
+    (namespace / "team.yaml").unlink()
+    assert plain.value(code, env=env) == "site site"
+
+
 @pytest.fixture(params=["3.9", "3.10", "3.11", "3.12", "3.13"])
 def movable(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Interpreter, Path]:
-    """A venv of a Python whose library may be added to, and the zip file that the Python looks for."""
+    """A venv, and the zip file of a library that its Python looks for, where files may be put."""
     version = request.param
     # What was found may be a script of pyenv's.
     code = "import os, sys; print(os.path.realpath(sys.executable), os.path.dirname(os.__file__))"

@@ -23,6 +23,7 @@ KEYS = {
         "policy",
         "baked",
         "baseline",
+        "sites",
         "evidence",
         "policies",
         "digest",
