@@ -16,7 +16,7 @@ VARIABLE = "ROCM_AUTOPATCH_SITE"
 
 def directories() -> "list[str]":
     """Where policies, image records and evidence are read, general to specific."""
-    return [*named(), _SITE]
+    return [*filter(os.path.isabs, named()), _SITE]
 
 
 def names() -> "list[str]":
@@ -27,7 +27,7 @@ def names() -> "list[str]":
 def wrong() -> str:
     """Why the policies in what the variable names can't be known, "" if they can."""
     for directory in named():
-        if not directory.startswith("/"):
+        if not os.path.isabs(directory):
             return "%s: %s is no absolute path" % (VARIABLE, directory)
         try:
             os.listdir(directory)

@@ -858,6 +858,95 @@ def test_an_admitted_pod(
         assert (line["image"], line["policy"]) == (CASES["venv"].name, "safe")
 
 
+@pytest.mark.parametrize(("user", "read_only"), USERS)
+def test_policies_of_the_fleet_and_of_a_namespace(
+    store: Store,
+    bases: dict[str, Image],
+    wheel: Path,
+    tmp_path: Path,
+    user: str,
+    read_only: bool,
+) -> None:
+    """The hook's image carries the first; a ConfigMap, as the kubelet mounts one, has the second.
+
+    The image has a third in /etc/rocm-autopatch, which nothing hides.
+    """
+
+    def write(directory: Path, *names: str) -> None:
+        directory.mkdir()
+        rows = "".join(f"  {name}: {{set: {directory.name}}}\n" for name in names)
+        (directory / "team.yaml").write_text(f"version: 1\nname: {directory.name}\nenv:\n{rows}")
+
+    write(tmp_path / "fleet", "A", "B", "C")
+    hook = tmp_path / "hook"
+    lay_out = ROOT / "deploy/image/tree.py"
+    command: list[str | Path] = [sys.executable, lay_out, wheel, hook, "--site", tmp_path / "fleet"]
+    subprocess.run(command, check=True)
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    write(volume / "namespace", "B", "C")
+    (volume / "namespace").rename(volume / "..2026_11_23")
+    (volume / "..data").symlink_to("..2026_11_23")
+    (volume / "team.yaml").symlink_to("..data/team.yaml")
+    # With a Pod's fsGroup, the kubelet's directories have these modes.
+    for path in (volume, volume / "..2026_11_23"):
+        path.chmod(0o2777)
+    (volume / "..2026_11_23" / "team.yaml").chmod(0o644)
+    config = parameters()
+    config["data"].update(
+        namespacePolicies="policies", ROCM_AUTOPATCH_SITE="/opt/rocm-autopatch/site"
+    )
+    (model,) = Policy("image-volume").admit(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "model"},
+            "spec": {
+                "containers": [
+                    {
+                        "name": "model",
+                        "image": CASES["venv"].name,
+                        "resources": {"limits": {"amd.com/gpu": "1"}},
+                    }
+                ]
+            },
+        },
+        config,
+    )["spec"]["containers"]
+    sources = {"rocm-autopatch-hook": hook, "rocm-autopatch-policies": volume}
+    mounts = {row["mountPath"]: sources[row["name"]] for row in model["volumeMounts"]}
+    assert len(mounts) == 2
+    code = "import os; print(*map(os.environ.get, 'ABC'))"
+    with store.container(bases["venv"].reference) as root:
+        run = partial(
+            bases["venv"].run,
+            root=root,
+            user=user,
+            read_only=read_only,
+            env=environment(model),
+            mounts=mounts,
+            read_only_mounts=list(mounts),
+        )
+        done = run("-c", code, entrypoint=["python3"])
+        assert done.stdout == "fleet namespace namespace\n"
+        write(root / "etc/rocm-autopatch", "C")
+        (root / "etc/rocm-autopatch/team.yaml").chmod(0o644)
+        done = run("-c", code, entrypoint=["python3"])
+        assert done.stdout == "fleet namespace rocm-autopatch\n"
+        line = json.loads(
+            run(
+                "-m", "rocm_autopatch", "status", "--no-torch", "--json", entrypoint=["python3"]
+            ).stdout
+        )
+        assert line["errors"] == []
+        assert line["sites"] == ["/opt/rocm-autopatch/site", "/opt/rocm-autopatch-policies", SITE]
+        # A namespace without the ConfigMap.
+        for path in (volume / "team.yaml", volume / "..data"):
+            path.unlink()
+        done = run("-c", code, entrypoint=["python3"])
+        assert done.stdout == "fleet fleet rocm-autopatch\n"
+
+
 @pytest.fixture(scope="session")
 def with_pythonpath(store: Store, bases: dict[str, Image]) -> Image:
     """An image that sets PYTHONPATH itself."""
