@@ -205,14 +205,11 @@ def compare(server: Server, variant: str) -> Iterator[tuple[str, str]]:
             for (name, _), found in zip(named, answers)
             if differs(found)
         ]
-        changed = sum(case["pod"] != case["expected"] for case in cases)
+        changed = [case["pod"] != case["expected"] for case in cases]
         # The last one is the largest, and no Pod that anybody has.
-        times = [
-            found["seconds"] * 1000
-            for found in answers[:-1]
-            if "annotations" in found["admitted"]["metadata"]
-        ]
-        what = f"{len(cases)} Pods, {changed} of them changed, parameters {label}"
+        rows = zip(changed[:-1], answers)
+        times = [found["seconds"] * 1000 for is_changed, found in rows if is_changed]
+        what = f"{len(cases)} Pods, {sum(changed)} of them changed, parameters {label}"
         yield f"{what}, {min(times):.1f}-{max(times):.1f} ms", "; ".join(wrong)
 
 
