@@ -4,7 +4,7 @@
 
 admission.go has the chain of kube-apiserver with its plugin MutatingAdmissionPolicy. It is built in
 a Debian root from Debian's sources of k8s.io/apiserver: 3 GB, as root, 5 minutes to make the root
-and 3 to build it on 2 cores. Later runs take seconds. Only the native variants can be tried.
+and 3 to build it on 2 quiet cores. Later runs take seconds. Only the native variants can be tried.
 
 It prints a line for each check. If one differs, the exit status is 1.
 """
