@@ -65,6 +65,7 @@ matrix: $(DEV)/ready
 # roots take 8 GB.
 live: $(DEV)/ready
 	$(PYTHON) tests/live/run.py --work $(WORK)/roots --surroundings $(WORK)
+	$(DEV)/bin/python -m tests.live.admission --work $(WORK)/roots
 	ROCM_AUTOPATCH_TEST_CACHES=50 $(DEV)/bin/pytest tests/test_cache_real.py
 	$(PYTHON) -m demo.ranks --work $(WORK)
 	$(PYTHON) tests/live/rejoins.py $(WORK)/demo/with/bin/python

@@ -166,7 +166,7 @@ def _decide():
         startup.fail("torch", "no policy is applied: " + _RECORD["reason"])
         return None
     asked = b"ROCM_AUTOPATCH_POLICY" in environ or b"ROCM_AUTOPATCH_ASSUME" in environ
-    if "image" not in facts and not asked and not site:
+    if "image" not in facts and not (asked or site or b"ROCM_AUTOPATCH_SITE" in environ):
         built_in: Optional[Plan] = startup.load("%s/plans/%s.plan" % (_HERE, _DEFAULT))
         if built_in is not None:
             _RECORD["reason"] = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-FORMAT = 5
+FORMAT = 6
 # Torch releases as tuples of numbers, () where open. Every row of a plan ends with these two; of
 # rows with one name, the last that is for this torch counts.
 RANGE_FIELDS = ("since", "until")
@@ -51,10 +51,10 @@ class BakedPlan(Plan):
     """A plan that ``rocm-autopatch bake`` wrote, and the conditions under which it serves.
 
     The plan serves as long as all of these hold. ``wishes``: variables, each with the values that
-    it may have. ``torch``: the path of the torch/version.py that a start finds. ``site``: the
-    directory of the site's policies, and the names in it. ``sources``: files with what
-    ``startup.mark`` says of each, the path first. ``gfx``: the GPU's architecture, None where no
-    layer asks for it.
+    it may have, as ``os.environb`` has them. ``torch``: the path of the torch/version.py that a
+    start finds. ``sites``: each directory of policies, and the names in it. ``sources``: files with
+    what ``startup.mark`` says of each, the path first. ``gfx``: the GPU's architecture, None where
+    no layer asks for it.
 
     ``evidence`` is what the plan does not have yet: ``machine``, where it counts, as
     ``evidence.machine.here`` says it; ``plan``, the parts of the plan that are others there; and a
@@ -66,9 +66,9 @@ class BakedPlan(Plan):
     ROCM_AUTOPATCH_POLICY names it. ``facts``: name to value and source. ``reason``: why this plan.
     """
 
-    wishes: tuple[tuple[str, tuple[str, ...]], ...]
+    wishes: tuple[tuple[bytes, tuple[bytes, ...]], ...]
     torch: str
-    site: tuple[str, list[str]]
+    sites: list[tuple[str, list[str]]]
     sources: list[tuple[Any, ...]]
     gfx: str | None
     evidence: bytes

@@ -10,7 +10,7 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import failure, startup
+from rocm_autopatch import failure, sites, startup
 from rocm_autopatch.evidence import match
 from rocm_autopatch.evidence.file import Evidence
 from rocm_autopatch.image import facts
@@ -62,6 +62,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
         ],
         "policy": plan["policy"] if plan else "",
         "baked": record["baked"],
+        "sites": sites.directories(),
         "baseline": baseline.PATH if image is not None else "",
         "policies": list(plan["layers"]) if plan else [],
         "digest": "",
@@ -70,6 +71,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
             "files": [_evidence(*pair) for pair in (*used, *evidence.stale)],
         },
         "keep": list(record["keep"]),
+        "given": baseline.named(),
         "caches": {**_NO_CACHES, **(record["caches"] or {})},
         "env": [of_variable(rule, before, status, image) for rule, before, status in record["env"]],
         **{section: [] for section in NAMES},
@@ -206,6 +208,8 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
     yield from wrapped(head, "", "  ")
     if report["policies"]:
         yield from wrapped("layers: " + " < ".join(report["policies"]), "  ", "    ")
+    if len(report["sites"]) > 1:
+        yield from wrapped("sites: " + " < ".join(report["sites"]), "  ", "    ")
     for name, fact in report["facts"].items():
         yield from wrapped(
             f"{name}: {fact['value']} ({fact['kind']}: {fact['source']})", "  ", "    "
@@ -227,6 +231,8 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
         yield f"  baseline: {report['baseline']}"
     elif any(row["origin"] == "unknown" for row in report["env"]):
         text = "baseline: none, so every value counts as the image's own"
+        if report["given"]:
+            text += f", but for those that {baseline.VARIABLE} names"
         yield from wrapped(text, "  ", "    ")
     for title, section in (
         ("Variables", "env"),

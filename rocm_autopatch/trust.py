@@ -42,7 +42,9 @@ def named(variable: str) -> str:
         why = "in a program that runs as another user than its caller"
     else:
         return value
-    _RECORD["notes"].append("%s is ignored %s" % (variable, why))
+    note = "%s is ignored %s" % (variable, why)
+    if note not in _RECORD["notes"]:
+        _RECORD["notes"].append(note)
     return ""
 
 

@@ -556,7 +556,7 @@ class TestArms:
         found = []
         for arm in arms.make(here, chosen, False, directory):
             named = arm.environ["ROCM_AUTOPATCH_POLICY"]
-            stack = select.select({"accelerator": "rocm"}, named, site=None).layers
+            stack = select.select({"accelerator": "rocm"}, named, at=()).layers
             plan = lower.lower(stack, {"accelerator": "rocm"})
             config = {
                 f"{target}.{row[0]}": (row[1], row[2])

@@ -35,7 +35,7 @@ from tests.admission import (
     parameters,
     patch_type,
 )
-from tests.conftest import HIP, ROOT, Interpreter, find_python, label_torch, make_venv
+from tests.conftest import HIP, ROOT, Interpreter, find_python, label_torch, make_venv, pip
 
 AT = "/opt/rocm-autopatch"
 HOOK = "rocm-autopatch-hook"
@@ -136,6 +136,10 @@ def test_who_asks_for_a_gpu_gets_the_hook(variant: str, maker: str) -> None:
             "PYTHONPATH": f"{AT}:{chained}" if chained else AT,
             "ROCM_AUTOPATCH_IMAGE": own.get("ROCM_AUTOPATCH_IMAGE", container["image"]),
         }
+        named = [row["name"] for row in before[name].get("env", [])]
+        named = [one for one in named if not one.startswith(("ROCM_AUTOPATCH", "PYTHONPATH"))]
+        if named:
+            expected["ROCM_AUTOPATCH_GIVEN"] = ",".join(named)
         assert env == {**own, **expected}
         # Each variable is there once, and the Pod's own keep their order: one may use another.
         names = [row["name"] for row in container["env"]]
@@ -232,6 +236,53 @@ def test_a_pythonpath_that_can_t_be_read(variant: str) -> None:
     assert environment(second)["PYTHONPATH"] == AT
 
 
+ZIPS = ("/usr/lib/python310.zip", "/opt/conda/lib/python312.zip")
+
+
+@each_variant
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        # What the image sets, admission can't see: so nothing takes its place.
+        ([], None),
+        ([{"name": "OTHER", "value": "1"}], None),
+        # The Pod has taken its place already.
+        ([{"name": "PYTHONPATH", "value": ""}], AT),
+        ([{"name": "PYTHONPATH", "value": "/a"}], f"{AT}:/a"),
+    ],
+)
+def test_beside_the_standard_library(variant: str, env: list[Json], expected: str | None) -> None:
+    config = given(pythonZips="  ".join(ZIPS))
+    admitted = policy(variant).admit(pod(*env), config)
+    (container,) = admitted["spec"]["containers"]
+    assert environment(container).get("PYTHONPATH") == expected
+    assert container["volumeMounts"] == [
+        {"name": HOOK, "mountPath": path, "readOnly": True} for path in (AT, *ZIPS)
+    ]
+    kubernetes_validate.validate(admitted, "1.36", strict=True)
+    assert policy(variant).admit(admitted, config) == admitted
+
+
+@each_variant
+def test_a_pythonpath_that_can_t_be_read_is_left_alone(variant: str) -> None:
+    source = {"configMapKeyRef": {"name": "paths", "key": "python"}}
+    original = pod({"name": "PYTHONPATH", "valueFrom": source})
+    admitted = policy(variant).admit(original, given(pythonZips=ZIPS[0]))
+    assert marks(admitted) == ("model", None)
+    (container,) = admitted["spec"]["containers"]
+    assert container["env"][0] == {"name": "PYTHONPATH", "valueFrom": source}
+    assert [row["name"] for row in container["env"]] == ["PYTHONPATH", "ROCM_AUTOPATCH_IMAGE"]
+
+
+@each_variant
+def test_a_zip_that_is_there(variant: str) -> None:
+    original = pod(volumeMounts=[{"name": "own", "mountPath": ZIPS[1]}])
+    original["spec"]["volumes"] = [{"name": "own", "emptyDir": {}}]
+    admitted = policy(variant).admit(original, given(pythonZips=" ".join(ZIPS)))
+    assert marks(admitted) == (None, f"model: something else is mounted at {ZIPS[1]}")
+    assert admitted["spec"] == original["spec"]
+
+
 @each_variant
 def test_something_else_is_mounted_there(variant: str) -> None:
     original = pod(volumeMounts=[{"name": "own", "mountPath": AT}])
@@ -261,6 +312,76 @@ def test_the_parameters(variant: str) -> None:
     }
     (mount,) = container["volumeMounts"]
     assert mount["mountPath"] == "/hook"
+
+
+GIVEN = "ROCM_AUTOPATCH_GIVEN"
+
+
+@each_variant
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ([], None),
+        ([{"name": "PYTHONPATH", "value": "/a"}], None),
+        ([{"name": "ROCM_AUTOPATCH_LOG", "value": "quiet"}], None),
+        ([{"name": "A", "value": "1"}, {"name": MAX}], f"A,{MAX}"),
+        # Its value is not known, its name is.
+        ([{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}], "A"),
+        # Kubernetes takes these names (since 1.30), and would put HOME's value in.
+        ([{"name": "a,b", "value": "1"}, {"name": "$(HOME)", "value": "1"}], None),
+        ([{"name": "é", "value": "1"}, {"name": "a.b", "value": "1"}, {"name": "_c"}], "_c"),
+        ([{"name": "A", "value": "1"}, {"name": GIVEN, "value": "B"}], "B"),
+    ],
+)
+def test_a_container_s_own_variables_are_named(
+    variant: str, env: list[Json], expected: str | None
+) -> None:
+    original = pod(*env, envFrom=[{"configMapRef": {"name": "others"}}])
+    (container,) = policy(variant).admit(original)["spec"]["containers"]
+    assert environment(container).get(GIVEN) == expected
+    # What the parameters give is somebody's wish, too.
+    config = given(TORCH_LOGS="recompiles", ROCM_AUTOPATCH="on", **{GIVEN: "NEVER"})
+    (container,) = policy(variant).admit(original, config)["spec"]["containers"]
+    if expected != "B":
+        expected = ",".join(filter(None, (expected, "TORCH_LOGS")))
+    assert environment(container)[GIVEN] == expected
+
+
+@each_variant
+@pytest.mark.parametrize(
+    ("fleet", "namespace", "own", "expected"),
+    [
+        (None, None, None, None),
+        ("/hook/site", None, None, "/hook/site"),
+        (None, "policies", None, "/hook-policies"),
+        ("/hook/site", "policies", None, "/hook/site:/hook-policies"),
+        ("/hook/site", "policies", "/own", "/own"),
+    ],
+)
+def test_directories_of_policies(
+    variant: str,
+    fleet: str | None,
+    namespace: str | None,
+    own: str | None,
+    expected: str | None,
+) -> None:
+    config = given(mountPath="/hook")
+    for key, value in (("ROCM_AUTOPATCH_SITE", fleet), ("namespacePolicies", namespace)):
+        if value:
+            config["data"][key] = value
+    original = pod(*([{"name": "ROCM_AUTOPATCH_SITE", "value": own}] if own else []))
+    admitted = policy(variant).admit(original, config)
+    (container,) = admitted["spec"]["containers"]
+    assert environment(container).get("ROCM_AUTOPATCH_SITE") == expected
+    mounts = {row["mountPath"]: row["name"] for row in container["volumeMounts"]}
+    volumes = {row["name"]: row for row in admitted["spec"]["volumes"]}
+    assert set(volumes) == set(mounts.values())
+    if namespace:
+        name = mounts["/hook-policies"]
+        source = {"name": "policies", "optional": True}
+        assert volumes[name] == {"name": name, "configMap": source}
+    kubernetes_validate.validate(admitted, "1.36", strict=True)
+    assert policy(variant).admit(admitted, config) == admitted
 
 
 @each_variant
@@ -561,9 +682,10 @@ LAY_OUT = str(ROOT / "deploy/image/tree.py")
 def tree(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Tree:
     """Makes what the image carries."""
 
-    def made(*pythons: str, at: str = AT, epoch: str = "0") -> Path:
+    def made(*pythons: str, at: str = AT, epoch: str = "0", site: Path | None = None) -> Path:
         place = tmp_path_factory.mktemp("tree") / "hook"
         command = [sys.executable, LAY_OUT, "--at", at, str(wheel), str(place), *pythons]
+        command += ["--site", str(site)] if site else []
         subprocess.run(command, check=True, env={"SOURCE_DATE_EPOCH": epoch})
         return place
 
@@ -597,7 +719,17 @@ def test_the_tree(tree: Tree) -> None:
                 assert f"{AT}/{name}".encode() in one.read_bytes()
 
 
-@pytest.mark.parametrize("wrong", ["wheel", "python", "parent", "compiles"])
+def test_the_tree_with_policies(tree: Tree, tmp_path: Path) -> None:
+    (tmp_path / "evidence").mkdir(mode=0o700)
+    (tmp_path / "team.yaml").write_text("version: 1\n")
+    (tmp_path / "team.yaml").chmod(0o666)
+    site = tree(site=tmp_path) / "site"
+    assert {path.name for path in site.iterdir()} == {"evidence", "team.yaml"}
+    for path, mode in ((site, 0o755), (site / "evidence", 0o755), (site / "team.yaml", 0o644)):
+        assert path.stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.parametrize("wrong", ["wheel", "python", "parent", "compiles", "site"])
 def test_half_a_tree_is_none(wheel: Path, tmp_path: Path, wrong: str) -> None:
     fails = tmp_path / "fails"
     fails.write_text("#!/bin/sh\nexit 1\n")
@@ -605,13 +737,14 @@ def test_half_a_tree_is_none(wheel: Path, tmp_path: Path, wrong: str) -> None:
     to = Path("/proc/none/hook") if wrong == "parent" else tmp_path / "new" / "hook"
     archive = fails if wrong == "wheel" else wheel
     python = {"python": "python3.99", "compiles": str(fails)}.get(wrong, sys.executable)
-    done = subprocess.run(
-        [sys.executable, LAY_OUT, archive, to, python], capture_output=True, text=True
-    )
+    command: list[str | Path] = [sys.executable, LAY_OUT, archive, to, python]
+    command += ["--site", fails] if wrong == "site" else []
+    done = subprocess.run(command, capture_output=True, text=True)
     said = {
         "wheel": f"{fails} is no wheel that can be read\n",
         "python": "there is no python3.99\n",
         "parent": "/proc/none/hook can't be written: No such file or directory\n",
+        "site": f"{fails} is no directory\n",
         "compiles": f"{fails} can't compile the package: see its lines above\n",
     }
     assert (done.returncode, done.stderr) == (1, said[wrong])
@@ -646,10 +779,11 @@ def test_the_container_s_program_is_hooked(
     plugins.mkdir()
     (plugins / "sitecustomize.py").write_text("import os\nos.environ['PLUGINS'] = 'run'\n")
     image = "docker.io/rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129"
-    original = pod({"name": "PYTHONPATH", "value": str(plugins)}, image=image)
+    own = {"name": f"{MAX}_POINTWISE", "value": "1"}
+    original = pod({"name": "PYTHONPATH", "value": str(plugins)}, own, image=image)
     before = environment(original["spec"]["containers"][0])
-    code = f"{SEEN}; print(os.environ.get('PLUGINS'))"
-    assert plain.value(code, env={MAX: "1", **before}) == "1\nrun"
+    code = f"{SEEN}; print(os.environ.get('PLUGINS'), os.environ[{own['name']!r}])"
+    assert plain.value(code, env={MAX: "1", **before}) == "1\nrun 1"
 
     admitted = policy(variant).admit(original, given(mountPath=str(place)))
     (container,) = admitted["spec"]["containers"]
@@ -657,8 +791,10 @@ def test_the_container_s_program_is_hooked(
     assert mount["mountPath"] == str(place)
     env = {MAX: "1", **environment(container)}
     done = plain.run("-c", code, env=env)
-    assert done.stdout == "None\nrun\n"
-    (line,) = done.stderr.splitlines()
+    # The image's value is gone, the Pod's is kept.
+    assert done.stdout == "None\nrun 1\n"
+    first, line = done.stderr.splitlines()
+    assert first.endswith(f"because a user set it, not the image: {own['name']}")
     assert line.startswith(f"rocm_autopatch: policy safe applies (image: {image}): unset {MAX}")
     status = plain.run("-m", "rocm_autopatch", "status", "--no-torch", "--json", env=env)
     report = json.loads(status.stdout)
@@ -670,3 +806,95 @@ def test_the_container_s_program_is_hooked(
     ours = [line for line in read if str(place) in line]
     assert ours
     assert all(".pyc" in line for line in ours)
+
+
+def test_policies_of_the_fleet_and_of_a_namespace(
+    plain: Interpreter, tree: Tree, tmp_path: Path
+) -> None:
+    """The image carries the first, a ConfigMap the second."""
+    pip(plain, "install", "pyyaml", "packaging")
+    site, namespace = tmp_path / "site", tmp_path / "hook-policies"
+    for directory, names in ((site, "AB"), (namespace, "B")):
+        directory.mkdir()
+        rows = "".join(f"  {name}: {{set: {directory.name}}}\n" for name in names)
+        (directory / "team.yaml").write_text(f"version: 1\nenv:\n{rows}")
+    # Where the mutation mounts both.
+    place = tmp_path / "hook"
+    place.symlink_to(tree(str(plain.path), site=site))
+    config = given(
+        mountPath=str(place),
+        ROCM_AUTOPATCH_SITE=f"{place}/site",
+        namespacePolicies="policies",
+    )
+    (container,) = policy("image-volume").admit(pod(), config)["spec"]["containers"]
+    env = environment(container)
+    code = "import os; print(os.environ['A'], os.environ['B'])"
+    done = plain.run("-c", code, env=env)
+    assert (done.stdout, done.stderr) == ("site hook-policies\n", "")
+    # A namespace has no such ConfigMap: the directory is empty.
+    (namespace / "team.yaml").unlink()
+    assert plain.value(code, env=env) == "site site"
+
+
+@pytest.fixture(params=["3.9", "3.10", "3.11", "3.12", "3.13"])
+def movable(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Interpreter, Path]:
+    """A venv, and the zip file of a library that its Python looks for, where files may be put."""
+    version = request.param
+    # What was found may be a script of pyenv's.
+    code = "import os, sys; print(os.path.realpath(sys.executable), os.path.dirname(os.__file__))"
+    told = subprocess.check_output([find_python(version), "-I", "-c", code], text=True)
+    base, library = told.split()
+    prefix = tmp_path / "prefix"
+    (prefix / "bin").mkdir(parents=True)
+    (prefix / "lib").mkdir()
+    shutil.copy(base, prefix / "bin" / "python")
+    (prefix / "lib" / f"python{version}").symlink_to(library)
+    made = make_venv(tmp_path / "venv", str(prefix / "bin" / "python"))
+    label_torch(made.site_packages, "2.13.0+rocm7.0", HIP)
+    return made, prefix / "lib" / f"python{version.replace('.', '')}.zip"
+
+
+def test_the_hook_beside_the_standard_library(
+    movable: tuple[Interpreter, Path], tree: Tree, tmp_path: Path
+) -> None:
+    """The image's PYTHONPATH stays, and "python -I" has the hook, too."""
+    python, zipped = movable
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "plugin.py").write_text("")
+    image = {MAX: "1", "PYTHONPATH": str(plugins)}
+    code = f"{SEEN}; import sys; print({str(plugins)!r} in sys.path)"
+    # The command that the parameters name.
+    (line,) = re.findall(r"python3 -c '(.+)'", (PLACE / "base/parameters.yaml").read_text())
+    assert python.value(line) == str(zipped)
+    assert python.value(code, env=image) == "1\nTrue"
+
+    zipped.symlink_to(tree(str(python.path), at=AT))
+    admitted = policy("image-volume").admit(pod(), given(pythonZips=str(zipped)))
+    env = {**image, **environment(admitted["spec"]["containers"][0])}
+    done = python.run("-c", code, env=env)
+    assert done.stdout == "None\nTrue\n"
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("rocm_autopatch: policy safe applies")
+    for flag in ("-E", "-I"):
+        assert python.run(flag, "-c", code, env=env).stdout == "None\nFalse\n"
+    assert python.value("import os, plugin; print(os.environ['PYTHONPATH'])", env=env) == str(
+        plugins
+    )
+    # A program that gives its children no environment.
+    child = f"[sys.executable, '-c', {code!r}], env={{{MAX!r}: '1'}}"
+    child = f"import subprocess, sys; subprocess.run({child})"
+    assert python.value(child, env=env) == "None\nFalse"
+    status = python.run("-I", "-m", "rocm_autopatch", "status", "--no-torch", "--json", env=env)
+    report = json.loads(status.stdout)
+    assert (report["active"], report["errors"]) == (True, [])
+    # What comes after on sys.path still runs, and what comes before is run in our place.
+    (python.site_packages / "sitecustomize.py").write_text("print('after')\n")
+    assert python.run("-c", SEEN, env=env).stdout == "after\nNone\n"
+    (plugins / "sitecustomize.py").write_text("print('before')\n")
+    assert python.run("-c", SEEN, env=env).stdout == "before\n1\n"
+    # With both ways, the hook is there once.
+    both = {**env, "PYTHONPATH": f"{zipped}:{plugins}"}
+    done = python.run("-c", SEEN, env=both)
+    assert done.stdout == "before\nNone\n"
+    assert len(done.stderr.splitlines()) == 1

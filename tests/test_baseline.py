@@ -134,6 +134,83 @@ def test_baked(python311: Interpreter, site: Path, tmp_path: Path) -> None:
     assert done.stdout == "None 1\nTrue\n", done.stderr
 
 
+GIVEN = "ROCM_AUTOPATCH_GIVEN"
+
+
+def named(python: Interpreter, names: str, **env: str) -> dict[str, dict[str, Any]]:
+    """The rows of a start without a baseline, where *names* are in ROCM_AUTOPATCH_GIVEN."""
+    env = {GIVEN: names, "ROCM_AUTOPATCH_LOG": "quiet", **env}
+    report = json.loads(python.value(REPORT, env=env))
+    assert (report["baseline"], report["errors"]) == ("", [])
+    return {row["name"]: row for row in report["env"]}
+
+
+def test_what_is_named_is_a_user_s(python: Interpreter, golden: Golden) -> None:
+    env = {MAX: "1", POINTWISE: "1", GIVEN: f"HF_TOKEN,{POINTWISE},PORT"}
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SEEN!r}])"
+    done = python.run("-c", child, env=env)
+    assert done.stdout == "None 1\n"
+    golden(done.stderr, "stderr")
+    found = named(python, **{"names": POINTWISE, MAX: "1", POINTWISE: "1"})
+    told = [(found[n]["origin"], found[n]["status"], found[n]["after"]) for n in (MAX, POINTWISE)]
+    assert told == [("unknown", "applied", None), ("user", "given", "1")]
+    done = python.run("-m", "rocm_autopatch", "status", "--no-torch", env=env)
+    words = (f"{MAX}:", f"{POINTWISE}:", "baseline:")
+    lines = done.stdout.splitlines()
+    golden("\n".join(line for line in lines if line.strip().startswith(words)), "status")
+
+
+@pytest.mark.parametrize(
+    ("names", "kept"),
+    [
+        ("", False),
+        (",, ,", False),
+        (MAX, True),
+        (f" {MAX} ,A", True),
+        (f"{MAX}_POINTWISE", False),
+        (f"X{MAX}", False),
+        (f"{MAX}=1", False),
+        (MAX.lower(), False),
+        (f"a b,\udcff\u00e9,$(X),{MAX}", True),
+        (",".join([*(f"NAME_{number}" for number in range(5000)), MAX]), True),
+    ],
+)
+def test_names(python311: Interpreter, names: str, kept: bool) -> None:
+    row = named(python311, names, **{MAX: "1"})[MAX]
+    assert (row["status"], row["after"]) == (("given", "1") if kept else ("applied", None))
+
+
+def test_what_is_not_named_is_not_known(python311: Interpreter) -> None:
+    """An entrypoint or a shell may have set it: so "image_only" holds it back, as before."""
+    name = "TORCH_COMPILE_DEBUG"
+    row = named(python311, "OTHER", **{name: "1"})[name]
+    assert (row["origin"], row["reason"]) == ("unknown", "no image is known to set it")
+    row = named(python311, name, **{name: "1"})[name]
+    assert (row["origin"], row["reason"]) == ("user", "a user set it, not the image")
+
+
+def test_what_is_named_and_a_baseline(python311: Interpreter, site: Path) -> None:
+    """The Pod says so, though the image sets the same value."""
+    row = rows(python311, site, **{MAX: "1", GIVEN: MAX})[MAX]
+    assert (row["origin"], row["status"]) == ("user", "given")
+    row = rows(python311, site, **{MAX: "1", GIVEN: "OTHER"})[MAX]
+    assert (row["origin"], row["status"]) == ("image", "applied")
+
+
+def test_a_policy_may_insist_on_what_is_named(python311: Interpreter, tmp_path: Path) -> None:
+    policy = tmp_path / "team.yaml"
+    policy.write_text(f"version: 1\nenv: {{{MAX}: {{delete: true, insist: true}}}}\n")
+    row = named(python311, MAX, **{MAX: "1", "ROCM_AUTOPATCH_POLICY": str(policy)})[MAX]
+    assert (row["origin"], row["status"]) == ("user", "applied")
+
+
+def test_names_cost_nothing_where_nothing_is_to_be_changed(python311: Interpreter) -> None:
+    code = "import sys; print('rocm_autopatch.startup.baseline' in sys.modules)"
+    for value, needed in (("1", "True"), ("0", "True"), (None, "False")):
+        env = {GIVEN: MAX, **({MAX: value} if value else {})}
+        assert python311.value(code, env=env) == needed
+
+
 PARENT = """
 import os, subprocess, sys, multiprocessing
 os.environ["{name}"] = "1"

@@ -79,6 +79,11 @@ class TestCommands:
         for name in ("PLAIN", "GONE", "cudagraphs", "no\x1b[31m\nthing"):
             run(python311, "explain", "--no-torch", name, env=env)
             run(python311, "explain", "--no-torch", "--json", name, env=env)
+        env = {"ROCM_AUTOPATCH_SITE": f"/no{EVIL}", "ROCM_AUTOPATCH_GIVEN": EVIL}
+        text = run(python311, "status", "--no-torch", env=env)
+        assert "no policy is applied: ROCM_AUTOPATCH_SITE: /no" in " ".join(text.stdout.split())
+        run(python311, "policies", "show", "safe", env=env)
+        run(python311, "check", env=env)
 
     def test_policies_and_check(self, python311: Interpreter, policy: Path) -> None:
         run(python311, "policies", "show", policy)

@@ -16,8 +16,8 @@ from tests.conftest import ROOT
 NAME = "rocm_autopatch"
 # A room imports only from those before it.
 ORDER = (
-    *("__init__", "failure", "late_site", "trust", "kfd", "plan", "text", "masking", "files"),
-    *("processes", "search_path", "here", "startup", "graphs", "patches", "cut_libraries"),
+    *("__init__", "failure", "late_site", "trust", "sites", "kfd", "plan", "text", "masking"),
+    *("files", "processes", "search_path", "here", "startup", "graphs", "patches", "cut_libraries"),
     *(
         "cache_misses",
         "image",

@@ -337,7 +337,7 @@ class TestBuiltins:
     def test_performance_has_what_is_proven_to_gain(self) -> None:
         subjects = [key.rpartition(".")[2] for key in GAINING]
         facts = {**lower.BUILT_IN_FACTS, "gains": " ".join([*subjects, "expandable_segments"])}
-        chosen = select.select(facts, "performance", site=None)
+        chosen = select.select(facts, "performance", at=())
         plan = lower.lower(chosen.layers, facts, chosen.policy)
         assert {
             "PYTORCH_ALLOC_CONF": ("default", "expandable_segments:True"),

@@ -55,9 +55,9 @@ def as_a_start(file: Path) -> int:
     """Read and lower as a start does that finds *file*; the number of problems that it reports."""
     try:
         if file.name == "images.yaml":
-            chosen = select.select(FACTS, site=file.parent)
+            chosen = select.select(FACTS, at=[file.parent])
         else:
-            chosen = select.select(FACTS, str(file), site=None)
+            chosen = select.select(FACTS, str(file), at=())
         lower.lower(chosen.layers, FACTS)
     except PolicyError as error:
         return len(error.problems)
@@ -217,7 +217,7 @@ def test_the_files_of_a_start_share_the_room(tmp_path: Path, golden: Golden) -> 
         (tmp_path / f"{name}.yaml").write_text(text)
     load.policy(tmp_path / "a.yaml")
     with pytest.raises(PolicyError) as caught:
-        select.select(FACTS, site=tmp_path)
+        select.select(FACTS, at=[tmp_path])
     golden(str(caught.value))
 
 
@@ -240,5 +240,5 @@ def test_a_base_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         return really(path, *how)
 
     monkeypatch.setattr(os, "open", counted)
-    select.select(FACTS, str(tmp_path / "top.yaml"), site=None)
+    select.select(FACTS, str(tmp_path / "top.yaml"), at=())
     assert len(opened) == len(set(opened)) == 5

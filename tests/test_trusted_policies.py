@@ -83,7 +83,7 @@ def test_a_base_and_what_is_in_the_place_too(kind: str, policy: Path, golden: Go
         "from rocm_autopatch.policy import PolicyError, load, select\n"
         "top, place = Path(sys.argv[1]), Path(sys.argv[2])\n"
         "for read in (lambda: load.layers(load.policy(top)),\n"
-        "             lambda: select.select({'image': 'a'}, site=None if not place else place)):\n"
+        "             lambda: select.select({'image': 'a'}, at=[place])):\n"
         "    try:\n"
         "        read()\n"
         "    except PolicyError as error:\n"
@@ -143,9 +143,9 @@ def test_what_others_can_change(
     open_to_others(how, policy)
     objection = refused(policy)
     golden(objection, "start", FILE=policy)
-    for name, site in ((str(policy), None), ("", policy.parent)):
+    for name, at in ((str(policy), ()), ("", [policy.parent])):
         with pytest.raises(PolicyError) as caught:
-            select.select({}, name, site=site)
+            select.select({}, name, at=at)
         assert str(caught.value) == objection
     # It may be a checkout on a laptop, and right besides.
     assert main(["check", str(policy)]) == 0

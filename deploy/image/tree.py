@@ -21,7 +21,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def lay_out(wheel: Path, to: Path, pythons: Sequence[str], at: str, time: int) -> None:
+def lay_out(
+    wheel: Path, to: Path, pythons: Sequence[str], at: str, site: Path | None, time: int
+) -> None:
     """Fill the empty directory *to*. Raises CalledProcessError if a Python can't compile."""
     place = to.resolve()
     with zipfile.ZipFile(wheel) as archive:
@@ -31,6 +33,8 @@ def lay_out(wheel: Path, to: Path, pythons: Sequence[str], at: str, time: int) -
         )
     shutil.copy(ROOT / "sitecustomize_stub" / "sitecustomize.py", to)
     shutil.copy(ROOT / "LICENSE", to)
+    if site:
+        shutil.copytree(site, to / "site")
     # A constant set is written in the order of its hashes. The caller's PYTHONPATH is not for this.
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     env["PYTHONHASHSEED"] = "0"
@@ -55,11 +59,19 @@ def main() -> None:
     parser.add_argument("to", type=Path, help="a directory that does not exist yet")
     parser.add_argument("python", nargs="*", help="each compiles the package for its own version")
     parser.add_argument("--at", default="/opt/rocm-autopatch", help="where containers will find it")
+    parser.add_argument(
+        "--site",
+        type=Path,
+        metavar="DIRECTORY",
+        help="policies for all containers, in the form of /etc/rocm-autopatch; they get to AT/site",
+    )
     options = parser.parse_args()
     if options.to.exists():
         sys.exit(f"{options.to} exists already")
     if not zipfile.is_zipfile(options.wheel):
         sys.exit(f"{options.wheel} is no wheel that can be read")
+    if options.site and not options.site.is_dir():
+        sys.exit(f"{options.site} is no directory")
     pythons = []
     for python in options.python:
         found = shutil.which(python) or sys.exit(f"there is no {python}")
@@ -71,8 +83,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=options.to.parent) as above:
             made = Path(above, "hook")
             made.mkdir()
-            lay_out(options.wheel, made, pythons, options.at, time)
+            lay_out(options.wheel, made, pythons, options.at, options.site, time)
             made.rename(options.to)
+    except shutil.Error as error:
+        sys.exit(f"{options.site} can't be copied: {error}")
     except OSError as error:
         sys.exit(f"{options.to} can't be written: {error.strerror}")
     except subprocess.CalledProcessError as error:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import _SITE
+from rocm_autopatch import _SITE, sites
 from rocm_autopatch.cli import terminal
 from rocm_autopatch.evidence import file as evidence
 from rocm_autopatch.policy import lint, load, lower, select, when
@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
         nargs="*",
         type=Path,
         metavar="FILE",
-        help=f"default: the built-in policies and those in {_SITE}",
+        help=f"default: the built-in policies and those in {_SITE} and in {sites.VARIABLE}",
     )
     parser.add_argument(
         "--torch",
@@ -57,10 +57,10 @@ def _versions(text: str) -> tuple[str, ...]:
 
 def run(arguments: argparse.Namespace) -> int:
     files = arguments.files or [
-        file for place in (load.BUILTIN, select.SITE) for file in sorted(place.glob("*.yaml"))
+        file for place in (load.BUILTIN, *select.sites()) for file in sorted(place.glob("*.yaml"))
     ]
     if not arguments.files:
-        files += evidence.paths()
+        files += evidence.site_paths()
     found = [_check(file, arguments.torch) for file in files]
     problems = [problem for one in found for problem in one.shown()]
     if arguments.json:

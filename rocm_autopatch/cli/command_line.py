@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from rocm_autopatch import _SITE, fresh_interpreter
+from rocm_autopatch import _SITE, fresh_interpreter, sites
 from rocm_autopatch.cli import terminal
 from rocm_autopatch.policy.problem import PolicyError
 from rocm_autopatch.text import printable
@@ -75,7 +75,8 @@ def parser() -> argparse.ArgumentParser:
             "Safe and fast torch.compile in ROCm containers, without editing the program. "
             "ROCM_AUTOPATCH=off opts a process tree out; ROCM_AUTOPATCH=observe records only. "
             f"What is read: the policies of the package; in {_SITE}: image (the image's name), "
-            "baseline (its variables), images.yaml and *.yaml (policies), evidence/*.json; the "
+            "baseline (its variables), images.yaml and *.yaml (policies), evidence/*.json; in the "
+            f"directories that {sites.VARIABLE} names: the same, but for baseline; the "
             "policy file that ROCM_AUTOPATCH_POLICY names, and what it extends; baked.plan in the "
             "package; torch/version.py of the torch that an import finds. "
             "Exit status: 0, or 1 if something is wrong with what was asked about; 2 for wrong "

@@ -14,10 +14,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import _SITE, files, trust
+from rocm_autopatch import _SITE, files, sites, trust
 from rocm_autopatch.evidence.machine import BOUND
 
-SITE = Path(_SITE, "evidence")
+_FOLDER = "evidence"
+# Where evidence of this machine is written.
+SITE = Path(_SITE, _FOLDER)
 VERSION = 1
 BATTERIES = ("full", "quick", "partial")
 # Each field of a file, and what it is.
@@ -86,7 +88,12 @@ class Evidence:
         return f"{self.place['device']} {self.made.partition('T')[0]}"
 
 
-def paths(site: Path = SITE) -> list[Path]:
+def site_paths() -> list[Path]:
+    """The evidence files of all sites, general to specific."""
+    return [path for site in sites.directories() for path in paths(Path(site, _FOLDER))]
+
+
+def paths(site: Path) -> list[Path]:
     """The evidence files of a directory. Raises nothing: what can't be read has none."""
     try:
         return sorted(path for path in site.iterdir() if path.name.endswith(".json"))

@@ -53,13 +53,13 @@ class Found:
 
 
 def look(place: Mapping[str, str] | None, torch: str, paths: Iterable[Path] | None = None) -> Found:
-    """The evidence in the files at *paths*, which are the site's unless given.
+    """The evidence in the files at *paths*, which are those of all sites unless given.
 
     *place* is what machine.here() says, None for this machine.
     """
     read: list[Evidence] = []
     wrong = []
-    for path in file.paths() if paths is None else paths:
+    for path in file.site_paths() if paths is None else paths:
         try:
             read.append(file.read(path))
         except EvidenceError as error:

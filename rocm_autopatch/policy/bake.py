@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import _ASSUME, _HERE, files, fresh_interpreter, startup
+from rocm_autopatch import _ASSUME, _HERE, files, fresh_interpreter, sites, startup
 from rocm_autopatch.evidence import file, machine, match
 from rocm_autopatch.patches import config
 from rocm_autopatch.plan import ENV_FIELDS, BakedPlan, Plan
@@ -34,6 +34,8 @@ print(json.dumps(here.torch_of_start()))
 """
 
 
+# For a variable that is not to be set. One object, so that a plan file has it once.
+_NO = (b"",)
 # The parts of a plan that a start carries out before torch is imported.
 _AT_START = ("env", "insist", "image_only", "caches")
 
@@ -93,24 +95,26 @@ def resolve(image: str, policy: str) -> Baked:
     own = load.BUILTIN.resolve()
     sources = [Path(torch_file), package]
     sources += sorted(path for path in layers if own not in path.parents)
-    site = sorted(os.listdir(select.SITE)) if select.SITE.is_dir() else []
-    here = [select.SITE / name for name in site]
+    there = [(site, sorted(os.listdir(site)) if site.is_dir() else []) for site in select.sites()]
+    here = [site / name for site, names in there for name in names]
     sources += [path for path in here if path not in sources and not path.is_dir()]
-    sources += file.paths()
+    sources += file.site_paths()
     # Includes records that don't hold here: the machine that bakes an image may have no GPU.
     rows = [row for row in select.images() if row.changes or row.base]
     asked = {name for policy in (*chosen.layers, *rows) for name in policy.when}
     named_image, _ = known.get("image", ("", ""))
+    at = os.environ.get(sites.VARIABLE, "").strip()
     plan: BakedPlan = {
         **lowered,
         "wishes": (
-            (_ASSUME, ("",)),
-            ("ROCM_AUTOPATCH_POLICY", ("" if policy else named,)),
-            ("ROCM_AUTOPATCH_IMAGE", ("", named_image)),
+            (_ASSUME.encode(), _NO),
+            (b"ROCM_AUTOPATCH_POLICY", (os.fsencode(named),) if named and not policy else _NO),
+            (b"ROCM_AUTOPATCH_IMAGE", (b"", os.fsencode(named_image)) if named_image else _NO),
+            (sites.VARIABLE.encode(), (os.fsencode(at),) if at else _NO),
         ),
         "named": policy or named,
         "torch": torch_file,
-        "site": (str(select.SITE), site),
+        "sites": [(str(site), names) for site, names in there],
         "sources": [startup.mark(str(path)) for path in sources],
         "gfx": found.facts.get("gfx", "") if "gfx" in asked else None,
         "evidence": plan_file.evidence(place, changes, found.evidence.label) if changes else b"",

@@ -13,7 +13,7 @@ DEFAULT = load.DEFAULT
 
 def _plan(name: str = "", **more: str) -> Plan:
     facts = {**lower.BUILT_IN_FACTS, **more}
-    chosen = select.select(facts, name, site=None)
+    chosen = select.select(facts, name, at=())
     return lower.lower(chosen.layers, facts, chosen.policy)
 
 

@@ -1,25 +1,25 @@
 """Which layers there are at a place, from the three sources of policies.
 
-They are: built in, then /etc/rocm-autopatch, then the policy that ROCM_AUTOPATCH_POLICY names. The
-later ones are more specific. ``lower`` decides which layers hold here, by their ``when``.
+They are: built in, then the sites, of which /etc/rocm-autopatch is the last, then the policy that
+ROCM_AUTOPATCH_POLICY names. The later ones are more specific. ``lower`` decides which layers hold
+here, by their ``when``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rocm_autopatch import _SITE
+from rocm_autopatch import sites as places
 from rocm_autopatch.evidence import match
 from rocm_autopatch.image import reference
 from rocm_autopatch.image.fact import ASSUMPTION
 from rocm_autopatch.plan import Plan
 from rocm_autopatch.policy import load, lower, when
 from rocm_autopatch.policy.model import Policy
-
-SITE = Path(_SITE)
+from rocm_autopatch.policy.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,28 @@ class Selection:
     records: tuple[Policy, ...]
 
 
-def select(facts: Mapping[str, str], named: str = "", site: Path | None = SITE) -> Selection:
+def sites() -> tuple[Path, ...]:
+    """The directories whose policies apply at this place, general to specific."""
+    return tuple(map(Path, places.directories()))
+
+
+def select(
+    facts: Mapping[str, str], named: str = "", at: Sequence[Path] | None = None
+) -> Selection:
     """What there is for a place of which *facts* are known, and where *named* is
     ROCM_AUTOPATCH_POLICY. Raises PolicyError.
 
     The stack begins with what *named* extends; where that says nothing of it, with the policy that
     the most specific image record chooses. On that come the image records, then the files in
-    *site*, then *named* itself.
+    the directories *at*, then *named* itself. They are those of this place unless given.
     """
     reading = load.Reading()
-    chosen = records(_images(site, reading), facts)
+    if at is None:
+        why = places.wrong()
+        if why:
+            reading.add(Problem(places.VARIABLE, 0, 0, "", why.partition(": ")[2]))
+        at = sites()
+    chosen = records(_images(at, reading), facts)
     bases = [row for row in chosen if row.base]
     base = reading.base(bases[-1]) if bases else reading.top(load.DEFAULT)
     stack = reading.layers(base)
@@ -50,7 +62,7 @@ def select(facts: Mapping[str, str], named: str = "", site: Path | None = SITE) 
     if last and last.extends is not None:
         stack = below
     on_it = [row for row in chosen if row.changes]
-    on_it += [layer for file in files(site) for layer in reading.layers(reading.policy(file))]
+    on_it += [layer for file in files(at) for layer in reading.layers(reading.policy(file))]
     reading.finish()
     # If it were None, finish() would have raised.
     assert base is not None
@@ -61,31 +73,33 @@ def select(facts: Mapping[str, str], named: str = "", site: Path | None = SITE) 
     return Selection((last or base).name, tuple(layers.values()), chosen)
 
 
-def files(site: Path | None) -> Iterator[Path]:
-    """The policy files in *site*, in the order in which they become layers."""
-    for file in sorted(site.glob("*.yaml")) if site else ():
-        if file.name != load.IMAGES.name:
-            yield file
+def files(at: Iterable[Path]) -> Iterator[Path]:
+    """The policy files in directories, in the order in which they become layers."""
+    for site in at:
+        for file in sorted(site.glob("*.yaml")):
+            if file.name != load.IMAGES.name:
+                yield file
 
 
-def known(facts: Mapping[str, str], site: Path | None = SITE) -> tuple[Policy, ...]:
-    """The image records for a place, ours and then those in *site*. Raises PolicyError."""
-    return records(images(site), facts)
+def known(facts: Mapping[str, str]) -> tuple[Policy, ...]:
+    """The image records for this place. Raises PolicyError."""
+    return records(images(), facts)
 
 
-def images(site: Path | None = SITE) -> tuple[Policy, ...]:
-    """All image records, ours and then those in *site*. Raises PolicyError."""
+def images() -> tuple[Policy, ...]:
+    """All image records, ours and then those of the sites. Raises PolicyError."""
     reading = load.Reading()
-    rows = _images(site, reading)
+    rows = _images(sites(), reading)
     reading.finish()
     return rows
 
 
-def _images(site: Path | None, reading: load.Reading) -> tuple[Policy, ...]:
+def _images(at: Iterable[Path], reading: load.Reading) -> tuple[Policy, ...]:
     rows = reading.images(load.IMAGES)
-    # A broken link counts as a file: somebody meant it to be read.
-    if site and os.path.lexists(site / load.IMAGES.name):
-        rows += reading.images(site / load.IMAGES.name)
+    for site in at:
+        # A broken link counts as a file: somebody meant it to be read.
+        if os.path.lexists(site / load.IMAGES.name):
+            rows += reading.images(site / load.IMAGES.name)
     return rows
 
 

@@ -7,6 +7,7 @@ silent on stdout, and unable to fail: everything that it imports is loaded alrea
 
 - ``hooks``, ``patching``: where a module is imported that the plan waits for.
 - ``choose``, ``assume``: where the default plan does not serve, or facts are assumed.
+- ``named_sites``: where a variable names directories of policies.
 - ``from_yaml``: where a policy is not lowered yet.
 - ``baseline``, ``image_file``: where an overlay recorded its image.
 - ``unbaked``: where a baked plan does not fit.
@@ -47,7 +48,7 @@ RANKS = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK")
 # What a plan file begins with: the format of plans, then a digest of what follows. A file that was
 # damaged or belongs to another release is not handed to marshal, which may crash on it. The plans
 # in a wheel have no digest: they are as safe as a .pyc file, and for every Python.
-MAGIC = b"rocm_autopatch plan 5\n"
+MAGIC = b"rocm_autopatch plan 6\n"
 UNSEALED = b"unsealed"
 KEY = 0x726F636D
 # How much is read of a plan, in bytes: all of it.
@@ -90,24 +91,21 @@ def baked():
 def _unlike(plan):
     # type: (Any) -> str
     # What has changed since the plan was baked, "" if nothing has.
-    environ = os.environ
-    present = environ._data  # type: ignore[attr-defined]
+    present = os.environ._data  # type: ignore[attr-defined]
     for name, values in plan["wishes"]:
-        # environ.get raises and catches an exception for each variable that is not set.
-        if (environ[name].strip() if name.encode() in present else "") not in values:
-            return str(name)
+        if (present[name].strip() if name in present else b"") not in values:
+            return name.decode()  # type: ignore[no-any-return]
     path = rocm_autopatch._find_torch()
     if path != plan["torch"]:
         found = "torch is now at %s" % path if path else "no torch/version.py is found"
         return "%s (the plan was made for %s)" % (found, plan["torch"])
     # os.access first: a directory that is not there costs a raised OSError.
-    site, files = plan["site"]
-    if (sorted(os.listdir(site)) if os.access(site, os.R_OK | os.X_OK) else []) != files:
-        return "the files in %s have changed" % site
+    for site, files in plan["sites"]:
+        if (sorted(os.listdir(site)) if os.access(site, os.R_OK | os.X_OK) else []) != files:
+            return "the files in %s have changed" % site
     for was in plan["sources"]:
-        path, *_ = was
-        if mark(path) != was:
-            return "%s has changed" % path
+        if mark(was[0]) != was:
+            return "%s has changed" % was[0]
     if plan["gfx"] is not None:
         from rocm_autopatch.startup import unbaked
 
@@ -216,6 +214,7 @@ def _apply_env(plan, keep):
             if before is not None and (
                 "=" + name in said
                 or name in plan["image_only"]
+                or b"ROCM_AUTOPATCH_GIVEN" in present
                 or os.access(_SITE + "/baseline", os.R_OK)
             ):
                 from rocm_autopatch.startup import baseline

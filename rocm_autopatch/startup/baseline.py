@@ -1,7 +1,9 @@
-"""The baseline: the variables that the image itself carries, as the overlay's build recorded them.
+"""Whose value of a variable it is: the image's own, or one that a user gave.
 
-A layer of an image can't unset what a layer below it sets, so a start does. The baseline tells the
-image's value of a variable from one that a user gave, for example by ``docker run -e NAME=VALUE``.
+A layer of an image can't unset what a layer below it sets, so a start does. It must tell the
+image's value from one that a user gave, for example by ``docker run -e NAME=VALUE``. Either is
+known from one side: the overlay's build records the image's own variables, the baseline, and what
+starts a container may name those that it sets (``ROCM_AUTOPATCH_GIVEN``).
 """
 
 import os
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
 PATH = _SITE + "/baseline"
 LONGEST = 1 << 20
-# Why a variable that is set is not changed. Only a baseline tells the last.
+# Names of variables, with commas between them: what a Pod itself sets (deploy/kubernetes).
+VARIABLE = "ROCM_AUTOPATCH_GIVEN"
+# Why a variable that is set is not changed. Only a baseline or VARIABLE tells the last.
 GIVEN = (
     "it was set again after a start had changed it",
     "no image is known to set it",
@@ -48,6 +52,11 @@ def read() -> "tuple[Optional[dict[str, str]], str]":
     return dict([line.split("=", 1) for line in lines if "=" in line]), ""
 
 
+def named() -> "list[str]":
+    """The variables that VARIABLE names. It is not there in most places."""
+    return [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
+
+
 def given(plan: "Plan", name: str, value: str, said: str, say: "Callable[[str, str], None]") -> str:
     """Who gave this value, in words of GIVEN; "" if the image did, or if nobody knows.
 
@@ -58,6 +67,8 @@ def given(plan: "Plan", name: str, value: str, said: str, say: "Callable[[str, s
         return ""
     if "=" + name in said.split(","):
         return GIVEN[0]
+    if name in named():
+        return GIVEN[2]
     if not _known:
         _known.append(_told(say))
     if _known[0] is None:
@@ -95,12 +106,14 @@ def _is_a_worker() -> bool:
 
 
 def origin(name: str, value: "Optional[str]", image: "Optional[dict[str, str]]") -> str:
-    """Whose value of a variable it is: ``image``, ``user``, or ``unknown`` where *image* is None.
+    """Whose value of a variable it is: ``image`` or ``user``, "" where the variable is not set.
 
-    It is "" where the variable is not set.
+    It is ``unknown`` where *image* is None and nobody names the variable.
     """
     if value is None:
         return ""
+    if name in named():
+        return "user"
     if image is None:
         return "unknown"
     return "image" if image.get(name) == value else "user"

@@ -1,4 +1,4 @@
-"""Which plan, where an image or a policy is named, or /etc/rocm-autopatch has policies."""
+"""Which plan, where an image or a policy is named, or a site has policies."""
 
 import os
 
@@ -16,8 +16,15 @@ def choose(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> "Optional[
 
     *site* are the names in /etc/rocm-autopatch.
     """
+    if b"ROCM_AUTOPATCH_SITE" in os.environ._data:  # type: ignore[attr-defined]
+        from rocm_autopatch.startup import named_sites
+
+        if not named_sites.add(facts, site):
+            return None
     # What is proven is not known when the plans in the wheel are made.
-    policy, own = "", any(map(_is_policy, site)) or "proven" in facts or "gains" in facts
+    policy, own = "", "proven" in facts or "gains" in facts
+    for name in site:
+        own = own or name.endswith(".yaml")
     if b"ROCM_AUTOPATCH_POLICY" in os.environ._data:  # type: ignore[attr-defined]
         from rocm_autopatch import trust
 
@@ -51,10 +58,6 @@ def choose(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> "Optional[
         return None
     # A checkout or an editable install has no plans, so none can go stale.
     return _lower(policy) if plan is None else plan
-
-
-def _is_policy(name: str) -> bool:
-    return name.endswith(".yaml")
 
 
 def _chosen(image: str) -> str:

@@ -3,7 +3,7 @@
 import marshal
 import os
 
-from rocm_autopatch import _RECORD, _SITE
+from rocm_autopatch import _RECORD, sites
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,11 +12,14 @@ if TYPE_CHECKING:
 
 
 def any_file() -> bool:
-    """Whether the site has evidence files."""
-    try:
-        return any(name.endswith(".json") for name in os.listdir(_SITE + "/evidence"))
-    except OSError:
-        return False
+    """Whether a site has evidence files."""
+    for directory in sites.directories():
+        try:
+            if any(name.endswith(".json") for name in os.listdir(directory + "/evidence")):
+                return True
+        except OSError:
+            pass
+    return False
 
 
 def settle(plan: "Any", say: "Callable[[str, str], None]") -> None:

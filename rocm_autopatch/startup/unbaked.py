@@ -28,7 +28,7 @@ def told(why: str, plan: "Optional[BakedPlan]") -> "tuple[str, str]":
 def _options(plan: "BakedPlan") -> "list[str]":
     """The options of bake that a start does not know of when it decides for itself."""
     found = []
-    if plan["named"] and ("ROCM_AUTOPATCH_POLICY", ("",)) in plan["wishes"]:
+    if plan["named"] and (b"ROCM_AUTOPATCH_POLICY", (b"",)) in plan["wishes"]:
         found.append("--policy " + plan["named"])
     image, source = plan["facts"].get("image", ("", ""))
     if source == BAKED_IMAGE:

@@ -74,7 +74,7 @@ def main() -> None:
         said = f"{name}: no time left"
         if left > 30:
             said = step(name, work, min(STEPS[name][0], left))
-        for path in file.paths():
+        for path in file.site_paths():
             shutil.copy(path, work)
         with (work / "steps.log").open("a") as stream:
             stream.write(said + "\n")

@@ -48,7 +48,7 @@ CHECKS = ("start", "strengths", "modes", "compiles", "workers", "renamed", "empt
 class Place(NamedTuple):
     """A Debian root: its suite, what is in it, other Pythons, the HIP that torch says it was built
     with ("" for that of the root's runtime), the suite of ROCm's packages, the Triton that leads to
-    the GPU that compiles and does not run, and what runs there."""
+    the GPU that compiles and does not run, what runs there, and what is in each root with torch."""
 
     suite: str
     packages: tuple[str, ...]
@@ -58,6 +58,7 @@ class Place(NamedTuple):
     triton: str = ""
     script: str = "checks.py"
     checks: tuple[str, ...] = CHECKS
+    base: tuple[str, ...] = PACKAGES
 
 
 # hipcc brings the runtime.
@@ -143,9 +144,9 @@ def mirror() -> str:
     raise LiveError("apt has no Debian mirror here")
 
 
-def make_root(name: str, work: Path) -> Path:
+def make_root(name: str, work: Path, place: Place) -> Path:
     """A Debian root, made if it is not there yet."""
-    place, root = ROOTS[name], work / name
+    root = work / name
     with hip_torch.lock(work / f"{name}.lock"):
         if root.is_dir():
             return root
@@ -157,7 +158,7 @@ def make_root(name: str, work: Path) -> Path:
         say(f"making {root}")
         unfinished = work / f"{name}.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
-        packages = ",".join([*PACKAGES, *place.packages])
+        packages = ",".join([*place.base, *place.packages])
         options = ["--mode=root", "--variant=minbase", f"--include={packages}"]
         # A mirror's copy of sid may be older than its Release file says it may get.
         options += ['--aptopt=Acquire::Check-Valid-Until "false"', "--quiet"]
@@ -277,7 +278,8 @@ def told(done: subprocess.CompletedProcess[str]) -> str:
 
 def check_root(where: str, work: Path, wheel: Path, names: Sequence[str]) -> dict[str, str]:
     """What each check says in a root; its first row is the table's head."""
-    root, place = make_root(where, work), ROOTS[where]
+    place = ROOTS[where]
+    root = make_root(where, work, place)
     found = {"": f"torch {prepare(root, wheel)}"}
     for name in place.checks:
         if name not in names:

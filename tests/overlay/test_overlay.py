@@ -28,7 +28,7 @@ import pytest
 import yaml
 
 from surroundings import hip_torch, image_env
-from tests.admission import Policy, environment
+from tests.admission import Policy, environment, parameters
 from tests.conftest import HIP, ROOT, WORK, find_python, label_torch
 from tests.overlay.containers import CanNot, Image, Result, Store, copy_prefix, tree
 
@@ -856,6 +856,166 @@ def test_an_admitted_pod(
         line = json.loads(status.stdout.removeprefix("plugin\n"))
         assert (line["active"], line["errors"]) == (True, 0)
         assert (line["image"], line["policy"]) == (CASES["venv"].name, "safe")
+
+
+@pytest.mark.parametrize(("user", "read_only"), USERS)
+def test_policies_of_the_fleet_and_of_a_namespace(
+    store: Store,
+    bases: dict[str, Image],
+    wheel: Path,
+    tmp_path: Path,
+    user: str,
+    read_only: bool,
+) -> None:
+    """The hook's image carries the first; a ConfigMap, as the kubelet mounts one, has the second.
+
+    The image has a third in /etc/rocm-autopatch, which nothing hides.
+    """
+
+    def write(directory: Path, *names: str) -> None:
+        directory.mkdir()
+        rows = "".join(f"  {name}: {{set: {directory.name}}}\n" for name in names)
+        (directory / "team.yaml").write_text(f"version: 1\nname: {directory.name}\nenv:\n{rows}")
+
+    write(tmp_path / "fleet", "A", "B", "C")
+    hook = tmp_path / "hook"
+    lay_out = ROOT / "deploy/image/tree.py"
+    command: list[str | Path] = [sys.executable, lay_out, wheel, hook, "--site", tmp_path / "fleet"]
+    subprocess.run(command, check=True)
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    write(volume / "namespace", "B", "C")
+    (volume / "namespace").rename(volume / "..2026_11_23")
+    (volume / "..data").symlink_to("..2026_11_23")
+    (volume / "team.yaml").symlink_to("..data/team.yaml")
+    # With a Pod's fsGroup, the kubelet's directories have these modes.
+    for path in (volume, volume / "..2026_11_23"):
+        path.chmod(0o2777)
+    (volume / "..2026_11_23" / "team.yaml").chmod(0o644)
+    config = parameters()
+    config["data"].update(
+        namespacePolicies="policies", ROCM_AUTOPATCH_SITE="/opt/rocm-autopatch/site"
+    )
+    (model,) = Policy("image-volume").admit(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "model"},
+            "spec": {
+                "containers": [
+                    {
+                        "name": "model",
+                        "image": CASES["venv"].name,
+                        "resources": {"limits": {"amd.com/gpu": "1"}},
+                    }
+                ]
+            },
+        },
+        config,
+    )["spec"]["containers"]
+    sources = {"rocm-autopatch-hook": hook, "rocm-autopatch-policies": volume}
+    mounts = {row["mountPath"]: sources[row["name"]] for row in model["volumeMounts"]}
+    assert len(mounts) == 2
+    code = "import os; print(*map(os.environ.get, 'ABC'))"
+    with store.container(bases["venv"].reference) as root:
+        run = partial(
+            bases["venv"].run,
+            root=root,
+            user=user,
+            read_only=read_only,
+            env=environment(model),
+            mounts=mounts,
+            read_only_mounts=list(mounts),
+        )
+        done = run("-c", code, entrypoint=["python3"])
+        assert done.stdout == "fleet namespace namespace\n"
+        write(root / "etc/rocm-autopatch", "C")
+        (root / "etc/rocm-autopatch/team.yaml").chmod(0o644)
+        done = run("-c", code, entrypoint=["python3"])
+        assert done.stdout == "fleet namespace rocm-autopatch\n"
+        line = json.loads(
+            run(
+                "-m", "rocm_autopatch", "status", "--no-torch", "--json", entrypoint=["python3"]
+            ).stdout
+        )
+        assert line["errors"] == []
+        assert line["sites"] == ["/opt/rocm-autopatch/site", "/opt/rocm-autopatch-policies", SITE]
+        # A namespace without the ConfigMap.
+        for path in (volume / "team.yaml", volume / "..data"):
+            path.unlink()
+        done = run("-c", code, entrypoint=["python3"])
+        assert done.stdout == "fleet fleet rocm-autopatch\n"
+
+
+@pytest.fixture(scope="session")
+def with_pythonpath(store: Store, bases: dict[str, Image]) -> Image:
+    """An image that sets PYTHONPATH itself."""
+    name = store.buildah("from", "--pull-never", bases["venv"].reference).stdout.strip()
+    try:
+        root = Path(store.buildah("mount", name).stdout.strip())
+        (root / "srv/own-modules").mkdir(mode=0o755)
+        (root / "srv/own-modules/own.py").write_text("print('own')\n")
+        store.buildah("config", "--env", "PYTHONPATH=/srv/own-modules", name)
+        store.buildah("commit", "-q", name, "localhost/overlay-tests/with-pythonpath")
+    finally:
+        store.buildah("rm", name)
+    return Image(store, "localhost/overlay-tests/with-pythonpath")
+
+
+@pytest.mark.parametrize(("user", "read_only"), USERS)
+def test_the_image_s_own_pythonpath(
+    store: Store, with_pythonpath: Image, hook: Path, user: str, read_only: bool
+) -> None:
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "model"},
+        "spec": {
+            "containers": [
+                {
+                    "name": "model",
+                    "image": CASES["venv"].name,
+                    "resources": {"limits": {"amd.com/gpu": "1"}},
+                }
+            ]
+        },
+    }
+    with store.container(carrier(store, hook, "volume").reference) as volume:
+
+        def run(config: dict[str, Any], *command: str) -> Result:
+            (model,) = Policy("image-volume").admit(pod, config)["spec"]["containers"]
+            paths = [row["mountPath"] for row in model["volumeMounts"]]
+            return with_pythonpath.run(
+                *command[1:],
+                entrypoint=command[:1],
+                user=user,
+                read_only=read_only,
+                env=environment(model),
+                mounts=dict.fromkeys(paths, volume),
+                read_only_mounts=paths,
+                check=False,
+            )
+
+        config = parameters()
+        # A Pod's variable takes the place of the image's, and nothing in the container has that any
+        # more: no file, no process's environment, no mount.
+        search = (
+            "cd /; grep -rlsF own-modules $(ls -A | grep -vx -e proc -e sys -e dev); "
+            "grep -lsF own-modules /proc/[0-9]*/environ /proc/[0-9]*/mountinfo; echo searched"
+        )
+        assert run(config, "sh", "-c", search).stdout == "searched\n"
+        done = run(config, "python3", "-c", "import own")
+        assert done.said[-1] == "ModuleNotFoundError: No module named 'own'"
+
+        # Beside the standard library, the hook needs no variable.
+        config["data"]["pythonZips"] = "/usr/lib/python311.zip /opt/none/lib/python312.zip"
+        done = run(config, "python3", "-c", f"import own; {SEEN}")
+        assert done.stdout == "own\nNone,None,None\n"
+        assert len(ours(done.said)) == len(done.said) == 1
+        done = run(config, "python3", "-I", "-c", SEEN)
+        assert done.stdout == "None,None,None\n"
+        done = run(config, "env", "-i", "/opt/venv/bin/python3", "-m", "rocm_autopatch", "status")
+        assert "rocm_autopatch is active" in done.stdout
 
 
 def test_the_compose_file() -> None:

@@ -51,6 +51,11 @@ SETTINGS = {
         "../x",
         "./\n.yaml",
     ),
+    "ROCM_AUTOPATCH_SITE": (
+        *("/", "/proc", "/nowhere", "/dev/null", "/etc:/proc/1/fd", ":", "::/tmp:", "x"),
+        *("/usr/lib:/usr/lib", "/tmp/../tmp", "/etc/rocm-autopatch"),
+    ),
+    "ROCM_AUTOPATCH_GIVEN": ("FIRST,GIVEN", "GIVEN", ",,,", "A," * 5000, "TORCH_LOGS"),
     "ROCM_AUTOPATCH_IMAGE": IMAGES,
     "ROCM_AUTOPATCH_KEEP": ("FIRST", "max_autotune,GIVEN", ",,,", "watchdog", "*", "compile_modes"),
     "ROCM_AUTOPATCH_ASSUME": (
@@ -87,6 +92,8 @@ SAYS = (
     "ROCM_AUTOPATCH",
     "ROCM_AUTOPATCH_ASSUME",
     "ROCM_AUTOPATCH_CACHE",
+    "ROCM_AUTOPATCH_SITE",
+    "ROCM_AUTOPATCH_GIVEN",
     "ROCM_AUTOPATCH_REPORT",
     "ROCM_AUTOPATCH_PROFILE",
 )

@@ -1,0 +1,22 @@
+"""The directories of policies that a variable names, at a start that looks for policies."""
+
+from rocm_autopatch import _RECORD, sites, startup
+from rocm_autopatch.startup import image_file
+
+
+def add(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> bool:
+    """Add what is in the directories to the names in *site*, and the image's name to *facts*.
+
+    False if a directory can't be read. Then nothing is applied: somebody chose the policies in it
+    for a reason.
+    """
+    why = sites.wrong()
+    if why:
+        _RECORD["reason"] = "the policies of a site can't be read, see errors"
+        startup.fail("policy", "no policy is applied: " + why)
+        return False
+    more = sites.names()
+    site += more
+    if "image" in more and "image" not in facts:
+        image_file.read(facts, sites.named()[::-1])
+    return True
