@@ -60,9 +60,9 @@ matrix: $(DEV)/ready
 	$(DEV)/bin/python tests/matrix/rocm_versions.py $(WORK)/torch-versions
 
 # The wheel with other torches and Pythons: torch 2.6 and 2.14 in Debian roots, Python 3.15, Debian's
-# HIP runtimes, Ray. Fifty processes on one root of caches, and fifty that are killed. Then programs
+# HIP runtimes, Ray, the launchers of docs/launchers.md, Prometheus. Fifty processes on one root of caches, and fifty that are killed. Then programs
 # of frameworks such as transformers, without us and with us. Needs root on Debian or Ubuntu. The
-# roots take 8 GB.
+# roots take 15 GB.
 live: $(DEV)/ready
 	$(PYTHON) tests/live/run.py --work $(WORK)/roots --surroundings $(WORK)
 	ROCM_AUTOPATCH_TEST_CACHES=50 $(DEV)/bin/pytest tests/test_cache_real.py
