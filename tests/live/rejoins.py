@@ -15,7 +15,7 @@ address of a rank that has ended. What is ours would be on one side only.
 
 Each job is one line of the results as soon as it has ended. A second call goes on after the last
 one; lines of another torch or package are left alone, and not counted. Run it on a machine that
-does nothing else: the lines have its load, and the summary says if it was busy.
+does nothing else: each line has how busy others were just before, and so has the summary.
 
 The summary has how many jobs ended well, failed and hung, the range in which the true rate of bad
 jobs lies (Wilson, 95 %), how probable the difference is by chance (Fisher's exact test, one side),
@@ -52,6 +52,8 @@ CHANCE = 0.01
 POWER = 0.8
 # Of an error, what is the same in other jobs. torchrun's own one says only that a rank failed.
 ERROR = re.compile(r"\b(?!ChildFailedError)\w+Error: (?:\[\S+ )?.{1,100}")
+# A machine is quiet if others use no more than this part of it before 9 of 10 jobs.
+QUIET = 0.1
 # What a result is of: the torch, and the code of our package.
 OF = """
 import hashlib, pathlib, rocm_autopatch, torch
@@ -129,6 +131,20 @@ def job(python: str, kind: str, env: Mapping[str, str], limit: float) -> tuple[s
     return ended, re.sub(r"\d+", "N", errors[-1]) if errors and ended != WELL else ""
 
 
+def busy() -> float:
+    """The part of all cores that others use, while nothing of ours runs: in one second."""
+
+    def ticks() -> tuple[int, int]:
+        numbers = list(map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:]))
+        # idle and iowait
+        return sum(numbers[:8]), sum(numbers[3:5])
+
+    all_before, idle_before = ticks()
+    time.sleep(1)
+    every, idle = ticks()
+    return 1 - (idle - idle_before) / max(1, every - all_before)
+
+
 def read(path: Path) -> list[dict[str, Any]]:
     """The results so far. A line that a kill has cut off is not there."""
     if not path.exists():
@@ -150,13 +166,13 @@ def run_jobs(python: str, of: str, asked: argparse.Namespace, path: Path) -> Non
             for side in list(SIDES)[:: 1 if run % 2 else -1]:
                 if (run, kind, side) in done:
                     continue
-                load, began = os.getloadavg()[0], time.monotonic()
+                others, began = busy(), time.monotonic()
                 env = {**os.environ, "OMP_NUM_THREADS": "1", **SIDES[side]}
                 env["ROCM_AUTOPATCH_POLICY"] = str(policy)
                 ended, error = job(python, kind, env, asked.limit)
                 seconds = round(time.monotonic() - began, 1)
                 row = {"of": of, "run": run, "kind": kind, "side": side, "ended": ended}
-                row.update(seconds=seconds, load=round(load, 2), error=error)
+                row.update(seconds=seconds, busy=round(others, 2), error=error)
                 with path.open("a") as stream:
                     stream.write(json.dumps(row) + "\n")
                 print(f"{run} {kind} {side}: {ended}", file=sys.stderr, flush=True)
@@ -240,12 +256,14 @@ def summary(rows: Sequence[dict[str, Any]], kinds: Sequence[str]) -> Iterator[tu
             sum(row["error"] == error for row in rows if row["side"] == side) for side in SIDES
         ]
         yield f"- {counts[0]} without, {counts[1]} with: {error or 'no error was written'}", False
-    loads = sorted(row["load"] for row in rows)
-    if loads:
-        busy = loads[len(loads) * 9 // 10] > (os.cpu_count() or 1)
-        said = "the machine was BUSY, so do not rely on this" if busy else "the machine was quiet"
+    others = sorted(row["busy"] for row in rows)
+    if others:
+        much = others[len(others) * 9 // 10] > QUIET
+        said = "too BUSY, so do not rely on this" if much else "quiet"
+        middle = statistics.median(others)
         yield (
-            f"\nLoad before a job: median {statistics.median(loads)}, most {loads[-1]}: {said}.",
+            f"\nOthers used {middle:.0%} of the cores before a job (median; at most "
+            f"{others[-1]:.0%}): the machine was {said}.",
             False,
         )
 
