@@ -60,15 +60,16 @@ matrix: $(DEV)/ready
 	$(DEV)/bin/python tests/matrix/rocm_versions.py $(WORK)/torch-versions
 
 # The wheel with other torches and Pythons: torch 2.6 and 2.14 in Debian roots, Python 3.15, Debian's
-# HIP runtimes, Ray. Fifty processes on one root of caches, and fifty that are killed. Then programs
-# of frameworks such as transformers, without us and with us. Needs root on Debian or Ubuntu. The
-# roots take 8 GB.
+# HIP runtimes, Ray, the launchers of docs/launchers.md, Prometheus. Fifty processes on one root of
+# caches, and fifty that are killed. Jobs that join again, in hours: .work/rejoins.jsonl keeps what is
+# done. Then programs of frameworks such as transformers, without us and with us. Needs root on Debian
+# or Ubuntu. The roots take 15 GB.
 live: $(DEV)/ready
 	$(PYTHON) tests/live/run.py --work $(WORK)/roots --surroundings $(WORK)
 	$(DEV)/bin/python -m tests.live.admission --work $(WORK)/roots
 	ROCM_AUTOPATCH_TEST_CACHES=50 $(DEV)/bin/pytest tests/test_cache_real.py
 	$(PYTHON) -m demo.ranks --work $(WORK)
-	$(PYTHON) tests/live/rejoins.py $(WORK)/demo/with/bin/python
+	$(PYTHON) tests/live/rejoins.py $(WORK)/demo/with/bin/python --results $(WORK)/rejoins.jsonl
 	$(DEV)/bin/python -m tests.frameworks --work $(WORK)/frameworks --surroundings $(WORK)
 
 # Figures of AMD's compiler for real models, on a GPU that compiles and does not run. It takes hours;

@@ -28,24 +28,25 @@ def summary(report: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def metrics(report: Mapping[str, Any]) -> Iterator[str]:
+def metrics(report: Mapping[str, Any], file: str) -> Iterator[str]:
     """The same as lines for the textfile collector of Prometheus's node_exporter.
 
-    The form is that of https://prometheus.io/docs/instrumenting/exposition_formats (0.0.4). The
-    collector adds the node's name.
+    The form is that of https://prometheus.io/docs/instrumenting/exposition_formats (0.0.4).
+    Prometheus adds the node's name. *file* is the name of the file, and a label: a node may have a
+    file for each of several images, and of equal lines in two files the collector reads one.
     """
-    said = summary(report)
-    labels = ("policy", *_FACTS, "digest")
-    info = ",".join(f'{name}="{_escaped(str(said[name]))}"' for name in labels)
-    for name, about, labelled, number in (
-        ("info", "What a program that imports torch runs under here.", f"{{{info}}}", 1),
-        ("active", "Whether a policy applies.", "", int(said["active"])),
-        ("errors", "How many things were skipped because they failed.", "", said["errors"]),
-        ("checked_timestamp_seconds", "When this was found out.", "", int(time.time())),
+    said = {**summary(report), "file": file}
+    info = ("policy", *_FACTS, "digest")
+    for name, about, labels, number in (
+        ("info", "What a program that imports torch runs under here.", info, 1),
+        ("active", "Whether a policy applies.", (), int(said["active"])),
+        ("errors", "How many things were skipped because they failed.", (), said["errors"]),
+        ("checked_timestamp_seconds", "When this was found out.", (), int(time.time())),
     ):
+        labelled = ",".join(f'{one}="{_escaped(str(said[one]))}"' for one in ("file", *labels))
         yield f"# HELP rocm_autopatch_{name} {about}"
         yield f"# TYPE rocm_autopatch_{name} gauge"
-        yield f"rocm_autopatch_{name}{labelled} {number}"
+        yield f"rocm_autopatch_{name}{{{labelled}}} {number}"
 
 
 def _escaped(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rocm_autopatch import fleet
-from tests.conftest import Interpreter
+from tests.conftest import ROOT, Interpreter
 
 REPORT = {
     "active": True,
@@ -60,20 +60,40 @@ def test_metrics(python311: Interpreter, tmp_path: Path) -> None:
     found = {one[1]: (one[2], int(one[3])) for one in METRIC.finditer(text)}
     # Each has two lines of comment.
     assert len(text.splitlines()) == 3 * len(found)
-    assert found["active"] == (None, 1)
-    assert found["errors"] == (None, 0)
+    named = f'{{file="{file.name}"}}'
+    assert found["active"] == (named, 1)
+    assert found["errors"] == (named, 0)
     assert abs(found["checked_timestamp_seconds"][1] - time.time()) < 300
     assert f'digest="{line(python311)["digest"]}"' in found["info"][0]
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
 def test_what_a_label_can_not_hold() -> None:
-    (info,) = [one for one in fleet.metrics(REPORT) if one.startswith("rocm_autopatch_info")]
+    lines = [*fleet.metrics(REPORT, "a.prom")]
+    (info,) = [line for line in lines if line.startswith("rocm_autopatch_info")]
     assert METRIC.fullmatch(info)
     assert r'image="a\"b\\c\nd"' in info
     assert 'policy="safe < team"' in info
     assert 'rocm=""' in info
-    assert "rocm_autopatch_errors 1" in [*fleet.metrics(REPORT)]
+    assert 'rocm_autopatch_errors{file="a.prom"} 1' in [*fleet.metrics(REPORT, "a.prom")]
+
+
+def test_alerts_are_on_metrics_that_there_are() -> None:
+    """promtool tests what they say: ``make live``."""
+    rules = (ROOT / "deploy" / "prometheus" / "rocm_autopatch.rules.yml").read_text()
+    written = {line.split()[2] for line in fleet.metrics(REPORT, "a.prom") if "TYPE" in line}
+    assert set(re.findall(r"rocm_autopatch_\w+\b(?!\.)", rules.split("groups:")[1])) == written
+    labels = set(re.findall(r'(\w+)="', "".join(fleet.metrics(REPORT, "a.prom"))))
+    used = ",".join(re.findall(r"(?:by|on) \(([^()]+)\)", rules)).replace(" ", "").split(",")
+    # Prometheus itself adds the instance.
+    assert set(used) <= labels | {"instance"}
+
+
+def test_bytes_that_are_no_text(python311: Interpreter, tmp_path: Path) -> None:
+    file = tmp_path / "a.prom"
+    command = ("-m", "rocm_autopatch", "status", "--no-torch", "--textfile", file)
+    python311.run(*command, env={"ROCM_AUTOPATCH_IMAGE": "a\udcff", "LC_ALL": "C.UTF-8"})
+    assert 'image="a?"' in file.read_text("utf-8")
 
 
 def test_a_file_that_can_not_be_written(python311: Interpreter, tmp_path: Path) -> None:

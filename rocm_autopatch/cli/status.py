@@ -55,9 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
         terminal.lines([json.dumps(shown)])
     elif arguments.textfile:
         shown = fresh_interpreter.secrets().data(report)
-        text = "".join(f"{line}\n" for line in fleet.metrics(shown))
+        text = "".join(f"{line}\n" for line in fleet.metrics(shown, arguments.textfile.name))
         try:
-            files.write(arguments.textfile, text.encode())
+            files.write(arguments.textfile, text.encode("utf-8", "replace"))
         except OSError as error:
             terminal.say(
                 f"rocm-autopatch status: {arguments.textfile} can't be written: {error.strerror}"

@@ -1,6 +1,7 @@
 """Our wheel with other real torches and Pythons than those of the tests: Debian roots, and Ray.
 
-    python tests/live/run.py [trixie] [sid] [hip] [experimental] [amd] [ray] [--work DIRECTORY]
+    python tests/live/run.py [trixie] [sid] [hip] [experimental] [amd] [launchers] [metrics]
+        [torchrun] [ray] [--work DIRECTORY]
 
 ``trixie`` (Debian 13) has torch 2.6.0 and Python 3.13; ``sid`` torch 2.14.1 and Python 3.14, and
 Python 3.15 without a torch. If a root does not exist yet, mmdebstrap makes it from the machine's
@@ -8,8 +9,10 @@ own Debian mirror: in 2 to 5 minutes, with about 2 GB, as root, on Debian or Ubu
 checks.py then runs in the roots by chroot. ``hip`` is a second root of sid, with Debian's HIP
 runtime, hipcc and rocminfo: hip_runtime.py runs there. ``experimental`` is the same with the ROCm
 packages of Debian experimental. ``amd`` is a third one of sid, with Triton and the GPU that
-compiles and does not run (surroundings/compiling_gpu): amd_compiler.py runs there. ``ray`` runs
-ray_actors.py in a copy of the venv that surroundings/hip_torch.py makes.
+compiles and does not run (surroundings/compiling_gpu): amd_compiler.py runs there. ``launchers`` is
+a fourth one, with Slurm, Open MPI, MPICH, Ray, Podman, Docker, Apptainer and Prometheus:
+launchers.py runs there, and metrics.py by ``metrics``. ``torchrun`` runs one check of launchers.py
+in the venv that surroundings/hip_torch.py makes, and ``ray`` runs ray_actors.py in a copy of it.
 
 Torch in a root says that it is a ROCm build, but is none: its version.py is replaced by one with
 other text. As in hip_torch.py, that stands in for the label and not for the HIP runtime. In ``hip``
@@ -48,7 +51,9 @@ CHECKS = ("start", "strengths", "modes", "compiles", "workers", "renamed", "empt
 class Place(NamedTuple):
     """A Debian root: its suite, what is in it, other Pythons, the HIP that torch says it was built
     with ("" for that of the root's runtime), the suite of ROCm's packages, the Triton that leads to
-    the GPU that compiles and does not run, what runs there, and what is in each root with torch."""
+    the GPU that compiles and does not run, packages from PyPI; the place whose root it uses; what
+    runs there, the files that this needs, and what is in each root with torch. *apart*: each check
+    has its own network and processes, and our package lies in HOOK instead of being installed."""
 
     suite: str
     packages: tuple[str, ...]
@@ -56,9 +61,13 @@ class Place(NamedTuple):
     hip: str = HIP
     newer: str = ""
     triton: str = ""
+    pip: tuple[str, ...] = ()
+    root: str = ""
+    apart: bool = False
     script: str = "checks.py"
     checks: tuple[str, ...] = CHECKS
     base: tuple[str, ...] = PACKAGES
+    files: tuple[Path, ...] = (HERE / "no_device.hip", ROOT / "surroundings" / "image_env.json")
 
 
 # hipcc brings the runtime.
@@ -69,6 +78,29 @@ WITH_HIP = Place(
     script="hip_runtime.py",
     checks=("facts", "untouched", "driver", "runtime"),
 )
+LAUNCHERS = Place(
+    "sid",
+    (
+        *(
+            "slurm-wlm",
+            "munge",
+            "openmpi-bin",
+            "mpich",
+            "apptainer",
+            "iproute2",
+            "procps",
+            "strace",
+        ),
+        *("podman", "crun", "netavark", "docker.io", "docker-cli", "docker-compose", "systemd"),
+        *("prometheus", "prometheus-node-exporter", "python3-prometheus-client"),
+    ),
+    pip=("ray==2.60.0",),
+    apart=True,
+    script="launchers.py",
+    checks=("slurm", "openmpi", "mpich", "ray", "podman", "quadlet", "compose", "apptainer"),
+    files=(ROOT / "docs" / "launchers.md",),
+)
+HOOK = "opt/rocm-autopatch"
 ROOTS = {
     "trixie": Place("trixie", COMPILES),
     "sid": Place("sid", (*COMPILES, "python3.15", "python3.15-venv"), ("python3.15",)),
@@ -84,6 +116,20 @@ ROOTS = {
         script="amd_compiler.py",
         checks=("policies", "settings"),
     ),
+    "launchers": LAUNCHERS,
+    "metrics": LAUNCHERS._replace(
+        root="launchers",
+        script="metrics.py",
+        checks=("node_exporter", "killed", "rules", "prometheus"),
+        files=(
+            *LAUNCHERS.files,
+            HERE / "launchers.py",
+            HERE / "alerts.yml",
+            ROOT / "deploy" / "prometheus" / "rocm_autopatch.rules.yml",
+        ),
+    ),
+    # What images of containers are made from.
+    "image": Place("sid", (), checks=()),
 }
 # Of the newer suite, ROCm's packages and no others.
 PIN = "Package: hip* rocm* librocm* libamdhip64* libhiprtc* libhsa* libamd-comgr*\\n"
@@ -95,6 +141,43 @@ CHROOT = (
     'mount -t proc proc "$1/proc" && mount -t tmpfs tmpfs "$1/dev/shm" && '
     'root=$1 && shift && exec chroot "$root" "$@"'
 )
+# The same with processes, a host name and a network of its own, as a machine has. Without an
+# address besides 127.0.0.1, Slurm finds none. pivot_root, because Apptainer refuses to run in a
+# chroot. $2 is the root of the containers' image.
+APART = """
+set -e
+root=$1 image=$2
+shift 2
+mount --make-rprivate /
+mount --bind "$root" "$root"
+cd "$root"
+mkdir -p image
+mount --bind "$image" image
+mount -t proc proc proc
+mount -t sysfs sysfs sys
+mount -t cgroup2 cgroup2 sys/fs/cgroup
+mount -t tmpfs tmpfs dev/shm
+mount -t tmpfs tmpfs run
+mkdir -p dev/pts
+mount -t devpts -o newinstance,ptmxmode=0666 devpts dev/pts
+hostname n0
+ip link set lo up
+ip address add 192.0.2.1/32 dev lo
+pivot_root . mnt
+umount -l /mnt
+exec "$@"
+"""
+SPACES = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--uts", "--ipc", "--cgroup")
+# The checkout's own Python with our package in /opt/rocm-autopatch, which is gone with the command.
+WITH_HOOK = """
+set -e
+mount -t overlay overlay -o "lowerdir=$1:/opt" /opt
+mount -t tmpfs tmpfs /run
+mount -t proc proc /proc
+ip link set lo up
+shift
+exec "$@"
+"""
 
 
 class LiveError(Exception):
@@ -113,10 +196,13 @@ def command(*words: str | Path) -> str:
     return done.stdout
 
 
-def enter(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a root, with nothing of our environment."""
+def enter(root: Path, *words: str, apart: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run a command in a root, with nothing of our environment. For *apart* see Place."""
+    way: list[str | Path] = ["--mount", "sh", "-c", CHROOT, "sh", root]
+    if apart:
+        way = [*SPACES, "sh", "-c", APART, "sh", root, root.with_name("image")]
     return subprocess.run(
-        ["unshare", "--mount", "sh", "-c", CHROOT, "sh", root, *words],
+        ["unshare", *way, *words],
         env={"PATH": PATH, "HOME": "/root", "LC_ALL": "C.UTF-8"},
         capture_output=True,
         text=True,
@@ -146,6 +232,8 @@ def mirror() -> str:
 
 def make_root(name: str, work: Path, place: Place) -> Path:
     """A Debian root, made if it is not there yet."""
+    if place.root:
+        return make_root(place.root, work, ROOTS[place.root])
     root = work / name
     with hip_torch.lock(work / f"{name}.lock"):
         if root.is_dir():
@@ -224,13 +312,21 @@ def unpack(wheel: Path, directory: Path) -> None:
         archive.extractall(directory)
 
 
-def prepare(root: Path, wheel: Path) -> str:
+def prepare(root: Path, place: Place, wheel: Path) -> str:
     """Label torch and install our wheel in a root; the version of torch."""
-    place = ROOTS[root.name]
     version = label(root, place.hip)
     # Where pip would install. It is read before the directory of Debian's torch.
     sites = "import site; print(site.getsitepackages()[0])"
-    unpack(wheel, root / inside(root, "python3", "-I", "-c", sites).lstrip("/"))
+    site = root / inside(root, "python3", "-I", "-c", sites).lstrip("/")
+    if place.apart:
+        lay_out(wheel, root / HOOK)
+        label(make_root("image", root.parent, ROOTS["image"]), HIP)
+    else:
+        unpack(wheel, site)
+    for requirement in place.pip:
+        name, _, number = requirement.partition("==")
+        if not list(site.glob(f"{name}-{number}.dist-info")):
+            pip_into(root, site, requirement)
     # A check that was killed leaves its policy behind.
     shutil.rmtree(root / "etc" / "rocm-autopatch", ignore_errors=True)
     if place.triton:
@@ -238,11 +334,7 @@ def prepare(root: Path, wheel: Path) -> str:
     target = root / INSIDE
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
-    for path in (
-        HERE / place.script,
-        HERE / "no_device.hip",
-        ROOT / "surroundings" / "image_env.json",
-    ):
+    for path in (HERE / place.script, *place.files):
         shutil.copy(path, target)
     for name in place.pythons:
         # Debian's Pythons share their packages, and so the torch of one of them.
@@ -252,18 +344,31 @@ def prepare(root: Path, wheel: Path) -> str:
     return version
 
 
+def lay_out(wheel: Path, hook: Path) -> None:
+    """Our package as launchers find it."""
+    shutil.rmtree(hook, ignore_errors=True)
+    command(sys.executable, ROOT / "deploy" / "image" / "tree.py", wheel, hook)
+
+
+def pip_into(root: Path, site: Path, *words: str) -> None:
+    """Have our pip install something into a directory of a root, for the root's Python."""
+    version = "import sys; print('%d.%d' % sys.version_info[:2])"
+    python = inside(root, "python3", "-I", "-c", version)
+    options = ["--only-binary", ":all:", "--python-version", python]
+    for tag in ("manylinux_2_27", "manylinux_2_28", "manylinux_2_17", "manylinux2014"):
+        options += ["--platform", f"{tag}_x86_64"]
+    pip = (sys.executable, "-m", "pip", "install", "-q", "--target", site)
+    command(*pip, *options, *words)
+
+
 def add_gpu(root: Path, triton: str) -> None:
     """Install Triton and the GPU that compiles and does not run."""
-    asked = "import importlib.util as u, site, sys; print(site.getsitepackages()[0], "
-    asked += "u.find_spec('torch').submodule_search_locations[0], '%d.%d' % sys.version_info[:2])"
-    site, torch, python = inside(root, "python3", "-I", "-c", asked).split()
+    asked = "import importlib.util as u, site; print(site.getsitepackages()[0], "
+    asked += "u.find_spec('torch').submodule_search_locations[0])"
+    site, torch = inside(root, "python3", "-I", "-c", asked).split()
     outside = root / site.lstrip("/")
     if not list(outside.glob(f"triton-{triton}.dist-info")):
-        options = ["--no-deps", "--only-binary", ":all:", "--python-version", python]
-        for tag in ("manylinux_2_27_x86_64", "manylinux_2_28_x86_64"):
-            options += ["--platform", tag]
-        pip = (sys.executable, "-m", "pip", "install", "-q", "--target")
-        command(*pip, outside, *options, f"triton=={triton}")
+        pip_into(root, outside, "--no-deps", f"triton=={triton}")
     amd_torch.connect(outside, root / torch.lstrip("/"), outside)
     inside(root, *amd_torch.build_command(Path(site), Path(torch)))
 
@@ -280,16 +385,47 @@ def check_root(where: str, work: Path, wheel: Path, names: Sequence[str]) -> dic
     """What each check says in a root; its first row is the table's head."""
     place = ROOTS[where]
     root = make_root(where, work, place)
-    found = {"": f"torch {prepare(root, wheel)}"}
+    found = {"": f"torch {prepare(root, place, wheel)}"}
     for name in place.checks:
         if name not in names:
             continue
         say(f"{where}: {name}")
         try:
-            found[name] = told(enter(root, "python3", f"/{INSIDE}/{place.script}", name))
+            script = f"/{INSIDE}/{place.script}"
+            found[name] = told(enter(root, "python3", script, name, apart=place.apart))
         except subprocess.TimeoutExpired:
             found[name] = f"more than {LIMIT_S} s"
     return found
+
+
+def check_torchrun(work: Path, surroundings: Path, wheel: Path) -> dict[str, str]:
+    """What launchers.py says of torchrun."""
+    try:
+        _, hip = hip_torch.create(surroundings)
+    except hip_torch.SurroundingsError as problem:
+        raise LiveError(str(problem)) from None
+    say("torchrun")
+    target = work / "torchrun"
+    shutil.rmtree(target, ignore_errors=True)
+    lay_out(wheel, target / HOOK)
+    for path in (HERE / "launchers.py", *LAUNCHERS.files):
+        shutil.copy(path, target)
+    words: list[str | Path] = [
+        target / "opt",
+        hip_torch.python(hip),
+        target / "launchers.py",
+        "torchrun",
+    ]
+    done = subprocess.run(
+        ["unshare", *SPACES, "sh", "-c", WITH_HOOK, "sh", *words],
+        env={"PATH": f"{hip}/bin:{PATH}", "HOME": str(target), "LC_ALL": "C.UTF-8"},
+        cwd=target,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    return {"": f"torch {hip_torch.TORCH}", "torchrun": told(done)}
 
 
 def check_ray(work: Path, surroundings: Path, wheel: Path) -> dict[str, str]:
@@ -351,7 +487,9 @@ def skipped(text: str) -> bool:
 def main() -> int:
     """Run what was asked for, and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("where", nargs="*", metavar="|".join([*ROOTS, "ray"]), help="default: all")
+    # The image's root is made where it is needed.
+    places = [*(name for name in ROOTS if name != "image"), "torchrun", "ray"]
+    parser.add_argument("where", nargs="*", metavar="|".join(places), help="default: all")
     parser.add_argument("--work", type=Path, default=ROOT / ".work" / "roots")
     parser.add_argument(
         "--surroundings",
@@ -363,7 +501,7 @@ def main() -> int:
     checks = list(dict.fromkeys(checks))
     parser.add_argument("--check", action="append", choices=checks, help="only this one")
     asked = parser.parse_args()
-    wrong = set(asked.where) - {*ROOTS, "ray"}
+    wrong = set(asked.where) - set(places)
     if wrong:
         parser.error(f"no such place: {', '.join(sorted(wrong))}")
     work = asked.work.resolve()
@@ -372,9 +510,11 @@ def main() -> int:
     try:
         with hip_torch.lock(work / "run.lock"):
             wheel = build_wheel(work)
-            for where in asked.where or (*ROOTS, "ray"):
+            for where in asked.where or places:
                 if where == "ray":
                     found[where] = check_ray(work, asked.surroundings, wheel)
+                elif where == "torchrun":
+                    found[where] = check_torchrun(work, asked.surroundings, wheel)
                 else:
                     found[where] = check_root(where, work, wheel, asked.check or checks)
     except LiveError as error:
