@@ -279,7 +279,14 @@ class Graphs:
             )
         record.plain(self.row, refused or WARMING)
         if refused or entry.pool is not None or seen < self.options.warmup:
-            return call.cut(self._plain(call, bool(refused)))
+            state = self._watched.state() if self._watched and not refused else None
+            value = self._plain(call, bool(refused))
+            if state is not None and self._watched is not None:
+                # Such a call changes the next one's signature, so none would ever be observed.
+                changed = self._watched.changed(state)
+                if changed:
+                    self._refuse(entry, call, changed)
+            return call.cut(value)
         return call.cut(self._observed(entry, call))
 
     def _execute(self, call: Call) -> Any:

@@ -7,17 +7,18 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain, islice
-from operator import itemgetter
+from operator import is_, itemgetter
 from typing import Any
 
 import torch
+from torch.nn.modules.dropout import _DropoutNd
 
 from rocm_autopatch.graphs.leaves import TENSORS
 
 # How many items of a container are looked at. A larger one is taken for data.
 _LONGEST = 1000
-_STATE = (bool, int, float, str, type(None))
 _training = itemgetter("training")
+_STATE = (bool, int, float, str, type(None))
 
 
 def _same_places(tensors: list[Any], places: list[int | None], indices: list[int]) -> bool:
@@ -38,7 +39,17 @@ class Watched:
         # Most are empty, and each call looks at them.
         self._tables = [table for table in tables if table]
         self._were = list(map(dict, self._tables))
-        self._own = [m.__dict__ for m in self.modules if "training" in m.__dict__]
+        self._modes = [m.__dict__ for m in self.modules if "training" in m.__dict__]
+        # For each module what reads its attributes, as a tuple: so there are two names at least.
+        self._readers = [
+            (itemgetter(*names, names[-1]), module.__dict__)
+            for module in self.modules
+            if (names := _attributes(module))
+        ]
+        # The attributes of the last call, and their number.
+        self._last: list[Any] = []
+        self._number = 0
+        self._numbers: dict[Any, int] = {}
         found = [value for table in self._were for value in table.values()]
         tensors = [value for value in found if isinstance(value, torch.Tensor)]
         # By id(), because == of tensors compares their content.
@@ -55,9 +66,23 @@ class Watched:
         except (RuntimeError, TypeError):
             return False  # Two tensors with several elements were compared, so one is another.
 
-    def flags(self) -> tuple[bool, ...]:
-        """The modules' ``training``."""
-        return tuple(map(_training, self._own))
+    def attributes(self) -> int:
+        """A number for what the modules' plain attributes are now.
+
+        It is the same for equal values of the same types.
+        """
+        try:
+            now = list(map(_training, self._modes))
+            for read, table in self._readers:
+                now += read(table)
+        except KeyError:  # An attribute was deleted.
+            return -1
+        # Mostly they are the same objects, and then nothing else has to be compared.
+        if len(now) != len(self._last) or not all(map(is_, now, self._last)):
+            key = tuple([(type(value), repr(value)) for value in now])
+            self._number = self._numbers.setdefault(key, len(self._numbers))
+            self._last = now
+        return self._number
 
     def needs_grad(self) -> bool:
         """Whether any tensor here needs a gradient."""
@@ -72,11 +97,29 @@ class Watched:
             if isinstance(value, _STATE)
         }
 
-    def changed(self, before: dict[tuple[int, str], Any]) -> list[str]:
-        """Which of these values have changed."""
+    def changed(self, before: dict[tuple[int, str], Any]) -> str:
+        """What a call has changed of these values, as a reason against a graph; "" if nothing."""
         now = self.state()
-        names = {key for key in now.keys() | before.keys() if now.get(key) != before.get(key)}
-        return [f"{type(self.modules[number]).__name__}.{name}" for number, name in sorted(names)]
+        keys = {key for key in now.keys() | before.keys() if now.get(key) != before.get(key)}
+        names = [f"{type(self.modules[number]).__name__}.{name}" for number, name in sorted(keys)]
+        if not names:
+            return ""
+        listed = ", ".join(names[:3])
+        return f"each call changes {listed}, and a replay would not: make it a tensor"
+
+
+def _attributes(module: Any) -> list[str]:
+    """The attributes besides ``training`` that decide what a module computes.
+
+    They are numbers, bools and texts. Each call looks at all of them, so those of torch's own
+    modules are left out, except for dropout's: nobody changes the others.
+    """
+    if isinstance(module, _DropoutNd):
+        return ["p"]
+    if type(module).__module__.startswith("torch.nn."):
+        return []
+    own = module.__dict__.items()
+    return [name for name, value in own if isinstance(value, _STATE) and name != "training"]
 
 
 def reach(function: Callable[..., Any]) -> tuple[list[Any], list[Any]]:
@@ -161,10 +204,9 @@ class Observation:
                     f"it changes an argument in place (shape {list(tensor.shape)}): make this "
                     "tensor a buffer of the module, or return the new one"
                 )
-        names = self._watched.changed(self._state) if self._watched else []
-        if names:
-            listed = ", ".join(names[:3])
-            return f"each call changes {listed}, and a replay would not: make it a tensor"
+        changed = self._watched.changed(self._state) if self._watched else ""
+        if changed:
+            return changed
         if _collectives() != self._collectives:
             return "it runs a collective, which is not safe in a graph on ROCm (ROCm/hip#3876)"
         return ""

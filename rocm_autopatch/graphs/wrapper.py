@@ -99,7 +99,7 @@ class Graphed:
                 _refuse(leaves, watched)
             pads, cuts = self._bucketed(args, kwargs, leaves) if self._buckets else ((), ())
             shapes = _key(leaves, pads) if pads else signature(leaves)
-            key = (structure, shapes, watched.flags(), _state())
+            key = (structure, shapes, watched.attributes(), _state())
         except Refused as refused:
             if not self._fallback:
                 raise

@@ -266,6 +266,38 @@ def test_weights() -> None:
     assert len(live) == 1  # the others would read freed memory
 
 
+def test_attributes_of_modules() -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 8)
+            self.dropout = torch.nn.Dropout(0.0)
+            self.scale: Any = 2
+            self.kind = "sum"
+
+        def forward(self, x: Any) -> Any:
+            y = self.dropout(self.linear(x)) * self.scale
+            return y.sum(-1) if self.kind == "sum" else y.amax(-1)
+
+    model = Scaled().to(GPU)
+    wrapped = graphed(model)
+    x = torch.randn(4, 8, device=GPU)
+    whole = torch.ones(4, 8, dtype=torch.int32, device=GPU)
+    for scale, kind in ((2, "sum"), (3.5, "sum"), (True, "max"), (1, "max"), (1.0, "max")) * 2:
+        model.scale, model.kind = scale, kind
+        check(wrapped, model, *[(x,)] * 4)
+    assert len(wrapped.row["graphs"]) == 5
+    assert wrapped.row["replays"] == 5 * 2 + 5 * 4
+    model.dropout.p = 1.0
+    check(wrapped, model, *[(x,)] * 4)
+    assert len(wrapped.row["graphs"]) == 6
+    # A whole number and a fraction that are equal make results of different types.
+    times = graphed(lambda x, by=model: x * by.scale)
+    for scale in (1, 1.0, 1, 1.0):
+        model.scale = scale
+        assert [times(whole).dtype for _ in range(4)] == [(whole * scale).dtype] * 4
+
+
 def test_train_and_eval() -> None:
     class Model(torch.nn.Module):
         def __init__(self) -> None:
