@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from rocm_autopatch import processes
-from rocm_autopatch.ab import numbers
+from rocm_autopatch.ab import imports, numbers
 
 COLD, WARM = "cold", "warm"
 # The variables that tell torch and Triton where their compiled code is kept.
@@ -37,6 +37,7 @@ class Run:
     """A run: its wall time in seconds, and how it ended: ENDED, FAILED or HUNG.
 
     If it failed or hung, ``reason`` says why, and ``last_lines`` are the last lines of its output.
+    ``imports_s`` is what its imports took, 0 if it was not asked.
     """
 
     round: int
@@ -47,6 +48,7 @@ class Run:
     reason: str = ""
     last_lines: tuple[str, ...] = ()
     numbers: Mapping[numbers.Metric, float] = field(default_factory=dict)
+    imports_s: float = 0.0
 
 
 def own_caches(directory: Path) -> dict[str, str]:
@@ -107,19 +109,22 @@ class Runner:
     ) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def run(self, cell: Cell) -> Run:
-        """Run a cell to its end. A KeyboardInterrupt ends the command first."""
+    def run(self, cell: Cell, program: Sequence[str] = ()) -> Run:
+        """Run a cell to its end. A KeyboardInterrupt ends the command first.
+
+        *program* stands for the command where that has to tell its imports.
+        """
         caches = self.warm.get(cell.arm) if cell.caches == WARM else None
         if caches is None:
             caches = Path(tempfile.mkdtemp(dir=self.directory, prefix="caches-"))
-        run = self._run(cell, caches)
+        run = self._run(cell, caches, program or self.program)
         if run.status == ENDED and cell.arm not in self.warm:
             self.warm[cell.arm] = caches
         elif self.warm.get(cell.arm) != caches:
             shutil.rmtree(caches, ignore_errors=True)
         return run
 
-    def _run(self, cell: Cell, caches: Path) -> Run:
+    def _run(self, cell: Cell, caches: Path, program: Sequence[str]) -> Run:
         environment = dict(self.environments[cell.arm])
         environment.update(own_caches(caches))
         streams = (self.directory / "stdout", self.directory / "stderr")
@@ -128,7 +133,7 @@ class Runner:
                 # It gets a process group of its own, so that all of it can be ended.
                 command = processes.Command(
                     subprocess.Popen(
-                        self.program,
+                        program,
                         env=environment,
                         stdin=subprocess.DEVNULL,
                         stdout=stdout,
@@ -144,7 +149,10 @@ class Runner:
                 processes.end_left_over(str(caches), 0)
                 raise
         printed, complained = (_tail(path) for path in streams)
-        run = Run(cell.round, cell.arm, cell.caches, command.seconds, ENDED)
+        imports_s = 0.0
+        if program is not self.program:
+            imports_s, complained = imports.read(complained)
+        run = Run(cell.round, cell.arm, cell.caches, command.seconds, ENDED, imports_s=imports_s)
         if not hung and not command.status:
             return replace(run, numbers=numbers.find(printed, complained, self.patterns))
         if hung:
