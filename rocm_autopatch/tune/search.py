@@ -102,8 +102,7 @@ class Step:
 class Search:
     """A search over *options*. ``best`` is the best trial so far; ``steps`` tells the way to it.
 
-    A gain of less than *worth*, a part of 1, is not looked for. ``skipped`` are the options that
-    the budget did not reach.
+    A gain of less than *worth*, a part of 1, is not looked for.
     """
 
     options: Sequence[Option]
@@ -115,7 +114,6 @@ class Search:
     steps: list[Step] = field(default_factory=list)
     out: set[Trial] = field(default_factory=set)
     left: str = ""
-    skipped: set[int] = field(default_factory=set)
     _rounds: list[Mapping[Trial, float]] = field(default_factory=list)
     _noise: tuple[int, float] = (0, 0.0)
 
@@ -125,12 +123,31 @@ class Search:
             self._search()
         except Spent:
             self.left = self.phase
+            self._settle()
         return self.best
+
+    @property
+    def skipped(self) -> set[int]:
+        """The options that the budget did not reach."""
+        ran = {trial for costs in self._rounds for trial in costs}
+        reached = ran | {trial for trial in self.out if len(trial) == 1}
+        return {*range(len(self.options))} - {number for trial in reached for number in trial}
+
+    def _settle(self) -> None:
+        """Where the budget ended a race, take what was ahead in it."""
+        ran = {trial for costs in self._rounds for trial in costs} - self.out
+        ahead = {}
+        for trial in ran - {self.best}:
+            ratio, count = self.ratio(self.best, trial)
+            if count and ratio + SURE * self._error(count) < 0:
+                ahead[trial] = ratio
+        if ahead:
+            self.best = min(ahead, key=ahead.__getitem__)
 
     def _search(self) -> None:
         for _ in range(CALIBRATION):
             self._measure([BASE])
-        usable = self._screen(self._sets())
+        usable = self._screen(self._sets(range(len(self.options))))
         self.phase = "interactions"
         self._interact([number for number in usable if number not in self.best])
         self.phase = "prune"
@@ -142,18 +159,19 @@ class Search:
             seen.add(before)
             switches = {self.options[number].switch for number in before}
             rest = [n for n in usable if self.options[n].switch not in switches]
-            usable = self._screen([frozenset((number,)) for number in rest])
+            usable = self._screen(self._sets(rest))
             if self.best == before:
                 break
             self.phase = "prune"
             self._prune()
         self.phase = "done"
 
-    def _sets(self) -> list[Trial]:
-        """What is screened: likely options alone, then the others some at a time."""
-        alone = [frozenset((n,)) for n, option in enumerate(self.options) if option.likely]
+    def _sets(self, numbers: Iterable[int]) -> list[Trial]:
+        """What is screened of some options: likely ones alone, then the others some at a time."""
+        known = list(numbers)
+        alone = [frozenset((number,)) for number in known if self.options[number].likely]
         # Values of one switch are neighbours, so by strides they are in different sets.
-        others = [number for number, option in enumerate(self.options) if not option.likely]
+        others = [number for number in known if not self.options[number].likely]
         count = math.ceil(len(others) / _TOGETHER)
         return alone + [frozenset(others[start::count]) for start in range(count)]
 
@@ -168,7 +186,6 @@ class Search:
         raced: list[Trial] = []
         while queue:
             if raced and self.bench.left() < _AFTER_SCREENING:
-                self.skipped.update(*queue)
                 break
             batch, queue = queue[:_BATCH], queue[_BATCH:]
             self._measure([below, *(self._union(one, below) for one in batch)])
