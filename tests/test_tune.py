@@ -168,6 +168,22 @@ class TestPlanted:
             assert document(tune(python311, tmp_path, *given, *command))["helps"] is helps
 
 
+class TestLaunchers:
+    def test_a_module_and_a_script(
+        self, python311: Interpreter, tmp_path: Path, program: Path
+    ) -> None:
+        script = tmp_path / "bench.sh"
+        script.write_text(f"#!/bin/sh\nexport INNER=1\n{python311.path} {program} | tee log\n")
+        script.chmod(0o755)
+        for words in ((python311.path, "-m", "program"), (script,)):
+            given = (*trying("GOOD"), *LATENCY, "--again", "--json", "--", *words)
+            # The module is found in the working directory.
+            found = document(tune(python311, tmp_path, *given, PYTHONPATH=str(tmp_path)))
+            assert [entry["switch"] for entry in found["entries"]] == ["GOOD=1"]
+            unseen = [note for note in found["notes"] if "interpreter is unknown" in note]
+            assert bool(unseen) is (words[0] != python311.path)
+
+
 class TestResume:
     def start(
         self, python: Interpreter, directory: Path, *arguments: str | Path, **env: str
@@ -467,6 +483,11 @@ class TestCandidates:
         tried = done.stdout.partition("left out: ")[0]
         assert "PYTORCH_ALLOC_CONF=expandable_segments:True" in tried
         assert "freezing=true" not in tried
+        done = tune(python311, tmp_path, "--list", "--json", "--", python311.path, "-c", "1")
+        found = document(done)
+        labels = [row["switch"] for row in found["tried"]]
+        assert all(label in tried for label in labels)
+        assert "freezing=true" in found["left_out"]
         assert not list(tmp_path.glob("*.yaml*"))
 
 
@@ -628,10 +649,13 @@ class TestSame:
 
 
 READS = """
+import numpy
 import torch
 import torch._inductor.config as config
 print("fusion: %d" % (100 - (config.max_fusion_size == 128) * 40))
-torch.save({"out": torch.ones(3) * (1 + 1e-5 * config.max_fusion_size)}, "out.pt")
+out = torch.ones(3) * (1 + 1e-5 * config.max_fusion_size)
+numpy.save("out.npy", out.numpy())
+torch.save({"out": out}, "out.pt")
 """
 
 
@@ -659,8 +683,8 @@ class TestTorch:
             metric="fusion",
             higher=None,
             numbers=[],
-            cold=0.0,
-            same=["out.pt"],
+            cold=1.0,  # Without a run that only fills caches: nothing is compiled.
+            same=["out.npy"],
             tolerance=1e-2,
             wanted=["max_fusion_size=128"],
             only=True,
@@ -683,10 +707,13 @@ class TestTorch:
         assert (entry["pin"], entry["insist"]) == (128, True)
         env = {"ROCM_AUTOPATCH_POLICY": str(tmp_path / "team.yaml")}
         assert "fusion: 60" in torch_python.run("reads.py", env=env, cwd=tmp_path).stdout
-        # Tensors are compared by that interpreter.
-        its = same.Same(["out.pt"], 1e-4, tmp_path / "arms", done.here)
-        its.files = {"out.pt": next((tmp_path / "team.yaml.runs").glob("*.pt"))}
-        assert its.end({}).startswith("out.pt: apart by 0.000")
+        # Arrays are compared by that interpreter.
+        its = same.Same([], 1e-4, tmp_path, done.here)
+        base = next((tmp_path / "team.yaml.runs").glob("*.npy"))
+        assert its._differs(base, Path("out.npy")).startswith("apart by 0.000")
+        code = "import torch; torch.save({'out': [torch.ones(3), 'a']}, 'base.pt')"
+        torch_python.run("-c", code, cwd=tmp_path)
+        assert its._differs(Path("base.pt"), Path("out.pt")) == "it has other parts"
 
     def test_a_key_that_is_here_already(self, torch_python: Interpreter) -> None:
         toggle = toggles.parse("max_fusion_size=64", TORCH, {})

@@ -231,8 +231,11 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="rocm-autopatch-tune-") as directory:
             done = tuning.prepare(request, Path(directory))
-            if arguments.list:
+            if arguments.list and arguments.json:
+                terminal.data(output.plan(done))
+            elif arguments.list:
                 terminal.lines(output.candidates(done))
+            if arguments.list:
                 return 0
             processes.take_interrupts()
             tuning.run(done, Path(directory), terminal.say)

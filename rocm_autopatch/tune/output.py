@@ -38,6 +38,16 @@ def candidates(done: Tuning) -> Iterator[str]:
     yield from _left_out(done)
 
 
+def plan(done: Tuning) -> dict[str, Any]:
+    """The same as data."""
+    return {
+        "on": done.on,
+        "notes": done.notes,
+        "tried": [{"switch": one.label, "about": one.about} for one in done.found.candidates],
+        "left_out": dict(done.found.left_out),
+    }
+
+
 def lines(done: Tuning) -> Iterator[str]:
     """The report."""
     yield from _wrap(f"rocm-autopatch tune: {_program(done)}", "", "  ")
