@@ -418,6 +418,9 @@ class TestCandidates:
         assert found.left_out["shape_padding=true"] == "it is so here"
         assert found.left_out["cpp.weight_prepack=false"] == "it is for cpu, here is rocm"
         assert not {"shape_padding=true", "freezing=false"} & labels
+        # What the table says of a value holds, also if a policy has it.
+        on_cpu = self.find(monkeypatch, self.place("cpu"))
+        assert "triton.multi_kernel=1" not in {one.label for one in on_cpu.candidates}
         # Each value of a switch is there once.
         assert len(labels) == len(found.candidates) > 30
 

@@ -88,7 +88,7 @@ def find(
             one = _one(here, text, about, likely)
             if isinstance(one, str):
                 left_out.setdefault(text, one)
-            elif one.label not in found:
+            elif one.label not in found and one.label not in left_out:
                 why = _objection(here, one, where, modes, unsound)
                 if why:
                     left_out.setdefault(one.label, why)

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from rocm_autopatch import masking
 from rocm_autopatch.ab import Refused, arms, results, sequential
 from rocm_autopatch.ab.place import Place
 from rocm_autopatch.ab.runner import COLD, ENDED, FAILED, WARM, Cell, Run, Runner
@@ -201,8 +202,8 @@ class Session:
         price = 0.0
         for name in names:
             price += sum(self._seconds.get((name, kind), usual) for kind in kinds)
-            if kinds == (WARM,) and name not in self._arms:
-                price += self._seconds.get((name, FILL), fill)
+            if kinds == (WARM,) and (name, FILL) not in self._seconds:
+                price += fill
         reserve = min(2 * _CONFIRM_ROUNDS * usual * len(kinds) + fill, _RESERVE * self.budget_s)
         return self.spent_s + price + reserve <= self.budget_s
 
@@ -276,7 +277,7 @@ class Session:
             "kind": kind,
             "status": status,
             "reason": reason,
-            "lines": list(run.last_lines),
+            "lines": [masking.text(line) for line in run.last_lines],
             "seconds": round(run.seconds, 6),
             "value": value,
             "unit": self.unit,
