@@ -1,6 +1,6 @@
 """What there is to try in a place: each value of a switch that this torch has and that may help.
 
-They come from the table switches.yaml and from the entries of the built-in policies. Left out, each
+They come from the table switches.yaml and from built-in policies that are for speed. Left out, each
 with its reason: what this place has already, what is not for its accelerator, what a policy here
 pins because it is known to do harm, and what evidence of this machine says is wrong.
 """
@@ -25,8 +25,8 @@ from rocm_autopatch.policy.model import Policy
 from rocm_autopatch.prove.subjects import SUBJECTS
 
 _TABLE = Path(__file__).with_name("switches.yaml")
-# Built-in policies that are about reports and errors, not about speed.
-_NOT_FOR_SPEED = ("debug", "capture-guard")
+# Built-in policies whose values are there for speed, or against a slow library.
+_FOR_SPEED = ("performance", "no-hipblaslt", "no-library-search")
 _LONGEST_PROGRAM = 1 << 20
 SO_HERE = "it is so here"
 
@@ -134,10 +134,9 @@ def _texts() -> Iterator[tuple[str, str, str, bool]]:
     """Each toggle as text, what it is about, where it is for, and whether it is a likely one."""
     for row in yaml.safe_load(_TABLE.read_text(encoding="utf-8")):
         yield row["toggle"], row["about"], row.get("where", ""), row.get("likely", False)
-    for name in load.names():
-        if name not in _NOT_FOR_SPEED:
-            for text, about in _of_policy(load.top(name)):
-                yield text, about, "", False
+    for name in _FOR_SPEED:
+        for text, about in _of_policy(load.top(name)):
+            yield text, about, "", False
 
 
 def _of_policy(policy: Policy) -> Iterator[tuple[str, str]]:
@@ -189,6 +188,8 @@ def _objection(
         if label.endswith(f"={one.value}") and toggle.kind == MODE and label.startswith("mode.*"):
             return why
     if toggle.kind == CONFIG:
+        if ".config.triton." in toggle.name and accelerator == "cpu":
+            return "it is for Triton, here is cpu"
         return _pinned_or_same(here, toggle, one.value)
     if toggle.kind == MODE and toggle.name == one.value and not _mapped(here, toggle.name):
         return SO_HERE
