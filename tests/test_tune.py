@@ -509,9 +509,9 @@ class Simulated:
         return 1.0
 
     def measure(self, trials: Sequence[Trial]) -> Mapping[Trial, float]:
-        self.units -= len(trials)
-        if self.units < 0:
+        if len(trials) > self.units:
             raise Spent
+        self.units -= len(trials)
         self.asked.append(list(trials))
         return {
             trial: math.exp(sum(e for part, e in self.effects.items() if part <= trial))
@@ -584,15 +584,22 @@ class TestSearch:
         assert made.best == trial(4)
         assert made.skipped
 
+    def test_what_is_left_does_for_a_few(self) -> None:
+        bench = Simulated({trial(1): -0.3}, BASE, budget=10)
+        made = Search([Option(str(n), str(n)) for n in range(22)], bench, 0.02, 1)
+        assert made.run() == trial(1)
+        assert bench.units < 3
+        assert made.left
+
     def test_two_values_of_a_switch_are_never_together(self) -> None:
         _, bench = self.search({trial(20): -0.1, trial(21): -0.2, trial(3): -0.1})
         assert not any({20, 21} <= one for asked in bench.asked for one in asked)
 
     def test_the_budget_ends_it(self) -> None:
-        made, bench = self.search({trial(4): -0.3}, budget=40)
-        assert made.left
+        made, bench = self.search({trial(4): -0.3}, budget=25)
+        assert made.skipped
         assert made.best in (BASE, trial(4))
-        assert sum(map(len, bench.asked)) <= 40
+        assert sum(map(len, bench.asked)) <= 25
 
     def test_the_same_again(self) -> None:
         effects = {trial(4): -0.2, trial(3, 17): -0.1}

@@ -78,14 +78,11 @@ def lines(done: Tuning) -> Iterator[str]:
         yield ""
         names = _name(done, frozenset(done.search.skipped))
         yield from _wrap(f"Not reached in the budget: {names}", "", "  ")
-    yield ""
     count = len(done.found.left_out)
-    yield from _wrap(
-        f"{count} {'value was' if count == 1 else 'values were'} left out before the first run; "
-        "--list says why",
-        "",
-        "  ",
-    )
+    if count:
+        were = "value was" if count == 1 else "values were"
+        yield ""
+        yield from _wrap(f"{count} {were} left out before the first run; --list says why", "", "  ")
 
 
 def _result(done: Tuning) -> Iterator[str]:
@@ -130,10 +127,11 @@ def _nothing(done: Tuning, confirmed: int) -> str:
         if best:
             said = f"the best so far, not confirmed: {_name(done, best)}"
         return f"INTERRUPTED: {said}; the same command goes on from what is kept in {done.kept}"
-    if not confirmed and done.search and done.search.left:
+    if not confirmed and done.search and (done.search.left or done.search.skipped):
+        step = f", which ended in the step: {done.search.left}" if done.search.left else ""
         return (
-            f"Nothing was found before the budget ended, in the step: {done.search.left}; no "
-            "policy is written. With a longer --budget, the same command goes on"
+            f"Nothing was found in the budget{step}; no policy is written. With a longer --budget, "
+            "the same command goes on"
         )
     if not confirmed:
         worth = f"{100 * done.request.worth:g} %"
@@ -171,9 +169,11 @@ def _how(done: Tuning) -> str:
     before = f" ({kept} of an earlier session)" if kept else ""
     left = done.search.left if done.search else ""
     spent = f", the budget ended in the step: {left}" if left else ""
+    count = len(done.found.candidates)
     return (
-        f"{_metric(done)}, {direction} is better, {caches}{right}; {len(done.found.candidates)} "
-        f"values tried, {runs} runs{before} in {duration(done.session.spent_s)} of "
+        f"{_metric(done)}, {direction} is better, {caches}{right}; {count} "
+        f"value{'' if count == 1 else 's'} to try, {runs} runs{before} in "
+        f"{duration(done.session.spent_s)} of "
         f"{duration(request.budget)}{spent}; seed {done.session.seed}"
     )
 

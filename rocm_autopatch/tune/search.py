@@ -182,13 +182,21 @@ class Search:
         """
         self.phase = "screen"
         below = self.best
-        queue = list(sets)
+        queue, size = list(sets), _BATCH
         raced: list[Trial] = []
         while queue:
             if raced and self.bench.left() < _AFTER_SCREENING:
                 break
-            batch, queue = queue[:_BATCH], queue[_BATCH:]
-            self._measure([below, *(self._union(one, below) for one in batch)])
+            batch = queue[:size]
+            try:
+                self._measure([below, *(self._union(one, below) for one in batch)])
+            except Spent:
+                # What is left may do for fewer of them.
+                if len(batch) == 1:
+                    raise
+                size = len(batch) // 2
+                continue
+            queue = queue[size:]
             for one in batch:
                 trial = self._union(one, below)
                 ratio, count = self.ratio(below, trial)
