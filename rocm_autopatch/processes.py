@@ -67,7 +67,7 @@ def end_left_over(mark: str, grace_s: float) -> None:
     """
     patience = time.monotonic() + grace_s
     while True:
-        left = list(_processes(os.fsencode(mark)))
+        left = marked(mark)
         if not left:
             return
         now = time.monotonic()
@@ -80,8 +80,9 @@ def end_left_over(mark: str, grace_s: float) -> None:
         time.sleep(0.02)
 
 
-def _processes(mark: bytes) -> list[int]:
-    """The processes that have *mark* in their environment, without zombies."""
+def marked(text: str) -> list[int]:
+    """The processes that have *text* in their environment, without zombies."""
+    mark = os.fsencode(text)
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():

@@ -27,6 +27,7 @@ from rocm_autopatch.ab import (
     place,
     results,
     runner,
+    sequential,
     toggles,
 )
 from rocm_autopatch.ab.numbers import Metric
@@ -353,6 +354,56 @@ class TestStatistics:
             golden(words(metric, base, arm), name)
 
 
+class TestSequential:
+    """The test that is looked at several times. benchmarks/sequential.py tries it at length."""
+
+    # What gives the first look its largest error: two values, each as likely as the other.
+    WORST: Callable[[random.Random], float] = staticmethod(
+        lambda chance: chance.choice([1, 2]) + chance.random() / 1000
+    )
+
+    @staticmethod
+    def sure(draw: Callable[[random.Random], float], effect: float, trials: int) -> list[int]:
+        """After how many runs each of some comparisons was sure, 0 if never."""
+        chance = random.Random(4)
+        return [
+            sequential.sure_after(
+                [draw(chance) for _ in range(sequential.MOST)],
+                [effect * draw(chance) for _ in range(sequential.MOST)],
+            )
+            for _ in range(trials)
+        ]
+
+    @pytest.mark.parametrize("noise", [*NOISE, "worst"])
+    def test_no_effect_is_rarely_sure(self, noise: str) -> None:
+        found = self.sure(NOISE.get(noise, self.WORST), 1.0, 1500)
+        # Three standard deviations above what is stated.
+        assert sum(map(bool, found)) / 1500 <= sequential.ERROR + 3 * (0.05 * 0.95 / 1500) ** 0.5
+
+    def test_the_stated_error_is_reached(self) -> None:
+        found = self.sure(self.WORST, 1.0, 1500)
+        assert sum(after == sequential.CLEAR for after in found) > 0.02 * 1500
+        found = self.sure(NOISE["normal"], 1.0, 1500)
+        assert sum(map(bool, found)) > 0.01 * 1500
+
+    def test_a_large_effect_is_sure_at_once(self) -> None:
+        assert self.sure(NOISE["normal"], 5.0, 50) == [sequential.CLEAR] * 50
+        assert self.sure(NOISE["skewed"], 1 / 1.3, 200).count(0) < 60
+
+    def test_equal_numbers_are_no_order(self) -> None:
+        assert sequential.sure_after([1.0] * 20, [1.0] * 20) == 0
+        assert sequential.sure_after([1.0] * 20, [2.0] * 20) == sequential.CLEAR
+        assert sequential.sure_after([1, 1, 2, 2] * 5, [2, 2, 1, 1] * 5) == 0
+
+    def test_the_first_runs_decide(self) -> None:
+        base, arm = [1.0, 1.1, 1.2], [5.0, 5.1, 5.2]
+        assert sequential.sure_after(base, arm) == sequential.sure_after(base, [*arm, 1.0]) == 3
+        assert sequential.sure_after(base, arm[:2]) == 0
+        # Separated, but by a gap that is smaller than the range of the runs.
+        assert sequential.sure_after([1, 2, 3], [4, 5, 6]) == 0
+        assert sequential.sure_after([1, 2, 3, 1, 2], [4, 5, 6, 4, 5]) == 5
+
+
 class TestOrder:
     @given(st.integers(1, 4), st.integers(1, 7), st.integers(0, 2), st.integers())
     def test_every_run_once(self, arms: int, repeat: int, warmup: int, seed: int) -> None:
@@ -463,6 +514,56 @@ class TestRuns:
         assert [run["status"] for run in found["runs"] if run["arm"] == "base"] == ["ended"] * 3
         pid = (tmp_path / "child").read_text()
         assert not Path("/proc", pid).exists() or "Z" in Path("/proc", pid, "stat").read_text()
+
+    def test_until_sure(
+        self, python311: Interpreter, tmp_path: Path, program: Path, golden: Golden
+    ) -> None:
+        slow = ("--toggle", "WHAT=fast,slow")
+        how = ("--until-sure", "--metric", "latency", "--repeat", "5", "--caches", "cold")
+        command = ("--", python311.path, program)
+        given = (*slow, "--toggle", "OTHER=1,", *how, "--json", "--warmup", "0")
+        found = document(ab(python311, tmp_path, *given, *command))
+        rows = {row["arm"]: row for row in found["rows"]}
+        # The one that differs was run no more; the other one, and the base, to the end.
+        assert {arm: len(row["numbers"]) for arm, row in rows.items()} == {
+            "base": 5,
+            "WHAT=slow": 3,
+            "OTHER unset": 5,
+        }
+        assert re.match(r"1\.[45]\dx, higher \(.*\), sure after 3", rows["WHAT=slow"]["says"])
+        assert rows["WHAT=slow"]["sure_after"] == 3
+        assert rows["OTHER unset"]["says"].startswith("no difference that is sure after 5 runs")
+        # Where nothing else is open, the base is not run either.
+        done = ab(python311, tmp_path, *slow, *how, "--warmup", "0", *command)
+        assert "at most 5 runs of each arm, until it is sure that it differs," in " ".join(
+            done.stdout.split()
+        )
+        assert done.stderr.splitlines()[-1].startswith("10/10 ")
+        assert len(done.stderr.splitlines()) == 6
+        wrong = ("--toggle", "A=1,", "--until-sure", "--repeat", "2", *command)
+        done = ab(python311, tmp_path, *wrong)
+        assert (done.returncode, done.stdout) == (2, "")
+        golden(done.stderr)
+
+    def test_imports_are_told_apart(self, python311: Interpreter, tmp_path: Path) -> None:
+        (tmp_path / "slow.py").write_text("import time\ntime.sleep(0.4)\n")
+        script = tmp_path / "script"
+        script.write_text(
+            f"#!{python311.path}\nimport os, sys, time, slow\n"
+            "time.sleep(float(os.environ['S']))\nprint('words:', len(sys.argv))\n"
+        )
+        script.chmod(0o755)
+        given = ("--toggle", "S=0.2,0.4", "--caches", "warm", "--repeat", "2", "--json", "--")
+        for command in ((python311.path, script, "x"), (script, "x")):
+            found = document(ab(python311, tmp_path, *given, *command))
+            medians = {(row["metric"], row["arm"]): row["median"] for row in found["rows"]}
+            for arm, sleeps in (("base", 0.2), ("S=0.4", 0.4)):
+                wall, rest = (medians[n, arm] for n in ("wall time", "time without imports"))
+                assert wall - rest > 0.4
+                assert sleeps < rest < wall
+            assert all(run["numbers"][-1]["value"] == 2 for run in found["runs"])
+            (note,) = [note for note in found["notes"] if "imports" in note]
+            assert note.startswith("imports took 0.")
 
     def test_wall_time(self, python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
         # Variables can be toggled for any command.
@@ -669,7 +770,17 @@ class TestPolicies:
         arguments = ("--toggle", "policy=off,safe,own.yaml", *self.ONCE)
         command = ("--", python311.path, "-c", SEES)
         found = document(ab(python311, tmp_path, *arguments, *command, **{MAX: "1"}))
-        assert self.sees(found) == {"base": 2, "policy=safe": 1, "policy=own.yaml": 4}
+        # A file's arm has the name of its policy.
+        assert self.sees(found) == {"base": 2, "policy=safe": 1, "policy=own": 4}
+        (tmp_path / "one.yaml").write_text("version: 1\nname: team, one\nextends: []\n")
+        (tmp_path / "two.yaml").write_text("version: 1\nname: safe\nextends: []\n")
+        toggle = toggles.parse(
+            f"policy=off,safe,{tmp_path / 'one.yaml'},{tmp_path / 'two.yaml'}", TORCH, {}
+        )
+        labels = [toggle.says(value) for value in toggle.values]
+        assert labels[:3] == ["policy=off", "policy=safe", "policy=team, one"]
+        # Another one has its name already.
+        assert labels[3].endswith("two.yaml")
 
     def test_a_variable_holds_against_the_policy(
         self, python311: Interpreter, tmp_path: Path, golden: Golden

@@ -30,7 +30,7 @@ ORDER = (
         "caches",
         "probe",
     ),
-    *("ab", "prove", "cli", "__main__"),
+    *("ab", "prove", "tune", "cli", "__main__"),
 )
 # A start imports these from rooms that come later, in a function, when it needs them.
 # docs/design.md has the same list.

@@ -54,27 +54,40 @@ def make(place: Place, toggles: Sequence[Toggle], grid: bool, directory: Path) -
 
     Raises Wrong, Refused and PolicyError.
     """
-    _check(place, toggles)
+    check(place, toggles)
     rows = positions(toggles, grid)
-    by_policy = any(toggle.kind in (CONFIG, MODE) for toggle in toggles)
-    made = []
-    for number, values in enumerate(rows):
-        environ = dict(place.environ)
-        settings = list(zip(toggles, values))
-        _set_variables(environ, settings)
-        named: Any = next((value for toggle, value in settings if toggle.kind == POLICY), HERE)
-        if by_policy:
-            file = directory / f"arm{number}.yaml"
-            file.write_text(_policy(place, named, settings), encoding="utf-8")
-            file.chmod(0o644)  # A start refuses a policy that everybody may write.
-            _name_policy(environ, place, str(file))
-        elif named is not HERE:
-            _name_policy(environ, place, named)
-        made.append(Arm(_label(toggles, values, rows[0]), values, environ))
-    return made
+    return [
+        one(place, toggles, values, rows[0], directory / f"arm{number}.yaml")
+        for number, values in enumerate(rows)
+    ]
 
 
-def _check(place: Place, toggles: Sequence[Toggle]) -> None:
+def one(
+    place: Place,
+    toggles: Sequence[Toggle],
+    values: tuple[Any, ...],
+    base: Sequence[Any],
+    file: Path,
+) -> Arm:
+    """The arm that has the toggles at *values*; *file* is for its policy, if it needs one.
+
+    *base* are the base's values, for the label. Raises PolicyError.
+    """
+    environ = dict(place.environ)
+    settings = list(zip(toggles, values))
+    _set_variables(environ, settings)
+    named: Any = next((value for toggle, value in settings if toggle.kind == POLICY), HERE)
+    if any(toggle.kind in (CONFIG, MODE) for toggle in toggles):
+        file.write_text(_policy(place, named, settings), encoding="utf-8")
+        file.chmod(0o644)  # A start refuses a policy that everybody may write.
+        _name_policy(environ, place, str(file))
+    elif named is not HERE:
+        _name_policy(environ, place, named)
+    return Arm(_label(toggles, values, base), values, environ)
+
+
+def check(place: Place, toggles: Sequence[Toggle]) -> None:
+    """Raise Wrong or Refused if the toggles can't be set together, or not here."""
     names = [(toggle.kind, toggle.name) for toggle in toggles]
     twice = [toggle for toggle in toggles if names.count((toggle.kind, toggle.name)) > 1]
     if twice:

@@ -26,13 +26,16 @@ class Comparison:
     """An arm against the base: the verdict, the ``ratio`` of medians, and its interval.
 
     ``noise`` is the largest distance from the ratio to an end of the interval, as a part of the
-    ratio. If not all numbers of both arms are positive, the last three are None.
+    ratio. If not all numbers of both arms are positive, these three are None. ``sure_after`` is how
+    many runs of each arm a sequential test needed to be sure, 0 if it is not; None without such a
+    test.
     """
 
     verdict: str
     ratio: float | None = None
     interval: tuple[float, float] | None = None
     noise: float | None = None
+    sure_after: int | None = None
 
 
 def compare(base: Sequence[float], arm: Sequence[float], seed: int = 0) -> Comparison:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rocm_autopatch import fresh_interpreter, processes
@@ -18,14 +20,17 @@ from rocm_autopatch.ab import (
     Refused,
     Wrong,
     arms,
+    imports,
     numbers,
     place,
     plot,
     results,
     runner,
+    sequential,
     toggles,
 )
 from rocm_autopatch.ab.progress import Progress
+from rocm_autopatch.evidence import machine
 from rocm_autopatch.patches import compile_modes
 
 
@@ -33,13 +38,15 @@ from rocm_autopatch.patches import compile_modes
 class Request:
     """What to compare, and how: the options of ``rocm-autopatch ab``.
 
-    ``timeout`` is in seconds. If ``seed`` is None, a random one is used.
+    ``timeout`` is in seconds. If ``seed`` is None, a random one is used. With ``until_sure``,
+    ``repeat`` is the most runs of an arm: it is run no more when it is sure that it differs.
     """
 
     program: Sequence[str]
     toggles: Sequence[str]
     grid: bool
     repeat: int
+    until_sure: bool
     caches: tuple[str, ...]
     warmup: int
     timeout: float
@@ -51,7 +58,10 @@ class Request:
 
 @dataclass
 class Measurement:
-    """The request, what was found, and what was run so far."""
+    """The request, what was found, and what was run so far.
+
+    ``telling`` is the command where it tells its imports; () if its interpreter is unknown.
+    """
 
     request: Request
     seed: int
@@ -65,6 +75,7 @@ class Measurement:
     elapsed_s: float = 0.0
     partial: bool = False
     rows: tuple[results.Row, ...] = ()
+    telling: Sequence[str] = ()
 
     @property
     def failures(self) -> list[runner.Run]:
@@ -77,18 +88,13 @@ def prepare(request: Request, directory: Path) -> Measurement:
         raise Wrong("the command is missing: rocm-autopatch ab --toggle NAME -- COMMAND")
     if runner.COLD not in request.caches and not request.warmup:
         raise Wrong("--caches warm needs a run that fills the caches: give --warmup 1 or more")
+    if request.until_sure and request.repeat < sequential.CLEAR:
+        raise Wrong(f"--until-sure needs --repeat {sequential.CLEAR} or more")
     if request.plot:
         plot.check(request.plot)
     patterns = [numbers.pattern(text) for text in request.numbers]
-    environ = fresh_interpreter.before_us()
-    python, seen = place.interpreter(request.program, environ)
-    report, without = None, ""
-    try:
-        switched_on = {n: v for n, v in environ.items() if n != "ROCM_AUTOPATCH"}
-        report = fresh_interpreter.report(torch=False, environ=switched_on, python=python)
-    except fresh_interpreter.NoReport as error:
-        without = str(error)
-    here = place.Place(environ, python, seen, report, without)
+    here = place.find(request.program)
+    environ, python, seen, report = here.environ, here.python, here.seen, here.report
     chosen = [toggles.parse(text, here.fact("torch"), environ) for text in request.toggles]
     made = arms.make(here, chosen, request.grid, directory)
     notes = []
@@ -112,9 +118,13 @@ def prepare(request: Request, directory: Path) -> Measurement:
         arms.verify_all(chosen, made, reports, options)
         notes += _remarks(here, chosen, made, reports)
     else:
-        notes.append(f"the torch of {python[0]} is unknown: {without}")
+        notes.append(f"the torch of {python[0]} is unknown: {here.without}")
     seed = random.randrange(1_000_000) if request.seed is None else request.seed
-    return Measurement(request, seed, chosen, made, _on(here), notes, patterns)
+    done = Measurement(request, seed, chosen, made, describe(here), notes, patterns)
+    if seen:
+        path = shutil.which(request.program[0], path=environ.get("PATH"))
+        done.telling = imports.traced(request.program, str(path), python)
+    return done
 
 
 def _remarks(
@@ -144,7 +154,7 @@ def _remarks(
         yield from (f"{arm.label}: {error}" for error in report["errors"])
 
 
-def _on(here: place.Place) -> str:
+def describe(here: place.Place) -> str:
     """A line about the place."""
     words = []
     if here.fact("torch"):
@@ -152,7 +162,8 @@ def _on(here: place.Place) -> str:
     accelerator = here.fact("accelerator")
     if accelerator == "rocm":
         words += [f"ROCm {here.fact('rocm')}"] if here.fact("rocm") else []
-        words.append(here.fact("gpu") or here.fact("gfx") or "GPU unknown")
+        # A torch that is taken for a ROCm build may run on another GPU.
+        words.append(here.fact("gpu") or here.fact("gfx") or _device() or "GPU unknown")
     elif accelerator == "cuda":
         try:
             words.append(place.probe(here.python, here.environ)["device"] or "no GPU")
@@ -168,6 +179,11 @@ def _on(here: place.Place) -> str:
     words.append(f"rocm_autopatch {metadata.version('rocm_autopatch')}")
     words.append(time.strftime("%Y-%m-%d"))
     return ", ".join(words)
+
+
+def _device() -> str:
+    device = machine.here()["device"]
+    return "" if device == machine.NO_GPU else device
 
 
 def _cores() -> int:
@@ -187,13 +203,16 @@ def measure(done: Measurement) -> None:
     processes.take_interrupts()
     progress = Progress(len(cells))
     runs: list[runner.Run] = []
+    watched: list[numbers.Metric] = []
+    last_warmup = sum(not cell.round for cell in cells) - 1
     try:
         with runner.Runner(request.program, environments, request.timeout, patterns) as session:
             while cells:
                 cell = cells.pop(0)
                 label = _cell(done, cell)
                 progress.begins(label)
-                ran = session.run(cell)
+                # By the last of the unmeasured runs, the modules are in the system's memory.
+                ran = session.run(cell, done.telling if len(runs) == last_warmup else ())
                 runs.append(ran)
                 count = 1
                 if ran.status != runner.ENDED:
@@ -201,10 +220,14 @@ def measure(done: Measurement) -> None:
                     rest = [other for other in cells if other.arm != cell.arm]
                     count += len(cells) - len(rest)
                     cells = rest
+                elif request.until_sure and watched:
+                    rest = _unsure(cells, runs, watched, request.caches)
+                    count += len(cells) - len(rest)
+                    cells = rest
                 how = ran.reason or f"{ran.seconds:.2f} s"
                 progress.ended(f"{label}: {how}", count, time.monotonic() - began)
                 if len(runs) == 1 and ran.status == runner.ENDED:
-                    _check_numbers(request, patterns, ran)
+                    watched = _watched(request, patterns, ran)
     except KeyboardInterrupt:
         done.partial = True
     finally:
@@ -217,19 +240,48 @@ def _cell(done: Measurement, cell: runner.Cell) -> str:
     return f"{done.arms[cell.arm].label}, {cell.caches if cell.round else 'warm-up'}"
 
 
-def _check_numbers(request: Request, patterns: Sequence[numbers.Pattern], ran: runner.Run) -> None:
-    """Raise Refused after the first run if a wanted number is missing in it."""
+def _unsure(
+    cells: Sequence[runner.Cell],
+    runs: Sequence[runner.Run],
+    watched: Sequence[numbers.Metric],
+    caches: Sequence[str],
+) -> list[runner.Cell]:
+    """Those of *cells* that are still to be run: of arms that are not sure to differ, and the
+    base's as long as there are such arms."""
+    open_ = set()
+    failed = {run.arm for run in runs if run.status != runner.ENDED}
+    for arm in {run.arm for run in runs} - failed - {0}:
+        both = [
+            (results.numbers_of(runs, m, kind, 0), results.numbers_of(runs, m, kind, arm))
+            for m in watched
+            for kind in caches
+        ]
+        if not all(sequential.sure_after(base, its) for base, its in both):
+            open_.add(arm)
+    open_ |= {cell.arm for cell in cells if cell.arm} - {run.arm for run in runs}
+    return [cell for cell in cells if open_ and (not cell.arm or cell.arm in open_)]
+
+
+def _watched(
+    request: Request, patterns: Sequence[numbers.Pattern], ran: runner.Run
+) -> list[numbers.Metric]:
+    """The numbers that have to be sure before an arm is run no more.
+
+    Raises Refused after the first run if a wanted number is missing in it.
+    """
     for one in patterns:
         if numbers.Metric(one.name) not in ran.numbers:
             raise Refused(
                 f"--number {one.pattern.pattern} matches nothing that the command printed"
             )
-    results.chosen([results.WALL_METRIC, *ran.numbers], request.metrics)
+    named = results.chosen([results.WALL_METRIC, *ran.numbers], request.metrics)
+    return named if request.metrics else [results.WALL_METRIC]
 
 
 def evaluate(done: Measurement, most: int | None) -> int:
     """Compare what was measured, for at most *most* metrics. Returns the exit status."""
     request = done.request
+    _tell_imports(done)
     found = results.metrics(done.runs, bool(request.numbers))
     status = processes.INTERRUPTED if done.partial else 1 if done.failures else 0
     try:
@@ -248,5 +300,27 @@ def evaluate(done: Measurement, most: int | None) -> int:
             names = "; ".join(map(str, wanted[most:]))
             done.notes.append(f"not shown (use --metric NAME to show one): {names}")
             wanted = wanted[:most]
-    done.rows = tuple(results.rows(done.runs, wanted, request.caches, len(done.arms), done.seed))
+    done.rows = tuple(
+        results.rows(
+            done.runs, wanted, request.caches, len(done.arms), done.seed, request.until_sure
+        )
+    )
     return status
+
+
+def _tell_imports(done: Measurement) -> None:
+    """Give each run the number of its seconds without imports, if these are worth a row."""
+    took = max((run.imports_s for run in done.runs), default=0.0)
+    measured = [run.seconds for run in done.runs if run.round and run.status == runner.ENDED]
+    if not measured or took < imports.WORTH * median(measured) or min(measured) <= took:
+        return
+    done.notes.append(
+        f"imports took {took:.1f} s of a run, told by one unmeasured run (-X importtime); "
+        f"{imports.WITHOUT.name!r} is the wall time less that"
+    )
+    done.runs = tuple(
+        replace(run, numbers={imports.WITHOUT: run.seconds - took, **run.numbers})
+        if run.status == runner.ENDED
+        else run
+        for run in done.runs
+    )

@@ -35,6 +35,8 @@ def _how(done: Measurement) -> str:
     request = done.request
     caches = " and ".join(request.caches)
     count = f"{request.repeat} run{'' if request.repeat == 1 else 's'} of each arm"
+    if request.until_sure:
+        count = f"at most {count}, until it is sure that it differs,"
     text = f"{count} with {caches} caches, in alternating order, seed {done.seed}"
     if done.partial:
         text = f"PARTIAL, interrupted after {len(done.runs)} of {done.planned} runs: {text}"
@@ -68,7 +70,10 @@ def lines(done: Measurement) -> Iterator[str]:
         yield ""
         yield from _wrap(
             "A ratio is an arm's median divided by the base's, with its 95 % bootstrap interval. "
-            "If nothing has an effect, about one row in 20 still shows one.",
+            "If nothing has an effect, about one row in 20 still shows one."
+            + (
+                " Sure means: by a sequential test (docs/ab.md)." if done.request.until_sure else ""
+            ),
             "",
         )
     for ran in done.failures:
@@ -114,6 +119,7 @@ def document(done: Measurement) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "seed": done.seed,
         "repeat": request.repeat,
+        "until_sure": request.until_sure,
         "caches": list(request.caches),
         "warmup": request.warmup,
         "timeout_s": request.timeout,

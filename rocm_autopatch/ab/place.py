@@ -71,6 +71,19 @@ class Place:
         return self.fact("accelerator") == "rocm"
 
 
+def find(program: Sequence[str]) -> Place:
+    """The place where *program* runs. Raises Refused if there is no such command."""
+    environ = fresh_interpreter.before_us()
+    python, seen = interpreter(program, environ)
+    switched_on = {name: value for name, value in environ.items() if name != "ROCM_AUTOPATCH"}
+    report, without = None, ""
+    try:
+        report = fresh_interpreter.report(torch=False, environ=switched_on, python=python)
+    except fresh_interpreter.NoReport as error:
+        without = str(error)
+    return Place(environ, python, seen, report, without)
+
+
 def interpreter(program: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str], bool]:
     """The interpreter that a command starts, with its options, and whether the command shows it.
 

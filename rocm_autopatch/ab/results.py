@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
-from rocm_autopatch.ab import Refused, bootstrap
+from rocm_autopatch.ab import Refused, bootstrap, sequential
 from rocm_autopatch.ab.numbers import WALL, Metric
 from rocm_autopatch.ab.runner import ENDED, Run
 
@@ -69,22 +69,48 @@ def changing(found: Sequence[Metric], runs: Sequence[Run]) -> list[Metric]:
 
 
 def rows(
-    runs: Sequence[Run], found: Sequence[Metric], caches: Sequence[str], arms: int, seed: int
+    runs: Sequence[Run],
+    found: Sequence[Metric],
+    caches: Sequence[str],
+    arms: int,
+    seed: int,
+    until_sure: bool = False,
 ) -> list[Row]:
-    """The rows of a table: metric by metric, cold before warm, the base first."""
+    """The rows of a table: metric by metric, cold before warm, the base first.
+
+    With *until_sure* the verdicts are those of the sequential test.
+    """
     made = []
     for metric in found:
         for kind in caches:
-            numbers = [_numbers(runs, metric, kind, arm) for arm in range(arms)]
+            numbers = [numbers_of(runs, metric, kind, arm) for arm in range(arms)]
             for arm, its in enumerate(numbers):
                 both = arm and its and numbers[0]
-                compared = bootstrap.compare(numbers[0], its, seed) if both else None
+                # An arm may have stopped before the base: they are compared in the same rounds.
+                base = numbers[0][: len(its)] if until_sure else numbers[0]
+                compared = bootstrap.compare(base, its, seed) if both else None
+                if compared and until_sure:
+                    compared = _sequential(compared, base, its)
                 if its:
                     made.append(Row(metric, kind, arm, its, compared))
     return made
 
 
-def _numbers(runs: Sequence[Run], metric: Metric, caches: str, arm: int) -> tuple[float, ...]:
+def _sequential(
+    compared: bootstrap.Comparison, base: Sequence[float], arm: Sequence[float]
+) -> bootstrap.Comparison:
+    """A comparison with the verdict of the sequential test."""
+    after = sequential.sure_after(base, arm)
+    verdict = compared.verdict
+    if verdict != bootstrap.NO_RATIO:
+        verdict = bootstrap.DIFFERENT if after else bootstrap.SAME
+        if not after and min(len(base), len(arm)) < bootstrap.FEWEST:
+            verdict = bootstrap.TOO_FEW
+    return replace(compared, verdict=verdict, sure_after=after)
+
+
+def numbers_of(runs: Sequence[Run], metric: Metric, caches: str, arm: int) -> tuple[float, ...]:
+    """The measured numbers of an arm, in the order of the runs."""
     found = [
         of(run, metric)
         for run in runs
@@ -110,13 +136,17 @@ def verdict(row: Row) -> str:
     if compared.verdict == bootstrap.SAME:
         if len({*row.numbers}) == 1 and low == ratio == high:
             return "no difference: always the same number"
+        if compared.sure_after == 0:
+            low_high = f"({shown(low)} to {shown(high)})"
+            return f"no difference that is sure after {len(row.numbers)} runs of each {low_high}"
         return f"no difference seen: noise of ±{percent(compared.noise)} is larger than the effect"
+    sure = f", sure after {compared.sure_after} runs of each" if compared.sure_after else ""
     if row.metric == WALL_METRIC:
         if ratio < 1:
-            return f"{shown(1 / ratio)}x faster ({shown(1 / high)} to {shown(1 / low)})"
-        return f"{shown(ratio)}x slower ({shown(low)} to {shown(high)})"
+            return f"{shown(1 / ratio)}x faster ({shown(1 / high)} to {shown(1 / low)}){sure}"
+        return f"{shown(ratio)}x slower ({shown(low)} to {shown(high)}){sure}"
     word = "lower" if ratio < 1 else "higher"
-    return f"{shown(ratio)}x, {word} ({shown(low)} to {shown(high)})"
+    return f"{shown(ratio)}x, {word} ({shown(low)} to {shown(high)}){sure}"
 
 
 def shown(ratio: float) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from rocm_autopatch import processes
-from rocm_autopatch.ab import numbers
+from rocm_autopatch.ab import imports, numbers
 
 COLD, WARM = "cold", "warm"
 # The variables that tell torch and Triton where their compiled code is kept.
@@ -37,6 +37,7 @@ class Run:
     """A run: its wall time in seconds, and how it ended: ENDED, FAILED or HUNG.
 
     If it failed or hung, ``reason`` says why, and ``last_lines`` are the last lines of its output.
+    ``imports_s`` is what its imports took, 0 if it was not asked.
     """
 
     round: int
@@ -47,6 +48,22 @@ class Run:
     reason: str = ""
     last_lines: tuple[str, ...] = ()
     numbers: Mapping[numbers.Metric, float] = field(default_factory=dict)
+    imports_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: its wall time in seconds, and ENDED, FAILED or HUNG with the reason.
+
+    ``numbers`` are further ones than those that it printed. ``last_lines`` are those to show
+    instead of the command's own.
+    """
+
+    seconds: float
+    status: str
+    reason: str = ""
+    numbers: Mapping[numbers.Metric, float] = field(default_factory=dict)
+    last_lines: tuple[str, ...] = ()
 
 
 def own_caches(directory: Path) -> dict[str, str]:
@@ -107,28 +124,54 @@ class Runner:
     ) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def run(self, cell: Cell) -> Run:
-        """Run a cell to its end. A KeyboardInterrupt ends the command first."""
+    def run(self, cell: Cell, program: Sequence[str] = ()) -> Run:
+        """Run a cell to its end. A KeyboardInterrupt ends the command first.
+
+        *program* stands for the command where that has to tell its imports.
+        """
         caches = self.warm.get(cell.arm) if cell.caches == WARM else None
         if caches is None:
             caches = Path(tempfile.mkdtemp(dir=self.directory, prefix="caches-"))
-        run = self._run(cell, caches)
+        run = self._run(cell, caches, program or self.program)
         if run.status == ENDED and cell.arm not in self.warm:
             self.warm[cell.arm] = caches
         elif self.warm.get(cell.arm) != caches:
             shutil.rmtree(caches, ignore_errors=True)
         return run
 
-    def _run(self, cell: Cell, caches: Path) -> Run:
+    def _run(self, cell: Cell, caches: Path, program: Sequence[str]) -> Run:
         environment = dict(self.environments[cell.arm])
         environment.update(own_caches(caches))
         streams = (self.directory / "stdout", self.directory / "stderr")
+        ended = self.execute(program, environment, streams, str(caches))
+        printed, complained = map(tail, streams)
+        imports_s = 0.0
+        if program is not self.program:
+            imports_s, complained = imports.read(complained)
+        run = Run(
+            cell.round, cell.arm, cell.caches, ended.seconds, ended.status, imports_s=imports_s
+        )
+        if ended.status == ENDED:
+            found = numbers.find(printed, complained, self.patterns)
+            return replace(run, numbers={**found, **ended.numbers})
+        said = ended.last_lines or last_lines(complained) or last_lines(printed)
+        return replace(run, reason=ended.reason, last_lines=said)
+
+    def execute(
+        self,
+        program: Sequence[str],
+        environment: Mapping[str, str],
+        streams: tuple[Path, Path],
+        mark: str,
+    ) -> Ended:
+        """Run *program* with its output in *streams*; *mark* is in the environment of all that it
+        starts, so that what it leaves behind can be ended."""
         with streams[0].open("wb") as stdout, streams[1].open("wb") as stderr:
             try:
                 # It gets a process group of its own, so that all of it can be ended.
                 command = processes.Command(
                     subprocess.Popen(
-                        self.program,
+                        program,
                         env=environment,
                         stdin=subprocess.DEVNULL,
                         stdout=stdout,
@@ -139,37 +182,36 @@ class Runner:
                 hung = not command.ends(self.limit_s)
                 killed = hung and command.kill()
                 # If the command was killed, its children are not given time to end.
-                processes.end_left_over(str(caches), 0 if hung else processes.LEFT_OVER_S)
+                processes.end_left_over(mark, 0 if hung else processes.LEFT_OVER_S)
             except BaseException:
-                processes.end_left_over(str(caches), 0)
+                processes.end_left_over(mark, 0)
                 raise
-        printed, complained = (_tail(path) for path in streams)
-        run = Run(cell.round, cell.arm, cell.caches, command.seconds, ENDED)
-        if not hung and not command.status:
-            return replace(run, numbers=numbers.find(printed, complained, self.patterns))
         if hung:
             end = "was killed" if killed else "no signal ends it"
             reason = f"did not end within {self.limit_s:g} s, and {end}"
-        elif command.status > 0:
-            reason = f"exit status {command.status}"
-        else:
-            reason = f"ended by {processes.signal_name(-command.status)}"
-        return replace(
-            run,
-            status=HUNG if hung else FAILED,
-            reason=reason,
-            last_lines=_last_lines(complained) or _last_lines(printed),
-        )
+            return Ended(command.seconds, HUNG, reason)
+        if command.status:
+            return Ended(command.seconds, FAILED, how_it_ended(command.status))
+        return Ended(command.seconds, ENDED)
 
 
-def _tail(path: Path) -> str:
+def how_it_ended(status: int) -> str:
+    """An exit status in words; a negative one is a signal's."""
+    if status >= 0:
+        return f"exit status {status}"
+    return f"ended by {processes.signal_name(-status)}"
+
+
+def tail(path: Path) -> str:
+    """The last megabytes of a file."""
     with path.open("rb") as stream:
         stream.seek(0, os.SEEK_END)
         stream.seek(max(0, stream.tell() - _LONGEST_OUTPUT))
         return stream.read().decode("utf-8", "replace")
 
 
-def _last_lines(text: str) -> tuple[str, ...]:
+def last_lines(text: str) -> tuple[str, ...]:
+    """The last lines of a text that are not empty, each harmless to print."""
     lines = [
         " ".join("".join(c if c.isprintable() else " " for c in line).split())
         for line in text.splitlines()

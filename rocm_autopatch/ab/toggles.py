@@ -8,7 +8,7 @@ import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rocm_autopatch.ab import Refused, Wrong
@@ -43,13 +43,15 @@ class Toggle:
     """A switch and its positions, the base's first.
 
     ``name`` is a config key with its module, a variable, a mode, or "policy". ``label`` is what the
-    user has written. The value of a variable that is not set is None.
+    user has written. The value of a variable that is not set is None. ``names`` has what the policy
+    of a file calls itself, by the file.
     """
 
     kind: str
     name: str
     label: str
     values: tuple[Any, ...]
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def says(self, value: Any) -> str:
         """A position in words: ``freezing=true``, ``NAME unset``, ``policy as here``."""
@@ -60,7 +62,7 @@ class Toggle:
         if isinstance(value, bool) or value is None:
             return f"{self.label}={str(value).lower()}"
         if self.kind == POLICY and is_path(value):
-            return f"{self.label}={os.path.relpath(value)}"
+            return f"{self.label}={self.names.get(value) or os.path.relpath(value)}"
         return f"{self.label}={value}"
 
 
@@ -74,7 +76,7 @@ def parse(text: str, torch: str, environ: Mapping[str, str]) -> Toggle:
     texts = _split(text, given) if equals else []
     if label == POLICY:
         values: Sequence[Any] = [_policy(word) for word in texts]
-        toggle = _toggle(text, POLICY, label, label, values)
+        toggle = replace(_toggle(text, POLICY, label, label, values), names=_names(values))
     elif label.startswith(_MODE):
         mode = label[len(_MODE) :]
         for word, known in ((mode, compile_modes.MODES), *((t, compile_modes.USES) for t in texts)):
@@ -114,6 +116,13 @@ def _policy(word: str) -> str:
         word = os.path.abspath(word)
     load.layers(load.top(word))
     return word
+
+
+def _names(words: Sequence[str]) -> dict[str, str]:
+    """What the policies in files call themselves, where no other of *words* is called so."""
+    called = {word: load.top(word).name if is_path(word) else word for word in words}
+    names = list(called.values())
+    return {word: name for word, name in called.items() if is_path(word) and names.count(name) == 1}
 
 
 def _variable(

@@ -7,7 +7,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch.ab import Refused, Wrong, measurement, numbers, output, plot, runner
+from rocm_autopatch.ab import (
+    Refused,
+    Wrong,
+    measurement,
+    numbers,
+    output,
+    plot,
+    runner,
+    sequential,
+)
 from rocm_autopatch.ab.measurement import Request
 from rocm_autopatch.cli import terminal
 from rocm_autopatch.processes import INTERRUPTED
@@ -46,7 +55,18 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--grid", action="store_true", help="run all combinations of the toggles")
     parser.add_argument(
-        "--repeat", type=_count(1), default=5, metavar="N", help="runs of each arm (default: 5)"
+        "--repeat",
+        type=_count(1),
+        metavar="N",
+        help=f"runs of each arm (default: 5; with --until-sure at most {sequential.MOST})",
+    )
+    parser.add_argument(
+        "--until-sure",
+        action="store_true",
+        help=(
+            "stop the runs of an arm as soon as it is sure that it differs in the numbers that "
+            "--metric names (default: in the wall time); it errs in 1 of 20 arms at most"
+        ),
     )
     parser.add_argument(
         "--caches",
@@ -132,7 +152,8 @@ def run(arguments: argparse.Namespace) -> int:
         program=program,
         toggles=arguments.toggle,
         grid=arguments.grid,
-        repeat=arguments.repeat,
+        repeat=arguments.repeat or (sequential.MOST if arguments.until_sure else 5),
+        until_sure=arguments.until_sure,
         caches=arguments.caches,
         warmup=arguments.warmup,
         timeout=arguments.timeout,

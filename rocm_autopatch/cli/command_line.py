@@ -16,7 +16,19 @@ from rocm_autopatch.policy.problem import PolicyError
 from rocm_autopatch.text import printable
 
 COMMANDS = (
-    *("status", "explain", "policies", "check", "bake", "probe", "prove", "ab", "run", "report"),
+    *(
+        "status",
+        "explain",
+        "policies",
+        "check",
+        "bake",
+        "probe",
+        "prove",
+        "ab",
+        "tune",
+        "run",
+        "report",
+    ),
     *("cache", "completion"),
 )
 

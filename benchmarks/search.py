@@ -1,0 +1,232 @@
+"""Ways to search for the best set of switches, on simulated programs whose best set is known.
+
+    python -m benchmarks.search [--trials N] [--budget UNITS] [--noise NAME ...] [--runs FILE ...]
+
+``tune`` is the search of rocm_autopatch/tune/search.py. ``forward`` is the plain one: each switch
+alone five times, then what helped on top of the best, five times each. ``optuna ...`` is optuna
+with its TPE sampler and one of its pruners, where a trial's rounds are its steps; it needs optuna.
+
+A unit is a run of the base. The first run of a set costs FILL units more, because its caches are
+empty. All ways get the same budget. What counts is the true cost of the set that a way ends with,
+compared with the best set. FILE is what ``ab --json`` printed; the deviations of its base's runs
+from their median are a further kind of noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from rocm_autopatch.tune.search import BASE, Option, Search, Spent, Trial
+
+FILL = 2.0
+WORTH = 0.02
+Draw = Callable[[random.Random], float]
+NOISE: dict[str, Draw] = {
+    "normal 2 %": lambda chance: chance.gauss(1, 0.02),
+    "normal 5 %": lambda chance: chance.gauss(1, 0.05),
+    "two speeds": lambda chance: chance.choice([1, 1, 1, 1.2]) * chance.gauss(1, 0.01),
+}
+
+
+# Options that crash, or compute something else; and options that make the first run long, as a
+# search among kernels does.
+BROKEN = frozenset((7, 13, 28))
+SLOW = frozenset((1, 8, 21))
+
+
+@dataclass(frozen=True)
+class Surface:
+    """A program: the effect of options on the logarithm of its cost, and of pairs of them."""
+
+    effects: Mapping[int, float]
+    pairs: Mapping[tuple[int, int], float]
+    broken: frozenset[int] = BROKEN
+
+    def cost(self, trial: Trial) -> float:
+        """The true cost; infinite for a set that crashes or computes something else."""
+        if trial & self.broken:
+            return math.inf
+        alone = sum(self.effects.get(number, 0.0) for number in trial)
+        return math.exp(alone + sum(e for pair, e in self.pairs.items() if trial.issuperset(pair)))
+
+    def best(self) -> float:
+        """The least cost: only options with an effect matter, which are few."""
+        few = sorted({*self.effects, *(number for pair in self.pairs for number in pair)})
+        sets = (
+            frozenset(number for place, number in enumerate(few) if mask >> place & 1)
+            for mask in range(2 ** len(few))
+        )
+        return min(map(self.cost, sets))
+
+
+COUNT = 30
+SURFACES = {
+    "nothing helps": Surface({3: 0.1, 9: 0.05}, {}),
+    "one helps": Surface({4: -0.2, 3: 0.1, 9: 0.3}, {}),
+    "four help": Surface({4: -0.2, 11: -0.1, 17: -0.06, 22: -0.04, 3: 0.2}, {}),
+    "two only together": Surface({3: 0.1}, {(12, 25): -0.2}),
+    "one, and two together": Surface({4: -0.15, 3: 0.1}, {(12, 25): -0.15}),
+    "two exclude each other": Surface({4: -0.15, 11: -0.12}, {(4, 11): 0.25}),
+}
+
+
+class Bench:
+    """Measures sets of a surface, until the budget is spent."""
+
+    def __init__(self, surface: Surface, noise: Draw, budget: float, seed: int) -> None:
+        self.surface, self.noise, self.left_units = surface, noise, budget
+        self.chance = random.Random(seed)
+        self.budget = budget
+        self.filled: set[Trial] = set()
+        self.runs = 0
+
+    def measure(self, trials: Sequence[Trial]) -> Mapping[Trial, float]:
+        """One round, as tune's bench does it."""
+        costs = {}
+        for trial in trials:
+            true = self.surface.cost(trial)
+            price = (min(true, 2.0) if math.isfinite(true) else 1.0) + (
+                0 if trial in self.filled else FILL * (5 if trial & SLOW else 1)
+            )
+            if price > self.left_units:
+                raise Spent
+            self.left_units -= price
+            self.runs += 1
+            self.filled.add(trial)
+            if math.isfinite(true):
+                costs[trial] = true * self.noise(self.chance)
+        return costs
+
+    def left(self) -> float:
+        """As tune's bench has it."""
+        return self.left_units / self.budget
+
+    def price(self, trial: Trial) -> float:
+        """As tune's bench has it."""
+        return 5.0 if trial & SLOW else 1.0
+
+
+def _tune(bench: Bench, seed: int) -> Trial:
+    options = [Option(str(n), str(n), n in SLOW or n == 4) for n in range(COUNT)]
+    return Search(options, bench, WORTH, seed).run()
+
+
+def _forward(bench: Bench, _: int) -> Trial:
+    def costs(trials: Sequence[Trial]) -> dict[Trial, float]:
+        rounds = [bench.measure(trials) for _ in range(5)]
+        return {t: median(r[t] for r in rounds) for t in trials if all(t in r for r in rounds)}
+
+    best = BASE
+    try:
+        alone = costs([BASE, *(frozenset((number,)) for number in range(COUNT))])
+        gain = 1 - WORTH
+        helping = sorted((t for t in alone if alone[t] < gain * alone[BASE]), key=alone.__getitem__)
+        for trial in helping:
+            both = costs([best, best | trial])
+            if both.get(best | trial, math.inf) < gain * both[best]:
+                best |= trial
+    except Spent:
+        pass
+    return best
+
+
+def _optuna(pruner: str) -> Callable[[Bench, int], Trial]:
+    def search(bench: Bench, seed: int) -> Trial:
+        optuna: Any = importlib.import_module("optuna")
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        if pruner == "median":
+            made = optuna.pruners.MedianPruner(n_startup_trials=5)
+        else:
+            made = optuna.pruners.WilcoxonPruner(p_threshold=0.1)
+        study = optuna.create_study(
+            sampler=optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True),
+            pruner=made,
+        )
+        study.enqueue_trial({str(number): False for number in range(COUNT)})
+
+        def objective(trial: Any) -> float:
+            chosen = frozenset(
+                number
+                for number in range(COUNT)
+                if trial.suggest_categorical(str(number), [False, True])
+            )
+            found = []
+            for step in range(5):
+                cost = bench.measure([chosen])
+                if not cost:
+                    raise optuna.TrialPruned  # It crashed.
+                found.append(cost[chosen])
+                trial.report(found[-1] if pruner == "wilcoxon" else median(found), step)
+                if trial.should_prune():
+                    if pruner == "wilcoxon":
+                        return median(found)
+                    raise optuna.TrialPruned
+            return median(found)
+
+        with contextlib.suppress(Spent):
+            study.optimize(objective, n_trials=1000)
+        try:
+            chosen = study.best_trial.params
+        except ValueError:
+            return BASE
+        return frozenset(number for number in range(COUNT) if chosen[str(number)])
+
+    return search
+
+
+WAYS: dict[str, Callable[[Bench, int], Trial]] = {
+    "tune": _tune,
+    "forward": _forward,
+    "optuna, median": _optuna("median"),
+    "optuna, wilcoxon": _optuna("wilcoxon"),
+}
+
+
+def _recorded(file: Path) -> tuple[str, Draw]:
+    document = json.loads(file.read_text())
+    row = next(r for r in document["rows"] if r["arm"] == "base" and r["metric"] != "wall time")
+    ratios = [number / row["median"] for number in row["numbers"]]
+    return f"of {file.stem}", lambda chance: chance.choice(ratios)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Ways to search, on simulated programs.")
+    parser.add_argument("--trials", type=int, default=50)
+    parser.add_argument("--budget", type=float, nargs="+", default=[200, 400])
+    parser.add_argument("--noise", nargs="*", choices=NOISE, default=list(NOISE))
+    parser.add_argument("--runs", type=Path, nargs="*", default=[], metavar="FILE")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    asked = parser.parse_args()
+    noises = {**{name: NOISE[name] for name in asked.noise}, **dict(map(_recorded, asked.runs))}
+    for budget in asked.budget:
+        for noise, draw in noises.items():
+            print(
+                f"noise {noise}, budget {budget:g} units: within 3 % of the best, mean loss, units"
+            )
+            for name, surface in SURFACES.items():
+                best = surface.best()
+                cells = []
+                for way in asked.ways:
+                    losses, used = [], []
+                    for trial in range(asked.trials):
+                        bench = Bench(surface, draw, budget, trial)
+                        losses.append(surface.cost(WAYS[way](bench, trial)) / best - 1)
+                        used.append(budget - bench.left_units)
+                    near = mean(loss < 0.03 for loss in losses)
+                    cells.append(f"{way} {near:4.0%} {mean(losses):5.1%} {mean(used):4.0f}")
+                print(f"  {name:24}" + "   ".join(cells), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""When a comparison may stop: a test that is looked at several times, with one error rate for all.
+
+The looks are planned before the first run, after LOOKS and CLEAR runs of each arm. For arms that do
+not differ, all looks together are wrong in at most ERROR of the comparisons, whatever the noise is,
+if the runs do not depend on each other:
+
+- At CLEAR runs of each arm, one arm has to lie wholly below the other, and the gap between them has
+  to be larger than the range of either. For six numbers from one source, that is likeliest if the
+  source has two values, each as likely as the other: 2 of the 64 ways to draw them, and a little
+  more if each value is again two values that are close. So it is 3.3 %.
+- At LOOKS, the rank test of Mann and Whitney: how many pairs are in the wrong order. If the arms do
+  not differ, all orders of the runs are equally likely, so its error does not depend on the noise.
+  The most pairs for each look were chosen so that all looks together err in 1.7 %, which is shared
+  out over the looks as Lan and DeMets (1983) do it. Pairs of equal numbers count as in the wrong
+  order.
+
+``benchmarks/sequential.py`` finds these limits again, and tries the whole in simulations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+ERROR = 0.05
+CLEAR = 3
+# Runs of each arm -> the most pairs in the wrong order, of the square of that number.
+LOOKS = {5: 0, 7: 3, 10: 13, 14: 36, 20: 94}
+MOST = max(LOOKS)
+
+
+def sure_after(base: Sequence[float], arm: Sequence[float]) -> int:
+    """The runs of each arm after which it is sure that they differ, 0 if it is not.
+
+    *base* and *arm* are in the order of the runs. Looks for which there are not enough runs yet are
+    left out.
+    """
+    for count in (CLEAR, *LOOKS):
+        if min(len(base), len(arm)) < count:
+            return 0
+        one, other = base[:count], arm[:count]
+        if _clear(one, other) if count == CLEAR else _in_order(one, other, LOOKS[count]):
+            return count
+    return 0
+
+
+def _clear(one: Sequence[float], other: Sequence[float]) -> bool:
+    gap = max(min(one) - max(other), min(other) - max(one))
+    return gap > max(max(one) - min(one), max(other) - min(other))
+
+
+def _in_order(one: Sequence[float], other: Sequence[float], most: int) -> bool:
+    pairs = [(a, b) for a in one for b in other]
+    below = sum(a < b for a, b in pairs)
+    above = sum(a > b for a, b in pairs)
+    return len(pairs) - max(below, above) <= most

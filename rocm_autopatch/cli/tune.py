@@ -1,0 +1,274 @@
+"""``rocm-autopatch tune``: find the fastest policy for a command, and prove that it is."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rocm_autopatch import processes
+from rocm_autopatch.ab import Refused, Wrong
+from rocm_autopatch.cli import terminal
+from rocm_autopatch.policy.problem import PolicyError
+from rocm_autopatch.tune import output, tuning
+from rocm_autopatch.tune.tuning import Request
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h)?")
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "tune",
+        help="find the fastest policy for your own command",
+        usage=(
+            "rocm-autopatch tune [option ...] -- COMMAND [ARGUMENT ...]\n"
+            "       rocm-autopatch tune [option ...] --serve COMMAND --client COMMAND"
+        ),
+        description=(
+            "Run COMMAND under many sets of switches, find the set under which it is best, confirm "
+            "it in runs beside the command as it is here, and write it as a policy file. Tried are "
+            "config keys of this torch, modes, our graphs and variables; not what policies here "
+            "pin or evidence says is wrong. A set with which the command fails, or computes "
+            "something else, is out. Use the machine for nothing else meanwhile. The same command "
+            "goes on where an earlier one ended. Exit status: 0, also if nothing helps; 1 if the "
+            "command does not run or nothing can be tried; 2 for wrong usage; 130 if interrupted."
+        ),
+        epilog=(
+            "example: rocm-autopatch tune --budget 30m --metric latency --same loss "
+            "--out team.yaml -- python bench.py"
+        ),
+    )
+    parser.add_argument(
+        "--budget",
+        type=_duration,
+        default=1800.0,
+        metavar="TIME",
+        help="how long to search: 30m, 2h or 90s (default: 30m)",
+    )
+    parser.add_argument(
+        "--metric",
+        default="",
+        metavar="NAME",
+        help="the number that the command prints and that counts (default: the wall time)",
+    )
+    better = parser.add_mutually_exclusive_group()
+    better.add_argument(
+        "--higher", dest="higher", action="store_true", default=None, help="higher is better"
+    )
+    better.add_argument(
+        "--lower", dest="higher", action="store_false", help="lower is better (default)"
+    )
+    parser.add_argument(
+        "--number",
+        action="append",
+        default=[],
+        metavar="REGEX",
+        help="take the number in this regular expression's one group, (?P<NAME>...) to name it",
+    )
+    parser.add_argument(
+        "--cold",
+        type=_percent,
+        default=0.0,
+        metavar="PERCENT",
+        help="how many of 100 starts have empty caches of compiled code (default: 0)",
+    )
+    parser.add_argument(
+        "--same",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a number that the command prints, or a file that it writes: it has to be the same",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=_part,
+        default=1e-3,
+        metavar="PART",
+        help="how far apart numbers may be, as a part of the base's (default: 0.001)",
+    )
+    parser.add_argument(
+        "--try",
+        dest="wanted",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="try this too, whatever a policy pins; a switch as ab --toggle has it",
+    )
+    parser.add_argument("--only", action="store_true", help="try nothing but what --try names")
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="NAME", help="do not try this switch"
+    )
+    parser.add_argument(
+        "--worth",
+        type=_percent,
+        default=0.02,
+        metavar="PERCENT",
+        help="a smaller gain is not looked for (default: 2)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("tuned.yaml"),
+        metavar="FILE",
+        help="the policy (default: tuned.yaml); the runs are kept in FILE.runs",
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="start anew, and drop the runs that are kept"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="print what would be tried and what not, and end"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=_duration,
+        default=1800.0,
+        metavar="TIME",
+        help="a run that takes longer counts as hanging, and is killed (default: 30m)",
+    )
+    parser.add_argument("--seed", type=int, help="seed of the order of runs (default: random)")
+    parser.add_argument(
+        "--serve",
+        type=_command,
+        default=[],
+        metavar="COMMAND",
+        help="a server, in one argument; each run starts it and stops it",
+    )
+    parser.add_argument(
+        "--client",
+        type=_command,
+        default=[],
+        metavar="COMMAND",
+        help="the client that measures the server, in one argument",
+    )
+    parser.add_argument(
+        "--ready",
+        default="",
+        metavar="TEXT",
+        help=(
+            "the server is ready when this is in its output, or when this URL answers (default: "
+            "when it listens on a TCP port)"
+        ),
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw a .png or .svg file (needs matplotlib)"
+    )
+    parser.add_argument(
+        "program", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command to run"
+    )
+    parser.set_defaults(run=run)
+
+
+def _duration(text: str) -> float:
+    found = _DURATION.fullmatch(text)
+    seconds = float(found[1]) * _UNITS[found[2] or "s"] if found else 0.0
+    if not 0 < seconds < 1e8:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 30m, 2h or 90s")
+    return seconds
+
+
+def _percent(text: str) -> float:
+    try:
+        number = float(text.rstrip("%"))
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 100")
+    return number / 100
+
+
+def _part(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
+    return number
+
+
+def _command(text: str) -> list[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+    if not words:
+        raise argparse.ArgumentTypeError("the command is empty")
+    return words
+
+
+def run(arguments: argparse.Namespace) -> int:
+    program = arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program
+    wrong = _usage(arguments, program)
+    if wrong:
+        terminal.say(f"rocm-autopatch tune: {wrong}")
+        return 2
+    request = Request(
+        program=arguments.client or program,
+        server=arguments.serve,
+        ready=arguments.ready,
+        budget=arguments.budget,
+        metric=arguments.metric,
+        higher=arguments.higher,
+        numbers=arguments.number,
+        cold=arguments.cold,
+        same=arguments.same,
+        tolerance=arguments.tolerance,
+        wanted=arguments.wanted,
+        only=arguments.only,
+        without=arguments.without,
+        worth=arguments.worth,
+        out=arguments.out,
+        again=arguments.again,
+        timeout=arguments.timeout,
+        seed=arguments.seed,
+        plot=arguments.plot,
+    )
+    try:
+        with tempfile.TemporaryDirectory(prefix="rocm-autopatch-tune-") as directory:
+            done = tuning.prepare(request, Path(directory))
+            if arguments.list and arguments.json:
+                terminal.data(output.plan(done))
+            elif arguments.list:
+                terminal.lines(output.candidates(done))
+            if arguments.list:
+                return 0
+            processes.take_interrupts()
+            tuning.run(done, Path(directory), terminal.say)
+    except Wrong as error:
+        terminal.say(f"rocm-autopatch tune: {error}")
+        return 2
+    except (Refused, PolicyError, OSError) as error:
+        for line in str(error).splitlines():
+            terminal.say(line if line.startswith("  |") else f"rocm-autopatch tune: {line}")
+        return 1
+    except KeyboardInterrupt:
+        terminal.say("rocm-autopatch tune: interrupted before the first run")
+        return processes.INTERRUPTED
+    if arguments.json:
+        terminal.data(output.document(done))
+    else:
+        terminal.lines(output.lines(done))
+    status = processes.INTERRUPTED if done.partial else 1 if done.trouble else 0
+    if request.plot:
+        try:
+            output.draw(request.plot, done)
+        except OSError as error:
+            terminal.say(f"rocm-autopatch tune: --plot: {error}")
+            status = status or 1
+    return status
+
+
+def _usage(arguments: argparse.Namespace, program: list[str]) -> str:
+    """What is wrong with the combination of arguments, "" if nothing is."""
+    if bool(arguments.serve) != bool(arguments.client):
+        return "--serve and --client belong together"
+    if arguments.serve and program:
+        return "give a command, or --serve and --client, but not both"
+    if arguments.ready and not arguments.serve:
+        return "--ready needs --serve"
+    return ""

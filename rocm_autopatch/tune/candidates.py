@@ -1,0 +1,294 @@
+"""What there is to try in a place: each value of a switch that this torch has and that may help.
+
+They come from the table switches.yaml and from built-in policies that are for speed. Left out, each
+with its reason: what this place has already, what is not for its accelerator, what a policy here
+pins because it is known to do harm, and what evidence of this machine says is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rocm_autopatch import fresh_interpreter
+from rocm_autopatch.ab import Refused, Wrong, arms, runner, toggles
+from rocm_autopatch.ab.place import Place
+from rocm_autopatch.ab.toggles import CONFIG, HERE, MODE, POLICY, VARIABLE, Toggle
+from rocm_autopatch.evidence import match
+from rocm_autopatch.patches import compile_modes
+from rocm_autopatch.policy import lint, load, lower
+from rocm_autopatch.policy.model import Policy
+from rocm_autopatch.prove.subjects import SUBJECTS
+
+_TABLE = Path(__file__).with_name("switches.yaml")
+# Built-in policies whose values are there for speed, or against a slow library.
+_FOR_SPEED = ("performance", "no-hipblaslt", "no-library-search")
+_LONGEST_PROGRAM = 1 << 20
+SO_HERE = "it is so here"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A value of a switch: ``toggle`` has what is here and this value.
+
+    A ``likely`` one is known to have large effects on some programs.
+    """
+
+    toggle: Toggle
+    about: str
+    likely: bool
+
+    @property
+    def value(self) -> Any:
+        return self.toggle.values[1]
+
+    @property
+    def label(self) -> str:
+        return self.toggle.says(self.value)
+
+    @property
+    def switch(self) -> str:
+        """The switch, of which a policy can have one value only."""
+        return f"{self.toggle.kind} {self.toggle.name}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """The candidates, and by label why others were left out."""
+
+    candidates: tuple[Candidate, ...]
+    left_out: Mapping[str, str]
+
+
+def find(
+    here: Place,
+    program: Sequence[str],
+    wanted: Sequence[str],
+    without: Sequence[str],
+    only: bool,
+    directory: Path,
+) -> Found:
+    """What to try for *program*.
+
+    *wanted* are toggles that the user names: they are tried whatever a policy pins. *without* are
+    names or labels that are not tried. With *only*, nothing but what is wanted is tried. Raises
+    Wrong and Refused for a wanted one that is wrong or has no effect.
+    """
+    left_out: dict[str, str] = {}
+    found = {one.label: one for text in wanted for one in _wanted(here, text)}
+    named = {*found}
+    if not only:
+        unsound = _unsound(here)
+        modes = _modes(program)
+        for text, about, where, likely in _texts():
+            one = _one(here, text, about, likely)
+            if isinstance(one, str):
+                left_out.setdefault(text, one)
+            elif one.label not in found and one.label not in left_out:
+                why = _objection(here, one, where, modes, unsound)
+                if why:
+                    left_out.setdefault(one.label, why)
+                else:
+                    found[one.label] = one
+    for word in without:
+        dropped = [one for one in found.values() if word in (one.label, one.toggle.label)]
+        dropped += [o for o in found.values() if word == o.toggle.name and o not in dropped]
+        if not dropped and word not in left_out:
+            raise Wrong(f"--without {word}: nothing that would be tried is called so")
+        for one in dropped:
+            del found[one.label]
+            left_out[one.label] = "--without"
+    left_out = {label: why for label, why in left_out.items() if label not in found}
+    inert = _inert(here, list(found.values()), directory)
+    for label, why in inert.items():
+        if label in named:
+            raise Refused(why)
+        left_out[label] = why
+        del found[label]
+    return Found(tuple(found.values()), left_out)
+
+
+def _wanted(here: Place, text: str) -> list[Candidate]:
+    """Each value of a toggle that is not what is here."""
+    toggle = toggles.parse(text, here.fact("torch"), here.environ)
+    if toggle.kind == POLICY:
+        raise Wrong(f"--try {text}: a policy is made of switches; name these")
+    base = here.environ.get(toggle.name) if toggle.kind == VARIABLE else HERE
+    found = []
+    for value in toggle.values:
+        if value is HERE or value == base:
+            continue
+        if toggle.kind == CONFIG and _pinned_or_same(here, toggle, value) == SO_HERE:
+            continue
+        found.append(Candidate(replace(toggle, values=(base, value)), "", True))
+    if not found:
+        raise Refused(f"--try {text}: {SO_HERE}")
+    return found
+
+
+def _texts() -> Iterator[tuple[str, str, str, bool]]:
+    """Each toggle as text, what it is about, where it is for, and whether it is a likely one."""
+    for row in yaml.safe_load(_TABLE.read_text(encoding="utf-8")):
+        yield row["toggle"], row["about"], row.get("where", ""), row.get("likely", False)
+    for name in _FOR_SPEED:
+        for text, about in _of_policy(load.top(name)):
+            yield text, about, "", False
+
+
+def _of_policy(policy: Policy) -> Iterator[tuple[str, str]]:
+    for entry in policy.config:
+        if not entry.no_trial:
+            yield f"{entry.module}.{entry.key}={_written(entry.value)}", entry.why
+            if isinstance(entry.value, bool):
+                yield f"{entry.module}.{entry.key}={_written(not entry.value)}", entry.why
+    for rule in policy.env:
+        if rule.value is not None and not rule.no_trial:
+            yield f"env.{rule.name}={_written(rule.value)}", rule.why
+
+
+def _written(value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) or value is None else str(value)
+    return f'"{text}"' if "," in text else text
+
+
+def _one(here: Place, text: str, about: str, likely: bool) -> Candidate | str:
+    """The candidate, or why there is none here."""
+    try:
+        toggle = toggles.parse(text, here.fact("torch"), here.environ)
+    except (Refused, Wrong) as error:
+        return str(error)
+    if toggle.kind == CONFIG:
+        # The shortest name by which toggles find the key, however a policy writes it.
+        short = toggle.name.partition(".config.")[2]
+        if toggle.name.startswith("torch._inductor."):
+            toggle = replace(toggle, label=short)
+    elif toggle.kind == VARIABLE:
+        toggle = replace(toggle, label=toggle.name)
+    return Candidate(toggle, about, likely)
+
+
+def _objection(
+    here: Place, one: Candidate, where: str, modes: set[str], unsound: Mapping[str, str]
+) -> str:
+    """Why a candidate is not tried, "" if it is."""
+    accelerator = here.fact("accelerator")
+    kinds = ("rocm", "cuda") if where == "gpu" else (where,)
+    if where and accelerator not in kinds:
+        return f"it is for {' and '.join(kinds)}, here is {accelerator or 'no torch'}"
+    toggle = one.toggle
+    if toggle.kind == MODE and toggle.name not in modes:
+        return f"the files in the command do not name the mode {toggle.name}"
+    if one.label in unsound:
+        return unsound[one.label]
+    for label, why in unsound.items():
+        if label.endswith(f"={one.value}") and toggle.kind == MODE and label.startswith("mode.*"):
+            return why
+    if toggle.kind == CONFIG:
+        if ".config.triton." in toggle.name and accelerator == "cpu":
+            return "it is for Triton, here is cpu"
+        return _pinned_or_same(here, toggle, one.value)
+    if toggle.kind == MODE and toggle.name == one.value and not _mapped(here, toggle.name):
+        return SO_HERE
+    return ""
+
+
+def _mapped(here: Place, mode: str) -> bool:
+    """Whether a policy here lets a mode stand for something else."""
+    rows = here.report["compile_modes"] if here.report else ()
+    return any(row["name"] == mode and row["wanted"] != mode for row in rows)
+
+
+def _pinned_or_same(here: Place, toggle: Toggle, value: Any) -> str:
+    module, _, key = toggle.name.partition(".config.")
+    name = f"{module}.config.{lower.current(key)}"
+    for row in here.report["config"] if here.report else ():
+        if row["name"] == name:
+            if row["strength"] == "pin" and row["wanted"] != value:
+                return f"policy {row['layer']} pins it to {row['wanted']}: {row['why']}"
+            return SO_HERE if row["wanted"] == value else ""
+    record = lint.keys_of(here.fact("torch")).get(toggle.name, (toggle.name, lint.Record()))[1]
+    same = record.has_default and type(record.default) is type(value) and record.default == value
+    return SO_HERE if same else ""
+
+
+def _modes(program: Sequence[str]) -> set[str]:
+    """The modes that the program may ask for: the default, and those that its files name."""
+    texts = []
+    for word in program:
+        try:
+            path = Path(word)
+            if path.is_file() and path.stat().st_size < _LONGEST_PROGRAM:
+                texts.append(path.read_text(encoding="utf-8", errors="replace"))
+        except (OSError, ValueError):
+            pass
+    words = " ".join([*program, *texts])
+    return {"default", *(mode for mode in compile_modes.MODES if f'"{mode}"' in words)} | {
+        mode for mode in compile_modes.MODES if f"'{mode}'" in words or f" {mode} " in f"{words} "
+    }
+
+
+def _unsound(here: Place) -> dict[str, str]:
+    """By label, what evidence of this machine says is wrong. ``mode.*=USE`` is for each mode."""
+    known: dict[str, bool] = {}
+    for evidence in match.look(None, here.fact("torch")).used:
+        for subject, said in evidence.subjects.items():
+            if said["sound"] is not None:
+                known[subject] = said["sound"]
+    return dict(_labels_of(name for name, sound in known.items() if not sound))
+
+
+def _labels_of(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The labels of what subjects of evidence are about."""
+    for name in names:
+        why = f"evidence of this machine: {name} is not sound (rocm-autopatch prove)"
+        subject = SUBJECTS.get(name)
+        if subject is None:
+            continue
+        for module, keys in subject.policy.get("config", {}).items():
+            for key, entry in keys.items():
+                short = key if module == "torch._inductor.config" else f"{module}.{key}"
+                yield f"{short}={_written(entry['pin'])}", why
+                yield f"{short}={entry['pin']}", why
+        for variable, rule in subject.policy.get("env", {}).items():
+            yield f"{variable}={rule['set']}", why
+        for mode, use in subject.policy.get("compile_modes", {}).items():
+            # If graphs go wrong in this mode, they do so in the modes that compile alike.
+            yield (f"mode.{mode}={use}" if mode == "max-autotune" else f"mode.*={use}"), why
+        if subject.mode and not {"compile_modes", "config"} & subject.policy.keys():
+            yield f"mode.*={subject.mode}", why
+        if name == "cudagraphs":
+            yield "triton.cudagraphs=true", why
+        if name == "autotune":
+            yield "max_autotune=true", why
+
+
+def _inert(here: Place, found: Sequence[Candidate], directory: Path) -> dict[str, str]:
+    """By label, why a candidate does not take effect, as a fresh interpreter says.
+
+    It gets one value of each switch, all at once. What holds of one value holds of the others.
+    """
+    if not found or here.report is None:
+        return {}
+    first = list({one.switch: one for one in reversed(found)}.values())
+    hooked = [one.toggle for one in first if one.toggle.kind != VARIABLE]
+    try:
+        arms.check(here, [one.toggle for one in first])
+    except Refused as error:
+        return {one.label: str(error) for one in found if one.toggle.kind != VARIABLE}
+    its = [one.toggle for one in first]
+    values = tuple(one.value for one in first)
+    arm = arms.one(here, its, values, [t.values[0] for t in its], directory / "all.yaml")
+    environ = {**arm.environ, **runner.own_caches(directory)}
+    report = fresh_interpreter.report(torch=bool(hooked), environ=environ, python=here.python)
+    why = {}
+    for one in first:
+        alone = arms.Arm(one.label, (one.value,), arm.environ)
+        try:
+            arms.verify([one.toggle], alone, report)
+        except Refused as error:
+            why[one.switch] = str(error)
+    return {one.label: why[one.switch] for one in found if one.switch in why}

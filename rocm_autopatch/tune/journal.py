@@ -1,0 +1,92 @@
+"""What a search has measured, kept run by run, so that it goes on after Ctrl-C or a crash.
+
+A directory has ``runs.jsonl``, and copies of the base's files. The first line of ``runs.jsonl``
+says what the search is about, each further line is a run. A search goes on by the same steps: what
+is there is not measured again. A last line that a crash has cut off is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rocm_autopatch.ab import Refused
+
+_FILE = "runs.jsonl"
+VERSION = 1
+# What may change when a search goes on.
+_FREE = ("seed", "budget_s")
+
+
+class Journal:
+    """The runs in *directory* of the search that *about* describes.
+
+    ``about`` is what the search began with: its ``seed`` is kept. Raises Refused if the directory
+    has another search, and OSError.
+    """
+
+    def __init__(self, directory: Path, about: Mapping[str, Any], again: bool) -> None:
+        self.directory = directory
+        self.about: dict[str, Any] = {"version": VERSION, **about}
+        self.kept: dict[tuple[str, str], deque[dict[str, Any]]] = {}
+        self.count = 0
+        file = directory / _FILE
+        if again and file.exists():
+            shutil.rmtree(directory)
+        directory.mkdir(exist_ok=True)
+        rows = _rows(file)
+        if rows:
+            self._check(rows[0])
+            self.about = rows[0]
+            for row in rows[1:]:
+                self.kept.setdefault((row["trial"], row["kind"]), deque()).append(row)
+                self.count += 1
+        # The cut-off line goes, too.
+        text = "".join(json.dumps(row) + "\n" for row in rows or [self.about])
+        file.write_text(text, encoding="utf-8")
+        self._stream = file.open("a", encoding="utf-8")
+
+    def _check(self, there: Mapping[str, Any]) -> None:
+        for key, value in self.about.items():
+            if key not in _FREE and there.get(key) != value:
+                raise Refused(
+                    f"{self.directory} has runs of another search: {key} is {there.get(key)!r} "
+                    f"there and {value!r} here; give --again to drop them, or another --out"
+                )
+
+    def take(self, trial: str, kind: str) -> dict[str, Any] | None:
+        """The next kept run of a trial, None if there is none any more."""
+        queue = self.kept.get((trial, kind))
+        return queue.popleft() if queue else None
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Keep a run, also if the machine goes down at once."""
+        self._stream.write(json.dumps(row) + "\n")
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+
+    def close(self) -> None:
+        """Close the file; the runs stay."""
+        self._stream.close()
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    rows = []
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            break
+        if not isinstance(row, dict):
+            break
+        rows.append(row)
+    return rows

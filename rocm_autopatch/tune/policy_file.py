@@ -1,0 +1,64 @@
+"""The result of a search as a policy file, with a reason for each entry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rocm_autopatch.ab.place import Place
+from rocm_autopatch.ab.toggles import CONFIG, MODE
+from rocm_autopatch.policy import lint, load, lower
+from rocm_autopatch.policy.problem import ERROR, PolicyError
+from rocm_autopatch.trust import is_path
+from rocm_autopatch.tune.candidates import Candidate
+
+
+def text(
+    here: Place,
+    name: str,
+    description: str,
+    entries: Sequence[tuple[Candidate, str]],
+) -> str:
+    """A policy with *entries*, each with its why, on top of what applies here.
+
+    It does what the arms of the search did: values are pinned, and variables are set whatever their
+    value is.
+    """
+    document: dict[str, Any] = {"version": 1, "name": name, "description": description}
+    if not here.is_rocm:
+        document["extends"] = []  # No policy applies here, so it has nothing to stand on.
+    elif here.named:
+        base = here.named
+        if is_path(base):
+            base = str(Path(base).resolve())
+        document["extends"] = base
+    for one, why in entries:
+        toggle, value = one.toggle, one.value
+        if toggle.kind == CONFIG:
+            module, _, key = toggle.name.partition(".config.")
+            keys = document.setdefault("config", {}).setdefault(f"{module}.config", {})
+            keys[lower.current(key)] = {"pin": value, "insist": True, "why": why}
+        elif toggle.kind == MODE:
+            document.setdefault("compile_modes", {})[toggle.name] = {"use": value, "why": why}
+        else:
+            rule: dict[str, Any] = {"delete": True} if value is None else {"set": value}
+            rule.update(insist=True, why=why)
+            document.setdefault("env", {})[toggle.name] = rule
+    written: str = yaml.safe_dump(document, sort_keys=False, width=1000, allow_unicode=True)
+    return written
+
+
+def check(path: Path, torch: str) -> None:
+    """Raise PolicyError if ``check`` would find an error in the policy at *path*."""
+    policy = load.top(str(path))
+    layers = load.layers(policy)
+    versions = [v for v in lint.known_versions() if f"{torch}.".startswith(f"{v}.")]
+    if not versions:
+        return
+    below = [layer for layer in layers if layer.file != policy.file]
+    wrong = [one for one in lint.lint(policy, versions, below) if one.severity == ERROR]
+    if wrong:
+        raise PolicyError(wrong)

@@ -1,0 +1,426 @@
+"""The search for the best set of switches: which sets are measured next, and which one is best.
+
+It knows nothing of programs. A *trial* is a set of options that are on; the empty one is the base.
+A bench measures trials in rounds, by turns, as costs: lower is better. The steps:
+
+1. Calibrate: the base alone, for the noise.
+2. Screen: each likely option alone against the base, the others four at a time; four that fail or
+   harm are halved. Then, after each round, only what may still be better goes on, and at most half
+   of it.
+3. Combine: what helped, on top of the best.
+4. Interactions: options that did nothing alone may help together. They are dealt into four groups;
+   the six pairs of groups have each pair of options in one of them. A pair of groups that helps is
+   cut down to what it needs (delta debugging, Zeller 2002).
+5. Prune: each option of the best is taken away alone. What is not missed is left out.
+
+A race ends for a challenger when even an optimistic view of it (its median ratio less OPTIMISM
+standard errors) is not worth it. That may miss a small gain, and a lucky option may get on: so the
+search ends in a candidate, which has to be confirmed by runs of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from statistics import mean, median
+from typing import Protocol
+
+Trial = frozenset[int]
+BASE: Trial = frozenset()
+CALIBRATION = 3
+# The most rounds of a race, and how sure a race is of a challenger that it drops or takes.
+ROUNDS = 5
+OPTIMISM = 1.3
+SURE = 1.0
+# Ratios can't be told apart better than this, whatever the first runs look like.
+_LEAST_NOISE = 0.002
+# An option that alone is slower by more is not tried together with others.
+_HARM = math.log(1.1)
+_GROUPS = 4
+# Unlikely options are screened so many at a time; a round of the screening has so many sets.
+_TOGETHER, _BATCH = 4, 8
+# Screening leaves so much of the budget for what comes after it.
+_AFTER_SCREENING = 0.45
+# A first run that takes so many times as long as the base's makes its groups slow.
+_SLOW = 2.0
+_FAR = 8
+# The median of normal numbers varies so much more than their mean.
+_MEDIAN = 1.25
+
+
+class Spent(Exception):
+    """The budget is spent."""
+
+
+class Bench(Protocol):
+    """Measures trials."""
+
+    def measure(self, trials: Sequence[Trial]) -> Mapping[Trial, float]:
+        """One round: the cost of each trial. One that failed or was wrong is left out.
+
+        Raises Spent before a round for which nothing is left.
+        """
+
+    def left(self) -> float:
+        """The part of the budget that is left, from 1 to 0."""
+
+    def price(self, trial: Trial) -> float:
+        """What the first run of a measured trial took, divided by what that of the base took."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option, and the ``switch`` whose value it is: a trial has at most one value of each.
+
+    A ``likely`` one is known to have large effects, so it is tried alone.
+    """
+
+    name: str
+    switch: str
+    likely: bool = True
+
+
+@dataclass(frozen=True)
+class Step:
+    """A race that was decided, for the report: what was compared with what, and the outcome.
+
+    ``ratio`` is the cost divided by that of ``against``.
+    """
+
+    phase: str
+    trial: Trial
+    against: Trial
+    ratio: float
+    rounds: int
+    outcome: str
+
+
+@dataclass
+class Search:
+    """A search over *options*. ``best`` is the best trial so far; ``steps`` tells the way to it.
+
+    A gain of less than *worth*, a part of 1, is not looked for.
+    """
+
+    options: Sequence[Option]
+    bench: Bench
+    worth: float
+    seed: int
+    best: Trial = BASE
+    phase: str = "calibrate"
+    steps: list[Step] = field(default_factory=list)
+    out: set[Trial] = field(default_factory=set)
+    left: str = ""
+    _rounds: list[Mapping[Trial, float]] = field(default_factory=list)
+    _noise: tuple[int, float] = (0, 0.0)
+
+    def run(self) -> Trial:
+        """The best trial that the budget allows to find. ``left`` says what it did not allow."""
+        try:
+            self._search()
+        except Spent:
+            self.left = self.phase
+            self._settle()
+        return self.best
+
+    @property
+    def skipped(self) -> set[int]:
+        """The options that the budget did not reach."""
+        ran = {trial for costs in self._rounds for trial in costs}
+        reached = ran | {trial for trial in self.out if len(trial) == 1}
+        return {*range(len(self.options))} - {number for trial in reached for number in trial}
+
+    def _settle(self) -> None:
+        """Where the budget ended a race, take what was ahead in it."""
+        ran = {trial for costs in self._rounds for trial in costs} - self.out
+        ahead = {}
+        for trial in ran - {self.best}:
+            ratio, count = self.ratio(self.best, trial)
+            if count and ratio + SURE * self._error(count) < 0:
+                ahead[trial] = ratio
+        if ahead:
+            self.best = min(ahead, key=ahead.__getitem__)
+
+    def _search(self) -> None:
+        for _ in range(CALIBRATION):
+            self._measure([BASE])
+        usable = self._screen(self._sets(range(len(self.options))))
+        self.phase = "interactions"
+        self._interact([number for number in usable if number not in self.best])
+        self.phase = "prune"
+        self._prune()
+        # What a strong switch hid, or the first screening missed.
+        seen = {BASE}
+        while self.best not in seen:
+            before = self.best
+            seen.add(before)
+            switches = {self.options[number].switch for number in before}
+            rest = [n for n in usable if self.options[n].switch not in switches]
+            usable = self._screen(self._sets(rest))
+            if self.best == before:
+                break
+            self.phase = "prune"
+            self._prune()
+        self.phase = "done"
+
+    def _sets(self, numbers: Iterable[int]) -> list[Trial]:
+        """What is screened of some options: likely ones alone, then the others some at a time."""
+        known = list(numbers)
+        alone = [frozenset((number,)) for number in known if self.options[number].likely]
+        # Values of one switch are neighbours, so by strides they are in different sets.
+        others = [number for number in known if not self.options[number].likely]
+        count = math.ceil(len(others) / _TOGETHER)
+        return alone + [frozenset(others[start::count]) for start in range(count)]
+
+    def _screen(self, sets: Sequence[Trial]) -> list[int]:
+        """Race sets on top of the best, and take what helps.
+
+        Returns the options that ran well and do not harm.
+        """
+        self.phase = "screen"
+        below = self.best
+        queue, size = list(sets), _BATCH
+        raced: list[Trial] = []
+        while queue:
+            if raced and self.bench.left() < _AFTER_SCREENING:
+                break
+            batch = queue[:size]
+            try:
+                self._measure([below, *(self._union(one, below) for one in batch)])
+            except Spent:
+                # What is left may do for fewer of them.
+                if len(batch) == 1:
+                    raise
+                size = len(batch) // 2
+                continue
+            queue = queue[size:]
+            for one in batch:
+                trial = self._union(one, below)
+                ratio, count = self.ratio(below, trial)
+                if trial not in self.out:
+                    raced.append(one)
+                harms = count > 0 and ratio - SURE * self._error(count) > 0
+                if len(one) > 1 and (trial in self.out or harms):
+                    # One of them is broken, or one may hide what another gains.
+                    halves = sorted(one)[::2], sorted(one)[1::2]
+                    queue += map(frozenset, halves)
+        on_top = {one: self._union(one, below) for one in raced}
+        ratios = self._race(below, list(on_top.values()), measured=True)
+        helping = sorted((t for t in ratios if self._better(below, t)), key=ratios.__getitem__)
+        if helping:
+            self.best = helping[0]
+            self.phase = "combine"
+            self._combine(helping)
+        sound = {trial for trial, ratio in ratios.items() if ratio <= _HARM}
+        return sorted({number for one in raced if on_top[one] in sound for number in one})
+
+    def noise(self) -> float:
+        """The standard deviation of the logarithm of a cost, from neighbouring rounds."""
+        if self._noise[0] != len(self._rounds):
+            self._noise = len(self._rounds), self._measured_noise()
+        return self._noise[1]
+
+    def _measured_noise(self) -> float:
+        steps = [
+            math.log(after[trial] / before[trial])
+            for before, after in zip(self._rounds, self._rounds[1:])
+            for trial in before.keys() & after.keys()
+        ]
+        if not steps:
+            return 0.05
+        # One run in many may be far off; a program with two speeds is often far off.
+        most = max(_FAR * 1.4826 * median(map(abs, steps)), _LEAST_NOISE)
+        spread = math.sqrt(mean(min(abs(step), most) ** 2 for step in steps))
+        # A step has twice the variance of a number. Few steps may all be small by chance.
+        return max(_LEAST_NOISE, spread / math.sqrt(2) * (1 + 1 / len(steps)))
+
+    def costs(self, trial: Trial) -> list[float]:
+        """All costs of a trial, in the order of the rounds."""
+        return [costs[trial] for costs in self._rounds if trial in costs]
+
+    def history(self) -> list[tuple[Trial, float]]:
+        """Each measured trial of each round, with its cost divided by the base's median."""
+        base = median(self.costs(BASE) or [1.0])
+        return [(trial, cost / base) for costs in self._rounds for trial, cost in costs.items()]
+
+    def together(self, one: Trial, other: Trial) -> tuple[list[float], list[float]]:
+        """The costs of two trials in the rounds that have both."""
+        both = [(c[one], c[other]) for c in self._rounds if one in c and other in c]
+        return [pair[0] for pair in both], [pair[1] for pair in both]
+
+    def ratio(self, against: Trial, trial: Trial) -> tuple[float, int]:
+        """The logarithm of the ratio of two trials' costs, and of how many rounds it is."""
+        both = [
+            math.log(costs[trial] / costs[against])
+            for costs in self._rounds
+            if trial in costs and against in costs
+        ]
+        return (median(both), len(both)) if both else (0.0, 0)
+
+    def _error(self, count: int) -> float:
+        return self.noise() * math.sqrt(2 / count) * (_MEDIAN if count > 2 else 1)
+
+    def _better(self, against: Trial, trial: Trial) -> bool:
+        ratio, count = self.ratio(against, trial)
+        return count > 1 and ratio + SURE * self._error(count) < 0
+
+    def _promises(self, against: Trial, trial: Trial) -> bool:
+        """Whether a trial may be better by what is worth it, as far as is known."""
+        ratio, count = self.ratio(against, trial)
+        return count > 0 and ratio - OPTIMISM * self._error(count) < math.log(1 - self.worth)
+
+    def _settled(self, against: Trial, trial: Trial) -> bool:
+        """Whether more rounds would not change that a trial is better."""
+        ratio, count = self.ratio(against, trial)
+        return count > 1 and ratio + 3 * self._error(count) < math.log(1 - self.worth)
+
+    def _measure(self, trials: Iterable[Trial]) -> None:
+        asked = [trial for trial in dict.fromkeys(trials) if trial not in self.out]
+        costs = self.bench.measure(asked)
+        self._rounds.append(costs)
+        self.out.update(trial for trial in asked if trial not in costs)
+
+    def _race(
+        self, against: Trial, challengers: Sequence[Trial], measured: bool = False
+    ) -> dict[Trial, float]:
+        """Logarithms of the ratios of the challengers that ran well; each becomes a step.
+
+        With *measured*, they have had their first round.
+        """
+        alive = [trial for trial in challengers if trial not in self.out]
+        for number in range(ROUNDS):
+            if not alive:
+                break
+            if number or not measured:
+                self._measure([against, *alive])
+            alive = [
+                trial
+                for trial in alive
+                if trial not in self.out
+                and self._promises(against, trial)
+                and not self._settled(against, trial)
+            ]
+            if len(challengers) > 2:
+                alive.sort(key=lambda trial: self.ratio(against, trial)[0])
+                alive = alive[: math.ceil(len(challengers) / 2 ** (number + 1))]
+        found = {}
+        for trial in dict.fromkeys(challengers):
+            ratio, count = self.ratio(against, trial)
+            if trial in self.out or not count:
+                continue
+            found[trial] = ratio
+            outcome = "better" if self._better(against, trial) else "not better"
+            self.steps.append(Step(self.phase, trial, against, math.exp(ratio), count, outcome))
+        return found
+
+    def _union(self, *trials: Trial) -> Trial:
+        """The options of all trials; of two values of one switch the first."""
+        found: dict[str, int] = {}
+        for trial in trials:
+            for number in sorted(trial):
+                found.setdefault(self.options[number].switch, number)
+        return frozenset(found.values())
+
+    def _take(self, trials: Sequence[Trial]) -> bool:
+        """Race trials against the best, and take the best of them if it is better."""
+        trials = [trial for trial in trials if trial != self.best]
+        ratios = self._race(self.best, trials)
+        better = [trial for trial in ratios if self._better(self.best, trial)]
+        if better:
+            self.best = min(better, key=lambda trial: ratios[trial])
+        return bool(better)
+
+    def _combine(self, helping: Sequence[Trial]) -> None:
+        rest = [trial for trial in helping[1:] if self._union(self.best, trial) != self.best]
+        if len(rest) > 1 and self._take([self._union(self.best, *rest)]):
+            return
+        for trial in rest:
+            self._take([self._union(self.best, trial)])
+
+    def _interact(self, neutral: Sequence[int]) -> None:
+        if len(neutral) < 2:
+            return
+        order = list(neutral)
+        random.Random(self.seed).shuffle(order)
+        if len(order) <= _GROUPS:
+            pairs = [frozenset(pair) for pair in combinations(order, 2)]
+        else:
+            # Values of one switch go into different groups, as far as there are groups.
+            order.sort(key=lambda number: self.options[number].switch)
+            # What makes first runs long is in one group, so that half of the pairs are quick.
+            slow = [n for n in order if self.bench.price(frozenset((n,))) > _SLOW]
+            rest = [number for number in order if number not in slow]
+            size = math.ceil(len(order) / _GROUPS)
+            groups = [slow + rest[: max(0, size - len(slow))]]
+            rest = rest[max(0, size - len(slow)) :]
+            groups += [rest[start :: _GROUPS - 1] for start in range(_GROUPS - 1)]
+            pairs = [frozenset((*one, *other)) for one, other in combinations(groups, 2)]
+        before = self.best
+        if self._take([self._union(before, pair) for pair in pairs]):
+            self._cut(before)
+
+    def _cut(self, before: Trial) -> None:
+        """Take out of the best what it has more than *before* and does not need."""
+        parts = 2
+        while True:
+            extra = sorted(self.best - before)
+            if len(extra) < 2:
+                return
+            size = math.ceil(len(extra) / parts)
+            chunks = [frozenset(extra[n : n + size]) for n in range(0, len(extra), size)]
+            smaller = [before | chunk for chunk in chunks]
+            if len(chunks) > 2:
+                smaller += [self.best - chunk for chunk in chunks]
+            gain = self.ratio(before, self.best)[0]
+            ratios = self._race_down(self.best, smaller, -gain / 2)
+            # What keeps more than half of the gain has what the gain comes from.
+            enough = [trial for trial in smaller if ratios.get(trial, math.inf) < -gain / 2]
+            if enough:
+                self.best = min(enough, key=lambda trial: (len(trial), ratios[trial]))
+                parts = 2
+            elif size == 1:
+                return
+            else:
+                parts = min(2 * parts, len(extra))
+
+    def _race_down(
+        self, against: Trial, trials: Sequence[Trial], limit: float
+    ) -> dict[Trial, float]:
+        """Logarithms of ratios to *against*, measured until it is clear which exceed *limit*."""
+        alive = list(dict.fromkeys(trials))
+        for _ in range(ROUNDS):
+            self._measure([against, *alive])
+            known = {t: self.ratio(against, t) for t in alive if t not in self.out}
+            alive = [
+                trial
+                for trial, (ratio, count) in known.items()
+                if count < 2 or abs(ratio - limit) < SURE * self._error(count)
+            ]
+            if not alive:
+                break
+        found = {}
+        for trial in dict.fromkeys(trials):
+            ratio, count = self.ratio(against, trial)
+            if trial not in self.out and count:
+                found[trial] = ratio
+                step = Step(self.phase, trial, against, math.exp(ratio), count, "cut down")
+                self.steps.append(step)
+        return found
+
+    def _prune(self) -> None:
+        """Leave out of the best what is not missed."""
+        while len(self.best) > 1:
+            whole = self.best
+            without = {number: whole - {number} for number in sorted(whole)}
+            limit = math.log(1 + self.worth)
+            ratios = self._race_down(whole, list(without.values()), limit)
+            # What fails without an option needs it.
+            missed = {number: ratios.get(trial, math.inf) for number, trial in without.items()}
+            least = min(missed, key=missed.__getitem__)
+            if missed[least] > limit:
+                return
+            # One at a time: of two that do the same, each alone is not missed.
+            self.best = without[least]

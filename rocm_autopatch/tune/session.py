@@ -1,0 +1,310 @@
+"""The bench of a search: it runs trials with the runner of ``ab``, and says what they cost.
+
+The cost of a trial in a round is the program's number with warm caches and with cold ones, weighed
+as the user says. A trial that fails, or computes something else than the base, has no cost, and is
+not run again.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rocm_autopatch import masking
+from rocm_autopatch.ab import Refused, arms, results, sequential
+from rocm_autopatch.ab.place import Place
+from rocm_autopatch.ab.runner import COLD, ENDED, FAILED, WARM, Cell, Run, Runner
+from rocm_autopatch.ab.toggles import HERE, POLICY, Toggle
+from rocm_autopatch.text import duration
+from rocm_autopatch.tune.candidates import Candidate
+from rocm_autopatch.tune.journal import Journal
+from rocm_autopatch.tune.same import Same
+from rocm_autopatch.tune.search import BASE, Spent, Trial
+
+FILL = "fill"
+WRONG = "wrong"
+# The base's runs in a confirmation have a name of their own, and its caches.
+_BASE, _BESIDE = "base", ", beside "
+# Of the budget, the most that is kept for the confirmation; and what a first run may take, which
+# may search among kernels.
+_RESERVE, _LONGEST_FILL = 0.4, 0.1
+# A run may take so many times as long as the base's, or so many seconds if that is more.
+_SLOWEST, _LEAST_S = 5.0, 30.0
+_CONFIRM_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is measured: a *metric* by the name that the user gave ("" for the wall time), whether
+    higher is better, and the part of starts that have cold caches."""
+
+    metric: str
+    higher: bool
+    cold: float
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of caches that count."""
+        return tuple(kind for kind, part in ((COLD, self.cold), (WARM, 1 - self.cold)) if part > 0)
+
+    def value(self, run: Run) -> tuple[float, str]:
+        """The run's number and its unit. Raises Refused if it has none, or one that is not above
+        zero."""
+        if not self.metric:
+            return run.seconds, "s"
+        (metric,) = results.chosen([results.WALL_METRIC, *run.numbers], [self.metric])
+        value = results.of(run, metric)
+        if value is None or value <= 0:
+            raise Refused(f"--metric {self.metric}: {value} is not above zero")
+        return value, metric.unit
+
+    def weighed(self, values: Mapping[str, float]) -> float:
+        """One number of those with each kind of caches."""
+        return sum(
+            value * (self.cold if kind == COLD else 1 - self.cold) for kind, value in values.items()
+        )
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why a trial is out: ``status`` is FAILED, HUNG or WRONG."""
+
+    status: str
+    reason: str
+    last_lines: tuple[str, ...] = ()
+
+
+Maker = Callable[[], Mapping[str, str]]
+
+
+@dataclass
+class Session:
+    """Measures trials of *candidates* in *here*.
+
+    *budget_s* is for all sessions of this search together. *directory* is for the policies of arms.
+    *tell* gets a line for each new run. ``troubles`` has the trials that are out, and why.
+    """
+
+    here: Place
+    candidates: Sequence[Candidate]
+    objective: Objective
+    same: Same
+    journal: Journal
+    runner: Runner
+    directory: Path
+    budget_s: float
+    timeout_s: float
+    seed: int
+    tell: Callable[[str], None]
+    troubles: dict[Trial, Trouble] = field(default_factory=dict)
+    unit: str = "s"
+    runs: int = 0
+    new_runs: int = 0
+    rounds: int = 0
+    _environments: list[Mapping[str, str]] = field(default_factory=list)
+    _arms: dict[str, int] = field(default_factory=dict)
+    _seconds: dict[tuple[str, str], float] = field(default_factory=dict)
+    _before_s: float = 0.0
+    _live_since: float | None = None
+
+    @property
+    def spent_s(self) -> float:
+        """The seconds of the budget that are spent, those of earlier sessions included."""
+        live = 0.0 if self._live_since is None else time.monotonic() - self._live_since
+        return self._before_s + live
+
+    def name(self, trial: Trial) -> str:
+        """A trial in words: ``base``, or the labels of its switches."""
+        return ", ".join(self.candidates[number].label for number in sorted(trial)) or _BASE
+
+    def measure(self, trials: Sequence[Trial]) -> Mapping[Trial, float]:
+        """One round, in random order; the next one in the reverse order.
+
+        Raises Spent, and Refused if the base does not run.
+        """
+        if not self._affords([self.name(trial) for trial in trials]):
+            raise Spent
+        costs = {}
+        for trial in self._ordered(trials):
+            cost = self._cost(self.name(trial), partial(self._environment, trial))
+            if isinstance(cost, float):
+                costs[trial] = cost
+                continue
+            self.troubles[trial] = cost
+            if trial == BASE:
+                raise Refused(_of_the_base(cost))
+        return costs
+
+    def left(self) -> float:
+        """The part of the budget that is left."""
+        return max(0.0, 1 - self.spent_s / self.budget_s)
+
+    def price(self, trial: Trial) -> float:
+        """What the first run of a trial took, divided by what that of the base took."""
+        kind = COLD if self.objective.cold else FILL
+        base = self._seconds.get((_BASE, kind))
+        its = self._seconds.get((self.name(trial), kind))
+        return its / base if its and base else 1.0
+
+    def confirm(self, policy: Path, digest: str) -> tuple[list[float], list[float]] | Trouble:
+        """The costs of the base and of a policy file, in rounds of their own.
+
+        They end when it is sure that the two differ, or with the budget, but not before a few
+        rounds. A Trouble if the policy fails or is wrong.
+        """
+        toggle = Toggle(POLICY, POLICY, POLICY, (HERE, str(policy)))
+        arm = arms.one(self.here, [toggle], (str(policy),), (HERE,), policy)
+        makers: list[tuple[str, Maker]] = [
+            (f"{_BASE}{_BESIDE}policy {digest}", partial(self._environment, BASE)),
+            (f"policy {digest}", lambda: arm.environ),
+        ]
+        costs: tuple[list[float], list[float]] = ([], [])
+        for number in range(sequential.MOST):
+            enough = number >= _CONFIRM_ROUNDS
+            if enough and (self.spent_s > self.budget_s or sequential.sure_after(*costs)):
+                break
+            for place in self._ordered((0, 1)):
+                cost = self._cost(*makers[place])
+                if not isinstance(cost, float):
+                    return cost
+                costs[place].append(cost)
+        return costs
+
+    def _ordered(self, these: Sequence[Any]) -> list[Any]:
+        self.rounds += 1
+        order = list(these)
+        random.Random(f"{self.seed} {(self.rounds + 1) // 2}").shuffle(order)
+        return order if self.rounds % 2 else order[::-1]
+
+    def _environment(self, trial: Trial) -> Mapping[str, str]:
+        chosen = [self.candidates[number] for number in sorted(trial)]
+        if not chosen:
+            return self.here.environ
+        its = [one.toggle for one in chosen]
+        file = self.directory / f"arm{len(self._environments)}.yaml"
+        values = tuple(one.value for one in chosen)
+        return arms.one(self.here, its, values, [t.values[0] for t in its], file).environ
+
+    def _affords(self, names: Sequence[str]) -> bool:
+        """Whether the budget has enough for a round and for the confirmation after it."""
+        known = [seconds for (_, kind), seconds in self._seconds.items() if kind != FILL]
+        if not known:
+            return True
+        usual = median(known)
+        fill = median([s for (_, kind), s in self._seconds.items() if kind == FILL] or [usual])
+        kinds = self.objective.kinds
+        price = 0.0
+        for name in names:
+            price += sum(self._seconds.get((name, kind), usual) for kind in kinds)
+            if kinds == (WARM,) and (name, FILL) not in self._seconds:
+                price += fill
+        reserve = min(2 * _CONFIRM_ROUNDS * usual * len(kinds) + fill, _RESERVE * self.budget_s)
+        return self.spent_s + price + reserve <= self.budget_s
+
+    def _cost(self, name: str, make: Maker) -> float | Trouble:
+        """The cost of one round of what is called *name*: lower is better."""
+        values = {}
+        for kind in self.objective.kinds:
+            row = self._row(name, kind, make)
+            if row["status"] != ENDED:
+                return Trouble(row["status"], row["reason"], tuple(row["lines"]))
+            values[kind] = row["value"]
+        value = self.objective.weighed(values)
+        return float(1 / value if self.objective.higher else value)
+
+    def _row(self, name: str, kind: str, make: Maker) -> Mapping[str, Any]:
+        """A run, kept or new. With warm caches, the run that fills them comes first."""
+        kept = self.journal.take(name, kind)
+        if kept is not None:
+            for row in filter(None, (self.journal.take(name, FILL), kept)):
+                self._seconds[name, row["kind"]] = row["seconds"]
+                self.runs += 1
+                if self._live_since is None:
+                    self._before_s = row["spent_s"]
+            self.unit = kept["unit"]
+            return kept
+        # A first run that failed is kept, too.
+        failed = self.journal.take(name, FILL) if kind == WARM and name not in self._arms else None
+        if failed is not None and failed["status"] != ENDED:
+            self.runs += 1
+            if self._live_since is None:
+                self._before_s = failed["spent_s"]
+            return failed
+        if kind == WARM and self._arm(name, make) not in self.runner.warm:
+            filled = self._new(name, FILL, make)
+            if filled["status"] != ENDED:
+                return filled
+        return self._new(name, kind, make)
+
+    def _arm(self, name: str, make: Maker) -> int:
+        name = name.partition(_BESIDE)[0]
+        if name not in self._arms:
+            self._arms[name] = len(self._environments)
+            self._environments.append(make())
+            self.runner.environments = self._environments
+        return self._arms[name]
+
+    def _new(self, name: str, kind: str, make: Maker) -> Mapping[str, Any]:
+        if self._live_since is None:
+            self._live_since = time.monotonic()
+        arm = self._arm(name, make)
+        self.runner.limit_s = self._limit(kind)
+        self.same.begin()
+        # The first run in empty caches fills the arm's warm ones.
+        cell = Cell(0 if kind == FILL else 1, arm, COLD if kind == COLD else WARM)
+        run = self.runner.run(cell)
+        status, reason, value = run.status, run.reason, None
+        if status == ENDED:
+            try:
+                value, self.unit = self.objective.value(run)
+                reason = self.same.end(run.numbers)
+                status = WRONG if reason else status
+            except Refused as error:
+                if name == _BASE:
+                    raise
+                status, reason = FAILED, str(error)
+        self._seconds[name, kind] = run.seconds
+        self.runs += 1
+        self.new_runs += 1
+        row = {
+            "trial": name,
+            "kind": kind,
+            "status": status,
+            "reason": reason,
+            "lines": [masking.text(line) for line in run.last_lines],
+            "seconds": round(run.seconds, 6),
+            "value": value,
+            "unit": self.unit,
+            "spent_s": round(self.spent_s, 3),
+            "same": {"numbers": self.same.numbers, "files": self.same.names_of_copies()},
+        }
+        self.journal.add(row)
+        how = reason or f"{value:.6g} {self.unit}".rstrip()
+        self.tell(f"{duration(self.spent_s)} of {duration(self.budget_s)}: {name}, {kind}: {how}")
+        return row
+
+    def _limit(self, kind: str) -> float:
+        """The seconds after which a run counts as hanging."""
+        base = self._seconds.get((_BASE, kind))
+        if base is None:
+            return self.timeout_s
+        limit = max(_SLOWEST * base, _LEAST_S)
+        if kind != WARM:
+            limit = max(limit, self.budget_s * _LONGEST_FILL)
+        return round(min(self.timeout_s, limit), 1)
+
+
+def _of_the_base(trouble: Trouble) -> str:
+    if trouble.status == WRONG:
+        return (
+            f"two runs of the command as it is here are not the same: {trouble.reason}; give a "
+            "larger --tolerance, or have the command set its seeds"
+        )
+    said = "".join(f"\n  | {line}" for line in trouble.last_lines)
+    return f"the command as it is here: {trouble.reason}{said}"

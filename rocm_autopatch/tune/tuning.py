@@ -1,0 +1,328 @@
+"""A search from the request to its result: what is tried, what is best, whether that is sure."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rocm_autopatch import files, masking
+from rocm_autopatch.ab import (
+    Refused,
+    Wrong,
+    bootstrap,
+    measurement,
+    numbers,
+    place,
+    plot,
+    sequential,
+)
+from rocm_autopatch.ab.runner import Runner
+from rocm_autopatch.evidence import machine
+from rocm_autopatch.tune import candidates, policy_file
+from rocm_autopatch.tune.candidates import Candidate
+from rocm_autopatch.tune.journal import Journal
+from rocm_autopatch.tune.same import Same
+from rocm_autopatch.tune.search import BASE, CALIBRATION, Option, Search, Trial
+from rocm_autopatch.tune.served import ServedRunner
+from rocm_autopatch.tune.session import Objective, Session, Trouble
+
+# A word in the name of a number of which more is better.
+_RATES = ("/s", "throughput", "per s", "per_s", "tps", "speed")
+_LONGEST_COMMAND = 200
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to tune, and how: the options of ``rocm-autopatch tune``.
+
+    Times are in seconds; ``cold``, ``worth`` and ``tolerance`` are parts of 1. ``server`` is the
+    command of a server, () without one; then ``program`` is its client. ``higher`` is None if the
+    user did not say what is better.
+    """
+
+    program: Sequence[str]
+    server: Sequence[str]
+    ready: str
+    budget: float
+    metric: str
+    higher: bool | None
+    numbers: Sequence[str]
+    cold: float
+    same: Sequence[str]
+    tolerance: float
+    wanted: Sequence[str]
+    only: bool
+    without: Sequence[str]
+    worth: float
+    out: Path
+    again: bool
+    timeout: float
+    seed: int | None
+    plot: Path | None
+
+    @property
+    def started(self) -> Sequence[str]:
+        """The command that the switches are for."""
+        return self.server or self.program
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A switch of the result: the ratio with it to without it, the 95 % interval, the rounds."""
+
+    candidate: Candidate
+    ratio: float
+    interval: tuple[float, float]
+    rounds: int
+
+
+@dataclass
+class Tuning:
+    """The request, what was found here, and what came of it.
+
+    ``ratio`` is the policy's number divided by the base's, with ``interval``, from the rounds of
+    the confirmation; ``sure_after`` how many of these it needed. ``helps`` says whether it is sure
+    that the policy is better. ``text`` is the policy, "" if nothing helps.
+    """
+
+    request: Request
+    here: place.Place
+    on: str
+    found: candidates.Found
+    notes: list[str]
+    search: Search | None = None
+    session: Session | None = None
+    entries: list[Entry] = field(default_factory=list)
+    helps: bool = False
+    ratio: float = 1.0
+    interval: tuple[float, float] = (1.0, 1.0)
+    sure_after: int = 0
+    confirmed: tuple[Sequence[float], Sequence[float]] = ((), ())
+    trouble: Trouble | None = None
+    text: str = ""
+    partial: bool = False
+
+    @property
+    def kept(self) -> Path:
+        """The directory of the runs."""
+        return self.request.out.with_name(f"{self.request.out.name}.runs")
+
+
+def prepare(request: Request, directory: Path) -> Tuning:
+    """Find what there is to try; nothing is run yet. Raises Wrong and Refused.
+
+    *directory* is for policies that are tried.
+    """
+    if not request.program:
+        raise Wrong("the command is missing: rocm-autopatch tune -- COMMAND")
+    if request.only and not request.wanted:
+        raise Wrong("--only needs --try")
+    if request.plot:
+        plot.check(request.plot)
+    for text in request.numbers:
+        numbers.pattern(text)
+    if request.higher is None and any(word in request.metric.lower() for word in _RATES):
+        raise Wrong(f"--metric {request.metric}: say what is better, --higher or --lower")
+    folder = request.out.absolute().parent
+    if not folder.is_dir():
+        raise Refused(f"--out {request.out}: {folder} is not a directory")
+    if request.out.suffix not in (".yaml", ".yml"):
+        raise Wrong(f"--out {request.out}: a policy's name ends in .yaml")
+    here = place.find(request.started)
+    if here.report is None:
+        raise Refused(
+            f"a policy has no effect in {here.python[0]}, which has no rocm_autopatch: "
+            f"{here.without}"
+        )
+    found = candidates.find(
+        here, request.started, request.wanted, request.without, request.only, directory
+    )
+    notes = []
+    if not here.seen:
+        notes.append(
+            f"the command's interpreter is unknown, so switches were checked in {here.python[0]}"
+        )
+    if not here.is_rocm:
+        notes.append(
+            f"torch here is not a ROCm build ({here.fact('accelerator') or 'no torch'}): the hook "
+            "sets only what is tried, by ROCM_AUTOPATCH_ASSUME=accelerator=rocm; the policy needs "
+            "that, too"
+        )
+    if not request.same:
+        notes.append("only exit statuses say whether a run was right; --same compares results")
+    return Tuning(request, here, measurement.describe(here), found, notes)
+
+
+def run(done: Tuning, directory: Path, tell: Callable[[str], None]) -> None:
+    """Search, confirm and write the policy. Raises Refused and OSError.
+
+    After a KeyboardInterrupt, ``partial`` is true and the runs so far are kept.
+    """
+    request = done.request
+    if not done.found.candidates:
+        raise Refused("there is nothing to try here; --list says why")
+    seed = random.randrange(1_000_000) if request.seed is None else request.seed
+    journal = Journal(done.kept, {**_about(done), "seed": seed}, request.again)
+    objective = Objective(request.metric, bool(request.higher), request.cold)
+    same = Same(request.same, request.tolerance, done.kept, done.here)
+    for rows in journal.kept.values():
+        same.restore(rows[-1]["same"])
+    patterns = [numbers.pattern(text) for text in request.numbers]
+    made: Runner
+    if request.server:
+        made = ServedRunner(
+            request.server, request.ready, request.program, request.timeout, patterns
+        )
+    else:
+        made = Runner(request.program, [], request.timeout, patterns)
+    if journal.count:
+        tell(f"{journal.count} runs are kept in {done.kept}: going on from there")
+    with made as runner:
+        done.session = Session(
+            done.here,
+            done.found.candidates,
+            objective,
+            same,
+            journal,
+            runner,
+            directory,
+            request.budget,
+            request.timeout,
+            int(journal.about["seed"]),
+            tell,
+        )
+        options = [Option(one.label, one.switch, one.likely) for one in done.found.candidates]
+        done.search = Search(options, done.session, request.worth, done.session.seed)
+        try:
+            best = done.search.run()
+            if len(done.search.costs(BASE)) < CALIBRATION:
+                raise Refused(
+                    "the budget is too small: it was spent before the base had run "
+                    f"{CALIBRATION} times; give a longer --budget"
+                )
+            if best:
+                _confirm(done, best, directory)
+        except KeyboardInterrupt:
+            done.partial = True
+        finally:
+            journal.close()
+
+
+def _about(done: Tuning) -> dict[str, Any]:
+    request = done.request
+    return {
+        "command": masking.command(request.program),
+        "server": masking.command(request.server),
+        "ready": request.ready,
+        "metric": request.metric,
+        "higher": bool(request.higher),
+        "numbers": list(request.numbers),
+        "cold": request.cold,
+        "same": list(request.same),
+        "tolerance": request.tolerance,
+        "worth": request.worth,
+        "torch": done.here.fact("torch"),
+        **machine.here(),
+        "tried": [one.label for one in done.found.candidates],
+    }
+
+
+def _confirm(done: Tuning, best: Trial, directory: Path) -> None:
+    """Run the policy of *best* as a file beside the base, and write it if it is better."""
+    assert done.search
+    assert done.session
+    done.entries = [_entry(done, number, best) for number in sorted(best)]
+    done.entries.sort(key=lambda entry: entry.ratio)
+    trial = directory / "tuned.yaml"
+    draft = _policy(done, "Not confirmed yet.")
+    trial.write_text(draft, encoding="utf-8")
+    trial.chmod(0o644)
+    policy_file.check(trial, done.here.fact("torch"))
+    labels = "\n".join(sorted(entry.candidate.label for entry in done.entries))
+    digest = hashlib.sha256(labels.encode()).hexdigest()[:8]
+    costs = done.session.confirm(trial, digest)
+    if isinstance(costs, Trouble):
+        done.trouble = costs
+        return
+    done.confirmed = costs
+    compared = bootstrap.compare(*costs, done.session.seed)
+    assert compared.ratio is not None
+    assert compared.interval is not None
+    done.sure_after = sequential.sure_after(*costs)
+    done.helps = bool(done.sure_after) and compared.ratio < 1
+    done.ratio, done.interval = _shown(done, compared.ratio, compared.interval)
+    if not done.helps:
+        return
+    low, high = done.interval
+    words = (
+        f"{done.ratio:.3f}x of {_metric(done)} without it ({low:.3f} to {high:.3f}), in "
+        f"{len(costs[1])} runs beside as many of the base; {_circumstances(done)}."
+    )
+    done.text = _policy(done, words[:1].upper() + words[1:])
+    trial.write_text(done.text, encoding="utf-8")
+    policy_file.check(trial, done.here.fact("torch"))
+    files.write(done.request.out, done.text.encode())
+
+
+def _shown(
+    done: Tuning, ratio: float, interval: tuple[float, float]
+) -> tuple[float, tuple[float, float]]:
+    """A ratio of costs as one of the program's number."""
+    if not done.request.higher:
+        return ratio, interval
+    return 1 / ratio, (1 / interval[1], 1 / interval[0])
+
+
+def _entry(done: Tuning, number: int, best: Trial) -> Entry:
+    """What a switch of the best set does, as the search has seen it."""
+    assert done.search
+    assert done.session
+    pairs = [(best - {number}, best), (BASE, frozenset((number,)))]
+    pairs += [
+        (step.against, step.trial)
+        for step in done.search.steps
+        if number in step.trial and number not in step.against
+    ]
+    for without, with_ in pairs:
+        costs = done.search.together(without, with_)
+        if costs[0]:
+            compared = bootstrap.compare(*costs, done.session.seed)
+            assert compared.ratio is not None
+            assert compared.interval is not None
+            shown = _shown(done, compared.ratio, compared.interval)
+            return Entry(done.found.candidates[number], *shown, len(costs[0]))
+    return Entry(done.found.candidates[number], math.nan, (math.nan, math.nan), 0)
+
+
+def _metric(done: Tuning) -> str:
+    return done.request.metric or "the wall time"
+
+
+def _circumstances(done: Tuning) -> str:
+    """When, on what, and with which command."""
+    here = done.here
+    device = here.fact("gpu") or here.fact("gfx") or machine.here()["device"] or "GPU unknown"
+    command = " ".join(masking.command(done.request.started))
+    if len(command) > _LONGEST_COMMAND:
+        command = f"{command[:_LONGEST_COMMAND]}..."
+    torch = here.fact("torch") or "unknown"
+    return f"{time.strftime('%Y-%m-%d')}, {device}, torch {torch}, by tune -- {command}"
+
+
+def _policy(done: Tuning, description: str) -> str:
+    rows = []
+    for entry in done.entries:
+        low, high = entry.interval
+        words = (
+            f"{entry.ratio:.3f}x of {_metric(done)} ({low:.3f} to {high:.3f}), in {entry.rounds} "
+            f"rounds with and without it; {_circumstances(done)}."
+        )
+        rows.append((entry.candidate, " ".join(words.split())))
+    name = done.request.out.stem
+    return policy_file.text(done.here, name, " ".join(description.split()), rows)

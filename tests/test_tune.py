@@ -1,0 +1,731 @@
+"""rocm-autopatch tune: planted switches are found, and what is wrong, lost or broken is seen."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rocm_autopatch.ab import Refused, toggles
+from rocm_autopatch.ab.numbers import Metric
+from rocm_autopatch.ab.place import Place
+from rocm_autopatch.ab.runner import COLD, ENDED, Cell, Run
+from rocm_autopatch.evidence import match
+from rocm_autopatch.evidence.file import Evidence
+from rocm_autopatch.tune import candidates, same, search, session, tuning
+from rocm_autopatch.tune.journal import Journal
+from rocm_autopatch.tune.search import BASE, Option, Search, Spent, Trial
+from rocm_autopatch.tune.served import STARTED, ServedRunner
+from tests.conftest import Interpreter
+from tests.messages import Golden
+
+TORCH = "2.13.0+rocm7.0"
+
+# Prints numbers with noise that does not depend on the machine. The number of runs is its seed.
+PROGRAM = """
+import os, random, sys, time
+with open("runs", "a") as stream:
+    stream.write(" ".join(n for n in os.environ if n in "GOOD BAD WRONG CRASH ONE TWO") + "\\n")
+runs = len(open("runs").readlines())
+on = lambda *names: all(os.environ.get(name) == "1" for name in names)
+if on("CRASH"):
+    sys.exit("RuntimeError: no kernel image")
+if os.environ.get("STOP_AFTER") == str(runs):
+    open("stopped", "w").close()
+    time.sleep(600)
+latency = 10 - 2 * on("GOOD") + 3 * on("BAD") - 4 * on("WRONG") - 2.5 * on("ONE", "TWO")
+print("latency: %.5f ms" % (latency * random.Random(runs).gauss(1, 0.01)))
+print("loss: %.6f" % (0.7 if on("WRONG") else 0.5 + runs * 1e-9))
+"""
+PLANTED = ("GOOD", "BAD", "WRONG", "CRASH", "ONE", "TWO")
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def tune(
+    python: Interpreter, directory: Path, *arguments: str | Path, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command in *directory*, with its temporary files there, too."""
+    (directory / "tmp").mkdir(exist_ok=True)
+    done = python.run(
+        *("-m", "rocm_autopatch", "tune", *arguments),
+        env={"TMPDIR": str(directory / "tmp"), "ROCM_AUTOPATCH_LOG": "quiet", **env},
+        check=False,
+        cwd=directory,
+    )
+    # Nothing is left behind, whatever happened.
+    assert os.listdir(directory / "tmp") == []
+    return done
+
+
+def document(done: subprocess.CompletedProcess[str], status: int = 0) -> dict[str, Any]:
+    assert done.returncode == status, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def trying(*names: str) -> tuple[str, ...]:
+    return ("--only", *(word for name in names for word in ("--try", f"{name}=1")))
+
+
+def command(python: Interpreter, program: Path, *arguments: str | Path) -> tuple[str | Path, ...]:
+    return (*arguments, "--", python.path, program)
+
+
+LATENCY = ("--metric", "latency", "--same", "loss", "--seed", "1", "--out", "team.yaml")
+
+
+class TestPlanted:
+    def test_the_best_set_is_found(
+        self, python311: Interpreter, tmp_path: Path, program: Path
+    ) -> None:
+        given = command(python311, program, *trying(*PLANTED), *LATENCY)
+        found = document(tune(python311, tmp_path, "--json", *given))
+        assert found["helps"] is True
+        assert {entry["switch"] for entry in found["entries"]} == {"GOOD=1", "ONE=1", "TWO=1"}
+        assert found["ratio"] == pytest.approx(0.55, abs=0.02)
+        assert found["interval"][0] <= found["ratio"] <= found["interval"][1]
+        assert found["sure_after"] == 3
+        # Faster and wrong is out, and so is what crashes: each alone, not with others.
+        out = {tuple(row["switches"]): row for row in found["out"]}
+        assert out["WRONG=1",]["status"] == "wrong"
+        assert out["WRONG=1",]["reason"] == "loss is 0.7, not 0.5"
+        assert out["CRASH=1",]["last_lines"] == ["RuntimeError: no kernel image"]
+        assert len(out) == 2
+        # The file is what was confirmed, and it does what it says.
+        file = tmp_path / "team.yaml"
+        policy = yaml.safe_load(file.read_text())
+        values = {name: rule["set"] for name, rule in policy["env"].items()}
+        assert values == {"GOOD": "1", "ONE": "1", "TWO": "1"}
+        checked = python311.run("-m", "rocm_autopatch", "check", "--torch", "2.13", file)
+        assert "no errors" in checked.stderr
+        why = policy["env"]["GOOD"]["why"]
+        assert why.startswith("0.7")
+        for part in ("x of latency (", " rounds with and without", TORCH, "program.py"):
+            assert part in why
+        env = {"ROCM_AUTOPATCH_POLICY": str(file)}
+        done = python311.run(program, env=env, cwd=tmp_path)
+        assert 5 < float(done.stdout.split()[1]) < 6
+        # Once more: nothing is run again, and all is said again.
+        before = len((tmp_path / "runs").read_text().splitlines())
+        done = tune(python311, tmp_path, *given)
+        assert len((tmp_path / "runs").read_text().splitlines()) == before
+        text = " ".join(done.stdout.split())
+        assert "latency, ms: 0.55" in text
+        assert "the policy is in team.yaml" in text
+        assert f"{before - 1} runs ({before - 1} of an earlier session)" in text
+        assert "Wrong: it computes something else" in text
+        assert "WRONG=1: loss is 0.7, not 0.5" in text
+        assert "BAD=1 1.3" in text
+
+    def test_nothing_helps(self, python311: Interpreter, tmp_path: Path, program: Path) -> None:
+        (tmp_path / "team.yaml").write_text("version: 1\n")
+        given = command(python311, program, *trying("BAD", "ONE"), *LATENCY)
+        done = tune(python311, tmp_path, *given)
+        assert done.returncode == 0, done.stderr
+        assert "Nothing helps: no switch was worth 2 % or more" in done.stdout
+        # What was there is not touched.
+        assert (tmp_path / "team.yaml").read_text() == "version: 1\n"
+
+    def test_more_can_be_better(
+        self, python311: Interpreter, tmp_path: Path, program: Path
+    ) -> None:
+        program.write_text(program.read_text().replace("- 2 * on", "+ 2 * on"))
+        given = command(python311, program, *trying("GOOD"), *LATENCY, "--higher", "--json")
+        found = document(tune(python311, tmp_path, *given))
+        assert found["ratio"] == pytest.approx(1.2, abs=0.03)
+        assert found["entries"][0]["ratio"] == pytest.approx(1.2, abs=0.05)
+
+    def test_cold_starts_are_weighed(
+        self, python311: Interpreter, tmp_path: Path, program: Path
+    ) -> None:
+        # Helps with warm caches, and harms with cold ones more than that.
+        program.write_text(
+            "import os\ndirectory = os.environ['TORCHINDUCTOR_CACHE_DIR']\n"
+            "full = os.path.exists(directory)\nos.makedirs(directory, exist_ok=True)\n"
+            "on = 'GOOD' in os.environ\n"
+            "print('latency:', (8 if on else 10) if full else (60 if on else 20))\n"
+        )
+        given = (*trying("GOOD"), "--metric", "latency", "--seed", "1")
+        for cold, helps in (("0", True), ("50", False)):
+            out = f"{cold}.yaml"
+            command = ("--cold", cold, "--out", out, "--json", "--", python311.path, program)
+            assert document(tune(python311, tmp_path, *given, *command))["helps"] is helps
+
+
+class TestLaunchers:
+    def test_a_module_and_a_script(
+        self, python311: Interpreter, tmp_path: Path, program: Path
+    ) -> None:
+        script = tmp_path / "bench.sh"
+        script.write_text(f"#!/bin/sh\nexport INNER=1\n{python311.path} {program} | tee log\n")
+        script.chmod(0o755)
+        for words in ((python311.path, "-m", "program"), (script,)):
+            given = (*trying("GOOD"), *LATENCY, "--again", "--json", "--", *words)
+            # The module is found in the working directory.
+            found = document(tune(python311, tmp_path, *given, PYTHONPATH=str(tmp_path)))
+            assert [entry["switch"] for entry in found["entries"]] == ["GOOD=1"]
+            unseen = [note for note in found["notes"] if "interpreter is unknown" in note]
+            assert bool(unseen) is (words[0] != python311.path)
+
+
+class TestResume:
+    def start(
+        self, python: Interpreter, directory: Path, *arguments: str | Path, **env: str
+    ) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [python.path, "-m", "rocm_autopatch", "tune", *arguments],
+            env={"PATH": os.environ["PATH"], "ROCM_AUTOPATCH_LOG": "quiet", **env},
+            cwd=directory,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            # In the background of a shell, a process may ignore SIGINT.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+
+    def test_it_goes_on(self, python311: Interpreter, tmp_path: Path, program: Path) -> None:
+        given = command(python311, program, *trying("GOOD", "BAD", "CRASH"), *LATENCY)
+        process = self.start(python311, tmp_path, *given, STOP_AFTER="8")
+        patience = time.monotonic() + 60
+        while not (tmp_path / "stopped").exists() and time.monotonic() < patience:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        stdout, _ = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert "INTERRUPTED: nothing helps so far; the same command goes on from" in " ".join(
+            stdout.split()
+        )
+        assert not (tmp_path / "team.yaml").exists()
+        # The machine goes down while a line is written.
+        kept = tmp_path / "team.yaml.runs" / "runs.jsonl"
+        rows = kept.read_text().splitlines()
+        assert len(rows) == 1 + 7
+        with kept.open("a") as stream:
+            stream.write('{"trial": "BAD=1", "ki')
+        done = tune(python311, tmp_path, "--json", *given)
+        found = document(done)
+        assert f"7 runs are kept in {tmp_path / 'team.yaml.runs'}" in done.stderr or (
+            "7 runs are kept in team.yaml.runs" in done.stderr
+        )
+        assert [entry["switch"] for entry in found["entries"]] == ["GOOD=1"]
+        assert found["runs"] - found["new_runs"] == 7
+        again = [json.loads(line) for line in kept.read_text().splitlines()[1:]]
+        assert again[:7] == [json.loads(row) for row in rows[1:]]
+        # The base was not run more often than a search without an interruption runs it.
+        asked = [(row["trial"], row["kind"]) for row in again]
+        assert asked.count(("base", "warm")) <= 3 + search.ROUNDS + 1
+
+    def test_another_search_is_not_mixed_in(
+        self, python311: Interpreter, tmp_path: Path, program: Path, golden: Golden
+    ) -> None:
+        kept = tmp_path / "team.yaml.runs"
+        Journal(kept, {"metric": "latency", "seed": 1}, False).close()
+        Journal(kept, {"metric": "latency", "seed": 2}, False).close()
+        with pytest.raises(Refused) as raised:
+            Journal(kept, {"metric": "speed", "seed": 1}, False)
+        golden(str(raised.value))
+        anew = Journal(kept, {"metric": "speed", "seed": 1}, True)
+        anew.close()
+        assert anew.count == 0
+
+
+SERVER = """
+import http.server, os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
+                         start_new_session=True)
+open("children", "a").write("%d %d\\n" % (os.getpid(), child.pid))
+if "CRASH" in os.environ:
+    sys.exit("RuntimeError: out of memory")
+time.sleep(0.05)
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"8" if "GOOD" in os.environ else b"10")
+    def log_message(self, *_):
+        pass
+
+server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+open("port", "w").write(str(server.server_port))
+print("ready to serve", flush=True)
+server.serve_forever()
+"""
+CLIENT = """
+import urllib.request
+with urllib.request.urlopen("http://127.0.0.1:%s" % open("port").read()) as answer:
+    print("ttft: %s ms" % answer.read().decode())
+"""
+
+
+class TestServed:
+    def test_server_and_client(self, python311: Interpreter, tmp_path: Path) -> None:
+        (tmp_path / "server.py").write_text(SERVER)
+        (tmp_path / "client.py").write_text(CLIENT)
+        given = (
+            *(*trying("GOOD", "CRASH"), "--metric", "ttft", "--seed", "1", "--json"),
+            *("--serve", f"{python311.path} server.py", "--client", f"{python311.path} client.py"),
+        )
+        found = document(tune(python311, tmp_path, *given))
+        assert [entry["switch"] for entry in found["entries"]] == ["GOOD=1"]
+        assert found["ratio"] == 0.8
+        (out,) = found["out"]
+        assert out["reason"] == "the server ended: exit status 1"
+        assert out["last_lines"] == ["RuntimeError: out of memory"]
+        # Each server was stopped, with what it had started in groups of their own.
+        pids = (tmp_path / "children").read_text().split()
+        assert len(pids) == 2 * found["runs"]
+        assert [pid for pid in pids if running(pid)] == []
+
+    def test_when_it_is_ready(
+        self, python311: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "server.py").write_text(SERVER)
+        (tmp_path / "client.py").write_text(CLIENT)
+
+        def run(ready: str, client: str = "client.py", limit_s: float = 30) -> Run:
+            program = [str(python311.path), client]
+            server = [str(python311.path), "server.py"]
+            with ServedRunner(server, ready, program, limit_s, []) as runner:
+                runner.environments = [dict(os.environ)]
+                return runner.run(Cell(1, 0, COLD))
+
+        ran = run("ready to serve")
+        assert ran.numbers[Metric("ttft", "ms")] == 10
+        assert 0.05 < ran.numbers[STARTED] < 30
+        for ready, client, limit_s, reason in (
+            ("never said", "client.py", 1.0, "the server was not ready within 1 s"),
+            ("http://127.0.0.1:9/", "client.py", 1.0, "the server was not ready within 1 s"),
+            ("", "no.py", 30.0, "the client: exit status 2"),
+        ):
+            ran = run(ready, client, limit_s)
+            assert (ran.reason, ran.status == ENDED) == (reason, False)
+        pids = (tmp_path / "children").read_text().split()
+        assert [pid for pid in pids if running(pid)] == []
+
+
+def running(pid: str) -> bool:
+    try:
+        return "Z" not in Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("arguments", "status"),
+        [
+            ((), 2),
+            (("--only", "--", "true"), 2),
+            (("--budget", "soon", "--", "true"), 2),
+            (("--cold", "101", "--", "true"), 2),
+            (("--serve", "true"), 2),
+            (("--ready", "x", "--", "true"), 2),
+            (("--out", "team.txt", "--", "true"), 2),
+            (("--metric", "throughput", "--", "true"), 2),
+            (("--out", "no/team.yaml", "--", "true"), 1),
+            (("--", "no-such-command"), 1),
+            (("--try", "policy=safe", "--", "true"), 2),
+            (("--try", "A=", "--", "true"), 1),
+            (("--try", "no_such_key=1", "--", "true"), 1),
+            (("--only", "--try", "A=1", "--without", "B", "--", "true"), 2),
+            (("--only", "--try", "A=1", "--without", "A", "--", "true"), 1),
+        ],
+        ids=lambda given: " ".join(given) if isinstance(given, tuple) else "",
+    )
+    def test_before_the_first_run(
+        self,
+        python311: Interpreter,
+        tmp_path: Path,
+        arguments: tuple[str, ...],
+        status: int,
+        golden: Golden,
+    ) -> None:
+        done = tune(python311, tmp_path, *arguments)
+        assert (done.returncode, done.stdout) == (status, "")
+        golden(done.stderr.splitlines()[-1])
+        assert [path.name for path in tmp_path.iterdir() if path.name != "tmp"] == []
+
+    def test_the_command_does_not_run(
+        self, python311: Interpreter, tmp_path: Path, program: Path, golden: Golden
+    ) -> None:
+        command = ("--", python311.path, program)
+        for name, given, env in (
+            ("crash", LATENCY, {"CRASH": "1"}),
+            ("no such number", ("--metric", "speed of it", "--lower"), {}),
+            ("no such file", ("--same", "out.pt"), {}),
+        ):
+            arguments = (*trying("GOOD"), *given, "--again", *command)
+            done = tune(python311, tmp_path, *arguments, **env)
+            assert (done.returncode, done.stdout) == (1, "")
+            golden(
+                "\n".join(done.stderr.splitlines()[-2:]).partition("rocm-autopatch tune")[2], name
+            )
+            assert not list(tmp_path.glob("*.yaml"))
+
+    def test_the_command_is_never_the_same(
+        self, python311: Interpreter, tmp_path: Path, program: Path, golden: Golden
+    ) -> None:
+        program.write_text(program.read_text().replace("runs * 1e-9", "runs * 1e-2"))
+        done = tune(python311, tmp_path, *trying("GOOD"), *LATENCY, "--", python311.path, program)
+        assert (done.returncode, done.stdout) == (1, "")
+        golden(done.stderr.splitlines()[-1])
+
+    def test_a_policy_needs_the_hook(
+        self, python311: Interpreter, bare: Interpreter, tmp_path: Path, golden: Golden
+    ) -> None:
+        done = tune(python311, tmp_path, *trying("GOOD"), "--", bare.path, "-c", "1")
+        assert (done.returncode, done.stdout) == (1, "")
+        golden(done.stderr, BARE=bare.path.parent.parent)
+
+
+class TestCandidates:
+    @staticmethod
+    def place(accelerator: str = "rocm", config: Sequence[Mapping[str, Any]] = ()) -> Place:
+        values = {"torch": TORCH, "accelerator": accelerator, "python": "3.11"}
+        facts = {name: {"value": value} for name, value in values.items()}
+        report = {"facts": facts, "baked": "", "errors": [], "active": True}
+        report |= {"config": list(config), "compile_modes": []}
+        return Place({}, ["python"], True, report)
+
+    def find(self, monkeypatch: pytest.MonkeyPatch, here: Place, *program: str) -> candidates.Found:
+        monkeypatch.setattr(candidates, "_inert", lambda *_: {})
+        return candidates.find(here, program, (), (), False, Path())
+
+    def test_what_this_torch_has(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        found = self.find(monkeypatch, self.place())
+        labels = {one.label for one in found.candidates}
+        assert {"mode.default=graphs", "coordinate_descent_tuning=true", "freezing=true"} <= labels
+        assert "PYTORCH_ALLOC_CONF=expandable_segments:True" in labels
+        # Torch's own values, and what is for another accelerator.
+        assert found.left_out["shape_padding=true"] == "it is so here"
+        assert found.left_out["cpp.weight_prepack=false"] == "it is for cpu, here is rocm"
+        assert not {"shape_padding=true", "freezing=false"} & labels
+        # What the table says of a value holds, also if a policy has it.
+        on_cpu = self.find(monkeypatch, self.place("cpu"))
+        assert "triton.multi_kernel=1" not in {one.label for one in on_cpu.candidates}
+        # Each value of a switch is there once.
+        assert len(labels) == len(found.candidates) > 30
+
+    def test_modes_that_the_program_names(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        program = tmp_path / "bench.py"
+        program.write_text('torch.compile(net, mode="reduce-overhead")\n')
+        found = self.find(monkeypatch, self.place(), "python", str(program))
+        labels = {one.label for one in found.candidates}
+        assert {"mode.default=graphs", "mode.reduce-overhead=graphs"} <= labels
+        assert "do not name the mode" in found.left_out["mode.max-autotune=graphs"]
+
+    def test_what_a_policy_pins(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        row = {
+            "name": "torch._inductor.config.triton.cudagraphs",
+            "strength": "pin",
+            "wanted": False,
+            "layer": "safe",
+            "why": "It hangs.",
+        }
+        found = self.find(monkeypatch, self.place(config=[row]))
+        why = "policy safe pins it to False: It hangs."
+        assert found.left_out["triton.cudagraphs=true"] == why
+
+    def test_what_evidence_says_is_wrong(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        names = ("freezing", "graphs", "max-autotune", "gemm-templates", "expandable_segments")
+        unsound = dict(candidates._labels_of(names))
+        monkeypatch.setattr(candidates, "_unsound", lambda _: unsound)
+        found = self.find(monkeypatch, self.place())
+        labels = {one.label for one in found.candidates}
+        for label, subject in (
+            ("freezing=true", "freezing"),
+            ("mode.default=graphs", "graphs"),
+            ("mode.default=max-autotune", "max-autotune"),
+            ("max_autotune_gemm_backends=ATEN,TRITON,CPP", "gemm-templates"),
+            ("PYTORCH_ALLOC_CONF=expandable_segments:True", "expandable_segments"),
+        ):
+            assert label not in labels
+            assert f"evidence of this machine: {subject} is not sound" in found.left_out[label]
+        assert "mode.default=max-autotune-no-cudagraphs" in labels
+
+    def test_evidence_is_that_of_this_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        older: dict[str, dict[str, Any]] = {"freezing": {"sound": False}, "graphs": {"sound": None}}
+        newer: dict[str, dict[str, Any]] = {
+            "freezing": {"sound": True},
+            "multi_kernel": {"sound": False},
+        }
+        found = match.Found(
+            (
+                Evidence("", "1", "", "full", {}, older, []),
+                Evidence("", "2", "", "full", {}, newer, []),
+            )
+        )
+        monkeypatch.setattr(match, "look", lambda *_: found)
+        assert set(candidates._unsound(self.place())) == {"triton.multi_kernel=1"}
+
+    def test_in_a_real_place(self, python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
+        done = tune(python311, tmp_path, "--list", "--", python311.path, "-c", "1")
+        assert done.returncode == 0, done.stderr
+        # This stand-in for torch has no config, so only variables take effect.
+        assert "would be tried: " in done.stdout
+        tried = done.stdout.partition("left out: ")[0]
+        assert "PYTORCH_ALLOC_CONF=expandable_segments:True" in tried
+        assert "freezing=true" not in tried
+        done = tune(python311, tmp_path, "--list", "--json", "--", python311.path, "-c", "1")
+        found = document(done)
+        labels = [row["switch"] for row in found["tried"]]
+        assert all(label in tried for label in labels)
+        assert "freezing=true" in found["left_out"]
+        assert not list(tmp_path.glob("*.yaml*"))
+
+
+class Simulated:
+    """A bench of sets with known costs and a little noise."""
+
+    def __init__(self, effects: Mapping[Trial, float], broken: Trial, budget: float = 1e9) -> None:
+        self.effects, self.broken, self.budget, self.units = effects, broken, budget, budget
+        self.chance = random.Random(1)
+        self.asked: list[list[Trial]] = []
+
+    def left(self) -> float:
+        return self.units / self.budget
+
+    def price(self, _: Trial) -> float:
+        return 1.0
+
+    def measure(self, trials: Sequence[Trial]) -> Mapping[Trial, float]:
+        if len(trials) > self.units:
+            raise Spent
+        self.units -= len(trials)
+        self.asked.append(list(trials))
+        return {
+            trial: math.exp(sum(e for part, e in self.effects.items() if part <= trial))
+            * self.chance.gauss(1, 0.005)
+            for trial in trials
+            if not trial & self.broken
+        }
+
+
+def trial(*numbers: int) -> Trial:
+    return frozenset(numbers)
+
+
+class TestSearch:
+    def search(
+        self, effects: Mapping[Trial, float], broken: Trial = BASE, budget: float = 1e9
+    ) -> tuple[Search, Simulated]:
+        bench = Simulated(effects, broken, budget)
+        # Options 20 and 21 are two values of one switch.
+        options = [Option(str(n), str(min(n, 20))) for n in range(22)]
+        made = Search(options, bench, 0.02, 1)
+        made.run()
+        return made, bench
+
+    @pytest.mark.parametrize(
+        ("effects", "best"),
+        [
+            ({}, BASE),
+            ({trial(4): 0.3}, BASE),
+            ({trial(4): -0.2, trial(5): 0.2}, trial(4)),
+            ({trial(4): -0.2, trial(5): -0.1, trial(6): -0.05}, trial(4, 5, 6)),
+            ({trial(3, 17): -0.2}, trial(3, 17)),
+            ({trial(8): -0.1, trial(3, 17): -0.2}, trial(3, 8, 17)),
+            # Each helps, together they do not.
+            ({trial(1): -0.2, trial(2): -0.1, trial(1, 2): 0.2}, trial(1)),
+            # The second does what the first does.
+            ({trial(1): -0.2, trial(2): -0.2, trial(1, 2): 0.2}, None),
+            ({trial(20): -0.1, trial(21): -0.2}, trial(21)),
+        ],
+    )
+    def test_found(self, effects: Mapping[Trial, float], best: Trial | None) -> None:
+        made, _ = self.search(effects, broken=trial(10, 11))
+        assert made.best in ((best,) if best is not None else (trial(1), trial(2)))
+        assert made.left == ""
+
+    def test_what_is_broken_is_asked_once(self) -> None:
+        _, bench = self.search({trial(4): -0.2}, broken=trial(10))
+        assert sum(trial(10) in asked for asked in bench.asked) == 1
+
+    def test_what_can_not_be_better_is_not_raced(self) -> None:
+        _, bench = self.search({trial(4): -0.2, trial(5): 0.2})
+        assert sum(trial(5) in asked for asked in bench.asked) == 1
+
+    def test_unlikely_options_are_screened_together(self) -> None:
+        bench = Simulated({trial(4): -0.2, trial(9): -0.1}, broken=trial(14))
+        options = [Option(str(n), str(n), likely=n < 2) for n in range(22)]
+        made = Search(options, bench, 0.02, 1)
+        assert made.run() == trial(4, 9)
+        screened = [one for asked in bench.asked[3:5] for one in asked if one != BASE]
+        assert screened[:2] == [trial(0), trial(1)]
+        assert {len(one) for one in screened[2:7]} == {4}
+        # The one that is broken was found, and costs the others nothing.
+        assert trial(14) in made.out
+        assert not made.skipped
+
+    def test_a_small_budget_reaches_the_likely_ones(self) -> None:
+        bench = Simulated({trial(4): -0.3}, BASE, budget=24)
+        made = Search([Option(str(n), str(n)) for n in range(22)], bench, 0.02, 1)
+        made.run()
+        assert made.best == trial(4)
+        assert made.skipped
+
+    def test_what_is_left_does_for_a_few(self) -> None:
+        bench = Simulated({trial(1): -0.3}, BASE, budget=10)
+        made = Search([Option(str(n), str(n)) for n in range(22)], bench, 0.02, 1)
+        assert made.run() == trial(1)
+        assert bench.units < 3
+        assert made.left
+
+    def test_two_values_of_a_switch_are_never_together(self) -> None:
+        _, bench = self.search({trial(20): -0.1, trial(21): -0.2, trial(3): -0.1})
+        assert not any({20, 21} <= one for asked in bench.asked for one in asked)
+
+    def test_the_budget_ends_it(self) -> None:
+        made, bench = self.search({trial(4): -0.3}, budget=25)
+        assert made.skipped
+        assert made.best in (BASE, trial(4))
+        assert sum(map(len, bench.asked)) <= 25
+
+    def test_the_same_again(self) -> None:
+        effects = {trial(4): -0.2, trial(3, 17): -0.1}
+        assert self.search(effects)[1].asked == self.search(effects)[1].asked
+
+
+class TestSame:
+    def same(self, directory: Path, *names: str, tolerance: float = 0.01) -> same.Same:
+        return same.Same(names, tolerance, directory, TestCandidates.place())
+
+    def test_numbers(self, tmp_path: Path) -> None:
+        one = self.same(tmp_path, "loss")
+        ends = [
+            one.end({Metric("train loss"): value, Metric("x"): 1.0}) for value in (0.5, 0.504, 0.52)
+        ]
+        assert ends == ["", "", "loss is 0.52, not 0.5"]
+        assert one.end({Metric("x"): 1.0}) == "it did not print loss"
+        with pytest.raises(Refused):
+            self.same(tmp_path, "other").end({Metric("x"): 1.0})
+
+    def test_not_a_number_is_not_the_same(self, tmp_path: Path) -> None:
+        assert not same.close(1.0, math.nan, 0.5)
+        assert same.texts("a 1.0 nan", "a 1.0 2.0", 0.5)
+
+    def test_files(self, tmp_path: Path) -> None:
+        keep = tmp_path / "keep"
+        keep.mkdir()
+        file = tmp_path / "out.txt"
+        one = self.same(keep, str(file))
+
+        def end(text: str | None) -> str:
+            one.begin()
+            if text is not None:
+                time.sleep(0.01)
+                file.write_text(text)
+            return one.end({}).replace(f"{tmp_path}/", "")
+
+        assert end("loss 0.500 step 3") == ""
+        assert end("loss 0.502\nstep 3") == ""
+        assert end("loss 0.6 step 3") == "out.txt: 0.6 stands where the base has 0.500"
+        assert end("cost 0.5 step 3") == "out.txt: other words"
+        # It is there, but of an earlier run.
+        assert end(None) == "it did not write out.txt"
+        # What is kept is enough for a later session.
+        later = self.same(keep, str(file))
+        later.restore({"numbers": one.numbers, "files": one.names_of_copies()})
+        assert later.files == one.files
+
+    def test_bytes(self, tmp_path: Path) -> None:
+        file = tmp_path / "out.bin"
+        one = self.same(tmp_path, str(file))
+        for data, wanted in ((b"\xff\x00", ""), (b"\xff\x00", ""), (b"\xff\x01", "other bytes")):
+            one.begin()
+            time.sleep(0.01)
+            file.write_bytes(data)
+            assert one.end({}).endswith(wanted)
+
+
+READS = """
+import numpy
+import torch
+import torch._inductor.config as config
+print("fusion: %d" % (100 - (config.max_fusion_size == 128) * 40))
+out = torch.ones(3) * (1 + 1e-5 * config.max_fusion_size)
+numpy.save("out.npy", out.numpy())
+torch.save({"out": out}, "out.pt")
+"""
+
+
+class TestTorch:
+    """On the real torch 2.13.0, with a HIP label."""
+
+    def test_switches_of_inductor(
+        self, torch_python: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # Each run imports torch.
+        monkeypatch.setattr(session, "_CONFIRM_ROUNDS", 3)
+        monkeypatch.setattr(tuning, "CALIBRATION", 1)
+        monkeypatch.setattr(search, "CALIBRATION", 1)
+        monkeypatch.chdir(tmp_path)
+        for name in list(os.environ):
+            monkeypatch.delenv(name)
+        for name, value in torch_python.environment().items():
+            monkeypatch.setenv(name, value)
+        (tmp_path / "reads.py").write_text(READS)
+        request = tuning.Request(
+            program=[str(torch_python.path), "reads.py"],
+            server=[],
+            ready="",
+            budget=600,
+            metric="fusion",
+            higher=None,
+            numbers=[],
+            cold=1.0,  # Without a run that only fills caches: nothing is compiled.
+            same=["out.npy"],
+            tolerance=1e-2,
+            wanted=["max_fusion_size=128"],
+            only=True,
+            without=[],
+            worth=0.02,
+            out=Path("team.yaml"),
+            again=False,
+            timeout=300,
+            seed=1,
+            plot=None,
+        )
+        (tmp_path / "arms").mkdir()
+        done = tuning.prepare(request, tmp_path / "arms")
+        tuning.run(done, tmp_path / "arms", lambda _: None)
+        assert [entry.candidate.label for entry in done.entries] == ["max_fusion_size=128"]
+        assert done.helps
+        assert done.ratio == pytest.approx(0.6)
+        policy = yaml.safe_load((tmp_path / "team.yaml").read_text())
+        entry = policy["config"]["torch._inductor.config"]["max_fusion_size"]
+        assert (entry["pin"], entry["insist"]) == (128, True)
+        env = {"ROCM_AUTOPATCH_POLICY": str(tmp_path / "team.yaml")}
+        assert "fusion: 60" in torch_python.run("reads.py", env=env, cwd=tmp_path).stdout
+        # Arrays are compared by that interpreter.
+        its = same.Same([], 1e-4, tmp_path, done.here)
+        base = next((tmp_path / "team.yaml.runs").glob("*.npy"))
+        assert its._differs(base, Path("out.npy")).startswith("apart by 0.000")
+        code = "import torch; torch.save({'out': [torch.ones(3), 'a']}, 'base.pt')"
+        torch_python.run("-c", code, cwd=tmp_path)
+        assert its._differs(Path("base.pt"), Path("out.pt")) == "it has other parts"
+
+    def test_a_key_that_is_here_already(self, torch_python: Interpreter) -> None:
+        toggle = toggles.parse("max_fusion_size=64", TORCH, {})
+        here = TestCandidates.place()
+        assert candidates._pinned_or_same(here, toggle, 64) == "it is so here"
