@@ -42,15 +42,18 @@ class Compiled:
     def __init__(self, model: Any, inputs: Any, origin: str, training: bool) -> None:
         placeholders = [node for node in model.graph.nodes if node.op == "placeholder"]
         self._count = len(inputs)
-        fixed = [
-            index
-            for index, (one, node) in enumerate(zip(inputs, placeholders))
-            if _is_fixed(one, node)
-        ]
-        self._free = [index for index in range(self._count) if index not in set(fixed)]
+        pairs = [*enumerate(zip(inputs, placeholders))]
+        fixed = {index for index, (one, node) in pairs if _is_fixed(one, node)}
+        # What is changed in place stays where it is, too: a cache of keys and values that a program
+        # passes as an argument. Other than a weight's, its shape may differ from call to call.
+        changed = {index for index, (_, node) in pairs if index not in fixed and _is_changed(node)}
+        self._keyed = [index for index in range(self._count) if index not in fixed]
         # These are not inputs: weights before torch 2.5.
         self._held = [*model.parameters(), *model.buffers()]
-        indices = [*fixed, *range(self._count, self._count + len(self._held))]
+        indices = [
+            *sorted(fixed | changed),
+            *range(self._count, self._count + len(self._held)),
+        ]
         pools, name = capture.Pools.of_this_thread(), _name(model)
         tensors = [one for one in (*inputs, *self._held) if isinstance(one, torch.Tensor)]
         self._region: Region | None = None
@@ -59,8 +62,7 @@ class Compiled:
             self._region = Region(name, origin, pools)
         options = Options(limit=_LIMIT, warmup=_WARMUP, clone=True, verify=True)
         self._graphs = Graphs(self._call, name, origin, options, pools, indices)
-        examples = [placeholders[index].meta.get("example_value") for index in self._free]
-        self._never = _GRADIENTS if gradients and not training else _never(tensors, examples)
+        self._never = _GRADIENTS if gradients and not training else _never(tensors)
         if self._never:
             self._graphs.refuse(self._never, [])
 
@@ -95,13 +97,13 @@ class Compiled:
         return call
 
     def _as_graphs(self) -> Callable[..., Any]:
-        graphs, free, held, compiled = self._graphs, self._free, self._held, self._compiled
+        graphs, keyed, held, compiled = self._graphs, self._keyed, self._held, self._compiled
 
         def call(*args: Any) -> Any:
             try:
                 if capture.capturing():
                     raise Refused("another capture is under way and records these kernels")
-                key = signature([args[index] for index in free])
+                key = signature([args[index] for index in keyed])
             except Refused as refused:
                 record.plain(graphs.row, str(refused))
                 return compiled(*args)
@@ -120,21 +122,20 @@ def _is_fixed(value: Any, node: Any) -> bool:
     )
 
 
-def _never(tensors: list[Any], examples: list[Any]) -> str:
-    """Why a graph of operations can't be captured with any arguments, "" if it may be possible.
+def _is_changed(node: Any) -> bool:
+    """Whether the graph changes an input in place."""
+    example = node.meta.get("example_value")
+    # The fake tensors with which Dynamo traced count the writes to them.
+    return (
+        isinstance(example, torch.Tensor) and not example.is_inference() and bool(example._version)
+    )
 
-    *examples* are the fake tensors with which Dynamo traced the inputs that are at no fixed place.
-    """
+
+def _never(tensors: list[Any]) -> str:
+    """Why a graph of operations can't be captured with any arguments, "" if it may be possible."""
     for one in tensors:
         if one.device.type != capture.Pool.kind:
             return f"a tensor is on {one.device}, and a graph can only read the GPU's memory"
-    for one in examples:
-        # They count the writes to them.
-        if isinstance(one, torch.Tensor) and not one.is_inference() and one._version:
-            return (
-                f"it changes an argument in place (shape {list(one.shape)}): make this tensor a "
-                "buffer of the module, or return the new one"
-            )
     return ""
 
 

@@ -30,6 +30,9 @@ _TRIES = 3
 # How many elements of a tensor are compared with a plain call's. All at once would need as much
 # memory as the activations of a training step.
 _COMPARED = 1 << 22
+# How many graphs may be left behind before no more are captured.
+_LEFT = 8
+MOVING = "its weights, or what it changes in place, are at new addresses in nearly each call"
 WARMING = "the first calls of a signature run without a graph"
 
 
@@ -252,8 +255,31 @@ class Graphs:
                 # A function's weights may belong to other modules now, which do other things.
                 if before is not None and self._watched is None:
                     entry.learn(before)
+                    if not entry.refused and self._move_on(key):
+                        self._refuse(entry, None, MOVING)
             self._latest[key] = entry
             return entry
+
+    def _move_on(self, key: Any) -> bool:
+        """Whether weights or caches are somewhere else again and again, and never return.
+
+        Then each call would be a capture. The graphs that nobody needs any more are dropped. Layers
+        that share their code return after as many calls as there are layers, at most the limit.
+        """
+        left = [
+            whole
+            for whole, one in self._entries.items()
+            if whole[0] == key
+            and one.graph is not None
+            and one.row["replays"] <= 2
+            and self._clock - one.used > self.options.limit // 2
+        ]
+        if len(left) < _LEFT:
+            return False
+        for whole in left:
+            self._drop(whole)
+            self.row["dropped"] += 1
+        return True
 
     def _without(self, entry: Entry, key: Any, call: Call) -> Any:
         """A call of a signature that has no graph, or does not have one yet."""
@@ -409,9 +435,9 @@ class Graphs:
             return
         self._refuse(entry, call, why)
 
-    def _refuse(self, entry: Entry, call: Call, why: str) -> None:
+    def _refuse(self, entry: Entry, call: Call | None, why: str) -> None:
         entry.refused = why
-        self.refuse(why, call.leaves)
+        self.refuse(why, call.leaves if call else [])
 
     def refuse(self, why: str, leaves: Sequence[Any]) -> None:
         """Put on the record, and write once to stderr, that calls like this have no graph."""

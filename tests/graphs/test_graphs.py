@@ -752,6 +752,46 @@ def prompt(function: Any, calls: int = 5) -> Any:
     return cache
 
 
+def test_an_argument_that_is_changed_in_place(seen: Seen) -> None:
+    """It stays where it is: a program passes its cache as an argument, without a mark."""
+    fast = torch.compile(step, mode="reduce-overhead", dynamic=False)
+    for length in (8, 8, 6):
+        cache, other = (torch.zeros(length, 4, device=GPU) for _ in range(2))
+        for number in range(6):
+            at, x = torch.tensor([number], device=GPU), torch.randn(1, 4, device=GPU)
+            close(fast(cache, at, x), step(other, at, x))
+            close(cache, other)
+        assert cache._version >= 6
+    one, two = seen()
+    assert (sum(one["plain"].values()), one["replays"]) == (2, 10)
+    assert (sum(two["plain"].values()), two["replays"]) == (2, 4)
+
+
+def test_an_argument_of_many_shapes_at_one_place() -> None:
+    fast = torch.compile(step, mode="reduce-overhead", dynamic=True)
+    memory, other = (torch.zeros(16, 4, device=GPU) for _ in range(2))
+    for length in (8, 9, 10, 8, 9, 10) * 4:
+        at, x = torch.tensor([length - 2], device=GPU), torch.randn(1, 4, device=GPU)
+        close(fast(memory[:length], at, x), step(other[:length], at, x))
+    close(memory, other)
+
+
+def test_places_that_never_return(seen: Seen) -> None:
+    """After a while each call has a tensor of its own: capturing ends, and results stay right."""
+    fast = torch.compile(step, mode="reduce-overhead")
+    kept: list[Any] = []
+    for number in range(250):
+        at, x = torch.tensor([1], device=GPU), torch.randn(1, 4, device=GPU)
+        fresh = [torch.zeros(4, 4, device=GPU) for _ in range(2)]
+        kept.append(kept[0] if 0 < number < 4 else fresh)
+        close(fast(kept[-1][0], at, x), step(kept[-1][1], at, x))
+        close(*kept[-1])
+    (row,) = seen()
+    assert row["dropped"] >= 8
+    assert len(row["graphs"]) < 200
+    assert any("new addresses" in reason for reason in row["plain"])
+
+
 def test_a_cache_for_each_prompt(seen: Seen) -> None:
     """What was observed with the first one holds for all: their first call is captured."""
     fast = torch.compile(step, mode="reduce-overhead")
