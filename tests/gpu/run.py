@@ -1,6 +1,6 @@
 """On a machine with a GPU: all that is measured there, in one command.
 
-    python tests/gpu/run.py WORK [--seconds 1700] [--only graphs prove proven alarms ...]
+    python tests/gpu/run.py WORK [--seconds 1700] [--only graphs training prove proven ...]
 
 For an interpreter that has torch for that GPU, transformers, timm, diffusers and our wheel, as
 root: the tests of graphs (they need pytest), the battery of ``prove``, and then the scripts beside
@@ -24,6 +24,8 @@ from rocm_autopatch.evidence import file
 
 HERE = Path(__file__).resolve().parent
 _PLAIN = ("-p", "no:cacheprovider", "-c", "/dev/null", "--noconftest")
+# They turn our graphs on themselves.
+_OFF = ("graphs", "training", "fuzz")
 # By name: the most seconds, and the command. WORK stands for a directory of its own.
 STEPS = {
     # Without the checkout's own settings, which need more than that machine may have.
@@ -32,6 +34,11 @@ STEPS = {
     "proven": (480, [str(HERE / "proven.py"), "WORK", "--seconds", "420"]),
     "warmed": (300, [str(HERE / "warmed.py"), "WORK", "--seconds", "280"]),
     "warmed_without_gpu": (260, [str(HERE / "warmed_without_gpu.py"), "WORK"]),
+    "training": (
+        300,
+        [str(HERE.parents[1] / "benchmarks" / "training.py"), "--rounds", "2", "--json", "JSON"],
+    ),
+    "fuzz": (620, [str(HERE.parent / "graphs" / "fuzz.py"), "--seconds", "600"]),
     "faults": (160, [str(HERE / "faults.py")]),
     "alarms": (500, [str(HERE / "alarms.py"), "WORK"]),
 }
@@ -41,11 +48,11 @@ def step(name: str, work: Path, seconds: float) -> str:
     """Run a step for so many seconds at most, and return how it ended."""
     own = work / name
     own.mkdir(exist_ok=True)
-    command = [sys.executable, *(str(own) if word == "WORK" else word for word in STEPS[name][1])]
+    places = {"WORK": str(own), "JSON": str(work / f"{name}.json")}
+    command = [sys.executable, *(places.get(word, word) for word in STEPS[name][1])]
     began = time.monotonic()
     with (work / f"{name}.log").open("a") as stream:
-        # The tests of graphs turn our hook on themselves.
-        env = {**os.environ, **({"ROCM_AUTOPATCH": "off"} if name == "graphs" else {})}
+        env = {**os.environ, **({"ROCM_AUTOPATCH": "off"} if name in _OFF else {})}
         process = subprocess.Popen(command, cwd="/", env=env, stdout=stream, stderr=stream)
         try:
             status = f"status {process.wait(seconds)}"
