@@ -29,7 +29,7 @@ _OFF = ("graphs", "training", "fuzz")
 # By name: the most seconds, and the command. WORK stands for a directory of its own.
 STEPS = {
     # Without the checkout's own settings, which need more than that machine may have.
-    "graphs": (240, ["-m", "pytest", "-q", *_PLAIN, str(HERE.parent / "graphs")]),
+    "graphs": (420, ["-m", "pytest", "-q", *_PLAIN, str(HERE.parent / "graphs")]),
     "prove": (1230, ["-m", "rocm_autopatch", "prove"]),
     "proven": (480, [str(HERE / "proven.py"), "WORK", "--seconds", "420"]),
     "warmed": (300, [str(HERE / "warmed.py"), "WORK", "--seconds", "280"]),
