@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -394,6 +395,17 @@ class TestRefused:
         done = tune(python311, tmp_path, *trying("GOOD"), "--", bare.path, "-c", "1")
         assert (done.returncode, done.stdout) == (1, "")
         golden(done.stderr, BARE=bare.path.parent.parent)
+
+    def test_a_policy_needs_torch(
+        self, fresh: Interpreter, tmp_path: Path, program: Path, golden: Golden
+    ) -> None:
+        """Else a variable would help in the search, and its policy would not."""
+        shutil.rmtree(fresh.site_packages / "torch")
+        where = tmp_path / "elsewhere"
+        where.mkdir()
+        done = tune(fresh, where, *command(fresh, program, *trying("GOOD"), *LATENCY))
+        assert (done.returncode, done.stdout) == (1, "")
+        golden(done.stderr, FRESH=fresh.path.parent.parent)
 
 
 class TestCandidates:

@@ -140,6 +140,8 @@ def prepare(request: Request, directory: Path) -> Tuning:
             f"a policy has no effect in {here.python[0]}, which has no rocm_autopatch: "
             f"{here.without}"
         )
+    if not here.fact("torch"):
+        raise Refused(f"a policy has no effect in {here.python[0]}, which has no torch")
     found = candidates.find(
         here, request.started, request.wanted, request.without, request.only, directory
     )
@@ -150,7 +152,7 @@ def prepare(request: Request, directory: Path) -> Tuning:
         )
     if not here.is_rocm:
         notes.append(
-            f"torch here is not a ROCm build ({here.fact('accelerator') or 'no torch'}): the hook "
+            f"torch here is not a ROCm build ({here.fact('accelerator') or 'unknown'}): the hook "
             "sets only what is tried, by ROCM_AUTOPATCH_ASSUME=accelerator=rocm; the policy needs "
             "that, too"
         )
