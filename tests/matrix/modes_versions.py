@@ -51,6 +51,24 @@ def define(path: Path, names: tuple[str, ...], given: dict[str, Any]) -> dict[st
     return namespace
 
 
+def training(directory: Path) -> str:
+    """What graphs/training.py uses: where each compiled graph passes, and what is called of it."""
+    path = directory / "torch/_inductor/output_code.py"
+    if not path.is_file():
+        return "no such place"
+    body = ast.parse(path.read_text()).body
+    owner = next(one for one in body if getattr(one, "name", "") == "CompiledFxGraph")
+    methods = {one.name: one for one in ast.walk(owner) if isinstance(one, ast.FunctionDef)}
+    called = ast.unparse(methods["__call__"])
+    used = path.read_text()
+    good = (
+        "post_compile" in methods
+        and "self.current_callable(inputs)" in called
+        and all(f'fx_kwargs["{name}"]' in used for name in ("is_backward", "static_input_idxs"))
+    )
+    return "there" if good else "changed"
+
+
 def run(directory: Path) -> dict[str, str]:
     """By the name of a cell, what this torch answers."""
     load(directory)
@@ -92,6 +110,11 @@ def run(directory: Path) -> dict[str, str]:
     entry = (CAPTURES, "pin", False, "", "", "layer", "why")
     (row,) = config_patch.apply(config, [entry], (), False)
     found = {"the pin": row["status"]}
+    since = tuple(map(int, directory.name.split(".")[:2])) >= (2, 6)
+    taken = training(directory)
+    found["training is taken"] = (
+        "from 2.6 on" if taken == ("there" if since else "no such place") else taken
+    )
     entries: Any = [(name, use, "layer", "why") for name, use in TABLE.items()]
     compile_modes.apply(torch, entries, (), False)
     # The stub has no spec, by which a hook would tell that it was executed.
@@ -136,6 +159,7 @@ EXPECTED = {
     # By the two modes that stand for a capture here. A question is no write.
     "writes refused": "2",
     "no such mode": "torch's error",
+    "training is taken": "from 2.6 on",
 }
 
 
