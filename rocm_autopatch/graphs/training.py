@@ -119,16 +119,24 @@ class _Graphs(Graphs):
         super().__init__(
             lambda _, leaves: compiled(leaves), name, region.origin, options, region.pools, fixed
         )
-        self.region = region
+        self.region, self._compiled = region, compiled
         self.fixed = frozenset(fixed)
 
-    def key(self, inputs: list[Any]) -> Any:
-        """The signature of a call. Raises Refused if it can't be a graph."""
-        if capture.capturing():
-            raise Refused("another capture is under way and records these kernels")
-        if self.fixed:
-            inputs = [one for index, one in enumerate(inputs) if index not in self.fixed]
-        return signature(inputs)
+    def call(self, inputs: list[Any], unfit: str = "") -> Any:
+        """The result for *inputs*, without a graph if they are *unfit*. The list is empty then."""
+        try:
+            if unfit:
+                raise Refused(unfit)
+            if capture.capturing():
+                raise Refused("another capture is under way and records these kernels")
+            free = [one for index, one in enumerate(inputs) if index not in self.fixed]
+            key = signature(free)
+        except Refused as refused:
+            record.plain(self.row, str(refused))
+            return self._compiled(inputs)
+        leaves = list(inputs)
+        inputs.clear()
+        return self.run(key, None, leaves, (), ())
 
 
 class _ForwardGraphs(_Graphs):
@@ -188,28 +196,20 @@ class Forward:
     def __init__(
         self, region: Region, compiled: Callable[[list[Any]], Any], fixed: Sequence[int]
     ) -> None:
-        self._compiled = compiled
         self.graphs = _ForwardGraphs(region, compiled, fixed)
         # Of the last plain call: by index the memory of each result that is no input.
         self._made: dict[int, int] = {}
 
     def __call__(self, inputs: list[Any]) -> Any:
-        graphs = self.graphs
-        try:
-            key = graphs.key(inputs)
-        except Refused as refused:
-            record.plain(graphs.row, str(refused))
-            return self._compiled(inputs)
-        leaves = list(inputs)
-        inputs.clear()
-        result = graphs.run(key, None, leaves, (), ())
-        if not graphs.row["graphs"]:
-            given = {storage(leaf) for leaf in leaves if type(leaf) in TENSORS}
-            self._made = {
-                index: storage(leaf)
-                for index, leaf in enumerate(result)
-                if type(leaf) in TENSORS and storage(leaf) not in given
-            }
+        if self.graphs.row["graphs"]:
+            return self.graphs.call(inputs)
+        given = {storage(leaf) for leaf in inputs if type(leaf) in TENSORS}
+        result = self.graphs.call(inputs)
+        self._made = {
+            index: storage(leaf)
+            for index, leaf in enumerate(result)
+            if type(leaf) in TENSORS and storage(leaf) not in given
+        }
         return result
 
     def returned(self, result: Any, args: Sequence[Any]) -> None:
@@ -244,16 +244,8 @@ class Backward:
         graphs, forward = self._graphs, self._forward
         if graphs is None or forward is None:
             return self._compiled(inputs)
-        try:
-            if any(inputs[index].data_ptr() not in forward.saved for index in self._saved):
-                raise Refused("its forward ran without a graph")
-            key = graphs.key(inputs)
-        except Refused as refused:
-            record.plain(graphs.row, str(refused))
-            return self._compiled(inputs)
-        leaves = list(inputs)
-        inputs.clear()
-        return graphs.run(key, None, leaves, (), ())
+        elsewhere = any(inputs[index].data_ptr() not in forward.saved for index in self._saved)
+        return graphs.call(inputs, "its forward ran without a graph" if elsewhere else "")
 
     def _join(self, inputs: list[Any]) -> None:
         """Find the forward whose replay has saved these inputs."""

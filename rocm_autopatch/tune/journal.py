@@ -38,7 +38,10 @@ class Journal:
         file = directory / _FILE
         if again and file.exists():
             shutil.rmtree(directory)
-        directory.mkdir(exist_ok=True)
+        try:
+            directory.mkdir(exist_ok=True)
+        except OSError as error:
+            raise Refused(f"{directory} can't be made: {error.strerror}") from None
         rows = _rows(file)
         if rows:
             self._check(rows[0])
@@ -69,6 +72,10 @@ class Journal:
         self._stream.write(json.dumps(row) + "\n")
         self._stream.flush()
         os.fsync(self._stream.fileno())
+
+    def drop(self) -> None:
+        """Remove the runs."""
+        shutil.rmtree(self.directory)
 
     def close(self) -> None:
         """Close the file; the runs stay."""

@@ -201,19 +201,26 @@ def run(done: Tuning, directory: Path, tell: Callable[[str], None]) -> None:
         )
         options = [Option(one.label, one.switch, one.likely) for one in done.found.candidates]
         done.search = Search(options, done.session, request.worth, done.session.seed)
+        few = False
         try:
             best = done.search.run()
-            if len(done.search.costs(BASE)) < CALIBRATION:
-                raise Refused(
-                    "the budget is too small: it was spent before the base had run "
-                    f"{CALIBRATION} times; give a longer --budget"
-                )
-            if best:
+            few = len(done.search.costs(BASE)) < CALIBRATION
+            if best and not few:
                 _confirm(done, best, directory)
         except KeyboardInterrupt:
             done.partial = True
+        except Refused:
+            # The command as it is here failed at once: with another one its runs are of no use.
+            if not journal.count and len(done.search.costs(BASE)) < CALIBRATION:
+                journal.drop()
+            raise
         finally:
             journal.close()
+    if few:
+        raise Refused(
+            f"the budget is too small: it was spent before the base had run {CALIBRATION} times; "
+            "give a longer --budget"
+        )
 
 
 def _about(done: Tuning) -> dict[str, Any]:
