@@ -18,7 +18,7 @@ from rocm_autopatch.ab import (
     sequential,
 )
 from rocm_autopatch.ab.measurement import Request
-from rocm_autopatch.cli import terminal
+from rocm_autopatch.cli import options, terminal
 from rocm_autopatch.processes import INTERRUPTED
 
 
@@ -110,12 +110,8 @@ def add(commands: Any) -> None:
         help=f"show only this number; {numbers.WALL!r} is the wall time (default: all)",
     )
     parser.add_argument("--json", action="store_true", help="print every run as JSON")
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw a .png or .svg file (needs matplotlib)"
-    )
-    parser.add_argument(
-        "program", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command to run"
-    )
+    options.add_plot(parser)
+    options.add_program(parser)
     parser.set_defaults(run=run)
 
 
@@ -147,7 +143,7 @@ def _caches(text: str) -> tuple[str, ...]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    program = arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program
+    program = options.command(arguments.program)
     request = Request(
         program=program,
         toggles=arguments.toggle,

@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 from rocm_autopatch import processes
 from rocm_autopatch.caches import Refused, archive, gc, places, users, warm
-from rocm_autopatch.cli import terminal
+from rocm_autopatch.cli import options, terminal
 from rocm_autopatch.compile_report import session
 from rocm_autopatch.compile_report.gather import gather
 from rocm_autopatch.startup import caches
@@ -322,7 +322,7 @@ def _caches(row: dict[str, Any]) -> str:
 
 
 def _warm(arguments: argparse.Namespace) -> int:
-    words = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
+    words = options.command(arguments.words)
     if not words:
         arguments.parser.error("the COMMAND is missing: rocm-autopatch cache warm -- COMMAND")
     environ = places.environment()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import fresh_interpreter, startup
-from rocm_autopatch.cli import report, terminal
+from rocm_autopatch.cli import options, report, terminal
 from rocm_autopatch.compile_report import session, summary
 from rocm_autopatch.compile_report.gather import gather
 
@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    words = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
+    words = options.command(arguments.words)
     if not words:
         arguments.parser.error("the COMMAND is missing: rocm-autopatch run --report DIR -- COMMAND")
     if arguments.report is None and arguments.trace is None:

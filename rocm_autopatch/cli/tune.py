@@ -11,7 +11,7 @@ from typing import Any
 
 from rocm_autopatch import processes
 from rocm_autopatch.ab import Refused, Wrong
-from rocm_autopatch.cli import terminal
+from rocm_autopatch.cli import options, terminal
 from rocm_autopatch.policy.problem import PolicyError
 from rocm_autopatch.tune import output, tuning
 from rocm_autopatch.tune.tuning import Request
@@ -154,12 +154,8 @@ def add(commands: Any) -> None:
         ),
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw a .png or .svg file (needs matplotlib)"
-    )
-    parser.add_argument(
-        "program", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command to run"
-    )
+    options.add_plot(parser)
+    options.add_program(parser)
     parser.set_defaults(run=run)
 
 
@@ -202,7 +198,7 @@ def _command(text: str) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    program = arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program
+    program = options.command(arguments.program)
     wrong = _usage(arguments, program)
     if wrong:
         terminal.say(f"rocm-autopatch tune: {wrong}")
