@@ -218,6 +218,20 @@ def test_aliased_results_are_not_overwritten() -> None:
     assert wrapped(x)[0].item() == 2
 
 
+def test_aliased_results_of_another_signature() -> None:
+    """A graph may overwrite what was free when it was captured: a later graph's result."""
+    wrapped = graphed(lambda x: (x * 2).sin().softmax(-1), outputs="alias")
+    short, long = torch.randn(64, device=GPU), torch.randn(128, device=GPU)
+    for _ in range(4):
+        wrapped(short)
+    for _ in range(4):
+        kept = wrapped(long)
+    was = kept.clone()
+    wrapped(short)
+    assert torch.equal(kept, was)
+    assert wrapped.row["replays"] == 5
+
+
 def test_buckets() -> None:
     model = mlp()
     wrapped = graphed(compiled(model), buckets=[Bucket("batch", (8, 32), {"input": 0})])
