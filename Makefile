@@ -96,6 +96,9 @@ docs: $(DEV)/ready
 	$(DEV)/bin/python tools/patches_table.py docs/patches.md
 	$(DEV)/bin/python tools/amd_page.py > docs/amd-compiler.md
 	$(DEV)/bin/python tools/evidence_page.py > docs/proven.md
+	$(DEV)/bin/python tools/policy_keys_page.py > docs/policy-keys.md
+	$(DEV)/bin/python tools/statuses_page.py > docs/exit-statuses.md
+	$(DEV)/bin/python tools/variables_page.py > docs/variables.md
 
 # Benchmarks. Seconds depend on the machine, so they are printed and not tested.
 bench: $(DEV)/ready
