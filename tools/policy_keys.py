@@ -48,7 +48,8 @@ def meaning(path: str, key: str) -> str:
     parts = of_policy.split(".")
     if parts[0] == "patches":
         patch = patches.load(parts[1])
-        return (patch.__doc__ or patch.TITLE).partition("\n\n")[0].replace("\n", " ")
+        said: str = patch.__doc__ or patch.TITLE
+        return said.partition("\n\n")[0].replace("\n", " ")
     raise KeyError(f"tools/policy_keys.yaml does not say what {of_policy} means")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from rocm_autopatch.patches import compile_modes, config
 from tools import json_schema, policy_keys
 
 HEAD = """\
@@ -44,8 +45,8 @@ HEADER = "| key | value | meaning |\n|---|---|---|"
 def page() -> Iterator[str]:
     """The lines of the page."""
     names = {
-        "modules": _words(json_schema.config_patch.TARGETS),
-        "modes": _words(json_schema.compile_modes.MODES),
+        "modules": _words(config.TARGETS),
+        "modes": _words(compile_modes.MODES),
     }
     yield from HEAD.format(**names).splitlines()
     policy = sections(json_schema.policy())
