@@ -74,7 +74,7 @@ def test_faults_are_errors(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, tmp_path)
     with (tmp_path / "docs" / "index.md").open("a", encoding="utf-8") as page:
         page.write("\n[a](nowhere.md) [b](policies.md#nowhere) [c](../policies/nowhere.yaml)\n")
-        page.write("\n[d](claims.md#nothing) [e](#nobody)\n")
+        page.write("\n[d](tags.md#nothing) [e](#nobody)\n")
     (tmp_path / "docs" / "unlisted.md").write_text("# Not in the order of pages\n")
     done = build(tmp_path, tmp_path / "out")
     assert done.returncode == 1
