@@ -53,7 +53,13 @@ def test_metadata(wheel: Path) -> None:
     assert metadata["Requires-Python"] == ">=3.9"
     required = metadata.get_all("Requires-Dist", [])
     assert [line for line in required if "extra" not in line] == ["PyYAML", "packaging"]
-    assert set(metadata.get_all("Provides-Extra", [])) == {"plot", "report", "test", "torch"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {
+        "plot",
+        "report",
+        "site",
+        "test",
+        "torch",
+    }
     assert dict(scripts["console_scripts"]) == {"rocm-autopatch": "rocm_autopatch.cli:main"}
 
 

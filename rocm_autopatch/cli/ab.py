@@ -18,7 +18,7 @@ from rocm_autopatch.ab import (
     sequential,
 )
 from rocm_autopatch.ab.measurement import Request
-from rocm_autopatch.cli import options, terminal
+from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.processes import INTERRUPTED
 
 
@@ -36,11 +36,16 @@ def add(commands: Any) -> None:
             "config key (max_autotune, triton.cudagraphs=false,true), a variable ('NAME=1,' "
             "compares 1 with unset), a compile mode "
             "(mode.max-autotune=default,max-autotune-no-cudagraphs) or a policy "
-            "(policy=off,safe,FILE.yaml). The first value is the base. Exit status: 0; 1 if a run "
-            "failed or hung, or a switch does not take effect here; 2 for wrong usage; 130 if "
-            "interrupted."
+            "(policy=off,safe,FILE.yaml). The first value is the base."
         ),
         epilog="example: rocm-autopatch ab --toggle epilogue_fusion -- python bench.py --steps 50",
+    )
+    statuses.state(
+        parser,
+        {
+            0: "everything was measured",
+            1: "a run failed or hung, a switch takes no effect here, or nothing could be measured",
+        },
     )
     parser.add_argument(
         "--toggle",
