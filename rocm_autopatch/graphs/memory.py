@@ -37,8 +37,8 @@ class Memory:
         # By device: the allocator's handle, and the graphs that use it.
         self._handles: dict[Any, Any] = {}
         self._graphs: dict[Any, weakref.WeakSet[Any]] = {}
-        # By the order of their captures: what was in use when it was last looked at.
-        self._lent: dict[int, Lent] = {}
+        #: By the order of their captures: what was in use when it was last looked at.
+        self.lent: dict[int, Lent] = {}
 
     def begin(self, device: Any) -> tuple[Any, list[Any]]:
         """The handle for a capture on *device*, and what must live until it has begun.
@@ -61,19 +61,19 @@ class Memory:
 
     def lend(self, order: int, results: Lent) -> None:
         """A replay of the graph with this number has handed out results."""
-        self._lent[order] = results
+        self.lent[order] = results
 
     def busy(self, order: int) -> str:
         """Why the graph with this number must not replay now; "" if it may."""
-        for number in [one for one in self._lent if one >= order]:
-            held = self._lent[number].held()
+        for number in [one for one in self.lent if one >= order]:
+            held = self.lent[number].held()
             if held:
                 return held
-            del self._lent[number]
+            del self.lent[number]
         return ""
 
     def sweep(self) -> None:
         """Forget results that nothing uses any more, also those of graphs that are gone."""
-        for number, results in list(self._lent.items()):
+        for number, results in list(self.lent.items()):
             if not results.in_use():
-                self._lent.pop(number, None)
+                self.lent.pop(number, None)

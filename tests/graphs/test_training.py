@@ -560,15 +560,15 @@ def test_a_gradient_that_becomes_an_input_s(seen: Seen) -> None:
 def test_graphs_of_a_model_that_is_gone() -> None:
     pools = capture.Pools.of_this_thread()
     # Other tests may have left something.
-    lent, owners = set(pools.gradients._lent), set(pools.owners)
+    lent, owners = set(pools.gradients.lent), set(pools.owners)
     pair = Pair()
     for _ in range(5):
         pair.both(partial(trained, x=batch()))
-    assert set(pools.gradients._lent) - lent
+    assert set(pools.gradients.lent) - lent
     del pair
     torch._dynamo.reset()
     gc.collect()
-    assert set(pools.gradients._lent) <= lent
+    assert set(pools.gradients.lent) <= lent
     assert set(pools.owners) <= owners
 
 
