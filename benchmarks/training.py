@@ -1,12 +1,13 @@
 """A training step on a GPU: eager, compiled, with Inductor's own graphs, and with ours.
 
-    python benchmarks/training.py [--model gpt2|bert|vit] [--rounds 3] [--json FILE]
+    python benchmarks/training.py [--model gpt2 bert vit] [--ways ...] [--rounds 3] [--json FILE]
 
 It needs a GPU, torch, transformers and the wheel, and runs with the hook off. Each way runs in a
-process of its own, in turn: its caches are filled first. Forward, backward and fused AdamW, in
-bfloat16 by autocast; dropout is on. Milliseconds of a step are medians of steps and then of
-processes. Memory is what torch had allocated and reserved at most, after the first ten steps and
-in all. The losses of all ways must be near. With --small, a tiny model on a CPU tries the script.
+process of its own, in turn: before that, all processes of a model fill their caches beside each
+other. Forward, backward and fused AdamW, in bfloat16 by autocast; dropout is on. Milliseconds of a
+step are medians of blocks of 20 steps, which wait for the GPU at their end, and then of processes.
+Memory is what torch had reserved on the device: at most, and in the end, when all graphs are
+captured. The losses of all ways must be near. With --small, a tiny model on a CPU tries the script.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from statistics import median
 from typing import Any
 
 import torch
 
 WAYS = ("eager", "compiled", "native", "ours")
-WARM, STEPS = 10, 60
+MODELS = ("gpt2", "bert", "vit")
+WARM, BLOCKS, STEPS = 15, 5, 20
 
 
 def made(model: str, small: bool) -> tuple[Any, dict[str, Any]]:
@@ -90,25 +94,32 @@ def one(way: str, name: str, small: bool) -> None:
         optimizer.zero_grad()
         return loss.detach()
 
-    losses, times, memory = [], [], []
-    for number in range(WARM + (3 if small else STEPS)):
-        if number == WARM and not small:
-            memory.append((torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()))
-            torch.cuda.reset_peak_memory_stats()
+    losses, times = [], []
+    for _ in range(WARM + 1):
+        began = time.perf_counter()
+        losses.append(step().item())
+        times.append(time.perf_counter() - began)
+    blocks = []
+    for _ in range(BLOCKS):
         wait()
         began = time.perf_counter()
-        loss = step()
+        for _ in range(1 if small else STEPS):
+            loss = step()
         wait()
-        times.append(1000 * (time.perf_counter() - began))
-        losses.append(loss.item())
-    if not small:
-        memory.append((torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()))
+        blocks.append(1000 * (time.perf_counter() - began) / STEPS)
+    losses.append(loss.item())
     found: dict[str, Any] = {
         "way": way,
-        "first_seconds": sum(times[:3]) / 1000,
-        "ms": median(times[WARM:]),
+        "model": name,
+        "first_seconds": sum(times[:3]),
+        "ms": median(blocks),
         "losses": [losses[0], losses[WARM], losses[-1]],
-        "first_and_later_peak": memory,
+        "most_and_last_mb": []
+        if small
+        else [
+            torch.cuda.max_memory_reserved() / 1e6,
+            torch.cuda.memory_reserved() / 1e6,
+        ],
     }
     if way == "ours":
         from rocm_autopatch.graphs import record
@@ -120,49 +131,69 @@ def one(way: str, name: str, small: bool) -> None:
     print(json.dumps(found))
 
 
+def started(way: str, name: str, small: bool) -> dict[str, Any] | None:
+    """What a process says of a way; None if it fails."""
+    command = [sys.executable, __file__, "--model", name, "--one", way]
+    done = subprocess.run(
+        [*command, *(["--small"] if small else [])],
+        env={**os.environ, "ROCM_AUTOPATCH": "off"},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        print(f"{name} {way}: {done.stderr[-1500:]}", file=sys.stderr, flush=True)
+        return None
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def show(name: str, rows: list[dict[str, Any]]) -> None:
+    """Print a model's rows: medians, and ratios to native."""
+    native = [row for row in rows if row["way"] == "native"]
+    for way in WAYS:
+        own = [row for row in rows if row["way"] == way]
+        if not own:
+            continue
+        words = [f"{name} {way:8} {median(row['ms'] for row in own):8.3f} ms a step"]
+        memory = own[0]["most_and_last_mb"]
+        if memory:
+            words.append("{:.0f} MB at most, {:.0f} in the end".format(*memory))
+        if native:
+            ratio = median(row["ms"] for row in own) / median(row["ms"] for row in native)
+            words.append(f"{ratio:.3f} of native's time")
+        if native and memory:
+            ratios = [a / b for a, b in zip(memory, native[0]["most_and_last_mb"])]
+            words.append("{:.2f} and {:.2f} of its memory".format(*ratios))
+        losses = ", ".join(f"{loss:.4f}" for loss in own[0]["losses"])
+        print("; ".join([*words, f"losses {losses}"]), flush=True)
+        for graph in own[-1].get("graphs", ()):
+            print(f"  {graph['name']}: {graph['replays']} of {graph['calls']}; {graph['plain']}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", default="gpt2", choices=("gpt2", "bert", "vit"))
+    parser.add_argument("--model", nargs="+", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--json", help="where to write what each process said")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
-        one(asked.one, asked.model, asked.small)
+        one(asked.one, asked.model[0], asked.small)
         return
     rows: list[dict[str, Any]] = []
-    for number in range(asked.rounds + 1):
-        for way in WAYS if number % 2 else reversed(WAYS):
-            command = [sys.executable, __file__, "--model", asked.model, "--one", way]
-            done = subprocess.run(
-                [*command, *(["--small"] if asked.small else [])],
-                env={**os.environ, "ROCM_AUTOPATCH": "off"},
-                capture_output=True,
-                text=True,
-            )
-            if done.returncode:
-                print(f"{way}: {done.stderr[-1500:]}", file=sys.stderr, flush=True)
-            elif number:  # The first round fills the caches.
-                rows.append(json.loads(done.stdout.splitlines()[-1]))
-    if asked.json:
-        with open(asked.json, "w", encoding="utf-8") as file:
-            json.dump(rows, file, indent=1)
-    native = [row["ms"] for row in rows if row["way"] == "native"]
-    for way in WAYS:
-        own = [row for row in rows if row["way"] == way]
-        if not own:
-            continue
-        ms = median(row["ms"] for row in own)
-        ratio = f" ({ms / median(native):.2f} of native)" if native else ""
-        peaks = [[f"{size / 1e6:.0f}" for size in peak] for peak in own[0]["first_and_later_peak"]]
-        print(
-            f"{asked.model} {way:8} {ms:8.3f} ms a step{ratio}, losses {own[0]['losses']}, "
-            f"MB allocated and reserved at most, first and later: {peaks}"
-        )
-    for row in rows[-len(WAYS) :]:
-        for graph in row.get("graphs", ()):
-            print(f"  {graph['name']}: {graph['replays']} of {graph['calls']}; {graph['plain']}")
+    for name in asked.model:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(partial(started, name=name, small=asked.small), asked.ways))
+        for number in range(asked.rounds):
+            for way in asked.ways if number % 2 else reversed(asked.ways):
+                found = started(way, name, asked.small)
+                rows += [found] if found else []
+        if asked.json:
+            with open(asked.json, "w", encoding="utf-8") as file:
+                json.dump(rows, file, indent=1)
+        show(name, [row for row in rows if row["model"] == name])
 
 
 if __name__ == "__main__":

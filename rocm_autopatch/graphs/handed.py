@@ -29,8 +29,8 @@ class Handed:
     *copied* are the indices of those that each caller gets a copy of, *shown* the indices of those
     that the program may get. *fixed* has by the index of a leaf the tensor at a fixed place that
     the graph was captured with: a result that shares its memory is made anew of the tensor of each
-    call. *holders* returns more tensors that may be results which the program still holds, such as
-    the gradient to which the next one is added.
+    call, as a copy with *apart*. *holders* returns more tensors that may be results which the
+    program still holds, such as the gradient to which the next one is added.
 
     At the next replay, what the program still holds is moved to memory of its own. Where that is
     not possible, because it holds a view, it gets copies from then on.
@@ -45,20 +45,21 @@ class Handed:
         shown: Container[int],
         fixed: Mapping[int, Any],
         holders: Callable[[], Iterable[Any]],
+        apart: bool,
         device: Any,
     ) -> None:
         self.leaves = list(result)
-        self._holders, self._device = holders, device
+        self._holders, self._apart, self._device = holders, apart, device
         owners = {storage(tensor): index for index, tensor in fixed.items()}
-        # By index: the leaf whose memory it shares, and where in it.
-        self._through: list[tuple[int, int, tuple[Any, ...]]] = []
+        # By index: the leaf whose memory it shares, the dtype, and where in it.
+        self._through: list[tuple[int, int, Any, tuple[Any, ...]]] = []
         for index, leaf in enumerate(self.leaves):
             if not isinstance(leaf, torch.Tensor):
                 continue
             refuse_result(leaf, device)
             owner = owners.get(storage(leaf))
             if owner is not None and leaf.numel():
-                self._through.append((index, owner, place(leaf)))
+                self._through.append((index, owner, leaf.dtype, place(leaf)))
                 self.leaves[index] = None  # A graph keeps no weight alive.
         own = [index for index, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)]
         self._copied = [index for index in own if index in copied]
@@ -119,9 +120,9 @@ class Handed:
             given[index] = given[index].detach()
         for index, copy in zip(self._copied, self._copies.take((), leaves)):
             given[index] = copy
-        for index, owner, where in self._through:
-            leaf = leaves[owner]
-            given[index] = leaf if place(leaf) == where else leaf.detach().as_strided(*where)
+        for index, owner, dtype, where in self._through:
+            view = _view(leaves[owner], dtype, where)
+            given[index] = view.clone() if self._apart else view
         self._given = [weakref.ref(given[index]) for index in self._shown]
         return tuple(given)
 
@@ -156,10 +157,17 @@ class Found:
     def _there(self) -> Any:
         for one in self._owner.leaves:
             if isinstance(one, torch.Tensor) and storage(one) == self._memory:
-                size, stride, offset = self._place
-                empty = one.new_empty(0, dtype=self._dtype)
-                return empty.set_(one.untyped_storage(), offset, size, stride)
+                return _view(one.detach(), self._dtype, self._place)
         raise AssertionError("results stay where they are")
+
+
+def _view(tensor: Any, dtype: Any, where: tuple[Any, ...]) -> Any:
+    """What lies there in the memory of a tensor: the tensor itself, if it is that."""
+    if tensor.dtype != dtype:
+        size, stride, offset = where
+        empty = tensor.new_empty(0, dtype=dtype)
+        return empty.set_(tensor.untyped_storage(), offset, size, stride)
+    return tensor if place(tensor) == where else tensor.detach().as_strided(*where)
 
 
 def place(tensor: Any) -> tuple[Any, ...]:

@@ -182,7 +182,7 @@ class _ForwardGraphs(_Graphs):
 
     def _results(self, result: Any, inputs: Inputs, places: dict[int, Any], device: Any) -> Handed:
         copied = self.shown - _large(result) if _alone() else self.shown
-        return Handed(result, copied, self.shown, places, tuple, device)
+        return Handed(result, copied, self.shown, places, tuple, False, device)
 
     def _captured(self, entry: Entry) -> None:
         super()._captured(entry)
@@ -207,7 +207,7 @@ class _BackwardGraphs(_Graphs):
     def _results(self, result: Any, inputs: Inputs, places: dict[int, Any], device: Any) -> Handed:
         # Gradients are in the order of the forward's inputs. Those of weights stay where they are:
         # the next backward finds them as ``.grad``, or nobody has them any more. What the forward
-        # has saved may serve as a result's memory, too.
+        # has saved may serve as a result's memory, too: that result is copied.
         taken = {storage(tensor) for tensor in places.values()}
         kept = {
             index
@@ -217,7 +217,8 @@ class _BackwardGraphs(_Graphs):
         }
         all_ = set(range(len(result)))
         holders = functools.partial(_of, weakref.ref(self.region))
-        return Handed(result, all_ - kept, all_ - self._of_weights, {}, holders, device)
+        shown = all_ - self._of_weights
+        return Handed(result, all_ - kept, shown, places, holders, True, device)
 
 
 class Forward:

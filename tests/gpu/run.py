@@ -35,8 +35,8 @@ STEPS = {
     "warmed": (300, [str(HERE / "warmed.py"), "WORK", "--seconds", "280"]),
     "warmed_without_gpu": (260, [str(HERE / "warmed_without_gpu.py"), "WORK"]),
     "training": (
-        300,
-        [str(HERE.parents[1] / "benchmarks" / "training.py"), "--rounds", "2", "--json", "JSON"],
+        420,
+        [str(HERE.parents[1] / "benchmarks" / "training.py"), "--rounds", "1", "--json", "JSON"],
     ),
     "fuzz": (620, [str(HERE.parent / "graphs" / "fuzz.py"), "--seconds", "600"]),
     "faults": (160, [str(HERE / "faults.py")]),

@@ -58,11 +58,17 @@ class StandIn(capture.Pool):
         if StandIn.broken:
             raise StandIn.broken
         places = [addressed(leaf) for leaf in leaves]
+        given = {storage(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
         with undone():
             result = function(leaves)
         filled = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
-        given = {storage(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
         own = {storage(one): one for one in filled if storage(one) not in given}
+        # A graph keeps no argument alive, so no result that lies in the memory of one either.
+        targets = [
+            addressed(one) if storage(one) in given else functools.partial(_itself, one)
+            for one in filled
+        ]
+        del filled
         captured = _captured.setdefault(memory, [])
         number = len(captured)
         captured.append([StorageWeakRef(one.untyped_storage()) for one in own.values()])
@@ -77,7 +83,8 @@ class StandIn(capture.Pool):
             with torch.inference_mode(modes[1]), torch.set_grad_enabled(modes[0]):
                 again = pytree.tree_leaves(function([place() for place in places]))
                 values = [one for one in again if torch.is_tensor(one)]
-                for leaf, value in zip(filled, values):
+                for target, value in zip(targets, values):
+                    leaf = target()
                     if leaf.data_ptr() == value.data_ptr() and leaf.numel():
                         continue  # It is a weight, returned as it is.
                     dense(leaf).copy_(dense(value + 1 if StandIn.wrong else value))
@@ -98,6 +105,10 @@ class StandIn(capture.Pool):
 
     def elsewhere(self) -> tuple[Any, ...]:
         return (random.getstate(),)
+
+
+def _itself(tensor: Any) -> Any:
+    return tensor
 
 
 def addressed(leaf: Any) -> Callable[[], Any]:

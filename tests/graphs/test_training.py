@@ -28,7 +28,7 @@ import fuzz
 import stand_in
 from torch.utils.checkpoint import checkpoint
 
-from rocm_autopatch.graphs import capture, record, store, training
+from rocm_autopatch.graphs import buffers, capture, handed, record, store, training
 
 REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
@@ -477,6 +477,24 @@ def test_a_region_that_is_captured_later(seen: Seen) -> None:
     later = [row for row in seen() if not row["name"].startswith("backward")]
     assert len(later) == 3
     assert all(set(row["plain"]) == {WARMING} and row["replays"] >= 4 for row in later)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_result_in_the_memory_of_an_argument(apart: bool) -> None:
+    """Inductor may write a gradient to where a saved value was. It is not kept alive then."""
+    argument = torch.arange(8.0, device=GPU)
+    before = handed._references(buffers.storage(argument))
+    whole, words = argument.view(2, 4), argument.view(torch.int32)[2:6]
+    results = handed.Handed([whole, words], (), (), {3: argument}, tuple, apart, GPU)
+    del whole, words
+    results.count()
+    assert handed._references(buffers.storage(argument)) == before
+    other = torch.arange(8.0, device=GPU) + 1
+    found = results.take((), [None, None, None, other])
+    assert torch.equal(found[0], other.view(2, 4))
+    assert torch.equal(found[1], other.view(torch.int32)[2:6])
+    for one in found:
+        assert (buffers.storage(one) == buffers.storage(other)) is not apart
 
 
 @pytest.fixture
