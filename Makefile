@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo demo-ranks test quick messages coverage lint matrix live amd overlay torture docs bench bench-startup clean
+.PHONY: demo demo-ranks test quick messages coverage lint matrix live amd overlay torture docs bench bench-startup dist oldest clean
 
 # The main job: run one unmodified program in an environment like an image's, without and with us.
 demo: compiler
@@ -105,6 +105,24 @@ bench: $(DEV)/ready
 bench-startup: $(DEV)/ready
 	$(DEV)/bin/python -m benchmarks.startup --work $(WORK) --plot docs/startup.svg \
 	    --pythons 3.9 3.10 3.11 3.12 3.13
+
+# The wheel, the sdist and an SBOM in dist/: built twice, compared, checked (docs/releasing.md).
+dist: $(WORK)/release/ready
+	$(WORK)/release/bin/python -m tools.dist dist
+
+# The quick tests with the oldest dependencies that setup.cfg allows. One test is left out: it runs
+# setuptools, which needs a newer packaging itself.
+oldest: setup.cfg
+	rm -rf $(WORK)/oldest && $(PYTHON) -m venv $(WORK)/oldest
+	sed -n '/^install_requires/,/^$$/s/^ *\(.*\)>=/\1==/p' setup.cfg > $(WORK)/oldest/bounds.txt
+	$(WORK)/oldest/bin/pip install -q --disable-pip-version-check -c $(WORK)/oldest/bounds.txt -e '.[test]'
+	$(WORK)/oldest/bin/pytest -n auto --dist loadfile -m "not slow" \
+	    --deselect tests/test_packaging.py::test_an_installed_release_does_not_build_this_one
+
+$(WORK)/release/ready: setup.cfg
+	$(PYTHON) -m venv $(WORK)/release
+	$(WORK)/release/bin/pip install -q --disable-pip-version-check -e '.[release]'
+	touch $@
 
 $(DEV)/ready: setup.cfg pyproject.toml rocm_autopatch.pth
 	$(PYTHON) -m venv $(DEV)
