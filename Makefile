@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo demo-ranks test quick messages coverage lint matrix live amd overlay torture docs bench bench-startup dist oldest clean
+.PHONY: documents demo demo-ranks test quick messages coverage lint matrix live amd overlay torture docs bench bench-startup dist oldest clean
 
 # The main job: run one unmodified program in an environment like an image's, without and with us.
 demo: compiler
@@ -27,6 +27,12 @@ quick: $(DEV)/ready
 messages: $(DEV)/ready
 	$(DEV)/bin/python -m tests.wrong_policies
 	$(DEV)/bin/pytest --snapshot-update -m syrupy_snapshot $(TESTS)
+
+# Writes the documents of this version to which tests/test_documents.py holds later ones. Only for a
+# release: what is written then stays.
+documents: $(DEV)/ready
+	ROCM_AUTOPATCH_TEST_DOCUMENTS=write \
+	    $(DEV)/bin/pytest tests/test_documents.py tests/test_prove.py::TestCompiles::test_real
 
 # Branch coverage, also of the interpreters that tests start. TESTS=tests/test_bake.py runs a part.
 # Tests fail here that count a start's modules or instructions, or look at what a process writes.
