@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: documents demo demo-ranks test quick messages coverage lint matrix live amd overlay torture docs bench bench-startup dist oldest clean
+.PHONY: documents demo demo-ranks test quick messages coverage lint matrix live amd overlay torture docs bench bench-startup dist oldest starts clean
 
 # The main job: run one unmodified program in an environment like an image's, without and with us.
 demo: compiler
@@ -21,6 +21,12 @@ test: system lint
 # The tests that need no wheel, no torch and no image: a minute.
 quick: $(DEV)/ready
 	$(DEV)/bin/pytest -n auto --dist loadfile -m "not slow"
+
+# The tests that start interpreters of one Python, with the wheel in them. "make test" runs those of
+# every Python that is found.
+ONLY ?= 3.9
+starts: $(DEV)/ready
+	$(DEV)/bin/pytest -n auto --dist loadfile -k "$(ONLY)"
 
 # Renews the messages that tests expect: tests/__snapshots__ and tests/data/wrong_policies.txt. Read
 # the diff. Without xdist, so that each file is written once. TESTS=tests/test_start.py runs a part.
@@ -49,6 +55,10 @@ lint: $(DEV)/ready
 	$(DEV)/bin/ruff check .
 	$(DEV)/bin/ruff format --check .
 	$(DEV)/bin/mypy
+	$(DEV)/bin/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(DEV)/bin/check-jsonschema -q --builtin-schema vendor.github-issue-forms \
+	    $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	$(DEV)/bin/zizmor -q --offline .github
 
 # The longer matrix: it checks config strengths, the capture patch, compile modes, the watchdog, the
 # recompiles patch, the compile report, misses of caches, docs/claims.md and probe's verdicts on what
