@@ -24,6 +24,8 @@ sys.path.insert(0, str(ROOT))
 for name in [name for name in sys.modules if name.partition(".")[0] == "rocm_autopatch"]:
     del sys.modules[name]
 
+from tools import readme  # noqa: E402
+
 
 class BuildPyWithPlans(build_py):
     """Writes the built-in policies as plans, so that a start has no YAML to read."""
@@ -113,10 +115,11 @@ class SameSdist(sdist):
 
 
 setup(
+    long_description=readme.for_index(ROOT),
     cmdclass={
         "bdist_wheel": SameWheel,
         "build_py": BuildPyWithPlans,
         "editable_wheel": EditableWheelWithStartup,
         "sdist": SameSdist,
-    }
+    },
 )

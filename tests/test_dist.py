@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.test_packaging import members
-from tools import changelog, dist
+from tools import changelog, dist, readme
 
 LOG = """# Changelog
 
@@ -77,6 +77,16 @@ def test_archives_that_differ(tmp_path: Path) -> None:
     (packed / "a.whl").unlink()
     with pytest.raises(dist.DistError, match="other files"):
         dist.compare(one, packed)
+
+
+def test_links_of_the_readme_on_an_index(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("[a](docs/a.md#b) [b](#b) [c](https://example.org/c)\n")
+    setup = tmp_path / "setup.cfg"
+    setup.write_text("[metadata]\nversion = 0.2.0\n")
+    assert readme.for_index(tmp_path) == (tmp_path / "README.md").read_text()
+    setup.write_text(setup.read_text() + "project_urls =\n    Source = https://example.org/x\n")
+    whole = "[a](https://example.org/x/blob/v0.2.0/docs/a.md#b)"
+    assert readme.for_index(tmp_path) == f"{whole} [b](#b) [c](https://example.org/c)\n"
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import HIP, ROOT, Interpreter, building, label_torch, make_venv, pip
-from tools import dist
+from tools import dist, readme
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 VERSION = dist.version(ROOT)
@@ -56,6 +56,7 @@ def test_metadata(wheel: Path) -> None:
     required = metadata.get_all("Requires-Dist", [])
     assert [line for line in required if "extra" not in line] == ["PyYAML>=5.1", "packaging>=20.0"]
     assert set(metadata.get_all("Provides-Extra", [])) >= {"plot", "report", "torch"}
+    assert metadata.get_payload() == readme.for_index(ROOT)
     # PEP 639: an expression, and the file beside it.
     assert metadata["License-Expression"] == "MIT"
     assert metadata.get_all("License-File") == ["LICENSE"]
