@@ -122,7 +122,7 @@ def run(command: Command, python: Interpreter, given: Path, place: Path) -> Any:
     shutil.copyfile(given / "images.yaml", site / "images.yaml")
     for name, text in (("program", PROGRAM), ("compiled", COMPILED), ("fill", FILL)):
         (place / f"{name}.py").write_text(text)
-    (place / "wrong.yaml").write_text("version: 1\nenv: {A: {delet: true}}\nconfigs: {}\n")
+    (place / "wrong.yaml").write_text("version: 1\ndescriptio: x\nconfigs: {}\n")
     env = {
         "HOME": str(place),
         "TORCHINDUCTOR_MAX_AUTOTUNE": "1",
