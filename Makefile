@@ -3,7 +3,8 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: documents demo demo-ranks test quick messages coverage lint matrix live amd overlay torture docs bench bench-startup dist oldest starts clean
+.PHONY: demo demo-ranks test quick starts messages documents coverage lint matrix live amd overlay
+.PHONY: torture docs site bench bench-startup dist oldest clean
 
 # The main job: run one unmodified program in an environment like an image's, without and with us.
 demo: compiler
@@ -112,6 +113,14 @@ docs: $(DEV)/ready
 	$(DEV)/bin/python tools/patches_table.py docs/patches.md
 	$(DEV)/bin/python tools/amd_page.py > docs/amd-compiler.md
 	$(DEV)/bin/python tools/evidence_page.py > docs/proven.md
+	$(DEV)/bin/python tools/policy_keys_page.py > docs/policy-keys.md
+	$(DEV)/bin/python tools/statuses_page.py > docs/exit-statuses.md
+	$(DEV)/bin/python tools/variables_page.py > docs/variables.md
+
+# The documentation as a site: .work/site/index.html. A warning, or a link that leads nowhere, is an
+# error.
+site: $(DEV)/ready
+	$(DEV)/bin/python -m tools.website.build $(WORK)/site
 
 # Benchmarks. Seconds depend on the machine, so they are printed and not tested.
 bench: $(DEV)/ready
@@ -142,7 +151,7 @@ $(WORK)/release/ready: setup.cfg
 
 $(DEV)/ready: setup.cfg pyproject.toml rocm_autopatch.pth
 	$(PYTHON) -m venv $(DEV)
-	$(DEV)/bin/pip install -q --disable-pip-version-check -e '.[test]'
+	$(DEV)/bin/pip install -q --disable-pip-version-check -e '.[site,test]'
 	touch $@
 
 # Programs that tests use beside Python: a C++ compiler, valgrind, a browser, zsh, tools that make

@@ -11,6 +11,9 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
 
 # How long a command may take to end after SIGTERM, and how long what it left behind may take.
 _GRACE_S = 2.0
@@ -52,6 +55,30 @@ class Command:
         if not self._over.wait(_GRACE_S):
             _signal(self.process, signal.SIGKILL)
         return self._over.wait(LEFT_OVER_S)
+
+
+def start(
+    program: Sequence[str],
+    environment: Mapping[str, str],
+    stdout: BinaryIO,
+    stderr: BinaryIO,
+    directory: Path | None = None,
+) -> Command:
+    """Start *program* without input, in a session of its own, so that all of it can be ended.
+
+    It runs in *directory*, None for this process's. Raises OSError.
+    """
+    return Command(
+        subprocess.Popen(
+            program,
+            env=environment,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    )
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
@@ -112,7 +139,12 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def signal_name(number: int) -> str:
+def how_it_ended(status: int) -> str:
+    """An exit status in words; a negative one is a signal's."""
+    return f"exit status {status}" if status >= 0 else f"ended by {_signal_name(-status)}"
+
+
+def _signal_name(number: int) -> str:
     """``SIGKILL``, or ``signal 99`` for a number without a name."""
     try:
         return signal.Signals(number).name

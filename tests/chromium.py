@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -44,6 +45,19 @@ class Browser:
 
     def run(self, script: str) -> Any:
         return self._call("POST", "/execute/sync", {"script": script, "args": []})
+
+    def wait(self, script: str) -> None:
+        """Wait until a script returns something true. Fails after ten seconds."""
+        over = time.monotonic() + 10
+        while not self.run(script):
+            assert time.monotonic() < over, script
+            time.sleep(0.05)
+
+    def width(self, pixels: int) -> None:
+        """How wide the window is."""
+        size = {"width": pixels, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+        command = {"cmd": "Emulation.setDeviceMetricsOverride", "params": size}
+        self._call("POST", "/goog/cdp/execute", command)
 
     def dark(self) -> None:
         media = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}

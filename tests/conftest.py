@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -178,6 +179,28 @@ def run_with_site(site: Path, *command: str | Path, **env: str) -> subprocess.Co
     if "unshare" in done.stderr:
         pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
     return done
+
+
+def run_in(
+    directory: Path, python: Interpreter, *arguments: str | Path, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of ours in *directory*, with its temporary files there, too: none is left."""
+    (directory / "tmp").mkdir(exist_ok=True)
+    done = python.run(
+        *("-m", "rocm_autopatch", *arguments),
+        env={"TMPDIR": str(directory / "tmp"), "ROCM_AUTOPATCH_LOG": "quiet", **env},
+        check=False,
+        cwd=directory,
+    )
+    assert os.listdir(directory / "tmp") == []
+    return done
+
+
+def document(done: subprocess.CompletedProcess[str], status: int = 0) -> dict[str, Any]:
+    """What a command printed as JSON; it has to end with *status*."""
+    assert done.returncode == status, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def building() -> contextlib.AbstractContextManager[None]:

@@ -33,7 +33,7 @@ from rocm_autopatch.ab import (
 from rocm_autopatch.ab.numbers import Metric
 from rocm_autopatch.ab.place import Place
 from rocm_autopatch.policy import lower, select
-from tests.conftest import HIP, Interpreter, label_torch
+from tests.conftest import HIP, Interpreter, document, label_torch, run_in
 from tests.messages import Golden
 
 TORCH = "2.13.0+rocm7.0"
@@ -60,23 +60,7 @@ print('{"tokens": {"per_s": %.3f}}' % (noise(800, 8) / slow))
 def ab(
     python: Interpreter, directory: Path, *arguments: str | Path, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command in *directory*, with its temporary files there, too."""
-    (directory / "tmp").mkdir(exist_ok=True)
-    done = python.run(
-        *("-m", "rocm_autopatch", "ab", "--seed", "1", *arguments),
-        env={"TMPDIR": str(directory / "tmp"), "ROCM_AUTOPATCH_LOG": "quiet", **env},
-        check=False,
-        cwd=directory,
-    )
-    # Nothing is left behind, whatever happened.
-    assert os.listdir(directory / "tmp") == []
-    return done
-
-
-def document(done: subprocess.CompletedProcess[str], status: int = 0) -> dict[str, Any]:
-    assert done.returncode == status, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return run_in(directory, python, "ab", "--seed", "1", *arguments, **env)
 
 
 def says(found: Mapping[str, Any]) -> dict[tuple[str, str, str], str]:

@@ -55,7 +55,14 @@ def test_metadata(wheel: Path) -> None:
     assert metadata["Requires-Python"] == ">=3.9"
     required = metadata.get_all("Requires-Dist", [])
     assert [line for line in required if "extra" not in line] == ["PyYAML>=5.1", "packaging>=20.0"]
-    assert set(metadata.get_all("Provides-Extra", [])) >= {"plot", "report", "torch"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {
+        "plot",
+        "release",
+        "report",
+        "site",
+        "test",
+        "torch",
+    }
     assert metadata.get_payload() == readme.for_index(ROOT)
     # PEP 639: an expression, and the file beside it.
     assert metadata["License-Expression"] == "MIT"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import pty
 import re
 import subprocess
-from collections.abc import Iterator
 
 import pytest
 
 from rocm_autopatch.cli import command_line, style, terminal
 from tests.conftest import ROOT, Interpreter
+from tools.statuses_page import parsers
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 COLOUR = re.compile(r"\x1b\[[0-9]*m")
@@ -86,21 +85,13 @@ def test_words_of_a_sentence_have_no_colour(monkeypatch: pytest.MonkeyPatch) -> 
     assert style.word("harmless") == "harmless"
 
 
-def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for inner in action.choices.values():
-                yield from parsers(inner)
-
-
 def test_every_help_has_an_example_and_exit_statuses() -> None:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     for parser in parsers(command_line.parser()):
         text = " ".join(parser.format_help().split())
         assert "example: " in text, parser.prog
-        assert "Exit status: " in text, parser.prog
-        assert "2 for wrong usage" in text, parser.prog
+        assert re.search("Exit status (0|COMMAND's own): ", text), parser.prog
+        assert "; 2: wrong usage; 130: interrupted." in text, parser.prog
         if parser.prog != "rocm-autopatch":
             assert f"\n| [`{parser.prog}" in page, parser.prog
             example = str(parser.epilog).removeprefix("example: ")

@@ -27,7 +27,7 @@ from rocm_autopatch.tune import candidates, same, search, session, tuning
 from rocm_autopatch.tune.journal import Journal
 from rocm_autopatch.tune.search import BASE, Option, Search, Spent, Trial
 from rocm_autopatch.tune.served import STARTED, ServedRunner
-from tests.conftest import Interpreter
+from tests.conftest import Interpreter, document, run_in
 from tests.messages import Golden
 
 TORCH = "2.13.0+rocm7.0"
@@ -61,23 +61,7 @@ def program(tmp_path: Path) -> Path:
 def tune(
     python: Interpreter, directory: Path, *arguments: str | Path, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command in *directory*, with its temporary files there, too."""
-    (directory / "tmp").mkdir(exist_ok=True)
-    done = python.run(
-        *("-m", "rocm_autopatch", "tune", *arguments),
-        env={"TMPDIR": str(directory / "tmp"), "ROCM_AUTOPATCH_LOG": "quiet", **env},
-        check=False,
-        cwd=directory,
-    )
-    # Nothing is left behind, whatever happened.
-    assert os.listdir(directory / "tmp") == []
-    return done
-
-
-def document(done: subprocess.CompletedProcess[str], status: int = 0) -> dict[str, Any]:
-    assert done.returncode == status, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return run_in(directory, python, "tune", *arguments, **env)
 
 
 def trying(*names: str) -> tuple[str, ...]:

@@ -17,8 +17,9 @@ DIRECTORY = Path(__file__).resolve().parents[1] / "evidence"
 HEAD = """\
 # What was proven, and where
 
-`rocm-autopatch prove` made the files in [`evidence/`](../evidence), and `make docs` made this page
-of them. [What prove does](evidence.md#the-battery), and what its words mean, is on another page.
+`rocm-autopatch prove` made the files in `evidence/` of the repository, and `make docs` made this
+page of them. [What prove does](evidence.md#the-battery), and what its words mean, is on another
+page.
 No file is from an AMD GPU yet: [what to send from one](evidence.md#from-an-amd-gpu).
 
 - Ratios are to the mode `default` under `safe`, side by side in one run: below 1.00 is faster, or

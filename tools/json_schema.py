@@ -23,6 +23,7 @@ from rocm_autopatch.patches import config as config_patch
 from rocm_autopatch.policy import document as yaml_document
 from rocm_autopatch.policy import schema, when
 from rocm_autopatch.policy.settings import KINDS
+from tools import policy_keys
 
 TEXT: dict[str, Any] = {"type": "string"}
 
@@ -36,11 +37,11 @@ VARIABLE = {"type": "string", "pattern": f"^{schema.VARIABLE.pattern}$"}
 ROOT = {"type": "string", "pattern": "^/", "maxLength": schema.LONGEST_ROOT}
 SUBJECT = {"enum": list(SUBJECTS)}
 COMMON = {
-    "why": {**TEXT, "description": "One line: what is known, and from where."},
+    "why": TEXT,
     "since": {"type": "string", "pattern": f"^{schema.RELEASE.pattern}$"},
     "until": {"type": "string", "pattern": f"^{schema.RELEASE.pattern}$"},
     **dict.fromkeys(when.SETS, texts(SUBJECT)),
-    "no_trial": {**TEXT, "description": "Why no trial of prove can be about this entry."},
+    "no_trial": TEXT,
 }
 
 
@@ -180,7 +181,8 @@ def document(title: str, required: list[str], properties: dict[str, Any]) -> dic
 
 def policy() -> dict[str, Any]:
     """The schema of a policy file."""
-    return document("policy", [], {"name": TEXT, "extends": texts(TEXT), **parts()})
+    made = document("policy", [], {"name": TEXT, "extends": texts(TEXT), **parts()})
+    return policy_keys.described(made)
 
 
 def images() -> dict[str, Any]:
@@ -207,7 +209,8 @@ def images() -> dict[str, Any]:
         "anyOf": [{"required": ["image"]}, {"required": ["when", "name"]}],
         "additionalProperties": False,
     }
-    return document("images file", ["images"], {"images": {"type": "array", "items": record}})
+    rows = {"type": "array", "items": record}
+    return policy_keys.described(document("images file", ["images"], {"images": rows}))
 
 
 def evidence() -> dict[str, Any]:

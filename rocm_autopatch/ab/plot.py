@@ -37,7 +37,6 @@ def check(path: Path) -> None:
 
 def draw(path: Path, rows: Sequence[Row], arms: Sequence[str], title: str, note: str) -> None:
     """Write the picture of *rows* to *path*, as a whole or not at all. Raises OSError."""
-    import matplotlib
     from matplotlib.figure import Figure
 
     metrics = list(dict.fromkeys(row.metric for row in rows))
@@ -68,8 +67,18 @@ def draw(path: Path, rows: Sequence[Row], arms: Sequence[str], title: str, note:
             names = [_plain(fill(arms[arm], 30)) for arm in places]
             axis.set_yticks(list(places.values()), names, fontsize=9)
     figure.supxlabel(_plain(tail), fontsize=8, x=0.01, ha="left", color=_OTHER)
+    write(path, figure, "ab")
+
+
+def write(path: Path, figure: Any, salt: str) -> None:
+    """Write a picture as a whole or not at all, the same figure as the same bytes.
+
+    *salt* is for the names in an .svg file. Raises OSError.
+    """
+    import matplotlib
+
     stream = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "ab"}):
+    with matplotlib.rc_context({"svg.hashsalt": salt}):
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
         figure.savefig(stream, format=path.suffix[1:].lower(), dpi=130, metadata=metadata)
     files.write(path, stream.getvalue())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -168,17 +167,7 @@ class Runner:
         starts, so that what it leaves behind can be ended."""
         with streams[0].open("wb") as stdout, streams[1].open("wb") as stderr:
             try:
-                # It gets a process group of its own, so that all of it can be ended.
-                command = processes.Command(
-                    subprocess.Popen(
-                        program,
-                        env=environment,
-                        stdin=subprocess.DEVNULL,
-                        stdout=stdout,
-                        stderr=stderr,
-                        start_new_session=True,
-                    )
-                )
+                command = processes.start(program, environment, stdout, stderr)
                 hung = not command.ends(self.limit_s)
                 killed = hung and command.kill()
                 # If the command was killed, its children are not given time to end.
@@ -191,15 +180,8 @@ class Runner:
             reason = f"did not end within {self.limit_s:g} s, and {end}"
             return Ended(command.seconds, HUNG, reason)
         if command.status:
-            return Ended(command.seconds, FAILED, how_it_ended(command.status))
+            return Ended(command.seconds, FAILED, processes.how_it_ended(command.status))
         return Ended(command.seconds, ENDED)
-
-
-def how_it_ended(status: int) -> str:
-    """An exit status in words; a negative one is a signal's."""
-    if status >= 0:
-        return f"exit status {status}"
-    return f"ended by {processes.signal_name(-status)}"
 
 
 def tail(path: Path) -> str:

@@ -18,7 +18,7 @@ from rocm_autopatch.ab import (
     sequential,
 )
 from rocm_autopatch.ab.measurement import Request
-from rocm_autopatch.cli import terminal
+from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.processes import INTERRUPTED
 
 
@@ -36,11 +36,16 @@ def add(commands: Any) -> None:
             "config key (max_autotune, triton.cudagraphs=false,true), a variable ('NAME=1,' "
             "compares 1 with unset), a compile mode "
             "(mode.max-autotune=default,max-autotune-no-cudagraphs) or a policy "
-            "(policy=off,safe,FILE.yaml). The first value is the base. Exit status: 0; 1 if a run "
-            "failed or hung, or a switch does not take effect here; 2 for wrong usage; 130 if "
-            "interrupted."
+            "(policy=off,safe,FILE.yaml). The first value is the base."
         ),
         epilog="example: rocm-autopatch ab --toggle epilogue_fusion -- python bench.py --steps 50",
+    )
+    statuses.state(
+        parser,
+        {
+            0: "everything was measured",
+            1: "a run failed or hung, a switch takes no effect here, or nothing could be measured",
+        },
     )
     parser.add_argument(
         "--toggle",
@@ -110,12 +115,8 @@ def add(commands: Any) -> None:
         help=f"show only this number; {numbers.WALL!r} is the wall time (default: all)",
     )
     parser.add_argument("--json", action="store_true", help="print every run as JSON")
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw a .png or .svg file (needs matplotlib)"
-    )
-    parser.add_argument(
-        "program", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command to run"
-    )
+    options.add_plot(parser)
+    options.add_program(parser)
     parser.set_defaults(run=run)
 
 
@@ -147,7 +148,7 @@ def _caches(text: str) -> tuple[str, ...]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    program = arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program
+    program = options.command(arguments.program)
     request = Request(
         program=program,
         toggles=arguments.toggle,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import _BAKED
-from rocm_autopatch.cli import terminal
+from rocm_autopatch.cli import statuses, terminal
 from rocm_autopatch.image import reference
 from rocm_autopatch.policy import bake
 from rocm_autopatch.text import wrapped
@@ -21,14 +21,14 @@ def add(commands: Any) -> None:
         "bake",
         help="resolve the policy once, so that starts need not",
         description=(
-            "Resolve the policy for this interpreter and image, and write the plan where the start "
-            "of every interpreter of this environment finds it. Starts use it until torch, a "
-            "policy or this package changes. After that, each start says so and resolves the "
-            "policy by itself, without --image and --policy. Exit status: 0, or 1 if nothing was "
-            "written; 2 for wrong usage."
+            "Resolve the policy for this interpreter and image, and write the plan where the "
+            "start of every interpreter of this environment finds it. Starts use it until torch, "
+            "a policy or this package changes. After that, each start says so and resolves the "
+            "policy by itself, without --image and --policy."
         ),
         epilog="example: rocm-autopatch bake --image rocm/sgl-dev:TAG --policy /etc/team.yaml",
     )
+    statuses.state(parser, {0: "the plan is written", 1: "nothing was written"})
     parser.add_argument("--image", default="", type=_image, metavar="REF", help="the image this is")
     parser.add_argument(
         "--policy", default="", help="a policy on top, as ROCM_AUTOPATCH_POLICY would name it"

@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 from rocm_autopatch import processes
 from rocm_autopatch.caches import Refused, archive, gc, places, users, warm
-from rocm_autopatch.cli import terminal
+from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.compile_report import session
 from rocm_autopatch.compile_report.gather import gather
 from rocm_autopatch.startup import caches
@@ -25,7 +25,7 @@ _SIZE = re.compile(rf"(\d+(?:\.\d+)?)([{_UNITS}]?)")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 # A place that differs in more fields is not one that a reader expects to be the same.
 _FEW = 3
-_STATUSES = "Exit status: 0, or 1 if something is wrong with what was asked for; 2 for wrong usage."
+_STATUSES: statuses.Statuses = {0: "done", 1: "something is wrong with what was asked for"}
 # What takes longer says how far it is, that often, in seconds.
 _OFTEN_S = 5.0
 # What torch calls its caches, in words.
@@ -39,12 +39,11 @@ def add(commands: Any) -> None:
         description=(
             "Where a policy or ROCM_AUTOPATCH_CACHE asks for it, all compile caches are in one "
             "root, with a directory for each kind of place: torch, Triton, HIP, GPUs, Python and "
-            "policy. These commands work on this root, or on its default where nobody asks. Exit "
-            "status: 0; 1 if something is wrong with what was asked for; 2 for wrong usage; 130 "
-            "if interrupted."
+            "policy. These commands work on this root, or on its default where nobody asks."
         ),
         epilog="example: rocm-autopatch cache warm -- python serve.py --one-request",
     )
+    statuses.state(parser, _STATUSES)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for declare in (_add_status, _add_warm, _add_pack, _add_seed, _add_gc, _add_path):
         declare(actions)
@@ -56,10 +55,11 @@ def _add_status(actions: Any) -> None:
         help="the root, its places, and how they differ from the one of this environment",
         description=(
             "Show the root of the caches, whether starts use it, and its places: what they hold, "
-            "when a start used them last, and the last run of warm. " + _STATUSES
+            "when a start used them last, and the last run of warm."
         ),
         epilog="example: rocm-autopatch cache status",
     )
+    statuses.state(status, _STATUSES)
     status.add_argument("--json", action="store_true", help="print JSON")
     status.set_defaults(run=_guarded("status", _status))
 
@@ -69,13 +69,13 @@ def _add_warm(actions: Any) -> None:
         "warm",
         help="run a command that fills the caches, and say what was in them",
         description=(
-            "Run COMMAND with caches on, and end with its exit status. Before, copy the modules of "
-            "the image's aiter. Afterwards, say on stderr what COMMAND found in torch's caches and "
-            "what it added. Exit status: COMMAND's own; 1 if nothing was run; 126 or 127 if "
-            "COMMAND can't be run; 2 for wrong usage."
+            "Run COMMAND with caches on, and end with its exit status. Before, copy the modules "
+            "of the image's aiter. Afterwards, say on stderr what COMMAND found in torch's caches "
+            "and what it added."
         ),
         epilog="example: rocm-autopatch cache warm -- python serve.py --one-request",
     )
+    statuses.state(fill, {**statuses.PASSED_ON, 1: "nothing was run"})
     fill.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND")
     fill.set_defaults(run=_guarded("warm", _warm), parser=fill)
 
@@ -86,10 +86,11 @@ def _add_pack(actions: Any) -> None:
         help="write the place of this environment to a file",
         description=(
             "Write a place to FILE, a .tar.gz, and print its digest. The same contents give the "
-            "same bytes. Locks, builds of ninja and what is unfinished stay out. " + _STATUSES
+            "same bytes. Locks, builds of ninja and what is unfinished stay out."
         ),
         epilog="example: rocm-autopatch cache pack caches.tar.gz",
     )
+    statuses.state(pack, _STATUSES)
     pack.add_argument("file", type=Path, metavar="FILE", help="the file that is written")
     pack.add_argument(
         "--place", metavar="NAME", help="another place of the root, as status names it"
@@ -110,10 +111,11 @@ def _add_seed(actions: Any) -> None:
         description=(
             "Unpack FILE as a place of the root, as a whole or not at all. What is in it is code: "
             "whoever wrote FILE can run what they want in programs here. So FILE must be one that "
-            "nobody else can write, made for the same kind of place. " + _STATUSES
+            "nobody else can write, made for the same kind of place."
         ),
         epilog="example: rocm-autopatch cache seed caches.tar.gz --digest sha256:HEX",
     )
+    statuses.state(seed, _STATUSES)
     seed.add_argument("file", type=Path, metavar="FILE", help="the archive")
     seed.add_argument(
         "--digest",
@@ -145,11 +147,17 @@ def _add_gc(actions: Any) -> None:
         help="remove the places that were not used for longest",
         description=(
             "Remove what killed processes left over, and then the places that no start used for "
-            "longest, until the root has at most SIZE. The place of this environment stays, and so "
-            "does one that a process uses. Exit status: 0, or 1 if more than SIZE is left; 2 for "
-            "wrong usage."
+            "longest, until the root has at most SIZE. The place of this environment stays, and "
+            "so does one that a process uses."
         ),
         epilog="example: rocm-autopatch cache gc --max 50G",
+    )
+    statuses.state(
+        collect,
+        {
+            0: "at most SIZE is left",
+            1: "more than SIZE is left, or something is wrong with the root",
+        },
     )
     collect.add_argument(
         "--max",
@@ -168,11 +176,11 @@ def _add_path(actions: Any) -> None:
         "path",
         help="print the directory of this environment's place",
         description=(
-            "Print the directory of the place that starts here use. It need not be there. "
-            + _STATUSES
+            "Print the directory of the place that starts here use. It need not be there."
         ),
         epilog="example: rocm-autopatch cache path",
     )
+    statuses.state(path, _STATUSES)
     path.set_defaults(run=_guarded("path", _path))
 
 
@@ -322,7 +330,7 @@ def _caches(row: dict[str, Any]) -> str:
 
 
 def _warm(arguments: argparse.Namespace) -> int:
-    words = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
+    words = options.command(arguments.words)
     if not words:
         arguments.parser.error("the COMMAND is missing: rocm-autopatch cache warm -- COMMAND")
     environ = places.environment()

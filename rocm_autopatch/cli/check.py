@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import _SITE, sites
-from rocm_autopatch.cli import terminal
+from rocm_autopatch.cli import statuses, terminal
 from rocm_autopatch.evidence import file as evidence
 from rocm_autopatch.policy import lint, load, lower, select, when
 from rocm_autopatch.policy.model import Policy
@@ -22,14 +22,14 @@ def add(commands: Any) -> None:
         help="everything that is wrong with a policy file or an evidence file",
         description=(
             "Read policy files and what they extend, and print all that is wrong with each, as "
-            "FILE:LINE:COLUMN: KEY: MESSAGE. With --torch, config keys are held against what those "
-            "torch releases have: unknown keys and wrong types are errors; what is renamed, an "
-            "alias or without effect is a remark. A file that ends in .json is an evidence file. "
-            "Exit status: 0, or 1 if there is an error; 2 for "
-            "wrong usage."
+            "FILE:LINE:COLUMN: KEY: MESSAGE. With --torch, config keys are held against what "
+            "those torch releases have: unknown keys and wrong types are errors; what is renamed, "
+            "an alias or without effect is a remark. A file that ends in .json is an evidence "
+            "file."
         ),
         epilog="example: rocm-autopatch check --torch 2.6..2.13 team.yaml",
     )
+    statuses.state(parser, {0: "no errors; remarks do not count", 1: "an error in a file"})
     parser.add_argument(
         "files",
         nargs="*",

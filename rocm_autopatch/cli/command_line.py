@@ -11,25 +11,13 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from rocm_autopatch import _SITE, fresh_interpreter, sites
-from rocm_autopatch.cli import terminal
+from rocm_autopatch.cli import statuses, terminal
 from rocm_autopatch.policy.problem import PolicyError
 from rocm_autopatch.text import printable
 
 COMMANDS = (
-    *(
-        "status",
-        "explain",
-        "policies",
-        "check",
-        "bake",
-        "probe",
-        "prove",
-        "ab",
-        "tune",
-        "run",
-        "report",
-    ),
-    *("cache", "completion"),
+    *("status", "explain", "policies", "check", "bake", "probe", "prove", "ab", "tune"),
+    *("run", "report", "cache", "completion"),
 )
 
 
@@ -90,12 +78,11 @@ def parser() -> argparse.ArgumentParser:
             "baseline (its variables), images.yaml and *.yaml (policies), evidence/*.json; in the "
             f"directories that {sites.VARIABLE} names: the same, but for baseline; the "
             "policy file that ROCM_AUTOPATCH_POLICY names, and what it extends; baked.plan in the "
-            "package; torch/version.py of the torch that an import finds. "
-            "Exit status: 0, or 1 if something is wrong with what was asked about; 2 for wrong "
-            "usage."
+            "package; torch/version.py of the torch that an import finds."
         ),
         epilog="example: docker run --rm IMAGE rocm-autopatch status",
     )
+    statuses.state(made, {0: "done", 1: "something is wrong with what was asked about"})
     made.add_argument("--version", action=_Version)
     commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in COMMANDS:

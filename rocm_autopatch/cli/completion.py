@@ -17,6 +17,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
+from rocm_autopatch.cli import statuses
 from rocm_autopatch.startup import assume
 
 SHELLS = ("bash", "zsh")
@@ -66,14 +67,14 @@ def add(commands: Any) -> None:
         description=(
             "Print a completion script for bash or zsh. It completes commands, options, policies, "
             "facts and files. It does not run this package, so print it again after an update. "
-            "For bash, write it to /etc/bash_completion.d/rocm-autopatch, or put "
-            "'source <(rocm-autopatch completion bash)' into ~/.bashrc. For zsh, write it to a "
-            "file _rocm-autopatch in a directory of fpath, or put "
-            "'source <(rocm-autopatch completion zsh)' into ~/.zshrc, after compinit. Exit "
-            "status: 0; 2 for wrong usage."
+            "For bash, write it to /etc/bash_completion.d/rocm-autopatch, or put 'source "
+            "<(rocm-autopatch completion bash)' into ~/.bashrc. For zsh, write it to a file "
+            "_rocm-autopatch in a directory of fpath, or put 'source <(rocm-autopatch completion "
+            "zsh)' into ~/.zshrc, after compinit."
         ),
         epilog="example: source <(rocm-autopatch completion bash)",
     )
+    statuses.state(parser, {0: "the script is printed"})
     parser.add_argument("shell", choices=SHELLS, help="the shell")
     parser.set_defaults(run=run)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rocm_autopatch import fresh_interpreter, patches, record, startup
-from rocm_autopatch.cli import entries, options, style, terminal
+from rocm_autopatch.cli import entries, options, statuses, style, terminal
 from rocm_autopatch.patches import kept
 from rocm_autopatch.policy import select
 from rocm_autopatch.policy.model import Policy
@@ -25,11 +25,17 @@ def add(commands: Any) -> None:
         help="who decides about one variable, config key, compile mode or patch, and why",
         description=(
             "Show the entry for NAME in each layer of the policies here, which entry applies and "
-            "which are overridden, and what became of NAME in a fresh interpreter. NAME may be the "
-            "end of a key's name. Exit status: 0, or 1 if no policy here has an entry for NAME; 2 "
-            "for wrong usage."
+            "which are overridden, and what became of NAME in a fresh interpreter. NAME may be "
+            "the end of a key's name."
         ),
         epilog="example: rocm-autopatch explain cudagraphs --assume image=rocm/sgl-dev:TAG",
+    )
+    statuses.state(
+        parser,
+        {
+            0: "a policy here has an entry for NAME",
+            1: "no policy here has an entry for NAME, no policy is active, or one can't be read",
+        },
     )
     parser.add_argument("name", metavar="NAME", help="TORCHINDUCTOR_MAX_AUTOTUNE, freezing, ...")
     parser.add_argument("--no-torch", action="store_true", help="leave torch out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from rocm_autopatch.startup import assume
 
@@ -17,6 +18,25 @@ def add_assume(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="a fact to take in place of the one found here, such as accelerator=rocm or image=REF",
     )
+
+
+def add_plot(parser: argparse.ArgumentParser) -> None:
+    """Give a command the option ``--plot``."""
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw a .png or .svg file (needs matplotlib)"
+    )
+
+
+def add_program(parser: argparse.ArgumentParser) -> None:
+    """Have a command take the user's command after its options, as ``program``."""
+    parser.add_argument(
+        "program", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command to run"
+    )
+
+
+def command(words: list[str]) -> list[str]:
+    """The user's command of what is left after the options: without the ``--`` before it."""
+    return words[1:] if words[:1] == ["--"] else words
 
 
 def _assumption(text: str) -> str:

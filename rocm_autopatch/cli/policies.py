@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rocm_autopatch import _ASSUME, fresh_interpreter, masking, record
-from rocm_autopatch.cli import entries, options, terminal
+from rocm_autopatch.cli import entries, options, statuses, terminal
 from rocm_autopatch.image import facts as place
 from rocm_autopatch.plan import Plan
 from rocm_autopatch.policy import load, lower, select, when
@@ -20,12 +20,10 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "policies",
         help="list the built-in policies, or show what applies to an image",
-        description=(
-            "List the built-in policies and what is known of images, or show one policy. Exit "
-            "status: 0, or 1 if a policy can't be read; 2 for wrong usage."
-        ),
+        description=("List the built-in policies and what is known of images, or show one policy."),
         epilog="example: rocm-autopatch policies show --assume image=rocm/sgl-dev:TAG",
     )
+    statuses.state(parser, {0: "the list", 1: "a policy can't be read"})
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_list)
     actions = parser.add_subparsers(metavar="show [POLICY]")
@@ -35,10 +33,11 @@ def add(commands: Any) -> None:
         description=(
             "Show what applies to a place of which only the assumed facts are known. The facts of "
             "this machine do not count. Without --assume accelerator=..., accelerator=rocm is "
-            "assumed. Exit status: 0, or 1 if a policy can't be read; 2 for wrong usage."
+            "assumed."
         ),
         epilog="example: rocm-autopatch policies show performance --assume torch=2.9.1+rocm7.2",
     )
+    statuses.state(show, {0: "the entries", 1: "a policy can't be read"})
     show.add_argument(
         "name",
         nargs="?",

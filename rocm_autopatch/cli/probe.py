@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import _ASSUME, fresh_interpreter, startup
-from rocm_autopatch.cli import options, style, terminal
+from rocm_autopatch.cli import options, statuses, style, terminal
 from rocm_autopatch.probe import images, table
 from rocm_autopatch.probe.table import Probe, Row
 from rocm_autopatch.text import wrapped
@@ -23,14 +23,20 @@ def add(commands: Any) -> None:
         description=(
             "In fresh interpreters without rocm_autopatch, read the variables that torch, Triton, "
             "ROCm and the frameworks use, and the config values that differ from what this torch "
-            "ships, and find the cause of each difference. Then read the same with rocm_autopatch. "
-            "Exit status: 0 if nothing that slows, hangs or crashes remains for a program that is "
-            "started here; 1 if something remains, or FILE can't be written; 2 for wrong usage."
+            "ships, and find the cause of each difference. Then read the same with "
+            "rocm_autopatch."
         ),
         epilog=(
             "example: docker run --rm -v $PWD:/out IMAGE rocm-autopatch probe --assume image=IMAGE "
             "--record /out/images.yaml"
         ),
+    )
+    statuses.state(
+        parser,
+        {
+            0: "nothing that slows, hangs or crashes remains for a program that is started here",
+            1: "something remains, FILE can't be written, or --record lacks the image's name",
+        },
     )
     parser.add_argument(
         "--import",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import processes
-from rocm_autopatch.cli import options, terminal
+from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.evidence import file
 from rocm_autopatch.evidence.file import EvidenceError
 from rocm_autopatch.probe import images
@@ -30,11 +30,16 @@ def add(commands: Any) -> None:
             "switch, with empty and with warm caches, each start in a process of its own. Compare "
             "their results with eager mode, and their times with the mode default. What works "
             "becomes evidence, which policies may ask for (proven: NAME). Use the machine for "
-            "nothing else meanwhile. A second call goes on where the first one ended. Exit "
-            "status: 0; 1 if nothing can be proven here or FILE can't be written; 2 for wrong "
-            "usage; 130 if interrupted."
+            "nothing else meanwhile. A second call goes on where the first one ended."
         ),
         epilog="example: rocm-autopatch prove --quick && rocm-autopatch bake",
+    )
+    statuses.state(
+        parser,
+        {
+            0: "everything was run, whatever it proves",
+            1: "nothing can be proven here, or FILE can't be written",
+        },
     )
     parser.add_argument(
         "--quick", action="store_true", help="2 minutes at most: only whether our graphs work"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import files
-from rocm_autopatch.cli import terminal
+from rocm_autopatch.cli import statuses, terminal
 from rocm_autopatch.compile_report import page, summary
 from rocm_autopatch.compile_report.gather import gather
 from rocm_autopatch.compile_report.model import Report
@@ -26,11 +26,13 @@ def add(commands: Any) -> None:
         help="what a command compiled, how long it took, and what to do about it",
         description=(
             "Read what processes wrote to DIR under ROCM_AUTOPATCH_REPORT=DIR or rocm-autopatch "
-            "run --report DIR, or any directory that PyTorch wrote a trace to (TORCH_TRACE). Print "
-            "the slowest compiles, graph breaks, recompiles, and what to do about them. Exit "
-            "status: 0; 1 if DIR can't be read, or a file can't be written; 2 for wrong usage."
+            "run --report DIR, or any directory that PyTorch wrote a trace to (TORCH_TRACE). "
+            "Print the slowest compiles, graph breaks, recompiles, and what to do about them."
         ),
         epilog="example: rocm-autopatch report /tmp/report --html report.html",
+    )
+    statuses.state(
+        parser, {0: "a report", 1: "DIR can't be read, a file can't be written, or tlparse failed"}
     )
     parser.add_argument("directory", type=Path, metavar="DIR")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with plots")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import fresh_interpreter, startup
-from rocm_autopatch.cli import report, terminal
+from rocm_autopatch.cli import options, report, statuses, terminal
 from rocm_autopatch.compile_report import session, summary
 from rocm_autopatch.compile_report.gather import gather
 
@@ -23,11 +23,12 @@ def add(commands: Any) -> None:
             "Run COMMAND without changes, and end with its exit status. --report gathers in DIR "
             "what all its processes compile, prints a summary to stderr at the end, and writes "
             "DIR/report.html. --trace writes a profile of the first process that imports torch, "
-            "for ui.perfetto.dev; with %p in the name, a profile of each process. Exit status: "
-            "COMMAND's own; 1 if nothing was run, because DIR or FILE can't be written; 126 or 127 "
-            "if COMMAND can't be run; 2 for wrong usage."
+            "for ui.perfetto.dev; with %p in the name, a profile of each process."
         ),
         epilog="example: rocm-autopatch run --report /tmp/report -- python serve.py",
+    )
+    statuses.state(
+        parser, {**statuses.PASSED_ON, 1: "nothing was run, because DIR or FILE can't be written"}
     )
     parser.add_argument(
         "--report", type=Path, metavar="DIR", help="a new or empty directory for the report"
@@ -40,7 +41,7 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    words = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
+    words = options.command(arguments.words)
     if not words:
         arguments.parser.error("the COMMAND is missing: rocm-autopatch run --report DIR -- COMMAND")
     if arguments.report is None and arguments.trace is None:

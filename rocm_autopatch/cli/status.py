@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import files, fleet, fresh_interpreter, record
-from rocm_autopatch.cli import options, style, terminal
+from rocm_autopatch.cli import options, statuses, style, terminal
 
 
 def add(commands: Any) -> None:
@@ -18,9 +18,13 @@ def add(commands: Any) -> None:
         description=(
             "Start a fresh interpreter with this environment, as a program would be, import torch "
             "in it, and print for every variable, config key, compile mode and patch what it was, "
-            "what it is, and why. Exit status: 0, or 1 if anything failed; 2 for wrong usage."
+            "what it is, and why."
         ),
         epilog="example: docker run --rm IMAGE rocm-autopatch status",
+    )
+    statuses.state(
+        parser,
+        {0: "a report", 1: "something failed, there is no report, or FILE.prom can't be written"},
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the report as JSON")

@@ -11,7 +11,7 @@ from typing import Any
 
 from rocm_autopatch import processes
 from rocm_autopatch.ab import Refused, Wrong
-from rocm_autopatch.cli import terminal
+from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.policy.problem import PolicyError
 from rocm_autopatch.tune import output, tuning
 from rocm_autopatch.tune.tuning import Request
@@ -29,18 +29,27 @@ def add(commands: Any) -> None:
             "       rocm-autopatch tune [option ...] --serve COMMAND --client COMMAND"
         ),
         description=(
-            "Run COMMAND under many sets of switches, find the set under which it is best, confirm "
-            "it in runs beside the command as it is here, and write it as a policy file. Tried are "
-            "config keys of this torch, modes, our graphs and variables; not what policies here "
-            "pin or evidence says is wrong. A set with which the command fails, or computes "
-            "something else, is out. Use the machine for nothing else meanwhile. The same command "
-            "goes on where an earlier one ended. Exit status: 0, also if nothing helps; 1 if the "
-            "command does not run or nothing can be tried; 2 for wrong usage; 130 if interrupted."
+            "Run COMMAND under many sets of switches, find the set under which it is best, "
+            "confirm it in runs beside the command as it is here, and write it as a policy file. "
+            "Tried are config keys of this torch, modes, our graphs and variables; not what "
+            "policies here pin or evidence says is wrong. A set with which the command fails, or "
+            "computes something else, is out. Use the machine for nothing else meanwhile. The "
+            "same command goes on where an earlier one ended."
         ),
         epilog=(
             "example: rocm-autopatch tune --budget 30m --metric latency --same loss "
             "--out team.yaml -- python bench.py"
         ),
+    )
+    statuses.state(
+        parser,
+        {
+            0: "the search ended, also if nothing helps",
+            1: (
+                "the command does not run as it is here, nothing can be tried, or the policy does "
+                "not do what the search saw"
+            ),
+        },
     )
     parser.add_argument(
         "--budget",
@@ -154,12 +163,8 @@ def add(commands: Any) -> None:
         ),
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw a .png or .svg file (needs matplotlib)"
-    )
-    parser.add_argument(
-        "program", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command to run"
-    )
+    options.add_plot(parser)
+    options.add_program(parser)
     parser.set_defaults(run=run)
 
 
@@ -202,7 +207,7 @@ def _command(text: str) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    program = arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program
+    program = options.command(arguments.program)
     wrong = _usage(arguments, program)
     if wrong:
         terminal.say(f"rocm-autopatch tune: {wrong}")

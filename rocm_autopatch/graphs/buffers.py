@@ -113,7 +113,7 @@ class Outputs:
 
     def __init__(self, result: Any, clone: bool, inputs: Sequence[Any], device: Any) -> None:
         self.leaves, self.spec = pytree.tree_flatten(result)
-        self.clone = clone
+        self.clone, self.lends = clone, not clone
         taken = {storage(tensor) for tensor in inputs}
         self._tensors = [index for index, leaf in enumerate(self.leaves) if type(leaf) in TENSORS]
         for leaf in self.leaves:
@@ -203,21 +203,22 @@ class Outputs:
         Results that a caller still holds are moved to other memory. Raises Refused if a caller
         holds a view of a result, which can't be moved.
         """
-        if not self._held():
+        if not self.in_use():
             return ""
         for reference in self._given:
             tensor = reference()
             if tensor is not None:
                 with torch.no_grad():
                     tensor.set_(tensor.clone())
-        if self._held():
+        if self.in_use():
             raise Refused(
                 "a view of the last call's result is still in use, and this call would overwrite "
                 'it: clone() it, or use outputs="clone"'
             )
         return ""
 
-    def _held(self) -> bool:
+    def in_use(self) -> bool:
+        """Whether a caller still holds a result. Never with *clone*."""
         return any(torch._C._storage_Use_Count(pointer) > most for pointer, most in self._counts)
 
 

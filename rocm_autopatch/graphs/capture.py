@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from rocm_autopatch.graphs.leaves import TENSORS
+from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.refusal import Busy
 
 # Only the capturing thread can break a capture. Other threads can allocate and compile meanwhile.
@@ -42,10 +43,10 @@ def compiles() -> int:
 
 
 class Pool:
-    """The memory of graphs that replay one after the other, and the stream of their captures.
+    """The stream on which graphs of a device are captured, and the order of their replays.
 
-    Graphs of one pool share the memory for values between arguments and results. So two of them
-    must never run at the same time: :meth:`turn` prevents it.
+    Graphs of one pool share memory for values between arguments and results. So two of them must
+    never run at the same time: :meth:`turn` prevents it.
     """
 
     kind = "cuda"  # torch's name for HIP devices, too
@@ -53,8 +54,6 @@ class Pool:
     def __init__(self, device: Any) -> None:
         self.device = device
         self.index = device.index
-        self.handle = torch.cuda.graph_pool_handle()
-        self._alive: weakref.WeakSet[Any] = weakref.WeakSet()
         self.stream = torch.cuda.Stream(device)
         self._last: tuple[int, Any] = (-1, None)
         # A capture records what any thread does on the stream, and executes none of it.
@@ -87,9 +86,11 @@ class Pool:
                 self._warming -= 1
 
     def capture(
-        self, function: Callable[[list[Any]], Any], leaves: list[Any]
+        self, function: Callable[[list[Any]], Any], leaves: list[Any], memory: Memory
     ) -> tuple[Callable[[], None], Any]:
         """Capture the kernels of a function of *leaves* without executing them.
+
+        What they write lies in *memory*.
 
         Returns what replays them, and the result that a replay fills. Raises what the function or
         the runtime raises, and Busy if another thread uses the stream. The stream is then as it was
@@ -100,7 +101,7 @@ class Pool:
                 raise Busy("another thread uses the stream of captures")
             self._capturing = True
         try:
-            return self._record(function, leaves)
+            return self._record(function, leaves, memory)
         finally:
             with self._guard:
                 self._capturing = False
@@ -117,29 +118,25 @@ class Pool:
         return result
 
     def _record(
-        self, function: Callable[[list[Any]], Any], leaves: list[Any]
+        self, function: Callable[[list[Any]], Any], leaves: list[Any], memory: Memory
     ) -> tuple[Callable[[], None], Any]:
         graph = torch.cuda.CUDAGraph()
+        handle, alive = memory.begin(self.device)
         with _one:
             try:
                 with torch.cuda.device(self.device), _no_collection():
-                    # Torch frees memory after its last graph, and then its handle can't be used
-                    # again. So the graphs of now live until the capture has begun.
-                    alive = [*self._alive]
-                    if not alive:
-                        self.handle = torch.cuda.graph_pool_handle()
                     with torch.cuda.graph(
-                        graph, self.handle, self.stream, capture_error_mode=CAPTURE_ERROR_MODE
+                        graph, handle, self.stream, capture_error_mode=CAPTURE_ERROR_MODE
                     ):
                         result = function(leaves)
                     del alive
             except BaseException:
-                self._repair()
+                self._repair(handle)
                 raise
-        self._alive.add(graph)
+        memory.add(self.device, graph)
         return graph.replay, result
 
-    def _repair(self) -> None:
+    def _repair(self, handle: Any) -> None:
         """Do what torch leaves out when a capture breaks.
 
         torch 2.11 raises before it tells the allocator and the generator that the capture is over.
@@ -152,7 +149,7 @@ class Pool:
             end = getattr(torch._C, name, None)
             if end is not None:
                 with suppress(RuntimeError):  # The allocator was told before.
-                    end(self.index, self.handle)
+                    end(self.index, handle)
                 break
         # A capture that ends normally also resets the generator.
         graph = torch.cuda.CUDAGraph()
@@ -198,7 +195,7 @@ def _no_collection() -> Iterator[None]:
 
 
 class Pools:
-    """One pool for each device, and the lock that all graphs in them share."""
+    """One pool for each device, and the lock and the memory that all graphs in them share."""
 
     _local = threading.local()
 
@@ -218,6 +215,11 @@ class Pools:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self._pools: dict[Any, Pool] = {}
+        self.memory = Memory()
+        #: What backward graphs write to, so that a forward overwrites no gradient.
+        self.gradients = Memory()
+        #: By memory, the results of a graph that others may read where they are.
+        self.owners: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     def of(self, device: Any) -> Pool:
         """The pool of a device."""

@@ -1,14 +1,16 @@
 """What a graph of a training step hands out, mostly without copies.
 
 A forward saves values for its backward. They stay where the forward's graph has written them, so
-the backward's graph finds them there. The next replay would overwrite them. So it may only run when
-nothing uses their memory any more: :meth:`Handed.held` says so, because each tensor that shares the
-memory counts. If something does, a plain call takes the replay's place.
+the backward's graph finds them there. In the same way a gradient gets from one region's backward to
+the next one's. The next replay would overwrite them. So it may only run when nothing uses their
+memory any more: :meth:`Handed.held` says so, because each tensor that shares the memory counts. If
+something does, a plain call takes the replay's place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Container, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -17,28 +19,36 @@ from rocm_autopatch.graphs.buckets import Cut
 from rocm_autopatch.graphs.buffers import Outputs, refuse_result, storage
 
 SAVED = "what its last replay saved or returned is still in use"
+# By memory: the results that lie in it.
+Owners = MutableMapping[int, "Handed"]
 
 
 class Handed:
     """The results of a graph: *result*, a sequence of tensors and constants.
 
-    *copied* are the indices of those that each caller gets a copy of. *fixed* has by the index of
-    a leaf the tensor at a fixed place that the graph was captured with: a result that shares its
-    memory is made anew of the tensor of each call. *holders* returns the tensors that may be
-    results which the program still holds, such as the gradient to which the next one is added. At
-    the next replay these are moved to memory of their own.
+    *copied* are the indices of those that each caller gets a copy of, *shown* the indices of those
+    that the program may get. *fixed* has by the index of a leaf the tensor at a fixed place that
+    the graph was captured with: a result that shares its memory is made anew of the tensor of each
+    call. *holders* returns more tensors that may be results which the program still holds, such as
+    the gradient to which the next one is added.
+
+    At the next replay, what the program still holds is moved to memory of its own. Where that is
+    not possible, because it holds a view, it gets copies from then on.
     """
+
+    lends = True
 
     def __init__(
         self,
         result: Sequence[Any],
         copied: Container[int],
+        shown: Container[int],
         fixed: Mapping[int, Any],
         holders: Callable[[], Iterable[Any]],
         device: Any,
     ) -> None:
         self.leaves = list(result)
-        self._holders = holders
+        self._holders, self._device = holders, device
         owners = {storage(tensor): index for index, tensor in fixed.items()}
         # By index: the leaf whose memory it shares, and where in it.
         self._through: list[tuple[int, int, tuple[Any, ...]]] = []
@@ -48,35 +58,59 @@ class Handed:
             refuse_result(leaf, device)
             owner = owners.get(storage(leaf))
             if owner is not None and leaf.numel():
-                self._through.append((index, owner, _place(leaf)))
+                self._through.append((index, owner, place(leaf)))
                 self.leaves[index] = None  # A graph keeps no weight alive.
         own = [index for index, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)]
         self._copied = [index for index in own if index in copied]
         self._kept = [index for index in own if index not in copied]
-        self._copies = Outputs([self.leaves[index] for index in self._copied], True, (), device)
-        #: The addresses of what is handed out without a copy.
-        self.places = {self.leaves[index].data_ptr() for index in self._kept}
+        self._shown = [index for index in self._kept if index in shown]
+        self._copies = self._copy()
+        # The last ones that the program may have got.
+        self._given: list[weakref.ref[Any]] = []
+        saved = [index for index in self._kept if index not in shown]
+        #: The addresses of what is handed out without a copy, and the program does not get.
+        self.places = {self.leaves[index].data_ptr() for index in saved}
         # By memory: how many references there are while no caller holds one.
-        self._counts: list[tuple[int, int]] = []
+        self._counts: dict[int, int] = {}
 
     def count(self) -> None:
         """Note how many references each result's memory has while no caller holds one."""
-        pointers = {storage(self.leaves[index]) for index in self._kept}
-        self._counts = [(one, _references(one)) for one in pointers]
+        pointers = {storage(leaf) for leaf in self.leaves if isinstance(leaf, torch.Tensor)}
+        self._counts = {one: _references(one) for one in pointers}
+
+    def own(self, owners: Owners) -> None:
+        """Be found by the memory of the results."""
+        for pointer in self._counts:
+            owners[pointer] = self
+
+    def uses(self, pointer: int) -> bool:
+        """Whether something uses this memory, which is of one of the results."""
+        return _references(pointer) > self._counts[pointer]
+
+    def in_use(self) -> bool:
+        return any(_references(memory) > most for memory, most in self._counts.items())
 
     def held(self) -> str:
         """Why the next replay must not run now; "" if it may."""
         held = self._held()
         if not held:
             return ""
+        for reference in self._given:
+            tensor = reference()
+            if tensor is not None and storage(tensor) in held:
+                tensor.data = tensor.detach().clone()
         for tensor in self._holders():
             if storage(tensor) in held:
                 with torch.no_grad():
                     tensor.set_(tensor.clone())
-        return SAVED if self._held() else ""
-
-    def _held(self) -> list[int]:
-        return [memory for memory, most in self._counts if _references(memory) > most]
+        held = self._held()
+        for index in list(self._shown):
+            if storage(self.leaves[index]) in held:
+                self._kept.remove(index)
+                self._shown.remove(index)
+                self._copied.append(index)
+                self._copies = self._copy()
+        return SAVED if held else ""
 
     def take(self, cuts: Sequence[Cut], leaves: Sequence[Any]) -> Any:
         """The result of the last replay, which was a call with *leaves*."""
@@ -85,13 +119,51 @@ class Handed:
             given[index] = given[index].detach()
         for index, copy in zip(self._copied, self._copies.take((), leaves)):
             given[index] = copy
-        for index, owner, place in self._through:
+        for index, owner, where in self._through:
             leaf = leaves[owner]
-            given[index] = leaf if _place(leaf) == place else leaf.detach().as_strided(*place)
+            given[index] = leaf if place(leaf) == where else leaf.detach().as_strided(*where)
+        self._given = [weakref.ref(given[index]) for index in self._shown]
         return tuple(given)
 
+    def _held(self) -> list[int]:
+        return [memory for memory, most in self._counts.items() if _references(memory) > most]
 
-def _place(tensor: Any) -> tuple[Any, ...]:
+    def _copy(self) -> Outputs:
+        return Outputs([self.leaves[index] for index in self._copied], True, (), self._device)
+
+
+class Found:
+    """An argument of a graph that lies among the results of another one.
+
+    The graph reads it there. If a later call has it elsewhere, it is copied there, unless what is
+    there is in use.
+    """
+
+    def __init__(self, leaf: Any, owner: Handed) -> None:
+        self._address, self._memory, self._owner = leaf.data_ptr(), storage(leaf), owner
+        self._place, self._dtype = place(leaf), leaf.dtype
+
+    def put(self, leaf: Any) -> Any:
+        """The argument at its place; None if it can't be there now."""
+        if leaf.data_ptr() == self._address:
+            return leaf
+        if self._owner.uses(self._memory):
+            return None
+        there = self._there()
+        there.copy_(leaf)
+        return there
+
+    def _there(self) -> Any:
+        for one in self._owner.leaves:
+            if isinstance(one, torch.Tensor) and storage(one) == self._memory:
+                size, stride, offset = self._place
+                empty = one.new_empty(0, dtype=self._dtype)
+                return empty.set_(one.untyped_storage(), offset, size, stride)
+        raise AssertionError("results stay where they are")
+
+
+def place(tensor: Any) -> tuple[Any, ...]:
+    """Where in its memory a tensor lies."""
     return tensor.size(), tensor.stride(), tensor.storage_offset()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,9 @@ from rocm_autopatch import failure, startup
 from rocm_autopatch.graphs import capture, record
 from rocm_autopatch.graphs.buckets import Cut, Pad
 from rocm_autopatch.graphs.buffers import Inputs, Outputs, cut_tensor
-from rocm_autopatch.graphs.handed import Handed
+from rocm_autopatch.graphs.handed import Found, Handed
 from rocm_autopatch.graphs.leaves import TENSORS, describe
+from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.refusal import Busy, Refused, explain
 from rocm_autopatch.graphs.watch import Observation, Watched, same_places, tensors_of
 
@@ -32,7 +34,10 @@ _TRIES = 3
 _COMPARED = 1 << 22
 # How many graphs may be left behind before no more are captured.
 _LEFT = 8
+# How many calls in a row may find a graph's results in use, before it is captured elsewhere.
+_STUCK = 32
 MOVING = "its weights, or what it changes in place, are at new addresses in nearly each call"
+ELSEWHERE = "an argument is not where a graph before it writes it, and that place is in use"
 WARMING = "the first calls of a signature run without a graph"
 
 
@@ -115,8 +120,11 @@ class Entry:
         "constants",
         "draws",
         "first",
+        "found",
         "graph",
+        "held",
         "inputs",
+        "order",
         "outputs",
         "places",
         "pool",
@@ -133,7 +141,7 @@ class Entry:
         # The addresses that the graph uses; None for what is copied.
         self.places = places
         self.first = self.used = first
-        self.seen = self.tries = 0
+        self.seen = self.tries = self.held = 0
         self.refused = ""
         self.pure = self.draws = False
         # The indices of what is at a fixed place and the observed call wrote to, and what in its
@@ -143,6 +151,9 @@ class Entry:
         self.constants: list[Any] = []
         self.graph: Callable[[], None] | None = None
         self.row: dict[str, Any] = {}
+        # The place of its capture in the order of all, and arguments that other graphs have made.
+        self.order = -1
+        self.found: list[tuple[int, Found]] = []
         self.pool: Any = None
         self.inputs: Any = None
         self.outputs: Any = None
@@ -162,7 +173,8 @@ class Graphs:
     """The graphs of one callable, *function*.
 
     *indices* are the indices of leaves at a fixed place, such as a compiled model's weights.
-    *watched* is what a function uses besides its arguments.
+    *watched* is what a function uses besides its arguments. *memory* is what they write to, if that
+    is not the memory of all *pools*.
     """
 
     def __init__(
@@ -174,11 +186,15 @@ class Graphs:
         pools: capture.Pools,
         indices: Sequence[int] = (),
         watched: Watched | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.function = function
         self.options = options
         self.row = record.row(name, origin)
         self._pools, self._lock = pools, pools.lock
+        self._memory = memory or pools.memory
+        # What they have handed out is in use no more than what it was copied from.
+        weakref.finalize(self, self._memory.sweep).atexit = False
         self._indices = list(indices)
         self._fixed_leaves = frozenset(indices)
         self.watch(watched)
@@ -205,11 +221,16 @@ class Graphs:
         if entry.graph is not None:
             with self._lock:
                 if entry.graph is not None:
-                    held = entry.outputs.held()
+                    # Mostly both are empty.
+                    if self._memory.lent:
+                        held = self._memory.busy(entry.order)
+                    if entry.found and not held:
+                        held = _put(entry.found, leaves)
                     if not held:
                         return self._replay(entry, leaves, fixed, pads, cuts)
         call = Call(structure, leaves, fixed, pads, cuts)
         if held:
+            self._held(entry, key)
             record.plain(self.row, held)
             return call.cut(self._execute(call))
         return self._without(entry, key, call)
@@ -224,6 +245,7 @@ class Graphs:
     ) -> Any:
         self._clock += 1
         entry.used = self._clock
+        entry.held = 0
         entry.pool.turn()
         entry.inputs.copy(leaves, pads)
         entry.graph()  # type: ignore[misc]
@@ -233,7 +255,19 @@ class Graphs:
             _count_writes(
                 [fixed[index] for index in entry.written if not fixed[index].is_inference()]
             )
+        if entry.outputs.lends:
+            self._memory.lend(entry.order, entry.outputs)
         return entry.outputs.take(cuts, leaves)
+
+    def _held(self, entry: Entry, key: Any) -> None:
+        """A call has found an entry's results in use. Maybe they are kept for good."""
+        with self._lock:
+            entry.held += 1
+            if entry.held < _STUCK or self.row["dropped"] >= self.options.limit:
+                return
+            for whole in [one for one, other in self._entries.items() if other is entry]:
+                self._drop(whole)
+                self.row["dropped"] += 1
 
     def _places(self, fixed: list[Any]) -> list[int | None]:
         places: list[int | None] = [None] * len(fixed)
@@ -364,7 +398,9 @@ class Graphs:
         try:
             started, before = time.perf_counter(), pool.memory()
             pool.turn()
-            inputs = Inputs(call.leaves, sorted(self._fixed_leaves), call.pads)
+            found = self._found(call.leaves)
+            stay = self._fixed_leaves.union(index for index, _ in found)
+            inputs = Inputs(call.leaves, sorted(stay), call.pads)
             if self.options.verify and entry.pure:
                 # This call writes to no weight or buffer. So it does nothing that the call itself
                 # does not do again, if it also draws the same random numbers.
@@ -375,15 +411,17 @@ class Graphs:
                     pool.draw_from(state)
             inputs.copy(call.leaves, call.pads)
             compiled = capture.compiles()
-            run = functools.partial(self.function, call.structure)
-            graph, result = pool.capture(run, list(inputs.leaves))
+            run, order = functools.partial(self.function, call.structure), self._memory.order()
+            graph, result = pool.capture(run, list(inputs.leaves), self._memory)
             if capture.compiles() != compiled:
                 raise Refused(
                     "something was compiled in the capture: more calls are needed before it"
                 )
             if _constants(result) != entry.constants:
                 raise Refused("the result has a constant that differs from call to call")
-            outputs = self._results(result, inputs, call, pool.device)
+            places = {index: call.fixed[index] for index in self._indices}
+            places.update((index, call.leaves[index]) for index, _ in found)
+            outputs = self._results(result, inputs, places, pool.device)
             del result
             for tensor in tensors_of(outputs.leaves):
                 cut_tensor(tensor, call.cuts)
@@ -405,6 +443,7 @@ class Graphs:
         inputs.captured()
         outputs.count()
         entry.inputs, entry.outputs, entry.graph = inputs, outputs, graph
+        entry.order, entry.found = order, found
         entry.row = {
             "signature": self._describe(call.leaves, call.pads),
             "replays": 0,
@@ -420,10 +459,18 @@ class Graphs:
     def _captured(self, entry: Entry) -> None:
         """An entry has a graph now, for a subclass."""
 
-    def _results(self, result: Any, inputs: Inputs, call: Call, device: Any) -> Outputs | Handed:
-        """How the graph's results get to the caller."""
-        around = [*inputs.tensors, *(call.fixed[index] for index in self._indices)]
-        return Outputs(result, self.options.clone, around, device)
+    def _found(self, leaves: list[Any]) -> list[tuple[int, Found]]:
+        """The arguments that lie where another graph has written them, by index."""
+        return []
+
+    def _results(
+        self, result: Any, inputs: Inputs, places: dict[int, Any], device: Any
+    ) -> Outputs | Handed:
+        """How the graph's results get to the caller.
+
+        *places* has by the index of a leaf what is not copied for the graph.
+        """
+        return Outputs(result, self.options.clone, [*inputs.tensors, *places.values()], device)
 
     def _failed(self, entry: Entry, call: Call, error: Exception) -> None:
         if isinstance(error, Busy):
@@ -488,12 +535,24 @@ class Graphs:
         if entry.graph is not None:
             entry.pool.wait()
             entry.graph = entry.inputs = entry.outputs = None
+            entry.found = []
+            self._memory.sweep()
 
     def clear(self) -> None:
         """Drop all graphs and everything known about signatures."""
         with self._lock:
             for key in list(self._entries):
                 self._drop(key)
+
+
+def _put(found: list[tuple[int, Found]], leaves: list[Any]) -> str:
+    """Put the arguments at the places where a graph reads them. Why that can't be; "" if it can."""
+    for index, one in found:
+        there = one.put(leaves[index])
+        if there is None:
+            return ELSEWHERE
+        leaves[index] = there
+    return ""
 
 
 def _repeated(places: Sequence[int | None]) -> list[int]:

@@ -6,9 +6,10 @@ functions. All else stays torch's own: which values are saved, the checks whethe
 hooks, how gradients are added up, errors of a second backward.
 
 The forward's graph hands out the values that it saves where they are. So the backward's graph finds
-them at the same addresses at each step. Copies are made of what the program gets, and of what has
-no fixed place. When saved values are still in use at the next forward (two forwards before a
-backward, a retained graph), this forward is a plain call, and so is its backward.
+them at the same addresses at each step. Small results that the program gets are copied. Large ones
+and gradients are handed out where they are, too, and the graphs of the next region read them there.
+When saved values are still in use at the next forward (two forwards before a backward, a retained
+graph), this forward is a plain call, and so is its backward.
 
 torch calls ``CompiledFxGraph.post_compile`` for each compiled graph, also for one from a cache,
 from 2.6 on. There we take the compiled function.
@@ -20,7 +21,8 @@ import functools
 import importlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -29,14 +31,17 @@ import torch
 from rocm_autopatch import failure, startup
 from rocm_autopatch.graphs import capture, record
 from rocm_autopatch.graphs.buffers import Inputs, storage
-from rocm_autopatch.graphs.handed import Handed
+from rocm_autopatch.graphs.handed import Found, Handed
 from rocm_autopatch.graphs.leaves import TENSORS, signature
+from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.refusal import Refused
-from rocm_autopatch.graphs.store import Call, Entry, Graphs, Options
+from rocm_autopatch.graphs.store import Entry, Graphs, Options
 
 # Each forward keeps the memory of what it saves.
 _LIMIT = 16
 _WARMUP = 2
+# From so many bytes on, results are handed out without a copy.
+_LARGE = 1 << 20
 _MODULE = "torch._inductor.output_code"
 _OURS = "_rocm_autopatch"
 # Forwards with a graph whose backward is not known yet.
@@ -51,6 +56,8 @@ class Region:
 
     def __init__(self, name: str, origin: str, pools: capture.Pools) -> None:
         self.name, self.origin, self.pools = name, origin, pools
+        # What other regions' graphs do between a forward and its backward overwrites nothing here.
+        self.memory = Memory()
         self.forward: Forward | None = None
         self._weights: list[weakref.ref[Any]] = []
         self._replaced = True
@@ -112,12 +119,23 @@ class _Graphs(Graphs):
     """Graphs of a compiled function that takes one list and empties it."""
 
     def __init__(
-        self, region: Region, name: str, compiled: Callable[[list[Any]], Any], fixed: Sequence[int]
+        self,
+        region: Region,
+        name: str,
+        compiled: Callable[[list[Any]], Any],
+        fixed: Sequence[int],
+        memory: Memory,
     ) -> None:
         # A graph is verified by one more plain call. Options.clone is about other results.
         options = Options(limit=_LIMIT, warmup=_WARMUP, clone=False, verify=True)
         super().__init__(
-            lambda _, leaves: compiled(leaves), name, region.origin, options, region.pools, fixed
+            lambda _, leaves: compiled(leaves),
+            name,
+            region.origin,
+            options,
+            region.pools,
+            fixed,
+            memory=memory,
         )
         self.region, self._compiled = region, compiled
         self.fixed = frozenset(fixed)
@@ -138,24 +156,37 @@ class _Graphs(Graphs):
         inputs.clear()
         return self.run(key, None, leaves, (), ())
 
+    def _found(self, leaves: list[Any]) -> list[tuple[int, Found]]:
+        owners = self.region.pools.owners
+        return [
+            (index, Found(leaf, owner))
+            for index, leaf in enumerate(leaves)
+            if type(leaf) in TENSORS and index not in self.fixed
+            if (owner := owners.get(storage(leaf))) is not None
+        ]
+
+    def _captured(self, entry: Entry) -> None:
+        entry.outputs.own(self.region.pools.owners)
+
 
 class _ForwardGraphs(_Graphs):
     def __init__(
         self, region: Region, compiled: Callable[[list[Any]], Any], fixed: Sequence[int]
     ) -> None:
-        super().__init__(region, region.name, compiled, fixed)
+        super().__init__(region, region.name, compiled, fixed, region.memory)
         self.has_backward = False
-        # The results that each caller gets a copy of.
-        self.copied: set[int] = set()
+        # The results that the program gets.
+        self.shown: set[int] = set()
         # The addresses of what replays hand out without a copy, and of all that stays where it is.
         self.saved: set[int] = set()
         self.places: set[int] = set()
 
-    def _results(self, result: Any, inputs: Inputs, call: Call, device: Any) -> Handed:
-        weights = {index: call.fixed[index] for index in self._indices}
-        return Handed(result, self.copied, weights, tuple, device)
+    def _results(self, result: Any, inputs: Inputs, places: dict[int, Any], device: Any) -> Handed:
+        copied = self.shown - _large(result) if _alone() else self.shown
+        return Handed(result, copied, self.shown, places, tuple, device)
 
     def _captured(self, entry: Entry) -> None:
+        super()._captured(entry)
         self.saved |= entry.outputs.places
         self.places |= entry.outputs.places.union(place for place in entry.places if place)
         if not self.has_backward:
@@ -170,24 +201,24 @@ class _BackwardGraphs(_Graphs):
         fixed: Sequence[int],
     ) -> None:
         region = forward.region
-        super().__init__(region, f"backward of {region.name}", compiled, fixed)
+        name, memory = f"backward of {region.name}", region.pools.gradients
+        super().__init__(region, name, compiled, fixed, memory)
         self._of_weights = forward.fixed
 
-    def _results(self, result: Any, inputs: Inputs, call: Call, device: Any) -> Handed:
+    def _results(self, result: Any, inputs: Inputs, places: dict[int, Any], device: Any) -> Handed:
         # Gradients are in the order of the forward's inputs. Those of weights stay where they are:
-        # the next backward finds them as ``.grad``, or nobody has them any more. But who reads one
-        # on another stream, as collectives do, does not count as a user of its memory. What the
-        # forward has saved may serve as a result's memory, too.
-        saved = {storage(call.fixed[index]) for index in self._indices}
-        alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
+        # the next backward finds them as ``.grad``, or nobody has them any more. What the forward
+        # has saved may serve as a result's memory, too.
+        taken = {storage(tensor) for tensor in places.values()}
         kept = {
             index
-            for index, one in enumerate(result)
-            if alone and index in self._of_weights and type(one) in TENSORS
-            if storage(one) not in saved
+            for index in self._of_weights | _large(result)
+            if _alone() and index < len(result) and type(result[index]) in TENSORS
+            if storage(result[index]) not in taken
         }
-        copied = set(range(len(result))) - kept
-        return Handed(result, copied, {}, self.region.gradients, device)
+        all_ = set(range(len(result)))
+        holders = functools.partial(_of, weakref.ref(self.region))
+        return Handed(result, all_ - kept, all_ - self._of_weights, {}, holders, device)
 
 
 class Forward:
@@ -221,7 +252,7 @@ class Forward:
             if isinstance(one, torch.Tensor) and one.layout is torch.strided
         ]
         kept = {storage(one) for one in tensors}
-        self.graphs.copied |= {index for index, memory in made.items() if memory in kept}
+        self.graphs.shown |= {index for index, memory in made.items() if memory in kept}
 
 
 class Backward:
@@ -261,6 +292,31 @@ class Backward:
         self._graphs = _BackwardGraphs(forward, self._compiled, fixed)
         self._forward, forward.has_backward = forward, True
         _waiting.discard(forward)
+
+
+def _alone() -> bool:
+    """Whether nobody reads results on other streams, as collectives do.
+
+    Such a reader does not count as a user of a result's memory.
+    """
+    return not (torch.distributed.is_available() and torch.distributed.is_initialized())
+
+
+def _large(result: Sequence[Any]) -> set[int]:
+    """The indices of large tensors that share their memory with no other one."""
+    tensors = {index: one for index, one in enumerate(result) if type(one) in TENSORS}
+    times = Counter(storage(one) for one in tensors.values())
+    return {
+        index
+        for index, one in tensors.items()
+        if times[storage(one)] == 1 and one.untyped_storage().nbytes() >= _LARGE
+    }
+
+
+def _of(region: weakref.ref[Region]) -> Iterable[Any]:
+    """The gradients of a region that may be gone."""
+    found = region()
+    return found.gradients() if found else ()
 
 
 def _install() -> None:

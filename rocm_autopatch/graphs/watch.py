@@ -29,6 +29,19 @@ def _same_places(tensors: list[Any], places: list[int | None], indices: list[int
 same_places = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", _same_places)
 
 
+@functools.cache
+def _asks_for_training(kind: type) -> bool:
+    """Whether a module's class may compute something else in training.
+
+    Not so where no method of it names ``training``: a layer of torch without submodules.
+    """
+    own = [one for one in kind.__mro__ if one not in (torch.nn.Module, object)]
+    codes = (getattr(value, "__code__", None) for one in own for value in list(vars(one).values()))
+    return any(not one.__module__.startswith("torch.nn.") for one in own) or any(
+        code is not None and "training" in code.co_names for code in codes
+    )
+
+
 class Watched:
     """The modules and tensors that a function uses besides its arguments."""
 
@@ -39,7 +52,13 @@ class Watched:
         # Most are empty, and each call looks at them.
         self._tables = [table for table in tables if table]
         self._were = list(map(dict, self._tables))
-        self._modes = [m.__dict__ for m in self.modules if "training" in m.__dict__]
+        # Each call looks at these, so layers such as a Linear, which never ask, are left out.
+        self._modes = [
+            module.__dict__
+            for module in self.modules
+            if "training" in module.__dict__
+            and (module._modules or _asks_for_training(module.__class__))
+        ]
         # For each module what reads its attributes, as a tuple: so there are two names at least.
         self._readers = [
             (itemgetter(*names, names[-1]), module.__dict__)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import tempfile
 import threading
 import time
@@ -84,16 +83,12 @@ class Supervisor:
             report.touch()
             with Path(directory, "output").open("wb") as output:
                 try:
-                    command = processes.Command(
-                        subprocess.Popen(
-                            self._command(start, report),
-                            env=self._environment(start),
-                            cwd=directory,
-                            stdin=subprocess.DEVNULL,
-                            stdout=output,
-                            stderr=output,
-                            start_new_session=True,
-                        )
+                    command = processes.start(
+                        self._command(start, report),
+                        self._environment(start),
+                        output,
+                        output,
+                        Path(directory),
                     )
                     _kill_first(command.process.pid)
                     hung = self._hangs(command, report, start)
@@ -115,10 +110,7 @@ class Supervisor:
         crashed = bool(rows) and rows[-1]["status"] == CRASHED
         # A program may end its process, and with status 0, too.
         if command.status or not (crashed or len(rows) == len(start.trials)):
-            by = f"exit status {command.status}"
-            if command.status < 0:
-                by = f"ended by {processes.signal_name(-command.status)}"
-            fault["reason"] = f"{now['phase']}: {by}"
+            fault["reason"] = f"{now['phase']}: {processes.how_it_ended(command.status)}"
             return [*(row for row in rows if row["trial"] != last), {**fault, "status": CRASHED}]
         return rows
 

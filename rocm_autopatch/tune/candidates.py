@@ -226,9 +226,12 @@ def _modes(program: Sequence[str]) -> set[str]:
         except (OSError, ValueError):
             pass
     words = " ".join([*program, *texts])
-    return {"default", *(mode for mode in compile_modes.MODES if f'"{mode}"' in words)} | {
-        mode for mode in compile_modes.MODES if f"'{mode}'" in words or f" {mode} " in f"{words} "
-    }
+    named = (
+        mode
+        for mode in compile_modes.MODES
+        if any(f"{around}{mode}{around}" in f"{words} " for around in ('"', "'", " "))
+    )
+    return {"default", *named}
 
 
 def _unsound(here: Place) -> dict[str, str]:
@@ -266,6 +269,13 @@ def _labels_of(names: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield "max_autotune=true", why
 
 
+def arm_of(here: Place, chosen: Sequence[Candidate], file: Path) -> arms.Arm:
+    """The arm with all of *chosen*; *file* is for its policy, if it needs one."""
+    its = [one.toggle for one in chosen]
+    values = tuple(one.value for one in chosen)
+    return arms.one(here, its, values, [toggle.values[0] for toggle in its], file)
+
+
 def _inert(here: Place, found: Sequence[Candidate], directory: Path) -> dict[str, str]:
     """By label, why a candidate does not take effect, as a fresh interpreter says.
 
@@ -279,9 +289,7 @@ def _inert(here: Place, found: Sequence[Candidate], directory: Path) -> dict[str
         arms.check(here, [one.toggle for one in first])
     except Refused as error:
         return {one.label: str(error) for one in found if one.toggle.kind != VARIABLE}
-    its = [one.toggle for one in first]
-    values = tuple(one.value for one in first)
-    arm = arms.one(here, its, values, [t.values[0] for t in its], directory / "all.yaml")
+    arm = arm_of(here, first, directory / "all.yaml")
     environ = {**arm.environ, **runner.own_caches(directory)}
     report = fresh_interpreter.report(torch=bool(hooked), environ=environ, python=here.python)
     why = {}

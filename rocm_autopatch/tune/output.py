@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import math
 import shlex
 import textwrap
 import time
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rocm_autopatch import files, masking
-from rocm_autopatch.ab import results, runner
+from rocm_autopatch import masking
+from rocm_autopatch.ab import plot, results, runner
 from rocm_autopatch.text import duration, printable, wrapped
 from rocm_autopatch.tune.search import BASE, Step, Trial
 from rocm_autopatch.tune.session import WRONG
@@ -193,8 +191,7 @@ def _program(done: Tuning) -> str:
 
 
 def _name(done: Tuning, trial: Trial) -> str:
-    labels = [done.found.candidates[number].label for number in sorted(trial)]
-    return ", ".join(labels) or "the command as it is here"
+    return ", ".join(_labels(done, trial)) or "the command as it is here"
 
 
 def _races(done: Tuning) -> list[tuple[str, Step]]:
@@ -336,9 +333,10 @@ def draw(path: Path, done: Tuning) -> None:
 
     Raises OSError.
     """
+    from matplotlib.figure import Figure
+
     assert done.search
-    matplotlib: Any = import_module("matplotlib")
-    figure = import_module("matplotlib.figure").Figure(figsize=(9, 5), layout="constrained")
+    figure = Figure(figsize=(9, 5), layout="constrained")
     axis = figure.subplots()
     points = done.search.history()
     for chosen, colour, label in ((False, _TRIED, "tried"), (True, _RESULT, "in the result")):
@@ -363,13 +361,4 @@ def draw(path: Path, done: Tuning) -> None:
     axis.legend(fontsize=8)
     title = printable(_program(done)).replace("$", r"\$")
     axis.set_title(textwrap.fill(title, 100), fontsize=10, loc="left")
-    stream = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "tune"}):
-        svg = path.suffix.lower() == ".svg"
-        figure.savefig(
-            stream,
-            format=path.suffix[1:].lower(),
-            dpi=130,
-            metadata={"Date": None} if svg else None,
-        )
-    files.write(path, stream.getvalue())
+    plot.write(path, figure, "tune")

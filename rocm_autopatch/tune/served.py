@@ -7,7 +7,6 @@ when a text is in its output, or when a URL answers.
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -56,16 +55,7 @@ class ServedRunner(Runner):
         try:
             with output.open("wb") as stream:
                 began = time.perf_counter()
-                server = processes.Command(
-                    subprocess.Popen(
-                        self.server,
-                        env=environment,
-                        stdin=subprocess.DEVNULL,
-                        stdout=stream,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
-                )
+                server = processes.start(self.server, environment, stream, stream)
                 trouble = self._wait(server, output, mark)
                 started = time.perf_counter() - began
             if trouble is not None:
@@ -77,7 +67,8 @@ class ServedRunner(Runner):
                 server.kill()
             elif found.status == ENDED:
                 return self._failed(
-                    f"the server ended before the client: {_status(server)}", output
+                    f"the server ended before the client: {processes.how_it_ended(server.status)}",
+                    output,
                 )
         finally:
             processes.end_left_over(mark, 0)
@@ -93,22 +84,13 @@ class ServedRunner(Runner):
         mark: str,
     ) -> Ended:
         with streams[0].open("wb") as stdout, streams[1].open("wb") as stderr:
-            command = processes.Command(
-                subprocess.Popen(
-                    program,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=stdout,
-                    stderr=stderr,
-                    start_new_session=True,
-                )
-            )
+            command = processes.start(program, environment, stdout, stderr)
             if not command.ends(self.limit_s):
                 command.kill()
                 reason = f"the client did not end within {self.limit_s:g} s"
                 return Ended(command.seconds, HUNG, reason)
         if command.status:
-            reason = f"the client: {runner.how_it_ended(command.status)}"
+            reason = f"the client: {processes.how_it_ended(command.status)}"
             return Ended(command.seconds, FAILED, reason)
         return Ended(command.seconds, ENDED)
 
@@ -118,7 +100,9 @@ class ServedRunner(Runner):
         patience = time.monotonic() + self.limit_s
         while not seen():
             if server.ends(_POLL_S):
-                return self._failed(f"the server ended: {_status(server)}", output)
+                return self._failed(
+                    f"the server ended: {processes.how_it_ended(server.status)}", output
+                )
             if time.monotonic() > patience:
                 reason = f"the server was not ready within {self.limit_s:g} s"
                 return self._failed(reason, output, HUNG)
@@ -133,10 +117,6 @@ class ServedRunner(Runner):
 
     def _failed(self, reason: str, output: Path, status: str = FAILED) -> Ended:
         return Ended(0.0, status, reason, {}, runner.last_lines(runner.tail(output)))
-
-
-def _status(server: processes.Command) -> str:
-    return runner.how_it_ended(server.status)
 
 
 def _answers(url: str) -> bool:

@@ -22,7 +22,7 @@ from rocm_autopatch.ab.place import Place
 from rocm_autopatch.ab.runner import COLD, ENDED, FAILED, WARM, Cell, Run, Runner
 from rocm_autopatch.ab.toggles import HERE, POLICY, Toggle
 from rocm_autopatch.text import duration
-from rocm_autopatch.tune.candidates import Candidate
+from rocm_autopatch.tune.candidates import Candidate, arm_of
 from rocm_autopatch.tune.journal import Journal
 from rocm_autopatch.tune.same import Same
 from rocm_autopatch.tune.search import BASE, Spent, Trial
@@ -186,10 +186,8 @@ class Session:
         chosen = [self.candidates[number] for number in sorted(trial)]
         if not chosen:
             return self.here.environ
-        its = [one.toggle for one in chosen]
         file = self.directory / f"arm{len(self._environments)}.yaml"
-        values = tuple(one.value for one in chosen)
-        return arms.one(self.here, its, values, [t.values[0] for t in its], file).environ
+        return arm_of(self.here, chosen, file).environ
 
     def _affords(self, names: Sequence[str]) -> bool:
         """Whether the budget has enough for a round and for the confirmation after it."""

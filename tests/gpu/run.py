@@ -40,7 +40,7 @@ STEPS = {
     ),
     "fuzz": (620, [str(HERE.parent / "graphs" / "fuzz.py"), "--seconds", "600"]),
     "faults": (160, [str(HERE / "faults.py")]),
-    "alarms": (500, [str(HERE / "alarms.py"), "WORK"]),
+    "alarms": (600, [str(HERE / "alarms.py"), "WORK"]),
 }
 
 

@@ -3,7 +3,9 @@
 A "capture" on it runs the function and then undoes its writes to tensors. A "replay" runs the
 function again and copies into the results of the capture. This shows which calls are captured,
 replayed, refused and dropped, and that arguments are copied in and results are copied out. It shows
-nothing about CUDA or HIP: no streams, no illegal operations, no memory pool.
+nothing about CUDA or HIP: no streams, no illegal operations. Of the memory pool it shows the worst:
+a replay spoils the results of all graphs that were captured later in the same memory, because they
+may lie in what was free at its own capture.
 """
 
 from __future__ import annotations
@@ -13,16 +15,24 @@ import functools
 import gc
 import random
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
 from rocm_autopatch.graphs import capture
-from rocm_autopatch.graphs.buffers import dense
+from rocm_autopatch.graphs.buffers import dense, storage
+from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.patches import compile_modes
+
+# What each capture in a memory has written, in order.
+_captured: weakref.WeakKeyDictionary[Memory, list[list[StorageWeakRef]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 class StandIn(capture.Pool):
@@ -43,7 +53,7 @@ class StandIn(capture.Pool):
         return function()
 
     def _record(
-        self, function: Callable[[list[Any]], Any], leaves: list[Any]
+        self, function: Callable[[list[Any]], Any], leaves: list[Any], memory: Memory
     ) -> tuple[Callable[[], None], Any]:
         if StandIn.broken:
             raise StandIn.broken
@@ -51,9 +61,19 @@ class StandIn(capture.Pool):
         with undone():
             result = function(leaves)
         filled = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
+        given = {storage(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
+        own = {storage(one): one for one in filled if storage(one) not in given}
+        captured = _captured.setdefault(memory, [])
+        number = len(captured)
+        captured.append([StorageWeakRef(one.untyped_storage()) for one in own.values()])
         modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
         def replay() -> None:
+            for later in captured[number + 1 :]:
+                for one in later:
+                    if not one.expired():
+                        # All bits are set: a NaN, or -1.
+                        torch.UntypedStorage._new_with_weak_ptr(one.cdata).fill_(255)
             with torch.inference_mode(modes[1]), torch.set_grad_enabled(modes[0]):
                 again = pytree.tree_leaves(function([place() for place in places]))
                 values = [one for one in again if torch.is_tensor(one)]

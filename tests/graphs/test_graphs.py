@@ -31,7 +31,7 @@ else:
 
 import stand_in
 
-from rocm_autopatch.graphs import Bucket, Refused, buffers, capture, graphed
+from rocm_autopatch.graphs import Bucket, Refused, buffers, capture, graphed, watch
 from rocm_autopatch.graphs import mode as graphs_mode
 
 REAL = torch.cuda.is_available()
@@ -216,6 +216,52 @@ def test_aliased_results_are_not_overwritten() -> None:
     assert view[0].item() == 40
     del view
     assert wrapped(x)[0].item() == 2
+
+
+def test_layers_that_never_ask_for_training() -> None:
+    """Only their flags are not looked at at each call."""
+    asking = (
+        torch.nn.Dropout2d,
+        torch.nn.BatchNorm1d,
+        torch.nn.InstanceNorm2d,
+        torch.nn.LSTM,
+        torch.nn.MultiheadAttention,
+    )
+    silent = (
+        torch.nn.Linear,
+        torch.nn.Conv2d,
+        torch.nn.Embedding,
+        torch.nn.LayerNorm,
+        torch.nn.ReLU,
+    )
+    assert all(map(watch._asks_for_training, asking))
+    assert not any(map(watch._asks_for_training, silent))
+
+    class Own(torch.nn.Linear):
+        pass
+
+    assert watch._asks_for_training(Own)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.5))
+    watched = watch.Watched(model)
+    before = watched.attributes()
+    model[0].eval()
+    assert watched.attributes() == before
+    model[1].eval()
+    assert watched.attributes() != before
+
+
+def test_aliased_results_of_another_signature() -> None:
+    """A graph may overwrite what was free when it was captured: a later graph's result."""
+    wrapped = graphed(lambda x: (x * 2).sin().softmax(-1), outputs="alias")
+    short, long = torch.randn(64, device=GPU), torch.randn(128, device=GPU)
+    for _ in range(4):
+        wrapped(short)
+    for _ in range(4):
+        kept = wrapped(long)
+    was = kept.clone()
+    wrapped(short)
+    assert torch.equal(kept, was)
+    assert wrapped.row["replays"] == 5
 
 
 def test_buckets() -> None:

@@ -28,7 +28,7 @@ import fuzz
 import stand_in
 from torch.utils.checkpoint import checkpoint
 
-from rocm_autopatch.graphs import record, training
+from rocm_autopatch.graphs import capture, record, store, training
 
 REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
@@ -446,6 +446,130 @@ def test_data_parallel(tmp_path: Path, seen: Seen) -> None:
         assert [row["replays"] for row in seen()] == [5, 3]
     finally:
         dist.destroy_process_group()
+
+
+class Parts(torch.nn.Module):
+    """Two compiled regions: between them the graph of operations breaks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Net(), torch.nn.Linear(8, 8)
+
+    def forward(self, x: Any) -> Any:
+        between = self.first(x) + x[:, :8]
+        torch._dynamo.graph_break()
+        return self.second(between).sin()
+
+
+def test_a_region_that_is_captured_later(seen: Seen) -> None:
+    """What one region has saved is not overwritten by the next one, which was captured before."""
+    pair = Pair(Parts())
+    for _ in range(6):
+        pair.both(partial(trained, x=batch()))
+        pair.step()
+
+    def to_the_input(function: Any, x: Any) -> Any:
+        given = x.clone().requires_grad_()
+        return torch.autograd.grad(function(given * 1).square().mean(), given)[0]
+
+    for _ in range(6):
+        pair.both(partial(to_the_input, x=batch()))
+    later = [row for row in seen() if not row["name"].startswith("backward")]
+    assert len(later) == 3
+    assert all(set(row["plain"]) == {WARMING} and row["replays"] >= 4 for row in later)
+
+
+@pytest.fixture
+def all_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "_LARGE", 1)
+
+
+@pytest.mark.usefixtures("all_large")
+def test_regions_read_each_other_s_results(seen: Seen) -> None:
+    pair, addresses = Pair(Parts()), []
+    for _ in range(8):
+        x = batch()
+        pair.both(partial(trained, x=x))
+        addresses.append(pair.fast(x).data_ptr())
+        pair.both(partial(trained, x=x))
+        pair.step()
+    assert len(set(addresses[3:])) == 1
+    assert all(set(row["plain"]) == {WARMING} for row in seen())
+
+
+@pytest.mark.usefixtures("all_large")
+def test_large_results_that_the_program_keeps(seen: Seen) -> None:
+    """They are moved. A view can't be moved; while it lives, there is no replay."""
+    pair = Pair(Parts())
+    kept: list[Any] = []
+    view: Any = None
+    for number in range(14):
+        x = batch()
+        result = pair.fast(x)
+        kept.append((result, result.detach().clone()))
+        if number == 7:
+            view = result[:, :1].detach()
+            kept.append((view, view.clone()))
+        if number == 9:
+            del kept[-3:], view
+        result.square().mean().backward()
+        trained(pair.other, x)
+        pair.same()
+        pair.step()
+        for one, was in kept:
+            torch.testing.assert_close(one.detach(), was)
+    second = [row for row in seen() if not row["name"].startswith("backward")][1]
+    assert second["plain"] == {WARMING: 2, HELD: 2}
+
+
+def test_results_that_are_kept_for_good(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph is captured elsewhere."""
+    monkeypatch.setattr(store, "_STUCK", 3)
+    pair = Pair()
+    for _ in range(3):
+        kept = pair.fast(batch())  # And all that was saved for its backward.
+    was = kept.detach().clone()
+    for _ in range(12):
+        pair.both(partial(trained, x=batch()))
+        pair.step()
+    forward = seen()[0]
+    assert (forward["plain"][HELD], forward["dropped"]) == (3, 1)
+    assert forward["graphs"][1]["replays"] == 7
+    torch.testing.assert_close(kept.detach(), was)
+
+
+@pytest.mark.usefixtures("all_large")
+def test_a_gradient_that_becomes_an_input_s(seen: Seen) -> None:
+    """The input's ``.grad`` is the gradient itself, and the next one is added to it."""
+    pair = Pair()
+    x = batch().requires_grad_()
+    for _ in range(9):
+        both = []
+        for function in (pair.fast, pair.other):
+            trained(function, x)
+            trained(function, x)
+            both.append(x.grad)
+            x.grad = None
+        torch.testing.assert_close(*both)
+        pair.same()
+        pair.step()
+    assert {HELD, WARMING} >= set(seen()[1]["plain"])
+    assert seen()[1]["replays"] > 8
+
+
+def test_graphs_of_a_model_that_is_gone() -> None:
+    pools = capture.Pools.of_this_thread()
+    # Other tests may have left something.
+    lent, owners = set(pools.gradients.lent), set(pools.owners)
+    pair = Pair()
+    for _ in range(5):
+        pair.both(partial(trained, x=batch()))
+    assert set(pools.gradients.lent) - lent
+    del pair
+    torch._dynamo.reset()
+    gc.collect()
+    assert set(pools.gradients.lent) <= lent
+    assert set(pools.owners) <= owners
 
 
 @pytest.mark.parametrize("seed", [4])

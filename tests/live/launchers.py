@@ -406,10 +406,10 @@ def apptainer() -> None:
         settings.write_text(before)
 
 
-def main() -> int:
-    """Run the check that is asked for."""
+def main(checks: Mapping[str, Callable[[], None]]) -> int:
+    """Run the one of *checks* that is asked for."""
     try:
-        CHECKS[sys.argv[1]]()
+        checks[sys.argv[1]]()
     except (Differs, subprocess.TimeoutExpired) as error:
         print(f"{type(error).__name__}: {error}")
         return 1
@@ -418,4 +418,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(CHECKS))

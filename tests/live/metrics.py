@@ -9,7 +9,6 @@ prints ``ok``, or what differs. run.py calls this in the root of the launchers.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 import urllib.parse
@@ -18,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launchers import HERE, HOOK, PROOF, Differs, expect, said, serve, sh, wait_for, write
+from launchers import HERE, HOOK, PROOF, Differs, expect, main, said, serve, sh, wait_for, write
 from prometheus_client.parser import text_string_to_metric_families
 
 STATUS = "python3 -m rocm_autopatch status --no-torch --textfile"
@@ -189,16 +188,5 @@ def alerts() -> list[tuple[str, str]]:
     )
 
 
-def main() -> int:
-    """Run the check that is asked for."""
-    try:
-        CHECKS[sys.argv[1]]()
-    except (Differs, subprocess.TimeoutExpired) as error:
-        print(f"{type(error).__name__}: {error}")
-        return 1
-    print("ok")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(CHECKS))

@@ -785,6 +785,22 @@ def test_the_hook_s_image(store: Store, hook: Path, tmp_path: Path) -> None:
     ]
 
 
+def gpu_pod(**more: Any) -> dict[str, Any]:
+    """A Pod that asks for a GPU; *more* is for its container."""
+    container = {
+        "name": "model",
+        "image": CASES["venv"].name,
+        "resources": {"limits": {"amd.com/gpu": "1"}},
+        **more,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "model"},
+        "spec": {"containers": [container]},
+    }
+
+
 @pytest.mark.parametrize(("user", "read_only"), USERS)
 @pytest.mark.parametrize("variant", ["image-volume", "init-container"])
 def test_an_admitted_pod(
@@ -798,20 +814,8 @@ def test_an_admitted_pod(
 ) -> None:
     """The Pod is what a variant of deploy/kubernetes makes of one that only asks for a GPU."""
     image = bases["venv"]
-    container = {
-        "name": "model",
-        "image": CASES["venv"].name,
-        "env": [{"name": "PYTHONPATH", "value": "/plugins"}],
-        "resources": {"limits": {"amd.com/gpu": "1"}},
-    }
-    admitted = Policy(variant).admit(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "model"},
-            "spec": {"containers": [container]},
-        }
-    )
+    asked = gpu_pod(env=[{"name": "PYTHONPATH", "value": "/plugins"}])
+    admitted = Policy(variant).admit(asked)
     (volume,), (model,) = admitted["spec"]["volumes"], admitted["spec"]["containers"]
     (mount,) = model["volumeMounts"]
     assert mount["name"] == volume["name"]
@@ -896,23 +900,7 @@ def test_policies_of_the_fleet_and_of_a_namespace(
     config["data"].update(
         namespacePolicies="policies", ROCM_AUTOPATCH_SITE="/opt/rocm-autopatch/site"
     )
-    (model,) = Policy("image-volume").admit(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "model"},
-            "spec": {
-                "containers": [
-                    {
-                        "name": "model",
-                        "image": CASES["venv"].name,
-                        "resources": {"limits": {"amd.com/gpu": "1"}},
-                    }
-                ]
-            },
-        },
-        config,
-    )["spec"]["containers"]
+    (model,) = Policy("image-volume").admit(gpu_pod(), config)["spec"]["containers"]
     sources = {"rocm-autopatch-hook": hook, "rocm-autopatch-policies": volume}
     mounts = {row["mountPath"]: sources[row["name"]] for row in model["volumeMounts"]}
     assert len(mounts) == 2
@@ -966,24 +954,10 @@ def with_pythonpath(store: Store, bases: dict[str, Image]) -> Image:
 def test_the_image_s_own_pythonpath(
     store: Store, with_pythonpath: Image, hook: Path, user: str, read_only: bool
 ) -> None:
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "model"},
-        "spec": {
-            "containers": [
-                {
-                    "name": "model",
-                    "image": CASES["venv"].name,
-                    "resources": {"limits": {"amd.com/gpu": "1"}},
-                }
-            ]
-        },
-    }
     with store.container(carrier(store, hook, "volume").reference) as volume:
 
         def run(config: dict[str, Any], *command: str) -> Result:
-            (model,) = Policy("image-volume").admit(pod, config)["spec"]["containers"]
+            (model,) = Policy("image-volume").admit(gpu_pod(), config)["spec"]["containers"]
             paths = [row["mountPath"] for row in model["volumeMounts"]]
             return with_pythonpath.run(
                 *command[1:],

@@ -1,0 +1,28 @@
+"""Exit statuses: each command states its own once, for its help and for docs/exit-statuses.md."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from rocm_autopatch.processes import INTERRUPTED
+
+# A status, or words where it is not ours, to what it means.
+Statuses = Mapping["int | str", str]
+
+# Those of a command that runs another one.
+PASSED_ON: Statuses = {"COMMAND's own": "it was run", "126 or 127": "COMMAND can't be run"}
+
+
+def state(parser: argparse.ArgumentParser, meanings: Statuses) -> None:
+    """Give a command its exit statuses. Those that all commands have are added."""
+    every: Statuses = {**meanings, 2: "wrong usage", INTERRUPTED: "interrupted"}
+    parser.set_defaults(statuses=every)
+    sentence = "; ".join(f"{status}: {meaning}" for status, meaning in every.items())
+    parser.description = f"{parser.description} Exit status {sentence}."
+
+
+def stated(parser: argparse.ArgumentParser) -> Statuses:
+    """The exit statuses of a command."""
+    found: Statuses = parser.get_default("statuses")
+    return found

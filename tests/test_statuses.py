@@ -1,0 +1,55 @@
+"""Exit statuses: what commands state, what they return, and the page that is made of it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from rocm_autopatch.cli import command_line, main, statuses
+from tests.conftest import ROOT
+from tools import statuses_page
+
+
+def test_the_page_is_not_stale() -> None:
+    page = (ROOT / "docs" / "exit-statuses.md").read_text()
+    assert "\n".join(statuses_page.page()) + "\n" == page
+    for name in command_line.COMMANDS:
+        assert f"| `{name}" in page, name
+
+
+def returned(name: str) -> Iterator[int]:
+    """The statuses that a command's functions return as numbers."""
+    text = (ROOT / "rocm_autopatch" / "cli" / f"{name}.py").read_text(encoding="utf-8")
+    for function in ast.walk(ast.parse(text)):
+        # These return a status: they are given what argparse has read.
+        if not isinstance(function, ast.FunctionDef) or "Namespace" not in ast.dump(function.args):
+            continue
+        if function.returns is None or ast.unparse(function.returns) != "int":
+            continue
+        for inside in ast.walk(function):
+            if isinstance(inside, ast.Return) and inside.value is not None:
+                for part in ast.walk(inside.value):
+                    if isinstance(part, ast.Constant) and isinstance(part.value, int):
+                        yield part.value
+
+
+@pytest.mark.parametrize("name", command_line.COMMANDS)
+def test_what_a_command_returns_is_stated(name: str) -> None:
+    stated: set[int | str] = set()
+    for parser in statuses_page.parsers(command_line.parser()):
+        if parser.prog.split()[1:2] == [name]:
+            stated.update(statuses.stated(parser))
+    assert stated >= {2, 130}
+    found = set(returned(name))
+    assert found or name == "run"
+    assert found <= stated
+
+
+def test_the_help_says_them(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["cache", "gc", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Exit status 0: at most SIZE is left; 1: more than SIZE is left, or " in said
+    assert said.count("Exit status") == 1

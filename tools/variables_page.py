@@ -1,0 +1,153 @@
+"""Make docs/variables.md: our variables from tools/variables.yaml, and those of others from the
+built-in policies.
+
+python tools/variables_page.py > docs/variables.md
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from rocm_autopatch import startup
+from rocm_autopatch.policy import load
+from rocm_autopatch.policy.model import Policy
+
+DESCRIPTIONS = Path(__file__).with_name("variables.yaml")
+HEAD = """\
+# Environment variables
+
+Made from `tools/variables.yaml` and `policies/*.yaml` by `make docs`; a test fails when it is
+stale, or when a variable in the source is missing here.
+
+A variable counts for the process that it is set for, and for its children. Set it before the
+interpreter starts: a program that sets it for itself is too late, because the start has read it."""
+IGNORED = """\
+## Where they are not obeyed
+These may name files: {names}.
+So they are ignored under `python -E` and `-I`, and in a program that runs as another user than its
+caller ([security](security.md#variables-that-name-files)). The others are obeyed there:
+`ROCM_AUTOPATCH=off` always works. A policy can set none of them all."""
+OTHERS = """\
+## Variables of others that we obey
+
+| variable | what follows |
+|---|---|
+| `NO_COLOR` (any text), `TERM=dumb` | [no colour](commands.md#colour) in what commands print |
+| {ranks} | if one is set, and not to 0: no line on stderr on policies or recompiles |
+| `XDG_CACHE_HOME` | below it are the [caches](caches.md), if they are on and no root is named |
+| `PYTHONPATH` | commands [leave out](commands.md#what-is-read) empty and relative entries |"""
+CHANGED = """\
+## Variables that a built-in policy changes
+What the policy does is done at the start of each interpreter. A variable that a user set stays
+([baseline](overlay.md#whose-value-it-is)), and `ROCM_AUTOPATCH_KEEP=NAME` keeps any. `default` sets
+it only if it is not set. [Policies](policies.md#variables-that-outrank-a-flag) says what a variable
+outranks.
+
+| variable | policy | what | why |
+|---|---|---|---|"""
+DECIDED = """\
+## Variables that decide about an entry of a built-in policy
+If the variable is set, the user has decided. A key then has the variable's value (*switch*), or
+what torch itself makes of the variable (*yields*).
+
+| variable | config key | policy | how |
+|---|---|---|---|"""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One of our variables. All but ``name`` and ``names_files`` is Markdown."""
+
+    name: str
+    values: str
+    what: str
+    more: str  # where to read on, a link from docs/
+    default: str = ""
+    names_files: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """Variables of one kind, under one heading."""
+
+    title: str
+    intro: str
+    variables: tuple[Variable, ...]
+
+
+def groups() -> tuple[Group, ...]:
+    """What is described. Raises TypeError if a description has not the fields of Variable."""
+    return tuple(
+        Group(
+            row["group"],
+            row.get("intro", ""),
+            tuple(Variable(name, **given) for name, given in row["variables"].items()),
+        )
+        for row in yaml.safe_load(DESCRIPTIONS.read_text(encoding="utf-8"))
+    )
+
+
+def page() -> Iterator[str]:
+    """The lines of the page."""
+    found = groups()
+    yield from HEAD.splitlines()
+    for group in found:
+        yield from ("", f"## {group.title}")
+        if group.intro:
+            yield group.intro
+        yield from ("", *_table(group.variables))
+    variables = [one for group in found for one in group.variables]
+    names = ", ".join(f"`{one.name}`" for one in variables if one.names_files)
+    ranks = ", ".join(f"`{name.decode()}`" for name in startup.RANKS)
+    policies = [load.policy(load.BUILTIN / f"{name}.yaml") for name in load.names()]
+    yield from ("", *IGNORED.format(names=names).splitlines())
+    yield from ("", *OTHERS.format(ranks=ranks).splitlines())
+    yield from ("", *CHANGED.splitlines(), *_changed(policies))
+    yield from ("", *DECIDED.splitlines(), *_decided(policies))
+
+
+def _table(variables: Iterable[Variable]) -> Iterator[str]:
+    if any(one.default for one in variables):
+        yield "| variable | values | default | what it does |"
+        yield "|---|---|---|---|"
+    else:
+        yield "| variable | values | what it does |"
+        yield "|---|---|---|"
+    for one in variables:
+        default = f" {one.default} |" if one.default else ""
+        anchor = f'<a id="{one.name.lower()}"></a>'
+        yield f"| {anchor}`{one.name}` | {one.values} |{default} {one.what} [more]({one.more}) |"
+
+
+def _changed(policies: Iterable[Policy]) -> Iterator[str]:
+    """Rows of the variables that a policy deletes, sets or defaults."""
+    for policy in policies:
+        for rule in policy.env:
+            what = rule.action if rule.value is None else f"{rule.action} `{rule.value}`"
+            # A claim has its own page.
+            why = rule.why.partition(" (docs/")[0].rstrip(".")
+            yield f"| `{rule.name}` | `{policy.name}` | {what} | {why} |"
+
+
+def _decided(policies: Iterable[Policy]) -> Iterator[str]:
+    """Rows of the variables with which a user decides about a config key."""
+    rows = {
+        (variable, f"{entry.module}.{entry.key}", policy.name, how)
+        for policy in policies
+        for entry in policy.config
+        for variable, how in ((entry.switch, "switch"), (entry.yields_to, "yields"))
+        if variable
+    }
+    for variable, key, policy_name, how in sorted(rows):
+        yield f"| `{variable}` | `{key}` | `{policy_name}` | {how} |"
+
+
+if __name__ == "__main__":
+    print("\n".join(page()))
