@@ -21,7 +21,6 @@ import functools
 import importlib
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -31,7 +30,7 @@ import torch
 from rocm_autopatch import failure, startup
 from rocm_autopatch.graphs import capture, record
 from rocm_autopatch.graphs.buffers import Inputs, storage
-from rocm_autopatch.graphs.handed import Found, Handed
+from rocm_autopatch.graphs.handed import Found, Handed, place
 from rocm_autopatch.graphs.leaves import TENSORS, signature
 from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.refusal import Refused
@@ -303,13 +302,15 @@ def _alone() -> bool:
 
 
 def _large(result: Sequence[Any]) -> set[int]:
-    """The indices of large tensors that share their memory with no other one."""
+    """The indices of large tensors that share their memory with no part or view of it."""
     tensors = {index: one for index, one in enumerate(result) if type(one) in TENSORS}
-    times = Counter(storage(one) for one in tensors.values())
+    views: dict[int, set[Any]] = {}
+    for one in tensors.values():
+        views.setdefault(storage(one), set()).add((one.dtype, *place(one)))
     return {
         index
         for index, one in tensors.items()
-        if times[storage(one)] == 1 and one.untyped_storage().nbytes() >= _LARGE
+        if len(views[storage(one)]) == 1 and one.untyped_storage().nbytes() >= _LARGE
     }
 
 
