@@ -3,7 +3,8 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo demo-ranks test quick messages coverage lint matrix live amd overlay torture docs site bench bench-startup clean
+.PHONY: demo demo-ranks test quick starts messages documents coverage lint matrix live amd overlay
+.PHONY: torture docs site bench bench-startup dist oldest clean
 
 # The main job: run one unmodified program in an environment like an image's, without and with us.
 demo: compiler
@@ -22,11 +23,23 @@ test: system lint
 quick: $(DEV)/ready
 	$(DEV)/bin/pytest -n auto --dist loadfile -m "not slow"
 
+# The tests that start interpreters of one Python, with the wheel in them. "make test" runs those of
+# every Python that is found.
+ONLY ?= 3.9
+starts: $(DEV)/ready
+	$(DEV)/bin/pytest -n auto --dist loadfile -k "$(ONLY)"
+
 # Renews the messages that tests expect: tests/__snapshots__ and tests/data/wrong_policies.txt. Read
 # the diff. Without xdist, so that each file is written once. TESTS=tests/test_start.py runs a part.
 messages: $(DEV)/ready
 	$(DEV)/bin/python -m tests.wrong_policies
 	$(DEV)/bin/pytest --snapshot-update -m syrupy_snapshot $(TESTS)
+
+# Writes the documents of this version to which tests/test_documents.py holds later ones. Only for a
+# release: what is written then stays.
+documents: $(DEV)/ready
+	ROCM_AUTOPATCH_TEST_DOCUMENTS=write \
+	    $(DEV)/bin/pytest tests/test_documents.py tests/test_prove.py::TestCompiles::test_real
 
 # Branch coverage, also of the interpreters that tests start. TESTS=tests/test_bake.py runs a part.
 # Tests fail here that count a start's modules or instructions, or look at what a process writes.
@@ -43,6 +56,10 @@ lint: $(DEV)/ready
 	$(DEV)/bin/ruff check .
 	$(DEV)/bin/ruff format --check .
 	$(DEV)/bin/mypy
+	$(DEV)/bin/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(DEV)/bin/check-jsonschema -q --builtin-schema vendor.github-issue-forms \
+	    $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	$(DEV)/bin/zizmor -q --offline .github
 
 # The longer matrix: it checks config strengths, the capture patch, compile modes, the watchdog, the
 # recompiles patch, the compile report, misses of caches, docs/claims.md and probe's verdicts on what
@@ -113,6 +130,24 @@ bench: $(DEV)/ready
 bench-startup: $(DEV)/ready
 	$(DEV)/bin/python -m benchmarks.startup --work $(WORK) --plot docs/startup.svg \
 	    --pythons 3.9 3.10 3.11 3.12 3.13
+
+# The wheel, the sdist and an SBOM in dist/: built twice, compared, checked (docs/releasing.md).
+dist: $(WORK)/release/ready
+	$(WORK)/release/bin/python -m tools.dist dist
+
+# The quick tests with the oldest dependencies that setup.cfg allows. One test is left out: it runs
+# setuptools, which needs a newer packaging itself.
+oldest: setup.cfg
+	rm -rf $(WORK)/oldest && $(PYTHON) -m venv $(WORK)/oldest
+	sed -n '/^install_requires/,/^$$/s/^ *\(.*\)>=/\1==/p' setup.cfg > $(WORK)/oldest/bounds.txt
+	$(WORK)/oldest/bin/pip install -q --disable-pip-version-check -c $(WORK)/oldest/bounds.txt -e '.[test]'
+	$(WORK)/oldest/bin/pytest -n auto --dist loadfile -m "not slow" \
+	    --deselect tests/test_packaging.py::test_an_installed_release_does_not_build_this_one
+
+$(WORK)/release/ready: setup.cfg
+	$(PYTHON) -m venv $(WORK)/release
+	$(WORK)/release/bin/pip install -q --disable-pip-version-check -e '.[release]'
+	touch $@
 
 $(DEV)/ready: setup.cfg pyproject.toml rocm_autopatch.pth
 	$(PYTHON) -m venv $(DEV)

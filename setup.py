@@ -1,14 +1,21 @@
-"""What setup.cfg can't say: lower the built-in policies, and hook editable installs too."""
+"""What setup.cfg can't say: lower the built-in policies, hook editable installs too, and write the
+same archives for everybody who builds them.
+"""
 
+import gzip
+import os
 import shutil
 import sys
+import tarfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 from zipfile import ZipFile
 
 from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
+from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).parent
 # Build backends don't have the project's directory on sys.path. If a release is installed here, its
@@ -16,6 +23,8 @@ ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT))
 for name in [name for name in sys.modules if name.partition(".")[0] == "rocm_autopatch"]:
     del sys.modules[name]
+
+from tools import readme  # noqa: E402
 
 
 class BuildPyWithPlans(build_py):
@@ -58,4 +67,59 @@ class EditableWheelWithStartup(editable_wheel):
                 archive.write(ROOT / name, name)
 
 
-setup(cmdclass={"build_py": BuildPyWithPlans, "editable_wheel": EditableWheelWithStartup})
+def mode(path: "str | Path") -> int:
+    """The mode of a file in an archive: not that of the builder's umask."""
+    return 0o755 if os.path.isdir(path) or os.stat(path).st_mode & 0o100 else 0o644
+
+
+class SameWheel(bdist_wheel):
+    """setuptools takes the times from SOURCE_DATE_EPOCH, but the modes from the builder's files."""
+
+    def write_wheelfile(self, *arguments: Any, **options: Any) -> None:
+        super().write_wheelfile(*arguments, **options)
+        # All files of the wheel are there now, and the archive is written next.
+        assert self.bdist_dir
+        for path in Path(self.bdist_dir).rglob("*"):
+            path.chmod(mode(path))
+
+
+class SameSdist(sdist):
+    """With SOURCE_DATE_EPOCH, an sdist without the builder's times, names, modes and order."""
+
+    def make_archive(
+        self,
+        base_name: "str | os.PathLike[str]",
+        format: str,
+        root_dir: Any = None,
+        base_dir: Optional[str] = None,
+        owner: Optional[str] = None,
+        group: Optional[str] = None,
+    ) -> str:
+        date = os.environ.get("SOURCE_DATE_EPOCH")
+        if date is None or format != "gztar" or base_dir is None or root_dir is not None:
+            return super().make_archive(base_name, format, root_dir, base_dir, owner, group)
+        name = f"{os.fspath(base_name)}.tar.gz"
+        os.makedirs(os.path.dirname(name), exist_ok=True)
+        with (
+            open(name, "wb") as file,
+            gzip.GzipFile("", "wb", fileobj=file, mtime=int(date)) as packed,
+            tarfile.open(fileobj=packed, mode="w") as archive,
+        ):
+            for path in sorted(Path(base_dir).rglob("*")):
+                if not path.is_dir():
+                    entry = tarfile.TarInfo(path.as_posix())
+                    entry.size, entry.mtime, entry.mode = path.stat().st_size, int(date), mode(path)
+                    with path.open("rb") as stream:
+                        archive.addfile(entry, stream)
+        return name
+
+
+setup(
+    long_description=readme.for_index(ROOT),
+    cmdclass={
+        "bdist_wheel": SameWheel,
+        "build_py": BuildPyWithPlans,
+        "editable_wheel": EditableWheelWithStartup,
+        "sdist": SameSdist,
+    },
+)

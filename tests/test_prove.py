@@ -26,7 +26,7 @@ from rocm_autopatch.prove import (
     battery,
     verdicts,
 )
-from tests import planted
+from tests import planted, test_documents
 from tests.conftest import Interpreter
 from tests.messages import Golden
 
@@ -304,7 +304,9 @@ class TestCompiles:
         nothing_is_left(tmp_path)
         found = file.read(out)
         written = json.loads(out.read_text())
-        assert json.loads(done.stdout)["trials"] == written["trials"]
+        printed = json.loads(done.stdout)
+        assert printed["trials"] == written["trials"]
+        test_documents.hold_printed("prove", printed, torch_python, tmp_path)
         assert found.battery == "partial"
         assert found.place["device"] == machine.NO_GPU
         assert found.place["torch"] == "2.13.0+rocm7.0"
