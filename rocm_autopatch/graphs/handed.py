@@ -9,7 +9,6 @@ something does, a plain call takes the replay's place.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Container, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -30,10 +29,11 @@ class Handed:
     that the program may get. *fixed* has by the index of a leaf the tensor at a fixed place that
     the graph was captured with: a result that shares its memory is made anew of the tensor of each
     call, as a copy with *apart*. *holders* returns more tensors that may be results which the
-    program still holds, such as the gradient to which the next one is added.
+    program still holds, such as the gradient to which the next one is added. They are moved to
+    memory of their own at the next replay.
 
-    At the next replay, what the program still holds is moved to memory of its own. Where that is
-    not possible, because it holds a view, it gets copies from then on.
+    Other results are not moved: autograd may have saved the tensor, or a view of it. If the program
+    still holds one at the next replay, it gets copies from then on.
     """
 
     lends = True
@@ -66,8 +66,6 @@ class Handed:
         self._kept = [index for index in own if index not in copied]
         self._shown = [index for index in self._kept if index in shown]
         self._copies = self._copy()
-        # The last ones that the program may have got.
-        self._given: list[weakref.ref[Any]] = []
         saved = [index for index in self._kept if index not in shown]
         #: The addresses of what is handed out without a copy, and the program does not get.
         self.places = {self.leaves[index].data_ptr() for index in saved}
@@ -96,21 +94,12 @@ class Handed:
         held = self._held()
         if not held:
             return ""
-        for reference in self._given:
-            tensor = reference()
-            if tensor is not None and storage(tensor) in held:
-                tensor.data = tensor.detach().clone()
         for tensor in self._holders():
             if storage(tensor) in held:
                 with torch.no_grad():
                     tensor.set_(tensor.clone())
         held = self._held()
-        for index in list(self._shown):
-            if storage(self.leaves[index]) in held:
-                self._kept.remove(index)
-                self._shown.remove(index)
-                self._copied.append(index)
-                self._copies = self._copy()
+        self._copy_from_now_on([i for i in self._shown if storage(self.leaves[i]) in held])
         return SAVED if held else ""
 
     def take(self, cuts: Sequence[Cut], leaves: Sequence[Any]) -> Any:
@@ -123,8 +112,14 @@ class Handed:
         for index, owner, dtype, where in self._through:
             view = _view(leaves[owner], dtype, where)
             given[index] = view.clone() if self._apart else view
-        self._given = [weakref.ref(given[index]) for index in self._shown]
         return tuple(given)
+
+    def _copy_from_now_on(self, indices: list[int]) -> None:
+        if indices:
+            self._kept = [index for index in self._kept if index not in indices]
+            self._shown = [index for index in self._shown if index not in indices]
+            self._copied += indices
+            self._copies = self._copy()
 
     def _held(self) -> list[int]:
         return [memory for memory, most in self._counts.items() if _references(memory) > most]
