@@ -221,7 +221,11 @@ class Graphs:
         if entry.graph is not None:
             with self._lock:
                 if entry.graph is not None:
-                    held = self._memory.busy(entry.order) or _put(entry.found, leaves)
+                    held = (
+                        entry.outputs.resized()
+                        or self._memory.busy(entry.order)
+                        or _put(entry.found, leaves)
+                    )
                     if not held:
                         return self._replay(entry, leaves, fixed, pads, cuts)
         call = Call(structure, leaves, fixed, pads, cuts)
