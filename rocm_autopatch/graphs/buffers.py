@@ -12,9 +12,11 @@ from torch.utils import _pytree as pytree
 from rocm_autopatch.graphs.buckets import Cut, Pad
 from rocm_autopatch.graphs.leaves import TENSORS
 from rocm_autopatch.graphs.refusal import Refused
+from rocm_autopatch.graphs.watch import same_places
 
 # From this many tensors on, one copy call for all of them is cheaper than a call for each.
 _MANY = 3
+RESIZED = "the program has resized the memory of what its last replay returned or saved"
 
 
 def blank(shape: Sequence[int], stride: Sequence[int] | None, like: Any) -> Any:
@@ -115,7 +117,8 @@ class Outputs:
         self.leaves, self.spec = pytree.tree_flatten(result)
         self.clone, self.lends = clone, not clone
         taken = {storage(tensor) for tensor in inputs}
-        self._tensors = [index for index, leaf in enumerate(self.leaves) if type(leaf) in TENSORS]
+        tensors = [index for index, leaf in enumerate(self.leaves) if type(leaf) in TENSORS]
+        self._tensors, self._twins = twins(self.leaves, tensors)
         for leaf in self.leaves:
             if isinstance(leaf, torch.Tensor):
                 refuse_result(leaf, device)
@@ -145,6 +148,7 @@ class Outputs:
         # Without copies: how many hold each storage, and the tensors that callers got.
         self._counts: list[tuple[int, int]] = []
         self._given: list[weakref.ref[Any]] = []
+        self._addresses = addresses(self.leaves)
 
     def _share(self, indices: list[int]) -> None:
         by_dtype: dict[Any, list[int]] = {}
@@ -188,6 +192,8 @@ class Outputs:
                 copy = whole.clone()
                 for index, place in views:
                     given[index] = copy.as_strided(*place)
+        for index, first in self._twins:
+            given[index] = given[first]
         return given[0] if self._alone else pytree.tree_unflatten(given, self.spec)
 
     def count(self) -> None:
@@ -217,9 +223,34 @@ class Outputs:
             )
         return ""
 
+    def resized(self) -> str:
+        """Why the graph must not be replayed any more; "" if it may. Never with *clone*."""
+        if self.clone or same_places(self.leaves, self._addresses, self._tensors):
+            return ""
+        return RESIZED
+
     def in_use(self) -> bool:
         """Whether a caller still holds a result. Never with *clone*."""
         return any(torch._C._storage_Use_Count(pointer) > most for pointer, most in self._counts)
+
+
+def addresses(leaves: Sequence[Any]) -> list[int | None]:
+    """By index the address of each tensor, and None for what is no tensor."""
+    return [leaf.data_ptr() if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
+
+
+def twins(leaves: Sequence[Any], indices: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
+    """Of the leaves at *indices*, those that are different objects, and the others with their twin.
+
+    A tensor that is in a result twice has to be so for the caller, too. Autograd counts references:
+    it lets two weights have tensors of their own as gradients without a copy, also if these share
+    their memory.
+    """
+    first: dict[int, int] = {}
+    for index in indices:
+        first.setdefault(id(leaves[index]), index)
+    pairs = [(index, first[id(leaves[index])]) for index in indices]
+    return list(first.values()), [(index, other) for index, other in pairs if index != other]
 
 
 def refuse_result(leaf: Any, device: Any) -> None:

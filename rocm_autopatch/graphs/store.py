@@ -221,8 +221,10 @@ class Graphs:
         if entry.graph is not None:
             with self._lock:
                 if entry.graph is not None:
-                    # Mostly both are empty.
-                    if self._memory.lent:
+                    # Mostly these are empty, and each costs nothing then.
+                    if entry.outputs.lends:
+                        held = entry.outputs.resized()
+                    if self._memory.lent and not held:
                         held = self._memory.busy(entry.order)
                     if entry.found and not held:
                         held = _put(entry.found, leaves)

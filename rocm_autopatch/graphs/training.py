@@ -165,7 +165,7 @@ class _Graphs(Graphs):
         ]
 
     def _captured(self, entry: Entry) -> None:
-        entry.outputs.own(self.region.pools.owners)
+        entry.outputs.own(self.region.pools.owners, self._memory, entry.order)
 
 
 class _ForwardGraphs(_Graphs):
@@ -181,8 +181,14 @@ class _ForwardGraphs(_Graphs):
         self.places: set[int] = set()
 
     def _results(self, result: Any, inputs: Inputs, places: dict[int, Any], device: Any) -> Handed:
-        copied = self.shown - _large(result) if _alone() else self.shown
-        return Handed(result, copied, self.shown, places, tuple, False, device)
+        # What is an argument's memory stays that.
+        taken = {storage(tensor) for tensor in places.values()}
+        copied = {
+            index
+            for index in self.shown - (_large(result) if _alone() else set())
+            if type(result[index]) not in TENSORS or storage(result[index]) not in taken
+        }
+        return Handed(result, copied, self.shown, places, tuple, device)
 
     def _captured(self, entry: Entry) -> None:
         super()._captured(entry)
@@ -218,7 +224,7 @@ class _BackwardGraphs(_Graphs):
         all_ = set(range(len(result)))
         holders = functools.partial(_of, weakref.ref(self.region))
         shown = all_ - self._of_weights
-        return Handed(result, all_ - kept, shown, places, holders, True, device)
+        return Handed(result, all_ - kept, shown, places, holders, device)
 
 
 class Forward:

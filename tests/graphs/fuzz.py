@@ -49,6 +49,8 @@ class Block(torch.nn.Module):
         self.batch_norm = torch.nn.BatchNorm1d(WIDTH) if kind == "batch_norm" else None
         self.register_buffer("seen", torch.zeros(()))
         self.scale = 1.0
+        if kind == "pair":
+            self.one, self.two = (torch.nn.Parameter(torch.randn(WIDTH)) for _ in range(2))
 
     def forward(self, x: Any) -> Any:
         if self.kind == "linear":
@@ -65,13 +67,26 @@ class Block(torch.nn.Module):
             return x * self.scale + self.linear(x) / (1 + self.seen)
         if self.kind == "softmax":
             return self.linear(x).softmax(-1) * x
+        if self.kind == "pair":
+            # Both have the same gradient.
+            return self.linear(x) * (1 + self.one + self.two)
         if self.kind == "break":
             torch._dynamo.graph_break()
             return self.linear(x).sin()
         return x.exp().clamp(max=3).add(self.linear(x)).tanh()
 
 
-KINDS = ("linear", "residual", "dropout", "batch_norm", "counter", "softmax", "break", "exp")
+KINDS = (
+    "linear",
+    "residual",
+    "dropout",
+    "batch_norm",
+    "counter",
+    "softmax",
+    "break",
+    "exp",
+    "pair",
+)
 
 
 class Model(torch.nn.Module):
@@ -86,14 +101,29 @@ class Model(torch.nn.Module):
         return self.head(x), x
 
 
+class Pieces:
+    """A model of which each part is compiled alone."""
+
+    def __init__(self, model: Model, **kwargs: Any) -> None:
+        self.blocks = [torch.compile(block, **kwargs) for block in model.blocks]
+        self.head = torch.compile(model.head, **kwargs)
+
+    def __call__(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x), x
+
+
 class Side:
     """One of the two copies."""
 
-    def __init__(self, model: Any, mode: str) -> None:
+    def __init__(self, model: Any, mode: str, whole: bool, dynamic: bool) -> None:
         self.model = model
-        self.call = torch.compile(model, mode=mode, dynamic=False)
+        make: Any = torch.compile if whole else Pieces
+        self.call = make(model, mode=mode, dynamic=dynamic)
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
         self.kept: list[Any] = []
+        self.kept_views: list[Any] = []
         self.loss: Any = None
 
 
@@ -212,8 +242,121 @@ def in_a_thread(side: Side, x: Any, chance: random.Random) -> Any:
     return found
 
 
+def clip(side: Side, x: Any, chance: random.Random) -> Any:
+    found = torch.nn.utils.clip_grad_norm_(side.model.parameters(), 0.5, foreach=False)
+    return found.clone()
+
+
+def keep_views(side: Side, x: Any, chance: random.Random) -> Any:
+    """Views of gradients, and of a result that is changed."""
+    side.kept_views = [one.grad.view(-1) for one in side.model.parameters() if one.grad is not None]
+    side.kept_views += [one.detach().view(-1) for one in side.call(x)]
+
+
+def show_views(side: Side, x: Any, chance: random.Random) -> Any:
+    return [one.clone() for one in side.kept_views]
+
+
+def change_result(side: Side, x: Any, chance: random.Random) -> Any:
+    """It and its view stay one, also after another call."""
+    result = side.call(x)[0].detach() if chance.random() < 0.5 else side.call(x)[0]
+    view = result.detach()[1:]
+    with torch.no_grad():
+        side.call(x)
+        view.mul_(2)
+    return result.detach().clone()
+
+
+def resize(side: Side, x: Any, chance: random.Random) -> Any:
+    """Free memory by hand, as some libraries do."""
+    loss = loss_of(side.call(x))
+    loss.backward()
+    for one in side.model.parameters():
+        if one.grad is not None:
+            one.grad.untyped_storage().resize_(0)
+            one.grad = None
+    side.kept_views = []
+    return loss.detach()
+
+
+def partly(side: Side, x: Any, chance: random.Random) -> Any:
+    head, features = side.call(x)
+    loss = head.square().mean() if chance.random() < 0.5 else features.square().mean()
+    weights = [one for one in side.model.parameters() if one.requires_grad]
+    some = chance.sample(weights, k=min(len(weights), 2))
+    if not some or not loss.requires_grad:
+        return None
+    return list(torch.autograd.grad(loss, some, allow_unused=True))
+
+
+def repeated(side: Side, x: Any, chance: random.Random) -> Any:
+    """As in a recurrent net: what it returns is what it gets next."""
+    loss = torch.zeros((), device=GPU)
+    for _ in range(chance.randint(2, 3)):
+        head, x = side.call(x)
+        loss = loss + head.square().mean()
+    loss.backward()
+    return loss.detach()
+
+
+def learned_rate(side: Side, x: Any, chance: random.Random) -> Any:
+    """Gradients that autograd has saved, while others are computed."""
+    rate = torch.ones((), device=GPU, requires_grad=True)
+    loss_of(side.call(x)).backward()
+    grads = [one.grad for one in side.model.parameters() if one.grad is not None]
+    outer = sum((rate * one).sum() for one in grads)
+    weights = [one for one in side.model.parameters() if one.requires_grad]
+    if not grads or not weights:
+        return None
+    torch.autograd.grad(loss_of(side.call(2 * x)), weights, allow_unused=True)
+    outer.backward()
+    return rate.grad
+
+
+def hooked(side: Side, x: Any, chance: random.Random) -> Any:
+    """A hook that keeps a gradient, and one that fails in the middle of a backward."""
+    kept: list[Any] = []
+    head, features = side.call(x)
+    loss = loss_of((head, features))
+    fails = chance.random() < 0.3
+
+    def hook(grad: Any) -> None:
+        kept.append(grad)
+        if fails:
+            raise RuntimeError("by the hook")
+
+    if features.requires_grad:
+        features.register_hook(hook)
+    if head.requires_grad:
+        head.retain_grad()
+    loss.backward()
+    side.call(x)
+    return [*kept, head.grad]
+
+
+def block_alone(side: Side, x: Any, chance: random.Random) -> Any:
+    """A part gets what no part has made, while another call waits for its backward."""
+    if not isinstance(side.call, Pieces):
+        return None
+    other = side.call(x)
+    if chance.random() < 0.5:
+        del other
+    given = x.clone().requires_grad_()
+    loss = chance.choice([*side.call.blocks, side.call.head])(given * 1).square().mean()
+    result = side.call(2 * x)
+    loss.backward()
+    if chance.random() < 0.5:
+        loss_of(result).backward()
+    return given.grad
+
+
+def other_order(side: Side, x: Any, chance: random.Random) -> Any:
+    if isinstance(side.call, Pieces):
+        chance.shuffle(side.call.blocks)
+
+
 def forget(side: Side, x: Any, chance: random.Random) -> Any:
-    side.kept, side.loss = [], None
+    side.kept, side.kept_views, side.loss = [], [], None
 
 
 Action = Callable[[Side, Any, random.Random], Any]
@@ -237,6 +380,17 @@ WEIGHTS: dict[Action, int] = {
     change_attribute: 1,
     load: 1,
     in_a_thread: 1,
+    clip: 2,
+    keep_views: 1,
+    show_views: 1,
+    change_result: 1,
+    resize: 1,
+    partly: 1,
+    repeated: 2,
+    learned_rate: 1,
+    hooked: 1,
+    block_alone: 3,
+    other_order: 1,
     forget: 1,
 }
 
@@ -276,7 +430,8 @@ def one(seed: int) -> dict[str, Any]:
     # With every second seed, small results are handed out without a copy, too.
     training_graphs._LARGE = 1 if seed % 2 else 1 << 20
     model = Model(chance.choices(KINDS, k=chance.randint(1, 3))).to(GPU)
-    sides = [Side(copy.deepcopy(model), "reduce-overhead"), Side(model, "default")]
+    how = chance.random() < 0.6, chance.random() < 0.3
+    sides = [Side(copy.deepcopy(model), "reduce-overhead", *how), Side(model, "default", *how)]
     actions: list[str] = []
     shapes = [8] if chance.random() < 0.7 else [8, 6]
     # One value for all: torch's caches do not tell the two apart, and what was compiled for True

@@ -57,18 +57,15 @@ class StandIn(capture.Pool):
     ) -> tuple[Callable[[], None], Any]:
         if StandIn.broken:
             raise StandIn.broken
+        # What is compiled for training empties the list.
         places = [addressed(leaf) for leaf in leaves]
         given = {storage(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
         with undone():
             result = function(leaves)
         filled = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
         own = {storage(one): one for one in filled if storage(one) not in given}
-        # A graph keeps no argument alive, so no result that lies in the memory of one either.
-        targets = [
-            addressed(one) if storage(one) in given else functools.partial(_itself, one)
-            for one in filled
-        ]
-        del filled
+        # What lies in an argument is there again, and a graph does not keep it alive.
+        filled = [one if storage(one) in own else None for one in filled]
         captured = _captured.setdefault(memory, [])
         number = len(captured)
         captured.append([StorageWeakRef(one.untyped_storage()) for one in own.values()])
@@ -83,11 +80,9 @@ class StandIn(capture.Pool):
             with torch.inference_mode(modes[1]), torch.set_grad_enabled(modes[0]):
                 again = pytree.tree_leaves(function([place() for place in places]))
                 values = [one for one in again if torch.is_tensor(one)]
-                for target, value in zip(targets, values):
-                    leaf = target()
-                    if leaf.data_ptr() == value.data_ptr() and leaf.numel():
-                        continue  # It is a weight, returned as it is.
-                    dense(leaf).copy_(dense(value + 1 if StandIn.wrong else value))
+                for leaf, value in zip(filled, values):
+                    if leaf is not None:
+                        dense(leaf).copy_(dense(value + 1 if StandIn.wrong else value))
 
         return replay, result
 
@@ -107,10 +102,6 @@ class StandIn(capture.Pool):
         return (random.getstate(),)
 
 
-def _itself(tensor: Any) -> Any:
-    return tensor
-
-
 def addressed(leaf: Any) -> Callable[[], Any]:
     """What a graph knows of an argument: its address. It does not keep the memory alive."""
     if not isinstance(leaf, torch.Tensor) or not leaf.numel():
@@ -126,7 +117,10 @@ def _at(address: int, size: int, dtype: Any, place: tuple[Any, ...]) -> Any:
 
 
 def _plain(tensor: Any) -> bool:
-    return tensor.device.type == "cpu" and tensor.layout is torch.strided
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        return False
+    # A program may have freed the memory.
+    return bool(tensor.untyped_storage().nbytes() or not tensor.numel())
 
 
 @contextmanager

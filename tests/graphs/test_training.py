@@ -485,7 +485,8 @@ def test_a_result_in_the_memory_of_an_argument(apart: bool) -> None:
     argument = torch.arange(8.0, device=GPU)
     before = handed._references(buffers.storage(argument))
     whole, words = argument.view(2, 4), argument.view(torch.int32)[2:6]
-    results = handed.Handed([whole, words], (), (), {3: argument}, tuple, apart, GPU)
+    copied = {0, 1} if apart else ()
+    results = handed.Handed([whole, words], copied, (), {3: argument}, tuple, GPU)
     del whole, words
     results.count()
     assert handed._references(buffers.storage(argument)) == before
@@ -557,6 +558,132 @@ def test_results_that_are_kept_for_good(seen: Seen, monkeypatch: pytest.MonkeyPa
     assert (forward["plain"][HELD], forward["dropped"]) == (3, 1)
     assert forward["graphs"][1]["replays"] == 7
     torch.testing.assert_close(kept.detach(), was)
+
+
+class Sum(torch.nn.Module):
+    """Its two weights have the same gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = (torch.nn.Parameter(torch.randn(8, 16)) for _ in range(2))
+
+    def forward(self, x: Any) -> Any:
+        return ((self.one + self.two) * x).sin()
+
+
+def test_equal_gradients_are_two_tensors(seen: Seen) -> None:
+    """Autograd copies a gradient for the second weight, if both get the same tensor."""
+    pair = Pair(Sum())
+    for _ in range(7):
+        pair.both(partial(trained, x=batch()))
+        for model in (pair.model, pair.other):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3, foreach=False)
+        pair.same()
+        assert pair.model.one.grad.data_ptr() != pair.model.two.grad.data_ptr()
+        pair.step()
+    assert seen()[1]["replays"] == 3
+
+
+def test_equal_gradients_of_inputs(seen: Seen) -> None:
+    fast = torch.compile(lambda one, two: (one + two).sin(), mode=MODE)
+    for _ in range(7):
+        one, two = (batch().requires_grad_() for _ in range(2))
+        fast(one, two).sum().backward()
+        assert one.grad.data_ptr() != two.grad.data_ptr()
+        del one, two
+    assert seen()[1]["replays"] == 3
+
+
+def test_views_of_gradients(seen: Seen) -> None:
+    """A gradient and its view stay one, also when the next gradient is added."""
+    pair = Pair()
+    for _ in range(6):
+        pair.both(partial(trained, x=batch()))
+        pair.step()
+    pair.both(partial(trained, x=batch()))
+    views = [one.grad.view(-1) for one in pair.model.parameters()]
+    pair.both(partial(trained, x=batch()))
+    for one, view in zip(pair.model.parameters(), views):
+        torch.testing.assert_close(one.grad.view(-1), view, rtol=0, atol=0)
+    assert seen()[1]["plain"][HELD] == 1
+
+
+@pytest.mark.usefixtures("all_large")
+def test_views_of_results(seen: Seen) -> None:
+    weight = torch.nn.Parameter(torch.randn(16, device=GPU))
+    fast = torch.compile(lambda x: x * 2 + weight, mode=MODE)
+    for _ in range(4):
+        fast(batch()).sum().backward()
+    result = fast(batch())
+    view = result.detach()
+    fast(batch())
+    view.zero_()
+    assert not result.any()
+    assert seen()[0]["plain"][HELD] == 1
+
+
+def test_gradients_that_autograd_has_saved() -> None:
+    """They are moved, and that is no change of them."""
+    pair = Pair()
+    for _ in range(6):
+        pair.both(partial(trained, x=batch()))
+        pair.step()
+
+    def learned_rate(function: Any) -> Any:
+        rate = torch.ones((), device=GPU, requires_grad=True)
+        trained(function, x)
+        model = pair.model if function is pair.fast else pair.other
+        outer = (rate * model.two.weight.grad).square().sum()
+        torch.autograd.grad(function(2 * x).square().mean(), list(model.parameters()))
+        outer.backward()
+        return rate.grad
+
+    for _ in range(3):
+        x = batch()
+        pair.both(learned_rate)
+        pair.step()
+
+
+@pytest.mark.usefixtures("all_large")
+def test_memory_that_the_program_frees(seen: Seen) -> None:
+    pair = Pair(torch.nn.Linear(16, 8))
+    for number in range(9):
+        x = batch()
+        result = pair.fast(x)
+        result.square().mean().backward()
+        trained(pair.other, x)
+        pair.same()
+        if number == 5:
+            result.untyped_storage().resize_(0)
+            pair.model.weight.grad.untyped_storage().resize_(0)
+            pair.model.weight.grad = pair.other.weight.grad.clone()
+        del result
+        pair.step()
+    forward, backward = seen()
+    assert forward["plain"] == {WARMING: 2, buffers.RESIZED: 3}
+    assert backward["plain"] == {WARMING: 2, PLAIN_FORWARD: 3}
+
+
+@pytest.mark.usefixtures("all_large")
+def test_an_argument_that_is_put_where_a_region_writes() -> None:
+    """Nothing overwrites it before its backward: neither that region nor an earlier graph."""
+    torch.manual_seed(0)
+    first, second = (torch.nn.Linear(16, 16).to(GPU) for _ in range(2))
+    fast = [torch.compile(one, mode=MODE, dynamic=True) for one in (first, second)]
+    for rows in (4, 6):
+        for _ in range(8):
+            fast[1](fast[0](batch(rows))).square().sum().backward()
+    for rows in (4, 6):
+        fast[0](batch(4))  # It looks what of later graphs is in use.
+        x = batch(rows)
+        grads = []
+        for call, other in ((fast[1], fast[0]), (second, first)):
+            second.zero_grad()
+            loss = call(x.clone().requires_grad_() * 1).square().sum()
+            other(batch(rows))
+            loss.backward()
+            grads.append(second.weight.grad.clone())
+        torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.usefixtures("all_large")
