@@ -117,6 +117,16 @@ class TestCheckout:
             f"upstream: {tmp_path} is no checkout of PyTorch: it has no directory test\n"
         )
 
+    def test_without_the_interpreter(self, tmp_path: Path) -> None:
+        done = subprocess.run(
+            [sys.executable, MATRIX / "upstream.py", "--python", tmp_path / "python"],
+            env=CLEAN,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2
+        assert f"--python: there is no program {tmp_path}/python" in done.stderr
+
     @pytest.mark.parametrize(
         ("version", "release"),
         [("2.6.0a0", "2.6.0"), ("2.6.0+debian", "2.6.0"), ("2.13.0\n", "2.13.0"), ("", "")],
@@ -225,7 +235,7 @@ class TestAbsentNames:
     def test_what_a_test_looks_for_itself_stays_missing(self, tmp_path: Path) -> None:
         ended, absent = names(
             tmp_path,
-            "import torch\n"
+            "import pytest, torch\n"
             "try:\n"
             "    from torch import gone\n"
             "except ImportError:\n"
@@ -238,10 +248,17 @@ class TestAbsentNames:
             "        torch.fourth\n"
             "    except (AttributeError, KeyError):\n"
             "        return\n"
-            "    raise RuntimeError\n",
+            "    raise RuntimeError\n"
+            "def test_expected():\n"
+            "    with pytest.raises(AttributeError, match='fifth'):\n"
+            "        torch.fifth\n"
+            "def test_other():\n"
+            "    with pytest.raises(KeyError):\n"
+            "        torch.sixth\n",
         )
+        assert ended.pop("test_other").status == "skipped"
         assert {one.status for one in ended.values()} == {"passed"}
-        assert (len(ended), absent) == (4, [])
+        assert (len(ended), absent) == (5, ["torch.sixth"])
 
     def test_what_is_missing_elsewhere_is_no_name_of_torch(self, tmp_path: Path) -> None:
         """The test fails as it would: torch has the module, and the module lacks a library."""

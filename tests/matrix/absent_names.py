@@ -10,9 +10,10 @@ name of torch that is not there is replaced by a stand-in:
 - a function that uses it raises ``unittest.SkipTest`` in place of all it does.
 
 Names are left as they are where the test itself looks whether they are there (``except
-ImportError`` or ``AttributeError``, ``hasattr``), below ``torch.ops`` and ``torch.classes``, which
-tests fill, and on what is neither a module nor a class. A key of a config module that is only given
-to its ``patch`` is no name here. FILE gets the names that were replaced, as a list in JSON.
+ImportError`` or ``AttributeError``, ``assertRaises``, ``hasattr``), below ``torch.ops`` and
+``torch.classes``, which tests fill, and on what is neither a module nor a class. A key of a config
+module that is only given to its ``patch`` is no name here. FILE gets the names that were replaced,
+as a list in JSON.
 
 This file is copied into the environment of the tests, and imports nothing of ours.
 """
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 # Tests define operators and classes there themselves.
 FILLED = ("torch.ops", "torch.classes")
 CATCHES = {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"}
+EXPECTS = {"assertRaises", "assertRaisesRegex", "raises", "suppress"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 STAND_IN = "__absent__"
 
@@ -149,13 +151,19 @@ def chain(node: ast.expr) -> list[str]:
     return [*parts, node.id][::-1] if isinstance(node, ast.Name) else []
 
 
-def catches(node: ast.Try) -> bool:
-    """Whether a ``try`` is there for names that are missing."""
-    for handler in node.handlers:
-        kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-        if any(kind is None or {*chain(kind)} & CATCHES for kind in kinds):
-            return True
-    return False
+def catches(node: ast.Try | ast.With) -> bool:
+    """Whether a ``try`` or ``with`` is there for names that are missing."""
+    kinds: list[ast.expr | None] = []
+    if isinstance(node, ast.Try):
+        kinds += [handler.type for handler in node.handlers]
+    else:
+        for call in (item.context_expr for item in node.items):
+            if isinstance(call, ast.Call) and EXPECTS.intersection(chain(call.func)):
+                kinds += call.args
+    parts = [
+        part for kind in kinds for part in (kind.elts if isinstance(kind, ast.Tuple) else [kind])
+    ]
+    return any(kind is None or CATCHES.intersection(chain(kind)) for kind in parts)
 
 
 def of_torch(name: str | None) -> bool:
@@ -176,7 +184,7 @@ class Replace(ast.NodeTransformer):
         tried = {
             part
             for node in ast.walk(tree)
-            if isinstance(node, ast.Try) and catches(node)
+            if isinstance(node, (ast.Try, ast.With)) and catches(node)
             for line in node.body
             for part in ast.walk(line)
         }
@@ -211,13 +219,19 @@ class Replace(ast.NodeTransformer):
         return ast.Call(function, [ast.Constant(name)], [])
 
     def visit_Try(self, node: ast.Try) -> ast.AST:
-        if catches(node):
-            # What it tries stays; the handlers are for when it fails.
-            tried, node.body = node.body, []
-            self.generic_visit(node)
-            node.body = tried
-            return node
-        return self.generic_visit(node)
+        return self._tries(node)
+
+    def visit_With(self, node: ast.With) -> ast.AST:
+        return self._tries(node)
+
+    def _tries(self, node: ast.Try | ast.With) -> ast.AST:
+        if not catches(node):
+            return self.generic_visit(node)
+        # What it tries stays; the handlers are for when it fails.
+        tried, node.body = node.body, []
+        self.generic_visit(node)
+        node.body = tried
+        return node
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> list[ast.stmt] | ast.stmt:
         if node.level or not of_torch(node.module):
