@@ -438,7 +438,7 @@ class Report:
             "Flaky: different in two runs without us": self.differences("again"),
         }
         for title, found in sections.items():
-            lines += ["", f"## {title}: {len(found)}", ""]
+            lines += ["", f"## {title}: {len(found)}", *([""] if found else [])]
             for name, test, before, after in found:
                 lines.append(f"- `{name}` `{test.rpartition('.')[2]}`: {before} → {after}")
         if unfinished := self.unfinished():

@@ -102,5 +102,6 @@ def _git(*words: str | Path) -> str:
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         said = [line for line in lines if line.startswith(("fatal:", "error:"))] or lines
-        raise CheckoutError(said[-1] if said else f"git ended with status {done.returncode}")
+        # The first one says why.
+        raise CheckoutError(said[0].rstrip(".") if said else f"git ended with status {done.returncode}")
     return done.stdout.strip()
