@@ -152,19 +152,22 @@ def chain(node: ast.expr) -> list[str]:
     return [*parts, node.id][::-1] if isinstance(node, ast.Name) else []
 
 
-def catches(node: ast.Try | ast.With) -> bool:
-    """Whether a ``try`` or ``with`` is there for names that are missing."""
+def catches(node: ast.Try | ast.With | ast.Call) -> bool:
+    """Whether a ``try``, a ``with`` or a call is there for names that are missing."""
     kinds: list[ast.expr | None] = []
     if isinstance(node, ast.Try):
         kinds += [handler.type for handler in node.handlers]
-    else:
-        for call in (item.context_expr for item in node.items):
-            if isinstance(call, ast.Call) and EXPECTS.intersection(chain(call.func)):
-                kinds += call.args
-    parts = [
-        part for kind in kinds for part in (kind.elts if isinstance(kind, ast.Tuple) else [kind])
-    ]
-    return any(kind is None or CATCHES.intersection(chain(kind)) for kind in parts)
+    elif isinstance(node, ast.With):
+        return any(
+            catches(one) for item in node.items if isinstance(one := item.context_expr, ast.Call)
+        )
+    elif EXPECTS.intersection(chain(node.func)):
+        kinds += node.args
+    for kind in kinds:
+        for part in kind.elts if isinstance(kind, ast.Tuple) else [kind]:
+            if part is None or CATCHES.intersection(chain(part)):
+                return True
+    return False
 
 
 def of_torch(name: str | None) -> bool:
@@ -227,6 +230,9 @@ class Replace(ast.NodeTransformer):
 
     def visit_With(self, node: ast.With) -> ast.AST:
         return self._tries(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        return node if catches(node) else self.generic_visit(node)
 
     def _tries(self, node: ast.Try | ast.With) -> ast.AST:
         if not catches(node):

@@ -103,5 +103,7 @@ def _git(*words: str | Path) -> str:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         said = [line for line in lines if line.startswith(("fatal:", "error:"))] or lines
         # The first one says why.
-        raise CheckoutError(said[0].rstrip(".") if said else f"git ended with status {done.returncode}")
+        raise CheckoutError(
+            said[0].rstrip(".") if said else f"git ended with status {done.returncode}"
+        )
     return done.stdout.strip()
