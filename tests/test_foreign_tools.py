@@ -14,8 +14,10 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,24 @@ _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "--pyt
 Ran = tuple[str, str, int, "list[list[object]]"]
 
 
+def wait_for_all(variable: str) -> None:
+    """Wait until no process has *variable* in its environment.
+
+    multiprocessing's resource tracker ends after the program, and coverage writes a file then.
+    """
+    deadline = time.monotonic() + 60
+    while running := [*filter(partial(has, variable.encode()), Path("/proc").glob("[0-9]*"))]:
+        assert time.monotonic() < deadline, running
+        time.sleep(0.02)
+
+
+def has(variable: bytes, process: Path) -> bool:
+    try:
+        return variable in (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
 class Place:
     """A directory in which a command runs twice."""
 
@@ -150,6 +170,7 @@ class Place:
             MAX: "1",
         }
         done = self.python.run(*command, env=env, cwd=self.work, check=False, timeout=120)
+        wait_for_all(f"SEEN={seen}")
         texts = [
             # Without times, addresses, and our one line.
             re.sub(
