@@ -193,7 +193,7 @@ class Graphs:
         self.row = record.row(name, origin)
         self._pools, self._lock = pools, pools.lock
         self._memory = memory or pools.memory
-        # What they have handed out is in use no more than what it was copied from.
+        # Its results may be free when it is gone, and nobody would look at them any more.
         weakref.finalize(self, self._memory.sweep).atexit = False
         self._indices = list(indices)
         self._fixed_leaves = frozenset(indices)
@@ -221,7 +221,7 @@ class Graphs:
         if entry.graph is not None:
             with self._lock:
                 if entry.graph is not None:
-                    # Mostly these are empty, and each costs nothing then.
+                    # Each call comes here, and most have none of these.
                     if entry.outputs.lends:
                         held = entry.outputs.resized()
                     if self._memory.lent and not held:

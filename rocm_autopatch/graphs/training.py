@@ -138,6 +138,7 @@ class _Graphs(Graphs):
         )
         self.region, self._compiled = region, compiled
         self.fixed = frozenset(fixed)
+        self.alone = _alone()
 
     def call(self, inputs: list[Any], unfit: str = "") -> Any:
         """The result for *inputs*, without a graph if they are *unfit*. The list is empty then."""
@@ -151,6 +152,9 @@ class _Graphs(Graphs):
         except Refused as refused:
             record.plain(self.row, str(refused))
             return self._compiled(inputs)
+        if self.alone and not _alone():
+            self.alone = False
+            self.clear()
         leaves = list(inputs)
         inputs.clear()
         return self.run(key, None, leaves, (), ())
@@ -185,7 +189,7 @@ class _ForwardGraphs(_Graphs):
         taken = {storage(tensor) for tensor in places.values()}
         copied = {
             index
-            for index in self.shown - (_large(result) if _alone() else set())
+            for index in self.shown - (_large(result) if self.alone else set())
             if type(result[index]) not in TENSORS or storage(result[index]) not in taken
         }
         return Handed(result, copied, self.shown, places, tuple, device)
@@ -218,7 +222,7 @@ class _BackwardGraphs(_Graphs):
         kept = {
             index
             for index in self._of_weights | _large(result)
-            if _alone() and index < len(result) and type(result[index]) in TENSORS
+            if self.alone and index < len(result) and type(result[index]) in TENSORS
             if storage(result[index]) not in taken
         }
         all_ = set(range(len(result)))
@@ -286,8 +290,12 @@ class Backward:
 
     def _join(self, inputs: list[Any]) -> None:
         """Find the forward whose replay has saved these inputs."""
-        tensors = ((index, one) for index, one in enumerate(inputs) if type(one) in TENSORS)
-        where = {index: one.data_ptr() for index, one in tensors}
+        # What has no element has no address.
+        where = {
+            index: one.data_ptr()
+            for index, one in enumerate(inputs)
+            if type(one) in TENSORS and one.numel()
+        }
         for forward in list(_waiting):
             self._saved = [index for index, place in where.items() if place in forward.saved]
             if self._saved:

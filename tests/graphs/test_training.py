@@ -448,6 +448,30 @@ def test_data_parallel(tmp_path: Path, seen: Seen) -> None:
         dist.destroy_process_group()
 
 
+def test_a_process_group_that_comes_later(tmp_path: Path, seen: Seen) -> None:
+    """From then on gradients are copies: a collective may read them on another stream."""
+    pair = Pair()
+
+    def train() -> Any:
+        for _ in range(7):
+            pair.step()
+            pair.both(partial(trained, x=batch()))
+        return buffers.storage(pair.model.one.weight.grad)
+
+    owners = capture.Pools.of_this_thread().owners
+    assert train() in owners
+    dist = torch.distributed
+    dist.init_process_group(
+        "nccl" if REAL else "gloo", f"file://{tmp_path}/store", world_size=1, rank=0
+    )
+    try:
+        assert train() not in owners
+        assert [len(row["graphs"]) for row in seen()] == [2, 2]
+        assert seen()[1]["graphs"][1]["replays"] >= 3
+    finally:
+        dist.destroy_process_group()
+
+
 class Parts(torch.nn.Module):
     """Two compiled regions: between them the graph of operations breaks."""
 
