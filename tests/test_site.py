@@ -76,18 +76,32 @@ def test_faults_are_errors(tmp_path: Path) -> None:
         page.write("\n[a](nowhere.md) [b](policies.md#nowhere) [c](../policies/nowhere.yaml)\n")
         page.write("\n[d](tags.md#nothing) [e](#nobody)\n")
     (tmp_path / "docs" / "unlisted.md").write_text("# Not in the order of pages\n")
-    done = build(tmp_path, tmp_path / "out")
+    # The site of yesterday, which a faulty one does not replace.
+    out = tmp_path / "out"
+    out.mkdir()
+    shutil.copy(ROOT / "tools" / "website" / "index.html", out)
+    done = build(tmp_path, out)
     assert done.returncode == 1
+    assert [path.name for path in out.iterdir()] == ["index.html"]
     faults = ("nowhere.md", "'nowhere'", "../policies/nowhere.yaml", "'nothing'", "'nobody'")
     for fault in (*faults, "unlisted.md"):
         assert fault in done.stderr, done.stderr
 
 
-def test_what_is_no_site_stays(tmp_path: Path) -> None:
-    (tmp_path / "letter").write_text("mine")
+# The last: another project's site by Sphinx.
+@pytest.mark.parametrize("name", ["letter", "index.html", ".buildinfo"])
+def test_what_is_no_site_of_ours_stays(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
     done = build(ROOT, tmp_path)
-    assert (done.returncode, (tmp_path / "letter").read_text()) == (1, "mine")
-    assert f"{tmp_path} is no site" in done.stderr
+    assert (done.returncode, (tmp_path / name).read_text()) == (1, "mine")
+    assert f"{tmp_path} is no site of ours" in done.stderr
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = build(ROOT, tmp_path / "file" / "site")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "the site can't be written" in done.stderr
 
 
 def test_the_order_has_every_page_once() -> None:
