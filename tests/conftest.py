@@ -181,6 +181,17 @@ def run_with_site(site: Path, *command: str | Path, **env: str) -> subprocess.Co
     return done
 
 
+# A program that leaves a file in two of the caches, as compilers do.
+FILL = """
+import os, sys
+for name, part in (("TORCHINDUCTOR_CACHE_DIR", "ab/cab.py"), ("TRITON_CACHE_DIR", "K/k.hsaco")):
+    path = os.environ[name] + "/" + part
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as stream:
+        stream.write(b"x" * 1000)
+"""
+
+
 def run_in(
     directory: Path, python: Interpreter, *arguments: str | Path, **env: str
 ) -> subprocess.CompletedProcess[str]:

@@ -26,7 +26,7 @@ from rocm_autopatch.caches import RUNS, Refused, archive, gc, moved, places, use
 from rocm_autopatch.cli import main
 from rocm_autopatch.compile_report.gather import gather
 from rocm_autopatch.startup import caches
-from tests.conftest import Interpreter
+from tests.conftest import FILL, Interpreter
 from tests.messages import Golden
 
 FIELDS = {
@@ -786,16 +786,6 @@ def data(python: Interpreter, home: Path, *arguments: str | Path, **env: str) ->
 
 def place_of(python: Interpreter, home: Path, **env: str) -> Path:
     return Path(command(python, home, "path", **env)[1].rstrip("\n"))
-
-
-FILL = """
-import os, sys
-for name, part in (("TORCHINDUCTOR_CACHE_DIR", "ab/cab.py"), ("TRITON_CACHE_DIR", "K/k.hsaco")):
-    path = os.environ[name] + "/" + part
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as stream:
-        stream.write(b"x" * 1000)
-"""
 
 
 def filled(python: Interpreter, home: Path, **env: str) -> Path:

@@ -20,7 +20,7 @@ import yaml
 from packaging.version import Version
 
 from rocm_autopatch.evidence import file
-from tests.conftest import ROOT, Interpreter
+from tests.conftest import FILL, ROOT, Interpreter
 from tests.test_json_schema import EVIDENCE, IMAGES, VALIDATOR
 from tools import dist
 
@@ -58,14 +58,6 @@ grows = torch.compile(lambda x: x @ x, backend="eager", dynamic=False)
 for size in range(2, 6):
     grows(torch.ones(size, size))
 torch.compile(lambda x: x.sin().sum())(x)
-"""
-FILL = """
-import os
-for name, part in (("TORCHINDUCTOR_CACHE_DIR", "ab/cab.py"), ("TRITON_CACHE_DIR", "K/k.hsaco")):
-    path = os.environ[name] + "/" + part
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as stream:
-        stream.write(b"x" * 1000)
 """
 ONCE = ("--repeat", "1", "--warmup", "0", "--caches", "cold")
 TUNED = ("--only", "--try", "GOOD=1", "--metric", "latency", "--same", "loss", "--seed", "1")
