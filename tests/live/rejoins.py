@@ -6,12 +6,13 @@
 PYTHON has torch and our wheel. The kinds, each with ROCM_AUTOPATCH=off and with ``ranks: say``, by
 turns, one job at a time:
 
-- ``env``, ``tcp``: three processes join by gloo three times, at the same port.
+- ``env``, ``tcp``: three processes join by gloo three times, each time at a port of its own. At the
+  same port, torch's store hangs without us, too: a rank that is early finds the store of before.
 - ``elastic``: torchrun restarts two workers once, which join by gloo.
 - ``store``: the same restart, and no rank connects to another one: the store is all that they use.
 
-Gloo's own failures are on both sides: a rank that is early finds the store of before, or the
-address of a rank that has ended. What is ours would be on one side only.
+Gloo's own failures are on both sides: a rank that is early finds the address of a rank that has
+ended. What is ours would be on one side only.
 
 Each job is one line of the results as soon as it has ended. A second call goes on after the last
 one; lines of another torch or package are left alone, and not counted. Run it on a machine that
@@ -39,6 +40,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from math import comb, sqrt
 from pathlib import Path
 from typing import Any
@@ -62,11 +64,15 @@ code = b"".join(map(pathlib.Path.read_bytes, files))
 print(torch.__version__, hashlib.sha256(code).hexdigest()[:12])
 """
 AGAIN = """
-import datetime, sys, torch, torch.distributed as distributed
-for _ in range(3):
+import datetime, os, sys, torch, torch.distributed as distributed
+kind, rank, *ports = sys.argv[1:]
+for port in ports:
+    os.environ["MASTER_PORT"] = port
+    method, given = "env://", {}
+    if kind == "tcp":
+        method, given = f"tcp://127.0.0.1:{port}", {"rank": int(rank), "world_size": 3}
     distributed.init_process_group(
-        "gloo", init_method=sys.argv[1], timeout=datetime.timedelta(seconds=20), **({}
-        if sys.argv[1] == "env://" else {"rank": int(sys.argv[2]), "world_size": 3}))
+        "gloo", init_method=method, timeout=datetime.timedelta(seconds=20), **given)
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
     distributed.barrier()
     distributed.destroy_process_group()
@@ -93,13 +99,14 @@ def commands(python: str, kind: str) -> list[tuple[list[str], dict[str, str]]]:
         file.write_text(RESTARTED)
         options = ["--nproc-per-node=2", "--max-restarts=1", str(file), kind]
         return [([python, "-m", "torch.distributed.run", *options], {})]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    method = "env://" if kind == "env" else f"tcp://127.0.0.1:{port}"
-    common = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        ports = [str(one.getsockname()[1]) for one in sockets]
+    common = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1"}
     return [
-        ([python, "-c", AGAIN, method, str(rank)], {**common, "RANK": str(rank)})
+        ([python, "-c", AGAIN, kind, str(rank), *ports], {**common, "RANK": str(rank)})
         for rank in range(3)
     ]
 
