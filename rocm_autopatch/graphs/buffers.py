@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from rocm_autopatch.graphs.buckets import Cut, Pad
 from rocm_autopatch.graphs.leaves import TENSORS
+from rocm_autopatch.graphs.places import place, storage
 from rocm_autopatch.graphs.refusal import Refused
 from rocm_autopatch.graphs.watch import same_places
 
@@ -47,10 +49,24 @@ def overlaps(tensor: Any) -> bool:
 
 
 class Inputs:
-    """A graph's own copies of the tensors in *leaves*, except for those at a *fixed* place."""
+    """A graph's own copies of the tensors in *leaves*, except for those at a *fixed* place.
 
-    def __init__(self, leaves: list[Any], fixed: Sequence[int], pads: Sequence[Pad]) -> None:
+    The copies of those *inside* are made in the capture, by :meth:`enter`, and only the argument
+    owns them: when the graph has read one, its memory serves for other values. If *inside* is not
+    None, the arguments own all other leaves alone, too.
+    """
+
+    def __init__(
+        self,
+        leaves: list[Any],
+        fixed: Container[int],
+        pads: Sequence[Pad],
+        inside: Container[int] | None = None,
+    ) -> None:
         self.leaves = list(leaves)
+        self._lean = inside is not None
+        # By index of those inside, what makes a tensor where such a copy lies.
+        self._inside: dict[int, Callable[[Any], Any] | None] = {}
         padded = {pad.leaf: pad for pad in pads}
         # The leaves that are copied and their targets. Expanded ones are copied through dense().
         self._plain: list[int] = []
@@ -62,29 +78,54 @@ class Inputs:
             if type(leaf) not in TENSORS or index in fixed:
                 continue
             pad = padded.get(index)
+            if inside is not None and index in inside:
+                self._inside[index] = None
+                continue
             if pad is not None:
                 buffer = blank(pad.shape(leaf), None, leaf)
                 self._padded[index] = [buffer, pad.size]
             else:
-                buffer = blank(leaf.shape, leaf.stride(), leaf)
-                target = dense(buffer)
-                if overlaps(target):
+                if overlaps(dense(leaf)):
                     raise Refused(
                         "elements of an argument share memory, and not because of expand()"
                     )
-                if target is buffer:
-                    self._plain.append(index)
-                    self._targets.append(buffer)
-                else:
-                    self._expanded.append((index, target))
+                buffer = blank(leaf.shape, leaf.stride(), leaf)
+                self._add(index, buffer)
             self.leaves[index] = buffer
         self.tensors = [leaf for leaf in self.leaves if type(leaf) in TENSORS]
+
+    def _add(self, index: int, buffer: Any) -> None:
+        target = dense(buffer)
+        if target is buffer:
+            self._plain.append(index)
+            self._targets.append(buffer)
+        else:
+            self._expanded.append((index, target))
+
+    def enter(self, unowned: Callable[[Any], Callable[[Any], Any]]) -> list[Any]:
+        """The leaves that the function is captured with. *unowned* is :meth:`Pool.unowned`."""
+        for index in self._inside:
+            like = self.leaves[index]
+            self.leaves[index] = blank(like.shape, like.stride(), like)
+            self._inside[index] = unowned(self.leaves[index])
+        leaves = list(self.leaves)
+        if self._lean:
+            self._let_go()
+        return leaves
 
     def captured(self) -> None:
         """Let go of the leaves: a graph needs its own copies, and a program may replace weights.
 
         A graph is replayed only where the weights of a call are at the same addresses.
         """
+        self._let_go()
+        for index, made in self._inside.items():
+            assert made is not None
+            # The graph lives longer than this.
+            self._add(index, made(None))
+        self._inside = {}
+
+    def _let_go(self) -> None:
         self.leaves, self.tensors = [], []
 
     def copy(self, leaves: list[Any], pads: Sequence[Pad]) -> None:
@@ -112,6 +153,8 @@ class Outputs:
     copy, too. Without *clone*, a caller gets the tensors themselves. If it still holds one at the
     next replay, that tensor is moved to other memory first.
     """
+
+    gone = math.inf
 
     def __init__(self, result: Any, clone: bool, inputs: Sequence[Any], device: Any) -> None:
         self.leaves, self.spec = pytree.tree_flatten(result)
@@ -159,10 +202,7 @@ class Outputs:
             memory = first.untyped_storage()
             count = memory.nbytes() // dtype.itemsize
             whole = first.new_empty(0).set_(memory, 0, (count,), (1,))
-            views = [
-                (index, (leaf.size(), leaf.stride(), leaf.storage_offset()))
-                for index, leaf in ((index, self.leaves[index]) for index in members)
-            ]
+            views = [(index, place(self.leaves[index])) for index in members]
             self._shared.append((whole, views))
 
     def take(self, cuts: Sequence[Cut], leaves: Sequence[Any]) -> Any:
@@ -190,8 +230,8 @@ class Outputs:
                 given[index] = copy
             for whole, views in self._shared:
                 copy = whole.clone()
-                for index, place in views:
-                    given[index] = copy.as_strided(*place)
+                for index, where in views:
+                    given[index] = copy.as_strided(*where)
         for index, first in self._twins:
             given[index] = given[first]
         return given[0] if self._alone else pytree.tree_unflatten(given, self.spec)
@@ -270,9 +310,3 @@ def cut_tensor(tensor: Any, cuts: Sequence[Cut]) -> Any:
             )
         tensor = tensor.narrow(cut.dim, 0, cut.real)
     return tensor
-
-
-def storage(tensor: Any) -> int:
-    """What tensors have in common that share their memory. It says nothing when they are gone."""
-    pointer: int = tensor.untyped_storage()._cdata
-    return pointer

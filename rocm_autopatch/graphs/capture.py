@@ -18,6 +18,7 @@ import torch
 
 from rocm_autopatch.graphs.leaves import TENSORS
 from rocm_autopatch.graphs.memory import Memory
+from rocm_autopatch.graphs.places import place, view
 from rocm_autopatch.graphs.refusal import Busy
 
 # Only the capturing thread can break a capture. Other threads can allocate and compile meanwhile.
@@ -86,11 +87,15 @@ class Pool:
                 self._warming -= 1
 
     def capture(
-        self, function: Callable[[list[Any]], Any], leaves: list[Any], memory: Memory
+        self,
+        function: Callable[[list[Any]], Any],
+        enter: Callable[[], list[Any]],
+        memory: Memory,
     ) -> tuple[Callable[[], None], Any]:
-        """Capture the kernels of a function of *leaves* without executing them.
+        """Capture the kernels of a function without executing them.
 
-        What they write lies in *memory*.
+        Its argument is what *enter* returns, which is called in the capture. What it allocates lies
+        in *memory*, as all that the kernels write.
 
         Returns what replays them, and the result that a replay fills. Raises what the function or
         the runtime raises, and Busy if another thread uses the stream. The stream is then as it was
@@ -101,7 +106,7 @@ class Pool:
                 raise Busy("another thread uses the stream of captures")
             self._capturing = True
         try:
-            return self._record(function, leaves, memory)
+            return self._record(function, enter, memory)
         finally:
             with self._guard:
                 self._capturing = False
@@ -117,8 +122,27 @@ class Pool:
                 leaf.record_stream(current)
         return result
 
+    def unowned(self, tensor: Any) -> Callable[[Any], Any]:
+        """What makes a tensor at the same place, which does not own the memory.
+
+        It is called with what has to live as long as that tensor: a graph, whose memory torch then
+        does not return to the device.
+        """
+        memory, dtype, where = tensor.untyped_storage(), tensor.dtype, place(tensor)
+        address, size = memory.data_ptr(), memory.nbytes()
+
+        def make(keeper: Any) -> Any:
+            with torch.inference_mode(False):
+                whole = torch.as_tensor(_Bytes(address, size, keeper), device=self.device)
+                return view(whole, dtype, where)
+
+        return make
+
     def _record(
-        self, function: Callable[[list[Any]], Any], leaves: list[Any], memory: Memory
+        self,
+        function: Callable[[list[Any]], Any],
+        enter: Callable[[], list[Any]],
+        memory: Memory,
     ) -> tuple[Callable[[], None], Any]:
         graph = torch.cuda.CUDAGraph()
         handle, alive = memory.begin(self.device)
@@ -128,7 +152,7 @@ class Pool:
                     with torch.cuda.graph(
                         graph, handle, self.stream, capture_error_mode=CAPTURE_ERROR_MODE
                     ):
-                        result = function(leaves)
+                        result = function(enter())
                     del alive
             except BaseException:
                 self._repair(handle)
@@ -180,6 +204,19 @@ class Pool:
     def elsewhere(self) -> tuple[Any, ...]:
         """The states of generators whose numbers a replay would not draw anew."""
         return torch.get_rng_state().numpy().tobytes(), random.getstate()
+
+
+class _Bytes:
+    """Memory of the device, in the form that torch takes over without a copy. It keeps *keeper*."""
+
+    def __init__(self, address: int, size: int, keeper: Any) -> None:
+        self.keeper = keeper
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
 
 
 @contextmanager

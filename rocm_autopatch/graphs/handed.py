@@ -9,6 +9,8 @@ something does, a plain call takes the replay's place.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Container, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -20,13 +22,15 @@ from rocm_autopatch.graphs.buffers import (
     Outputs,
     addresses,
     refuse_result,
-    storage,
     twins,
 )
+from rocm_autopatch.graphs.leaves import TENSORS
 from rocm_autopatch.graphs.memory import Memory
+from rocm_autopatch.graphs.places import place, storage, view
 from rocm_autopatch.graphs.watch import same_places
 
 SAVED = "what its last replay saved or returned is still in use"
+NEEDED = "what its forward saved or returned is still needed after it"
 # By memory: the results that lie in it.
 Owners = MutableMapping[int, "Handed"]
 
@@ -58,6 +62,9 @@ class Handed:
     ) -> None:
         self.leaves = list(result)
         self._holders, self._device = holders, device
+        self.gone = math.inf
+        #: Whether a replay that would overwrite them found them in use since this was set to False.
+        self.in_the_way = False
         owners = {storage(tensor): index for index, tensor in fixed.items()}
         # By index: the leaf whose memory it shares, dtype, where in it, and whether it is copied.
         self._through: list[tuple[int, int, Any, tuple[Any, ...], bool]] = []
@@ -83,25 +90,71 @@ class Handed:
         self._counts: dict[int, int] = {}
         # By index the addresses that the graph writes to.
         self._addresses = addresses(self.leaves)
-        # The memory that the results lie in, and the number of their graph in it.
-        self._lend: tuple[Memory, int] | None = None
+        # The memory that the results lie in, the number of their graph in it, and what replays it.
+        self._lend: tuple[Memory, int, Any] | None = None
+        self._owners: Owners = {}
 
     def count(self) -> None:
         """Note how many references each result's memory has while no caller holds one."""
         pointers = {storage(leaf) for leaf in self.leaves if isinstance(leaf, torch.Tensor)}
         self._counts = {one: _references(one) for one in pointers}
 
-    def own(self, owners: Owners, memory: Memory, order: int) -> None:
-        """Be found by the memory of the results, of a graph with this number in *memory*."""
-        self._lend = memory, order
+    def own(self, owners: Owners, memory: Memory, order: int, graph: Any) -> None:
+        """Be found by the memory of the results, of *graph* with this number in *memory*."""
+        self._lend, self._owners = (memory, order, graph), owners
         for pointer in self._counts:
             owners[pointer] = self
 
     def lend(self) -> None:
         """Somebody may use the results now, though the graph was not replayed."""
         if self._lend is not None:
-            memory, order = self._lend
+            memory, order, _ = self._lend
             memory.lend(order, self)
+
+    @property
+    def memory(self) -> Memory:
+        """What the results lie in, once their graph is captured."""
+        assert self._lend is not None
+        return self._lend[0]
+
+    def used_only_by(self, leaves: Sequence[Any]) -> dict[int, int]:
+        """The memories of results that only *leaves* use, with the number of tensors there."""
+        where = [storage(leaf) if type(leaf) in TENSORS else None for leaf in leaves]
+        copied = {storage(self.leaves[index]) for index in self._copied}
+        found = {}
+        for memory in self._counts.keys() - copied:
+            ones = [index for index, other in enumerate(where) if other == memory]
+            number = len({id(leaves[index]) for index in ones})
+            users = _users([leaves[index] for index in ones])
+            if _references(memory) <= self._counts[memory] + number and users <= _ALONE * len(ones):
+                found[memory] = number
+        return found
+
+    def let_go(self, memories: Mapping[int, int], leaves: list[Any], pool: Any, order: int) -> Any:
+        """Own these memories no more, nor let *leaves* own them. Returns how they are called now.
+
+        The capture with the number *order* has the first graph that may overwrite them: it is the
+        last one to read them. Only replays write there, so their content stays until then.
+        """
+        assert self._lend is not None
+        first = {
+            memory: next(i for i, leaf in enumerate(self.leaves) if _lies_in(leaf, memory))
+            for memory in memories
+        }
+        made = {memory: pool.unowned(self.leaves[index]) for memory, index in first.items()}
+        self.leaves = _instead(
+            self.leaves, {memory: make(self._lend[2]) for memory, make in made.items()}
+        )
+        self.gone = order
+        there = {memory: self.leaves[index] for memory, index in first.items()}
+        names = {memory: storage(leaf) for memory, leaf in there.items()}
+        for memory, name in names.items():
+            del self._counts[memory]
+            self._counts[name] = _references(name)
+            self._owners.pop(memory, None)
+            self._owners[name] = self
+        leaves[:] = _instead(leaves, there)
+        return names
 
     def resized(self) -> str:
         """Why the graph must not be replayed any more; "" if it may.
@@ -109,6 +162,10 @@ class Handed:
         A program may free or move the memory of a tensor: ``tensor.untyped_storage().resize_(0)``.
         """
         return "" if same_places(self.leaves, self._addresses, self._kept) else RESIZED
+
+    def count_of(self, pointer: int) -> int:
+        """How many references this memory has while no caller holds one."""
+        return self._counts[pointer]
 
     def uses(self, pointer: int) -> bool:
         """Whether something uses this memory, which is of one of the results."""
@@ -122,12 +179,22 @@ class Handed:
         held = self._held()
         if not held:
             return ""
+        self.in_the_way = True
         for memory, tensors in self._movable(held).items():
             if _references(memory) == self._counts[memory] + len(tensors):
                 _move(tensors)
         held = self._held()
-        self._copy_from_now_on([i for i in self._shown if storage(self.leaves[i]) in held])
+        self.copy_from_now_on(held)
         return SAVED if held else ""
+
+    def copy_from_now_on(self, held: Container[int]) -> None:
+        """Hand out copies of what the program may get of these memories."""
+        indices = [index for index in self._shown if storage(self.leaves[index]) in held]
+        if indices:
+            self._kept = [index for index in self._kept if index not in indices]
+            self._shown = [index for index in self._shown if index not in indices]
+            self._copied += indices
+            self._copies = self._copy()
 
     def take(self, cuts: Sequence[Cut], leaves: Sequence[Any]) -> Any:
         """The result of the last replay, which was a call with *leaves*."""
@@ -140,16 +207,9 @@ class Handed:
         for index, first in self._twins:
             given[index] = given[first]
         for index, owner, dtype, where, copied in self._through:
-            view = _view(leaves[owner], dtype, where)
-            given[index] = view.clone() if copied else view
+            there = view(leaves[owner], dtype, where)
+            given[index] = there.clone() if copied else there
         return tuple(given)
-
-    def _copy_from_now_on(self, indices: list[int]) -> None:
-        if indices:
-            self._kept = [index for index in self._kept if index not in indices]
-            self._shown = [index for index in self._shown if index not in indices]
-            self._copied += indices
-            self._copies = self._copy()
 
     def _movable(self, held: Container[int]) -> dict[int, list[Any]]:
         """By memory, of those *held*: what the program has of it, as far as we know."""
@@ -174,40 +234,68 @@ class Found:
     """
 
     def __init__(self, leaf: Any, owner: Handed) -> None:
-        self._address, self._memory, self._owner = leaf.data_ptr(), storage(leaf), owner
+        self._address, self._owner = leaf.data_ptr(), owner
         self._place, self._dtype = place(leaf), leaf.dtype
+        memory = storage(leaf)
+        self._index = next(i for i, one in enumerate(owner.leaves) if _lies_in(one, memory))
 
     def put(self, leaf: Any) -> Any:
         """The argument at its place; None if it can't be there now."""
         if leaf.data_ptr() == self._address:
             return leaf
-        if self._owner.uses(self._memory) or self._owner.resized():
+        one = self._owner.leaves[self._index]
+        if self._owner.uses(storage(one)) or self._owner.resized():
             return None
-        there = self._there()
+        there = view(one.data, self._dtype, self._place)
         there.copy_(leaf)
         # It may be saved for a backward, so nothing may overwrite it.
         self._owner.lend()
         return there
 
-    def _there(self) -> Any:
-        for one in self._owner.leaves:
-            if isinstance(one, torch.Tensor) and storage(one) == self._memory:
-                return _view(one.data, self._dtype, self._place)
-        raise AssertionError("results stay where they are")
+
+class Consumed:
+    """What a forward has handed out and its backward's graph overwrites: nobody reads it later.
+
+    A replay of such a graph needs no more memory than a backward without graphs.
+    """
+
+    def __init__(self, results: Handed, leaves: Sequence[Any]) -> None:
+        self.results, self._memories = results, results.used_only_by(leaves)
+        self._expected: dict[int, int] = {}
+        self._indices = [
+            index
+            for index, leaf in enumerate(leaves)
+            if type(leaf) in TENSORS and storage(leaf) in self._memories
+        ]
+
+    def let_go(self, leaves: list[Any], pool: Any, order: int) -> None:
+        """Let the graph with this order have the memory: only the captured arguments own it now."""
+        names = self.results.let_go(self._memories, leaves, pool, order)
+        self._expected = {
+            names[memory]: self.results.count_of(names[memory]) + number
+            for memory, number in self._memories.items()
+        }
+
+    def held(self, leaves: Sequence[Any]) -> str:
+        """Why a backward with *leaves* must not overwrite it; "" if it may."""
+        held = [memory for memory, most in self._expected.items() if _references(memory) > most]
+        self.results.copy_from_now_on(held)
+        alone = len(self._indices) * _ALONE
+        return NEEDED if held or _users([leaves[i] for i in self._indices]) > alone else ""
 
 
-def _view(tensor: Any, dtype: Any, where: tuple[Any, ...]) -> Any:
-    """What lies there in the memory of a tensor: the tensor itself, if it is that."""
-    if tensor.dtype != dtype:
-        size, stride, offset = where
-        empty = tensor.new_empty(0, dtype=dtype)
-        return empty.set_(tensor.untyped_storage(), offset, size, stride)
-    return tensor if place(tensor) == where else tensor.detach().as_strided(*where)
+def _instead(leaves: Sequence[Any], there: Mapping[int, Any]) -> list[Any]:
+    """The leaves; for those in a memory of *there*, tensors at the same places in that tensor's."""
+    new = {
+        id(leaf): view(there[storage(leaf)].data, leaf.dtype, place(leaf))
+        for leaf in leaves
+        if type(leaf) in TENSORS and storage(leaf) in there
+    }
+    return [new.get(id(leaf), leaf) for leaf in leaves]
 
 
-def place(tensor: Any) -> tuple[Any, ...]:
-    """Where in its memory a tensor lies."""
-    return tensor.size(), tensor.stride(), tensor.storage_offset()
+def _lies_in(leaf: Any, memory: int) -> bool:
+    return isinstance(leaf, torch.Tensor) and storage(leaf) == memory
 
 
 def _move(tensors: Sequence[Any]) -> None:
@@ -221,4 +309,16 @@ def _move(tensors: Sequence[Any]) -> None:
         tensor.data = tensor.detach().new_empty(0).set_(copy, offset, size, stride)
 
 
+def _users(tensors: Sequence[Any]) -> int:
+    """How many references there are to tensors, not to their memory.
+
+    A tensor that autograd has saved may be the same one as the program has.
+    """
+    count: int = sum(map(sys.getrefcount, tensors)) + sum(map(torch.Tensor._use_count, tensors))
+    return count
+
+
+# Of a tensor that is in one list only, and in that of the tensors. It differs between Pythons.
+_one = [torch.empty(0)]
+_ALONE = _users([_one[0]])
 _references: Callable[[int], int] = torch._C._storage_Use_Count

@@ -2,8 +2,9 @@
 
 Graphs that replay one after the other share memory: the allocator gives a capture whatever is free.
 So a replay may overwrite all that was free when its graph was captured. Results of a graph that was
-captured later may lie there. Copies of results are safe. Results that are handed out without a copy
-are noted here, and each replay asks first whether something still uses them.
+captured later may lie there, and those of an earlier one whose memory was free already. Copies of
+results are safe. Results that are handed out without a copy are noted here, and each replay asks
+first whether something still uses them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ _orders = itertools.count()
 
 class Lent(Protocol):
     """Results of a graph that are handed out without a copy."""
+
+    #: Captures with a larger number than this found their memory free; at first there is none.
+    gone: float
 
     def in_use(self) -> bool:
         """Whether something uses them."""
@@ -65,11 +69,12 @@ class Memory:
 
     def busy(self, order: int) -> str:
         """Why the graph with this number must not replay now; "" if it may."""
-        for number in [one for one in self.lent if one >= order]:
-            held = self.lent[number].held()
-            if held:
-                return held
-            del self.lent[number]
+        for number, results in [*self.lent.items()]:
+            if number >= order or results.gone < order:
+                held = results.held()
+                if held:
+                    return held
+                del self.lent[number]
         return ""
 
     def sweep(self) -> None:

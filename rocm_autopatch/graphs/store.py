@@ -21,7 +21,7 @@ from rocm_autopatch import failure, startup
 from rocm_autopatch.graphs import capture, record
 from rocm_autopatch.graphs.buckets import Cut, Pad
 from rocm_autopatch.graphs.buffers import Inputs, Outputs, cut_tensor
-from rocm_autopatch.graphs.handed import Found, Handed
+from rocm_autopatch.graphs.handed import Consumed, Found, Handed
 from rocm_autopatch.graphs.leaves import TENSORS, describe
 from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.refusal import Busy, Refused, explain
@@ -118,12 +118,15 @@ class Entry:
 
     __slots__ = (
         "constants",
+        "consumed",
         "draws",
         "first",
         "found",
         "graph",
         "held",
         "inputs",
+        "kept",
+        "memory",
         "order",
         "outputs",
         "places",
@@ -141,7 +144,7 @@ class Entry:
         # The addresses that the graph uses; None for what is copied.
         self.places = places
         self.first = self.used = first
-        self.seen = self.tries = self.held = 0
+        self.seen = self.tries = self.held = self.kept = 0
         self.refused = ""
         self.pure = self.draws = False
         # The indices of what is at a fixed place and the observed call wrote to, and what in its
@@ -151,9 +154,12 @@ class Entry:
         self.constants: list[Any] = []
         self.graph: Callable[[], None] | None = None
         self.row: dict[str, Any] = {}
-        # The place of its capture in the order of all, and arguments that other graphs have made.
+        # What it writes to, the place of its capture in the order of all, arguments that other
+        # graphs have made, and those that it overwrites.
+        self.memory: Any = None
         self.order = -1
         self.found: list[tuple[int, Found]] = []
+        self.consumed: Consumed | None = None
         self.pool: Any = None
         self.inputs: Any = None
         self.outputs: Any = None
@@ -224,15 +230,17 @@ class Graphs:
                     # Each call comes here, and most have none of these.
                     if entry.outputs.lends:
                         held = entry.outputs.resized()
-                    if self._memory.lent and not held:
-                        held = self._memory.busy(entry.order)
+                    if entry.memory.lent and not held:
+                        held = entry.memory.busy(entry.order)
+                    if entry.consumed is not None and not held:
+                        held = entry.consumed.held(leaves)
                     if entry.found and not held:
                         held = _put(entry.found, leaves)
                     if not held:
                         return self._replay(entry, leaves, fixed, pads, cuts)
         call = Call(structure, leaves, fixed, pads, cuts)
         if held:
-            self._held(entry, key)
+            self._held(entry)
             record.plain(self.row, held)
             return call.cut(self._execute(call))
         return self._without(entry, key, call)
@@ -244,13 +252,16 @@ class Graphs:
         fixed: list[Any],
         pads: Sequence[Pad],
         cuts: Sequence[Cut],
+        done: bool = False,
     ) -> Any:
+        """The result of a replay for these leaves. *done* says that it was the last one."""
         self._clock += 1
         entry.used = self._clock
         entry.held = 0
-        entry.pool.turn()
-        entry.inputs.copy(leaves, pads)
-        entry.graph()  # type: ignore[misc]
+        if not done:
+            entry.pool.turn()
+            entry.inputs.copy(leaves, pads)
+            entry.graph()  # type: ignore[misc]
         entry.row["replays"] += 1
         if entry.written:
             # A tensor of inference mode does not count the writes to it.
@@ -258,18 +269,21 @@ class Graphs:
                 [fixed[index] for index in entry.written if not fixed[index].is_inference()]
             )
         if entry.outputs.lends:
-            self._memory.lend(entry.order, entry.outputs)
+            entry.memory.lend(entry.order, entry.outputs)
         return entry.outputs.take(cuts, leaves)
 
-    def _held(self, entry: Entry, key: Any) -> None:
+    def _held(self, entry: Entry) -> None:
         """A call has found an entry's results in use. Maybe they are kept for good."""
         with self._lock:
             entry.held += 1
-            if entry.held < _STUCK or self.row["dropped"] >= self.options.limit:
-                return
-            for whole in [one for one, other in self._entries.items() if other is entry]:
-                self._drop(whole)
-                self.row["dropped"] += 1
+            if entry.held >= _STUCK and self.row["dropped"] < self.options.limit:
+                self._leave(entry)
+
+    def _leave(self, entry: Entry) -> None:
+        """Drop an entry. Calls like it are captured again."""
+        for whole in [one for one, other in self._entries.items() if other is entry]:
+            self._drop(whole)
+            self.row["dropped"] += 1
 
     def _places(self, fixed: list[Any]) -> list[int | None]:
         places: list[int | None] = [None] * len(fixed)
@@ -396,25 +410,38 @@ class Graphs:
 
     def _capture(self, entry: Entry, call: Call) -> tuple[bool, Any]:
         """Capture and replay. Returns whether there is a result, and the result."""
-        pool, state, wanted, after = entry.pool, None, None, None
+        pool, state, wanted, after, value = entry.pool, None, None, None, None
+        consumed = self._consumed(call.leaves)
+        memory = consumed.results.memory if consumed else self._memory
         try:
             started, before = time.perf_counter(), pool.memory()
+            order = memory.order()
+            held = memory.busy(order)
+            if held:
+                raise Busy(held)
             pool.turn()
             found = self._found(call.leaves)
             stay = self._fixed_leaves.union(index for index, _ in found)
-            inputs = Inputs(call.leaves, sorted(stay), call.pads)
+            inside = self._inside(call.leaves) if consumed else None
+            inputs = Inputs(call.leaves, stay, call.pads, inside)
             if self.options.verify and entry.pure:
                 # This call writes to no weight or buffer. So it does nothing that the call itself
                 # does not do again, if it also draws the same random numbers.
                 state = pool.random() if entry.draws else None
-                wanted = _sample(pool.warm(lambda: self._execute(call)))
+                value = pool.warm(lambda: self._execute(call))
+                wanted = _sample(value)
+                if not consumed:
+                    value = None
                 if state is not None:
                     after = pool.random()
                     pool.draw_from(state)
             inputs.copy(call.leaves, call.pads)
             compiled = capture.compiles()
-            run, order = functools.partial(self.function, call.structure), self._memory.order()
-            graph, result = pool.capture(run, list(inputs.leaves), self._memory)
+            if consumed:
+                consumed.let_go(call.leaves, pool, order)
+            run = functools.partial(self.function, call.structure)
+            enter = functools.partial(inputs.enter, pool.unowned)
+            graph, result = pool.capture(run, enter, memory)
             if capture.compiles() != compiled:
                 raise Refused(
                     "something was compiled in the capture: more calls are needed before it"
@@ -427,25 +454,27 @@ class Graphs:
             del result
             for tensor in tensors_of(outputs.leaves):
                 cut_tensor(tensor, call.cuts)
+            inputs.captured()
+            if consumed:
+                inputs.copy(call.leaves, call.pads)
             if wanted is not None:
                 graph()
                 _compare(wanted, _sample(outputs.leaves))
                 if state is not None:
                     if not torch.equal(after, pool.random()):
                         raise Refused("a replay does not draw as many numbers as a plain call")
-                    pool.draw_from(state)
+                    pool.draw_from(after if consumed else state)
         except Exception as error:
             if failure.programs_own(error):
                 entry.pool = None  # The next call is observed again.
                 raise
             if state is not None:
-                pool.draw_from(state)
+                pool.draw_from(state if value is None else after)
             self._failed(entry, call, error)
-            return False, None
-        inputs.captured()
+            return value is not None, value
         outputs.count()
         entry.inputs, entry.outputs, entry.graph = inputs, outputs, graph
-        entry.order, entry.found = order, found
+        entry.memory, entry.order, entry.found, entry.consumed = memory, order, found, consumed
         entry.row = {
             "signature": self._describe(call.leaves, call.pads),
             "replays": 0,
@@ -456,10 +485,23 @@ class Graphs:
         }
         self.row["graphs"].append(entry.row)
         self._captured(entry)
-        return True, self._replay(entry, call.leaves, call.fixed, call.pads, call.cuts)
+        # What a replay overwrites is not there for another one. The one that verified it counts.
+        done = consumed is not None and wanted is not None
+        return True, self._replay(entry, call.leaves, call.fixed, call.pads, call.cuts, done)
 
     def _captured(self, entry: Entry) -> None:
         """An entry has a graph now, for a subclass."""
+
+    def _consumed(self, leaves: list[Any]) -> Consumed | None:
+        """What the graph for these leaves may overwrite, for a subclass."""
+        return None
+
+    def _inside(self, leaves: list[Any]) -> set[int]:
+        """The leaves whose copies may serve the graph as memory, if it may overwrite what it reads.
+
+        In the capture their content is undefined.
+        """
+        return set()
 
     def _found(self, leaves: list[Any]) -> list[tuple[int, Found]]:
         """The arguments that lie where another graph has written them, by index."""
@@ -536,9 +578,9 @@ class Graphs:
             del self._latest[key[0]]
         if entry.graph is not None:
             entry.pool.wait()
-            entry.graph = entry.inputs = entry.outputs = None
+            entry.graph = entry.inputs = entry.outputs = entry.consumed = None
             entry.found = []
-            self._memory.sweep()
+            entry.memory.sweep()
 
     def clear(self) -> None:
         """Drop all graphs and everything known about signatures."""

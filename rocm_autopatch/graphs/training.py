@@ -9,7 +9,8 @@ The forward's graph hands out the values that it saves where they are. So the ba
 them at the same addresses at each step. Small results that the program gets are copied. Large ones
 and gradients are handed out where they are, too, and the graphs of the next region read them there.
 When saved values are still in use at the next forward (two forwards before a backward, a retained
-graph), this forward is a plain call, and so is its backward.
+graph), this forward is a plain call, and so is its backward. The backward's graph is the last to
+read them, and uses their memory for other values then.
 
 torch calls ``CompiledFxGraph.post_compile`` for each compiled graph, also for one from a cache,
 from 2.6 on. There we take the compiled function.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,10 +31,11 @@ import torch
 
 from rocm_autopatch import failure, startup
 from rocm_autopatch.graphs import capture, record
-from rocm_autopatch.graphs.buffers import Inputs, storage
-from rocm_autopatch.graphs.handed import Found, Handed, place
+from rocm_autopatch.graphs.buffers import Inputs, dense, overlaps
+from rocm_autopatch.graphs.handed import Consumed, Found, Handed
 from rocm_autopatch.graphs.leaves import TENSORS, signature
 from rocm_autopatch.graphs.memory import Memory
+from rocm_autopatch.graphs.places import place, storage
 from rocm_autopatch.graphs.refusal import Refused
 from rocm_autopatch.graphs.store import Entry, Graphs, Options
 
@@ -41,6 +44,8 @@ _LIMIT = 16
 _WARMUP = 2
 # From so many bytes on, results are handed out without a copy.
 _LARGE = 1 << 20
+# How often in a row the program may keep gradients over the next forward, which needs their memory.
+_KEPT = 8
 _MODULE = "torch._inductor.output_code"
 _OURS = "_rocm_autopatch"
 # Forwards with a graph whose backward is not known yet.
@@ -169,7 +174,7 @@ class _Graphs(Graphs):
         ]
 
     def _captured(self, entry: Entry) -> None:
-        entry.outputs.own(self.region.pools.owners, self._memory, entry.order)
+        entry.outputs.own(self.region.pools.owners, entry.memory, entry.order, entry.graph)
 
 
 class _ForwardGraphs(_Graphs):
@@ -208,11 +213,39 @@ class _BackwardGraphs(_Graphs):
         forward: _ForwardGraphs,
         compiled: Callable[[list[Any]], Any],
         fixed: Sequence[int],
+        saved: int,
     ) -> None:
         region = forward.region
         name, memory = f"backward of {region.name}", region.pools.gradients
         super().__init__(region, name, compiled, fixed, memory)
         self._of_weights = forward.fixed
+        # The index of a value that the forward has saved, and whether graphs may overwrite those.
+        self._saved, self._lean = saved, True
+
+    def _consumed(self, leaves: list[Any]) -> Consumed | None:
+        results = self.region.pools.owners.get(storage(leaves[self._saved]))
+        # Memory that is free already would serve this capture for other values from the beginning.
+        if not self._lean or results is None or results.gone != math.inf:
+            return None
+        return Consumed(results, leaves)
+
+    def _inside(self, leaves: list[Any]) -> set[int]:
+        return {
+            index
+            for index, one in enumerate(leaves)
+            if type(one) in TENSORS and one.is_floating_point() and not overlaps(dense(one))
+            if one.untyped_storage().nbytes() >= _LARGE
+        }
+
+    def _replay(self, entry: Entry, *args: Any) -> Any:
+        result = super()._replay(entry, *args)
+        if entry.consumed:
+            entry.kept = entry.kept + 1 if entry.outputs.in_the_way else 0
+            entry.outputs.in_the_way = False
+            if entry.kept == _KEPT:
+                self._lean = False
+                self._leave(entry)
+        return result
 
     def _results(self, result: Any, inputs: Inputs, places: dict[int, Any], device: Any) -> Handed:
         # Gradients are in the order of the forward's inputs. Those of weights stay where they are:
@@ -303,7 +336,7 @@ class Backward:
         else:
             return
         fixed = [index for index, place in where.items() if place in forward.places]
-        self._graphs = _BackwardGraphs(forward, self._compiled, fixed)
+        self._graphs = _BackwardGraphs(forward, self._compiled, fixed, self._saved[0])
         self._forward, forward.has_backward = forward, True
         _waiting.discard(forward)
 

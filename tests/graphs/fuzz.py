@@ -14,6 +14,7 @@ a capture.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import gc
 import json
@@ -350,6 +351,33 @@ def block_alone(side: Side, x: Any, chance: random.Random) -> Any:
     return given.grad
 
 
+def keep_saved(side: Side, x: Any, chance: random.Random) -> Any:
+    """What a forward has saved stays what it is as long as the program has it."""
+    packed: list[Any] = []
+
+    def pack(tensor: Any) -> Any:
+        packed.append(tensor)
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    with hooks if chance.random() < 0.5 else contextlib.nullcontext():
+        loss = loss_of(side.call(x))
+    nodes, seen = [loss.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            nodes += [following for following, _ in node.next_functions]
+            packed += [one for one in getattr(node, "saved_tensors", ()) if one is not None]
+    part = chance.sample(packed, chance.randint(0, min(3, len(packed))))
+    del packed[:], nodes, seen
+    node = None
+    were = [one.clone() for one in part]
+    loss.backward()
+    same = [torch.equal(one.nan_to_num(), was.nan_to_num()) for one, was in zip(part, were)]
+    return torch.tensor(all(same))
+
+
 def other_order(side: Side, x: Any, chance: random.Random) -> Any:
     if isinstance(side.call, Pieces):
         chance.shuffle(side.call.blocks)
@@ -390,6 +418,7 @@ WEIGHTS: dict[Action, int] = {
     learned_rate: 1,
     hooked: 1,
     block_alone: 3,
+    keep_saved: 2,
     other_order: 1,
     forget: 1,
 }

@@ -4,8 +4,8 @@ A "capture" on it runs the function and then undoes its writes to tensors. A "re
 function again and copies into the results of the capture. This shows which calls are captured,
 replayed, refused and dropped, and that arguments are copied in and results are copied out. It shows
 nothing about CUDA or HIP: no streams, no illegal operations. Of the memory pool it shows the worst:
-a replay spoils the results of all graphs that were captured later in the same memory, because they
-may lie in what was free at its own capture.
+a replay spoils all that may lie in what was free at its own capture. That is the results of all
+graphs that were captured later in the same memory, and what nobody owned any more.
 """
 
 from __future__ import annotations
@@ -25,14 +25,20 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
 from rocm_autopatch.graphs import capture
-from rocm_autopatch.graphs.buffers import dense, storage
+from rocm_autopatch.graphs.buffers import dense
 from rocm_autopatch.graphs.memory import Memory
+from rocm_autopatch.graphs.places import storage
 from rocm_autopatch.patches import compile_modes
 
 # What each capture in a memory has written, in order.
 _captured: weakref.WeakKeyDictionary[Memory, list[list[StorageWeakRef]]] = (
     weakref.WeakKeyDictionary()
 )
+# Memory that graphs use and need not own: since the last capture, all of a memory, and what of it
+# was free after which capture.
+_new: list[Any] = []
+_unowned: weakref.WeakKeyDictionary[Memory, list[Any]] = weakref.WeakKeyDictionary()
+_free: weakref.WeakKeyDictionary[Memory, list[tuple[int, Any]]] = weakref.WeakKeyDictionary()
 
 
 class StandIn(capture.Pool):
@@ -52,11 +58,23 @@ class StandIn(capture.Pool):
     def _on_stream(self, function: Callable[[], Any]) -> Any:
         return function()
 
+    def unowned(self, tensor: Any) -> Callable[[Any], Any]:
+        _new.append(tensor.untyped_storage())
+        made = addressed(tensor)
+        return lambda keeper: made()
+
     def _record(
-        self, function: Callable[[list[Any]], Any], leaves: list[Any], memory: Memory
+        self,
+        function: Callable[[list[Any]], Any],
+        enter: Callable[[], list[Any]],
+        memory: Memory,
     ) -> tuple[Callable[[], None], Any]:
         if StandIn.broken:
             raise StandIn.broken
+        leaves = enter()
+        unowned = _unowned.setdefault(memory, [])
+        unowned += _new
+        _new.clear()
         # What is compiled for training empties the list.
         places = [addressed(leaf) for leaf in leaves]
         given = {storage(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
@@ -65,10 +83,14 @@ class StandIn(capture.Pool):
         filled = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
         own = {storage(one): one for one in filled if storage(one) not in given}
         # What lies in an argument is there again, and a graph does not keep it alive.
-        filled = [one if storage(one) in own else None for one in filled]
+        targets = [addressed(one) if storage(one) in own else None for one in filled]
         captured = _captured.setdefault(memory, [])
         number = len(captured)
         captured.append([StorageWeakRef(one.untyped_storage()) for one in own.values()])
+        del own, filled
+        free = _free.setdefault(memory, [])
+        free += [(number, one) for one in unowned if _references(one) == 1]
+        unowned[:] = [one for one in unowned if _references(one) > 1]
         modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
         def replay() -> None:
@@ -77,12 +99,18 @@ class StandIn(capture.Pool):
                     if not one.expired():
                         # All bits are set: a NaN, or -1.
                         torch.UntypedStorage._new_with_weak_ptr(one.cdata).fill_(255)
+            for since, memory in free:
+                if since < number:
+                    memory.fill_(255)
             with torch.inference_mode(modes[1]), torch.set_grad_enabled(modes[0]):
                 again = pytree.tree_leaves(function([place() for place in places]))
                 values = [one for one in again if torch.is_tensor(one)]
-                for leaf, value in zip(filled, values):
-                    if leaf is not None:
-                        dense(leaf).copy_(dense(value + 1 if StandIn.wrong else value))
+                for there, value in zip(targets, values):
+                    if there is not None:
+                        dense(there()).copy_(dense(value + 1 if StandIn.wrong else value))
+            for since, memory in free:
+                if since == number:
+                    memory.fill_(255)
 
         return replay, result
 
@@ -100,6 +128,11 @@ class StandIn(capture.Pool):
 
     def elsewhere(self) -> tuple[Any, ...]:
         return (random.getstate(),)
+
+
+def _references(memory: Any) -> int:
+    count: int = torch._C._storage_Use_Count(memory._cdata)
+    return count
 
 
 def addressed(leaf: Any) -> Callable[[], Any]:

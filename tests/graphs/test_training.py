@@ -14,6 +14,7 @@ import copy
 import gc
 from collections.abc import Callable, Iterator
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ import fuzz
 import stand_in
 from torch.utils.checkpoint import checkpoint
 
-from rocm_autopatch.graphs import buffers, capture, handed, record, store, training
+from rocm_autopatch.graphs import Refused, buffers, capture, handed, places, record, store, training
 
 REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 MODE = "reduce-overhead"
 WARMING = "the first calls of a signature run without a graph"
 HELD = "what its last replay saved or returned is still in use"
+NEEDED = "what its forward saved or returned is still needed after it"
 PLAIN_FORWARD = "its forward ran without a graph"
 Seen = Callable[[], "list[dict[str, Any]]"]
 
@@ -456,7 +458,7 @@ def test_a_process_group_that_comes_later(tmp_path: Path, seen: Seen) -> None:
         for _ in range(7):
             pair.step()
             pair.both(partial(trained, x=batch()))
-        return buffers.storage(pair.model.one.weight.grad)
+        return places.storage(pair.model.one.weight.grad)
 
     owners = capture.Pools.of_this_thread().owners
     assert train() in owners
@@ -507,19 +509,19 @@ def test_a_region_that_is_captured_later(seen: Seen) -> None:
 def test_a_result_in_the_memory_of_an_argument(apart: bool) -> None:
     """Inductor may write a gradient to where a saved value was. It is not kept alive then."""
     argument = torch.arange(8.0, device=GPU)
-    before = handed._references(buffers.storage(argument))
+    before = handed._references(places.storage(argument))
     whole, words = argument.view(2, 4), argument.view(torch.int32)[2:6]
     copied = {0, 1} if apart else ()
     results = handed.Handed([whole, words], copied, (), {3: argument}, tuple, GPU)
     del whole, words
     results.count()
-    assert handed._references(buffers.storage(argument)) == before
+    assert handed._references(places.storage(argument)) == before
     other = torch.arange(8.0, device=GPU) + 1
     found = results.take((), [None, None, None, other])
     assert torch.equal(found[0], other.view(2, 4))
     assert torch.equal(found[1], other.view(torch.int32)[2:6])
     for one in found:
-        assert (buffers.storage(one) == buffers.storage(other)) is not apart
+        assert (places.storage(one) == places.storage(other)) is not apart
 
 
 @pytest.fixture
@@ -618,6 +620,148 @@ def test_equal_gradients_of_inputs(seen: Seen) -> None:
     assert seen()[1]["replays"] == 3
 
 
+class TestSavedValues:
+    """A backward's graph overwrites what its forward has saved: it needs no other memory then."""
+
+    @staticmethod
+    def results() -> Any:
+        """What the last forward has handed out."""
+        found = [one for one in capture.Pools.of_this_thread().owners.values() if one.gone < inf]
+        return max(found, key=lambda one: one.gone)
+
+    def warm(self, pair: Pair) -> None:
+        for _ in range(6):
+            pair.both(partial(trained, x=batch()))
+            pair.step()
+
+    def test_only_the_capture_owns_them(self) -> None:
+        self.warm(Pair())
+        results = self.results()
+        assert len(results.places) > 3
+        if not REAL:
+            assert len(stand_in._free[results.memory]) > 3
+
+    @pytest.mark.skipif(not REAL, reason="a CPU has no memory of graphs")
+    def test_the_backward_needs_no_more_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        layers = [torch.nn.Linear(1024, 1024) for _ in range(8)]
+        needed = []
+        for lean in (True, False):
+            pair = Pair(
+                torch.nn.Sequential(*(torch.nn.Sequential(one, torch.nn.GELU()) for one in layers))
+            )
+            if not lean:
+                monkeypatch.setattr(training._BackwardGraphs, "_consumed", lambda *_: None)
+            gc.collect()
+            torch.cuda.empty_cache()
+            before = torch.cuda.memory_reserved()
+            for _ in range(6):
+                trained(pair.fast, torch.randn(8192, 1024, device=GPU))
+                pair.step()
+            gc.collect()
+            torch.cuda.empty_cache()
+            needed.append(torch.cuda.memory_reserved() - before)
+            del pair
+            torch._dynamo.reset()
+        assert needed[0] < 0.8 * needed[1]
+
+    def test_that_the_program_has(self, seen: Seen) -> None:
+        pair = Pair()
+        self.warm(pair)
+        for _ in range(3):
+            x = batch()
+            loss = pair.fast(x).square().mean()
+            node = loss.grad_fn
+            while not hasattr(node, "saved_tensors"):
+                node = node.next_functions[0][0]
+            saved = [one for one in node.saved_tensors if one is not None]
+            were = [one.clone() for one in saved]
+            loss.backward()
+            for one, was in zip(saved, were):
+                torch.testing.assert_close(one, was, rtol=0, atol=0)
+            trained(pair.other, x)
+            pair.same()
+            pair.step()
+            del saved, one, was, node, loss
+        assert seen()[1]["plain"] == {WARMING: 2, NEEDED: 3}
+
+    def test_that_many_backwards_need(self, seen: Seen) -> None:
+        """Then the graph is captured again, and overwrites nothing."""
+        with torch._functorch.config.patch(donated_buffer=False):
+            pair = Pair()
+            self.warm(pair)
+            for _ in range(40):
+                x = batch()
+                for function in (pair.fast, pair.other):
+                    loss = function(x).square().mean()
+                    loss.backward(retain_graph=True)
+                    loss.backward()
+                pair.same()
+                pair.step()
+            assert seen()[1]["dropped"] == 0
+            for _ in range(40):
+                x = batch()
+                for function in (pair.fast, pair.other):
+                    loss = function(x).square().mean()
+                    loss.backward(retain_graph=True)
+                pair.same()
+                pair.step()
+        backward = seen()[1]
+        assert backward["plain"][NEEDED] == 40 + store._STUCK
+        assert backward["dropped"] == 1
+        assert len(backward["graphs"]) == 2
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_of_another_signature(self, seen: Seen, known: bool) -> None:
+        """A graph that was captured when they were free must not run while they are in use."""
+        pair = Pair(dynamic=True)
+        for rows in (8, 6) if known else (8,):
+            for _ in range(6):
+                pair.both(partial(trained, x=batch(rows)))
+                pair.step()
+        for _ in range(6):
+            given = batch(8), batch(6)
+            for function in (pair.fast, pair.other):
+                losses = [function(x).square().mean() for x in given]
+                for loss in losses:
+                    loss.backward()
+            pair.same()
+            pair.step()
+        assert HELD in seen()[0]["plain"] if known else len(seen()[0]["graphs"]) == 1
+
+    @pytest.mark.parametrize("late", ["to_none", "to_zero", "never"])
+    def test_gradients_that_live_over_the_forward(self, seen: Seen, late: str) -> None:
+        pair = Pair()
+        for _ in range(20):
+            x = batch()
+            losses = [function(x).square().mean() for function in (pair.fast, pair.other)]
+            for loss, optimizer in zip(losses, pair.optimizers):
+                if late != "never":
+                    optimizer.zero_grad(set_to_none=late == "to_none")
+                loss.backward()
+                optimizer.step()
+            pair.same()
+        backward = seen()[1]
+        assert backward["plain"] == {WARMING: 2 + 2 * (late == "to_none")}
+        # Gradients that the program keeps for good are moved once.
+        assert backward["dropped"] == (late == "to_none")
+
+    def test_a_capture_that_fails(self, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The call has its result all the same, though a replay has overwritten what it read."""
+        pair = Pair()
+
+        def compare(*_: Any) -> None:
+            raise Refused("the test said so")
+
+        for number in range(8):
+            if number == 4:
+                monkeypatch.setattr(store, "_compare", compare)
+            pair.both(partial(trained, x=batch()))
+            pair.step()
+        assert self.results()
+        (refused,) = seen()[1]["refused"]
+        assert refused["reason"] == "the test said so"
+
+
 def test_views_of_gradients(seen: Seen) -> None:
     """A gradient and its view stay one, also when the next gradient is added."""
     pair = Pair()
@@ -629,7 +773,10 @@ def test_views_of_gradients(seen: Seen) -> None:
     pair.both(partial(trained, x=batch()))
     for one, view in zip(pair.model.parameters(), views):
         torch.testing.assert_close(one.grad.view(-1), view, rtol=0, atol=0)
-    assert seen()[1]["plain"][HELD] == 1
+    assert [row["plain"] for row in seen()] == [
+        {WARMING: 2, HELD: 1},
+        {WARMING: 2, PLAIN_FORWARD: 1},
+    ]
 
 
 @pytest.mark.usefixtures("all_large")
@@ -725,11 +872,15 @@ def test_a_gradient_that_becomes_an_input_s(seen: Seen) -> None:
         torch.testing.assert_close(*both)
         pair.same()
         pair.step()
-    assert {HELD, WARMING} >= set(seen()[1]["plain"])
-    assert seen()[1]["replays"] > 8
+    forward, backward = seen()
+    # From then on it is a copy.
+    assert forward["plain"][HELD] == backward["plain"][PLAIN_FORWARD] == 1
+    assert backward["replays"] > 11
 
 
-def test_graphs_of_a_model_that_is_gone() -> None:
+def test_graphs_of_a_model_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its gradients lie in memory that others use, too.
+    monkeypatch.setattr(training._BackwardGraphs, "_consumed", lambda *_: None)
     pools = capture.Pools.of_this_thread()
     # Other tests may have left something.
     lent, owners = set(pools.gradients.lent), set(pools.owners)
