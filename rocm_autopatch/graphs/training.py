@@ -36,8 +36,8 @@ from rocm_autopatch.graphs.handed import Consumed, Found, Handed
 from rocm_autopatch.graphs.leaves import TENSORS, signature
 from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.places import place, storage
-from rocm_autopatch.graphs.refusal import Refused
-from rocm_autopatch.graphs.store import Entry, Graphs, Options
+from rocm_autopatch.graphs.refusal import Busy, Refused
+from rocm_autopatch.graphs.store import Call, Entry, Graphs, Options
 
 # Each forward keeps the memory of what it saves.
 _LIMIT = 16
@@ -236,6 +236,13 @@ class _BackwardGraphs(_Graphs):
             if type(one) in TENSORS and one.is_floating_point() and not overlaps(dense(one))
             if one.untyped_storage().nbytes() >= _LARGE
         }
+
+    def _failed(self, entry: Entry, call: Call, error: Exception) -> None:
+        if self._lean and not isinstance(error, Busy):
+            # It is tried once more, in other memory.
+            self._lean = False
+        else:
+            super()._failed(entry, call, error)
 
     def _replay(self, entry: Entry, *args: Any) -> Any:
         result = super()._replay(entry, *args)

@@ -662,7 +662,8 @@ class TestSavedValues:
             needed.append(torch.cuda.memory_reserved() - before)
             del pair
             torch._dynamo.reset()
-        assert needed[0] < 0.8 * needed[1]
+        # A gradient of 32 MiB goes from layer to layer.
+        assert needed[0] + (32 << 20) <= needed[1]
 
     def test_that_the_program_has(self, seen: Seen) -> None:
         pair = Pair()
@@ -745,21 +746,33 @@ class TestSavedValues:
         # Gradients that the program keeps for good are moved once.
         assert backward["dropped"] == (late == "to_none")
 
-    def test_a_capture_that_fails(self, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The call has its result all the same, though a replay has overwritten what it read."""
-        pair = Pair()
+    @pytest.mark.parametrize("fails", [1, 2])
+    def test_a_capture_that_fails(
+        self, seen: Seen, monkeypatch: pytest.MonkeyPatch, fails: int
+    ) -> None:
+        """The call has its result all the same, though a replay has overwritten what it read.
 
-        def compare(*_: Any) -> None:
-            raise Refused("the test said so")
+        Then the graph is captured in other memory.
+        """
+        pair = Pair()
+        real = store._compare
+        failing: list[Any] = []
+
+        def compare(*args: Any) -> None:
+            if len(failing) < fails:
+                failing.append(args)
+                raise Refused("the test said so")
+            real(*args)
 
         for number in range(8):
             if number == 4:
                 monkeypatch.setattr(store, "_compare", compare)
             pair.both(partial(trained, x=batch()))
             pair.step()
-        assert self.results()
-        (refused,) = seen()[1]["refused"]
-        assert refused["reason"] == "the test said so"
+        assert len(failing) == fails
+        backward = seen()[1]
+        assert [row["reason"] for row in backward["refused"]] == ["the test said so"] * (fails > 1)
+        assert len(backward["graphs"]) == (fails == 1)
 
 
 def test_views_of_gradients(seen: Seen) -> None:
