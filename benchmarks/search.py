@@ -1,6 +1,7 @@
 """Ways to search for the best set of switches, on simulated programs whose best set is known.
 
     python -m benchmarks.search [--trials N] [--budget UNITS] [--noise NAME ...] [--runs FILE ...]
+        [--drawn]
 
 ``tune`` is the search of rocm_autopatch/tune/search.py. ``forward`` is the plain one: each switch
 alone five times, then what helped on top of the best, five times each. ``optuna ...`` is optuna
@@ -10,6 +11,9 @@ A unit is a run of the base. The first run of a set costs FILL units more, becau
 empty. All ways get the same budget. What counts is the true cost of the set that a way ends with,
 compared with the best set. FILE is what ``ab --json`` printed; the deviations of its base's runs
 from their median are a further kind of noise.
+
+With --drawn, each trial is another program, whose switches are drawn at random. The search was made
+with the six programs that have names; these show how it does on others.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -38,6 +43,7 @@ NOISE: dict[str, Draw] = {
 }
 
 
+COUNT = 30
 # Options that crash, or compute something else; and options that make the first run long, as a
 # search among kernels does.
 BROKEN = frozenset((7, 13, 28))
@@ -51,6 +57,10 @@ class Surface:
     effects: Mapping[int, float]
     pairs: Mapping[tuple[int, int], float]
     broken: frozenset[int] = BROKEN
+    count: int = COUNT
+    slow: frozenset[int] = SLOW
+    # What is known for large effects, rightly or not.
+    known: frozenset[int] = SLOW | {4}
 
     def cost(self, trial: Trial) -> float:
         """The true cost; infinite for a set that crashes or computes something else."""
@@ -69,7 +79,6 @@ class Surface:
         return min(map(self.cost, sets))
 
 
-COUNT = 30
 SURFACES = {
     "nothing helps": Surface({3: 0.1, 9: 0.05}, {}),
     "one helps": Surface({4: -0.2, 3: 0.1, 9: 0.3}, {}),
@@ -78,6 +87,29 @@ SURFACES = {
     "one, and two together": Surface({4: -0.15, 3: 0.1}, {(12, 25): -0.15}),
     "two exclude each other": Surface({4: -0.15, 11: -0.12}, {(4, 11): 0.25}),
 }
+
+
+def drawn(seed: int) -> Surface:
+    """A program whose switches are drawn at random."""
+    chance = random.Random(f"program {seed}")
+    count = chance.randint(10, 50)
+
+    def some(part: float) -> frozenset[int]:
+        return frozenset(number for number in range(count) if chance.random() < part)
+
+    # Each second switch that does something makes it slower.
+    effects = {
+        number: chance.choice([-1, 1]) * chance.expovariate(1 / 0.08)
+        for number in chance.sample(range(count), chance.randint(0, 8))
+    }
+    pairs = {
+        (one, other): chance.gauss(0, 0.12)
+        for one, other in (chance.sample(range(count), 2) for _ in range(chance.randint(0, 3)))
+    }
+    strong = frozenset(number for number, effect in effects.items() if abs(effect) > 0.1)
+    return Surface(
+        effects, pairs, some(0.07), count, slow=some(0.1), known=strong & some(0.5) | some(0.1)
+    )
 
 
 class Bench:
@@ -96,7 +128,7 @@ class Bench:
         for trial in trials:
             true = self.surface.cost(trial)
             price = (min(true, 2.0) if math.isfinite(true) else 1.0) + (
-                0 if trial in self.filled else FILL * (5 if trial & SLOW else 1)
+                0 if trial in self.filled else FILL * (5 if trial & self.surface.slow else 1)
             )
             if price > self.left_units:
                 raise Spent
@@ -113,11 +145,12 @@ class Bench:
 
     def price(self, trial: Trial) -> float:
         """As tune's bench has it."""
-        return 5.0 if trial & SLOW else 1.0
+        return 5.0 if trial & self.surface.slow else 1.0
 
 
 def _tune(bench: Bench, seed: int) -> Trial:
-    options = [Option(str(n), str(n), n in SLOW or n == 4) for n in range(COUNT)]
+    known = bench.surface.known
+    options = [Option(str(n), str(n), n in known) for n in range(bench.surface.count)]
     return Search(options, bench, WORTH, seed).run()
 
 
@@ -128,7 +161,7 @@ def _forward(bench: Bench, _: int) -> Trial:
 
     best = BASE
     try:
-        alone = costs([BASE, *(frozenset((number,)) for number in range(COUNT))])
+        alone = costs([BASE, *(frozenset((number,)) for number in range(bench.surface.count))])
         gain = 1 - WORTH
         helping = sorted((t for t in alone if alone[t] < gain * alone[BASE]), key=alone.__getitem__)
         for trial in helping:
@@ -153,12 +186,13 @@ def _optuna(pruner: str) -> Callable[[Bench, int], Trial]:
             sampler=optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True),
             pruner=made,
         )
-        study.enqueue_trial({str(number): False for number in range(COUNT)})
+        count = bench.surface.count
+        study.enqueue_trial({str(number): False for number in range(count)})
 
         def objective(trial: Any) -> float:
             chosen = frozenset(
                 number
-                for number in range(COUNT)
+                for number in range(count)
                 if trial.suggest_categorical(str(number), [False, True])
             )
             found = []
@@ -180,7 +214,7 @@ def _optuna(pruner: str) -> Callable[[Bench, int], Trial]:
             chosen = study.best_trial.params
         except ValueError:
             return BASE
-        return frozenset(number for number in range(COUNT) if chosen[str(number)])
+        return frozenset(number for number in range(count) if chosen[str(number)])
 
     return search
 
@@ -191,6 +225,10 @@ WAYS: dict[str, Callable[[Bench, int], Trial]] = {
     "optuna, median": _optuna("median"),
     "optuna, wilcoxon": _optuna("wilcoxon"),
 }
+
+
+def _same(surface: Surface, _: int) -> Surface:
+    return surface
 
 
 def _recorded(file: Path) -> tuple[str, Draw]:
@@ -207,19 +245,24 @@ def main() -> None:
     parser.add_argument("--noise", nargs="*", choices=NOISE, default=list(NOISE))
     parser.add_argument("--runs", type=Path, nargs="*", default=[], metavar="FILE")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--drawn", action="store_true", help="another program in each trial")
     asked = parser.parse_args()
+    programs: dict[str, Callable[[int], Surface]] = {"drawn": drawn}
+    if not asked.drawn:
+        programs = {name: partial(_same, surface) for name, surface in SURFACES.items()}
     noises = {**{name: NOISE[name] for name in asked.noise}, **dict(map(_recorded, asked.runs))}
     for budget in asked.budget:
         for noise, draw in noises.items():
             print(
                 f"noise {noise}, budget {budget:g} units: within 3 % of the best, mean loss, units"
             )
-            for name, surface in SURFACES.items():
-                best = surface.best()
+            for name, program in programs.items():
+                surfaces = [program(trial) for trial in range(asked.trials)]
+                bests = [surface.best() for surface in surfaces]
                 cells = []
                 for way in asked.ways:
                     losses, used = [], []
-                    for trial in range(asked.trials):
+                    for trial, (surface, best) in enumerate(zip(surfaces, bests)):
                         bench = Bench(surface, draw, budget, trial)
                         losses.append(surface.cost(WAYS[way](bench, trial)) / best - 1)
                         used.append(budget - bench.left_units)
