@@ -148,7 +148,7 @@ class Pool:
         handle, alive = memory.begin(self.device)
         with _one:
             try:
-                with torch.cuda.device(self.device), _no_collection():
+                with torch.cuda.device(self.device), _no_collection(), _own_workspaces():
                     with torch.cuda.graph(
                         graph, handle, self.stream, capture_error_mode=CAPTURE_ERROR_MODE
                     ):
@@ -217,6 +217,22 @@ class _Bytes:
             "data": (address, False),
             "version": 3,
         }
+
+
+@contextmanager
+def _own_workspaces() -> Iterator[None]:
+    """Have what cuBLAS works in allocated in the capture, in the memory of the graph.
+
+    Otherwise it belongs to the stream. Inductor's own graphs free it for all streams, and from
+    torch 2.12 on the end of any graph that was captured on the stream does (pytorch#193402). A
+    replay would then write to memory of others.
+    """
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None) or (lambda: None)
+    clear()
+    try:
+        yield
+    finally:
+        clear()
 
 
 @contextmanager

@@ -411,10 +411,10 @@ class Graphs:
     def _capture(self, entry: Entry, call: Call) -> tuple[bool, Any]:
         """Capture and replay. Returns whether there is a result, and the result."""
         pool, state, wanted, after, value = entry.pool, None, None, None, None
-        consumed = self._consumed(call.leaves)
-        memory = consumed.results.memory if consumed else self._memory
         try:
             started, before = time.perf_counter(), pool.memory()
+            consumed = self._consumed(call.leaves)
+            memory = consumed.results.memory if consumed else self._memory
             order = memory.order()
             held = memory.busy(order)
             if held:
@@ -472,6 +472,10 @@ class Graphs:
                 pool.draw_from(state if value is None else after)
             self._failed(entry, call, error)
             return value is not None, value
+        # What a replay overwrites is not there for another one. The one that verified it counts.
+        verified = wanted is not None
+        done = verified and consumed is not None
+        del value, wanted
         outputs.count()
         entry.inputs, entry.outputs, entry.graph = inputs, outputs, graph
         entry.memory, entry.order, entry.found, entry.consumed = memory, order, found, consumed
@@ -481,12 +485,10 @@ class Graphs:
             "capture_seconds": round(time.perf_counter() - started, 4),
             "memory_before": before,
             "memory_after": pool.memory(),
-            "verified": wanted is not None,
+            "verified": verified,
         }
         self.row["graphs"].append(entry.row)
         self._captured(entry)
-        # What a replay overwrites is not there for another one. The one that verified it counts.
-        done = consumed is not None and wanted is not None
         return True, self._replay(entry, call.leaves, call.fixed, call.pads, call.cuts, done)
 
     def _captured(self, entry: Entry) -> None:
