@@ -257,10 +257,10 @@ def summary(rows: Sequence[dict[str, Any]], kinds: Sequence[str]) -> Iterator[tu
             worse,
         )
     yield "", False
-    errors = {row["error"] for row in rows if row["ended"] != WELL}
-    for error in sorted(errors):
+    bad_ones = [row for row in rows if row["ended"] != WELL]
+    for error in sorted({row["error"] for row in bad_ones}):
         counts = [
-            sum(row["error"] == error for row in rows if row["side"] == side) for side in SIDES
+            sum(row["error"] == error for row in bad_ones if row["side"] == side) for side in SIDES
         ]
         yield f"- {counts[0]} without, {counts[1]} with: {error or 'no error was written'}", False
     others = sorted(row["busy"] for row in rows)
