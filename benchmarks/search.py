@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
+import importlib.util
 import json
 import math
 import random
@@ -247,6 +247,10 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--drawn", action="store_true", help="another program in each trial")
     asked = parser.parse_args()
+    if any(way.startswith("optuna") for way in asked.ways):
+        for name in ("optuna", "scipy"):
+            if importlib.util.find_spec(name) is None:
+                parser.error(f"no {name}: pip install {name}, or --ways tune forward")
     programs: dict[str, Callable[[int], Surface]] = {"drawn": drawn}
     if not asked.drawn:
         programs = {name: partial(_same, surface) for name, surface in SURFACES.items()}

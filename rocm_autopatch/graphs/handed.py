@@ -130,8 +130,10 @@ class Handed:
                 found[memory] = number
         return found
 
-    def let_go(self, memories: Mapping[int, int], leaves: list[Any], pool: Any, order: int) -> Any:
-        """Own these memories no more, nor let *leaves* own them. Returns how they are called now.
+    def let_go(
+        self, memories: Iterable[int], leaves: list[Any], pool: Any, order: int
+    ) -> dict[int, int]:
+        """Own these memories no more, nor let *leaves* own them. Returns what they are called now.
 
         The capture with the number *order* has the first graph that may overwrite them: it is the
         last one to read them. Only replays write there, so their content stays until then.

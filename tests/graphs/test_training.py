@@ -690,22 +690,17 @@ class TestSavedValues:
         with torch._functorch.config.patch(donated_buffer=False):
             pair = Pair()
             self.warm(pair)
-            for _ in range(40):
-                x = batch()
-                for function in (pair.fast, pair.other):
-                    loss = function(x).square().mean()
-                    loss.backward(retain_graph=True)
-                    loss.backward()
-                pair.same()
-                pair.step()
-            assert seen()[1]["dropped"] == 0
-            for _ in range(40):
-                x = batch()
-                for function in (pair.fast, pair.other):
-                    loss = function(x).square().mean()
-                    loss.backward(retain_graph=True)
-                pair.same()
-                pair.step()
+            for last in (True, False):
+                for _ in range(40):
+                    x = batch()
+                    for function in (pair.fast, pair.other):
+                        loss = function(x).square().mean()
+                        loss.backward(retain_graph=True)
+                        if last:
+                            loss.backward()
+                    pair.same()
+                    pair.step()
+                assert seen()[1]["dropped"] == (not last)
         backward = seen()[1]
         assert backward["plain"][NEEDED] == 40 + store._STUCK
         assert backward["dropped"] == 1

@@ -288,7 +288,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         os.chdir(directory)
         env = {**os.environ, "ROCM_AUTOPATCH": "off"}
-        of = subprocess.check_output([python, "-c", OF], text=True, env=env).strip()
+        try:
+            of = subprocess.run(
+                [python, "-c", OF], text=True, env=env, check=True, capture_output=True
+            ).stdout.strip()
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = (getattr(error, "stderr", "") or str(error)).splitlines()[-1]
+            print(f"{asked.python} has no torch with the package: {said}", file=sys.stderr)
+            return 1
         run_jobs(python, of, asked, path)
         os.chdir("/")
     rows = [row for row in read(path) if row["of"] == of and row["run"] < asked.runs]
