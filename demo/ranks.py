@@ -1,6 +1,6 @@
 """``python -m demo.ranks``: a job of two ranks that hangs, as one has another setting.
 
-The job runs three times: without us, with ``ranks: say``, and with ``ROCM_AUTOPATCH_RANKS=abort``.
+The job runs three times: without us, with us, and with ``ROCM_AUTOPATCH_RANKS=abort``.
 It uses the copies of the environment that ``python -m demo`` makes. Progress goes to stderr, the
 table to stdout. If anything is not as it should be, one line says why, and the exit status is 1.
 """
@@ -25,10 +25,9 @@ from surroundings import hip_torch
 # After so many seconds without an answer, gloo ends the job. Its own limit is 30 minutes.
 PATIENCE_S = 20
 ODD = {"TORCH_COMPILER_COLLECTIVES": "1"}
-POLICY = "version: 1\nname: job\nextends: safe\npatches: {ranks: say}\n"
 SIDES = {
     "without rocm_autopatch": ("without", {}),
-    "with ranks: say": ("with", {}),
+    "with rocm_autopatch": ("with", {}),
     "with ROCM_AUTOPATCH_RANKS=abort": ("with", {"ROCM_AUTOPATCH_RANKS": "abort"}),
 }
 
@@ -69,13 +68,10 @@ def main() -> int:
 
 def _run(venv: Path, env: Mapping[str, str]) -> Ended:
     with tempfile.TemporaryDirectory() as directory, socket.socket() as free:
-        policy = Path(directory, "job.yaml")
-        policy.write_text(POLICY)
-        policy.chmod(0o644)
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.close()
-        common = {**os.environ, "ROCM_AUTOPATCH_POLICY": str(policy), **env}
+        common = {**os.environ, **env}
         command = [str(hip_torch.python(venv)), str(ROOT / "demo" / "hang.py")]
         began = time.monotonic()
         ranks = [

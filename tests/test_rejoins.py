@@ -53,14 +53,18 @@ def test_both_sides_are_told_apart(bad_with: int, worse: bool) -> None:
     text = "\n".join(line for line, _ in lines)
     assert f"| env | with | {50 - bad_with} | 0 | {bad_with} |" in text
     assert f"- 5 without, {bad_with} with: RuntimeError: N" in text
-    assert "the machine was quiet" in text
+    assert "Others used 2% of the cores before a job" in text
     # None of it was run.
     assert "tcp" not in text
 
 
-def test_a_busy_machine_is_said() -> None:
-    found = [{**row, "busy": 0.5} for row in rows("env", 0, 0)]
-    assert "too BUSY" in "\n".join(line for line, _ in rejoins.summary(found, ["env"]))
+def test_jobs_beside_others_do_not_count() -> None:
+    """However they ended. A second call runs them again."""
+    found = [{**row, "of": "torch"} for row in rows("env", 0, 3, of=5)]
+    busy = [{**row, "busy": 0.5} for row in found[:7]]
+    assert rejoins.counted(busy + found[7:], "torch") == found[7:]
+    assert rejoins.counted(busy + found, "torch") == found
+    assert rejoins.counted(found, "another torch") == []
 
 
 def test_a_line_that_was_cut_off(tmp_path: Path) -> None:

@@ -197,8 +197,8 @@ def test_a_plan_that_is_damaged(python311: Interpreter) -> None:
 def test_ranks_without_a_policy_for_them(python311: Interpreter, tmp_path: Path) -> None:
     note = "ROCM_AUTOPATCH_RANKS has no effect: no policy here has ranks (docs/patches.md)"
     env = {"ROCM_AUTOPATCH_RANKS": "abort"}
-    assert note in status(python311, "--no-torch", **env)["notes"]
-    policy = tmp_path / "job.yaml"
-    policy.write_text("version: 1\nname: job\nextends: safe\npatches: {ranks: say}\n")
-    env["ROCM_AUTOPATCH_POLICY"] = str(policy)
     assert note not in status(python311, "--no-torch", **env)["notes"]
+    policy = tmp_path / "job.yaml"
+    policy.write_text("version: 1\nname: job\nextends: []\n")
+    env["ROCM_AUTOPATCH_POLICY"] = str(policy)
+    assert note in status(python311, "--no-torch", **env)["notes"]

@@ -261,7 +261,8 @@ def arm(hooks):
             sys.meta_path.insert(0, finder)
         else:
             sys.meta_path = [finder, *sys.meta_path]
-    if not hooks.keys().isdisjoint(sys.modules):
+    # This way round, few names are looked up among many, and not many among few.
+    if not sys.modules.keys().isdisjoint(hooks):
         from rocm_autopatch.startup import hooks as imports
 
         imports.catch_up(finder, hooks)

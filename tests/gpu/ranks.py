@@ -2,9 +2,11 @@
 
     python tests/gpu/ranks.py [--backend nccl] [--ranks 2] [--limit 180] [--only equal odd ...]
 
-It needs that many GPUs, torch and our wheel. ``--backend gloo`` runs the same on a CPU, with a ROCm
-torch or the label. On a GPU that is not AMD's, the fact that opens our gate is assumed: that shows
-what NCCL does, and nothing of RCCL.
+It needs that many GPUs, torch and our wheel. ``--backend both`` needs one: the group has NCCL for
+GPUs and gloo for CPUs, and gloo adds up, because NCCL takes one rank a GPU. That shows that ranks
+join and compare under NCCL, and nothing of a collective. ``--backend gloo`` runs the same on a CPU,
+with a ROCm torch or the label. On a GPU that is not AMD's, the fact that opens our gate is assumed:
+that shows what NCCL does, and nothing of RCCL.
 
 Each job joins, adds up a result of a compiled function over all ranks, and looks whether the sum
 is right. The jobs: ``off`` and ``equal`` say nothing; in ``odd`` rank 1 has another setting;
@@ -33,6 +35,7 @@ from typing import Any, NamedTuple
 POLICY = "version: 1\nname: job\nextends: safe\npatches: {ranks: say}\n"
 ODD = "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_SEARCH_SPACE=EXHAUSTIVE"
 OFF = "ROCM_AUTOPATCH=off"
+BOTH = "cpu:gloo,cuda:nccl"
 DIFFER, MISSING = "the ranks of this job compile differently: on rank 1 ", "rank 1 of "
 
 
@@ -69,8 +72,8 @@ def rank(backend: str, directory: Path) -> None:
 
     number, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cpu")
-    if backend == "nccl":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    if backend != "gloo":
+        device = torch.device("cuda", 0 if backend == "both" else int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     ports = json.loads(os.environ["PORTS"])
     for time_ in range(int(os.environ.get("TIMES", "1"))):
@@ -83,7 +86,8 @@ def rank(backend: str, directory: Path) -> None:
         began = time.perf_counter()
         try:
             patience = datetime.timedelta(seconds=60)
-            distributed.init_process_group(backend, timeout=patience, **where)
+            backends = BOTH if backend == "both" else backend
+            distributed.init_process_group(backends, timeout=patience, **where)
         except RuntimeError as error:
             (directory / f"raised-{number}").write_text(f"{type(error).__name__}: {error}")
             # torchrun ends all ranks as soon as one has failed. Each shall have told.
@@ -92,6 +96,8 @@ def rank(backend: str, directory: Path) -> None:
         took = (time.perf_counter() - began) * 1e3
         double = torch.compile(lambda x: (x * 2).sum(), backend="eager")
         total = double(torch.full((4,), float(number + 1), device=device))
+        if backend == "both":
+            total = total.cpu()
         distributed.all_reduce(total)
         expected = 8 * size * (size + 1) / 2
         if total.item() != expected:
@@ -124,7 +130,7 @@ def run(job: Job, asked: argparse.Namespace, directory: Path) -> tuple[list[str]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "ROCM_AUTOPATCH_POLICY": str(policy), **job.env}
     env["PORTS"] = json.dumps(free_ports(3))
     env["ODD"] = job.odd
-    if asked.backend == "nccl":
+    if asked.backend != "gloo":
         import torch
 
         if not torch.version.hip:
@@ -171,7 +177,7 @@ def run(job: Job, asked: argparse.Namespace, directory: Path) -> tuple[list[str]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Ranks of one job on two GPUs.")
-    parser.add_argument("--backend", choices=("nccl", "gloo"), default="nccl")
+    parser.add_argument("--backend", choices=("nccl", "both", "gloo"), default="nccl")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--limit", type=float, default=180, help="seconds for a job (180)")
     parser.add_argument("--only", nargs="+", choices=JOBS)
@@ -182,7 +188,7 @@ def main() -> int:
         return 0
     failed = 0
     # gloo itself fails in half of such restarts: docs/patches.md.
-    usual = [name for name in JOBS if name != "restart" or asked.backend != "gloo"]
+    usual = [name for name in JOBS if name != "restart" or asked.backend == "nccl"]
     for name in asked.only or usual:
         with tempfile.TemporaryDirectory() as directory:
             wrong, said = run(JOBS[name], asked, Path(directory))
