@@ -3,9 +3,10 @@
     python -m benchmarks.search [--trials N] [--budget UNITS] [--noise NAME ...] [--runs FILE ...]
         [--drawn]
 
-``tune`` is the search of rocm_autopatch/tune/search.py. ``forward`` is the plain one: each switch
-alone five times, then what helped on top of the best, five times each. ``optuna ...`` is optuna
-with its TPE sampler and one of its pruners, where a trial's rounds are its steps; it needs optuna.
+``tune`` is the search of rocm_autopatch/tune/search.py, with and without its sampler. ``forward``
+is the plain one: each switch alone five times, then what helped on top of the best, five times
+each. ``optuna ...`` is optuna with its TPE sampler and one of its pruners, where a trial's rounds
+are its steps; it needs optuna, as ``tune`` does here.
 
 A unit is a run of the base. The first run of a set costs FILL units more, because its caches are
 empty. All ways get the same budget. What counts is the true cost of the set that a way ends with,
@@ -31,6 +32,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from rocm_autopatch.tune.sampler import Sampler
 from rocm_autopatch.tune.search import BASE, Option, Search, Spent, Trial
 
 FILL = 2.0
@@ -148,10 +150,11 @@ class Bench:
         return 5.0 if trial & self.surface.slow else 1.0
 
 
-def _tune(bench: Bench, seed: int) -> Trial:
+def _tune(sampled: bool, bench: Bench, seed: int) -> Trial:
     known = bench.surface.known
     options = [Option(str(n), str(n), n in known) for n in range(bench.surface.count)]
-    return Search(options, bench, WORTH, seed).run()
+    sampler = Sampler(options, seed) if sampled else None
+    return Search(options, bench, WORTH, seed, sampler=sampler).run()
 
 
 def _forward(bench: Bench, _: int) -> Trial:
@@ -220,7 +223,8 @@ def _optuna(pruner: str) -> Callable[[Bench, int], Trial]:
 
 
 WAYS: dict[str, Callable[[Bench, int], Trial]] = {
-    "tune": _tune,
+    "tune": partial(_tune, True),
+    "tune, no optuna": partial(_tune, False),
     "forward": _forward,
     "optuna, median": _optuna("median"),
     "optuna, wilcoxon": _optuna("wilcoxon"),
@@ -247,10 +251,10 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--drawn", action="store_true", help="another program in each trial")
     asked = parser.parse_args()
-    if any(way.startswith("optuna") for way in asked.ways):
+    if any(way == "tune" or way.startswith("optuna") for way in asked.ways):
         for name in ("optuna", "scipy"):
             if importlib.util.find_spec(name) is None:
-                parser.error(f"no {name}: pip install {name}, or --ways tune forward")
+                parser.error(f"no {name}: pip install {name}, or --ways 'tune, no optuna' forward")
     programs: dict[str, Callable[[int], Surface]] = {"drawn": drawn}
     if not asked.drawn:
         programs = {name: partial(_same, surface) for name, surface in SURFACES.items()}

@@ -62,6 +62,7 @@ def test_metadata(wheel: Path) -> None:
         "site",
         "test",
         "torch",
+        "tune",
     }
     assert metadata.get_payload() == readme.for_index(ROOT)
     # PEP 639: an expression, and the file beside it.

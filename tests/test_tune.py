@@ -24,7 +24,9 @@ from rocm_autopatch.ab.runner import COLD, ENDED, Cell, Run
 from rocm_autopatch.evidence import match
 from rocm_autopatch.evidence.file import Evidence
 from rocm_autopatch.tune import candidates, same, search, session, tuning
+from rocm_autopatch.tune.effects import estimate
 from rocm_autopatch.tune.journal import Journal
+from rocm_autopatch.tune.sampler import Sampler
 from rocm_autopatch.tune.search import BASE, Option, Search, Spent, Trial
 from rocm_autopatch.tune.served import STARTED, ServedRunner
 from tests.conftest import Interpreter, document, run_in
@@ -523,12 +525,17 @@ def trial(*numbers: int) -> Trial:
 
 class TestSearch:
     def search(
-        self, effects: Mapping[Trial, float], broken: Trial = BASE, budget: float = 1e9
+        self,
+        effects: Mapping[Trial, float],
+        broken: Trial = BASE,
+        budget: float = 1e9,
+        sampled: bool = False,
+        likely: bool = True,
     ) -> tuple[Search, Simulated]:
         bench = Simulated(effects, broken, budget)
         # Options 20 and 21 are two values of one switch.
-        options = [Option(str(n), str(min(n, 20))) for n in range(22)]
-        made = Search(options, bench, 0.02, 1)
+        options = [Option(str(n), str(min(n, 20)), likely) for n in range(22)]
+        made = Search(options, bench, 0.02, 1, sampler=Sampler(options, 1) if sampled else None)
         made.run()
         return made, bench
 
@@ -548,8 +555,9 @@ class TestSearch:
             ({trial(20): -0.1, trial(21): -0.2}, trial(21)),
         ],
     )
-    def test_found(self, effects: Mapping[Trial, float], best: Trial | None) -> None:
-        made, _ = self.search(effects, broken=trial(10, 11))
+    @pytest.mark.parametrize("sampled", [False, True])
+    def test_found(self, effects: Mapping[Trial, float], best: Trial | None, sampled: bool) -> None:
+        made, _ = self.search(effects, broken=trial(10, 11), sampled=sampled)
         assert made.best in ((best,) if best is not None else (trial(1), trial(2)))
         assert made.left == ""
 
@@ -597,9 +605,57 @@ class TestSearch:
         assert made.best in (BASE, trial(4))
         assert sum(map(len, bench.asked)) <= 25
 
-    def test_the_same_again(self) -> None:
+    @pytest.mark.parametrize("sampled", [False, True])
+    def test_the_same_again(self, sampled: bool) -> None:
+        """So a search that was stopped goes on from the runs that it has kept."""
         effects = {trial(4): -0.2, trial(3, 17): -0.1}
-        assert self.search(effects)[1].asked == self.search(effects)[1].asked
+        one, other = (self.search(effects, sampled=sampled)[1].asked for _ in range(2))
+        assert one == other
+
+    def test_a_sampler_finds_what_others_hid(self) -> None:
+        # Four are screened together, and one of each four harms as much as another one helps.
+        effects = {trial(n): -0.1 if n < 6 else 0.1 for n in range(12)}
+        costs = []
+        for sampled in (False, True):
+            made, bench = self.search(effects, budget=400, sampled=sampled, likely=False)
+            costs.append(sum(effects.get(trial(number), 0.0) for number in made.best))
+            assert bench.units >= 0
+        assert costs[1] < costs[0] - 0.1
+        assert costs[1] < -0.45
+
+    def test_a_sampler_never_asks_for_what_is_broken(self) -> None:
+        made, bench = self.search({trial(4): -0.2}, broken=trial(10, 11), sampled=True)
+        assert any(step.phase == "sample" for step in made.steps)
+        assert sum(bool({10, 11} & one) for asked in bench.asked for one in asked) == 2
+        assert not any({20, 21} <= one for asked in bench.asked for one in asked)
+
+
+def test_the_effects_of_options() -> None:
+    chance = random.Random(1)
+    effects = {0: -0.2, 1: 0.1, 2: 0.0, 3: -0.05, 4: 0.0}
+    rounds = []
+    for _ in range(60):
+        # In each round the machine has another speed.
+        speed, sets = chance.uniform(1, 2), [BASE, *(set_of(effects, chance) for _ in range(2))]
+        rounds.append(
+            {
+                one: speed
+                * math.exp(sum(effects[number] for number in one))
+                * chance.gauss(1, 0.01)
+                for one in sets
+            }
+        )
+    found = estimate(rounds, 0.01)
+    assert found.keys() == effects.keys()
+    for number, effect in effects.items():
+        assert abs(found[number] - effect) < 0.02
+    # Two that are always together share the effect.
+    found = estimate([{BASE: 1.0, trial(0, 1): math.exp(-0.2)}], 0.0001)
+    assert found == pytest.approx({0: -0.1, 1: -0.1}, abs=0.001)
+
+
+def set_of(effects: Mapping[int, float], chance: random.Random) -> Trial:
+    return frozenset(number for number in effects if chance.random() < 0.5)
 
 
 class TestSame:

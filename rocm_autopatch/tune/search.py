@@ -12,6 +12,8 @@ A bench measures trials in rounds, by turns, as costs: lower is better. The step
    the six pairs of groups have each pair of options in one of them. A pair of groups that helps is
    cut down to what it needs (delta debugging, Zeller 2002).
 5. Prune: each option of the best is taken away alone. What is not missed is left out.
+6. Sample, if there is a sampler: half of the budget is left for it. It proposes sets from all that
+   was measured, and each is raced against the best. What does nothing by all costs is left out.
 
 A race ends for a challenger when even an optimistic view of it (its median ratio less OPTIMISM
 standard errors) is not worth it. That may miss a small gain, and a lucky option may get on: so the
@@ -23,10 +25,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import mean, median
 from typing import Protocol
+
+from rocm_autopatch.tune import effects
 
 Trial = frozenset[int]
 BASE: Trial = frozenset()
@@ -47,6 +52,13 @@ _AFTER_SCREENING = 0.45
 # A first run that takes so many times as long as the base's makes its groups slow.
 _SLOW = 2.0
 _FAR = 8
+# With a sampler, so much of the budget is left to it, and so much to what comes after it.
+_SAMPLED, _PRUNED = 0.5, 0.05
+# What it proposes is taken when it is ahead by so many standard errors. With more of them, small
+# gains would be lost. What is taken wrongly can be beaten again.
+_HOPE = 0.3
+# So many proposals in a row may be in vain.
+_VAIN = 20
 # The median of normal numbers varies so much more than their mean.
 _MEDIAN = 1.25
 
@@ -69,6 +81,19 @@ class Bench(Protocol):
 
     def price(self, trial: Trial) -> float:
         """What the first run of a measured trial took, divided by what that of the base took."""
+
+
+class Proposals(Protocol):
+    """Proposes trials, as :class:`rocm_autopatch.tune.sampler.Sampler` does."""
+
+    def start(self, known: dict[Trial, float], out: set[int]) -> None:
+        """Learn of the costs of known trials, and propose no option in *out*."""
+
+    def ask(self) -> Trial:
+        """A trial to measure next."""
+
+    def tell(self, cost: float | None) -> None:
+        """Its cost; None if it failed."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +127,7 @@ class Step:
 class Search:
     """A search over *options*. ``best`` is the best trial so far; ``steps`` tells the way to it.
 
-    A gain of less than *worth*, a part of 1, is not looked for.
+    A gain of less than *worth*, a part of 1, is not looked for. *sampler* proposes further trials.
     """
 
     options: Sequence[Option]
@@ -114,17 +139,70 @@ class Search:
     steps: list[Step] = field(default_factory=list)
     out: set[Trial] = field(default_factory=set)
     left: str = ""
+    sampler: Proposals | None = None
+    _until: float = 0.0
     _rounds: list[Mapping[Trial, float]] = field(default_factory=list)
     _noise: tuple[int, float] = (0, 0.0)
 
     def run(self) -> Trial:
         """The best trial that the budget allows to find. ``left`` says what it did not allow."""
+        self._until = _SAMPLED if self.sampler else 0.0
         try:
             self._search()
         except Spent:
             self.left = self.phase
             self._settle()
+        if self.sampler and len(self.costs(BASE)) >= CALIBRATION:
+            self.left = ""
+            self._until = _PRUNED
+            with suppress(Spent):
+                self._sample(self.sampler)
+            self._until = 0.0
+            self.phase = "prune"
+            with suppress(Spent):
+                self._drop()
+                if self._error(ROUNDS) < self.worth / 2:
+                    # Else a race may leave out what is worth it.
+                    self._prune()
         return self.best
+
+    def _sample(self, sampler: Proposals) -> None:
+        """Compare what the sampler proposes with the best, while its part of the budget lasts."""
+        self.phase = "sample"
+        base = median(self.costs(BASE) or [1.0])
+        levels = {
+            trial: math.log(median(self.costs(trial)) / base)
+            for trial in dict.fromkeys(t for costs in self._rounds for t in costs)
+            if trial not in self.out
+        }
+        sampler.start(levels, {number for one in self.out if len(one) == 1 for number in one})
+        vain = 0
+        while vain < _VAIN:
+            vain += 1
+            before, trial = self.best, sampler.ask()
+            if trial in self.out or trial == before:
+                sampler.tell(levels.get(trial))
+                continue
+            ratio, count = self._compared(before, trial)
+            if not count:
+                sampler.tell(None)
+                continue
+            levels[trial] = levels.get(before, 0.0) + ratio
+            sampler.tell(levels[trial])
+            better = ratio + _HOPE * self._error(count) < 0
+            if better:
+                self.best, vain = trial, 0
+            outcome = "better" if better else "not better"
+            self.steps.append(Step(self.phase, trial, before, math.exp(ratio), count, outcome))
+
+    def _compared(self, against: Trial, trial: Trial) -> tuple[float, int]:
+        """As :meth:`ratio`, after as many rounds as show that a trial is not better, or is."""
+        for _ in range(ROUNDS):
+            self._measure([against, trial])
+            ratio, count = self.ratio(against, trial)
+            if trial in self.out or ratio > OPTIMISM * self._error(count):
+                break
+        return self.ratio(against, trial) if trial not in self.out else (0.0, 0)
 
     @property
     def skipped(self) -> set[int]:
@@ -185,7 +263,7 @@ class Search:
         queue, size = list(sets), _BATCH
         raced: list[Trial] = []
         while queue:
-            if raced and self.bench.left() < _AFTER_SCREENING:
+            if raced and self._left() < _AFTER_SCREENING:
                 break
             batch = queue[:size]
             try:
@@ -277,7 +355,13 @@ class Search:
         ratio, count = self.ratio(against, trial)
         return count > 1 and ratio + 3 * self._error(count) < math.log(1 - self.worth)
 
+    def _left(self) -> float:
+        """The part of the budget that is left to the present steps, from 1 to 0."""
+        return (self.bench.left() - self._until) / (1 - self._until)
+
     def _measure(self, trials: Iterable[Trial]) -> None:
+        if self._left() < 0:
+            raise Spent
         asked = [trial for trial in dict.fromkeys(trials) if trial not in self.out]
         costs = self.bench.measure(asked)
         self._rounds.append(costs)
@@ -409,6 +493,20 @@ class Search:
                 step = Step(self.phase, trial, against, math.exp(ratio), count, "cut down")
                 self.steps.append(step)
         return found
+
+    def _drop(self) -> None:
+        """Leave out of the best what does nothing by all that is known."""
+        found = effects.estimate(self._rounds, self.noise())
+        idle = sorted(
+            (n for n in self.best if found.get(n, 0.0) > -self.worth / 4), key=lambda n: found[n]
+        )
+        whole, limit = self.best, math.log(1 + self.worth)
+        while idle:
+            fewer = whole.difference(idle)
+            if self._race_down(whole, [fewer], limit).get(fewer, 1.0) <= limit:
+                self.best = fewer
+                return
+            idle = idle[(len(idle) + 1) // 2 :]
 
     def _prune(self) -> None:
         """Leave out of the best what is not missed."""

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from rocm_autopatch.tune import candidates, policy_file
 from rocm_autopatch.tune.candidates import Candidate
 from rocm_autopatch.tune.journal import Journal
 from rocm_autopatch.tune.same import Same
+from rocm_autopatch.tune.sampler import Sampler
 from rocm_autopatch.tune.search import BASE, CALIBRATION, Option, Search, Trial
 from rocm_autopatch.tune.served import ServedRunner
 from rocm_autopatch.tune.session import Objective, Session, Trouble
@@ -158,6 +160,10 @@ def prepare(request: Request, directory: Path) -> Tuning:
         )
     if not request.same:
         notes.append("only exit statuses say whether a run was right; --same compares results")
+    if find_spec("optuna") is None:
+        notes.append(
+            "with optuna, more is found in the same time: pip install rocm_autopatch[tune]"
+        )
     return Tuning(request, here, measurement.describe(here), found, notes)
 
 
@@ -200,7 +206,10 @@ def run(done: Tuning, directory: Path, tell: Callable[[str], None]) -> None:
             tell,
         )
         options = [Option(one.label, one.switch, one.likely) for one in done.found.candidates]
-        done.search = Search(options, done.session, request.worth, done.session.seed)
+        sampler = Sampler(options, done.session.seed) if find_spec("optuna") else None
+        done.search = Search(
+            options, done.session, request.worth, done.session.seed, sampler=sampler
+        )
         few = False
         try:
             best = done.search.run()
