@@ -43,8 +43,8 @@ def test_with_a_stand_in(torch_python: Interpreter, tmp_path: Path) -> None:
     found = re.search(r"(\d+) passed, (\d+) skipped", said)
     assert found is not None, said
     passed, skipped = map(int, found.groups())
-    # Skipped tests need a GPU. With one, "python -m pytest tests/graphs" runs them.
-    assert (passed >= 88, skipped <= 14) == (True, True), said
+    # Skipped tests need a GPU, one transformers. "python -m pytest tests/graphs" runs them there.
+    assert (passed >= 160, skipped <= 18) == (True, True), said
     # With warm caches, torch finds a backward together with its forward.
     warm = "steps or dropout or shapes"
     assert "4 passed" in run(tmp_path / "graphs" / "test_training.py", "-k", warm)

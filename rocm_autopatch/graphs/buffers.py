@@ -17,7 +17,7 @@ from rocm_autopatch.graphs.refusal import Refused
 from rocm_autopatch.graphs.watch import same_places
 
 # From this many tensors on, one copy call for all of them is cheaper than a call for each.
-_MANY = 3
+MANY = 3
 RESIZED = "the program has resized the memory of what its last replay returned or saved"
 
 
@@ -113,6 +113,20 @@ class Inputs:
             self._let_go()
         return leaves
 
+    def targets(self) -> dict[int, Any]:
+        """The copies by the index of their leaf, without padded and expanded ones."""
+        return dict(zip(self._plain, self._targets))
+
+    def versions(self) -> dict[int, int]:
+        """How often each copy was written to, by the index of its leaf."""
+        padded = ((index, buffer) for index, (buffer, _) in self._padded.items())
+        copies = (*zip(self._plain, self._targets), *self._expanded, *padded)
+        return {index: copy._version for index, copy in copies}
+
+    def written(self, before: dict[int, int]) -> set[int]:
+        """The indices of leaves whose copies were written to since :meth:`versions`."""
+        return {index for index, count in self.versions().items() if count != before[index]}
+
     def captured(self) -> None:
         """Let go of the leaves: a graph needs its own copies, and a program may replace weights.
 
@@ -130,7 +144,7 @@ class Inputs:
 
     def copy(self, leaves: list[Any], pads: Sequence[Pad]) -> None:
         """Copy the content of *leaves*, which have the same signature and need no gradient."""
-        if len(self._plain) < _MANY:
+        if len(self._plain) < MANY:
             for index, target in zip(self._plain, self._targets):
                 target.copy_(leaves[index])
         else:

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from rocm_autopatch.graphs.leaves import TENSORS
 from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.places import place, view
 from rocm_autopatch.graphs.refusal import Busy
@@ -28,6 +27,8 @@ CAPTURE_ERROR_MODE = "thread_local"
 # There is one capture at a time: to begin one, torch waits for the device, which is illegal during
 # another. What is captured takes none of our locks, so this lock can't cause a deadlock.
 _one = threading.Lock()
+# By device: the memory that workspaces of streams of ours lie in.
+_workspaces: dict[Any, Any] = {}
 _started = torch.cuda.is_initialized
 _is_capturing = torch._C._cuda_isCurrentStreamCapturing
 
@@ -58,8 +59,7 @@ class Pool:
         self.stream = torch.cuda.Stream(device)
         self._last: tuple[int, Any] = (-1, None)
         # A capture records what any thread does on the stream, and executes none of it.
-        self._guard = threading.Lock()
-        self._warming, self._capturing = 0, False
+        self._using = threading.Lock()
 
     def turn(self) -> None:
         """Make the current stream wait for the last replay, whatever stream that was on."""
@@ -69,58 +69,6 @@ class Pool:
             if self._last[1] is not None:
                 current.wait_stream(self._last[1])
             self._last = (raw, current)
-
-    def warm(self, function: Callable[[], Any]) -> Any:
-        """Call a function on the stream of captures: libraries initialize for each stream.
-
-        If another thread captures meanwhile, it is called on the current stream.
-        """
-        with self._guard:
-            free = not self._capturing
-            self._warming += free
-        if not free:
-            return function()
-        try:
-            return self._on_stream(function)
-        finally:
-            with self._guard:
-                self._warming -= 1
-
-    def capture(
-        self,
-        function: Callable[[list[Any]], Any],
-        enter: Callable[[], list[Any]],
-        memory: Memory,
-    ) -> tuple[Callable[[], None], Any]:
-        """Capture the kernels of a function without executing them.
-
-        Its argument is what *enter* returns, which is called in the capture. What it allocates lies
-        in *memory*, as all that the kernels write.
-
-        Returns what replays them, and the result that a replay fills. Raises what the function or
-        the runtime raises, and Busy if another thread uses the stream. The stream is then as it was
-        before.
-        """
-        with self._guard:
-            if self._warming or self._capturing:
-                raise Busy("another thread uses the stream of captures")
-            self._capturing = True
-        try:
-            return self._record(function, enter, memory)
-        finally:
-            with self._guard:
-                self._capturing = False
-
-    def _on_stream(self, function: Callable[[], Any]) -> Any:
-        current = torch.cuda.current_stream(self.device)
-        self.stream.wait_stream(current)
-        with torch.cuda.stream(self.stream):
-            result = function()
-        current.wait_stream(self.stream)
-        for leaf in torch.utils._pytree.tree_leaves(result):
-            if type(leaf) in TENSORS and leaf.device == self.device:
-                leaf.record_stream(current)
-        return result
 
     def unowned(self, tensor: Any) -> Callable[[Any], Any]:
         """What makes a tensor at the same place, which does not own the memory.
@@ -138,6 +86,69 @@ class Pool:
 
         return make
 
+    def first(self, function: Callable[[], Any], memory: Memory) -> Any:
+        """Call a function whose values lie in *memory*, if there is no graph yet.
+
+        The first capture takes their place. Elsewhere, the program's own values (the state of an
+        optimizer) would lie between them, and torch could not return them to the device.
+        """
+        if memory.early(self.device) and self._using.acquire(blocking=False):
+            try:
+                handle = memory.before(self.device)
+                if handle is not None:
+                    return self._in(memory, handle, function)
+            finally:
+                self._using.release()
+            # Such a call needs most: the forward's graph owns what it reads.
+            torch.cuda.empty_cache()
+        return function()
+
+    def _in(self, memory: Memory, handle: Any, function: Callable[[], Any]) -> Any:
+        self._own_workspaces()
+        current = torch.cuda.current_stream(self.device)
+        # Each use of the stream waits for the current one first, so what the program frees there
+        # can be used at once.
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            torch._C._cuda_beginAllocateCurrentStreamToPool(self.index, handle)
+            try:
+                result = function()
+            finally:
+                self._end(handle)
+                release = torch._C._cuda_releasePool
+                if not memory.hold(self.device, release):
+                    release(self.index, handle)
+        current.wait_stream(self.stream)
+        return result
+
+    def _end(self, handle: Any) -> None:
+        """Tell the allocator that values on the stream do not lie in this memory from now on."""
+        name = "_cuda_endAllocateToPool"  # Until torch 2.8 it was called otherwise.
+        end = getattr(torch._C, name, None) or torch._C._cuda_endAllocateCurrentStreamToPool
+        end(self.index, handle)
+
+    def capture(
+        self,
+        function: Callable[[list[Any]], Any],
+        enter: Callable[[], list[Any]],
+        memory: Memory,
+    ) -> tuple[Callable[[], None], Any]:
+        """Capture the kernels of a function without executing them.
+
+        Its argument is what *enter* returns, which is called in the capture. What it allocates lies
+        in *memory*, as all that the kernels write.
+
+        Returns what replays them, and the result that a replay fills. Raises what the function or
+        the runtime raises, and Busy if another thread uses the stream. The stream is then as it was
+        before.
+        """
+        if not self._using.acquire(blocking=False):
+            raise Busy("another thread uses the stream of captures")
+        try:
+            return self._record(function, enter, memory)
+        finally:
+            self._using.release()
+
     def _record(
         self,
         function: Callable[[list[Any]], Any],
@@ -148,7 +159,8 @@ class Pool:
         handle, alive = memory.begin(self.device)
         with _one:
             try:
-                with torch.cuda.device(self.device), _no_collection(), _own_workspaces():
+                with torch.cuda.device(self.device), _no_collection():
+                    self._own_workspaces()
                     with torch.cuda.graph(
                         graph, handle, self.stream, capture_error_mode=CAPTURE_ERROR_MODE
                     ):
@@ -160,6 +172,27 @@ class Pool:
         memory.add(self.device, graph)
         return graph.replay, result
 
+    def _own_workspaces(self) -> None:
+        """Have what cuBLAS works in, in this thread and on the stream, in memory that stays ours.
+
+        It belongs to the stream, and graphs use it where it is. Inductor's own graphs free it for
+        all streams, and from torch 2.12 on the end of any graph that was captured on the stream
+        does (pytorch#193402). A replay would then write to memory of others. Of what is freed here,
+        nothing but the next workspace of a stream of ours is made.
+        """
+        if not hasattr(torch.cuda, "use_mem_pool"):  # It came with torch 2.6.
+            return
+        if self.device not in _workspaces:
+            _workspaces[self.device] = torch.cuda.MemPool()
+        # Matrices with a bias are multiplied by cuBLASLt, which has a workspace of its own. A
+        # program can forbid both.
+        pool = torch.cuda.use_mem_pool(_workspaces[self.device])
+        with torch.cuda.stream(self.stream), pool, torch.inference_mode(), suppress(RuntimeError):
+            for dtype in (torch.float32, torch.float16):
+                one = torch.zeros(16, 16, dtype=dtype, device=self.device)
+                torch.addmm(one[0], one, one)
+                torch.mm(one, one)
+
     def _repair(self, handle: Any) -> None:
         """Do what torch leaves out when a capture breaks.
 
@@ -169,12 +202,8 @@ class Pool:
         """
         with suppress(RuntimeError):
             torch.cuda.synchronize(self.device)
-        for name in ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool"):
-            end = getattr(torch._C, name, None)
-            if end is not None:
-                with suppress(RuntimeError):  # The allocator was told before.
-                    end(self.index, handle)
-                break
+        with suppress(RuntimeError):  # The allocator was told before.
+            self._end(handle)
         # A capture that ends normally also resets the generator.
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self.stream, capture_error_mode=CAPTURE_ERROR_MODE):
@@ -217,22 +246,6 @@ class _Bytes:
             "data": (address, False),
             "version": 3,
         }
-
-
-@contextmanager
-def _own_workspaces() -> Iterator[None]:
-    """Have what cuBLAS works in allocated in the capture, in the memory of the graph.
-
-    Otherwise it belongs to the stream. Inductor's own graphs free it for all streams, and from
-    torch 2.12 on the end of any graph that was captured on the stream does (pytorch#193402). A
-    replay would then write to memory of others.
-    """
-    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None) or (lambda: None)
-    clear()
-    try:
-        yield
-    finally:
-        clear()
 
 
 @contextmanager

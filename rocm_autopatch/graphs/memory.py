@@ -11,11 +11,17 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 
 _orders = itertools.count()
+# How many calls may use the memory before the first capture. There are two or three in each step of
+# training, and four steps until both graphs are captured.
+_FIRST = 12
+# Those that are kept though they have no graph.
+_holding: weakref.WeakSet[Memory] = weakref.WeakSet()
 
 
 class Lent(Protocol):
@@ -41,6 +47,9 @@ class Memory:
         # By device: the allocator's handle, and the graphs that use it.
         self._handles: dict[Any, Any] = {}
         self._graphs: dict[Any, weakref.WeakSet[Any]] = {}
+        # By device: how many calls have used it before it has a graph, and what ends that.
+        self._calls: dict[Any, int] = {}
+        self._held: dict[Any, weakref.finalize[Any, Any]] = {}
         #: By the order of their captures: what was in use when it was last looked at.
         self.lent: dict[int, Lent] = {}
 
@@ -49,14 +58,54 @@ class Memory:
 
         Torch frees memory after its last graph, and then its handle can't be used again.
         """
+        # Others may have ended their first calls without a capture.
+        for other in [*_holding]:
+            if other is not self:
+                other.release(device)
+        return self._handle(device)
+
+    def _handle(self, device: Any) -> tuple[Any, list[Any]]:
         alive = list(self._graphs.setdefault(device, weakref.WeakSet()))
-        if not alive:
+        if not alive and device not in self._held:
             self._handles[device] = torch.cuda.graph_pool_handle()
         return self._handles[device], alive
 
     def add(self, device: Any, graph: Any) -> None:
         """A graph was captured here."""
         self._graphs[device].add(graph)
+        self.release(device)
+
+    def early(self, device: Any) -> bool:
+        """Whether a call is one of the first ones. What they free here is there for nobody else."""
+        self._calls[device] = self._calls.get(device, 0) + 1
+        if self._calls[device] > _FIRST:
+            self.release(device)
+        return self._calls[device] <= _FIRST
+
+    def before(self, device: Any) -> Any:
+        """The handle for a call before the first capture; None after it.
+
+        A replay overwrites what was free at its capture.
+        """
+        return None if self._graphs.get(device) else self._handle(device)[0]
+
+    def hold(self, device: Any, release: Callable[[Any, Any], None]) -> bool:
+        """Keep the memory, until *release* is called with device and handle. False if it is."""
+        if device in self._held:
+            return False
+        self._held[device] = weakref.finalize(self, release, device.index, self._handles[device])
+        self._held[device].atexit = False
+        _holding.add(self)
+        return True
+
+    def release(self, device: Any = None) -> None:
+        """Keep the memory no longer without a graph, on any device if it is None."""
+        for one in [device] if device is not None else [*self._held]:
+            held = self._held.pop(one, None)
+            if held is not None:
+                held()
+        if not self._held:
+            _holding.discard(self)
 
     def order(self) -> int:
         """A number for a capture that begins now. Later captures have larger ones."""

@@ -61,7 +61,9 @@ class Compiled:
         if gradients and training:
             self._region = Region(name, origin, pools)
         options = Options(limit=_LIMIT, warmup=_WARMUP, clone=True, verify=True)
-        self._graphs = Graphs(self._call, name, origin, options, pools, indices)
+        self._graphs = Graphs(
+            self._call, name, origin, options, pools, indices, changed=changed - fixed
+        )
         self._never = _GRADIENTS if gradients and not training else _never(tensors)
         if self._never:
             self._graphs.refuse(self._never, [])

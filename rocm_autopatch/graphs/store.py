@@ -2,38 +2,43 @@
 
 Each call executes the function exactly once, either the function itself or a replay. So state in
 tensors, such as a cache, advances as it does without graphs, and there are no hidden calls for a
-warm-up. The first calls of a signature are plain calls, on the stream that is used for captures.
-The last of them is observed. The next call is captured, which executes nothing, and then replayed.
+warm-up. The first calls of a signature are plain calls. The last of them is observed. The next call
+is captured, which executes nothing, and then replayed.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from rocm_autopatch import failure, startup
-from rocm_autopatch.graphs import capture, record
+from rocm_autopatch.graphs import capture, carried, record
 from rocm_autopatch.graphs.buckets import Cut, Pad
 from rocm_autopatch.graphs.buffers import Inputs, Outputs, cut_tensor
+from rocm_autopatch.graphs.carried import Carried
 from rocm_autopatch.graphs.handed import Consumed, Found, Handed
 from rocm_autopatch.graphs.leaves import TENSORS, describe
 from rocm_autopatch.graphs.memory import Memory
+from rocm_autopatch.graphs.places import storage
 from rocm_autopatch.graphs.refusal import Busy, Refused, explain
 from rocm_autopatch.graphs.watch import Observation, Watched, same_places, tensors_of
 
 # How often a capture is tried if something compiles in it. After that it would always compile.
 _TRIES = 3
-# How many elements of a tensor are compared with a plain call's. All at once would need as much
+# How many elements of a result are compared with a plain call's. All of them would need as much
 # memory as the activations of a training step.
 _COMPARED = 1 << 22
 # How many graphs may be left behind before no more are captured.
 _LEFT = 8
+# At so many other places an argument was changed before it is copied there and back.
+_MOVES = 2
 # How many calls in a row may find a graph's results in use, before it is captured elsewhere.
 _STUCK = 32
 MOVING = "its weights, or what it changes in place, are at new addresses in nearly each call"
@@ -52,6 +57,7 @@ _count_writes: Callable[[list[Any]], None] = (
     if startup.release(torch.__version__) >= (2, 5)
     else _one_by_one
 )
+_leaves = torch.utils._pytree.tree_leaves
 # A call without a graph: a function of its structure and its leaves.
 Function = Callable[[Any, list[Any]], Any]
 
@@ -117,6 +123,8 @@ class Entry:
     """A signature, and its graph if it has one."""
 
     __slots__ = (
+        "carried",
+        "changes",
         "constants",
         "consumed",
         "draws",
@@ -124,6 +132,7 @@ class Entry:
         "found",
         "graph",
         "held",
+        "indices",
         "inputs",
         "kept",
         "memory",
@@ -140,9 +149,10 @@ class Entry:
         "written",
     )
 
-    def __init__(self, places: list[int | None], first: int) -> None:
-        # The addresses that the graph uses; None for what is copied.
-        self.places = places
+    def __init__(self, indices: list[int], places: list[int | None], first: int) -> None:
+        # The indices of what is at a fixed place, and the addresses that the graph uses; None for
+        # what is copied.
+        self.indices, self.places = indices, places
         self.first = self.used = first
         self.seen = self.tries = self.held = self.kept = 0
         self.refused = ""
@@ -151,6 +161,9 @@ class Entry:
         # result was not a tensor. The tensors themselves would stay alive here: a cache for each
         # prompt that a program has made one for.
         self.written: list[int] = []
+        # The indices of arguments that it wrote to, which are copied back.
+        self.changes: list[int] = []
+        self.carried: Carried | None = None
         self.constants: list[Any] = []
         self.graph: Callable[[], None] | None = None
         self.row: dict[str, Any] = {}
@@ -171,7 +184,8 @@ class Entry:
         self.refused = other.refused
         if other.pool is not None:
             self.pool, self.pure, self.draws = other.pool, other.pure, other.draws
-            self.written, self.constants = other.written, other.constants
+            self.written, self.changes = other.written, other.changes
+            self.constants = other.constants
             self.seen = other.seen
 
 
@@ -180,8 +194,12 @@ class Graphs:
 
     *indices* are the indices of leaves at a fixed place, such as a compiled model's weights.
     *watched* is what a function uses besides its arguments. *memory* is what they write to, if that
-    is not the memory of all *pools*.
+    is not the memory of all *pools*. *changed* are those of the indices that calls change in place,
+    and that are no weights.
     """
+
+    # Whether arguments that a call changes in place may be copied back.
+    carries = True
 
     def __init__(
         self,
@@ -193,6 +211,7 @@ class Graphs:
         indices: Sequence[int] = (),
         watched: Watched | None = None,
         memory: Memory | None = None,
+        changed: Iterable[int] = (),
     ) -> None:
         self.function = function
         self.options = options
@@ -203,6 +222,7 @@ class Graphs:
         weakref.finalize(self, self._memory.sweep).atexit = False
         self._indices = list(indices)
         self._fixed_leaves = frozenset(indices)
+        self._changed = frozenset(changed)
         self.watch(watched)
         # The entry of the last call, by signature; all entries, by signature and places.
         self._latest: dict[Any, Entry] = {}
@@ -221,8 +241,8 @@ class Graphs:
         """The result of the function for the leaves of a call with signature *key*."""
         fixed = self._watched.tensors if self._watched is not None else leaves
         entry = self._latest.get(key)
-        if entry is None or not same_places(fixed, entry.places, self._indices):
-            entry = self._find(key, self._places(fixed))
+        if entry is None or not same_places(fixed, entry.places, entry.indices):
+            entry = self._find(key, fixed)
         held = ""
         if entry.graph is not None:
             with self._lock:
@@ -232,6 +252,8 @@ class Graphs:
                         held = entry.outputs.resized()
                     if entry.memory.lent and not held:
                         held = entry.memory.busy(entry.order)
+                    if entry.carried is not None and not held:
+                        held = entry.carried.shared(leaves)
                     if entry.consumed is not None and not held:
                         held = entry.consumed.held(leaves)
                     if entry.found and not held:
@@ -262,6 +284,8 @@ class Graphs:
             entry.pool.turn()
             entry.inputs.copy(leaves, pads)
             entry.graph()  # type: ignore[misc]
+            if entry.carried is not None:
+                entry.carried.back(leaves)
         entry.row["replays"] += 1
         if entry.written:
             # A tensor of inference mode does not count the writes to it.
@@ -285,15 +309,26 @@ class Graphs:
             self._drop(whole)
             self.row["dropped"] += 1
 
-    def _places(self, fixed: list[Any]) -> list[int | None]:
+    def _places(self, fixed: list[Any], indices: list[int]) -> list[int | None]:
         places: list[int | None] = [None] * len(fixed)
-        for index in self._indices:
+        for index in indices:
             places[index] = fixed[index].data_ptr()
         return places
 
-    def _find(self, key: Any, places: list[int | None]) -> Entry:
+    def _find(self, key: Any, fixed: list[Any]) -> Entry:
         with self._lock:
-            whole, before = (key, tuple(places)), self._latest.get(key)
+            before = self._latest.get(key)
+            indices = self._indices if before is None else before.indices
+            places = self._places(fixed, indices)
+            if self._changed and (key, tuple(places)) not in self._entries:
+                moving = self._moving(key, indices, places, fixed)
+                if moving:
+                    # From now on they are copied, and the entries know them by their places.
+                    for one in [one for one in self._entries if one[0] == key]:
+                        self._drop(one)
+                    indices = [index for index in indices if index not in moving]
+                    before, places = None, self._places(fixed, indices)
+            whole = (key, tuple(places))
             if self._watched and key in self._latest:
                 # The function's weights have moved. Graphs with the old addresses are useless.
                 for other in [one for one in self._entries if one[0] == key and one != whole]:
@@ -301,7 +336,7 @@ class Graphs:
             entry = self._entries.get(whole)
             if entry is None:
                 self._forget()
-                entry = self._entries[whole] = Entry(places, self._clock)
+                entry = self._entries[whole] = Entry(indices, places, self._clock)
                 # A function's weights may belong to other modules now, which do other things.
                 if before is not None and self._watched is None:
                     entry.learn(before)
@@ -309,6 +344,20 @@ class Graphs:
                         self._refuse(entry, None, MOVING)
             self._latest[key] = entry
             return entry
+
+    def _moving(
+        self, key: Any, indices: list[int], places: list[int | None], leaves: list[Any]
+    ) -> set[int]:
+        """What calls change in place that is at another place again, if it can be copied back."""
+        moved = []
+        for (other, _), entry in self._entries.items():
+            if other == key:
+                apart = {index for index in indices if entry.places[index] != places[index]}
+                # A layer with other weights has a cache of its own.
+                if apart <= self._changed:
+                    moved.append(apart)
+        found = set().union(*moved) if len(moved) >= _MOVES else set()
+        return set() if carried.unfit(sorted(found), leaves, ()) else found
 
     def _move_on(self, key: Any) -> bool:
         """Whether weights or caches are somewhere else again and again, and never return.
@@ -356,7 +405,7 @@ class Graphs:
         record.plain(self.row, refused or WARMING)
         if refused or entry.pool is not None or seen < self.options.warmup:
             state = self._watched.state() if self._watched and not refused else None
-            value = self._plain(call, bool(refused))
+            value = self._execute(call) if refused else self._first(call)
             if state is not None and self._watched is not None:
                 # Such a call changes the next one's signature, so none would ever be observed.
                 changed = self._watched.changed(state)
@@ -365,14 +414,12 @@ class Graphs:
             return call.cut(value)
         return call.cut(self._observed(entry, call))
 
+    def _first(self, call: Call, real: list[Any] | None = None) -> Any:
+        """A call before the capture, with these leaves if they are padded already."""
+        return self.function(call.structure, call.padded() if real is None else real)
+
     def _execute(self, call: Call) -> Any:
         return self.function(call.structure, call.padded())
-
-    def _plain(self, call: Call, refused: bool) -> Any:
-        device = None if refused else call.device
-        if device is None or device.type != capture.Pool.kind:
-            return self._execute(call)
-        return self._pools.of(device).warm(lambda: self._execute(call))
 
     def _observed(self, entry: Entry, call: Call) -> Any:
         """The last call before a capture. It shows whether a capture is possible."""
@@ -381,37 +428,79 @@ class Graphs:
             self._refuse(entry, call, refused)
             return self._execute(call)
         pool, real = self._pools.of(call.device), call.padded()
-        places = [call.fixed[index] for index in self._indices]
-        given = [
-            leaf
-            for index, leaf in enumerate(real)
-            if type(leaf) in TENSORS and index not in self._fixed_leaves
+        places = [call.fixed[index] for index in entry.indices]
+        stay = self._stay(entry)
+        free = [
+            index for index, leaf in enumerate(real) if type(leaf) in TENSORS and index not in stay
         ]
+        given = [real[index] for index in free]
         try:
             observation = Observation(pool, self._watched, places, given, self.options.verify)
         except RuntimeError as error:
             self._refuse(entry, call, f"its effects can't be observed: {error}")
             return self._execute(call)
         compiled = capture.compiles()
-        result = pool.warm(lambda: self.function(call.structure, real))
+        result = self._first(call, real)
         try:
             refused, changed = observation.against(), observation.changed()
+            changes = [] if refused else [free[number] for number in observation.written()]
+            refused = refused or self._unfit(entry, changes, call)
         except RuntimeError as error:
-            refused, changed = f"its effects can't be observed: {error}", []
+            refused, changed, changes = f"its effects can't be observed: {error}", [], []
         if refused:
             self._refuse(entry, call, refused)
         elif capture.compiles() == compiled:
             entry.pure, entry.draws = not changed, observation.draws()
-            entry.written = [self._indices[number] for number in changed]
+            entry.written = [entry.indices[number] for number in changed]
+            entry.changes = changes
             entry.constants = _constants(result)
             entry.pool = pool
         # Otherwise the call has compiled something, and the next call is observed.
         return result
 
+    def _unfit(self, entry: Entry, changes: list[int], call: Call) -> str:
+        """Why what a call has changed of its arguments can't be copied back; "" if it can."""
+        if not changes:
+            return ""
+        fixed = [call.fixed[index] for index in entry.indices]
+        why = carried.unfit(changes, call.leaves, tensors_of(fixed)) if self.carries else ""
+        if not self.carries:
+            why = "graphs of training steps don't copy it back"
+        elif any(pad.leaf in changes for pad in call.pads):
+            why = "it is padded"
+        shape = list(call.leaves[changes[0]].shape)
+        text = "it changes an argument in place (shape %s), and %s: make this tensor a buffer of "
+        return (text + "the module, or return the new one") % (shape, why) if why else ""
+
+    def _stay(self, entry: Entry) -> frozenset[int]:
+        """The leaves that are not copied: those at a fixed place, if they are no function's own."""
+        return frozenset(() if self._watched is not None else entry.indices)
+
+    def _uncounted(self, entry: Entry, call: Call) -> list[Any]:
+        """The arguments whose writes torch does not count: a write may not have been seen."""
+        if not torch.is_inference_mode_enabled():
+            return []
+        stay = self._stay(entry).union(entry.changes, (pad.leaf for pad in call.pads))
+        return [
+            leaf
+            for index, leaf in enumerate(call.leaves)
+            if type(leaf) in TENSORS and index not in stay and leaf.is_inference()
+        ]
+
+    def _shared(self, entry: Entry, call: Call) -> bool:
+        fixed = tensors_of([call.fixed[index] for index in entry.indices])
+        return carried.shares(entry.changes, call.leaves, map(storage, fixed))
+
     def _capture(self, entry: Entry, call: Call) -> tuple[bool, Any]:
         """Capture and replay. Returns whether there is a result, and the result."""
         pool, state, wanted, after, value = entry.pool, None, None, None, None
+        changes = [call.leaves[index] for index in entry.changes]
+        # What a plain call changes before the replay, and what it was.
+        restored: list[Any] = []
+        were: list[Any] = []
         try:
+            if changes and self._shared(entry, call):
+                raise Busy(carried.SHARED)
             started, before = time.perf_counter(), pool.memory()
             consumed = self._consumed(call.leaves)
             memory = consumed.results.memory if consumed else self._memory
@@ -421,15 +510,21 @@ class Graphs:
                 raise Busy(held)
             pool.turn()
             found = self._found(call.leaves)
-            stay = self._fixed_leaves.union(index for index, _ in found)
+            stay = self._stay(entry).union(index for index, _ in found)
             inside = self._inside(call.leaves) if consumed else None
             inputs = Inputs(call.leaves, stay, call.pads, inside)
             if self.options.verify and entry.pure:
                 # This call writes to no weight or buffer. So it does nothing that the call itself
                 # does not do again, if it also draws the same random numbers.
                 state = pool.random() if entry.draws else None
-                value = pool.warm(lambda: self._execute(call))
-                wanted = _sample(value)
+                restored = changes + self._uncounted(entry, call)
+                were = [one.clone() for one in restored]
+                value = self._first(call)
+                most = _COMPARED // max(1, len(tensors_of(_leaves([value, changes]))))
+                # They must outlive the result, and be no views of it.
+                samples = _samples([value, changes], most)
+                wanted = [one if one is None else one.clone() for one in samples]
+                _write(restored, were)
                 if not consumed:
                     value = None
                 if state is not None:
@@ -441,30 +536,40 @@ class Graphs:
                 consumed.let_go(call.leaves, pool, order)
             run = functools.partial(self.function, call.structure)
             enter = functools.partial(inputs.enter, pool.unowned)
+            versions = inputs.versions()
             graph, result = pool.capture(run, enter, memory)
             if capture.compiles() != compiled:
                 raise Refused(
                     "something was compiled in the capture: more calls are needed before it"
                 )
+            more = inputs.written(versions).difference(entry.changes) if self.carries else set()
+            if more:
+                entry.changes = sorted(more.union(entry.changes))
+                why = self._unfit(entry, entry.changes, call)
+                raise Refused(why) if why else Busy("it changes an argument, and did not before")
             if _constants(result) != entry.constants:
                 raise Refused("the result has a constant that differs from call to call")
-            places = {index: call.fixed[index] for index in self._indices}
+            places = {index: call.fixed[index] for index in entry.indices}
             places.update((index, call.leaves[index]) for index, _ in found)
             outputs = self._results(result, inputs, places, pool.device)
             del result
             for tensor in tensors_of(outputs.leaves):
                 cut_tensor(tensor, call.cuts)
+            back = (
+                Carried(entry.changes, inputs, tensors_of([*places.values()])) if changes else None
+            )
             inputs.captured()
             if consumed:
                 inputs.copy(call.leaves, call.pads)
             if wanted is not None:
                 graph()
-                _compare(wanted, _sample(outputs.leaves))
+                _compare(wanted, _samples([outputs.leaves, back.targets if back else []], most))
                 if state is not None:
                     if not torch.equal(after, pool.random()):
                         raise Refused("a replay does not draw as many numbers as a plain call")
                     pool.draw_from(after if consumed else state)
         except Exception as error:
+            _write(restored, were)
             if failure.programs_own(error):
                 entry.pool = None  # The next call is observed again.
                 raise
@@ -478,6 +583,7 @@ class Graphs:
         del value, wanted
         outputs.count()
         entry.inputs, entry.outputs, entry.graph = inputs, outputs, graph
+        entry.carried = back
         entry.memory, entry.order, entry.found, entry.consumed = memory, order, found, consumed
         entry.row = {
             "signature": self._describe(call.leaves, call.pads),
@@ -530,6 +636,8 @@ class Graphs:
 
     def _refuse(self, entry: Entry, call: Call | None, why: str) -> None:
         entry.refused = why
+        if call and call.device is not None:
+            self._memory.release(call.device)
         self.refuse(why, call.leaves if call else [])
 
     def refuse(self, why: str, leaves: Sequence[Any]) -> None:
@@ -580,7 +688,7 @@ class Graphs:
             del self._latest[key[0]]
         if entry.graph is not None:
             entry.pool.wait()
-            entry.graph = entry.inputs = entry.outputs = entry.consumed = None
+            entry.graph = entry.inputs = entry.outputs = entry.consumed = entry.carried = None
             entry.found = []
             entry.memory.sweep()
 
@@ -589,6 +697,11 @@ class Graphs:
         with self._lock:
             for key in list(self._entries):
                 self._drop(key)
+
+
+def _write(tensors: list[Any], contents: list[Any]) -> None:
+    for tensor, content in zip(tensors, contents):
+        tensor.copy_(content)
 
 
 def _put(found: list[tuple[int, Found]], leaves: list[Any]) -> str:
@@ -609,22 +722,20 @@ def _repeated(places: Sequence[int | None]) -> list[int]:
 
 def _constants(result: Any) -> list[Any]:
     """What in a result is not a tensor, in a form that can be compared with another call's."""
-    leaves = torch.utils._pytree.tree_leaves(result)
+    leaves = _leaves(result)
     return [(type(leaf), repr(leaf)) for leaf in leaves if not isinstance(leaf, torch.Tensor)]
 
 
-def _sample(result: Any) -> list[Any]:
-    """What of a result is compared: all of its tensors, and of large ones elements in each part."""
-    found = []
-    for leaf in torch.utils._pytree.tree_leaves(result):
-        if isinstance(leaf, torch.Tensor) and leaf.numel() > _COMPARED:
-            leaf = leaf.reshape(-1)[:: leaf.numel() // _COMPARED]
-        # It must outlive the result, and be no view of it.
-        found.append(leaf.clone() if isinstance(leaf, torch.Tensor) else None)
-    return found
+def _samples(result: Any, most: int) -> Iterator[Any]:
+    """What of a result is compared: about *most* elements of each tensor, from all parts of it."""
+    for leaf in _leaves(result):
+        if isinstance(leaf, torch.Tensor) and leaf.numel() > most:
+            yield leaf.reshape(-1)[:: math.ceil(leaf.numel() / most)]
+        else:
+            yield leaf if isinstance(leaf, torch.Tensor) else None
 
 
-def _compare(wanted: list[Any], found: list[Any]) -> None:
+def _compare(wanted: list[Any], found: Iterator[Any]) -> None:
     """Raise Refused unless a replay gave the same as a plain call, except for rounding."""
     for one, other in zip(wanted, found):
         # A weight that is returned as it is is no result of the graph's own.

@@ -48,6 +48,8 @@ _LARGE = 1 << 20
 _KEPT = 8
 _MODULE = "torch._inductor.output_code"
 _OURS = "_rocm_autopatch"
+# Regions whose forward has no graph yet.
+_warming: weakref.WeakSet[Any] = weakref.WeakSet()
 # Forwards with a graph whose backward is not known yet.
 _waiting: weakref.WeakSet[Any] = weakref.WeakSet()
 # What this thread compiles at present.
@@ -63,8 +65,16 @@ class Region:
         # What other regions' graphs do between a forward and its backward overwrites nothing here.
         self.memory = Memory()
         self.forward: Forward | None = None
+        #: The memory of what the last plain forward has saved.
+        self.saved: set[int] = set()
         self._weights: list[weakref.ref[Any]] = []
         self._replaced = True
+
+    def first(self, device: Any, function: Callable[[], Any]) -> Any:
+        """Call a forward or its backward before the first capture."""
+        if device is None or device.type != capture.Pool.kind or capture.capturing():
+            return function()
+        return self.pools.of(device).first(function, self.memory)
 
     def gradients(self) -> Iterator[Any]:
         """The gradients that the region's weights have."""
@@ -114,6 +124,10 @@ class Region:
 
     def take(self, graph: Any) -> None:
         """Put graphs in the place of what a ``CompiledFxGraph`` of a forward calls."""
+        for other in list(_warming):
+            # It is compiled anew, and nobody might call the old one any more.
+            if other.name == self.name:
+                other.memory.release()
         fixed = [int(index) for index in graph.fx_kwargs.get("static_input_idxs") or ()]
         self.forward = Forward(self, graph.current_callable, fixed)
         graph.current_callable = self.forward
@@ -121,6 +135,9 @@ class Region:
 
 class _Graphs(Graphs):
     """Graphs of a compiled function that takes one list and empties it."""
+
+    # What its graphs read may be in memory that they share.
+    carries = False
 
     def __init__(
         self,
@@ -164,6 +181,10 @@ class _Graphs(Graphs):
         inputs.clear()
         return self.run(key, None, leaves, (), ())
 
+    def _first(self, call: Call, real: list[Any] | None = None) -> Any:
+        leaves = call.leaves if real is None else real
+        return self.region.first(call.device, lambda: self._compiled(list(leaves)))
+
     def _found(self, leaves: list[Any]) -> list[tuple[int, Found]]:
         owners = self.region.pools.owners
         return [
@@ -201,6 +222,7 @@ class _ForwardGraphs(_Graphs):
 
     def _captured(self, entry: Entry) -> None:
         super()._captured(entry)
+        _warming.discard(self.region)
         self.saved |= entry.outputs.places
         self.places |= entry.outputs.places.union(place for place in entry.places if place)
         if not self.has_backward:
@@ -303,6 +325,8 @@ class Forward:
         ]
         kept = {storage(one) for one in tensors}
         self.graphs.shown |= {index for index, memory in made.items() if memory in kept}
+        self.graphs.region.saved = {memory for memory in made.values() if memory not in kept}
+        _warming.add(self.graphs.region)
 
 
 class Backward:
@@ -324,9 +348,21 @@ class Backward:
             self._join(inputs)
         graphs, forward = self._graphs, self._forward
         if graphs is None or forward is None:
-            return self._compiled(inputs)
+            return self._before(inputs)
         elsewhere = any(inputs[index].data_ptr() not in forward.saved for index in self._saved)
         return graphs.call(inputs, "its forward ran without a graph" if elsewhere else "")
+
+    def _before(self, inputs: list[Any]) -> Any:
+        """A call whose forward has no graph yet."""
+        tensors = [one for one in inputs if type(one) in TENSORS] if _warming else []
+        given = {storage(one) for one in tensors}
+        for region in list(_warming):
+            # If it is another's, its values lie in the memory of that one, and nothing is wrong.
+            if not given.isdisjoint(region.saved):
+                device = tensors[0].device
+                del tensors
+                return region.first(device, lambda: self._compiled(inputs))
+        return self._compiled(inputs)
 
     def _join(self, inputs: list[Any]) -> None:
         """Find the forward whose replay has saved these inputs."""

@@ -204,7 +204,7 @@ class Observation:
         self._pool, self._watched = pool, watched
         self._fixed, self._given, self._sums = fixed, given, sums
         self._versions = [self._mark(tensor) for tensor in fixed]
-        self._content = [(_version(tensor), tensor.clone()) for tensor in given]
+        self._content = [(_where(tensor), _version(tensor), tensor.clone()) for tensor in given]
         self._random, self._elsewhere = pool.random(), pool.elsewhere()
         self._state = watched.state() if watched else {}
         self._collectives = _collectives()
@@ -217,18 +217,24 @@ class Observation:
         """Why such calls can't be replayed; "" if they can."""
         if self._pool.elsewhere() != self._elsewhere:
             return "it draws random numbers on the CPU, and a replay would not: use a GPU tensor"
-        for tensor, (version, content) in zip(self._given, self._content):
-            if _version(tensor) != version or not _same_bytes(tensor, content):
-                return (
-                    f"it changes an argument in place (shape {list(tensor.shape)}): make this "
-                    "tensor a buffer of the module, or return the new one"
-                )
+        for tensor, (where, _, _) in zip(self._given, self._content):
+            if _where(tensor) != where:
+                return f"it gives other memory to an argument (shape {list(where[0])})"
         changed = self._watched.changed(self._state) if self._watched else ""
         if changed:
             return changed
         if _collectives() != self._collectives:
             return "it runs a collective, which is not safe in a graph on ROCm (ROCm/hip#3876)"
         return ""
+
+    def written(self) -> list[int]:
+        """Which of the arguments the call has changed in place."""
+        return [
+            number
+            for number, (_, version, content) in enumerate(self._content)
+            if _version(self._given[number]) != version
+            or not _same_bytes(self._given[number], content)
+        ]
 
     def changed(self) -> list[int]:
         """Which of the fixed tensors the call wrote to: a cache, a running mean."""
@@ -241,6 +247,10 @@ class Observation:
     def _mark(self, tensor: Any) -> tuple[int, int]:
         # Autograd does not count the writes of every kernel, such as cuDNN's batch norm.
         return _version(tensor), _sum(tensor) if self._sums else 0
+
+
+def _where(tensor: Any) -> tuple[Any, ...]:
+    return tensor.size(), tensor.stride(), tensor.data_ptr()
 
 
 def _version(tensor: Any) -> int:

@@ -14,7 +14,6 @@ import ctypes
 import functools
 import gc
 import random
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,13 +48,11 @@ class StandIn(capture.Pool):
     def __init__(self, device: Any) -> None:
         self.device = device
         self.turns = 0
-        self._guard = threading.Lock()
-        self._warming, self._capturing = 0, False
 
     def turn(self) -> None:
         self.turns += 1
 
-    def _on_stream(self, function: Callable[[], Any]) -> Any:
+    def first(self, function: Callable[[], Any], memory: Memory) -> Any:
         return function()
 
     def unowned(self, tensor: Any) -> Callable[[Any], Any]:
@@ -63,7 +60,7 @@ class StandIn(capture.Pool):
         made = addressed(tensor)
         return lambda keeper: made()
 
-    def _record(
+    def capture(
         self,
         function: Callable[[list[Any]], Any],
         enter: Callable[[], list[Any]],

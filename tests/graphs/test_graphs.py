@@ -31,7 +31,7 @@ else:
 
 import stand_in
 
-from rocm_autopatch.graphs import Bucket, Refused, buffers, capture, graphed, watch
+from rocm_autopatch.graphs import Bucket, Refused, buffers, capture, carried, graphed, watch
 from rocm_autopatch.graphs import mode as graphs_mode
 
 REAL = torch.cuda.is_available()
@@ -516,16 +516,253 @@ def test_an_allocation_past_torch() -> None:
     assert "waits for the GPU" in why or "invalidated" in why
 
 
-def test_an_argument_changed_in_place() -> None:
-    x = torch.ones(4, device=GPU)
-    assert "changes an argument in place" in refused(lambda x: x.add_(0) + 1, x)
+class TestArgumentsChangedInPlace:
+    """Small ones are copied before a replay, and back after it."""
 
-    def through_a_view(x: Any) -> Any:
-        x[1:3].clamp_(min=0)
-        return x + 1
+    @staticmethod
+    def step(number: int) -> Any:
+        def function(x: Any, *caches: Any) -> Any:
+            for cache in caches[:number]:
+                cache[1:3].mul_(0.5)
+                cache += x.sum()
+            return sum(caches, x) * 2
 
-    assert "changes an argument in place" in refused(through_a_view, x)
-    assert "changes an argument in place" in refused(compiled(through_a_view), x)
+        return function
+
+    @pytest.mark.parametrize("inference", [False, True])
+    @pytest.mark.parametrize("number", [1, 2, 5])
+    @pytest.mark.parametrize("compile", [False, True])
+    def test_each_call_has_others(self, number: int, compile: bool, inference: bool) -> None:
+        plain = self.step(number)
+        function = graphed(compiled(plain) if compile else plain, verify=True)
+        with torch.inference_mode(inference):
+            for _ in range(6):
+                x = torch.randn(4, device=GPU)
+                # Columns of a matrix: they are not dense.
+                mine = [torch.randn(4, 3, device=GPU)[:, 1] for _ in range(5)]
+                others = [torch.randn(4, 3, device=GPU)[:, 1].copy_(cache) for cache in mine]
+                versions = [0 if inference else cache._version for cache in mine]
+                close(function(x, *mine), plain(x, *others))
+                for index, (cache, other) in enumerate(zip(mine, others)):
+                    close(cache, other)
+                    if not inference:
+                        assert (cache._version > versions[index]) == (index < number)
+        # What is compiled in inference mode is compiled a second time.
+        assert function.row["replays"] >= 2
+        assert all(graph["verified"] for graph in function.row["graphs"])
+
+    def test_nothing_is_returned(self) -> None:
+        def plain(x: Any) -> None:
+            x.add_(1)
+
+        function = graphed(plain, verify=True)
+        for number in range(6):
+            x = torch.full((4,), float(number), device=GPU)
+            assert function(x) is None
+            close(x, torch.full_like(x, number + 1.0))
+        assert function.row["replays"] == 4
+
+    def test_random_numbers(self) -> None:
+        def plain(x: Any) -> Any:
+            return x.add_(torch.rand(4, device=GPU)) + torch.rand(4, device=GPU)
+
+        function = graphed(plain, verify=True)
+        seen = []
+        for one in (function, plain):
+            torch.manual_seed(3)
+            for _ in range(5):
+                x = torch.zeros(4, device=GPU)
+                seen.append((one(x), x))
+        for mine, other in zip(seen[:5], seen[5:]):
+            close(mine[0], other[0])
+            close(mine[1], other[1])
+        assert function.row["replays"] == 3
+
+    @pytest.mark.parametrize("apart", [0, 2, 4])
+    def test_one_that_shares_memory_with_another(self, apart: int) -> None:
+        """It may do so in one call, and not in the next one of the same signature."""
+        plain = self.step(1)
+        function = graphed(plain)
+        for number in range(12):
+            x, memory = torch.randn(4, device=GPU), torch.randn(8, device=GPU)
+            sides = []
+            for whole in (memory, memory.clone()):
+                second = whole[apart : apart + 4]
+                sides.append((whole[:4], second if number % 3 == 2 else second.clone()))
+            mine, others = sides
+            close(function(x, *mine), plain(x, *others))
+            for one, other in zip(mine, others):
+                close(one, other)
+        assert function.row["replays"] == 6
+        assert sum("shares memory" in reason for reason in function.row["plain"]) == 1
+
+    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("mode", [False, True])
+    def test_random_calls(self, mode: bool, seed: int) -> None:
+        """Caches that stay, are new, or are parts of one memory, in random turns."""
+        chance = random.Random(seed)
+        writes = [chance.randrange(3) for _ in range(chance.randint(1, 4))]
+
+        def plain(x: Any, *caches: Any) -> Any:
+            for number in writes:
+                caches[number][:2] += x * caches[(number + 1) % 3].sum()
+            return caches[0] * x.mean() + caches[1]
+
+        fast = torch.compile(plain, mode="reduce-overhead") if mode else graphed(plain)
+        mine: list[Any] = []
+        for _ in range(60):
+            # Torch's own compile is wrong where arguments share memory in some calls alone.
+            how = chance.choice(("same", "same", "new", "new" if mode else "parts"))
+            if how != "same" or not mine:
+                memory = torch.randn(12, device=GPU)
+                starts = [chance.randrange(0, 9) for _ in range(3)]
+                sides = []
+                for whole in (memory, memory.clone()):
+                    parts = [whole[start : start + 4] for start in starts]
+                    sides.append(parts if how == "parts" else [part.clone() for part in parts])
+                mine, others = sides
+            x = torch.randn(2, device=GPU)
+            close(fast(x, *mine), plain(x, *others))
+            for one, other in zip(mine, others):
+                close(one, other)
+                for tensor in (one, other):
+                    tensor.clamp_(-1, 1)
+
+    def test_one_that_is_a_weight(self) -> None:
+        layer = torch.nn.Linear(4, 4, device=GPU)
+
+        def plain(x: Any, y: Any) -> Any:
+            y.mul_(2)
+            return layer(x)
+
+        function = graphed(plain)
+        for number in range(8):
+            x, before = torch.randn(4, device=GPU), layer.bias.clone()
+            y = layer.bias if number >= 4 else torch.ones(4, device=GPU)
+            got = function(x, y.detach())
+            close(got, layer(x))
+            close(layer.bias, 2 * before if number >= 4 else before)
+        assert any("shares memory" in reason for reason in function.row["plain"])
+
+    def test_what_is_large(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(carried, "MOST", 15)
+        said = refused_anyway(self.step(1), torch.ones(4, device=GPU), torch.ones(4, device=GPU))
+        assert "changes an argument in place (shape [4]), and 0 MiB would be copied" in said
+
+    @pytest.mark.parametrize("compile", [False, True])
+    @pytest.mark.parametrize("inference", [False, True])
+    def test_a_write_that_was_not_seen(self, inference: bool, compile: bool) -> None:
+        """What is observed in inference mode is the content, and some writes do not change it."""
+
+        def plain(x: Any) -> Any:
+            x.mul_(2)
+            return x + 1
+
+        for verify in (False, True):
+            function = graphed(compiled(plain) if compile else plain, verify=verify)
+            with torch.inference_mode(inference):
+                for value in (0, 0, 3, 1, 0, 2, 3, 4):
+                    x, other = (torch.full((4,), float(value), device=GPU) for _ in range(2))
+                    close(function(x), plain(other))
+                    close(x, other)
+            assert function.row["replays"] >= 4
+
+    def test_one_signature_of_several(self, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Small ones that move are copied, and large ones of other calls stay where they are."""
+        monkeypatch.setattr(carried, "MOST", 100)
+        fast = torch.compile(step, mode="reduce-overhead", dynamic=True)
+        large = [torch.zeros(20, 4, device=GPU) for _ in range(2)]
+        for number in range(20):
+            at, x = torch.tensor([number % 4], device=GPU), torch.randn(1, 4, device=GPU)
+            small = [torch.zeros(4, 4, device=GPU) for _ in range(2)]
+            for mine, other in (small, large):
+                close(fast(mine, at, x), step(other, at, x))
+                close(mine, other)
+        assert sum(row["replays"] for row in seen()) >= 30
+
+    def test_layers_that_share_their_code(self, seen: Seen) -> None:
+        """Each has other weights, and each call another cache."""
+
+        def layer(weight: Any, cache: Any, x: Any) -> Any:
+            cache.add_(x @ weight)
+            return cache * 2
+
+        fast = torch.compile(layer, mode="reduce-overhead")
+        weights = [torch.nn.Parameter(torch.randn(4, 4, device=GPU)) for _ in range(3)]
+        for _ in range(10):
+            for weight in weights:
+                x, cache = (torch.randn(2, 4, device=GPU) for _ in range(2))
+                other = cache.clone()
+                close(fast(weight, cache, x), layer(weight, other, x))
+                close(cache, other)
+        assert sum(row["replays"] for row in seen()) >= 15
+
+    def test_what_shares_its_own_memory(self) -> None:
+        def plain(x: Any) -> Any:
+            x[0] += 1
+            return x * 2
+
+        said = refused_anyway(plain, torch.zeros(2, device=GPU).expand(2, 2))
+        assert "its elements share memory" in said
+
+    def test_what_is_padded(self) -> None:
+        bucket = Bucket("batch", sizes=(8,), inputs={"x": 0})
+        function = graphed(lambda x: x.add_(1) * 2, buckets=[bucket], name="padded")
+        for _ in range(4):
+            close(function(torch.ones(5, 2, device=GPU)), torch.full((5, 2), 4.0, device=GPU))
+        assert "it is padded" in reasons(function)
+
+    def test_other_memory(self) -> None:
+        def plain(x: Any) -> Any:
+            x.set_(torch.ones(4, device=GPU))
+            return x * 2
+
+        assert "gives other memory to an argument" in refused(plain, torch.zeros(4, device=GPU))
+
+    def test_an_argument_that_is_returned(self) -> None:
+        said = refused_anyway(lambda x: x.add_(1), torch.zeros(4, device=GPU))
+        assert "shares memory with an argument" in said
+
+    @pytest.mark.skipif(REAL, reason="only the stand-in can be wrong")
+    def test_a_wrong_replay(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is noticed, and each call changes the argument once."""
+        monkeypatch.setattr(stand_in.StandIn, "wrong", True)
+        plain = self.step(1)
+        function = graphed(plain, verify=True)
+        for _ in range(5):
+            x, cache = torch.randn(4, device=GPU), torch.randn(4, device=GPU)
+            other = cache.clone()
+            close(function(x, cache), plain(x, other))
+            close(cache, other)
+        assert function.row["replays"] == 0
+        assert "differs from a plain call" in reasons(function)
+
+    def test_an_error_in_the_call_that_verifies(self) -> None:
+        """The call is made again, and finds the argument as it was."""
+        calls = []
+
+        def plain(x: Any) -> Any:
+            x.add_(1)
+            calls.append(1)
+            if len(calls) == 3:
+                raise ValueError("once")
+            return x * 2
+
+        function = graphed(plain, verify=True)
+        for _ in range(4):
+            x = torch.zeros(4, device=GPU)
+            close(function(x), torch.full_like(x, 2))
+            close(x, torch.ones_like(x))
+
+    @pytest.mark.skipif(REAL, reason="only the stand-in breaks when it is asked to")
+    def test_a_broken_capture(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(stand_in.StandIn, "broken", RuntimeError("no"))
+        function = graphed(lambda x: x.add_(1) + 1, verify=True)
+        for _ in range(5):
+            x = torch.zeros(4, device=GPU)
+            close(function(x), torch.full_like(x, 2))
+            close(x, torch.ones_like(x))
+        assert function.row["replays"] == 0
 
 
 def test_random_numbers() -> None:
@@ -643,7 +880,8 @@ def test_memory_comes_back() -> None:
     held = torch.cuda.memory_reserved()
     wrapped.clear()
     torch.cuda.empty_cache()
-    assert torch.cuda.memory_reserved() <= before + (32 << 20) < held
+    # The workspace of cuBLAS stays.
+    assert torch.cuda.memory_reserved() <= before + (40 << 20) < held
 
 
 def test_taking_turns_beyond_the_limit() -> None:
@@ -822,8 +1060,25 @@ def test_an_argument_of_many_shapes_at_one_place() -> None:
     close(memory, other)
 
 
-def test_places_that_never_return(seen: Seen) -> None:
+def test_an_argument_that_is_changed_at_each_place(seen: Seen) -> None:
+    """From the third place on it is copied, and copied back."""
+    fast = torch.compile(step, mode="reduce-overhead")
+    kept: list[Any] = []
+    for number in range(40):
+        at, x = torch.tensor([number % 4], device=GPU), torch.randn(1, 4, device=GPU)
+        if number % 5 == 0:
+            kept = [torch.zeros(4, 4, device=GPU) for _ in range(2)]
+        close(fast(kept[0], at, x), step(kept[1], at, x))
+        close(*kept)
+    (row,) = seen()
+    assert [one["replays"] for one in row["graphs"]][-1] >= 25
+    assert len(row["graphs"]) <= 3
+    assert not any("new addresses" in reason for reason in row["plain"])
+
+
+def test_places_that_never_return(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a while each call has a tensor of its own: capturing ends, and results stay right."""
+    monkeypatch.setattr(carried, "MOST", 0)
     fast = torch.compile(step, mode="reduce-overhead")
     kept: list[Any] = []
     for number in range(250):
@@ -934,8 +1189,7 @@ def test_memory_of_dropped_models_comes_back() -> None:
     assert max(was[1:]) <= was[0]
 
 
-def test_a_capture_while_another_thread_uses_its_stream() -> None:
-    """The call runs without a graph, and the next one is captured."""
+def test_a_capture_while_another_thread_is_in_a_plain_call() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def function(x: Any) -> Any:
@@ -957,12 +1211,44 @@ def test_a_capture_while_another_thread_uses_its_stream() -> None:
         assert begun.wait(60)
         for _ in range(4):
             close(wrapped(two), two * 2)
-        assert wrapped.row["graphs"] == wrapped.row["refused"] == []
     finally:
         go_on.set()
         thread.join()
-    close(wrapped(two), two * 2)
-    assert [row["replays"] for row in wrapped.row["graphs"]] == [1]
+    assert [row["replays"] for row in wrapped.row["graphs"]] == [2]
+
+
+@needs_gpu
+def test_workspaces() -> None:
+    """A graph of ours stays right when they are freed, and frees none that others use."""
+    # The sum is divided among blocks, whose parts lie in the workspace.
+    x, y = (torch.randn(64, 1 << 17, device=GPU, dtype=torch.bfloat16) for _ in range(2))
+    bias = torch.randn(64, device=GPU, dtype=torch.bfloat16)
+
+    def function(x: Any) -> Any:
+        return x @ y.t(), torch.addmm(bias, x, y.t())
+
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.inference_mode():
+        with torch.cuda.stream(stream):
+            function(x)
+        with torch.cuda.graph(graph, stream=stream):
+            own = function(x)
+        wanted, wrapped = function(x), graphed(function)
+        for _ in range(4):
+            wrapped(x)
+        others = [torch.full((1 << 20,), 7.0, device=GPU) for _ in range(200)]
+        graph.replay()
+        close(own, wanted)
+        # As Inductor's graphs do, and from torch 2.12 on the end of any graph of the stream.
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+        others += [torch.full((1 << 20,), 7.0, device=GPU) for _ in range(200)]
+        for _ in range(3):
+            close(wrapped(x), wanted)
+        torch.cuda.synchronize()
+        assert all(bool((other == 7).all()) for other in others)
+    assert wrapped.row["replays"] == 5
 
 
 def test_default_and_reduce_overhead_of_one_function(seen: Seen) -> None:
@@ -1239,11 +1525,12 @@ def test_errors_of_a_capture(monkeypatch: pytest.MonkeyPatch, said: str, meaning
 
 
 @needs_stand_in
-def test_a_replay_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [4, 1 << 23])
+def test_a_replay_that_differs(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """As HIP is reported to handle illegal work in a capture: no error, but wrong numbers."""
     monkeypatch.setattr(stand_in.StandIn, "wrong", True)
     wrapped = graphed(lambda x: x * 2, verify=True)
-    x = torch.ones(4)
+    x = torch.ones(size)
     for _ in range(5):
         close(wrapped(x), x * 2)
     assert "a replay differs from a plain call" in reasons(wrapped)

@@ -30,6 +30,7 @@ import stand_in
 from torch.utils.checkpoint import checkpoint
 
 from rocm_autopatch.graphs import Refused, buffers, capture, handed, places, record, store, training
+from rocm_autopatch.prove import bench, trials
 
 REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
@@ -37,13 +38,16 @@ pytestmark = pytest.mark.filterwarnings("default")
 MODE = "reduce-overhead"
 WARMING = "the first calls of a signature run without a graph"
 HELD = "what its last replay saved or returned is still in use"
+needs_gpu = pytest.mark.skipif(not REAL, reason="a CPU has no memory of graphs")
 NEEDED = "what its forward saved or returned is still needed after it"
 PLAIN_FORWARD = "its forward ran without a graph"
 Seen = Callable[[], "list[dict[str, Any]]"]
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # Of large results only parts are compared. Here most of them are large.
+    monkeypatch.setattr(store, "_COMPARED", 64)
     torch._dynamo.reset()
     torch.manual_seed(0)
     yield
@@ -620,6 +624,46 @@ def test_equal_gradients_of_inputs(seen: Seen) -> None:
     assert seen()[1]["replays"] == 3
 
 
+def reserved() -> tuple[int, int]:
+    """The bytes that torch has for the program, and those for graphs."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    found = [0, 0]
+    for one in torch.cuda.memory_snapshot():
+        found[tuple(one["segment_pool_id"]) != (0, 0)] += one["total_size"]
+    return found[0], found[1]
+
+
+@needs_gpu
+def test_the_first_calls_use_the_memory_of_the_graphs() -> None:
+    """So what the program allocates meanwhile does not lie between their values."""
+    layers = [torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.GELU()) for _ in range(8)]
+    pair = Pair(torch.nn.Sequential(*layers))
+    before = reserved()
+    for number in range(6):
+        trained(pair.fast, torch.randn(8192, 1024, device=GPU))
+        pair.step()
+        if number == 0:
+            # They are 512 MiB, and the optimizer's state is 64.
+            first = reserved()
+            assert first[1] - before[1] > 256 << 20 > first[0] - before[0]
+    last = reserved()
+    assert last[0] - before[0] < 256 << 20
+    assert last[1] - before[1] < first[1] - before[1] + (64 << 20)
+
+
+@needs_gpu
+def test_the_first_calls_do_not_keep_the_memory_of_graphs(seen: Seen) -> None:
+    """There is never a second call of one shape, so there is never a graph."""
+    pair = Pair(torch.nn.Linear(1024, 1024), dynamic=True)
+    before = reserved()
+    for rows in range(4000, 4016):
+        trained(pair.fast, torch.randn(rows, 1024, device=GPU))
+        pair.step()
+    assert not any(row["graphs"] for row in seen())
+    assert reserved()[1] <= before[1]
+
+
 class TestSavedValues:
     """A backward's graph overwrites what its forward has saved: it needs no other memory then."""
 
@@ -641,7 +685,7 @@ class TestSavedValues:
         if not REAL:
             assert len(stand_in._free[results.memory]) > 3
 
-    @pytest.mark.skipif(not REAL, reason="a CPU has no memory of graphs")
+    @needs_gpu
     def test_the_backward_needs_no_more_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
         layers = [torch.nn.Linear(1024, 1024) for _ in range(8)]
         needed = []
@@ -935,3 +979,27 @@ def test_a_forward_that_nothing_is_known_of(monkeypatch: pytest.MonkeyPatch, see
     ((reason, count),) = row["plain"].items()
     assert (row["replays"], count) == (0, 3)
     assert "no place at which" in reason
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in trials.NAMES if "training" in trials.load(name).ABOUT]
+)
+def test_trials_of_prove(name: str, seen: Seen) -> None:
+    """What ``prove`` trains is trained in graphs, and right."""
+    trial = trials.load(name)
+    for module in getattr(trial, "NEEDS", ()):
+        pytest.importorskip(module)
+    sides = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        sides.append(trial.program(bench.Bench(torch, GPU.type, MODE, compiled)))
+    eager, call = sides
+    for number in range(4 * max(4, getattr(trial, "TURN", 1))):
+        expected = [one.clone() for one in eager(number)]
+        assert bench.difference(torch, expected, call(number)) <= 1, number
+    forward, backward = (
+        [row for row in seen() if row["name"].startswith("backward") == back]
+        for back in (False, True)
+    )
+    assert sum(row["replays"] for row in forward) >= 8
+    assert sum(row["replays"] for row in backward) >= 4

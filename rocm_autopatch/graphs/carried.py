@@ -1,0 +1,74 @@
+"""Small arguments that a call changes in place: copied before a replay, and back after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from rocm_autopatch.graphs.buffers import MANY, Inputs, dense, overlaps
+from rocm_autopatch.graphs.leaves import TENSORS
+from rocm_autopatch.graphs.places import storage
+
+# So many bytes are copied for a call at most. A GPU moves them four times, which takes a data
+# center's one some 15 us: about the launches of three kernels.
+MOST = 16 << 20
+SHARED = "an argument that it changes in place shares memory with another one"
+
+
+class Carried:
+    """The leaves at *indices*, which *inputs* has copies of.
+
+    *fixed* are the tensors that the graph reads where they are.
+    """
+
+    def __init__(self, indices: Sequence[int], inputs: Inputs, fixed: Iterable[Any]) -> None:
+        targets = inputs.targets()
+        self._indices = list(indices)
+        self.targets = [targets[index] for index in indices]
+        self._fixed = {storage(one) for one in fixed if one.layout is torch.strided}
+
+    def shared(self, leaves: Sequence[Any]) -> str:
+        """Why a call with these leaves can't be a replay; "" if it can."""
+        return SHARED if shares(self._indices, leaves, self._fixed) else ""
+
+    def back(self, leaves: Sequence[Any]) -> None:
+        """Copy to the leaves what the last replay has made of their copies."""
+        if len(self.targets) < MANY:
+            for index, target in zip(self._indices, self.targets):
+                leaves[index].copy_(target)
+        else:
+            torch._foreach_copy_([leaves[index] for index in self._indices], self.targets)
+
+
+def shares(indices: Sequence[int], leaves: Sequence[Any], fixed: Iterable[int] = ()) -> bool:
+    """Whether one of the leaves at *indices* shares memory with another leaf, or with *fixed*."""
+    seen = set(fixed)
+    for index, leaf in enumerate(leaves):
+        if type(leaf) in TENSORS and index not in indices:
+            seen.add(storage(leaf))
+    for index in indices:
+        pointer = storage(leaves[index])
+        if pointer in seen:
+            return True
+        seen.add(pointer)
+    return False
+
+
+def size(indices: Iterable[int], leaves: Sequence[Any]) -> int:
+    """The bytes that are copied for the leaves at *indices*."""
+    return sum(leaves[index].numel() * leaves[index].element_size() for index in indices)
+
+
+def unfit(indices: Sequence[int], leaves: Sequence[Any], fixed: Iterable[Any]) -> str:
+    """Why leaves that a call changes can't be copied back; "" if they can."""
+    if any(
+        overlaps(leaves[index]) or dense(leaves[index]) is not leaves[index] for index in indices
+    ):
+        return "its elements share memory"
+    bytes_ = size(indices, leaves)
+    if bytes_ > MOST:
+        return f"{bytes_ / 2**20:.0f} MiB would be copied for each call, of {MOST >> 20} at most"
+    others = [storage(one) for one in fixed if one.layout is torch.strided]
+    return "it shares memory with another one" if shares(indices, leaves, others) else ""
