@@ -537,14 +537,15 @@ class TestRuns:
             "time.sleep(float(os.environ['S']))\nprint('words:', len(sys.argv))\n"
         )
         script.chmod(0o755)
-        given = ("--toggle", "S=0.2,0.4", "--caches", "warm", "--repeat", "2", "--json", "--")
+        given = ("--toggle", "S=1,1.2", "--caches", "warm", "--repeat", "2", "--json", "--")
         for command in ((python311.path, script, "x"), (script, "x")):
             found = document(ab(python311, tmp_path, *given, *command))
             medians = {(row["metric"], row["arm"]): row["median"] for row in found["rows"]}
-            for arm, sleeps in (("base", 0.2), ("S=0.4", 0.4)):
+            for arm in ("base", "S=1.2"):
                 wall, rest = (medians[n, arm] for n in ("wall time", "time without imports"))
-                assert wall - rest > 0.4
-                assert sleeps < rest < wall
+                # The import's 0.4 s, and not the second that the script sleeps by itself. That
+                # second leaves room for a busy machine.
+                assert 0.4 < wall - rest < 1
             assert all(run["numbers"][-1]["value"] == 2 for run in found["runs"])
             (note,) = [note for note in found["notes"] if "imports" in note]
             assert note.startswith("imports took 0.")
