@@ -344,6 +344,23 @@ class TestBuiltins:
             **{f"inductor.{key}": ("default", on) for key, (_, on) in GAINING.items()},
         }.items() <= entries_of(plan).items()
 
+    @pytest.mark.parametrize(
+        ("facts", "use"),
+        [
+            ({}, "graphs"),
+            ({"proven": "training-graphs graphs"}, "graphs"),
+            ({"proven": "training-graphs", "gains": "training-graphs"}, "graphs"),
+            ({"proven": "training-graphs graphs", "gains": "training-graphs"}, "training-graphs"),
+        ],
+    )
+    def test_performance_trains_in_graphs_where_that_gains(
+        self, facts: dict[str, str], use: str
+    ) -> None:
+        facts = {**lower.BUILT_IN_FACTS, **facts}
+        chosen = select.select(facts, "performance", at=())
+        plan = lower.lower(chosen.layers, facts, chosen.policy)
+        assert entries_of(plan)["reduce-overhead"] == ("use", use)
+
     def test_no_variable_outranks_what_a_user_asks_otherwise(self) -> None:
         # docs/policies.md has what each outranks. A variable that is added here belongs there.
         defaults = {

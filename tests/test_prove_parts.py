@@ -611,7 +611,7 @@ class TestTrials:
         trial = trials.load(name)
         first = (trial.__doc__ or "").splitlines()[0]
         assert first.endswith(".")
-        known = {"modes", "search", "switches", *subjects.SUBJECTS}
+        known = {one.group for one in subjects.SUBJECTS.values()} | {*subjects.SUBJECTS}
         assert trial.ABOUT
         assert {*trial.ABOUT} <= known
         assert isinstance(getattr(trial, "NEEDS", ()), tuple)

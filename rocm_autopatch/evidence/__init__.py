@@ -8,6 +8,7 @@ counts in this place. docs/evidence.md has it for users.
 SUBJECTS: "dict[str, str]" = {
     "default": "The mode default works under the policy safe.",
     "graphs": "The mode reduce-overhead works with our own graphs.",
+    "training-graphs": "Training in the mode reduce-overhead works with our own graphs.",
     "cudagraphs": "The mode reduce-overhead works with Inductor's own capture.",
     "autotune": "The mode max-autotune-no-cudagraphs works, with GEMMs in libraries only.",
     "autotune-graphs": "The same search works with our own graphs.",

@@ -64,6 +64,13 @@ SUBJECTS: dict[str, Subject] = {
     for subject in (
         Subject(BASE, "modes", None, {"extends": ["safe"]}, about=_OF_TORCH),
         _mode("graphs", "reduce-overhead", compile_modes={"reduce-overhead": "graphs"}),
+        # Inference is the same code as of graphs.
+        _mode(
+            "training-graphs",
+            "reduce-overhead",
+            "training",
+            compile_modes={"reduce-overhead": "training-graphs"},
+        ),
         # Torch alone: a policy that changes nothing.
         _mode("cudagraphs", "reduce-overhead", about=_CAPTURE, extends=[]),
         _mode("autotune", _SEARCH, "search", _SEARCHES),

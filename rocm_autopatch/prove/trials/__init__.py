@@ -3,7 +3,8 @@
 A trial's file has
 
 - a docstring, whose first line says what the program is;
-- ``ABOUT``: the groups of subjects that it is for ("modes", "search", "switches"), or their names;
+- ``ABOUT``: the groups of subjects that it is for ("modes", "training", "search", "switches"), or
+  their names;
 - ``NEEDS``: modules that it imports, without whose packages it can't be;
 - ``GPU = True`` if it needs a GPU;
 - ``TURN = N`` if calls differ: call N is of the kind of call 0;
@@ -23,6 +24,7 @@ from types import ModuleType
 
 NAMES = (
     *("mlp", "decoder", "shapes", "training", "weights"),
+    *("transformers_training", "accumulation", "checkpoint"),
     *("transformers_generate", "transformers_bert", "timm_vit", "convolution", "attention"),
     *("prefill_decode", "streams", "threads", "dropout", "large", "gemms"),
     "diffusers_unet",

@@ -11,7 +11,13 @@ from typing import Any
 
 from rocm_autopatch.prove.bench import Bench
 
-ABOUT = ("modes", "coordinate_descent_tuning", "aggressive_fusion", "expandable_segments")
+ABOUT = (
+    "modes",
+    "training",
+    "coordinate_descent_tuning",
+    "aggressive_fusion",
+    "expandable_segments",
+)
 TRAINING = True
 
 
