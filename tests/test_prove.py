@@ -108,7 +108,7 @@ sys.exit(main(["prove", *asked["arguments"]]))
 def directly(python: Interpreter, directory: Path, **asked: Any) -> dict[str, Any]:
     """The rows and the verdicts of a battery of faults."""
     # A busy machine needs seconds for what takes milliseconds here.
-    asked = {"cores": 2, "limit": 25, **asked}
+    asked = {"cores": 2, "limit": 20, **asked}
     done = python.run(
         *("-c", FAULTY + DIRECTLY, json.dumps(asked)), env=environment(directory), timeout=580
     )
