@@ -96,14 +96,31 @@ class Pool:
             try:
                 handle = memory.before(self.device)
                 if handle is not None:
-                    return self._in(memory, handle, function)
+                    return self._in(handle, function, memory)
             finally:
                 self._using.release()
             # Such a call needs most: the forward's graph owns what it reads.
             torch.cuda.empty_cache()
         return function()
 
-    def _in(self, memory: Memory, handle: Any, function: Callable[[], Any]) -> Any:
+    def beside(self, function: Callable[[], Any], memory: Memory) -> Any:
+        """Call a function whose values lie in *memory* among those of its graphs.
+
+        It may overwrite all that a graph captured now might. Its result is no longer there after
+        the next replay. Raises Busy if another thread uses the stream.
+        """
+        if not self._using.acquire(blocking=False):
+            raise Busy("another thread uses the stream of captures")
+        try:
+            handle, alive = memory.begin(self.device)
+            result = self._in(handle, function)
+            del alive
+            return result
+        finally:
+            self._using.release()
+
+    def _in(self, handle: Any, function: Callable[[], Any], holder: Memory | None = None) -> Any:
+        """Call a function whose values lie in this memory, which *holder* then keeps."""
         self._own_workspaces()
         current = torch.cuda.current_stream(self.device)
         # Each use of the stream waits for the current one first, so what the program frees there
@@ -116,7 +133,7 @@ class Pool:
             finally:
                 self._end(handle)
                 release = torch._C._cuda_releasePool
-                if not memory.hold(self.device, release):
+                if holder is None or not holder.hold(self.device, release):
                     release(self.index, handle)
         current.wait_stream(self.stream)
         return result

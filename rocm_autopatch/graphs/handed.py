@@ -117,12 +117,15 @@ class Handed:
         assert self._lend is not None
         return self._lend[0]
 
+    def uncopied(self) -> set[int]:
+        """The memories of the results that are handed out where they are."""
+        return self._counts.keys() - {storage(self.leaves[index]) for index in self._copied}
+
     def used_only_by(self, leaves: Sequence[Any]) -> dict[int, int]:
         """The memories of results that only *leaves* use, with the number of tensors there."""
         where = [storage(leaf) if type(leaf) in TENSORS else None for leaf in leaves]
-        copied = {storage(self.leaves[index]) for index in self._copied}
         found = {}
-        for memory in self._counts.keys() - copied:
+        for memory in self.uncopied():
             ones = [index for index, other in enumerate(where) if other == memory]
             number = len({id(leaves[index]) for index in ones})
             users = _users([leaves[index] for index in ones])
@@ -135,8 +138,9 @@ class Handed:
     ) -> dict[int, int]:
         """Own these memories no more, nor let *leaves* own them. Returns what they are called now.
 
-        The capture with the number *order* has the first graph that may overwrite them: it is the
-        last one to read them. Only replays write there, so their content stays until then.
+        The graph with the number *order* is the last one that reads them, or the one that writes
+        them. It and later ones may overwrite them. Only replays and calls of ``Pool.beside`` write
+        there, so their content stays until then.
         """
         assert self._lend is not None
         first = {
@@ -264,7 +268,8 @@ class Consumed:
     def __init__(self, results: Handed, leaves: Sequence[Any]) -> None:
         self.results, self._memories = results, results.used_only_by(leaves)
         self._expected: dict[int, int] = {}
-        self._indices = [
+        #: Which leaves lie there.
+        self.indices = [
             index
             for index, leaf in enumerate(leaves)
             if type(leaf) in TENSORS and storage(leaf) in self._memories
@@ -282,8 +287,8 @@ class Consumed:
         """Why a backward with *leaves* must not overwrite it; "" if it may."""
         held = [memory for memory, most in self._expected.items() if _references(memory) > most]
         self.results.copy_from_now_on(held)
-        alone = len(self._indices) * _ALONE
-        return NEEDED if held or _users([leaves[i] for i in self._indices]) > alone else ""
+        alone = len(self.indices) * _ALONE
+        return NEEDED if held or _users([leaves[i] for i in self.indices]) > alone else ""
 
 
 def _instead(leaves: Sequence[Any], there: Mapping[int, Any]) -> list[Any]:

@@ -9,17 +9,17 @@ is captured, which executes nothing, and then replayed.
 from __future__ import annotations
 
 import functools
-import math
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from rocm_autopatch import failure, startup
-from rocm_autopatch.graphs import capture, carried, record
+from rocm_autopatch.graphs import aside, capture, carried, record
+from rocm_autopatch.graphs.aside import Aside
 from rocm_autopatch.graphs.buckets import Cut, Pad
 from rocm_autopatch.graphs.buffers import Inputs, Outputs, cut_tensor
 from rocm_autopatch.graphs.carried import Carried
@@ -28,13 +28,11 @@ from rocm_autopatch.graphs.leaves import TENSORS, describe
 from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.places import storage
 from rocm_autopatch.graphs.refusal import Busy, Refused, explain
+from rocm_autopatch.graphs.verification import Verification
 from rocm_autopatch.graphs.watch import Observation, Watched, same_places, tensors_of
 
 # How often a capture is tried if something compiles in it. After that it would always compile.
 _TRIES = 3
-# How many elements of a result are compared with a plain call's. All of them would need as much
-# memory as the activations of a training step.
-_COMPARED = 1 << 22
 # How many graphs may be left behind before no more are captured.
 _LEFT = 8
 # At so many other places an argument was changed before it is copied there and back.
@@ -82,7 +80,7 @@ class Call:
     pads: Sequence[Pad]
     cuts: Sequence[Cut]
 
-    @property
+    @functools.cached_property
     def device(self) -> Any:
         """The device of its first tensor; None if it has no tensor."""
         return next((tensor.device for tensor in tensors_of(self.leaves)), None)
@@ -179,14 +177,16 @@ class Entry:
 
     def learn(self, other: Entry) -> None:
         """Take over what was observed of the same compiled code with weights at other places."""
-        if _repeated(self.places) != _repeated(other.places):
-            return
-        self.refused = other.refused
+        if _repeated(self.places) == _repeated(other.places):
+            self.take(other)
+
+    def take(self, other: Entry) -> None:
+        """Take over what was observed of the same compiled code."""
+        self.refused, self.seen = other.refused, other.seen
         if other.pool is not None:
             self.pool, self.pure, self.draws = other.pool, other.pure, other.draws
             self.written, self.changes = other.written, other.changes
             self.constants = other.constants
-            self.seen = other.seen
 
 
 class Graphs:
@@ -224,6 +224,10 @@ class Graphs:
         self._fixed_leaves = frozenset(indices)
         self._changed = frozenset(changed)
         self.watch(watched)
+        # Whether captures may begin.
+        self._ready = True
+        # What was observed before other leaves became fixed.
+        self._known: Entry | None = None
         # The entry of the last call, by signature; all entries, by signature and places.
         self._latest: dict[Any, Entry] = {}
         self._entries: dict[Any, Entry] = {}
@@ -342,6 +346,9 @@ class Graphs:
                     entry.learn(before)
                     if not entry.refused and self._move_on(key):
                         self._refuse(entry, None, MOVING)
+                elif before is None and self._known is not None:
+                    entry.take(self._known)
+                    self._known = None
             self._latest[key] = entry
             return entry
 
@@ -389,7 +396,8 @@ class Graphs:
             entry.used = self._clock
             entry.seen += 1
             seen, refused = entry.seen, entry.refused
-        ready = not refused and seen > self.options.warmup and entry.pool is not None
+        observed = not refused and seen > self.options.warmup and entry.pool is not None
+        ready = observed and self._ready
         if ready and self._room(entry):
             with self._lock:
                 if entry.graph is not None:
@@ -405,7 +413,7 @@ class Graphs:
         record.plain(self.row, refused or WARMING)
         if refused or entry.pool is not None or seen < self.options.warmup:
             state = self._watched.state() if self._watched and not refused else None
-            value = self._execute(call) if refused else self._first(call)
+            value = self._execute(call) if refused else self._first(call, call.padded())
             if state is not None and self._watched is not None:
                 # Such a call changes the next one's signature, so none would ever be observed.
                 changed = self._watched.changed(state)
@@ -414,9 +422,13 @@ class Graphs:
             return call.cut(value)
         return call.cut(self._observed(entry, call))
 
-    def _first(self, call: Call, real: list[Any] | None = None) -> Any:
-        """A call before the capture, with these leaves if they are padded already."""
-        return self.function(call.structure, call.padded() if real is None else real)
+    def _first(self, call: Call, real: list[Any]) -> Any:
+        """A call before the capture. *real* are its leaves, padded; nobody needs them any more."""
+        return self.function(call.structure, real)
+
+    def _again(self, call: Call) -> Any:
+        """A call before the capture that is not the last one with these leaves."""
+        return self._first(call, call.padded())
 
     def _execute(self, call: Call) -> Any:
         return self.function(call.structure, call.padded())
@@ -428,7 +440,8 @@ class Graphs:
             self._refuse(entry, call, refused)
             return self._execute(call)
         pool, real = self._pools.of(call.device), call.padded()
-        places = [call.fixed[index] for index in entry.indices]
+        watched = self._observable(entry)
+        places = [call.fixed[index] for index in watched]
         stay = self._stay(entry)
         free = [
             index for index, leaf in enumerate(real) if type(leaf) in TENSORS and index not in stay
@@ -451,12 +464,16 @@ class Graphs:
             self._refuse(entry, call, refused)
         elif capture.compiles() == compiled:
             entry.pure, entry.draws = not changed, observation.draws()
-            entry.written = [entry.indices[number] for number in changed]
+            entry.written = [watched[number] for number in changed]
             entry.changes = changes
             entry.constants = _constants(result)
             entry.pool = pool
         # Otherwise the call has compiled something, and the next call is observed.
         return result
+
+    def _observable(self, entry: Entry) -> list[int]:
+        """What of it is at a fixed place and might be written to by a call."""
+        return entry.indices
 
     def _unfit(self, entry: Entry, changes: list[int], call: Call) -> str:
         """Why what a call has changed of its arguments can't be copied back; "" if it can."""
@@ -493,7 +510,7 @@ class Graphs:
 
     def _capture(self, entry: Entry, call: Call) -> tuple[bool, Any]:
         """Capture and replay. Returns whether there is a result, and the result."""
-        pool, state, wanted, after, value = entry.pool, None, None, None, None
+        pool, verification, kept = entry.pool, None, None
         changes = [call.leaves[index] for index in entry.changes]
         # What a plain call changes before the replay, and what it was.
         restored: list[Any] = []
@@ -513,23 +530,19 @@ class Graphs:
             stay = self._stay(entry).union(index for index, _ in found)
             inside = self._inside(call.leaves) if consumed else None
             inputs = Inputs(call.leaves, stay, call.pads, inside)
-            if self.options.verify and entry.pure:
-                # This call writes to no weight or buffer. So it does nothing that the call itself
-                # does not do again, if it also draws the same random numbers.
-                state = pool.random() if entry.draws else None
+            # Such a call writes to no weight or buffer. So it does nothing that the call itself
+            # does not do again, if it also draws the same random numbers.
+            verify = self.options.verify and entry.pure
+            verify = verify and aside.room(self._spoilt(call.leaves, consumed))
+            if verify and not consumed:
                 restored = changes + self._uncounted(entry, call)
                 were = [one.clone() for one in restored]
-                value = self._first(call)
-                most = _COMPARED // max(1, len(tensors_of(_leaves([value, changes]))))
-                # They must outlive the result, and be no views of it.
-                samples = _samples([value, changes], most)
-                wanted = [one if one is None else one.clone() for one in samples]
+                kept = Aside(self._spoilt(call.leaves, consumed))
+                verification = Verification(pool, entry.draws, lambda: [self._again(call), changes])
                 _write(restored, were)
-                if not consumed:
-                    value = None
-                if state is not None:
-                    after = pool.random()
-                    pool.draw_from(state)
+                kept.restore()
+                # The capture can't use what the call has needed. So the device gets it back.
+                pool.memory()
             inputs.copy(call.leaves, call.pads)
             compiled = capture.compiles()
             if consumed:
@@ -553,34 +566,38 @@ class Graphs:
             places.update((index, call.leaves[index]) for index, _ in found)
             outputs = self._results(result, inputs, places, pool.device)
             del result
-            for tensor in tensors_of(outputs.leaves):
-                cut_tensor(tensor, call.cuts)
+            _check(outputs.leaves, call.cuts)
             back = (
                 Carried(entry.changes, inputs, tensors_of([*places.values()])) if changes else None
             )
             inputs.captured()
+            self._made(outputs, consumed, memory, order, graph, pool)
             if consumed:
+                if verify:
+                    kept = Aside(self._spoilt(call.leaves, consumed))
+                    again = functools.partial(self._beside, kept, pool, memory, call, run)
+                    verification = Verification(pool, entry.draws, again)
+                    kept.restore()
                 inputs.copy(call.leaves, call.pads)
-            if wanted is not None:
+            if verification is not None:
                 graph()
-                _compare(wanted, _samples([outputs.leaves, back.targets if back else []], most))
-                if state is not None:
-                    if not torch.equal(after, pool.random()):
-                        raise Refused("a replay does not draw as many numbers as a plain call")
-                    pool.draw_from(after if consumed else state)
+                verification.compare([outputs.leaves, back.targets if back else []])
+                # What a replay overwrites is not there for another one: it is the call itself.
+                if not consumed:
+                    verification.draw_again()
         except Exception as error:
             _write(restored, were)
+            if kept is not None:
+                kept.restore()
             if failure.programs_own(error):
                 entry.pool = None  # The next call is observed again.
                 raise
-            if state is not None:
-                pool.draw_from(state if value is None else after)
+            if verification is not None:
+                verification.draw_again()
             self._failed(entry, call, error)
-            return value is not None, value
-        # What a replay overwrites is not there for another one. The one that verified it counts.
-        verified = wanted is not None
-        done = verified and consumed is not None
-        del value, wanted
+            return False, None
+        verified = verification is not None
+        del verification, kept
         outputs.count()
         entry.inputs, entry.outputs, entry.graph = inputs, outputs, graph
         entry.carried = back
@@ -595,7 +612,25 @@ class Graphs:
         }
         self.row["graphs"].append(entry.row)
         self._captured(entry)
+        done = verified and consumed is not None
         return True, self._replay(entry, call.leaves, call.fixed, call.pads, call.cuts, done)
+
+    def _beside(
+        self, kept: Aside, pool: Any, memory: Memory, call: Call, run: Callable[[list[Any]], Any]
+    ) -> Any:
+        """A plain call in the memory of the graph that was just captured for it."""
+        return [pool.beside(lambda: run(kept.again(call.leaves)), memory), []]
+
+    def _made(
+        self,
+        outputs: Any,
+        consumed: Consumed | None,
+        memory: Memory,
+        order: int,
+        graph: Callable[[], None],
+        pool: Any,
+    ) -> None:
+        """A graph was captured, with this number in the memory; for a subclass."""
 
     def _captured(self, entry: Entry) -> None:
         """An entry has a graph now, for a subclass."""
@@ -603,6 +638,10 @@ class Graphs:
     def _consumed(self, leaves: list[Any]) -> Consumed | None:
         """What the graph for these leaves may overwrite, for a subclass."""
         return None
+
+    def _spoilt(self, leaves: list[Any], consumed: Consumed | None) -> list[Any]:
+        """The leaves that a plain call may overwrite without a trace, for a subclass."""
+        return []
 
     def _inside(self, leaves: list[Any]) -> set[int]:
         """The leaves whose copies may serve the graph as memory, if it may overwrite what it reads.
@@ -699,6 +738,12 @@ class Graphs:
                 self._drop(key)
 
 
+def _check(leaves: list[Any], cuts: Sequence[Cut]) -> None:
+    """Raise Refused if a result can't be cut."""
+    for tensor in tensors_of(leaves):
+        cut_tensor(tensor, cuts)
+
+
 def _write(tensors: list[Any], contents: list[Any]) -> None:
     for tensor, content in zip(tensors, contents):
         tensor.copy_(content)
@@ -724,25 +769,3 @@ def _constants(result: Any) -> list[Any]:
     """What in a result is not a tensor, in a form that can be compared with another call's."""
     leaves = _leaves(result)
     return [(type(leaf), repr(leaf)) for leaf in leaves if not isinstance(leaf, torch.Tensor)]
-
-
-def _samples(result: Any, most: int) -> Iterator[Any]:
-    """What of a result is compared: about *most* elements of each tensor, from all parts of it."""
-    for leaf in _leaves(result):
-        if isinstance(leaf, torch.Tensor) and leaf.numel() > most:
-            yield leaf.reshape(-1)[:: math.ceil(leaf.numel() / most)]
-        else:
-            yield leaf if isinstance(leaf, torch.Tensor) else None
-
-
-def _compare(wanted: list[Any], found: Iterator[Any]) -> None:
-    """Raise Refused unless a replay gave the same as a plain call, except for rounding."""
-    for one, other in zip(wanted, found):
-        # A weight that is returned as it is is no result of the graph's own.
-        if one is None or other is None:
-            continue
-        try:
-            torch.testing.assert_close(other, one, equal_nan=True)
-        except AssertionError as error:
-            said = " ".join(str(error).split())
-            raise Refused(f"a replay differs from a plain call: {said[:200]}") from None

@@ -48,9 +48,7 @@ _LARGE = 1 << 20
 _KEPT = 8
 _MODULE = "torch._inductor.output_code"
 _OURS = "_rocm_autopatch"
-# Regions whose forward has no graph yet.
-_warming: weakref.WeakSet[Any] = weakref.WeakSet()
-# Forwards with a graph whose backward is not known yet.
+# Forwards that were called, and whose graph has no backward yet.
 _waiting: weakref.WeakSet[Any] = weakref.WeakSet()
 # What this thread compiles at present.
 _local = threading.local()
@@ -65,8 +63,6 @@ class Region:
         # What other regions' graphs do between a forward and its backward overwrites nothing here.
         self.memory = Memory()
         self.forward: Forward | None = None
-        #: The memory of what the last plain forward has saved.
-        self.saved: set[int] = set()
         self._weights: list[weakref.ref[Any]] = []
         self._replaced = True
 
@@ -124,10 +120,10 @@ class Region:
 
     def take(self, graph: Any) -> None:
         """Put graphs in the place of what a ``CompiledFxGraph`` of a forward calls."""
-        for other in list(_warming):
+        for other in list(_waiting):
             # It is compiled anew, and nobody might call the old one any more.
-            if other.name == self.name:
-                other.memory.release()
+            if other.region.name == self.name:
+                other.region.memory.release()
         fixed = [int(index) for index in graph.fx_kwargs.get("static_input_idxs") or ()]
         self.forward = Forward(self, graph.current_callable, fixed)
         graph.current_callable = self.forward
@@ -181,9 +177,8 @@ class _Graphs(Graphs):
         inputs.clear()
         return self.run(key, None, leaves, (), ())
 
-    def _first(self, call: Call, real: list[Any] | None = None) -> Any:
-        leaves = call.leaves if real is None else real
-        return self.region.first(call.device, lambda: self._compiled(list(leaves)))
+    def _first(self, call: Call, real: list[Any]) -> Any:
+        return self.region.first(call.device, lambda: self._compiled(real))
 
     def _found(self, leaves: list[Any]) -> list[tuple[int, Found]]:
         owners = self.region.pools.owners
@@ -194,8 +189,20 @@ class _Graphs(Graphs):
             if (owner := owners.get(storage(leaf))) is not None
         ]
 
-    def _captured(self, entry: Entry) -> None:
-        entry.outputs.own(self.region.pools.owners, entry.memory, entry.order, entry.graph)
+    def _made(
+        self,
+        outputs: Any,
+        consumed: Consumed | None,
+        memory: Memory,
+        order: int,
+        graph: Callable[[], None],
+        pool: Any,
+    ) -> None:
+        outputs.count()
+        outputs.own(self.region.pools.owners, memory, order, graph)
+        if consumed:
+            # A plain call that verifies the graph can have this memory, too.
+            outputs.let_go(outputs.uncopied(), [], pool, order)
 
 
 class _ForwardGraphs(_Graphs):
@@ -206,7 +213,8 @@ class _ForwardGraphs(_Graphs):
         self.has_backward = False
         # The results that the program gets.
         self.shown: set[int] = set()
-        # The addresses of what replays hand out without a copy, and of all that stays where it is.
+        # The addresses of what replays save for the backward, and of all that stays where it is.
+        # Before there is a graph, those of the last call.
         self.saved: set[int] = set()
         self.places: set[int] = set()
 
@@ -221,8 +229,8 @@ class _ForwardGraphs(_Graphs):
         return Handed(result, copied, self.shown, places, tuple, device)
 
     def _captured(self, entry: Entry) -> None:
-        super()._captured(entry)
-        _warming.discard(self.region)
+        if len(self.row["graphs"]) == 1:
+            self.saved, self.places = set(), set()
         self.saved |= entry.outputs.places
         self.places |= entry.outputs.places.union(place for place in entry.places if place)
         if not self.has_backward:
@@ -235,17 +243,55 @@ class _BackwardGraphs(_Graphs):
         forward: _ForwardGraphs,
         compiled: Callable[[list[Any]], Any],
         fixed: Sequence[int],
-        saved: int,
+        saved: Sequence[int],
     ) -> None:
         region = forward.region
         name, memory = f"backward of {region.name}", region.pools.gradients
         super().__init__(region, name, compiled, fixed, memory)
-        self._of_weights = forward.fixed
-        # The index of a value that the forward has saved, and whether graphs may overwrite those.
-        self._saved, self._lean = saved, True
+        self._forward, self._of_weights = forward, forward.fixed
+        # The indices of what the forward has saved, and whether graphs may overwrite it.
+        self.saved, self._lean = list(saved), True
+        # As long as the forward has no graph, what it saves is somewhere else in each call.
+        self._ready = False
+        # The signature of the last call until then, and of its leaves that are not fixed.
+        self._last: tuple[Any, Any] = (None, None)
+
+    def place(self, saved: Sequence[int], fixed: Sequence[int], inputs: list[Any]) -> None:
+        """The forward of the next call, with *inputs*, has saved these, and these are fixed.
+
+        What the last call has shown holds for this one, if it is like it.
+        """
+        self._ready = bool(self._forward.row["graphs"])
+        whole, key = self._last
+        if self._ready or (self.saved, self.fixed) != (saved, frozenset(fixed)):
+            known = self._latest.get(key)
+            self.clear()
+            self._known = known if whole == signature(inputs) else None
+            self.saved, self.fixed = list(saved), frozenset(fixed)
+            self._indices, self._fixed_leaves = list(fixed), self.fixed
+        free = [one for index, one in enumerate(inputs) if index not in self.fixed]
+        self._last = signature(inputs), signature(free)
+
+    def _first(self, call: Call, real: list[Any]) -> Any:
+        device, given = call.device, list(real)
+        # What was saved is freed as soon as it has been read.
+        real.clear()
+        for index in self.saved:
+            call.leaves[index] = None
+        return self.region.first(device, lambda: self._compiled(given))
+
+    def _again(self, call: Call) -> Any:
+        return super()._first(call, call.padded())
+
+    def _observable(self, entry: Entry) -> list[int]:
+        # A compiled backward may write to what is saved for it alone.
+        return [index for index in entry.indices if index not in self.saved]
+
+    def _spoilt(self, leaves: list[Any], consumed: Consumed | None) -> list[Any]:
+        return [leaves[index] for index in {*self.saved, *(consumed.indices if consumed else ())}]
 
     def _consumed(self, leaves: list[Any]) -> Consumed | None:
-        results = self.region.pools.owners.get(storage(leaves[self._saved]))
+        results = self.region.pools.owners.get(storage(leaves[self.saved[0]]))
         # Memory that is free already would serve this capture for other values from the beginning.
         if not self._lean or results is None or results.gone != math.inf:
             return None
@@ -300,19 +346,28 @@ class Forward:
         self, region: Region, compiled: Callable[[list[Any]], Any], fixed: Sequence[int]
     ) -> None:
         self.graphs = _ForwardGraphs(region, compiled, fixed)
-        # Of the last plain call: by index the memory of each result that is no input.
-        self._made: dict[int, int] = {}
+        # Of the last plain call: by index the memory and the address of each result that is no
+        # input, the addresses of inputs that are results, and those of what stays where it is.
+        self._made: dict[int, tuple[int, int]] = {}
+        self._passed: set[int] = set()
+        self._fixed: set[int] = set()
 
     def __call__(self, inputs: list[Any]) -> Any:
         if self.graphs.row["graphs"]:
             return self.graphs.call(inputs)
         given = {storage(leaf) for leaf in inputs if type(leaf) in TENSORS}
+        stay = [inputs[index] for index in self.graphs.fixed]
+        self._fixed = {one.data_ptr() for one in stay if type(one) in TENSORS}
+        del stay
         result = self.graphs.call(inputs)
         self._made = {
-            index: storage(leaf)
+            index: (storage(leaf), leaf.data_ptr())
             for index, leaf in enumerate(result)
             if type(leaf) in TENSORS and storage(leaf) not in given
         }
+        tensors = {index: leaf for index, leaf in enumerate(result) if type(leaf) in TENSORS}
+        passed = {leaf.data_ptr() for index, leaf in tensors.items() if index not in self._made}
+        self._passed = passed - self._fixed
         return result
 
     def returned(self, result: Any, args: Sequence[Any]) -> None:
@@ -324,64 +379,67 @@ class Forward:
             if isinstance(one, torch.Tensor) and one.layout is torch.strided
         ]
         kept = {storage(one) for one in tensors}
-        self.graphs.shown |= {index for index, memory in made.items() if memory in kept}
-        self.graphs.region.saved = {memory for memory in made.values() if memory not in kept}
-        _warming.add(self.graphs.region)
+        graphs = self.graphs
+        graphs.shown |= {index for index, (memory, _) in made.items() if memory in kept}
+        own = {address for memory, address in made.values() if memory not in kept}
+        graphs.saved = own | self._passed
+        graphs.places = graphs.saved | self._fixed
+        _waiting.add(graphs)
 
 
 class Backward:
     """What is called as a compiled backward.
 
-    It is compiled at its first call, or found in a cache. Which forward it belongs to, it sees at
-    its first call after a replay of this forward: by the addresses of the saved values.
+    It is compiled at its first call, or found in a cache. Which forward it belongs to, it sees at a
+    call after this forward: by the addresses of the saved values. It looks again at its first call
+    after a replay of the forward, which may hand out a copy of a value.
     """
 
     def __init__(self, compiled: Callable[[list[Any]], Any]) -> None:
         self._compiled = compiled
         self._graphs: _BackwardGraphs | None = None
         self._forward: _ForwardGraphs | None = None
-        # The indices of what the forward's graph has saved.
-        self._saved: list[int] = []
 
     def __call__(self, inputs: list[Any]) -> Any:
-        if self._graphs is None and _waiting:
+        if _waiting and (self._forward is None or not self._forward.has_backward):
             self._join(inputs)
         graphs, forward = self._graphs, self._forward
         if graphs is None or forward is None:
-            return self._before(inputs)
-        elsewhere = any(inputs[index].data_ptr() not in forward.saved for index in self._saved)
+            return self._compiled(inputs)
+        elsewhere = any(inputs[index].data_ptr() not in forward.saved for index in graphs.saved)
+        if not forward.row["graphs"]:
+            # Other values may lie there when this call is over.
+            forward.saved = set()
         return graphs.call(inputs, "its forward ran without a graph" if elsewhere else "")
 
-    def _before(self, inputs: list[Any]) -> Any:
-        """A call whose forward has no graph yet."""
-        tensors = [one for one in inputs if type(one) in TENSORS] if _warming else []
-        given = {storage(one) for one in tensors}
-        for region in list(_warming):
-            # If it is another's, its values lie in the memory of that one, and nothing is wrong.
-            if not given.isdisjoint(region.saved):
-                device = tensors[0].device
-                del tensors
-                return region.first(device, lambda: self._compiled(inputs))
-        return self._compiled(inputs)
-
     def _join(self, inputs: list[Any]) -> None:
-        """Find the forward whose replay has saved these inputs."""
+        """Find the forward that has saved these inputs."""
         # What has no element has no address.
         where = {
             index: one.data_ptr()
             for index, one in enumerate(inputs)
             if type(one) in TENSORS and one.numel()
         }
-        for forward in list(_waiting):
-            self._saved = [index for index, place in where.items() if place in forward.saved]
-            if self._saved:
-                break
-        else:
+
+        def among(places: set[int]) -> list[int]:
+            return [index for index, place in where.items() if place in places]
+
+        # Two forwards may have saved an argument of both. Their weights differ.
+        found = [(forward, among(forward.saved), among(forward.places)) for forward in [*_waiting]]
+        forward, saved, fixed = max(found, key=lambda one: (len(one[1]), len(one[2])))
+        if not saved:
             return
-        fixed = [index for index, place in where.items() if place in forward.places]
-        self._graphs = _BackwardGraphs(forward, self._compiled, fixed, self._saved[0])
-        self._forward, forward.has_backward = forward, True
-        _waiting.discard(forward)
+        if self._graphs is None or self._forward is not forward:
+            self._graphs = _BackwardGraphs(forward, self._compiled, fixed, saved)
+        self._forward = forward
+        try:
+            self._graphs.place(saved, fixed, inputs)
+        except Refused:
+            # The call itself says why.
+            return
+        if forward.row["graphs"]:
+            forward.has_backward = True
+            _waiting.discard(forward)
 
 
 def _alone() -> bool:

@@ -17,6 +17,8 @@ from rocm_autopatch.graphs.leaves import TENSORS
 
 # How many items of a container are looked at. A larger one is taken for data.
 _LONGEST = 1000
+# Of an argument with more bytes than this there is a checksum, and no copy.
+_LARGE = 16 << 20
 _training = itemgetter("training")
 _STATE = (bool, int, float, str, type(None))
 
@@ -204,7 +206,7 @@ class Observation:
         self._pool, self._watched = pool, watched
         self._fixed, self._given, self._sums = fixed, given, sums
         self._versions = [self._mark(tensor) for tensor in fixed]
-        self._content = [(_where(tensor), _version(tensor), tensor.clone()) for tensor in given]
+        self._content = [(_where(one), _version(one), _content(one)) for one in given]
         self._random, self._elsewhere = pool.random(), pool.elsewhere()
         self._state = watched.state() if watched else {}
         self._collectives = _collectives()
@@ -232,8 +234,7 @@ class Observation:
         return [
             number
             for number, (_, version, content) in enumerate(self._content)
-            if _version(self._given[number]) != version
-            or not _same_bytes(self._given[number], content)
+            if _version(self._given[number]) != version or not _has(self._given[number], content)
         ]
 
     def changed(self) -> list[int]:
@@ -266,6 +267,17 @@ def _sum(tensor: Any) -> int:
     if flat.numel() % 4 or flat.storage_offset() % 4:
         return int(flat.sum(dtype=torch.int64))
     return int(flat.view(torch.int32).sum(dtype=torch.int64))
+
+
+def _content(tensor: Any) -> Any:
+    """A copy of a tensor; a checksum of a large one, for which there may be no memory."""
+    large = tensor.numel() * tensor.element_size() > _LARGE
+    return _sum(tensor) if large else tensor.clone()
+
+
+def _has(tensor: Any, content: Any) -> bool:
+    """Whether a tensor still has the content that :func:`_content` has returned."""
+    return _sum(tensor) == content if isinstance(content, int) else _same_bytes(tensor, content)
 
 
 def _same_bytes(one: Any, other: Any) -> bool:

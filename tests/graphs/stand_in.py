@@ -69,9 +69,7 @@ class StandIn(capture.Pool):
         if StandIn.broken:
             raise StandIn.broken
         leaves = enter()
-        unowned = _unowned.setdefault(memory, [])
-        unowned += _new
-        _new.clear()
+        unowned = _let_go(memory)
         # What is compiled for training empties the list.
         places = [addressed(leaf) for leaf in leaves]
         given = {storage(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
@@ -111,6 +109,14 @@ class StandIn(capture.Pool):
 
         return replay, result
 
+    def beside(self, function: Callable[[], Any], memory: Memory) -> Any:
+        for one in _let_go(memory):
+            if _references(one) == 1:
+                one.fill_(255)
+        for _, one in _free.get(memory, ()):
+            one.fill_(255)
+        return function()
+
     def wait(self) -> None:
         pass
 
@@ -125,6 +131,19 @@ class StandIn(capture.Pool):
 
     def elsewhere(self) -> tuple[Any, ...]:
         return (random.getstate(),)
+
+
+def _let_go(memory: Memory) -> list[Any]:
+    """What graphs in a memory need not own. What is new and of no graph belongs to this one."""
+    for one in _new:
+        homes = (
+            home
+            for home, captures in _captured.items()
+            if any(other.cdata == one._cdata for capture in captures for other in capture)
+        )
+        _unowned.setdefault(next(homes, memory), []).append(one)
+    _new.clear()
+    return _unowned.setdefault(memory, [])
 
 
 def _references(memory: Any) -> int:

@@ -1,0 +1,85 @@
+"""The content of memory on the GPU, kept on the host while a call overwrites that memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rocm_autopatch.graphs.leaves import TENSORS
+from rocm_autopatch.graphs.places import place, storage, view
+
+# Limits of a container, and what it uses: control groups of version 2, then of version 1.
+_GROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+    ),
+)
+
+
+class Aside:
+    """All that lies in the memories of *tensors*."""
+
+    def __init__(self, tensors: Iterable[Any]) -> None:
+        wholes = {storage(one): _bytes(one) for one in tensors}
+        self._kept = {
+            memory: (one, torch.empty_like(one, device="cpu").copy_(one))
+            for memory, one in wholes.items()
+        }
+
+    def again(self, leaves: Sequence[Any]) -> list[Any]:
+        """The leaves; those in the memories lie in new ones, which have the same content."""
+        new = {
+            memory: torch.empty_like(whole).copy_(kept)
+            for memory, (whole, kept) in self._kept.items()
+        }
+        return [
+            view(new[storage(leaf)], leaf.dtype, place(leaf))
+            if type(leaf) in TENSORS and storage(leaf) in new
+            else leaf
+            for leaf in leaves
+        ]
+
+    def restore(self) -> None:
+        """Write to the memories what was there."""
+        for whole, kept in self._kept.values():
+            whole.copy_(kept)
+
+
+def room(tensors: Iterable[Any]) -> bool:
+    """Whether the host may keep what lies in the memories of tensors.
+
+    All processes that one launcher has started on this machine get half of what is free.
+    """
+    needed: int = sum({storage(one): one.untyped_storage().nbytes() for one in tensors}.values())
+    if not needed:
+        return True
+    # Of torchrun: how many processes of the job this machine has.
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return needed <= _free() // 2 // (int(ranks) if ranks.isdecimal() and int(ranks) else 1)
+
+
+def _free() -> int:
+    """The bytes of the host that this process may take, as far as is known."""
+    found = []
+    with suppress(OSError, ValueError, LookupError):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        words = {line.partition(":")[0]: line.split() for line in lines}
+        found.append(int(words["MemAvailable"][1]) << 10)
+    for limit, used in _GROUPS:
+        # The limit is "max" if there is none.
+        with suppress(OSError, ValueError):
+            most, current = (int(Path(one).read_text(encoding="ascii")) for one in (limit, used))
+            found.append(most - current)
+    return max(0, min(found, default=0))
+
+
+def _bytes(tensor: Any) -> Any:
+    memory = tensor.untyped_storage()
+    return tensor.new_empty(0, dtype=torch.uint8).set_(memory, 0, (memory.nbytes(),), (1,))
