@@ -21,9 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +28,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
+
+import jobs
 
 POLICY = "version: 1\nname: job\nextends: safe\npatches: {ranks: say}\n"
 ODD = "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_SEARCH_SPACE=EXHAUSTIVE"
@@ -111,57 +110,36 @@ def rank(backend: str, directory: Path) -> None:
         sys.exit(1)
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
-
-
 def run(job: Job, asked: argparse.Namespace, directory: Path) -> tuple[list[str], str]:
     """What is wrong with a job, and what it did."""
     policy = directory / "job.yaml"
     policy.write_text(POLICY)
     policy.chmod(0o644)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "ROCM_AUTOPATCH_POLICY": str(policy), **job.env}
-    env["PORTS"] = json.dumps(free_ports(3))
+    env["PORTS"] = json.dumps(jobs.free_ports(3))
     env["ODD"] = job.odd
     if asked.backend != "gloo":
         import torch
 
         if not torch.version.hip:
             env["ROCM_AUTOPATCH_ASSUME"] = "accelerator=rocm"
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={asked.ranks}"]
     # torchrun itself must not have what rank 1 alone has.
     shell = '[ "$RANK" = 1 ] && [ -n "$ODD" ] && export "$ODD"; exec "$@"'
     own = [sys.executable, __file__, "--rank", str(directory), "--backend", asked.backend]
+    arguments = [f"--nproc-per-node={asked.ranks}", *job.options, "--no-python"]
     began = time.monotonic()
-    process = subprocess.Popen(
-        [*command, *job.options, "--no-python", "sh", "-c", shell, "sh", *own],
-        cwd=directory,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+    status, stderr = jobs.run(
+        [*arguments, "sh", "-c", shell, "sh", *own], directory, env, asked.limit
     )
-    try:
-        _, stderr = process.communicate(timeout=asked.limit)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        _, stderr = process.communicate()
+    if status is None:
         return [f"not over after {asked.limit} s"], stderr[-2000:]
     seconds = time.monotonic() - began
     ours = [line for line in stderr.splitlines() if line.startswith("rocm_autopatch: ")]
     about = [line for line in ours if "rank" in line]
     raised = [path.read_text() for path in sorted(directory.glob("raised-*"))]
     wrong = []
-    if (process.returncode == 0) != job.well:
-        wrong.append(f"status {process.returncode}: {stderr[-2000:]}")
+    if (status == 0) != job.well:
+        wrong.append(f"status {status}: {stderr[-2000:]}")
     if len(about) != job.lines or any(job.line not in line for line in about):
         wrong.append(f"expected {job.lines} lines about ranks, found {about}")
     if job.raised and not (
