@@ -2,6 +2,7 @@
 """Random models, calls, and changes between calls: our graphs beside torch's own compile.
 
     ROCM_AUTOPATCH=off python tests/graphs/fuzz.py [--seconds 3600] [--seed 0] [--one SEED]
+    ROCM_AUTOPATCH=off python tests/graphs/fuzz.py --workers 24 [--seconds 300] [--seed 0]
 
 in an environment with torch and our wheel, with empty caches (TORCHINDUCTOR_CACHE_DIR). Each seed
 makes a model, two equal copies of it, one in the mode and one that is compiled without graphs, and
@@ -9,6 +10,9 @@ a random sequence of actions that are done to both. After each action, results, 
 and buffers must be the same, and so must errors. Both copies draw random numbers from the same
 state. Without a GPU there is the stand-in (stand_in.py), which shows the bookkeeping and nothing of
 a capture.
+
+With --workers, so many processes run side by side (workers.py), each with caches of its own: an
+hour of it fits into minutes. SIGINT and SIGTERM end it as --seconds does, with the sum.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import copy
 import gc
 import json
 import random
+import signal
 import sys
 import threading
 import time
@@ -28,6 +33,7 @@ from typing import Any
 
 import stand_in
 import torch
+import workers
 from torch.utils.checkpoint import checkpoint
 
 from rocm_autopatch.graphs import record
@@ -505,19 +511,26 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--seed", type=int, default=0, help="the first one")
     parser.add_argument("--one", type=int, help="this seed alone")
+    parser.add_argument("--workers", type=int, help="so many processes (1, which prints each seed)")
+    parser.add_argument("--stride", type=int, default=1, help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if asked.workers and asked.one is None:
+        return workers.run(__file__, asked.workers, asked.seconds, asked.seed)
     install()
-    seeds = [asked.one] if asked.one is not None else range(asked.seed, 1 << 30)
+    seeds = [asked.one] if asked.one is not None else range(asked.seed, 1 << 30, asked.stride)
     end = time.monotonic() + asked.seconds
     totals: Counter[str] = Counter()
-    for seed in seeds:
-        found = one(seed)
-        totals["models"] += 1
-        totals["wrong"] += "wrong" in found
-        totals.update({name: found.get(name, 0) for name in ("calls", "replays")})
-        print(json.dumps(found), flush=True)
-        if time.monotonic() > end:
-            break
+    # What is known so far is told at the end, whoever ends it.
+    with contextlib.suppress(KeyboardInterrupt):
+        for seed in seeds:
+            found = one(seed)
+            totals["models"] += 1
+            totals["wrong"] += "wrong" in found
+            totals.update({name: found.get(name, 0) for name in ("calls", "replays")})
+            print(json.dumps(found), flush=True)
+            if time.monotonic() > end:
+                break
     wrong = totals["wrong"]
     print(", ".join(f"{count} {name}" for name, count in totals.items()), flush=True)
     return 1 if wrong else 0
