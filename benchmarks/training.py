@@ -1,3 +1,4 @@
+# mypy: disable-error-code="import-not-found, no-any-return"
 """A training step on a GPU: eager, compiled, with Inductor's own graphs, and with ours.
 
     python benchmarks/training.py [--model gpt2 bert vit] [--ways ...] [--rounds 3] [--json FILE]
@@ -14,9 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -24,6 +22,7 @@ from statistics import median
 from typing import Any
 
 import torch
+import ways
 
 WAYS = ("eager", "compiled", "native", "ours")
 MODELS = ("gpt2", "bert", "vit")
@@ -60,15 +59,7 @@ def made(model: str, small: bool) -> tuple[Any, dict[str, Any]]:
 def one(way: str, name: str, small: bool) -> None:
     """Print what a way needs in this process."""
     if way == "ours":
-        from rocm_autopatch.patches import compile_modes
-
-        if small:
-            sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "tests", "graphs"))
-            import stand_in
-
-            stand_in.install()
-        row = ("reduce-overhead", compile_modes.TRAINING_GRAPHS, "benchmark", "")
-        compile_modes.apply(torch, [row], (), False)
+        ways.apply("training-graphs", small)
     torch.manual_seed(0)
     model, arguments = made(name, small)
     call = {
@@ -122,29 +113,14 @@ def one(way: str, name: str, small: bool) -> None:
         ],
     }
     if way == "ours":
-        from rocm_autopatch.graphs import record
-
-        found["graphs"] = [
-            {key: row[key] for key in ("name", "calls", "replays", "plain", "refused")}
-            for row in record.render()
-        ]
+        found["graphs"] = ways.graphs()
     print(json.dumps(found))
 
 
 def started(way: str, name: str, small: bool) -> dict[str, Any] | None:
     """What a process says of a way; None if it fails."""
-    command = [sys.executable, __file__, "--model", name, "--one", way]
-    done = subprocess.run(
-        [*command, *(["--small"] if small else [])],
-        env={**os.environ, "ROCM_AUTOPATCH": "off"},
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        print(f"{name} {way}: {done.stderr[-1500:]}", file=sys.stderr, flush=True)
-        return None
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    arguments = ["--model", name, "--one", way, *(["--small"] if small else [])]
+    return ways.started(__file__, arguments, f"{name} {way}")
 
 
 def show(name: str, rows: list[dict[str, Any]]) -> None:
