@@ -144,11 +144,12 @@ class Inputs:
 
     def copy(self, leaves: list[Any], pads: Sequence[Pad]) -> None:
         """Copy the content of *leaves*, which have the same signature and need no gradient."""
-        if len(self._plain) < MANY:
-            for index, target in zip(self._plain, self._targets):
+        targets = self._targets
+        if len(targets) < MANY:
+            for index, target in zip(self._plain, targets):
                 target.copy_(leaves[index])
         else:
-            torch._foreach_copy_(self._targets, [leaves[index] for index in self._plain])
+            torch._foreach_copy_(targets, [leaves[index] for index in self._plain])
         for index, target in self._expanded:
             target.copy_(dense(leaves[index]))
         for pad in pads:

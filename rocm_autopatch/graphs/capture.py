@@ -31,6 +31,8 @@ _one = threading.Lock()
 _workspaces: dict[Any, Any] = {}
 _started = torch.cuda.is_initialized
 _is_capturing = torch._C._cuda_isCurrentStreamCapturing
+# Builds of torch without a GPU don't have it.
+_raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 def capturing() -> Any:
@@ -63,7 +65,7 @@ class Pool:
 
     def turn(self) -> None:
         """Make the current stream wait for the last replay, whatever stream that was on."""
-        raw = torch._C._cuda_getCurrentRawStream(self.index)
+        raw = _raw_stream(self.index)
         if raw != self._last[0]:
             current = torch.cuda.current_stream(self.device)
             if self._last[1] is not None:

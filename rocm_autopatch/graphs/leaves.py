@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,9 @@ _PLAIN = frozenset(
     (int, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.memory_format)
 )
 _LEAVES = TENSORS | _PLAIN | {float}
+# What compares many tensors at once. If torch has it no more, signatures are compared.
+_dynamo = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+_guards = getattr(_dynamo, "TensorGuards", None)
 
 
 class Registered:
@@ -90,6 +93,45 @@ def signature(leaves: list[Any]) -> tuple[Any, ...]:
                 "tensor or a constant, or a container of these that torch's pytree knows"
             )
     return tuple(found)
+
+
+def _never(*_: Any) -> bool:
+    return False
+
+
+def _alike(tensors: list[Any]) -> Callable[..., bool]:
+    """What says whether its arguments are tensors with the signature of these.
+
+    Dynamo's guards compare them in C++, and more of them: whether a gradient is needed, and modes.
+    So it may say no for an equal signature, but never yes for another one.
+    """
+    if _guards is None or not TENSORS.issuperset(map(type, tensors)):
+        return _never
+    check: Callable[..., bool] = _guards(
+        *tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
+    ).check
+    return check
+
+
+class Signatures:
+    """The signatures of one function's calls. Mostly it is the last call's again."""
+
+    def __init__(self) -> None:
+        # Of the last call: how many leaves, what compares others with them, and the signature.
+        self._last: tuple[int, Callable[..., bool], Any] = (0, _never, None)
+
+    def again(self, leaves: Sequence[Any]) -> Any:
+        """The last signature, if all these leaves are tensors and have it. Otherwise None."""
+        count, alike, found = self._last
+        return found if len(leaves) == count and alike(*leaves) else None
+
+    def of(self, leaves: list[Any]) -> tuple[Any, ...]:
+        """What :func:`signature` says of these leaves."""
+        now = signature(leaves)
+        before = self._last[2]
+        # What compares them is made for the second call, as signatures may take turns.
+        self._last = len(leaves), _alike(leaves) if now == before else _never, now
+        return now
 
 
 def describe(leaves: Iterable[tuple[Sequence[int] | None, Any]]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from rocm_autopatch.graphs import capture, record
-from rocm_autopatch.graphs.leaves import signature
+from rocm_autopatch.graphs.leaves import Signatures
 from rocm_autopatch.graphs.refusal import Refused
 from rocm_autopatch.graphs.store import Graphs, Options
 from rocm_autopatch.graphs.training import Region
@@ -100,12 +100,16 @@ class Compiled:
 
     def _as_graphs(self) -> Callable[..., Any]:
         graphs, keyed, held, compiled = self._graphs, self._keyed, self._held, self._compiled
+        signatures = Signatures()
 
         def call(*args: Any) -> Any:
             try:
                 if capture.capturing():
                     raise Refused("another capture is under way and records these kernels")
-                key = signature([args[index] for index in keyed])
+                free = [args[index] for index in keyed]
+                key = signatures.again(free)
+                if key is None:
+                    key = signatures.of(free)
             except Refused as refused:
                 record.plain(graphs.row, str(refused))
                 return compiled(*args)

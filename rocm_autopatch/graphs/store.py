@@ -231,6 +231,8 @@ class Graphs:
         # The entry of the last call, by signature; all entries, by signature and places.
         self._latest: dict[Any, Entry] = {}
         self._entries: dict[Any, Entry] = {}
+        # The signature and the entry of the last call with a graph.
+        self._recent: tuple[Any, Entry | None] = (None, None)
         self._clock = 0
 
     def watch(self, watched: Watched | None) -> None:
@@ -244,13 +246,18 @@ class Graphs:
     ) -> Any:
         """The result of the function for the leaves of a call with signature *key*."""
         fixed = self._watched.tensors if self._watched is not None else leaves
-        entry = self._latest.get(key)
+        # Mostly it is the last call's signature. To compare them takes less than to hash one.
+        recent, entry = self._recent
+        if entry is None or entry.graph is None or key != recent:
+            entry = self._latest.get(key)
         if entry is None or not same_places(fixed, entry.places, entry.indices):
             entry = self._find(key, fixed)
         held = ""
         if entry.graph is not None:
             with self._lock:
                 if entry.graph is not None:
+                    if self._recent[1] is not entry:
+                        self._recent = key, entry
                     # Each call comes here, and most have none of these.
                     if entry.outputs.lends:
                         held = entry.outputs.resized()

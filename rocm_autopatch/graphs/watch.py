@@ -21,6 +21,8 @@ _LONGEST = 1000
 _LARGE = 16 << 20
 _training = itemgetter("training")
 _STATE = (bool, int, float, str, type(None))
+# What each module has: its flag is looked at elsewhere, and the rest is torch's own.
+_OF_ALL = frozenset(torch.nn.Module().__dict__)
 
 
 def _same_places(tensors: list[Any], places: list[int | None], indices: list[int]) -> bool:
@@ -67,9 +69,8 @@ class Watched:
             for module in self.modules
             if (names := _attributes(module))
         ]
-        # The attributes of the last call, and their number.
-        self._last: list[Any] = []
-        self._number = 0
+        # Of the last call: the flags, the other attributes, and the number of both.
+        self._last: tuple[list[Any], list[Any], int] = ([], [], -1)
         self._numbers: dict[Any, int] = {}
         found = [value for table in self._were for value in table.values()]
         tensors = [value for value in found if isinstance(value, torch.Tensor)]
@@ -93,17 +94,20 @@ class Watched:
         It is the same for equal values of the same types.
         """
         try:
-            now = list(map(_training, self._modes))
+            flags = list(map(_training, self._modes))
+            values: list[Any] = []
             for read, table in self._readers:
-                now += read(table)
+                values += read(table)
         except KeyError:  # An attribute was deleted.
             return -1
-        # Mostly they are the same objects, and then nothing else has to be compared.
-        if len(now) != len(self._last) or not all(map(is_, now, self._last)):
-            key = tuple([(type(value), repr(value)) for value in now])
-            self._number = self._numbers.setdefault(key, len(self._numbers))
-            self._last = now
-        return self._number
+        last_flags, last_values, number = self._last
+        # Mostly they are the same objects, and then nothing else has to be compared. Equal flags
+        # decide the same. Equal values may not, as 1 and 1.0.
+        if number < 0 or flags != last_flags or not all(map(is_, values, last_values)):
+            key = tuple([(type(value), repr(value)) for value in (*flags, *values)])
+            number = self._numbers.setdefault(key, len(self._numbers))
+            self._last = flags, values, number
+        return number
 
     def needs_grad(self) -> bool:
         """Whether any tensor here needs a gradient."""
@@ -140,7 +144,7 @@ def _attributes(module: Any) -> list[str]:
     if type(module).__module__.startswith("torch.nn."):
         return []
     own = module.__dict__.items()
-    return [name for name, value in own if isinstance(value, _STATE) and name != "training"]
+    return [name for name, value in own if isinstance(value, _STATE) and name not in _OF_ALL]
 
 
 def reach(function: Callable[..., Any]) -> tuple[list[Any], list[Any]]:

@@ -12,12 +12,13 @@ import torch
 from rocm_autopatch.graphs import record
 from rocm_autopatch.graphs.buckets import Bucket, Cut, Pad
 from rocm_autopatch.graphs.capture import Pools, capturing
-from rocm_autopatch.graphs.leaves import TENSORS, flatten, signature, unflatten
+from rocm_autopatch.graphs.leaves import TENSORS, Signatures, flatten, signature, unflatten
 from rocm_autopatch.graphs.refusal import Refused
 from rocm_autopatch.graphs.store import Graphs, Options
 from rocm_autopatch.graphs.watch import Watched
 
-# Each call uses these, so they are looked up once.
+# Each call uses these, so they are looked up once. Dynamo knows the first one by this name, too.
+_is_compiling = torch.compiler.is_compiling
 _grad_enabled = torch.is_grad_enabled
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
@@ -53,6 +54,7 @@ class Graphed:
         for bucket in self._buckets:
             self._check(bucket)
         self._watched = Watched(function)
+        self._signatures = Signatures()
         self._graphs = Graphs(
             self._call,
             name or _name(function),
@@ -76,11 +78,12 @@ class Graphed:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # If a compiled function makes this call, Dynamo traces it and sees only the function.
-        if torch.compiler.is_compiling():
+        if _is_compiling():
             return self.function(*args, **kwargs)
         try:
             structure: Any
-            if not kwargs and TENSORS.issuperset(map(type, args)):
+            shapes = None if kwargs else self._signatures.again(args)
+            if shapes is not None or (not kwargs and TENSORS.issuperset(map(type, args))):
                 # Most calls are like this: there is nothing to flatten.
                 structure, leaves = _FLAT, list(args)
             else:
@@ -89,8 +92,9 @@ class Graphed:
             watched = self._watched
             if not watched.same():
                 watched = self._watch_anew()
+            grad = _grad_enabled()
             if (
-                _grad_enabled()
+                grad
                 or capturing()
                 or _dispatch_modes()
                 or _function_modes()
@@ -98,8 +102,22 @@ class Graphed:
             ):
                 _refuse(leaves, watched)
             pads, cuts = self._bucketed(args, kwargs, leaves) if self._buckets else ((), ())
-            shapes = _key(leaves, pads) if pads else signature(leaves)
-            key = (structure, shapes, watched.attributes(), _state())
+            if pads:
+                shapes = _key(leaves, pads)
+            elif shapes is None:
+                shapes = self._signatures.of(leaves)
+            # With the settings of torch that decide which kernels run.
+            key = (
+                structure,
+                shapes,
+                watched.attributes(),
+                grad,
+                _inference_mode(),
+                _autocast() and torch.get_autocast_dtype("cuda"),
+                _default_dtype(),
+                _precision(),
+                _deterministic(),
+            )
         except Refused as refused:
             if not self._fallback:
                 raise
@@ -259,18 +277,6 @@ def _refuse(leaves: list[Any], watched: Watched) -> None:
         )
     if _transforms() is not None:
         raise Refused("a transform such as torch.func.vmap is active")
-
-
-def _state() -> tuple[Any, ...]:
-    """The settings of torch that decide which kernels run."""
-    return (
-        _grad_enabled(),
-        _inference_mode(),
-        _autocast() and torch.get_autocast_dtype("cuda"),
-        _default_dtype(),
-        _precision(),
-        _deterministic(),
-    )
 
 
 def _key(leaves: list[Any], pads: Sequence[Pad]) -> tuple[Any, ...]:
