@@ -2,10 +2,13 @@
 """The speed of a few models on a GPU, in the long run: without graphs, and with each kind of graph.
 
     python benchmarks/graphs.py [--models mlp denoiser ...] [--batches 1 8 64] [--json FILE]
+    python benchmarks/graphs.py --host [--models convnet] [--batches 8]
 
 It needs a GPU, torch and the wheel. All variants run in turn in one process, for inference only, in
 bf16. Microseconds per call are medians over rounds; "host" is the time until the calls are issued.
 With --cold, the first calls run in processes of their own, with empty caches, in turn.
+With --host, only what the host needs for a call of ours is measured, more than for copying the
+arguments and a replay: the model "convnet" has 36 weights and buffers.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,6 +31,8 @@ from rocm_autopatch.patches import compile_modes
 
 # The options of Inductor's own mode: a mode's name would go through the table installed here.
 NATIVE = {"triton.cudagraphs": True}
+# Whose time on the host is compared with that of the graph alone.
+HOST_WAYS, BARE = ("wrapper", "alias", "mode"), "copy+replay"
 ROUNDS, CALLS, COLD_RUNS, COLD_CALLS = 15, 60, 3, 4
 
 
@@ -152,9 +157,12 @@ def bare(
     return replay
 
 
-def ways(model: Any, arguments: tuple[Any, ...]) -> dict[str, Callable[[], Callable[..., Any]]]:
+def ways(
+    model: Any, arguments: tuple[Any, ...], only: Sequence[str] = ()
+) -> dict[str, Callable[[], Callable[..., Any]]]:
+    """By name, what makes each way to call a model; all of them, or *only* some."""
     compiled = torch.compile(model, dynamic=False)
-    return {
+    found = {
         "eager": lambda: model,
         "compiled": lambda: compiled,
         "native": lambda: torch.compile(model, dynamic=False, options=NATIVE),
@@ -167,6 +175,7 @@ def ways(model: Any, arguments: tuple[Any, ...]) -> dict[str, Callable[[], Calla
         "copy+replay": lambda: bare(compiled, arguments, copy=True),
         "replay": lambda: bare(compiled, arguments, copy=False),
     }
+    return {way: make for way, make in found.items() if not only or way in only}
 
 
 def timed(
@@ -182,7 +191,7 @@ def timed(
     return (time.perf_counter() - started) * 1e6 / calls, (issued - started) * 1e6 / calls
 
 
-def measure(name: str, batch: int) -> dict[str, Any]:
+def measure(name: str, batch: int, only: Sequence[str] = ()) -> dict[str, Any]:
     torch._dynamo.reset()
     torch.manual_seed(0)
     model = MODELS[name]().to("cuda", torch.bfloat16).eval().requires_grad_(False)
@@ -190,7 +199,7 @@ def measure(name: str, batch: int) -> dict[str, Any]:
     wanted = model(*arguments).clone()
     made: dict[str, Callable[..., Any]] = {}
     found: dict[str, Any] = {}
-    for way, make in ways(model, arguments).items():
+    for way, make in ways(model, arguments, only).items():
         try:
             function = make()
             first = function(*arguments).clone()
@@ -236,6 +245,21 @@ def first_calls(name: str, batch: int, way: str) -> list[float]:
     return seconds
 
 
+def host(name: str, batch: int) -> None:
+    """Print what the host needs for a call of ours, more than for copy and replay."""
+    found = measure(name, batch, (*HOST_WAYS, BARE))
+    failed = [f"{way}: {one['failed']}" for way, one in found.items() if "failed" in one]
+    if failed:
+        print(f"{name}, batch {batch}: {'; '.join(failed)}", flush=True)
+        return
+    model = MODELS[name]()
+    model.arguments(batch)
+    tensors = len([*model.parameters(), *model.buffers()])
+    least = found[BARE]["host_us"]
+    more = ", ".join(f"{way} +{found[way]['host_us'] - least:.1f}" for way in HOST_WAYS)
+    print(f"{name}, batch {batch}, {tensors} tensors: {BARE} {least:.1f} us, {more}", flush=True)
+
+
 def cold(name: str, batch: int) -> None:
     print(f"\n{name}, batch {batch}: seconds of the first {COLD_CALLS} calls, empty caches")
     for _ in range(COLD_RUNS):
@@ -254,6 +278,7 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 64])
     parser.add_argument("--json", help="where to write all numbers")
     parser.add_argument("--cold", action="store_true", help="the first calls")
+    parser.add_argument("--host", action="store_true", help="only the host's share of our calls")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     compile_modes.apply(torch, [("reduce-overhead", "graphs", "benchmark", "")], (), False)
@@ -266,6 +291,12 @@ def main() -> None:
     if chosen.cold:
         for name in chosen.models:
             cold(name, chosen.batches[0])
+        return
+    if chosen.host:
+        with torch.no_grad():
+            for name in chosen.models:
+                for batch in chosen.batches:
+                    host(name, batch)
         return
     print(f"{ROUNDS} rounds of {CALLS} calls, all ways by turns; ratio to native in parentheses")
     results: dict[str, Any] = {}

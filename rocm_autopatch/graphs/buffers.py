@@ -144,12 +144,11 @@ class Inputs:
 
     def copy(self, leaves: list[Any], pads: Sequence[Pad]) -> None:
         """Copy the content of *leaves*, which have the same signature and need no gradient."""
-        targets = self._targets
-        if len(targets) < MANY:
-            for index, target in zip(self._plain, targets):
+        if len(self._plain) < MANY:
+            for index, target in zip(self._plain, self._targets):
                 target.copy_(leaves[index])
         else:
-            torch._foreach_copy_(targets, [leaves[index] for index in self._plain])
+            torch._foreach_copy_(self._targets, [leaves[index] for index in self._plain])
         for index, target in self._expanded:
             target.copy_(dense(leaves[index]))
         for pad in pads:
@@ -203,6 +202,8 @@ class Outputs:
                 self._single.append(indices[0])
             else:
                 self._strided.append(indices[0])
+        # The result, if it is one tensor that is copied by clone(). Most are.
+        self._only = self.leaves[0] if self._alone and clone and self._single else None
         # Without copies: how many hold each storage, and the tensors that callers got.
         self._counts: list[tuple[int, int]] = []
         self._given: list[weakref.ref[Any]] = []
@@ -222,8 +223,8 @@ class Outputs:
 
     def take(self, cuts: Sequence[Cut], leaves: Sequence[Any]) -> Any:
         """The result of the last replay, a call with *leaves*, for the caller to keep."""
-        if self._alone and self.clone and not cuts and self._single:
-            return self.leaves[0].clone()
+        if self._only is not None and not cuts:
+            return self._only.clone()
         given = list(self.leaves)
         if not self.clone:
             self._given = []

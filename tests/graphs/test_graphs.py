@@ -31,7 +31,7 @@ else:
 
 import stand_in
 
-from rocm_autopatch.graphs import Bucket, Refused, buffers, capture, carried, graphed, watch
+from rocm_autopatch.graphs import Bucket, Refused, buffers, capture, carried, graphed, leaves, watch
 from rocm_autopatch.graphs import mode as graphs_mode
 
 REAL = torch.cuda.is_available()
@@ -1414,6 +1414,119 @@ def test_settings_of_torch() -> None:
     # Without a GPU, torch leaves its autocast off.
     entries = len(wrapped._graphs._entries)
     assert (len(wrapped.row["graphs"]), entries) == ((2, 3) if REAL else (1, 2))
+
+
+@pytest.mark.parametrize("setting", ["gradients", "inference", "dtype", "deterministic"])
+def test_each_setting_has_a_graph_of_its_own(setting: str) -> None:
+    wrapped = graphed(lambda x: x * 2)
+    x = torch.ones(4, device=GPU)
+
+    def changed() -> None:
+        kept = torch.get_default_dtype()
+        if setting == "dtype":
+            torch.set_default_dtype(torch.float64)
+        if setting == "deterministic":
+            torch.use_deterministic_algorithms(True)
+        try:
+            gradients = torch.set_grad_enabled(setting == "gradients")
+            with gradients, torch.inference_mode(setting == "inference"):
+                assert wrapped(x).is_inference() == (setting == "inference")
+        finally:
+            torch.set_default_dtype(kept)
+            torch.use_deterministic_algorithms(False)
+
+    for _ in range(4):
+        wrapped(x)
+    for _ in range(4):
+        changed()
+    for _ in range(2):
+        wrapped(x)
+        changed()
+    assert [graph["replays"] for graph in wrapped.row["graphs"]] == [4, 4]
+
+
+def test_like_the_last_call() -> None:
+    """What says at once that arguments have the last signature never says so of others."""
+    x, y = torch.randn(4, 4, device=GPU), torch.randn(2, device=GPU)
+    signatures = leaves.Signatures()
+    assert signatures.again([x, y]) is None
+    first = signatures.of([x, y])
+    assert signatures.again([x, y]) is None  # Signatures may take turns.
+    again = signatures.of([x, y])
+    assert again == first
+    if hasattr(torch._C._dynamo.guards, "TensorGuards"):
+        assert signatures.again((x, y)) is again
+        assert signatures.again([x * 2, y * 2]) is again
+
+    class Own(torch.Tensor):
+        pass
+
+    others: list[list[Any]] = [
+        [x],
+        [x, y, y],
+        [y, x],
+        [x.t(), y],
+        [x[:3], y],
+        [x[:, None], y],
+        [x.double(), y],
+        [x.to("meta"), y],
+        [x.int(), y],
+        [x, 2],
+        [x, None],
+    ]
+    for other in others:
+        assert signatures.again(other) is None
+        assert signatures.of(other) != first
+        assert [signatures.of([x, y]), signatures.of([x, y])] == [first, first]
+    for refused in (x.to_sparse(), x.as_subclass(Own)):
+        assert signatures.again([refused, y]) is None
+
+
+def test_a_signature_holds_no_argument() -> None:
+    signatures = leaves.Signatures()
+    x = torch.ones(2, device=GPU)
+    signatures.of([x]), signatures.of([x])
+    gone = weakref.ref(x)
+    del x
+    assert gone() is None
+
+
+@pytest.mark.parametrize("guards", [True, False])
+def test_calls_unlike_the_last_one(monkeypatch: pytest.MonkeyPatch, guards: bool) -> None:
+    """Each argument of a call may differ from the last call's. Torch may have no guards."""
+    if not guards:
+        monkeypatch.setattr(leaves, "_guards", None)
+
+    def add(x: Any, y: Any, by: Any = 1) -> Any:
+        return x + y * by
+
+    wrapped = graphed(add, limit=32)
+    x, y = torch.randn(4, 4, device=GPU), torch.randn(4, device=GPU)
+    calls = [(x, y), (x.t(), y), (x[:2], y), (x.int(), y), (y, x), (x, y, 2), (x, y, 2.0), (x, 3)]
+    for repeat in (4, 1, 2):
+        for args in calls:
+            check(wrapped, add, *[args] * repeat)
+    assert wrapped(x=x, y=y).equal(x + y)
+    assert wrapped.row["replays"] == len(calls) * (2 + 1 + 2)
+
+
+def test_a_dropped_graph_is_not_replayed() -> None:
+    model = mlp()
+    wrapped = graphed(model)
+    x = torch.randn(8, 64, device=GPU)
+    check(wrapped, model, *[(x,)] * 4)
+    wrapped.clear()
+    check(wrapped, model, *[(x,)] * 2)
+    assert len(wrapped.row["graphs"]) == 1
+    check(wrapped, model, *[(x,)] * 2)
+    assert (len(wrapped.row["graphs"]), wrapped.row["replays"]) == (2, 4)
+    # Two places of a weight that take turns: only the latest graph is kept.
+    one, other = (torch.randn(128, 64, device=GPU) for _ in range(2))
+    for _ in range(2):
+        for place in (one, other):
+            model[0].weight.data = place
+            check(wrapped, model, *[(x,)] * 4)
+    assert wrapped.row["replays"] == 4 + 4 * 2
 
 
 def test_options() -> None:
