@@ -1,7 +1,7 @@
 """Ways to search for the best set of switches, on simulated programs whose best set is known.
 
     python -m benchmarks.search [--trials N] [--budget UNITS] [--noise NAME ...] [--runs FILE ...]
-        [--drawn]
+        [--fill N] [--drawn]
 
 ``tune`` is the search of rocm_autopatch/tune/search.py, with and without its sampler. ``forward``
 is the plain one: each switch alone five times, then what helped on top of the best, five times
@@ -9,9 +9,10 @@ each. ``optuna ...`` is optuna with its TPE sampler and one of its pruners, wher
 are its steps; it needs optuna, as ``tune`` does here.
 
 A unit is a run of the base. The first run of a set costs FILL units more, because its caches are
-empty. All ways get the same budget. What counts is the true cost of the set that a way ends with,
-compared with the best set. FILE is what ``ab --json`` printed; the deviations of its base's runs
-from their median are a further kind of noise.
+empty. With --fill N, ``tune`` makes N of a round's first runs at the same time. All ways get the
+same budget. What counts is the true cost of the set that a way ends with, compared with the best
+set. FILE is what ``ab --json`` printed; the deviations of its base's runs from their median are a
+further kind of noise.
 
 With --drawn, each trial is another program, whose switches are drawn at random. The search was made
 with the six programs that have names; these show how it does on others.
@@ -117,8 +118,10 @@ def drawn(seed: int) -> Surface:
 class Bench:
     """Measures sets of a surface, until the budget is spent."""
 
-    def __init__(self, surface: Surface, noise: Draw, budget: float, seed: int) -> None:
-        self.surface, self.noise, self.left_units = surface, noise, budget
+    def __init__(
+        self, surface: Surface, noise: Draw, budget: float, seed: int, beside: int = 1
+    ) -> None:
+        self.surface, self.noise, self.left_units, self.beside = surface, noise, budget, beside
         self.chance = random.Random(seed)
         self.budget = budget
         self.filled: set[Trial] = set()
@@ -127,10 +130,15 @@ class Bench:
     def measure(self, trials: Sequence[Trial]) -> Mapping[Trial, float]:
         """One round, as tune's bench does it."""
         costs = {}
+        first = [FILL * self.price(trial) for trial in trials if trial not in self.filled]
+        if self.beside > 1:
+            # All at once; the longest one decides, or how many there are.
+            self.left_units -= max([sum(first) / self.beside, *first, 0.0])
+            self.filled.update(trials)
         for trial in trials:
             true = self.surface.cost(trial)
             price = (min(true, 2.0) if math.isfinite(true) else 1.0) + (
-                0 if trial in self.filled else FILL * (5 if trial & self.surface.slow else 1)
+                0 if trial in self.filled else FILL * self.price(trial)
             )
             if price > self.left_units:
                 raise Spent
@@ -152,7 +160,8 @@ class Bench:
 
 def _tune(sampled: bool, bench: Bench, seed: int) -> Trial:
     known = bench.surface.known
-    options = [Option(str(n), str(n), n in known) for n in range(bench.surface.count)]
+    slow = bench.surface.slow
+    options = [Option(str(n), str(n), n in known, n in slow) for n in range(bench.surface.count)]
     sampler = Sampler(options, seed) if sampled else None
     return Search(options, bench, WORTH, seed, sampler=sampler).run()
 
@@ -249,6 +258,7 @@ def main() -> None:
     parser.add_argument("--noise", nargs="*", choices=NOISE, default=list(NOISE))
     parser.add_argument("--runs", type=Path, nargs="*", default=[], metavar="FILE")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--fill", type=int, default=1, help="first runs at the same time, of tune")
     parser.add_argument("--drawn", action="store_true", help="another program in each trial")
     asked = parser.parse_args()
     if any(way == "tune" or way.startswith("optuna") for way in asked.ways):
@@ -271,7 +281,8 @@ def main() -> None:
                 for way in asked.ways:
                     losses, used = [], []
                     for trial, (surface, best) in enumerate(zip(surfaces, bests)):
-                        bench = Bench(surface, draw, budget, trial)
+                        beside = asked.fill if way.startswith("tune") else 1
+                        bench = Bench(surface, draw, budget, trial, beside)
                         losses.append(surface.cost(WAYS[way](bench, trial)) / best - 1)
                         used.append(budget - bench.left_units)
                     near = mean(loss < 0.03 for loss in losses)

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +232,91 @@ class TestResume:
         assert anew.count == 0
 
 
+# Notes when it runs and with which caches. A first run waits until four others have begun, or for a
+# while. The base's does not wait, and with HEAVY it gets no memory once.
+FILLS = (
+    PROGRAM
+    + """
+caches = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+kind = "warm" if os.path.exists(caches) else "fill"
+os.makedirs(caches, exist_ok=True)
+with open("times", "a") as stream:
+    stream.write("%s begin %d\\n" % (kind, os.getpid()))
+patience = time.monotonic() + float(os.environ.get("PATIENCE", "1"))
+if on("HEAVY") and "tried" not in os.listdir("."):
+    with open("times", "a") as stream, open("tried", "w"):
+        stream.write("%s end %d\\n" % (kind, os.getpid()))
+    sys.exit("RuntimeError: out of memory")
+planted = any(name in os.environ for name in "GOOD BAD WRONG ONE TWO".split())
+while kind == "fill" and planted and open("times").read().count("fill begin") < 5:
+    if time.monotonic() > patience:
+        break
+    time.sleep(0.01)
+with open("times", "a") as stream:
+    stream.write("%s end %d\\n" % (kind, os.getpid()))
+"""
+)
+
+
+class TestFill:
+    def test_only_first_runs_are_beside_each_other(
+        self, python311: Interpreter, tmp_path: Path, program: Path
+    ) -> None:
+        program.write_text(FILLS)
+        tried = trying(*PLANTED, "HEAVY")
+        given = command(python311, program, *tried, *LATENCY, "--fill", "4", "--budget", "10m")
+        found = document(tune(python311, tmp_path, "--json", *given))
+        assert {entry["switch"] for entry in found["entries"]} == {"GOOD=1", "ONE=1", "TWO=1"}
+        out = {tuple(row["switches"]): row for row in found["out"]}
+        assert out["WRONG=1",]["reason"] == "loss is 0.7, not 0.5"
+        assert out["CRASH=1",]["last_lines"] == ["RuntimeError: no kernel image"]
+        # What failed beside others was tried again alone.
+        assert len(out) == 2
+        rows = (tmp_path / "team.yaml.runs" / "runs.jsonl").read_text().splitlines()[1:]
+        kinds = [row["kind"] for row in map(json.loads, rows) if row["trial"] == "HEAVY=1"]
+        assert kinds[:3] == ["fill beside others", "fill", "warm"]
+        together, most = 0, {"fill": 0, "warm": 0}
+        for line in (tmp_path / "times").read_text().splitlines():
+            kind, what, _ = line.split()
+            together += 1 if what == "begin" else -1
+            most[kind] = max(most[kind], together)
+        assert most == {"fill": 4, "warm": 1}
+        # A kept search takes the same steps.
+        again = document(tune(python311, tmp_path, "--json", *given))
+        assert again["new_runs"] == 0
+        for part in ("runs", "entries", "steps", "out", "confirmed"):
+            assert again[part] == found[part]
+
+    def test_it_is_stopped_and_goes_on(
+        self, python311: Interpreter, tmp_path: Path, program: Path
+    ) -> None:
+        program.write_text(FILLS)
+        given = command(
+            python311, program, *trying("GOOD", "BAD", "CRASH"), *LATENCY, "--fill", "8"
+        )
+        longer = ("--budget", "2h", *given)
+        process = TestResume().start(python311, tmp_path, *given, PATIENCE="600")
+        times = tmp_path / "times"
+        # The base's, and those that wait.
+        wait_for(lambda: times.exists() and times.read_text().count("fill begin") == 3)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        assert process.returncode == 130
+        pids = [line.split()[2] for line in times.read_text().splitlines()]
+        assert [pid for pid in pids if running(pid)] == []
+        times.unlink()
+        found = document(tune(python311, tmp_path, "--json", *longer))
+        assert [entry["switch"] for entry in found["entries"]] == ["GOOD=1"]
+        assert found["runs"] > found["new_runs"] > 0
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    patience = time.monotonic() + 60
+    while not what() and time.monotonic() < patience:
+        time.sleep(0.02)
+    assert what()
+
+
 SERVER = """
 import http.server, os, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
@@ -324,6 +409,8 @@ class TestRefused:
             (("--budget", "soon", "--", "true"), 2),
             (("--cold", "101", "--", "true"), 2),
             (("--serve", "true"), 2),
+            (("--fill", "0", "--", "true"), 2),
+            (("--fill", "2", "--serve", "true", "--client", "true"), 2),
             (("--ready", "x", "--", "true"), 2),
             (("--out", "team.txt", "--", "true"), 2),
             (("--metric", "throughput", "--", "true"), 2),
@@ -581,6 +668,15 @@ class TestSearch:
         assert trial(14) in made.out
         assert not made.skipped
 
+    def test_what_is_slow_comes_later_and_is_not_mixed_with_others(self) -> None:
+        options = [Option(str(n), str(n), n < 6, n in (1, 2, 7, 12)) for n in range(16)]
+        bench = Simulated({}, BASE)
+        Search(options, bench, 0.02, 1).run()
+        screened = [one for asked in bench.asked[3:5] for one in asked if one != BASE]
+        assert screened[:6] == [trial(number) for number in (0, 3, 4, 5, 1, 2)]
+        assert screened[6:8] == [trial(6, 9, 11, 14), trial(8, 10, 13, 15)]
+        assert screened[8] == trial(7, 12)
+
     def test_a_small_budget_reaches_the_likely_ones(self) -> None:
         bench = Simulated({trial(4): -0.3}, BASE, budget=24)
         made = Search([Option(str(n), str(n)) for n in range(22)], bench, 0.02, 1)
@@ -756,6 +852,7 @@ class TestTorch:
             again=False,
             timeout=300,
             seed=1,
+            fill=1,
             plot=None,
         )
         (tmp_path / "arms").mkdir()

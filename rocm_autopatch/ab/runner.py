@@ -6,7 +6,9 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +22,7 @@ CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 ENDED, FAILED, HUNG = "ended", "failed", "hung"
 _LONGEST_OUTPUT = 1 << 22
 _LAST_LINES = 5
+_POLL_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -138,12 +141,34 @@ class Runner:
             shutil.rmtree(caches, ignore_errors=True)
         return run
 
+    def run_beside(
+        self, cells: Sequence[Cell], count: int, ended: Callable[[Cell, Run], None]
+    ) -> None:
+        """Run cells, *count* at the same time, and call *ended* when one has ended.
+
+        Only for runs whose times do not matter. A KeyboardInterrupt ends all commands first.
+        """
+        with ThreadPoolExecutor(count) as pool:
+            runs = {pool.submit(self.run, cell): cell for cell in cells}
+            try:
+                for run in as_completed(runs):
+                    ended(runs[run], run.result())
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                # A thread may be about to start its command, so once is not enough.
+                while not all(run.done() for run in runs):
+                    processes.end_left_over(str(self.directory), 0)
+                    time.sleep(_POLL_S)
+                raise
+
     def _run(self, cell: Cell, caches: Path, program: Sequence[str]) -> Run:
         environment = dict(self.environments[cell.arm])
         environment.update(own_caches(caches))
-        streams = (self.directory / "stdout", self.directory / "stderr")
-        ended = self.execute(program, environment, streams, str(caches))
-        printed, complained = map(tail, streams)
+        # Runs may be beside each other.
+        with tempfile.TemporaryDirectory(dir=self.directory, prefix="output-") as output:
+            streams = (Path(output, "stdout"), Path(output, "stderr"))
+            ended = self.execute(program, environment, streams, str(caches))
+            printed, complained = map(tail, streams)
         imports_s = 0.0
         if program is not self.program:
             imports_s, complained = imports.read(complained)

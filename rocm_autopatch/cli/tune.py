@@ -17,6 +17,7 @@ from rocm_autopatch.tune import output, tuning
 from rocm_autopatch.tune.tuning import Request
 
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h)?")
+_MOST_BESIDE = 256
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -138,6 +139,16 @@ def add(commands: Any) -> None:
         metavar="TIME",
         help="a run that takes longer counts as hanging, and is killed (default: 30m)",
     )
+    parser.add_argument(
+        "--fill",
+        type=_count,
+        default=1,
+        metavar="N",
+        help=(
+            "fill the caches for the next runs in N runs of the command at the same time; what is "
+            "measured runs alone (default: 1)"
+        ),
+    )
     parser.add_argument("--seed", type=int, help="seed of the order of runs (default: random)")
     parser.add_argument(
         "--serve",
@@ -174,6 +185,12 @@ def _duration(text: str) -> float:
     if not 0 < seconds < 1e8:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 30m, 2h or 90s")
     return seconds
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and 0 < int(text) <= _MOST_BESIDE):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {_MOST_BESIDE}")
+    return int(text)
 
 
 def _percent(text: str) -> float:
@@ -231,6 +248,7 @@ def run(arguments: argparse.Namespace) -> int:
         again=arguments.again,
         timeout=arguments.timeout,
         seed=arguments.seed,
+        fill=arguments.fill,
         plot=arguments.plot,
     )
     try:
@@ -276,4 +294,6 @@ def _usage(arguments: argparse.Namespace, program: list[str]) -> str:
         return "give a command, or --serve and --client, but not both"
     if arguments.ready and not arguments.serve:
         return "--ready needs --serve"
+    if arguments.fill > 1 and arguments.serve:
+        return "--fill is for a command; servers at the same time would need the same port"
     return ""

@@ -35,12 +35,14 @@ SO_HERE = "it is so here"
 class Candidate:
     """A value of a switch: ``toggle`` has what is here and this value.
 
-    A ``likely`` one is known to have large effects on some programs.
+    A ``likely`` one is known to have large effects on some programs. A ``slow`` one is known for a
+    long first run.
     """
 
     toggle: Toggle
     about: str
     likely: bool
+    slow: bool = False
 
     @property
     def value(self) -> Any:
@@ -84,8 +86,8 @@ def find(
     if not only:
         unsound = _unsound(here)
         modes = _modes(program)
-        for text, about, where, likely in _texts():
-            one = _one(here, text, about, likely)
+        for text, about, where, likely, slow in _texts():
+            one = _one(here, text, about, likely, slow)
             if isinstance(one, str):
                 left_out.setdefault(text, one)
             elif one.label not in found and one.label not in left_out:
@@ -130,13 +132,14 @@ def _wanted(here: Place, text: str) -> list[Candidate]:
     return found
 
 
-def _texts() -> Iterator[tuple[str, str, str, bool]]:
-    """Each toggle as text, what it is about, where it is for, and whether it is a likely one."""
+def _texts() -> Iterator[tuple[str, str, str, bool, bool]]:
+    """Each toggle as text, what it is about, where it is for, and whether it is likely and slow."""
     for row in yaml.safe_load(_TABLE.read_text(encoding="utf-8")):
-        yield row["toggle"], row["about"], row.get("where", ""), row.get("likely", False)
+        known = (row.get(name, False) for name in ("likely", "slow"))
+        yield (row["toggle"], row["about"], row.get("where", ""), *known)
     for name in _FOR_SPEED:
         for text, about in _of_policy(load.top(name)):
-            yield text, about, "", False
+            yield text, about, "", False, False
 
 
 def _of_policy(policy: Policy) -> Iterator[tuple[str, str]]:
@@ -155,7 +158,7 @@ def _written(value: Any) -> str:
     return f'"{text}"' if "," in text else text
 
 
-def _one(here: Place, text: str, about: str, likely: bool) -> Candidate | str:
+def _one(here: Place, text: str, about: str, likely: bool, slow: bool) -> Candidate | str:
     """The candidate, or why there is none here."""
     try:
         toggle = toggles.parse(text, here.fact("torch"), here.environ)
@@ -168,7 +171,7 @@ def _one(here: Place, text: str, about: str, likely: bool) -> Candidate | str:
             toggle = replace(toggle, label=short)
     elif toggle.kind == VARIABLE:
         toggle = replace(toggle, label=toggle.name)
-    return Candidate(toggle, about, likely)
+    return Candidate(toggle, about, likely, slow)
 
 
 def _objection(

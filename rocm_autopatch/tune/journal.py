@@ -26,7 +26,8 @@ _FREE = ("seed", "budget_s")
 class Journal:
     """The runs in *directory* of the search that *about* describes.
 
-    ``about`` is what the search began with: its ``seed`` is kept. Raises Refused if the directory
+    ``about`` is what the search began with: its ``seed`` is kept. ``spent_s`` are the seconds of
+    the budget that the kept runs took. Raises Refused if the directory
     has another search, and OSError.
     """
 
@@ -35,6 +36,7 @@ class Journal:
         self.about: dict[str, Any] = {"version": VERSION, **about}
         self.kept: dict[tuple[str, str], deque[dict[str, Any]]] = {}
         self.count = 0
+        self.spent_s = 0.0
         file = directory / _FILE
         if again and file.exists():
             shutil.rmtree(directory)
@@ -49,6 +51,7 @@ class Journal:
             for row in rows[1:]:
                 self.kept.setdefault((row["trial"], row["kind"]), deque()).append(row)
                 self.count += 1
+                self.spent_s = max(self.spent_s, row["spent_s"])
         # The cut-off line goes, too.
         text = "".join(json.dumps(row) + "\n" for row in rows or [self.about])
         file.write_text(text, encoding="utf-8")
@@ -66,6 +69,11 @@ class Journal:
         """The next kept run of a trial, None if there is none any more."""
         queue = self.kept.get((trial, kind))
         return queue.popleft() if queue else None
+
+    def peek(self, trial: str, kind: str) -> dict[str, Any] | None:
+        """As :meth:`take`, and it stays the next one."""
+        queue = self.kept.get((trial, kind))
+        return queue[0] if queue else None
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Keep a run, also if the machine goes down at once."""

@@ -5,8 +5,8 @@ A bench measures trials in rounds, by turns, as costs: lower is better. The step
 
 1. Calibrate: the base alone, for the noise.
 2. Screen: each likely option alone against the base, the others four at a time; four that fail or
-   harm are halved. Then, after each round, only what may still be better goes on, and at most half
-   of it.
+   harm are halved. Of both kinds what has long first runs comes last. Then, after each round, only
+   what may still be better goes on, and at most half of it.
 3. Combine: what helped, on top of the best.
 4. Interactions: options that did nothing alone may help together. They are dealt into four groups;
    the six pairs of groups have each pair of options in one of them. A pair of groups that helps is
@@ -27,7 +27,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, product
 from statistics import mean, median
 from typing import Protocol
 
@@ -49,7 +49,7 @@ _GROUPS = 4
 _TOGETHER, _BATCH = 4, 8
 # Screening leaves so much of the budget for what comes after it.
 _AFTER_SCREENING = 0.45
-# A first run that takes so many times as long as the base's makes its groups slow.
+# A first run that takes so many times as long as the usual one makes its groups slow.
 _SLOW = 2.0
 _FAR = 8
 # With a sampler, so much of the budget is left to it, and so much to what comes after it.
@@ -80,7 +80,7 @@ class Bench(Protocol):
         """The part of the budget that is left, from 1 to 0."""
 
     def price(self, trial: Trial) -> float:
-        """What the first run of a measured trial took, divided by what that of the base took."""
+        """What the first run of a measured trial took, divided by what the usual one took."""
 
 
 class Proposals(Protocol):
@@ -100,12 +100,14 @@ class Proposals(Protocol):
 class Option:
     """An option, and the ``switch`` whose value it is: a trial has at most one value of each.
 
-    A ``likely`` one is known to have large effects, so it is tried alone.
+    A ``likely`` one is known to have large effects, so it is tried alone. A ``slow`` one is known
+    for a long first run, as of a search among kernels.
     """
 
     name: str
     switch: str
     likely: bool = True
+    slow: bool = False
 
 
 @dataclass(frozen=True)
@@ -245,13 +247,23 @@ class Search:
         self.phase = "done"
 
     def _sets(self, numbers: Iterable[int]) -> list[Trial]:
-        """What is screened of some options: likely ones alone, then the others some at a time."""
+        """What is screened of some options: likely ones alone, then the others some at a time.
+
+        Of each kind those with long first runs come last. They are also not mixed with others:
+        they would make the first runs of these long.
+        """
         known = list(numbers)
-        alone = [frozenset((number,)) for number in known if self.options[number].likely]
-        # Values of one switch are neighbours, so by strides they are in different sets.
-        others = [number for number in known if not self.options[number].likely]
-        count = math.ceil(len(others) / _TOGETHER)
-        return alone + [frozenset(others[start::count]) for start in range(count)]
+        kinds: dict[tuple[bool, bool], list[int]] = {}
+        for number in known:
+            option = self.options[number]
+            kinds.setdefault((option.likely, option.slow), []).append(number)
+        sets = []
+        for likely, slow in product((True, False), (False, True)):
+            its = kinds.get((likely, slow), [])
+            # Values of one switch are neighbours, so by strides they are in different sets.
+            count = len(its) if likely else math.ceil(len(its) / _TOGETHER)
+            sets += [frozenset(its[start::count]) for start in range(count)]
+        return sets
 
     def _screen(self, sets: Sequence[Trial]) -> list[int]:
         """Race sets on top of the best, and take what helps.

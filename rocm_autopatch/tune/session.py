@@ -7,6 +7,7 @@ not run again.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,12 +29,16 @@ from rocm_autopatch.tune.same import Same
 from rocm_autopatch.tune.search import BASE, Spent, Trial
 
 FILL = "fill"
+# A first run that failed beside others.
+_FAILED_BESIDE = "fill beside others"
 WRONG = "wrong"
 # The base's runs in a confirmation have a name of their own, and its caches.
 _BASE, _BESIDE = "base", ", beside "
 # Of the budget, the most that is kept for the confirmation; and what a first run may take, which
 # may search among kernels.
 _RESERVE, _LONGEST_FILL = 0.4, 0.1
+# Beside others a first run takes longer, and costs less of the budget.
+_LONGER_BESIDE = 2
 # A run may take so many times as long as the base's, or so many seconds if that is more.
 _SLOWEST, _LEAST_S = 5.0, 30.0
 _CONFIRM_ROUNDS = 5
@@ -88,7 +93,8 @@ class Session:
     """Measures trials of *candidates* in *here*.
 
     *budget_s* is for all sessions of this search together. *directory* is for the policies of arms.
-    *tell* gets a line for each new run. ``troubles`` has the trials that are out, and why.
+    *tell* gets a line for each new run. So many first runs are made at the same time as *beside*
+    says. ``troubles`` has the trials that are out, and why.
     """
 
     here: Place
@@ -102,6 +108,7 @@ class Session:
     timeout_s: float
     seed: int
     tell: Callable[[str], None]
+    beside: int = 1
     troubles: dict[Trial, Trouble] = field(default_factory=dict)
     unit: str = "s"
     runs: int = 0
@@ -130,6 +137,7 @@ class Session:
         """
         if not self._affords([self.name(trial) for trial in trials]):
             raise Spent
+        self._fill(trials)
         costs = {}
         for trial in self._ordered(trials):
             cost = self._cost(self.name(trial), partial(self._environment, trial))
@@ -146,11 +154,11 @@ class Session:
         return max(0.0, 1 - self.spent_s / self.budget_s)
 
     def price(self, trial: Trial) -> float:
-        """What the first run of a trial took, divided by what that of the base took."""
-        kind = COLD if self.objective.cold else FILL
-        base = self._seconds.get((_BASE, kind))
-        its = self._seconds.get((self.name(trial), kind))
-        return its / base if its and base else 1.0
+        """What the first run of a trial took, divided by what the usual one took."""
+        first = COLD if self.objective.cold else FILL
+        its = self._seconds.get((self.name(trial), first))
+        # Not the base's: it was made alone, the others may be beside each other.
+        return its / median(self._all(first)) if its else 1.0
 
     def confirm(self, policy: Path, digest: str) -> tuple[list[float], list[float]] | Trouble:
         """The costs of the base and of a policy file, in rounds of their own.
@@ -191,19 +199,53 @@ class Session:
 
     def _affords(self, names: Sequence[str]) -> bool:
         """Whether the budget has enough for a round and for the confirmation after it."""
-        known = [seconds for (_, kind), seconds in self._seconds.items() if kind != FILL]
+        known = self._all(WARM) + self._all(COLD)
         if not known:
             return True
         usual = median(known)
-        fill = median([s for (_, kind), s in self._seconds.items() if kind == FILL] or [usual])
+        fill = median(self._all(FILL) or [usual])
         kinds = self.objective.kinds
-        price = 0.0
-        for name in names:
-            price += sum(self._seconds.get((name, kind), usual) for kind in kinds)
-            if kinds == (WARM,) and (name, FILL) not in self._seconds:
-                price += fill
+        price = sum(self._seconds.get((name, kind), usual) for name in names for kind in kinds)
+        if kinds == (WARM,):
+            empty = sum((name, FILL) not in self._seconds for name in names)
+            price += math.ceil(empty / self.beside) * fill
         reserve = min(2 * _CONFIRM_ROUNDS * usual * len(kinds) + fill, _RESERVE * self.budget_s)
         return self.spent_s + price + reserve <= self.budget_s
+
+    def _all(self, kind: str) -> list[float]:
+        """The seconds of runs of a kind, those of the last run of each set."""
+        return [seconds for (_, its), seconds in self._seconds.items() if its == kind]
+
+    def _fill(self, trials: Sequence[Trial]) -> None:
+        """Fill the caches for a round, many at the same time. What is measured comes after that.
+
+        What these runs compute is not compared: each writes the files of the others. One that fails
+        may have had no memory, so its first run is made again, alone.
+        """
+        if self.beside == 1 or self.objective.kinds != (WARM,):
+            return
+        empty: dict[int, str] = {}
+        for trial in trials:
+            name = self.name(trial)
+            kept = self.journal.take(name, _FAILED_BESIDE)
+            if kept is not None:
+                self._go_on_after(kept)
+            # If nothing was measured after a first run, its caches are gone.
+            first = self.journal.peek(name, FILL)
+            if self.journal.peek(name, WARM) or (first and first["status"] != ENDED):
+                continue
+            arm = self._arm(name, partial(self._environment, trial))
+            if arm not in self.runner.warm:
+                empty[arm] = name
+
+        def ended(cell: Cell, run: Run) -> None:
+            kind = FILL if run.status == ENDED else _FAILED_BESIDE
+            self._keep(empty[cell.arm], kind, run, False)
+
+        if len(empty) > 1:
+            self._begin()
+            self.runner.limit_s = self._limit(FILL)
+            self.runner.run_beside([Cell(0, arm, WARM) for arm in empty], self.beside, ended)
 
     def _cost(self, name: str, make: Maker) -> float | Trouble:
         """The cost of one round of what is called *name*: lower is better."""
@@ -221,24 +263,33 @@ class Session:
         kept = self.journal.take(name, kind)
         if kept is not None:
             for row in filter(None, (self.journal.take(name, FILL), kept)):
-                self._seconds[name, row["kind"]] = row["seconds"]
-                self.runs += 1
-                if self._live_since is None:
-                    self._before_s = row["spent_s"]
+                self._go_on_after(row)
             self.unit = kept["unit"]
             return kept
         # A first run that failed is kept, too.
         failed = self.journal.take(name, FILL) if kind == WARM and name not in self._arms else None
         if failed is not None and failed["status"] != ENDED:
-            self.runs += 1
-            if self._live_since is None:
-                self._before_s = failed["spent_s"]
+            self._go_on_after(failed)
             return failed
         if kind == WARM and self._arm(name, make) not in self.runner.warm:
             filled = self._new(name, FILL, make)
             if filled["status"] != ENDED:
                 return filled
         return self._new(name, kind, make)
+
+    def _go_on_after(self, row: Mapping[str, Any]) -> None:
+        """Count a kept run."""
+        self._seconds[row["trial"], row["kind"]] = row["seconds"]
+        self.runs += 1
+        if self._live_since is None:
+            # First runs that were beside each other are kept in the order in which they ended.
+            self._before_s = max(self._before_s, row["spent_s"])
+
+    def _begin(self) -> None:
+        """The time of new runs begins. All kept runs count, also those that have to be repeated."""
+        if self._live_since is None:
+            self._before_s = max(self._before_s, self.journal.spent_s)
+            self._live_since = time.monotonic()
 
     def _arm(self, name: str, make: Maker) -> int:
         name = name.partition(_BESIDE)[0]
@@ -249,19 +300,21 @@ class Session:
         return self._arms[name]
 
     def _new(self, name: str, kind: str, make: Maker) -> Mapping[str, Any]:
-        if self._live_since is None:
-            self._live_since = time.monotonic()
+        self._begin()
         arm = self._arm(name, make)
         self.runner.limit_s = self._limit(kind)
         self.same.begin()
         # The first run in empty caches fills the arm's warm ones.
         cell = Cell(0 if kind == FILL else 1, arm, COLD if kind == COLD else WARM)
-        run = self.runner.run(cell)
+        return self._keep(name, kind, self.runner.run(cell), True)
+
+    def _keep(self, name: str, kind: str, run: Run, compared: bool) -> Mapping[str, Any]:
+        """Keep a run that has ended; it is *compared* with the base's."""
         status, reason, value = run.status, run.reason, None
         if status == ENDED:
             try:
                 value, self.unit = self.objective.value(run)
-                reason = self.same.end(run.numbers)
+                reason = self.same.end(run.numbers) if compared else ""
                 status = WRONG if reason else status
             except Refused as error:
                 if name == _BASE:
@@ -294,7 +347,8 @@ class Session:
             return self.timeout_s
         limit = max(_SLOWEST * base, _LEAST_S)
         if kind != WARM:
-            limit = max(limit, self.budget_s * _LONGEST_FILL)
+            longer = _LONGER_BESIDE if self.beside > 1 else 1
+            limit = max(limit, longer * self.budget_s * _LONGEST_FILL)
         return round(min(self.timeout_s, limit), 1)
 
 

@@ -45,7 +45,7 @@ class Request:
 
     Times are in seconds; ``cold``, ``worth`` and ``tolerance`` are parts of 1. ``server`` is the
     command of a server, () without one; then ``program`` is its client. ``higher`` is None if the
-    user did not say what is better.
+    user did not say what is better. ``fill`` is how many first runs are made at the same time.
     """
 
     program: Sequence[str]
@@ -66,6 +66,7 @@ class Request:
     again: bool
     timeout: float
     seed: int | None
+    fill: int
     plot: Path | None
 
     @property
@@ -204,8 +205,11 @@ def run(done: Tuning, directory: Path, tell: Callable[[str], None]) -> None:
             request.timeout,
             int(journal.about["seed"]),
             tell,
+            request.fill,
         )
-        options = [Option(one.label, one.switch, one.likely) for one in done.found.candidates]
+        options = [
+            Option(one.label, one.switch, one.likely, one.slow) for one in done.found.candidates
+        ]
         sampler = Sampler(options, done.session.seed) if find_spec("optuna") else None
         done.search = Search(
             options, done.session, request.worth, done.session.seed, sampler=sampler
