@@ -46,7 +46,7 @@ _HELPS = 0.98
 _AGAIN, _ROUNDS = 3, 7
 _LONGEST_S = 240.0
 # Nothing begins so shortly before the time is over.
-_AHEAD_S = 30.0
+_AHEAD_S = 15.0
 BASE = "base"
 
 
@@ -64,10 +64,13 @@ class Found:
 
 
 class Pool:
-    """Runs what it is given, *workers* at a time, and nothing new after *until* (monotonic)."""
+    """Runs what it is given, *workers* at a time, and nothing new after *until* (monotonic).
 
-    def __init__(self, workers: int, until: float) -> None:
-        self.until = until
+    What it runs gets *environ*: the GPU, and the file with which programs on it take turns.
+    """
+
+    def __init__(self, workers: int, until: float, environ: Mapping[str, str]) -> None:
+        self.until, self.environ = until, environ
         self._pool = ThreadPoolExecutor(workers)
 
     def __enter__(self) -> Pool:
@@ -76,13 +79,16 @@ class Pool:
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown()
 
-    def all(self, tasks: Sequence[Callable[[], None]]) -> None:
-        """Run all. Raises OutOfTime if some were not run."""
+    def all(self, tasks: Sequence[Callable[[Pool], None]]) -> None:
+        """Run all. Raises OutOfTime if some were not run to their end."""
 
-        def run(task: Callable[[], None]) -> bool:
+        def run(task: Callable[[Pool], None]) -> bool:
             if time.monotonic() > self.until - _AHEAD_S:
                 return False
-            task()
+            try:
+                task(self)
+            except OutOfTime:
+                return False
             return True
 
         ran = [one.result() for one in [self._pool.submit(run, task) for task in tasks]]
@@ -141,7 +147,7 @@ class Program:
         """Run each of *names* so often, by turns; first once for its caches. Raises OutOfTime."""
         reference = self.work / "base.json"
         if not reference.exists():
-            pool.all([lambda: self._run(BASE, "first")])
+            pool.all([partial(self._run, BASE, "first")])
         # A set is not tried again once it was wrong.
         names = [name for name in names if name == BASE or not self.wrong(name)]
         empty = [name for name in names if not (self._directory(name) / "filled").exists()]
@@ -168,7 +174,7 @@ class Program:
     def _directory(self, name: str) -> Path:
         return self.caches / _digest(name)
 
-    def _run(self, name: str, key: str) -> None:
+    def _run(self, name: str, key: str, pool: Pool) -> None:
         directory = self._directory(name)
         directory.mkdir(exist_ok=True)
         began = time.monotonic()
@@ -176,13 +182,15 @@ class Program:
         try:
             done = subprocess.run(
                 self.command,
-                env={**self._environments[name], **own_caches(directory)},
+                env={**self._environments[name], **pool.environ, **own_caches(directory)},
                 cwd=directory,
                 capture_output=True,
                 text=True,
-                timeout=_LONGEST_S,
+                timeout=min(_LONGEST_S, pool.until - began),
             )
         except subprocess.TimeoutExpired:
+            if time.monotonic() >= pool.until:
+                raise OutOfTime from None
             why = f"did not end within {_LONGEST_S:g} s"
         else:
             if done.returncode:
@@ -249,6 +257,25 @@ def search(program: Program, tried: Sequence[Candidate], repeat: int, pool: Pool
         if compared.interval[1] < 1 and compared.ratio < found.ratio:
             found = Found(name, compared.ratio, compared.interval)
     return found
+
+
+def so_far(rows: Iterable[tuple[str, str, float | None]]) -> str:
+    """What runs say up to now: their number, and the sets that are fastest.
+
+    A row has the name of a set, what kind of run it is, and its number.
+    """
+    count, values = 0, dict[str, list[float]]()
+    for name, kind, value in rows:
+        count += 1
+        if value is not None and not kind.startswith(("fill", "first")):
+            values.setdefault(name, []).append(value)
+    measured = sum(map(len, values.values()))
+    said = f"{count} runs, {measured} of them measured, of {len(values)} sets"
+    if BASE in values:
+        base = median(values.pop(BASE))
+        for name in sorted(values, key=lambda one: median(values[one]))[:_AGAIN]:
+            said += f"; {name} {median(values[name]) / base:.3f}x ({len(values[name])})"
+    return said
 
 
 def _ratios(program: Program, stage: str, names: Iterable[str]) -> dict[str, float]:
