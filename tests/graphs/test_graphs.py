@@ -1420,6 +1420,7 @@ def test_settings_of_torch() -> None:
 def test_each_setting_has_a_graph_of_its_own(setting: str) -> None:
     wrapped = graphed(lambda x: x * 2)
     x = torch.ones(4, device=GPU)
+    gradients = setting == "gradients"
 
     def changed() -> None:
         kept = torch.get_default_dtype()
@@ -1428,9 +1429,11 @@ def test_each_setting_has_a_graph_of_its_own(setting: str) -> None:
         if setting == "deterministic":
             torch.use_deterministic_algorithms(True)
         try:
-            gradients = torch.set_grad_enabled(setting == "gradients")
-            with gradients, torch.inference_mode(setting == "inference"):
-                assert wrapped(x).is_inference() == (setting == "inference")
+            inference = setting == "inference"
+            # inference_mode(False) would turn gradients on.
+            mode = torch.inference_mode() if inference else torch.set_grad_enabled(gradients)
+            with mode:
+                assert wrapped(x).is_inference() == inference
         finally:
             torch.set_default_dtype(kept)
             torch.use_deterministic_algorithms(False)
