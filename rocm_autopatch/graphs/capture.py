@@ -40,6 +40,11 @@ def capturing() -> Any:
     return _started() and _is_capturing()
 
 
+def give_back() -> None:
+    """Give the device back what torch's allocator has, and nothing uses."""
+    torch.cuda.empty_cache()
+
+
 def compiles() -> int:
     """How many graphs Dynamo has compiled in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
@@ -92,7 +97,8 @@ class Pool:
         """Call a function whose values lie in *memory*, if there is no graph yet.
 
         The first capture takes their place. Elsewhere, the program's own values (the state of an
-        optimizer) would lie between them, and torch could not return them to the device.
+        optimizer) would lie between them, and torch could not return them to the device. Libraries
+        use the workspaces of the stream of captures then, and need no second ones.
         """
         if memory.early(self.device) and self._using.acquire(blocking=False):
             try:
@@ -101,8 +107,6 @@ class Pool:
                     return self._in(handle, function, memory)
             finally:
                 self._using.release()
-            # Such a call needs most: the forward's graph owns what it reads.
-            torch.cuda.empty_cache()
         return function()
 
     def beside(self, function: Callable[[], Any], memory: Memory) -> Any:
@@ -234,7 +238,7 @@ class Pool:
 
     def memory(self) -> int:
         """The bytes that torch has reserved on the device, without unused ones."""
-        torch.cuda.empty_cache()
+        give_back()
         reserved: int = torch.cuda.memory_reserved(self.device)
         return reserved
 
@@ -312,6 +316,12 @@ class Pools:
             if device not in self._pools:
                 self._pools[device] = Pool(device)
             return self._pools[device]
+
+    def first(self, device: Any, function: Callable[[], Any], memory: Memory) -> Any:
+        """Call a function before its first capture: :meth:`Pool.first`, if *device* has one."""
+        if device is None or device.type != Pool.kind or capturing():
+            return function()
+        return self.of(device).first(function, memory)
 
     def __reduce__(self) -> tuple[type[Pools], tuple[()]]:
         return Pools, ()  # A copy has graphs of its own.

@@ -111,6 +111,16 @@ class Handed:
             memory, order, _ = self._lend
             memory.lend(order, self)
 
+    def overlaid(self) -> str:
+        """Why nothing may be written to the results: others are in use, and may lie there, too.
+
+        "" if it may.
+        """
+        if self._lend is None or self.gone == math.inf:
+            return ""
+        memory, order, _ = self._lend
+        return memory.busy(order, self)
+
     @property
     def memory(self) -> Memory:
         """What the results lie in, once their graph is captured."""
@@ -250,7 +260,7 @@ class Found:
         if leaf.data_ptr() == self._address:
             return leaf
         one = self._owner.leaves[self._index]
-        if self._owner.uses(storage(one)) or self._owner.resized():
+        if self._owner.uses(storage(one)) or self._owner.resized() or self._owner.overlaid():
             return None
         there = view(one.data, self._dtype, self._place)
         there.copy_(leaf)

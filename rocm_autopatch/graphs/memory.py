@@ -116,10 +116,13 @@ class Memory:
         """A replay of the graph with this number has handed out results."""
         self.lent[order] = results
 
-    def busy(self, order: int) -> str:
-        """Why the graph with this number must not replay now; "" if it may."""
+    def busy(self, order: int, but: Lent | None = None) -> str:
+        """Why what the graph with this number writes must not be written now; "" if it may.
+
+        Results of *but* do not count.
+        """
         for number, results in [*self.lent.items()]:
-            if number >= order or results.gone < order:
+            if results is not but and (number >= order or results.gone < order):
                 held = results.held()
                 if held:
                     return held

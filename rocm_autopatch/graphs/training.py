@@ -68,9 +68,7 @@ class Region:
 
     def first(self, device: Any, function: Callable[[], Any]) -> Any:
         """Call a forward or its backward before the first capture."""
-        if device is None or device.type != capture.Pool.kind or capture.capturing():
-            return function()
-        return self.pools.of(device).first(function, self.memory)
+        return self.pools.first(device, function, self.memory)
 
     def gradients(self) -> Iterator[Any]:
         """The gradients that the region's weights have."""
@@ -124,6 +122,7 @@ class Region:
             # It is compiled anew, and nobody might call the old one any more.
             if other.region.name == self.name:
                 other.region.memory.release()
+                capture.give_back()
         fixed = [int(index) for index in graph.fx_kwargs.get("static_input_idxs") or ()]
         self.forward = Forward(self, graph.current_callable, fixed)
         graph.current_callable = self.forward

@@ -19,6 +19,8 @@ from rocm_autopatch.graphs.leaves import TENSORS
 _LONGEST = 1000
 # Of an argument with more bytes than this there is a checksum, and no copy.
 _LARGE = 16 << 20
+# So many numbers are added up at a time.
+_SUMMED = 1 << 19
 _training = itemgetter("training")
 _STATE = (bool, int, float, str, type(None))
 # What each module has: its flag is looked at elsewhere, and the rest is torch's own.
@@ -265,12 +267,25 @@ def _version(tensor: Any) -> int:
 
 def _sum(tensor: Any) -> int:
     """A checksum: a write to the tensor most likely changes it."""
-    if not tensor.numel():
-        return 0
-    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    if flat.numel() % 4 or flat.storage_offset() % 4:
-        return int(flat.sum(dtype=torch.int64))
-    return int(flat.view(torch.int32).sum(dtype=torch.int64))
+    sums = [part.sum(dtype=torch.int64) for part in _parts(tensor.detach())]
+    return int(torch.stack(sums).sum()) if sums else 0
+
+
+def _parts(tensor: Any) -> Iterator[Any]:
+    """The content of a tensor as integers, in parts.
+
+    Torch copies integers to the type of their sum, and ``contiguous()`` copies, too. For all of a
+    large tensor there may be no memory.
+    """
+    if tensor.is_contiguous() or tensor.dim() < 2 or tensor.numel() <= _SUMMED:
+        flat = tensor.contiguous().reshape(-1).view(torch.uint8)
+        if not (flat.numel() % 4 or flat.storage_offset() % 4):
+            flat = flat.view(torch.int32)
+        yield from flat.split(_SUMMED) if flat.numel() else ()
+        return
+    rows = max(1, _SUMMED * len(tensor) // tensor.numel())
+    for part in tensor.split(rows):
+        yield from _parts(part[0] if rows == 1 else part)
 
 
 def _content(tensor: Any) -> Any:

@@ -275,12 +275,13 @@ def change_result(side: Side, x: Any, chance: random.Random) -> Any:
 
 
 def resize(side: Side, x: Any, chance: random.Random) -> Any:
-    """Free memory by hand, as some libraries do."""
+    """Free memory by hand, as some libraries do. A gradient of a graph can't be freed so."""
     loss = loss_of(side.call(x))
     loss.backward()
     for one in side.model.parameters():
         if one.grad is not None:
-            one.grad.untyped_storage().resize_(0)
+            if one.grad.untyped_storage().resizable():
+                one.grad.untyped_storage().resize_(0)
             one.grad = None
     side.kept_views = []
     return loss.detach()

@@ -723,6 +723,29 @@ class TestSavedValues:
         # A gradient of 32 MiB goes from layer to layer.
         assert needed[0] + (32 << 20) <= needed[1]
 
+    def test_nothing_is_put_where_later_results_may_lie(self) -> None:
+        """A graph that was captured later may have the memory of what a backward returns."""
+
+        class Used:
+            gone = inf
+
+            def in_use(self) -> bool:
+                return True
+
+            def held(self) -> str:
+                return "in use"
+
+        self.warm(Pair())
+        found = capture.Pools.of_this_thread().owners.values()
+        returned = max((one for one in found if one._lend), key=lambda one: one._lend[1])
+        assert returned.gone == returned._lend[1]
+        leaf = next(one for one in returned.leaves if one is not None)
+        argument = handed.Found(leaf, returned)
+        assert torch.equal(argument.put(torch.ones_like(leaf)), torch.ones_like(leaf))
+        returned.memory.lend(int(returned.gone) + 1, Used())
+        assert argument.put(torch.zeros_like(leaf)) is None
+        returned.memory.lent.clear()
+
     def test_that_the_program_has(self, seen: Seen) -> None:
         pair = Pair()
         self.warm(pair)
