@@ -9,6 +9,7 @@ are arguments of the compiled graph, and their addresses are compared at each ca
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +20,7 @@ import torch
 from rocm_autopatch.graphs import capture, record
 from rocm_autopatch.graphs.leaves import Signatures
 from rocm_autopatch.graphs.refusal import Refused
-from rocm_autopatch.graphs.store import Graphs, Options
+from rocm_autopatch.graphs.store import Call, Graphs, Options
 from rocm_autopatch.graphs.training import Region
 
 # More than for a single function: layers that share their code share the graphs of operations.
@@ -61,7 +62,7 @@ class Compiled:
         if gradients and training:
             self._region = Region(name, origin, pools)
         options = Options(limit=_LIMIT, warmup=_WARMUP, clone=True, verify=True)
-        self._graphs = Graphs(
+        self._graphs = _Graphs(
             self._call, name, origin, options, pools, indices, changed=changed - fixed
         )
         self._never = _GRADIENTS if gradients and not training else _never(tensors)
@@ -116,6 +117,14 @@ class Compiled:
             return graphs.run(key, None, [*args, *held], (), ())
 
         return call
+
+
+class _Graphs(Graphs):
+    """Graphs of a compiled function, which does nothing but launch kernels."""
+
+    def _first(self, call: Call, real: list[Any]) -> Any:
+        run = functools.partial(self.function, call.structure, real)
+        return self._pools.first(call.device, run, self._memory)
 
 
 def _is_fixed(value: Any, node: Any) -> bool:

@@ -431,8 +431,7 @@ class Graphs:
 
     def _first(self, call: Call, real: list[Any]) -> Any:
         """A call before the capture. *real* are its leaves, padded; nobody needs them any more."""
-        run = functools.partial(self.function, call.structure, real)
-        return self._pools.first(call.device, run, self._memory)
+        return self.function(call.structure, real)
 
     def _again(self, call: Call) -> Any:
         """A call before the capture that is not the last one with these leaves."""
