@@ -719,6 +719,15 @@ class TestSearch:
         assert costs[1] < costs[0] - 0.1
         assert costs[1] < -0.45
 
+    @pytest.mark.parametrize(("budget", "same"), [(80, True), (100, False)])
+    def test_a_small_budget_is_not_for_a_sampler(self, budget: float, same: bool) -> None:
+        effects = {trial(4): -0.2, trial(3, 17): -0.1}
+        one, other = (
+            self.search(effects, budget=budget, sampled=sampled)[1].asked
+            for sampled in (False, True)
+        )
+        assert (one == other) is same
+
     def test_a_sampler_never_asks_for_what_is_broken(self) -> None:
         made, bench = self.search({trial(4): -0.2}, broken=trial(10, 11), sampled=True)
         assert any(step.phase == "sample" for step in made.steps)

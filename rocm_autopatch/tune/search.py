@@ -54,6 +54,8 @@ _SLOW = 2.0
 _FAR = 8
 # With a sampler, so much of the budget is left to it, and so much to what comes after it.
 _SAMPLED, _PRUNED = 0.5, 0.05
+# In a budget for fewer runs, as the first ones were, it would take what the screening needs.
+_FEW = 90
 # What it proposes is taken when it is ahead by so many standard errors. With more of them, small
 # gains would be lost. What is taken wrongly can be beaten again.
 _HOPE = 0.3
@@ -227,6 +229,8 @@ class Search:
     def _search(self) -> None:
         for _ in range(CALIBRATION):
             self._measure([BASE])
+        if CALIBRATION / max(1 - self.bench.left(), 1e-9) < _FEW:
+            self.sampler, self._until = None, 0.0
         usable = self._screen(self._sets(range(len(self.options))))
         self.phase = "interactions"
         self._interact([number for number in usable if number not in self.best])
