@@ -549,7 +549,7 @@ class Graphs:
                 _write(restored, were)
                 kept.restore()
                 # The capture can't use what the call has needed. So the device gets it back.
-                pool.memory()
+                capture.give_back()
             inputs.copy(call.leaves, call.pads)
             compiled = capture.compiles()
             if consumed:

@@ -425,9 +425,10 @@ class Backward:
 
         # Two forwards may have saved an argument of both. Their weights differ.
         found = [(forward, among(forward.saved), among(forward.places)) for forward in [*_waiting]]
-        forward, saved, fixed = max(found, key=lambda one: (len(one[1]), len(one[2])))
-        if not saved:
+        found = [one for one in found if one[1]]
+        if not found:
             return
+        forward, saved, fixed = max(found, key=lambda one: (len(one[1]), len(one[2])))
         if self._graphs is None or self._forward is not forward:
             self._graphs = _BackwardGraphs(forward, self._compiled, fixed, saved)
         self._forward = forward
