@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo demo-ranks test quick starts messages documents coverage lint matrix live amd overlay
+.PHONY: demo demo-ranks test quick starts messages documents coverage lint matrix graphs live amd overlay
 .PHONY: torture docs site bench bench-startup dist oldest clean
 
 # The main job: run one unmodified program in an environment like an image's, without and with us.
@@ -75,6 +75,18 @@ matrix: $(DEV)/ready
 	$(DEV)/bin/python tests/matrix/ranks_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/claims_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/rocm_versions.py $(WORK)/torch-versions
+
+# The tests of graphs with a stand-in for the GPU, on other torches than that of "make test": five
+# minutes and up to 6 GB for each. A finished venv is used again.
+TORCHES ?= 2.6.0 2.11.0 2.14.1
+graphs: compiler
+	for torch in $(TORCHES); do \
+	    venv=$(abspath $(WORK))/graphs-$$torch && $(PYTHON) -m venv $$venv && \
+	    $$venv/bin/pip install -q --disable-pip-version-check torch==$$torch numpy setuptools pytest . && \
+	    ROCM_AUTOPATCH=off TORCHINDUCTOR_CACHE_DIR=$$venv/caches \
+	        $$venv/bin/pytest -q -p no:cacheprovider -c /dev/null --noconftest -W ignore tests/graphs \
+	        || exit 1; \
+	done
 
 # The wheel with other torches and Pythons: torch 2.6 and 2.14 in Debian roots, Python 3.15, Debian's
 # HIP runtimes, Ray, the launchers of docs/launchers.md, Prometheus. Fifty processes on one root of

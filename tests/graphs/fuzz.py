@@ -42,6 +42,10 @@ from rocm_autopatch.graphs import training as training_graphs
 REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", 0) if REAL else torch.device("cpu")
 ACTIONS = 25
+# Its name before torch 2.7 is the other one.
+LIMIT = next(
+    name for name in ("recompile_limit", "cache_size_limit") if hasattr(torch._dynamo.config, name)
+)
 WIDTH = 16
 
 
@@ -474,7 +478,7 @@ def one(seed: int) -> dict[str, Any]:
     # gives wrong gradients in a second backward under False.
     with (
         torch._functorch.config.patch(donated_buffer=False),
-        torch._dynamo.config.patch(recompile_limit=64),
+        torch._dynamo.config.patch({LIMIT: 64}),
     ):
         for _ in range(ACTIONS):
             (action,) = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))

@@ -31,6 +31,7 @@ else:
 
 import stand_in
 
+from rocm_autopatch import startup
 from rocm_autopatch.graphs import Bucket, Refused, buffers, capture, carried, graphed, leaves, watch
 from rocm_autopatch.graphs import mode as graphs_mode
 
@@ -38,6 +39,10 @@ REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
 # Torch warns about its own parts as if the caller's code were the cause.
 pytestmark = pytest.mark.filterwarnings("default")
+one_compile = pytest.mark.skipif(
+    startup.release(torch.__version__) < (2, 11),
+    reason="torch 2.6 compiles anew for each tensor that is marked; 2.7 to 2.10 were not tried",
+)
 needs_gpu = pytest.mark.skipif(not REAL, reason="no GPU here: python -m pytest tests/graphs")
 
 
@@ -1094,6 +1099,7 @@ def test_places_that_never_return(seen: Seen, monkeypatch: pytest.MonkeyPatch) -
     assert any("new addresses" in reason for reason in row["plain"])
 
 
+@one_compile
 def test_a_cache_for_each_prompt(seen: Seen) -> None:
     """What was observed with the first one holds for all: their first call is captured."""
     fast = torch.compile(step, mode="reduce-overhead")
@@ -1105,6 +1111,7 @@ def test_a_cache_for_each_prompt(seen: Seen) -> None:
     assert kept[2]._version >= 5
 
 
+@one_compile
 def test_what_has_no_graph_with_one_cache_has_none_with_the_next(seen: Seen) -> None:
     @torch.library.custom_op("rocm_autopatch_tests::dice", mutates_args=())  # type: ignore[untyped-decorator]
     def dice(x: torch.Tensor) -> torch.Tensor:
@@ -1123,6 +1130,7 @@ def test_what_has_no_graph_with_one_cache_has_none_with_the_next(seen: Seen) -> 
     assert sum(row["plain"].values()) == row["calls"] == 15
 
 
+@one_compile
 @pytest.mark.parametrize("inference", [False, True])
 def test_caches_that_share_their_memory(seen: Seen, inference: bool) -> None:
     """They are observed anew: what is written to one is then read from the other."""
