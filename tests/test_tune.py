@@ -411,6 +411,7 @@ class TestRefused:
             (("--serve", "true"), 2),
             (("--fill", "0", "--", "true"), 2),
             (("--fill", "2", "--serve", "true", "--client", "true"), 2),
+            (("--fill", "2", "--cold", "50", "--", "true"), 2),
             (("--ready", "x", "--", "true"), 2),
             (("--out", "team.txt", "--", "true"), 2),
             (("--metric", "throughput", "--", "true"), 2),

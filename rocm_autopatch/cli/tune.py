@@ -296,4 +296,6 @@ def _usage(arguments: argparse.Namespace, program: list[str]) -> str:
         return "--ready needs --serve"
     if arguments.fill > 1 and arguments.serve:
         return "--fill is for a command; servers at the same time would need the same port"
+    if arguments.fill > 1 and arguments.cold:
+        return "--fill is for warm caches: a first run is what --cold measures"
     return ""

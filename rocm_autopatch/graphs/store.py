@@ -578,7 +578,8 @@ class Graphs:
                 Carried(entry.changes, inputs, tensors_of([*places.values()])) if changes else None
             )
             inputs.captured()
-            self._made(outputs, consumed, memory, order, graph, pool)
+            entry.memory, entry.order, entry.consumed = memory, order, consumed
+            self._made(entry, outputs, graph)
             if consumed:
                 if verify:
                     kept = Aside(self._spoilt(call.leaves, consumed))
@@ -593,6 +594,7 @@ class Graphs:
                 if not consumed:
                     verification.draw_again()
         except Exception as error:
+            entry.consumed = None
             _write(restored, were)
             if kept is not None:
                 kept.restore()
@@ -608,7 +610,7 @@ class Graphs:
         outputs.count()
         entry.inputs, entry.outputs, entry.graph = inputs, outputs, graph
         entry.carried = back
-        entry.memory, entry.order, entry.found, entry.consumed = memory, order, found, consumed
+        entry.found = found
         entry.row = {
             "signature": self._describe(call.leaves, call.pads),
             "replays": 0,
@@ -628,16 +630,8 @@ class Graphs:
         """A plain call in the memory of the graph that was just captured for it."""
         return [pool.beside(lambda: run(kept.again(call.leaves)), memory), []]
 
-    def _made(
-        self,
-        outputs: Any,
-        consumed: Consumed | None,
-        memory: Memory,
-        order: int,
-        graph: Callable[[], None],
-        pool: Any,
-    ) -> None:
-        """A graph was captured, with this number in the memory; for a subclass."""
+    def _made(self, entry: Entry, outputs: Any, graph: Callable[[], None]) -> None:
+        """A graph was captured for an entry, and not replayed yet; for a subclass."""
 
     def _captured(self, entry: Entry) -> None:
         """An entry has a graph now, for a subclass."""

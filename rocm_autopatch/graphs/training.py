@@ -188,20 +188,12 @@ class _Graphs(Graphs):
             if (owner := owners.get(storage(leaf))) is not None
         ]
 
-    def _made(
-        self,
-        outputs: Any,
-        consumed: Consumed | None,
-        memory: Memory,
-        order: int,
-        graph: Callable[[], None],
-        pool: Any,
-    ) -> None:
+    def _made(self, entry: Entry, outputs: Any, graph: Callable[[], None]) -> None:
         outputs.count()
-        outputs.own(self.region.pools.owners, memory, order, graph)
-        if consumed:
+        outputs.own(self.region.pools.owners, entry.memory, entry.order, graph)
+        if entry.consumed:
             # A plain call that verifies the graph can have this memory, too.
-            outputs.let_go(outputs.uncopied(), [], pool, order)
+            outputs.let_go(outputs.uncopied(), [], entry.pool, entry.order)
 
 
 class _ForwardGraphs(_Graphs):

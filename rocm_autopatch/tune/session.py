@@ -222,7 +222,7 @@ class Session:
         What these runs compute is not compared: each writes the files of the others. One that fails
         may have had no memory, so its first run is made again, alone.
         """
-        if self.beside == 1 or self.objective.kinds != (WARM,):
+        if self.beside == 1:
             return
         empty: dict[int, str] = {}
         for trial in trials:

@@ -32,7 +32,17 @@ else:
 import stand_in
 
 from rocm_autopatch import startup
-from rocm_autopatch.graphs import Bucket, Refused, buffers, capture, carried, graphed, leaves, watch
+from rocm_autopatch.graphs import (
+    Bucket,
+    Refused,
+    buffers,
+    capture,
+    carried,
+    graphed,
+    leaves,
+    verification,
+    watch,
+)
 from rocm_autopatch.graphs import mode as graphs_mode
 
 REAL = torch.cuda.is_available()
@@ -1097,6 +1107,38 @@ def test_places_that_never_return(seen: Seen, monkeypatch: pytest.MonkeyPatch) -
     assert row["dropped"] >= 8
     assert len(row["graphs"]) < 200
     assert any("new addresses" in reason for reason in row["plain"])
+
+
+def test_parts_of_what_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checksums and samples of a large tensor are made without a copy of it."""
+    monkeypatch.setattr(watch, "_SUMMED", 100)
+    wide = torch.randn(8, 64, 50, device=GPU)
+    tensors = [wide, wide[:, :, :47], wide[0].t(), wide[0, 0].half()[:33], wide[:1] > 0, wide[:0]]
+    for one in tensors:
+        flat = one.contiguous().reshape(-1).view(torch.uint8)
+        whole = flat if flat.numel() % 4 else flat.view(torch.int32)
+        assert watch._sum(one) == int(whole.sum(dtype=torch.int64))
+        assert all(part.numel() <= 100 for part in watch._parts(one))
+        sample = verification._sample(one, 30)
+        assert sample.numel() <= 30
+        assert sample.untyped_storage().data_ptr() == one.untyped_storage().data_ptr()
+    assert [verification._sample(one, 1 << 20) is one for one in tensors] == [True] * len(tensors)
+
+
+def test_a_large_argument_that_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is a checksum of it, and no copy."""
+    monkeypatch.setattr(watch, "_LARGE", 16)
+
+    def function(x: Any) -> Any:
+        x.data[1:3] += 1  # Autograd does not count it.
+        return x * 2
+
+    wrapped = graphed(function)
+    x, other = torch.zeros(8, device=GPU), torch.zeros(8, device=GPU)
+    for _ in range(5):
+        close(wrapped(x), function(other))
+        close(x, other)
+    assert wrapped.row["replays"] == 3
 
 
 @one_compile
