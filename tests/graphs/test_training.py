@@ -27,6 +27,7 @@ else:
 
 import fuzz
 import stand_in
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
 from rocm_autopatch.graphs import (
@@ -905,6 +906,48 @@ class TestAside:
         assert (forward["replays"], backward["replays"]) == (4, 4)
         assert forward["graphs"][0]["verified"]
         assert not backward["graphs"][0]["verified"]
+
+
+class TestFirstBackwards:
+    """Those before the forward has a graph."""
+
+    @pytest.mark.skipif(REAL, reason="it replaces a part of the stand-in")
+    def test_free_what_they_have_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        saved: list[StorageWeakRef] = []
+        freed: list[int] = []
+        call = training.Backward.__call__
+
+        def called(self: Any, inputs: list[Any]) -> Any:
+            saved[:] = [StorageWeakRef(one.untyped_storage()) for one in inputs]
+            result = call(self, inputs)
+            saved.clear()
+            return result
+
+        def first(self: Any, function: Callable[[], Any], memory: Any) -> Any:
+            result = function()
+            if saved:
+                freed.append(sum(one.expired() for one in saved))
+            return result
+
+        monkeypatch.setattr(training.Backward, "__call__", called)
+        monkeypatch.setattr(stand_in.StandIn, "first", first)
+        pair = Pair()
+        for _ in range(2):
+            trained(pair.fast, batch())
+            pair.step()
+        # The second one is observed.
+        assert len(freed) == 2
+        assert min(freed) >= 3
+
+    def test_have_no_graph_if_the_forward_has_none(
+        self, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(training._ForwardGraphs, "_room", lambda *_: False)
+        pair = Pair()
+        for _ in range(6):
+            pair.both(partial(trained, x=batch()))
+            pair.step()
+        assert [row["graphs"] for row in seen()] == [[], []]
 
 
 def test_two_regions_save_the_same_argument(seen: Seen) -> None:
