@@ -189,6 +189,9 @@ class Pool:
                     ):
                         result = function(enter())
                     del alive
+                    # At its begin, torch has set the offset of random numbers to 0 on this stream.
+                    # A replay sets it on the current one, before or after that.
+                    torch.cuda.current_stream(self.device).wait_stream(self.stream)
             except BaseException:
                 self._repair(handle)
                 raise

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,14 +82,20 @@ class Call:
 
     @functools.cached_property
     def device(self) -> Any:
-        """The device of its first tensor; None if it has no tensor."""
-        return next((tensor.device for tensor in tensors_of(self.leaves)), None)
+        """The device of its tensors; None if it has none. A number may be on the host."""
+        tensors = sorted(tensors_of(self.leaves), key=lambda one: not one.dim())
+        return tensors[0].device if tensors else None
 
-    def unfit(self) -> str:
-        """Why no call with these leaves can be a graph; "" if one may."""
+    def unfit(self, but: Container[int] = ()) -> str:
+        """Why no call with these leaves can be a graph; "" if one may.
+
+        Where those with the indices *but* are does not matter.
+        """
         if self.device is None:
             return "no argument is a tensor, so the device is unknown"
-        for what, tensors in (("an argument", self.leaves), ("a weight or buffer", self.fixed)):
+        given = [leaf for index, leaf in enumerate(self.leaves) if index not in but]
+        fixed = self.fixed if self.fixed is not self.leaves else given
+        for what, tensors in (("an argument", given), ("a weight or buffer", fixed)):
             for device in {tensor.device for tensor in tensors_of(tensors)}:
                 # A kernel may take the value of a CPU scalar at the capture, for all replays.
                 if device.type != capture.Pool.kind:
@@ -130,6 +136,7 @@ class Entry:
         "found",
         "graph",
         "held",
+        "hosted",
         "indices",
         "inputs",
         "kept",
@@ -163,6 +170,8 @@ class Entry:
         self.changes: list[int] = []
         self.carried: Carried | None = None
         self.constants: list[Any] = []
+        # The numbers in the result that were on another device than the graph's, by their index.
+        self.hosted: dict[int, Any] = {}
         self.graph: Callable[[], None] | None = None
         self.row: dict[str, Any] = {}
         # What it writes to, the place of its capture in the order of all, arguments that other
@@ -186,7 +195,7 @@ class Entry:
         if other.pool is not None:
             self.pool, self.pure, self.draws = other.pool, other.pure, other.draws
             self.written, self.changes = other.written, other.changes
-            self.constants = other.constants
+            self.constants, self.hosted = other.constants, other.hosted
 
 
 class Graphs:
@@ -431,25 +440,30 @@ class Graphs:
 
     def _first(self, call: Call, real: list[Any]) -> Any:
         """A call before the capture. *real* are its leaves, padded; nobody needs them any more."""
-        return self.function(call.structure, real)
+        return self._now(call.structure, real)
 
     def _again(self, call: Call) -> Any:
         """A call before the capture that is not the last one with these leaves."""
         return self._first(call, call.padded())
 
     def _execute(self, call: Call) -> Any:
-        return self.function(call.structure, call.padded())
+        return self._now(call.structure, call.padded())
+
+    def _now(self, structure: Any, leaves: list[Any]) -> Any:
+        """Call the function, not in a capture."""
+        return self.function(structure, leaves)
 
     def _observed(self, entry: Entry, call: Call) -> Any:
         """The last call before a capture. It shows whether a capture is possible."""
-        refused = call.unfit()
+        hosted = self._hosted()
+        refused = call.unfit(hosted)
         if refused:
             self._refuse(entry, call, refused)
             return self._execute(call)
         pool, real = self._pools.of(call.device), call.padded()
         watched = self._observable(entry)
         places = [call.fixed[index] for index in watched]
-        stay = self._stay(entry)
+        stay = self._stay(entry).union(hosted)
         free = [
             index for index, leaf in enumerate(real) if type(leaf) in TENSORS and index not in stay
         ]
@@ -474,9 +488,21 @@ class Graphs:
             entry.written = [watched[number] for number in changed]
             entry.changes = changes
             entry.constants = _constants(result)
+            entry.hosted = _numbers_elsewhere(result, pool.device)
             entry.pool = pool
         # Otherwise the call has compiled something, and the next call is observed.
         return result
+
+    def _hosted(self) -> Collection[int]:
+        """The arguments that are numbers on the host, and on the device if there are graphs."""
+        return ()
+
+    def _may_move(self, index: int) -> bool:
+        """Whether a number of the result may be on the device in a replay, and is on the host now.
+
+        Attention gives the seed and the offset of its dropout like this (pytorch#102038).
+        """
+        return False
 
     def _observable(self, entry: Entry) -> list[int]:
         """What of it is at a fixed place and might be written to by a call."""
@@ -569,6 +595,9 @@ class Graphs:
                 raise Refused(why) if why else Busy("it changes an argument, and did not before")
             if _constants(result) != entry.constants:
                 raise Refused("the result has a constant that differs from call to call")
+            moved = set(entry.hosted).difference(_numbers_elsewhere(result, pool.device))
+            if not all(map(self._may_move, moved)):
+                raise Refused("a number of the result is not on the device, except in a capture")
             places = {index: call.fixed[index] for index in entry.indices}
             places.update((index, call.leaves[index]) for index, _ in found)
             outputs = self._results(result, inputs, places, pool.device)
@@ -583,7 +612,7 @@ class Graphs:
             if consumed:
                 if verify:
                     kept = Aside(self._spoilt(call.leaves, consumed))
-                    again = functools.partial(self._beside, kept, pool, memory, call, run)
+                    again = functools.partial(self._beside, kept, pool, memory, call)
                     verification = Verification(pool, entry.draws, again)
                     kept.restore()
                 inputs.copy(call.leaves, call.pads)
@@ -624,11 +653,13 @@ class Graphs:
         done = verified and consumed is not None
         return True, self._replay(entry, call.leaves, call.fixed, call.pads, call.cuts, done)
 
-    def _beside(
-        self, kept: Aside, pool: Any, memory: Memory, call: Call, run: Callable[[list[Any]], Any]
-    ) -> Any:
+    def _beside(self, kept: Aside, pool: Any, memory: Memory, call: Call) -> Any:
         """A plain call in the memory of the graph that was just captured for it."""
-        return [pool.beside(lambda: run(kept.again(call.leaves)), memory), []]
+
+        def run() -> Any:
+            return self._now(call.structure, kept.again(call.leaves))
+
+        return [pool.beside(run, memory), []]
 
     def _made(self, entry: Entry, outputs: Any, graph: Callable[[], None]) -> None:
         """A graph was captured for an entry, and not replayed yet; for a subclass."""
@@ -770,3 +801,12 @@ def _constants(result: Any) -> list[Any]:
     """What in a result is not a tensor, in a form that can be compared with another call's."""
     leaves = _leaves(result)
     return [(type(leaf), repr(leaf)) for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+
+
+def _numbers_elsewhere(result: Any, device: Any) -> dict[int, Any]:
+    """The tensors of a result without a dimension that are on another device, by their index."""
+    return {
+        index: leaf.device
+        for index, leaf in enumerate(_leaves(result))
+        if type(leaf) in TENSORS and not leaf.dim() and leaf.device != device
+    }

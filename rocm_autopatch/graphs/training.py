@@ -23,7 +23,7 @@ import importlib
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -168,7 +168,7 @@ class _Graphs(Graphs):
             key = signature(free)
         except Refused as refused:
             record.plain(self.row, str(refused))
-            return self._compiled(inputs)
+            return self._now(None, inputs)
         if self.alone and not _alone():
             self.alone = False
             self.clear()
@@ -176,8 +176,11 @@ class _Graphs(Graphs):
         inputs.clear()
         return self.run(key, None, leaves, (), ())
 
+    def _now(self, structure: Any, leaves: list[Any]) -> Any:
+        return self._compiled(leaves)
+
     def _first(self, call: Call, real: list[Any]) -> Any:
-        return self.region.first(call.device, lambda: self._compiled(real))
+        return self.region.first(call.device, lambda: self._now(call.structure, real))
 
     def _found(self, leaves: list[Any]) -> list[tuple[int, Found]]:
         owners = self.region.pools.owners
@@ -208,6 +211,19 @@ class _ForwardGraphs(_Graphs):
         # Before there is a graph, those of the last call.
         self.saved: set[int] = set()
         self.places: set[int] = set()
+
+    def _may_move(self, index: int) -> bool:
+        # A backward that is called without a graph gets it where it was.
+        return index not in self.shown
+
+    def hosted(self) -> dict[int, Any]:
+        """The numbers that replays save on the device: where other calls save them, by address."""
+        graphs = [entry for entry in self._entries.values() if entry.graph is not None]
+        return {
+            entry.outputs.leaves[index].data_ptr(): device
+            for entry in graphs
+            for index, device in entry.hosted.items()
+        }
 
     def _results(self, result: Any, inputs: Inputs, places: dict[int, Any], device: Any) -> Handed:
         # What is an argument's memory stays that.
@@ -246,6 +262,8 @@ class _BackwardGraphs(_Graphs):
         self._ready = False
         # The signature of the last call until then, and of its leaves that are not fixed.
         self._last: tuple[Any, Any] = (None, None)
+        # The numbers that a forward saves on the host if it is no replay, and where, by index.
+        self._numbers: dict[int, Any] = {}
 
     def place(self, saved: Sequence[int], fixed: Sequence[int], inputs: list[Any]) -> None:
         """The forward of the next call, with *inputs*, has saved these, and these are fixed.
@@ -253,15 +271,33 @@ class _BackwardGraphs(_Graphs):
         What the last call has shown holds for this one, if it is like it.
         """
         self._ready = bool(self._forward.row["graphs"])
+        self._numbers.update(self._saved_numbers(saved, inputs))
+        there = [None if index in self._numbers else one for index, one in enumerate(inputs)]
         whole, key = self._last
         if self._ready or (self.saved, self.fixed) != (saved, frozenset(fixed)):
             known = self._latest.get(key)
             self.clear()
-            self._known = known if whole == signature(inputs) else None
+            self._known = known if whole == signature(there) else None
             self.saved, self.fixed = list(saved), frozenset(fixed)
             self._indices, self._fixed_leaves = list(fixed), self.fixed
         free = [one for index, one in enumerate(inputs) if index not in self.fixed]
-        self._last = signature(inputs), signature(free)
+        self._last = signature(there), signature(free)
+
+    def _saved_numbers(self, saved: Sequence[int], inputs: list[Any]) -> dict[int, Any]:
+        devices = {one.device for one in inputs if type(one) in TENSORS and one.dim()}
+        numbers = {index: inputs[index] for index in saved if not inputs[index].dim()}
+        hosted = self._forward.hosted()
+        where = {index: hosted.get(one.data_ptr(), one.device) for index, one in numbers.items()}
+        return {index: device for index, device in where.items() if {device} != devices}
+
+    def _hosted(self) -> Collection[int]:
+        return self._numbers
+
+    def _now(self, structure: Any, leaves: list[Any]) -> Any:
+        # In a capture they are on the device. Any other call reads them on the host.
+        for index, device in self._numbers.items():
+            leaves[index] = leaves[index].to(device)
+        return super()._now(structure, leaves)
 
     def _first(self, call: Call, real: list[Any]) -> Any:
         device, given = call.device, list(real)
@@ -269,7 +305,7 @@ class _BackwardGraphs(_Graphs):
         real.clear()
         for index in self.saved:
             call.leaves[index] = None
-        return self.region.first(device, lambda: self._compiled(given))
+        return self.region.first(device, lambda: self._now(call.structure, given))
 
     def _again(self, call: Call) -> Any:
         return super()._first(call, call.padded())

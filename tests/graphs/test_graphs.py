@@ -798,6 +798,31 @@ def test_random_numbers() -> None:
     assert wrapped.row["replays"] == 3 + 6 + 2
 
 
+@needs_gpu
+def test_random_numbers_of_the_first_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the begin of a capture, torch sets their offset to 0, on its stream and maybe late."""
+    begin = torch.cuda.CUDAGraph.capture_begin
+
+    def late(self: Any, *args: Any, **kwargs: Any) -> None:
+        # Some 50 ms. The capture itself takes less.
+        torch.cuda._sleep(100_000_000)
+        begin(self, *args, **kwargs)
+
+    def draw(x: Any) -> Any:
+        torch.cuda._sleep(400_000_000)
+        return torch.nn.functional.dropout(x)
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", late)
+    x = torch.ones(1 << 10, device=GPU)
+    wrapped = graphed(draw)
+    drawn = []
+    for function in (wrapped, draw):
+        torch.manual_seed(1)
+        drawn.append([function(x) for _ in range(4)])
+    close(*drawn)
+    assert wrapped.row["replays"] == 2
+
+
 def test_random_numbers_of_python() -> None:
     x = torch.ones(4, device=GPU)
     assert "random numbers on the CPU" in refused_anyway(lambda x: x * random.random(), x)

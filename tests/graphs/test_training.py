@@ -950,6 +950,149 @@ class TestFirstBackwards:
         assert [row["graphs"] for row in seen()] == [[], []]
 
 
+class Attending(torch.nn.Module):
+    """Attention with dropout, for which a backward has to know what its forward has drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = torch.nn.Linear(64, 192)
+        self.out = torch.nn.Linear(64, 8)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = (one.unflatten(-1, (4, 16)).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class TestNumbersOnTheHost:
+    """Attention gives the seed of its dropout on the host, and on the device in a capture."""
+
+    @staticmethod
+    def steps(model: Any, make: Callable[[], Any]) -> None:
+        def twice(function: Any, x: Any) -> Any:
+            loss = function(x).square().mean()
+            loss.backward(retain_graph=True)
+            loss.backward()
+            return loss.detach()
+
+        def two(function: Any, x: Any, y: Any) -> Any:
+            # The second forward is a plain call, and so is its backward.
+            losses = [function(one).square().mean() for one in (x, y)]
+            for loss in losses:
+                loss.backward()
+            return torch.stack(losses).detach()
+
+        # Else torch forbids a second backward.
+        with torch._functorch.config.patch(donated_buffer=False):
+            pair = Pair(model)
+            for _ in range(6):
+                pair.both(partial(trained, x=make()))
+                pair.step()
+            for _ in range(3):
+                # The first of two backwards finds that saved values are still needed.
+                pair.both(partial(twice, x=make()))
+                pair.both(partial(two, x=make(), y=make()))
+                pair.step()
+
+    @needs_gpu
+    def test_attention(self, seen: Seen) -> None:
+        self.steps(Attending(), lambda: torch.randn(2, 32, 64, device=GPU))
+        forward, backward = seen()
+        assert not forward["refused"]
+        assert not backward["refused"]
+        # All but two, and the second one of two forwards.
+        assert forward["replays"] == forward["calls"] - 2 - 3
+        assert backward["replays"] == 4 + 3 + 3
+        assert forward["graphs"][0]["verified"]
+
+    @needs_gpu
+    def test_a_backward_that_comes_later(self) -> None:
+        """When it is first called, its forward has a graph."""
+        pair = Pair(Attending())
+        x = torch.randn(2, 32, 64, device=GPU)
+        for _ in range(4):
+            pair.both(lambda function: function(x).detach())
+        for _ in range(5):
+            pair.both(partial(trained, x=x))
+            pair.step()
+
+    @pytest.fixture
+    def drawing(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[torch.nn.Module]]:
+        """A module with such a number. On a CPU, "meta" is taken for the host."""
+        capturing = []
+        capture_ = stand_in.StandIn.capture
+
+        def captured(self: Any, function: Any, *args: Any) -> Any:
+            def within(leaves: list[Any]) -> Any:
+                capturing.append(True)
+                try:
+                    return function(leaves)
+                finally:
+                    capturing.pop()
+
+            return capture_(self, within, *args)
+
+        custom_op: Any = torch.library.custom_op
+
+        @custom_op("autopatch_tests::draw", mutates_args=())  # type: ignore[untyped-decorator]
+        def draw(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            where = "cpu" if capturing else "meta"
+            return 2 * x, torch.zeros((), dtype=torch.int64, device=where)
+
+        @custom_op("autopatch_tests::drawn", mutates_args=())  # type: ignore[untyped-decorator]
+        def drawn(grad: torch.Tensor, seed: torch.Tensor) -> torch.Tensor:
+            # Torch's kernel would read an address of the device, and the process would die.
+            assert capturing
+            return 2 * grad
+
+        # Torch calls it for a number on "meta", too.
+        def elsewhere(grad: Any, seed: Any) -> Any:
+            assert not capturing
+            return 2 * grad
+
+        drawn.register_fake(elsewhere)
+        draw.register_fake(lambda x: (torch.empty_like(x), x.new_empty((), dtype=torch.int64)))
+        draw.register_autograd(
+            lambda ctx, grad, _: drawn(grad, *ctx.saved_tensors),
+            setup_context=lambda ctx, inputs, output: ctx.save_for_backward(output[1]),
+        )
+        monkeypatch.setattr(stand_in.StandIn, "capture", captured)
+        # It has no content that a replay could be compared with.
+        monkeypatch.setattr(aside, "room", lambda *_: False)
+
+        class Drawing(torch.nn.Module):
+            def __init__(self, shows: bool = False) -> None:
+                super().__init__()
+                self.net, self.shows = Net(), shows
+
+            def forward(self, x: Any) -> Any:
+                y, seed = draw(self.net(x))
+                return (y, seed) if self.shows else y.sin()
+
+        yield Drawing
+        for one in (draw, drawn):
+            one._lib._destroy()
+
+    @pytest.mark.skipif(REAL, reason="it replaces a part of the stand-in")
+    def test_any_such_number(self, drawing: Any, seen: Seen) -> None:
+        self.steps(drawing(), batch)
+        forward, backward = seen()
+        assert not forward["refused"]
+        assert not backward["refused"]
+        assert forward["replays"] == forward["calls"] - 2 - 3
+        assert backward["replays"] == 4 + 3 + 3
+
+    @pytest.mark.skipif(REAL, reason="it replaces a part of the stand-in")
+    def test_the_program_gets_none_that_has_moved(self, drawing: Any, seen: Seen) -> None:
+        fast = torch.compile(drawing(shows=True), mode=MODE)
+        for _ in range(5):
+            y, seed = fast(batch())
+            assert seed.device.type == "meta"
+            y.sum().backward()
+        reason = "a number of the result is not on the device, except in a capture"
+        assert [one["reason"] for one in seen()[0]["refused"]] == [reason]
+
+
 def test_two_regions_save_the_same_argument(seen: Seen) -> None:
     """Each backward finds its own forward, by its weights."""
     one, two = (torch.nn.Linear(16, 8).to(GPU) for _ in range(2))

@@ -14,7 +14,7 @@ small = parser.parse_args().small
 device = "cpu" if small else "cuda"
 torch.manual_seed(0)
 torch.set_num_threads(1)
-net = timm.create_model("resnet10t" if small else "resnet50", num_classes=100).to(device).eval()
+net = timm.create_model("resnet10t" if small else "resnet18", num_classes=100).to(device).eval()
 call = torch.compile(net)
 images = torch.randn(1, 3, 64, 64) if small else torch.randn(32, 3, 224, 224, device=device)
 

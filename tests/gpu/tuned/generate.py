@@ -14,7 +14,7 @@ small = parser.parse_args().small
 device = "cpu" if small else "cuda"
 torch.manual_seed(0)
 torch.set_num_threads(1)
-width, layers, tokens = (64, 1, 4) if small else (1024, 8, 64)
+width, layers, tokens = (64, 1, 4) if small else (1024, 3, 64)
 config = LlamaConfig(
     vocab_size=1000,
     hidden_size=width,

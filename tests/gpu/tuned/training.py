@@ -13,7 +13,7 @@ small = parser.parse_args().small
 device = "cpu" if small else "cuda"
 torch.manual_seed(0)
 torch.set_num_threads(1)
-width, layers, batch, length = (32, 1, 2, 16) if small else (512, 6, 16, 256)
+width, layers, batch, length = (32, 1, 2, 16) if small else (512, 2, 16, 256)
 layer = torch.nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
 net = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).to(device)
 head = torch.nn.Linear(width, 100).to(device)
