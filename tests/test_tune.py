@@ -310,6 +310,41 @@ class TestFill:
         assert found["runs"] > found["new_runs"] > 0
 
 
+# Notes what it was asked to try, and where compiled code is kept.
+PLACES = (
+    PROGRAM
+    + """
+names = [name for name in "GOOD BAD".split() if name in os.environ]
+places = [os.environ[name] for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")]
+with open("places", "a") as stream:
+    print(*places, *names, file=stream)
+"""
+)
+
+
+@pytest.mark.parametrize("cold", ["0", "50"])
+def test_sets_share_the_kernels_of_triton(
+    python311: Interpreter, tmp_path: Path, program: Path, cold: str
+) -> None:
+    """They are found by their code. Inductor's choices are a set's own, and so are empty caches."""
+    program.write_text(PLACES)
+    given = command(python311, program, *trying("GOOD", "BAD"), *LATENCY, "--cold", cold)
+    tune(python311, tmp_path, "--json", *given)
+    inductor: dict[str, set[str]] = {}
+    triton: dict[str, set[str]] = {}
+    for line in (tmp_path / "places").read_text().splitlines():
+        one, other, *names = line.split()
+        inductor.setdefault(one, set()).add(" ".join(names))
+        triton.setdefault(other, set()).add(" ".join(names))
+    # No two sets ever have the same place.
+    assert [len(sets) for sets in inductor.values()] == [1] * len(inductor)
+    assert len(inductor) >= 3
+    if cold == "0":
+        assert list(triton.values()) == [{"", "GOOD", "BAD"}]
+    else:
+        assert [len(sets) for sets in triton.values()] == [1] * len(inductor)
+
+
 def wait_for(what: Callable[[], bool]) -> None:
     patience = time.monotonic() + 60
     while not what() and time.monotonic() < patience:

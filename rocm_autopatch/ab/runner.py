@@ -68,9 +68,13 @@ class Ended:
     last_lines: tuple[str, ...] = ()
 
 
-def own_caches(directory: Path) -> dict[str, str]:
-    """Variables for a run that has its caches in a directory, whatever a policy says of them."""
+def own_caches(directory: Path, kernels: Path | None = None) -> dict[str, str]:
+    """Variables for a run that has its caches in a directory, whatever a policy says of them.
+
+    If *kernels* is given, Triton keeps its kernels there.
+    """
     own = {name: str(directory / part) for name, part in CACHES.items()}
+    own |= {} if kernels is None else {"TRITON_CACHE_DIR": str(kernels)}
     return {**own, "ROCM_AUTOPATCH_CACHE": "off"}
 
 
@@ -98,8 +102,12 @@ class Runner:
     """Runs *program* in the *environments* of the arms, with caches in a temporary directory.
 
     A run that takes longer than *limit_s* seconds is reported as hanging. At the end of the context
-    the directory is removed.
+    the directory is removed. If ``shares_kernels`` is set, runs with warm caches have Triton's in
+    one place: it finds a kernel by its code and its options, so a first run compiles only those
+    that no other arm had.
     """
+
+    shares_kernels = False
 
     def __init__(
         self,
@@ -163,7 +171,8 @@ class Runner:
 
     def _run(self, cell: Cell, caches: Path, program: Sequence[str]) -> Run:
         environment = dict(self.environments[cell.arm])
-        environment.update(own_caches(caches))
+        shares = self.shares_kernels and cell.caches == WARM
+        environment.update(own_caches(caches, self.directory / "kernels" if shares else None))
         # Runs may be beside each other.
         with tempfile.TemporaryDirectory(dir=self.directory, prefix="output-") as output:
             streams = (Path(output, "stdout"), Path(output, "stderr"))

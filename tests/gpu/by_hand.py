@@ -177,12 +177,14 @@ class Program:
     def _run(self, name: str, key: str, pool: Pool) -> None:
         directory = self._directory(name)
         directory.mkdir(exist_ok=True)
+        # As in tune: of a kernel that two sets have, the first run compiles it.
+        caches = own_caches(directory, self.caches / "kernels")
         began = time.monotonic()
         value, why = None, ""
         try:
             done = subprocess.run(
                 self.command,
-                env={**self._environments[name], **pool.environ, **own_caches(directory)},
+                env={**self._environments[name], **pool.environ, **caches},
                 cwd=directory,
                 capture_output=True,
                 text=True,
