@@ -189,8 +189,9 @@ class Pool:
                     ):
                         result = function(enter())
                     del alive
-                    # At its begin, torch has set the offset of random numbers to 0 on this stream.
-                    # A replay sets it on the current one, before or after that.
+                    # At its begin, torch has set the offset of random numbers to 0 on this stream
+                    # (2.11 does, 2.13 no longer). A replay sets it on the current stream, which
+                    # must not be earlier.
                     torch.cuda.current_stream(self.device).wait_stream(self.stream)
             except BaseException:
                 self._repair(handle)

@@ -70,6 +70,12 @@ class Block(torch.nn.Module):
             return x + torch.nn.functional.gelu(self.linear(self.norm(x)))
         if self.kind == "dropout":
             return torch.nn.functional.dropout(self.linear(x), 0.3, self.training)
+        if self.kind == "attention":
+            # Its backward has to know what the forward has drawn.
+            heads = self.linear(x).view(1, -1, 2, WIDTH // 2).transpose(1, 2)
+            drop = 0.3 if self.training else 0.0
+            attend = torch.nn.functional.scaled_dot_product_attention
+            return x + attend(heads, heads, heads, dropout_p=drop).transpose(1, 2).reshape(x.shape)
         if self.kind == "batch_norm":
             assert self.batch_norm is not None
             return self.batch_norm(x)
@@ -91,6 +97,7 @@ KINDS = (
     "linear",
     "residual",
     "dropout",
+    "attention",
     "batch_norm",
     "counter",
     "softmax",

@@ -800,7 +800,10 @@ def test_random_numbers() -> None:
 
 @needs_gpu
 def test_random_numbers_of_the_first_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the begin of a capture, torch sets their offset to 0, on its stream and maybe late."""
+    """At the begin of a capture, torch 2.11 sets their offset to 0, on its stream, maybe late.
+
+    It must not come after a replay has set it. The first replay is verified, so it comes at once.
+    """
     begin = torch.cuda.CUDAGraph.capture_begin
 
     def late(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -814,12 +817,13 @@ def test_random_numbers_of_the_first_replay(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", late)
     x = torch.ones(1 << 10, device=GPU)
-    wrapped = graphed(draw)
+    wrapped = graphed(draw, verify=True)
     drawn = []
     for function in (wrapped, draw):
         torch.manual_seed(1)
         drawn.append([function(x) for _ in range(4)])
     close(*drawn)
+    assert not wrapped.row["refused"]
     assert wrapped.row["replays"] == 2
 
 
