@@ -20,7 +20,7 @@ import yaml
 from rocm_autopatch.ab import Refused, toggles
 from rocm_autopatch.ab.numbers import Metric
 from rocm_autopatch.ab.place import Place
-from rocm_autopatch.ab.runner import COLD, ENDED, Cell, Run
+from rocm_autopatch.ab.runner import COLD, ENDED, Cell, Run, cores
 from rocm_autopatch.evidence import match
 from rocm_autopatch.evidence.file import Evidence
 from rocm_autopatch.tune import candidates, same, search, session, tuning
@@ -316,8 +316,9 @@ PLACES = (
     + """
 names = [name for name in "GOOD BAD".split() if name in os.environ]
 places = [os.environ[name] for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")]
+threads = os.environ.get("TORCHINDUCTOR_COMPILE_THREADS", "all")
 with open("places", "a") as stream:
-    print(*places, *names, file=stream)
+    print(*places, threads, *names, file=stream)
 """
 )
 
@@ -333,7 +334,7 @@ def test_sets_share_the_kernels_of_triton(
     inductor: dict[str, set[str]] = {}
     triton: dict[str, set[str]] = {}
     for line in (tmp_path / "places").read_text().splitlines():
-        one, other, *names = line.split()
+        one, other, _, *names = line.split()
         inductor.setdefault(one, set()).add(" ".join(names))
         triton.setdefault(other, set()).add(" ".join(names))
     # No two sets ever have the same place.
@@ -343,6 +344,22 @@ def test_sets_share_the_kernels_of_triton(
         assert list(triton.values()) == [{"", "GOOD", "BAD"}]
     else:
         assert [len(sets) for sets in triton.values()] == [1] * len(inductor)
+
+
+@pytest.mark.parametrize("given", ["", "7"])
+def test_first_runs_beside_each_other_share_the_cores(
+    python311: Interpreter, tmp_path: Path, program: Path, given: str
+) -> None:
+    program.write_text(PLACES)
+    words = command(python311, program, *trying("GOOD", "BAD"), *LATENCY, "--fill", "2")
+    more = {"TORCHINDUCTOR_COMPILE_THREADS": given} if given else {}
+    tune(python311, tmp_path, "--json", *words, **more)
+    found = [line.split()[2:] for line in (tmp_path / "places").read_text().splitlines()]
+    share = str(max(1, cores() // 2))
+    # The base's, then those of the first round, then what is measured.
+    first = [threads for threads, *names in found if names in (["GOOD"], ["BAD"])][:2]
+    assert first == [given or share] * 2
+    assert found[0] == found[-1][:1] == [given or "all"]
 
 
 def wait_for(what: Callable[[], bool]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import time
@@ -107,7 +106,7 @@ def prepare(request: Request, directory: Path) -> Measurement:
     if report is not None:
         # Inductor makes a directory for its caches when it is imported.
         environs = [{**arm.environ, **runner.own_caches(directory)} for arm in made]
-        with ThreadPoolExecutor(_cores()) as pool:
+        with ThreadPoolExecutor(runner.cores()) as pool:
             ask = partial(fresh_interpreter.report, hooked, (), python=python)
             reports = list(pool.map(lambda its: ask(environ=its), environs))
         for arm, its in zip(made, reports):
@@ -175,7 +174,7 @@ def describe(here: place.Place) -> str:
         words.append(here.fact("image"))
     if here.fact("python"):
         words.append(f"Python {here.fact('python')}")
-    words.append(f"{_cores()} core{'' if _cores() == 1 else 's'}")
+    words.append(f"{runner.cores()} core{'' if runner.cores() == 1 else 's'}")
     words.append(f"rocm_autopatch {metadata.version('rocm_autopatch')}")
     words.append(time.strftime("%Y-%m-%d"))
     return ", ".join(words)
@@ -184,10 +183,6 @@ def describe(here: place.Place) -> str:
 def _device() -> str:
     device = machine.here()["device"]
     return "" if device == machine.NO_GPU else device
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def measure(done: Measurement) -> None:

@@ -68,6 +68,11 @@ class Ended:
     last_lines: tuple[str, ...] = ()
 
 
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def own_caches(directory: Path, kernels: Path | None = None) -> dict[str, str]:
     """Variables for a run that has its caches in a directory, whatever a policy says of them.
 
@@ -121,6 +126,7 @@ class Runner:
         self.limit_s = limit_s
         self.patterns = patterns
         self.warm: dict[int, Path] = {}
+        self._threads = 0
         self.directory = Path(tempfile.mkdtemp(prefix="rocm-autopatch-ab-"))
 
     def __enter__(self) -> Runner:
@@ -154,8 +160,10 @@ class Runner:
     ) -> None:
         """Run cells, *count* at the same time, and call *ended* when one has ended.
 
-        Only for runs whose times do not matter. A KeyboardInterrupt ends all commands first.
+        Only for runs whose times do not matter. Their processes that compile share the cores, where
+        the user says nothing else. A KeyboardInterrupt ends all commands first.
         """
+        self._threads = max(1, cores() // count)
         with ThreadPoolExecutor(count) as pool:
             runs = {pool.submit(self.run, cell): cell for cell in cells}
             try:
@@ -168,11 +176,15 @@ class Runner:
                     processes.end_left_over(str(self.directory), 0)
                     time.sleep(_POLL_S)
                 raise
+            finally:
+                self._threads = 0
 
     def _run(self, cell: Cell, caches: Path, program: Sequence[str]) -> Run:
         environment = dict(self.environments[cell.arm])
         shares = self.shares_kernels and cell.caches == WARM
         environment.update(own_caches(caches, self.directory / "kernels" if shares else None))
+        if self._threads:
+            environment.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(self._threads))
         # Runs may be beside each other.
         with tempfile.TemporaryDirectory(dir=self.directory, prefix="output-") as output:
             streams = (Path(output, "stdout"), Path(output, "stderr"))
