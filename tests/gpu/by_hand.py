@@ -144,22 +144,30 @@ class Program:
         return file
 
     def measure(self, stage: str, names: Sequence[str], rounds: int, pool: Pool) -> None:
-        """Run each of *names* so often, by turns; first once for its caches. Raises OutOfTime."""
+        """Run each of *names* so often, by turns; first once for its caches. Raises OutOfTime.
+
+        What is kept from an earlier call needs no caches any more.
+        """
         reference = self.work / "base.json"
         if not reference.exists():
             pool.all([partial(self._run, BASE, "first")])
+        left = {name for name, _ in self._left(stage, names, rounds)}
+        empty = [name for name in left if not (self._directory(name) / "filled").exists()]
+        pool.all([partial(self._run, name, "fill") for name in sorted(empty)])
+        # Some may have been wrong now.
+        pool.all([partial(self._run, *each) for each in self._left(stage, names, rounds)])
+
+    def _left(self, stage: str, names: Sequence[str], rounds: int) -> list[tuple[str, str]]:
+        """The runs of a stage that are left, in their order: the name and the key."""
         # A set is not tried again once it was wrong.
-        names = [name for name in names if name == BASE or not self.wrong(name)]
-        empty = [name for name in names if not (self._directory(name) / "filled").exists()]
-        pool.all([partial(self._run, name, "fill") for name in empty])
-        tasks = []
+        right = [name for name in names if name == BASE or not self.wrong(name)]
+        done = {(row["name"], row["key"]) for row in self.rows}
+        left: list[tuple[str, str]] = []
         for number in range(rounds):
-            this_round = [name for name in names if name == BASE or not self.wrong(name)]
-            random.Random(f"{stage} {number}").shuffle(this_round)
             key = f"{stage} {number}"
-            done = [row["name"] for row in self.rows if row["key"] == key]
-            tasks += [partial(self._run, name, key) for name in this_round if name not in done]
-        pool.all(tasks)
+            random.Random(key).shuffle(right)
+            left += [(name, key) for name in right if (name, key) not in done]
+        return left
 
     def costs(self, stage: str, name: str) -> list[float]:
         """The program's numbers in the runs of a stage, in the order of the rounds."""

@@ -42,8 +42,8 @@ from rocm_autopatch.ab import Refused, bootstrap
 _ROUNDS = 7
 _GOES_ON = 3
 _EACH_S = 60.0
-# Searches compile with so many processes: there are many of them at the same time.
-_COMPILE_THREADS = "4"
+# Each program compiles with so many processes: there are many of them at the same time.
+_COMPILE_THREADS = "2"
 
 
 class Job:
