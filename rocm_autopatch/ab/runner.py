@@ -107,12 +107,12 @@ class Runner:
     """Runs *program* in the *environments* of the arms, with caches in a temporary directory.
 
     A run that takes longer than *limit_s* seconds is reported as hanging. At the end of the context
-    the directory is removed. If ``shares_kernels`` is set, runs with warm caches have Triton's in
-    one place: it finds a kernel by its code and its options, so a first run compiles only those
-    that no other arm had.
-    """
+    the directory is removed.
 
-    shares_kernels = False
+    The arms in ``sharing`` have one warm cache of Triton's: it finds a kernel by its code and its
+    options, so a first run compiles only those that no other of these arms had. Their variables
+    have to be the same, because Triton does not look at each that it obeys.
+    """
 
     def __init__(
         self,
@@ -126,6 +126,7 @@ class Runner:
         self.limit_s = limit_s
         self.patterns = patterns
         self.warm: dict[int, Path] = {}
+        self.sharing: set[int] = set()
         self._threads = 0
         self.directory = Path(tempfile.mkdtemp(prefix="rocm-autopatch-ab-"))
 
@@ -181,7 +182,7 @@ class Runner:
 
     def _run(self, cell: Cell, caches: Path, program: Sequence[str]) -> Run:
         environment = dict(self.environments[cell.arm])
-        shares = self.shares_kernels and cell.caches == WARM
+        shares = cell.arm in self.sharing and cell.caches == WARM
         environment.update(own_caches(caches, self.directory / "kernels" if shares else None))
         if self._threads:
             environment.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(self._threads))

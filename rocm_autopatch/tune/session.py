@@ -21,7 +21,7 @@ from rocm_autopatch import masking
 from rocm_autopatch.ab import Refused, arms, results, sequential
 from rocm_autopatch.ab.place import Place
 from rocm_autopatch.ab.runner import COLD, ENDED, FAILED, WARM, Cell, Run, Runner
-from rocm_autopatch.ab.toggles import HERE, POLICY, Toggle
+from rocm_autopatch.ab.toggles import HERE, POLICY, VARIABLE, Toggle
 from rocm_autopatch.text import duration
 from rocm_autopatch.tune.candidates import Candidate, arm_of
 from rocm_autopatch.tune.journal import Journal
@@ -85,7 +85,8 @@ class Trouble:
     last_lines: tuple[str, ...] = ()
 
 
-Maker = Callable[[], Mapping[str, str]]
+# Makes an environment, and says whether its variables are the base's.
+Maker = Callable[[], tuple[Mapping[str, str], bool]]
 
 
 @dataclass
@@ -170,7 +171,8 @@ class Session:
         arm = arms.one(self.here, [toggle], (str(policy),), (HERE,), policy)
         makers: list[tuple[str, Maker]] = [
             (f"{_BASE}{_BESIDE}policy {digest}", partial(self._environment, BASE)),
-            (f"policy {digest}", lambda: arm.environ),
+            # It may set variables.
+            (f"policy {digest}", lambda: (arm.environ, False)),
         ]
         costs: tuple[list[float], list[float]] = ([], [])
         for number in range(sequential.MOST):
@@ -190,12 +192,13 @@ class Session:
         random.Random(f"{self.seed} {(self.rounds + 1) // 2}").shuffle(order)
         return order if self.rounds % 2 else order[::-1]
 
-    def _environment(self, trial: Trial) -> Mapping[str, str]:
+    def _environment(self, trial: Trial) -> tuple[Mapping[str, str], bool]:
         chosen = [self.candidates[number] for number in sorted(trial)]
         if not chosen:
-            return self.here.environ
+            return self.here.environ, True
         file = self.directory / f"arm{len(self._environments)}.yaml"
-        return arm_of(self.here, chosen, file).environ
+        same = all(one.toggle.kind != VARIABLE for one in chosen)
+        return arm_of(self.here, chosen, file).environ, same
 
     def _affords(self, names: Sequence[str]) -> bool:
         """Whether the budget has enough for a round and for the confirmation after it."""
@@ -295,7 +298,10 @@ class Session:
         name = name.partition(_BESIDE)[0]
         if name not in self._arms:
             self._arms[name] = len(self._environments)
-            self._environments.append(make())
+            environ, same = make()
+            if same and not self.objective.cold:
+                self.runner.sharing.add(self._arms[name])
+            self._environments.append(environ)
             self.runner.environments = self._environments
         return self._arms[name]
 

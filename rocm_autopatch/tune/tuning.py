@@ -190,7 +190,6 @@ def run(done: Tuning, directory: Path, tell: Callable[[str], None]) -> None:
         )
     else:
         made = Runner(request.program, [], request.timeout, patterns)
-    made.shares_kernels = not objective.cold
     if journal.count:
         tell(f"{journal.count} runs are kept in {done.kept}: going on from there")
     with made as runner:

@@ -28,6 +28,7 @@ import torch
 
 from rocm_autopatch.ab import bootstrap, numbers, place
 from rocm_autopatch.ab.runner import own_caches
+from rocm_autopatch.ab.toggles import VARIABLE
 from rocm_autopatch.tune import candidates, policy_file
 from rocm_autopatch.tune.candidates import Candidate
 
@@ -186,7 +187,9 @@ class Program:
         directory = self._directory(name)
         directory.mkdir(exist_ok=True)
         # As in tune: of a kernel that two sets have, the first run compiles it.
-        caches = own_caches(directory, self.caches / "kernels")
+        chosen = self.sets.get(name)
+        same = chosen is not None and all(one.toggle.kind != VARIABLE for one in chosen)
+        caches = own_caches(directory, self.caches / "kernels" if same else None)
         began = time.monotonic()
         value, why = None, ""
         try:
