@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import subprocess
 from pathlib import Path
@@ -83,11 +84,19 @@ def run(words: list[str], environment: dict[str, str]) -> int:
     # A terminal sends these two to the command, too. The command decides, and we wait for it.
     before = {number: signal.signal(number, _wait) for number in (signal.SIGINT, signal.SIGQUIT)}
     before.update({number: signal.signal(number, hand_on) for number in _PASSED})
+    before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, _wait)
+    # Each signal writes to it. One that comes just before a wait would not end it: Python calls its
+    # handler only after that.
+    told, tell = os.pipe()
+    os.set_blocking(tell, False)
+    other = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
     try:
         child = subprocess.Popen(words, env=environment)
         for number in early:
             child.send_signal(number)
-        status = child.wait()
+        while (status := child.poll()) is None:
+            select.select([told], [], [])
+            os.read(told, 4096)
     except FileNotFoundError:
         raise NotRun("not found", 127) from None
     except OSError as error:
@@ -95,6 +104,9 @@ def run(words: list[str], environment: dict[str, str]) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(other)
+        os.close(told)
+        os.close(tell)
     return status if status >= 0 else 128 - status
 
 
