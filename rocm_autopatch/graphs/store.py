@@ -455,15 +455,15 @@ class Graphs:
 
     def _observed(self, entry: Entry, call: Call) -> Any:
         """The last call before a capture. It shows whether a capture is possible."""
-        hosted = self._hosted()
-        refused = call.unfit(hosted)
+        on_host = self._on_host()
+        refused = call.unfit(on_host)
         if refused:
             self._refuse(entry, call, refused)
             return self._execute(call)
         pool, real = self._pools.of(call.device), call.padded()
         watched = self._observable(entry)
         places = [call.fixed[index] for index in watched]
-        stay = self._stay(entry).union(hosted)
+        stay = self._stay(entry).union(on_host)
         free = [
             index for index, leaf in enumerate(real) if type(leaf) in TENSORS and index not in stay
         ]
@@ -493,7 +493,7 @@ class Graphs:
         # Otherwise the call has compiled something, and the next call is observed.
         return result
 
-    def _hosted(self) -> Collection[int]:
+    def _on_host(self) -> Collection[int]:
         """The arguments that are numbers on the host, and on the device if there are graphs."""
         return ()
 

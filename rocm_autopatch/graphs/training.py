@@ -216,7 +216,7 @@ class _ForwardGraphs(_Graphs):
         # A backward that is called without a graph gets it where it was.
         return index not in self.shown
 
-    def hosted(self) -> dict[int, Any]:
+    def places_of_numbers(self) -> dict[int, Any]:
         """The numbers that replays save on the device: where other calls save them, by address."""
         graphs = [entry for entry in self._entries.values() if entry.graph is not None]
         return {
@@ -284,13 +284,14 @@ class _BackwardGraphs(_Graphs):
         self._last = signature(there), signature(free)
 
     def _saved_numbers(self, saved: Sequence[int], inputs: list[Any]) -> dict[int, Any]:
+        """Those that are elsewhere than the tensors, or would be without a graph, and where."""
         devices = {one.device for one in inputs if type(one) in TENSORS and one.dim()}
         numbers = {index: inputs[index] for index in saved if not inputs[index].dim()}
-        hosted = self._forward.hosted()
-        where = {index: hosted.get(one.data_ptr(), one.device) for index, one in numbers.items()}
+        moved = self._forward.places_of_numbers()
+        where = {index: moved.get(one.data_ptr(), one.device) for index, one in numbers.items()}
         return {index: device for index, device in where.items() if {device} != devices}
 
-    def _hosted(self) -> Collection[int]:
+    def _on_host(self) -> Collection[int]:
         return self._numbers
 
     def _now(self, structure: Any, leaves: list[Any]) -> Any:
