@@ -45,7 +45,10 @@ _COMBINED = 4
 _HELPS = 0.98
 # So many of the fastest sets are tried again, in so many rounds.
 _AGAIN, _ROUNDS = 3, 7
-_LONGEST_S = 240.0
+_LONGEST_S = 400.0
+# A program compiles with so many processes: there are many programs at the same time. Searches
+# among kernels are long: they begin first, and have more.
+_THREADS, _SEARCH_THREADS = "2", "6"
 # Nothing begins so shortly before the time is over.
 _AHEAD_S = 15.0
 BASE = "base"
@@ -154,7 +157,8 @@ class Program:
             pool.all([partial(self._run, BASE, "first")])
         left = {name for name, _ in self._left(stage, names, rounds)}
         empty = [name for name in left if not (self._directory(name) / "filled").exists()]
-        pool.all([partial(self._run, name, "fill") for name in sorted(empty)])
+        empty.sort(key=lambda name: (not self._slow(name), name))
+        pool.all([partial(self._run, name, "fill") for name in empty])
         # Some may have been wrong now.
         pool.all([partial(self._run, *each) for each in self._left(stage, names, rounds)])
 
@@ -180,6 +184,9 @@ class Program:
         """Why a run of this set failed, or what is not the same; "" if all were right."""
         return next((row["why"] for row in self.rows if row["name"] == name and row["why"]), "")
 
+    def _slow(self, name: str) -> bool:
+        return any(one.slow for one in self.sets.get(name, ()))
+
     def _directory(self, name: str) -> Path:
         return self.caches / _digest(name)
 
@@ -190,12 +197,18 @@ class Program:
         chosen = self.sets.get(name)
         same = chosen is not None and all(one.toggle.kind != VARIABLE for one in chosen)
         caches = own_caches(directory, self.caches / "kernels" if same else None)
+        threads = _SEARCH_THREADS if self._slow(name) else _THREADS
         began = time.monotonic()
         value, why = None, ""
         try:
             done = subprocess.run(
                 self.command,
-                env={**self._environments[name], **pool.environ, **caches},
+                env={
+                    **self._environments[name],
+                    **pool.environ,
+                    **caches,
+                    "TORCHINDUCTOR_COMPILE_THREADS": threads,
+                },
                 cwd=directory,
                 capture_output=True,
                 text=True,

@@ -5,13 +5,13 @@
         [--repeat N] [--workers N] [--tolerance PART] [--limit SECONDS] [--small]
         [--try NAME=VALUE ...]
 
-For an interpreter that has torch for that GPU, transformers, timm and our wheel. The programs are
-in tests/gpu/tuned/: transformers' ``generate`` with a static cache, a convolution net of timm, a
+For an interpreter that has torch for that GPU, transformers, torchvision and our wheel. The programs are
+in tests/gpu/tuned/: transformers' ``generate`` with a static cache, a small convolution net, a
 training step, and one that compiles nothing. By hand means: each switch alone, then all sets of up
 to four that helped (by_hand.py). It has the last of the GPUs, and ``tune`` the others, all programs
 at the same time. On each GPU the programs time their calls in turns, so one times while others
-import and compile. Then the policies of both run by turns, with nothing beside them but the other
-programs' pairs.
+import and compile, and the others are stopped meanwhile (tuned/turns.py). Then the policies of both
+run by turns, with nothing beside them but the other programs' pairs.
 
 WORK keeps the runs: after ``--limit`` seconds it ends with status 3, and the same command goes on.
 It prints what it knows each minute. ``--small`` is for a CPU, and with ``--try`` only these
@@ -42,8 +42,6 @@ from rocm_autopatch.ab import Refused, bootstrap
 _ROUNDS = 7
 _GOES_ON = 3
 _EACH_S = 60.0
-# Each program compiles with so many processes: there are many of them at the same time.
-_COMPILE_THREADS = "2"
 
 
 class Job:
@@ -146,7 +144,12 @@ def _count(kinds: list[str]) -> str:
 
 def _on(asked: argparse.Namespace, gpu: int) -> dict[str, str]:
     """Variables for a program that runs on a GPU."""
-    return {"CUDA_VISIBLE_DEVICES": str(gpu), "TUNED_TURNS": str(asked.work / f"turns{gpu}")}
+    return {
+        "CUDA_VISIBLE_DEVICES": str(gpu),
+        "TUNED_TURNS": str(asked.work / f"turns{gpu}"),
+        # Where packages can't keep their bytecode, each run would compile torch's sources again.
+        "PYTHONPYCACHEPREFIX": str(asked.caches / "bytecode"),
+    }
 
 
 def _watch(jobs: list[Job], over: threading.Event) -> None:
@@ -177,7 +180,6 @@ def main() -> int:
     asked.work = asked.work.absolute()
     asked.work.mkdir(parents=True, exist_ok=True)
     asked.caches = Path(tempfile.gettempdir()) / f"tuned-caches-{asked.work.name}"
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", _COMPILE_THREADS)
     late, wrong, over = False, False, threading.Event()
     found = []
     until = time.monotonic() + asked.limit
