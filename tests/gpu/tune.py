@@ -5,12 +5,13 @@
         [--repeat N] [--workers N] [--tolerance PART] [--limit SECONDS] [--small]
         [--try NAME=VALUE ...]
 
-For an interpreter that has torch for that GPU, transformers, torchvision and our wheel. The programs are
-in tests/gpu/tuned/: transformers' ``generate`` with a static cache, a small convolution net, a
-training step, and one that compiles nothing. By hand means: each switch alone, then all sets of up
-to four that helped (by_hand.py). It has the last of the GPUs, and ``tune`` the others, all programs
-at the same time. On each GPU the programs time their calls in turns, so one times while others
-import and compile, and the others are stopped meanwhile (tuned/turns.py). Then the policies of both
+For an interpreter that has torch for that GPU, transformers, torchvision and our wheel. The
+programs are in tests/gpu/tuned/: transformers' ``generate`` with a static cache, a small
+convolution net, a training step, and one that compiles nothing. By hand means: each switch alone,
+then all sets of up to four that helped (by_hand.py). It has the last of the GPUs, and ``tune`` the
+others, all programs at the same time. On each GPU the programs time their calls in turns, so one
+times while others
+import and compile, and these are stopped meanwhile (tuned/turns.py). Then the policies of both
 run by turns, with nothing beside them but the other programs' pairs.
 
 WORK keeps the runs: after ``--limit`` seconds it ends with status 3, and the same command goes on.
