@@ -10,9 +10,8 @@ programs are in tests/gpu/tuned/: transformers' ``generate`` with a static cache
 convolution net, a training step, and one that compiles nothing. By hand means: each switch alone,
 then all sets of up to four that helped (by_hand.py). It has the last of the GPUs, and ``tune`` the
 others, all programs at the same time. On each GPU the programs time their calls in turns, so one
-times while others
-import and compile, and these are stopped meanwhile (tuned/turns.py). Then the policies of both
-run by turns, with nothing beside them but the other programs' pairs.
+times while others import and compile, and these are stopped meanwhile (tuned/turns.py). Then the
+policies of both run by turns, with nothing beside them but the other programs' pairs.
 
 WORK keeps the runs: after ``--limit`` seconds it ends with status 3, and the same command goes on.
 It prints what it knows each minute. ``--small`` is for a CPU, and with ``--try`` only these
@@ -38,7 +37,7 @@ from typing import Any
 
 from by_hand import BASE, PROGRAMS, Found, OutOfTime, Pool, Program, search, so_far
 
-from rocm_autopatch.ab import Refused, bootstrap
+from rocm_autopatch.ab import Refused, Wrong, bootstrap
 
 _ROUNDS = 7
 _GOES_ON = 3
@@ -179,7 +178,10 @@ def main() -> int:
     parser.add_argument("--try", dest="wanted", action="append", default=[])
     asked = parser.parse_args()
     asked.work = asked.work.absolute()
-    asked.work.mkdir(parents=True, exist_ok=True)
+    try:
+        asked.work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        sys.exit(f"tune.py: {asked.work} can't be written: {error.strerror}")
     asked.caches = Path(tempfile.gettempdir()) / f"tuned-caches-{asked.work.name}"
     late, wrong, over = False, False, threading.Event()
     found = []
@@ -199,7 +201,7 @@ def main() -> int:
                 found.append((job, hand.result(), tune.result()))
             except OutOfTime:
                 late = True
-            except (SystemExit, Refused) as error:
+            except (SystemExit, Refused, Wrong) as error:
                 wrong = True
                 print(f"{job.program.name}: {error}", flush=True)
     over.set()
