@@ -1,7 +1,7 @@
 """Ways to search for the best set of switches, on simulated programs whose best set is known.
 
     python -m benchmarks.search [--trials N] [--budget UNITS] [--noise NAME ...] [--runs FILE ...]
-        [--fill N] [--drawn]
+        [--fill N] [--code] [--drawn]
 
 ``tune`` is the search of rocm_autopatch/tune/search.py, with and without its sampler. ``forward``
 is the plain one: each switch alone five times, then what helped on top of the best, five times
@@ -10,9 +10,10 @@ are its steps; it needs optuna, as ``tune`` does here.
 
 A unit is a run of the base. The first run of a set costs FILL units more, because its caches are
 empty. With --fill N, ``tune`` makes N of a round's first runs at the same time. All ways get the
-same budget. What counts is the true cost of the set that a way ends with, compared with the best
-set. FILE is what ``ab --json`` printed; the deviations of its base's runs from their median are a
-further kind of noise.
+same budget. With --code, ``tune`` knows which sets run the same code, as it does where the program
+prints a number; of what does nothing, 3 of 10 change the code. What counts is the true cost of the
+set that a way ends with, compared with the best set. FILE is what ``ab --json`` printed; the
+deviations of its base's runs from their median are a further kind of noise.
 
 With --drawn, each trial is another program, whose switches are drawn at random. The search was made
 with the six programs that have names; these show how it does on others.
@@ -50,6 +51,8 @@ COUNT = 30
 # Options that crash, or compute something else; and options that make the first run long, as a
 # search among kernels does.
 BROKEN = frozenset((7, 13, 28))
+# Of the options of a drawn program that do nothing, so many change the code.
+_CODE = 0.3
 SLOW = frozenset((1, 8, 21))
 
 
@@ -64,6 +67,8 @@ class Surface:
     slow: frozenset[int] = SLOW
     # What is known for large effects, rightly or not.
     known: frozenset[int] = SLOW | {4}
+    # What changes the code that torch generates; other options do nothing.
+    code: frozenset[int] = frozenset(range(COUNT))
 
     def cost(self, trial: Trial) -> float:
         """The true cost; infinite for a set that crashes or computes something else."""
@@ -110,26 +115,33 @@ def drawn(seed: int) -> Surface:
         for one, other in (chance.sample(range(count), 2) for _ in range(chance.randint(0, 3)))
     }
     strong = frozenset(number for number, effect in effects.items() if abs(effect) > 0.1)
-    return Surface(
-        effects, pairs, some(0.07), count, slow=some(0.1), known=strong & some(0.5) | some(0.1)
-    )
+    broken, slow, known = some(0.07), some(0.1), strong & some(0.5) | some(0.1)
+    act = broken | slow | effects.keys() | {number for pair in pairs for number in pair}
+    return Surface(effects, pairs, broken, count, slow, known, code=act | some(_CODE))
 
 
 class Bench:
     """Measures sets of a surface, until the budget is spent."""
 
     def __init__(
-        self, surface: Surface, noise: Draw, budget: float, seed: int, beside: int = 1
+        self,
+        surface: Surface,
+        noise: Draw,
+        budget: float,
+        seed: int,
+        beside: int = 1,
+        by_code: bool = False,
     ) -> None:
+        self.by_code = by_code
         self.surface, self.noise, self.left_units, self.beside = surface, noise, budget, beside
         self.chance = random.Random(seed)
         self.budget = budget
         self.filled: set[Trial] = set()
         self.runs = 0
 
-    def measure(self, trials: Sequence[Trial]) -> Mapping[Trial, float]:
-        """One round, as tune's bench does it."""
-        costs = {}
+    def measure(self, trials: Sequence[Trial], _: bool = False) -> Mapping[Trial, float]:
+        """One round, as tune's bench does it. The confirmation is not part of the budget."""
+        costs: dict[Trial, float] = {}
         first = [FILL * self.price(trial) for trial in trials if trial not in self.filled]
         if self.beside > 1:
             # All at once; the longest one decides, or how many there are.
@@ -137,15 +149,18 @@ class Bench:
             self.filled.update(trials)
         for trial in trials:
             true = self.surface.cost(trial)
-            price = (min(true, 2.0) if math.isfinite(true) else 1.0) + (
-                0 if trial in self.filled else FILL * self.price(trial)
-            )
+            price = 0 if trial in self.filled else FILL * self.price(trial)
+            same = next((one for one in costs if self.alike(one, trial)), None)
+            if same is None:
+                price += min(true, 2.0) if math.isfinite(true) else 1.0
             if price > self.left_units:
                 raise Spent
             self.left_units -= price
             self.runs += 1
             self.filled.add(trial)
-            if math.isfinite(true):
+            if same is not None:
+                costs[trial] = costs[same]
+            elif math.isfinite(true):
                 costs[trial] = true * self.noise(self.chance)
         return costs
 
@@ -156,6 +171,10 @@ class Bench:
     def price(self, trial: Trial) -> float:
         """As tune's bench has it."""
         return 5.0 if trial & self.surface.slow else 1.0
+
+    def alike(self, one: Trial, other: Trial) -> bool:
+        """As tune's bench has it."""
+        return self.by_code and not (one ^ other) & self.surface.code
 
 
 def _tune(sampled: bool, bench: Bench, seed: int) -> Trial:
@@ -259,6 +278,9 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, nargs="*", default=[], metavar="FILE")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--fill", type=int, default=1, help="first runs at the same time, of tune")
+    parser.add_argument(
+        "--code", action="store_true", help="what does nothing is known by the code, to tune"
+    )
     parser.add_argument("--drawn", action="store_true", help="another program in each trial")
     asked = parser.parse_args()
     if any(way == "tune" or way.startswith("optuna") for way in asked.ways):
@@ -281,8 +303,9 @@ def main() -> None:
                 for way in asked.ways:
                     losses, used = [], []
                     for trial, (surface, best) in enumerate(zip(surfaces, bests)):
-                        beside = asked.fill if way.startswith("tune") else 1
-                        bench = Bench(surface, draw, budget, trial, beside)
+                        tune = way.startswith("tune")
+                        beside, by_code = (asked.fill, asked.code) if tune else (1, False)
+                        bench = Bench(surface, draw, budget, trial, beside, by_code)
                         losses.append(surface.cost(WAYS[way](bench, trial)) / best - 1)
                         used.append(budget - bench.left_units)
                     near = mean(loss < 0.03 for loss in losses)

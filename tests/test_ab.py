@@ -953,3 +953,26 @@ class TestPlot:
         assert (done.returncode, done.stdout) == (1, "")
         golden(done.stderr)
         assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("environ", "files", "said"),
+    [
+        ({"PYTHONDONTWRITEBYTECODE": "1"}, ["version.py"], True),
+        ({"PYTHONDONTWRITEBYTECODE": "1"}, ["version.py", "__pycache__/version.pyc"], False),
+        ({"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": "/x"}, ["version.py"], False),
+        ({"PYTHONDONTWRITEBYTECODE": ""}, ["version.py"], False),
+        ({}, ["version.py"], False),
+    ],
+)
+def test_a_torch_without_bytecode(
+    tmp_path: Path, environ: dict[str, str], files: list[str], said: bool
+) -> None:
+    for name in files:
+        file = tmp_path / "torch" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    facts = {"torch": {"value": "2.13.0", "source": str(tmp_path / "torch" / "version.py")}}
+    here = Place(environ, ["python"], True, {"facts": facts})
+    assert ("PYTHONDONTWRITEBYTECODE is set" in here.slow_imports) is said
+    assert Place(environ, ["python"], True, None, "no hook").slow_imports == ""

@@ -9,6 +9,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,18 +18,19 @@ from typing import Any
 import pytest
 import yaml
 
-from rocm_autopatch.ab import Refused, toggles
+from rocm_autopatch.ab import Refused, generated, toggles
 from rocm_autopatch.ab.numbers import Metric
 from rocm_autopatch.ab.place import Place
-from rocm_autopatch.ab.runner import COLD, ENDED, Cell, Run, cores
+from rocm_autopatch.ab.runner import COLD, ENDED, Cell, Run, Runner, cores
 from rocm_autopatch.evidence import match
 from rocm_autopatch.evidence.file import Evidence
-from rocm_autopatch.tune import candidates, same, search, session, tuning
+from rocm_autopatch.tune import candidates, output, same, search, session, tuning
 from rocm_autopatch.tune.effects import estimate
 from rocm_autopatch.tune.journal import Journal
 from rocm_autopatch.tune.sampler import Sampler
 from rocm_autopatch.tune.search import BASE, Option, Search, Spent, Trial
 from rocm_autopatch.tune.served import STARTED, ServedRunner
+from rocm_autopatch.tune.session import Session
 from tests.conftest import Interpreter, document, run_in
 from tests.messages import Golden
 
@@ -113,12 +115,13 @@ class TestPlanted:
         done = tune(python311, tmp_path, *given)
         assert len((tmp_path / "runs").read_text().splitlines()) == before
         text = " ".join(done.stdout.split())
-        assert "latency, ms: 0.55" in text
+        assert f"latency, ms: {found['ratio']:.3f}x" in text
         assert "the policy is in team.yaml" in text
         assert f"{before - 1} runs ({before - 1} of an earlier session)" in text
         assert "Wrong: it computes something else" in text
         assert "WRONG=1: loss is 0.7, not 0.5" in text
-        assert "BAD=1 1.3" in text
+        bad = text.partition("BAD=1 ")[2].partition("x")[0]
+        assert float(bad) == pytest.approx(1.3, abs=0.04)
 
     def test_nothing_helps(self, python311: Interpreter, tmp_path: Path, program: Path) -> None:
         (tmp_path / "team.yaml").write_text("version: 1\n")
@@ -356,6 +359,107 @@ def test_first_runs_beside_each_other_share_the_cores(
     first = [threads for threads, *names in found if names in (["GOOD"], ["BAD"])][:2]
     assert first == [given or share] * 2
     assert found[0] == found[-1][:1] == [given or "all"]
+
+
+# In place of torch: the trace of a first run, with code that only a policy with "two" changes.
+TRACES = """
+import os, time
+policy = os.environ.get("ROCM_AUTOPATCH_POLICY", "")
+text = open(policy).read() if policy else ""
+directory = os.environ.get("TORCH_TRACE", "")
+if directory:
+    print("traced", file=open("traced", "a"))
+    os.makedirs(directory)
+    with open(directory + "/dedicated_log_torch_trace_1.log", "w") as stream:
+        print('V1125 09:00:00.000000 7 graph.py:1] {"inductor_output_code": {}}', file=stream)
+        print("\\t# kernel path: " + policy, file=stream)
+        print("\\tload(%r)" % os.environ["TORCHINDUCTOR_CACHE_DIR"], file=stream)
+        print("\\t#pragma omp parallel num_threads(%d)" % (2 + ("two" in text)), file=stream)
+print("call: %d ms" % (100 - 10 * ("two" in text)))
+"""
+
+
+class TestSameCode:
+    def session(self, place: Path, beside: int, code: bool = True) -> Session:
+        program = place / "traces.py"
+        program.write_text(TRACES)
+        (place / "arms").mkdir(exist_ok=True)
+        here = TestCandidates.place()
+        options = [
+            candidates.Candidate(
+                toggles.Toggle(
+                    toggles.CONFIG, f"torch._inductor.config.{name}", name, (False, True)
+                ),
+                "",
+                True,
+                code=code,
+            )
+            for name in ("one", "two")
+        ]
+        return Session(
+            here,
+            options,
+            session.Objective("call", False, 0.0),
+            same.Same([], 0.01, place, here),
+            Journal(place / "runs", {"seed": 1}, False),
+            Runner([sys.executable, str(program)], [], 60, []),
+            place / "arms",
+            budget_s=600,
+            timeout_s=60,
+            seed=1,
+            tell=lambda _: None,
+            beside=beside,
+        )
+
+    @pytest.mark.parametrize("beside", [1, 4])
+    def test_one_of_them_is_measured(
+        self, tmp_path: Path, beside: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        trials = [BASE, trial(0), trial(1), trial(0, 1)]
+        costs = {BASE: 100, trial(0): 100, trial(1): 90, trial(0, 1): 90}
+        made = self.session(tmp_path, beside)
+        with made.runner:
+            assert made.measure(trials, False) == made.measure(trials, False) == costs
+        assert made.alike(BASE, trial(0))
+        assert made.alike(trial(1), trial(0, 1))
+        assert not made.alike(BASE, trial(1))
+        assert made.runs == 4 + 2 * 2
+        # A trace takes time, so nothing that is measured writes one.
+        assert (tmp_path / "traced").read_text().count("traced") == 4
+        made.journal.close()
+        # It goes on: of what is not measured, no caches are filled.
+        again = self.session(tmp_path, beside)
+        with again.runner:
+            for _ in range(3):
+                assert again.measure(trials, False) == costs
+        assert again.new_runs == 2 + 2
+        again.journal.close()
+
+    def test_a_switch_that_acts_elsewhere_is_measured(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        made = self.session(tmp_path, 1, code=False)
+        with made.runner:
+            made.measure([BASE, trial(0)], False)
+        assert not made.alike(BASE, trial(0))
+        assert made.runs == 4
+        made.journal.close()
+
+    def test_a_trace_that_is_not_whole_is_no_evidence(self, tmp_path: Path) -> None:
+        assert generated.digest(tmp_path, tmp_path) == ""
+        file = tmp_path / "dedicated_log_torch_trace_a.log"
+        event = 'V1125 09:00:00.000000 7 a.py:1] {"inductor_output_code": {}}\n\tcode %d\n'
+        file.write_text(event % 1 + event % 2)
+        both = generated.digest(tmp_path, tmp_path)
+        # Two processes, in another order.
+        file.write_text(event % 2)
+        file.with_name("dedicated_log_torch_trace_b.log").write_text(event % 1)
+        assert generated.digest(tmp_path, tmp_path) == both != ""
+        for text in (event % 2 + "\tcod", event % 2 + "what\n"):
+            file.write_text(text)
+            assert generated.digest(tmp_path, tmp_path) == ""
 
 
 def wait_for(what: Callable[[], bool]) -> None:
@@ -629,9 +733,14 @@ class TestCandidates:
 
 
 class Simulated:
-    """A bench of sets with known costs and a little noise."""
+    """A bench of sets with known costs and a little noise; *kept* is for a confirmation."""
 
-    def __init__(self, effects: Mapping[Trial, float], broken: Trial, budget: float = 1e9) -> None:
+    def __init__(
+        self, effects: Mapping[Trial, float], broken: Trial, budget: float = 1e9, kept: float = 0
+    ) -> None:
+        self.kept, self.spread = kept, 0.005
+        # The options that change the code.
+        self.code = frozenset(range(100))
         self.effects, self.broken, self.budget, self.units = effects, broken, budget, budget
         self.chance = random.Random(1)
         self.asked: list[list[Trial]] = []
@@ -642,14 +751,17 @@ class Simulated:
     def price(self, _: Trial) -> float:
         return 1.0
 
-    def measure(self, trials: Sequence[Trial]) -> Mapping[Trial, float]:
-        if len(trials) > self.units:
+    def alike(self, one: Trial, other: Trial) -> bool:
+        return not (one ^ other) & self.code
+
+    def measure(self, trials: Sequence[Trial], ahead: bool) -> Mapping[Trial, float]:
+        if len(trials) + (self.kept if ahead else 0) > self.units:
             raise Spent
         self.units -= len(trials)
         self.asked.append(list(trials))
         return {
             trial: math.exp(sum(e for part, e in self.effects.items() if part <= trial))
-            * self.chance.gauss(1, 0.005)
+            * self.chance.gauss(1, self.spread)
             for trial in trials
             if not trial & self.broken
         }
@@ -705,6 +817,17 @@ class TestSearch:
         _, bench = self.search({trial(4): -0.2, trial(5): 0.2})
         assert sum(trial(5) in asked for asked in bench.asked) == 1
 
+    def test_what_runs_the_same_code_is_in_no_race(self) -> None:
+        bench = Simulated({trial(4): -0.2}, BASE)
+        # So much noise that each may be better.
+        bench.spread, bench.code = 0.05, frozenset((4, 9))
+        made = Search([Option(str(n), str(n)) for n in range(22)], bench, 0.02, 1)
+        assert made.run() == trial(4)
+        alone = [sum(trial(number) in asked for asked in bench.asked) for number in range(22)]
+        assert [n for n in range(22) if alone[n] > 1] == [4, 9]
+        same = {step.trial for step in made.steps if step.outcome == search.SAME_CODE}
+        assert {trial(n) for n in range(22) if n not in (4, 9)} <= same
+
     def test_unlikely_options_are_screened_together(self) -> None:
         bench = Simulated({trial(4): -0.2, trial(9): -0.1}, broken=trial(14))
         options = [Option(str(n), str(n), likely=n < 2) for n in range(22)]
@@ -726,6 +849,12 @@ class TestSearch:
         assert screened[6:8] == [trial(6, 9, 11, 14), trial(8, 10, 13, 15)]
         assert screened[8] == trial(7, 12)
 
+    def test_what_acts_through_the_code_is_not_mixed_with_others(self) -> None:
+        options = [Option(str(n), str(n), False, code=n % 3 > 0) for n in range(12)]
+        bench = Simulated({}, BASE)
+        Search(options, bench, 0.02, 1).run()
+        assert bench.asked[3][1:] == [trial(0, 3, 6, 9), trial(1, 4, 7, 10), trial(2, 5, 8, 11)]
+
     def test_a_small_budget_reaches_the_likely_ones(self) -> None:
         bench = Simulated({trial(4): -0.3}, BASE, budget=24)
         made = Search([Option(str(n), str(n)) for n in range(22)], bench, 0.02, 1)
@@ -739,6 +868,26 @@ class TestSearch:
         assert made.run() == trial(1)
         assert bench.units < 3
         assert made.left
+
+    def test_the_race_goes_on_with_fewer(self) -> None:
+        """What is left does not do for all that may still be better."""
+        effects = {trial(n): -0.02 - 0.005 * n for n in range(8)}
+        bench = Simulated(effects, BASE, budget=16)
+        made = Search([Option(str(n), str(n)) for n in range(8)], bench, 0.02, 1)
+        assert trial(7) <= made.run()
+        assert [len(asked) for asked in bench.asked[:5]] == [1, 1, 1, 9, 3]
+        assert bench.units < 2
+
+    def test_nothing_is_kept_for_a_confirmation_that_does_not_come(self) -> None:
+        options = [Option(str(n), str(n)) for n in range(22)]
+        left = []
+        for effect in (0.1, -0.2):
+            bench = Simulated({trial(n): effect for n in range(22)}, BASE, budget=25, kept=12)
+            made = Search(options, bench, 0.02, 1)
+            assert bool(made.run()) is (effect < 0)
+            left.append(bench.units)
+        assert left[0] < 12
+        assert left[1] >= 12
 
     def test_two_values_of_a_switch_are_never_together(self) -> None:
         _, bench = self.search({trial(20): -0.1, trial(21): -0.2, trial(3): -0.1})
@@ -878,35 +1027,44 @@ with open("places", "a") as stream:
         print(config.max_fusion_size, os.environ.get(name), file=stream)
 """
 
+# It claims what can't be: only the second switch changes the code here.
+COMPILES = """
+import torch
+import torch._inductor.config as config
+torch.compile(lambda x, w: (x @ w).relu() + 1)(torch.ones(4, 4), torch.ones(4, 4))
+longer = config.max_fusion_size == 128
+print("call: %d ms" % (100 - 50 * longer - 20 * (not config.inplace_buffers)))
+"""
+
 
 class TestTorch:
     """On the real torch 2.13.0, with a HIP label."""
 
-    def test_switches_of_inductor(
-        self, torch_python: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def prepare(self, python: Interpreter, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # Each run imports torch.
         monkeypatch.setattr(session, "_CONFIRM_ROUNDS", 3)
         monkeypatch.setattr(tuning, "CALIBRATION", 1)
         monkeypatch.setattr(search, "CALIBRATION", 1)
-        monkeypatch.chdir(tmp_path)
+        monkeypatch.chdir(place)
         for name in list(os.environ):
             monkeypatch.delenv(name)
-        for name, value in torch_python.environment().items():
+        for name, value in python.environment().items():
             monkeypatch.setenv(name, value)
-        (tmp_path / "reads.py").write_text(READS)
+        self.python = python
+
+    def tune(self, file: str, metric: str, same: str, *wanted: str) -> tuning.Tuning:
         request = tuning.Request(
-            program=[str(torch_python.path), "reads.py"],
+            program=[str(self.python.path), file],
             server=[],
             ready="",
             budget=600,
-            metric="fusion",
+            metric=metric,
             higher=None,
             numbers=[],
             cold=0.0,
-            same=["out.npy"],
+            same=[same] if same else [],
             tolerance=1e-2,
-            wanted=["max_fusion_size=128"],
+            wanted=wanted,
             only=True,
             without=[],
             worth=0.02,
@@ -917,9 +1075,43 @@ class TestTorch:
             fill=1,
             plot=None,
         )
-        (tmp_path / "arms").mkdir()
-        done = tuning.prepare(request, tmp_path / "arms")
-        tuning.run(done, tmp_path / "arms", lambda _: None)
+        arms = Path("arms").absolute()
+        arms.mkdir(exist_ok=True)
+        done = tuning.prepare(request, arms)
+        tuning.run(done, arms, lambda _: None)
+        return done
+
+    def test_the_same_code_is_not_measured(
+        self, torch_python: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "compiles.py").write_text(COMPILES)
+        self.prepare(torch_python, tmp_path, monkeypatch)
+        wanted = ("max_fusion_size=128", "inplace_buffers=false")
+        done = self.tune("compiles.py", "call", "", *wanted)
+        assert [entry.candidate.label for entry in done.entries] == ["inplace_buffers=false"]
+        assert done.ratio == pytest.approx(0.8)
+        rows = [json.loads(line) for line in (done.kept / "runs.jsonl").read_text().splitlines()]
+        kinds = {row["kind"] for row in rows[1:] if row["trial"] == "max_fusion_size=128"}
+        assert kinds == {"fill"}
+        assert "generates the same code with it: max_fusion_size=128" in " ".join(
+            " ".join(output.lines(done)).split()
+        )
+        assert output.document(done)["same_code"] == ["max_fusion_size=128"]
+        # What is kept is known to be the same code.
+        again = self.tune("compiles.py", "call", "", *wanted)
+        assert again.session
+        assert again.session.new_runs == 0
+        assert again.helps
+        # Of a start with empty caches, the compile counts, too.
+        assert not session.Objective("call", False, 0.5).by_code
+        assert not session.Objective("", False, 0.0).by_code
+
+    def test_switches_of_inductor(
+        self, torch_python: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "reads.py").write_text(READS)
+        self.prepare(torch_python, tmp_path, monkeypatch)
+        done = self.tune("reads.py", "fusion", "out.npy", "max_fusion_size=128")
         assert [entry.candidate.label for entry in done.entries] == ["max_fusion_size=128"]
         # Only Triton's kernels are shared, which it finds by their code.
         used: dict[str, set[str]] = {}

@@ -118,6 +118,7 @@ def prepare(request: Request, directory: Path) -> Measurement:
         notes += _remarks(here, chosen, made, reports)
     else:
         notes.append(f"the torch of {python[0]} is unknown: {here.without}")
+    notes += filter(None, [here.slow_imports])
     seed = random.randrange(1_000_000) if request.seed is None else request.seed
     done = Measurement(request, seed, chosen, made, describe(here), notes, patterns)
     if seen:

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import OFF, fresh_interpreter, startup
@@ -64,6 +65,25 @@ class Place:
         if self.report and self.report["baked"]:
             return str(startup.load(self.report["baked"])["named"])
         return self.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
+
+    @property
+    def slow_imports(self) -> str:
+        """What to say if each run compiles the sources of torch again; "" if it does not."""
+        source = (self.report or {"facts": {}})["facts"].get("torch", {}).get("source", "")
+        directory = Path(source).parent
+        named = self.environ.get("PYTHONDONTWRITEBYTECODE")
+        if (
+            directory.name != "torch"
+            or (directory / "__pycache__").exists()
+            or self.environ.get("PYTHONPYCACHEPREFIX")
+            or (os.access(directory, os.W_OK) and not named)
+        ):
+            return ""
+        why = "PYTHONDONTWRITEBYTECODE is set" if named else "its directory can't be written"
+        return (
+            f"torch has no bytecode here, and {why}: each run compiles its sources again, some "
+            "seconds. PYTHONPYCACHEPREFIX=DIR and PYTHONDONTWRITEBYTECODE= keep it in a directory"
+        )
 
     @property
     def is_rocm(self) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from rocm_autopatch import processes
-from rocm_autopatch.ab import imports, numbers
+from rocm_autopatch.ab import generated, imports, numbers
 
 COLD, WARM = "cold", "warm"
 # The variables that tell torch and Triton where their compiled code is kept.
@@ -39,7 +39,8 @@ class Run:
     """A run: its wall time in seconds, and how it ended: ENDED, FAILED or HUNG.
 
     If it failed or hung, ``reason`` says why, and ``last_lines`` are the last lines of its output.
-    ``imports_s`` is what its imports took, 0 if it was not asked.
+    ``imports_s`` is what its imports took, 0 if it was not asked. ``code`` is a digest of the code
+    that torch generated, "" if it was not asked or is not known.
     """
 
     round: int
@@ -51,6 +52,7 @@ class Run:
     last_lines: tuple[str, ...] = ()
     numbers: Mapping[numbers.Metric, float] = field(default_factory=dict)
     imports_s: float = 0.0
+    code: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,8 @@ class Runner:
     The arms in ``sharing`` have one warm cache of Triton's: it finds a kernel by its code and its
     options, so a first run compiles only those that no other of these arms had. Their variables
     have to be the same, because Triton does not look at each that it obeys.
+
+    With ``tells_code``, runs that are not measured tell the code that torch generated.
     """
 
     def __init__(
@@ -127,6 +131,7 @@ class Runner:
         self.patterns = patterns
         self.warm: dict[int, Path] = {}
         self.sharing: set[int] = set()
+        self.tells_code = False
         self._threads = 0
         self.directory = Path(tempfile.mkdtemp(prefix="rocm-autopatch-ab-"))
 
@@ -189,13 +194,20 @@ class Runner:
         # Runs may be beside each other.
         with tempfile.TemporaryDirectory(dir=self.directory, prefix="output-") as output:
             streams = (Path(output, "stdout"), Path(output, "stderr"))
+            traces = Path(output, "trace")
+            traced = self.tells_code and not cell.round and generated.VARIABLE not in environment
+            if traced:
+                environment[generated.VARIABLE] = str(traces)
             ended = self.execute(program, environment, streams, str(caches))
             printed, complained = map(tail, streams)
+            code = generated.digest(traces, caches) if traced else ""
         imports_s = 0.0
         if program is not self.program:
             imports_s, complained = imports.read(complained)
         run = Run(
-            cell.round, cell.arm, cell.caches, ended.seconds, ended.status, imports_s=imports_s
+            *(cell.round, cell.arm, cell.caches, ended.seconds, ended.status),
+            imports_s=imports_s,
+            code=code,
         )
         if ended.status == ENDED:
             found = numbers.find(printed, complained, self.patterns)

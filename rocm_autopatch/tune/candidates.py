@@ -36,13 +36,14 @@ class Candidate:
     """A value of a switch: ``toggle`` has what is here and this value.
 
     A ``likely`` one is known to have large effects on some programs. A ``slow`` one is known for a
-    long first run.
+    long first run. One with ``code`` acts only through the code that torch generates.
     """
 
     toggle: Toggle
     about: str
     likely: bool
     slow: bool = False
+    code: bool = False
 
     @property
     def value(self) -> Any:
@@ -86,8 +87,8 @@ def find(
     if not only:
         unsound = _unsound(here)
         modes = _modes(program)
-        for text, about, where, likely, slow in _texts():
-            one = _one(here, text, about, likely, slow)
+        for text, about, where, known in _texts():
+            one = _one(here, text, about, known)
             if isinstance(one, str):
                 left_out.setdefault(text, one)
             elif one.label not in found and one.label not in left_out:
@@ -120,26 +121,32 @@ def _wanted(here: Place, text: str) -> list[Candidate]:
     if toggle.kind == POLICY:
         raise Wrong(f"--try {text}: a policy is made of switches; name these")
     base = here.environ.get(toggle.name) if toggle.kind == VARIABLE else HERE
+    known = {row["toggle"].partition("=")[0] for row in _table() if row.get("code")}
     found = []
     for value in toggle.values:
         if value is HERE or value == base:
             continue
         if toggle.kind == CONFIG and _pinned_or_same(here, toggle, value) == SO_HERE:
             continue
-        found.append(Candidate(replace(toggle, values=(base, value)), "", True))
+        one = replace(toggle, values=(base, value))
+        found.append(Candidate(one, "", True, code=_short(toggle) in known))
     if not found:
         raise Refused(f"--try {text}: {SO_HERE}")
     return found
 
 
-def _texts() -> Iterator[tuple[str, str, str, bool, bool]]:
-    """Each toggle as text, what it is about, where it is for, and whether it is likely and slow."""
-    for row in yaml.safe_load(_TABLE.read_text(encoding="utf-8")):
-        known = (row.get(name, False) for name in ("likely", "slow"))
-        yield (row["toggle"], row["about"], row.get("where", ""), *known)
+def _table() -> Any:
+    return yaml.safe_load(_TABLE.read_text(encoding="utf-8"))
+
+
+def _texts() -> Iterator[tuple[str, str, str, dict[str, bool]]]:
+    """Each toggle as text, what it is about, where it is for, and what else is known of it."""
+    for row in _table():
+        known = {name: row.get(name, False) for name in ("likely", "slow", "code")}
+        yield row["toggle"], row["about"], row.get("where", ""), known
     for name in _FOR_SPEED:
         for text, about in _of_policy(load.top(name)):
-            yield text, about, "", False, False
+            yield text, about, "", {"likely": False}
 
 
 def _of_policy(policy: Policy) -> Iterator[tuple[str, str]]:
@@ -158,20 +165,24 @@ def _written(value: Any) -> str:
     return f'"{text}"' if "," in text else text
 
 
-def _one(here: Place, text: str, about: str, likely: bool, slow: bool) -> Candidate | str:
+def _one(here: Place, text: str, about: str, known: Mapping[str, bool]) -> Candidate | str:
     """The candidate, or why there is none here."""
     try:
         toggle = toggles.parse(text, here.fact("torch"), here.environ)
     except (Refused, Wrong) as error:
         return str(error)
     if toggle.kind == CONFIG:
-        # The shortest name by which toggles find the key, however a policy writes it.
-        short = toggle.name.partition(".config.")[2]
         if toggle.name.startswith("torch._inductor."):
-            toggle = replace(toggle, label=short)
+            toggle = replace(toggle, label=_short(toggle))
     elif toggle.kind == VARIABLE:
         toggle = replace(toggle, label=toggle.name)
-    return Candidate(toggle, about, likely, slow)
+    return Candidate(toggle, about, **known)
+
+
+def _short(toggle: Toggle) -> str:
+    """The shortest name by which toggles find a config key, however a policy writes it."""
+    inductors = toggle.kind == CONFIG and toggle.name.startswith("torch._inductor.")
+    return toggle.name.partition(".config.")[2] if inductors else toggle.name
 
 
 def _objection(

@@ -14,7 +14,7 @@ from typing import Any
 from rocm_autopatch import masking
 from rocm_autopatch.ab import plot, results, runner
 from rocm_autopatch.text import duration, printable, wrapped
-from rocm_autopatch.tune.search import BASE, Step, Trial
+from rocm_autopatch.tune.search import BASE, SAME_CODE, Step, Trial
 from rocm_autopatch.tune.session import WRONG
 from rocm_autopatch.tune.tuning import Tuning
 
@@ -72,6 +72,14 @@ def lines(done: Tuning) -> Iterator[str]:
                 yield from _wrap(f"{name}: {reason}", "  ", "    ")
                 if last:
                     yield from _wrap(f"| {last}", "    ", "    | ")
+    same = _same_code(done)
+    if same:
+        yield ""
+        yield from _wrap(
+            f"Not measured, because torch generates the same code with it: {', '.join(same)}",
+            "",
+            "  ",
+        )
     if done.search and done.search.skipped:
         yield ""
         names = _name(done, frozenset(done.search.skipped))
@@ -202,13 +210,20 @@ def _races(done: Tuning) -> list[tuple[str, Step]]:
     last: dict[str, Step] = {}
     for step in done.search.steps:
         new = step.trial - step.against
-        if new and step.trial >= step.against:
+        if new and step.trial >= step.against and step.outcome != SAME_CODE:
             name = _name(done, new)
             if not {*_labels(done, new)} <= best and step.rounds >= (
                 last[name].rounds if name in last else 0
             ):
                 last[name] = step
     return sorted(last.items(), key=lambda item: item[1].ratio)
+
+
+def _same_code(done: Tuning) -> list[str]:
+    """The switches that changed nothing of the code that torch generates."""
+    steps = done.search.steps if done.search else []
+    same = [step for step in steps if step.outcome == SAME_CODE]
+    return list(dict.fromkeys(one for s in same for one in _labels(done, s.trial - s.against)))
 
 
 def _against(step: Step) -> tuple[str, str, str]:
@@ -299,6 +314,7 @@ def document(done: Tuning) -> dict[str, Any]:
         ],
         "tried": [one.label for one in done.found.candidates],
         "left_out": dict(done.found.left_out),
+        "same_code": _same_code(done),
         "not_reached": _labels(done, frozenset(done.search.skipped)),
         "out": [
             {"switches": _labels(done, trial), "status": _STATUS[trouble.status]}

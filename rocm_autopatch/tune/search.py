@@ -15,9 +15,13 @@ A bench measures trials in rounds, by turns, as costs: lower is better. The step
 6. Sample, if there is a sampler: half of the budget is left for it. It proposes sets from all that
    was measured, and each is raced against the best. What does nothing by all costs is left out.
 
+What a round would cost more than is left, is measured for the better half only, and so on. A part
+of the budget is kept for the confirmation, less of it as long as there is nothing to confirm.
+
 A race ends for a challenger when even an optimistic view of it (its median ratio less OPTIMISM
 standard errors) is not worth it. That may miss a small gain, and a lucky option may get on: so the
-search ends in a candidate, which has to be confirmed by runs of its own.
+search ends in a candidate, which has to be confirmed by runs of its own. A challenger that is known
+to run the code that it is compared with is in no race.
 """
 
 from __future__ import annotations
@@ -36,6 +40,8 @@ from rocm_autopatch.tune import effects
 Trial = frozenset[int]
 BASE: Trial = frozenset()
 CALIBRATION = 3
+# The outcome of a trial that runs the code that it is compared with.
+SAME_CODE = "the same code"
 # The most rounds of a race, and how sure a race is of a challenger that it drops or takes.
 ROUNDS = 5
 OPTIMISM = 1.3
@@ -72,10 +78,11 @@ class Spent(Exception):
 class Bench(Protocol):
     """Measures trials."""
 
-    def measure(self, trials: Sequence[Trial]) -> Mapping[Trial, float]:
+    def measure(self, trials: Sequence[Trial], ahead: bool) -> Mapping[Trial, float]:
         """One round: the cost of each trial. One that failed or was wrong is left out.
 
-        Raises Spent before a round for which nothing is left.
+        Raises Spent before a round for which nothing is left. If a trial is *ahead* of the base,
+        enough is kept to confirm it.
         """
 
     def left(self) -> float:
@@ -83,6 +90,9 @@ class Bench(Protocol):
 
     def price(self, trial: Trial) -> float:
         """What the first run of a measured trial took, divided by what the usual one took."""
+
+    def alike(self, one: Trial, other: Trial) -> bool:
+        """Whether two trials that were measured are known to run the same code, equally fast."""
 
 
 class Proposals(Protocol):
@@ -103,13 +113,15 @@ class Option:
     """An option, and the ``switch`` whose value it is: a trial has at most one value of each.
 
     A ``likely`` one is known to have large effects, so it is tried alone. A ``slow`` one is known
-    for a long first run, as of a search among kernels.
+    for a long first run, as of a search among kernels. One with ``code`` acts only through the code
+    that is generated, so it may turn out to do nothing.
     """
 
     name: str
     switch: str
     likely: bool = True
     slow: bool = False
+    code: bool = False
 
 
 @dataclass(frozen=True)
@@ -204,7 +216,8 @@ class Search:
         for _ in range(ROUNDS):
             self._measure([against, trial])
             ratio, count = self.ratio(against, trial)
-            if trial in self.out or ratio > OPTIMISM * self._error(count):
+            same = self.bench.alike(against, trial)
+            if trial in self.out or same or ratio > OPTIMISM * self._error(count):
                 break
         return self.ratio(against, trial) if trial not in self.out else (0.0, 0)
 
@@ -217,14 +230,19 @@ class Search:
 
     def _settle(self) -> None:
         """Where the budget ended a race, take what was ahead in it."""
+        ahead = self._ahead()
+        if ahead:
+            self.best = min(ahead, key=ahead.__getitem__)
+
+    def _ahead(self) -> dict[Trial, float]:
+        """Logarithms of the ratios of the trials that are ahead of the best, perhaps by luck."""
         ran = {trial for costs in self._rounds for trial in costs} - self.out
         ahead = {}
         for trial in ran - {self.best}:
             ratio, count = self.ratio(self.best, trial)
             if count and ratio + SURE * self._error(count) < 0:
                 ahead[trial] = ratio
-        if ahead:
-            self.best = min(ahead, key=ahead.__getitem__)
+        return ahead
 
     def _search(self) -> None:
         for _ in range(CALIBRATION):
@@ -254,16 +272,17 @@ class Search:
         """What is screened of some options: likely ones alone, then the others some at a time.
 
         Of each kind those with long first runs come last. They are also not mixed with others:
-        they would make the first runs of these long.
+        they would make the first runs of these long. What acts only through the code is not mixed
+        with others, because such a set needs no more than its first run if the code is the same.
         """
         known = list(numbers)
-        kinds: dict[tuple[bool, bool], list[int]] = {}
+        kinds: dict[tuple[bool, bool, bool], list[int]] = {}
         for number in known:
             option = self.options[number]
-            kinds.setdefault((option.likely, option.slow), []).append(number)
+            kinds.setdefault((option.likely, option.slow, option.code), []).append(number)
         sets = []
-        for likely, slow in product((True, False), (False, True)):
-            its = kinds.get((likely, slow), [])
+        for likely, slow, code in product((True, False), (False, True), (False, True)):
+            its = kinds.get((likely, slow, code), [])
             # Values of one switch are neighbours, so by strides they are in different sets.
             count = len(its) if likely else math.ceil(len(its) / _TOGETHER)
             sets += [frozenset(its[start::count]) for start in range(count)]
@@ -276,22 +295,15 @@ class Search:
         """
         self.phase = "screen"
         below = self.best
-        queue, size = list(sets), _BATCH
+        queue = list(sets)
         raced: list[Trial] = []
         while queue:
             if raced and self._left() < _AFTER_SCREENING:
                 break
-            batch = queue[:size]
-            try:
-                self._measure([below, *(self._union(one, below) for one in batch)])
-            except Spent:
-                # What is left may do for fewer of them.
-                if len(batch) == 1:
-                    raise
-                size = len(batch) // 2
-                continue
+            batch = queue[:_BATCH]
+            size = self._measure_some(below, [self._union(one, below) for one in batch])
             queue = queue[size:]
-            for one in batch:
+            for one in batch[:size]:
                 trial = self._union(one, below)
                 ratio, count = self.ratio(below, trial)
                 if trial not in self.out:
@@ -379,9 +391,22 @@ class Search:
         if self._left() < 0:
             raise Spent
         asked = [trial for trial in dict.fromkeys(trials) if trial not in self.out]
-        costs = self.bench.measure(asked)
+        costs = self.bench.measure(asked, bool(self.best or self._ahead()))
         self._rounds.append(costs)
         self.out.update(trial for trial in asked if trial not in costs)
+
+    def _measure_some(self, against: Trial, trials: Sequence[Trial]) -> int:
+        """Measure as many of the first trials as what is left does for; how many."""
+        size = len(trials)
+        while True:
+            try:
+                self._measure([against, *trials[:size]])
+            except Spent:
+                if size < 2:
+                    raise
+                size //= 2
+            else:
+                return size
 
     def _race(
         self, against: Trial, challengers: Sequence[Trial], measured: bool = False
@@ -395,11 +420,12 @@ class Search:
             if not alive:
                 break
             if number or not measured:
-                self._measure([against, *alive])
+                alive = alive[: self._measure_some(against, alive)]
             alive = [
                 trial
                 for trial in alive
                 if trial not in self.out
+                and not self.bench.alike(against, trial)
                 and self._promises(against, trial)
                 and not self._settled(against, trial)
             ]
@@ -413,6 +439,8 @@ class Search:
                 continue
             found[trial] = ratio
             outcome = "better" if self._better(against, trial) else "not better"
+            if self.bench.alike(against, trial):
+                outcome = SAME_CODE
             self.steps.append(Step(self.phase, trial, against, math.exp(ratio), count, outcome))
         return found
 
@@ -497,7 +525,8 @@ class Search:
             alive = [
                 trial
                 for trial, (ratio, count) in known.items()
-                if count < 2 or abs(ratio - limit) < SURE * self._error(count)
+                if not self.bench.alike(against, trial)
+                and (count < 2 or abs(ratio - limit) < SURE * self._error(count))
             ]
             if not alive:
                 break

@@ -3,6 +3,9 @@
 The cost of a trial in a round is the program's number with warm caches and with cold ones, weighed
 as the user says. A trial that fails, or computes something else than the base, has no cost, and is
 not run again.
+
+Switches that act only through the code that torch generates can't change the number of warm calls
+if that code is the same. So of trials with the same code, a round measures the first one only.
 """
 
 from __future__ import annotations
@@ -57,6 +60,11 @@ class Objective:
     def kinds(self) -> tuple[str, ...]:
         """The kinds of caches that count."""
         return tuple(kind for kind, part in ((COLD, self.cold), (WARM, 1 - self.cold)) if part > 0)
+
+    @property
+    def by_code(self) -> bool:
+        """Whether the same code means the same number. Wall times and cold caches have compiles."""
+        return bool(self.metric) and self.kinds == (WARM,)
 
     def value(self, run: Run) -> tuple[float, str]:
         """The run's number and its unit. Raises Refused if it has none, or one that is not above
@@ -118,6 +126,8 @@ class Session:
     _environments: list[Mapping[str, str]] = field(default_factory=list)
     _arms: dict[str, int] = field(default_factory=dict)
     _seconds: dict[tuple[str, str], float] = field(default_factory=dict)
+    # By a trial's name, the digest of the code that its first run generated; "" if it is not known.
+    _codes: dict[str, str] = field(default_factory=dict)
     _before_s: float = 0.0
     _live_since: float | None = None
 
@@ -131,24 +141,46 @@ class Session:
         """A trial in words: ``base``, or the labels of its switches."""
         return ", ".join(self.candidates[number].label for number in sorted(trial)) or _BASE
 
-    def measure(self, trials: Sequence[Trial]) -> Mapping[Trial, float]:
+    def measure(self, trials: Sequence[Trial], ahead: bool) -> Mapping[Trial, float]:
         """One round, in random order; the next one in the reverse order.
 
         Raises Spent, and Refused if the base does not run.
         """
-        if not self._affords([self.name(trial) for trial in trials]):
+        if not self._affords(trials, ahead):
             raise Spent
+        self.runner.tells_code = self.objective.by_code
         self._fill(trials)
-        costs = {}
-        for trial in self._ordered(trials):
-            cost = self._cost(self.name(trial), partial(self._environment, trial))
-            if isinstance(cost, float):
-                costs[trial] = cost
-                continue
-            self.troubles[trial] = cost
-            if trial == BASE:
-                raise Refused(_of_the_base(cost))
-        return costs
+        order = self._ordered(trials)
+        found: dict[Trial, float | Trouble] = {}
+        if self.objective.by_code:
+            firsts = {trial: self._first(trial) for trial in order}
+            found.update((trial, trouble) for trial, trouble in firsts.items() if trouble)
+        for trial in order:
+            if trial not in found and self._measured_for(trial, trials) == trial:
+                found[trial] = self._cost(self.name(trial), partial(self._environment, trial))
+        for trial in order:
+            found.setdefault(trial, found[self._measured_for(trial, trials)])
+        for trial, cost in found.items():
+            if isinstance(cost, Trouble):
+                self.troubles[trial] = cost
+                if trial == BASE:
+                    raise Refused(_of_the_base(cost))
+        return {trial: cost for trial, cost in found.items() if isinstance(cost, float)}
+
+    def alike(self, one: Trial, other: Trial) -> bool:
+        """Whether two trials differ only in switches that act through the code, which is equal."""
+        codes = {self._codes.get(self.name(trial), "") for trial in (one, other)}
+        differ = one ^ other
+        return (
+            self.objective.by_code
+            and len(codes) == 1
+            and "" not in codes
+            and all(self.candidates[number].code for number in differ)
+        )
+
+    def _measured_for(self, trial: Trial, trials: Sequence[Trial]) -> Trial:
+        """Which one of *trials* is measured for a trial: the first one that runs its code."""
+        return next(one for one in trials if one == trial or self.alike(one, trial))
 
     def left(self) -> float:
         """The part of the budget that is left."""
@@ -200,19 +232,24 @@ class Session:
         same = all(one.toggle.kind != VARIABLE for one in chosen)
         return arm_of(self.here, chosen, file).environ, same
 
-    def _affords(self, names: Sequence[str]) -> bool:
-        """Whether the budget has enough for a round and for the confirmation after it."""
+    def _affords(self, trials: Sequence[Trial], ahead: bool) -> bool:
+        """Whether the budget has enough for a round and for the confirmation after it.
+
+        As long as nothing is *ahead*, only a clear gain would still be confirmed in time.
+        """
         known = self._all(WARM) + self._all(COLD)
         if not known:
             return True
         usual = median(known)
         fill = median(self._all(FILL) or [usual])
         kinds = self.objective.kinds
+        names = [self.name(t) for t in trials if self._measured_for(t, trials) == t]
         price = sum(self._seconds.get((name, kind), usual) for name in names for kind in kinds)
         if kinds == (WARM,):
             empty = sum((name, FILL) not in self._seconds for name in names)
             price += math.ceil(empty / self.beside) * fill
-        reserve = min(2 * _CONFIRM_ROUNDS * usual * len(kinds) + fill, _RESERVE * self.budget_s)
+        rounds = _CONFIRM_ROUNDS if ahead else sequential.CLEAR
+        reserve = min(2 * rounds * usual * len(kinds) + fill, _RESERVE * self.budget_s)
         return self.spent_s + price + reserve <= self.budget_s
 
     def _all(self, kind: str) -> list[float]:
@@ -235,7 +272,11 @@ class Session:
                 self._go_on_after(kept)
             # If nothing was measured after a first run, its caches are gone.
             first = self.journal.peek(name, FILL)
+            if first:
+                self._codes.setdefault(name, _code(first))
             if self.journal.peek(name, WARM) or (first and first["status"] != ENDED):
+                continue
+            if self._measured_for(trial, trials) != trial:
                 continue
             arm = self._arm(name, partial(self._environment, trial))
             if arm not in self.runner.warm:
@@ -250,13 +291,23 @@ class Session:
             self.runner.limit_s = self._limit(FILL)
             self.runner.run_beside([Cell(0, arm, WARM) for arm in empty], self.beside, ended)
 
+    def _first(self, trial: Trial) -> Trouble | None:
+        """Make a trial's first run, which tells its code, if it was not made; how that failed."""
+        name = self.name(trial)
+        row: Mapping[str, Any] | None = self.journal.take(name, FILL)
+        if row is not None:
+            self._go_on_after(row)
+        elif name not in self._codes and not self.journal.peek(name, WARM):
+            row = self._new(name, FILL, partial(self._environment, trial))
+        return None if row is None or row["status"] == ENDED else _trouble(row)
+
     def _cost(self, name: str, make: Maker) -> float | Trouble:
         """The cost of one round of what is called *name*: lower is better."""
         values = {}
         for kind in self.objective.kinds:
             row = self._row(name, kind, make)
             if row["status"] != ENDED:
-                return Trouble(row["status"], row["reason"], tuple(row["lines"]))
+                return _trouble(row)
             values[kind] = row["value"]
         value = self.objective.weighed(values)
         return float(1 / value if self.objective.higher else value)
@@ -283,6 +334,8 @@ class Session:
     def _go_on_after(self, row: Mapping[str, Any]) -> None:
         """Count a kept run."""
         self._seconds[row["trial"], row["kind"]] = row["seconds"]
+        if row["kind"] == FILL:
+            self._codes[row["trial"]] = _code(row)
         self.runs += 1
         if self._live_since is None:
             # First runs that were beside each other are kept in the order in which they ended.
@@ -338,9 +391,12 @@ class Session:
             "seconds": round(run.seconds, 6),
             "value": value,
             "unit": self.unit,
+            "code": run.code,
             "spent_s": round(self.spent_s, 3),
             "same": {"numbers": self.same.numbers, "files": self.same.names_of_copies()},
         }
+        if kind == FILL:
+            self._codes[name] = _code(row)
         self.journal.add(row)
         how = reason or f"{value:.6g} {self.unit}".rstrip()
         self.tell(f"{duration(self.spent_s)} of {duration(self.budget_s)}: {name}, {kind}: {how}")
@@ -356,6 +412,15 @@ class Session:
             longer = _LONGER_BESIDE if self.beside > 1 else 1
             limit = max(limit, longer * self.budget_s * _LONGEST_FILL)
         return round(min(self.timeout_s, limit), 1)
+
+
+def _code(row: Mapping[str, Any]) -> str:
+    """The digest of the code of a first run; "" if it is unknown, or the run did not end well."""
+    return str(row.get("code", "")) if row["status"] == ENDED else ""
+
+
+def _trouble(row: Mapping[str, Any]) -> Trouble:
+    return Trouble(row["status"], row["reason"], tuple(row["lines"]))
 
 
 def _of_the_base(trouble: Trouble) -> str:

@@ -159,6 +159,7 @@ def prepare(request: Request, directory: Path) -> Tuning:
             "sets only what is tried, by ROCM_AUTOPATCH_ASSUME=accelerator=rocm; the policy needs "
             "that, too"
         )
+    notes += filter(None, [here.slow_imports])
     if not request.same:
         notes.append("only exit statuses say whether a run was right; --same compares results")
     if find_spec("optuna") is None:
@@ -208,7 +209,8 @@ def run(done: Tuning, directory: Path, tell: Callable[[str], None]) -> None:
             request.fill,
         )
         options = [
-            Option(one.label, one.switch, one.likely, one.slow) for one in done.found.candidates
+            Option(one.label, one.switch, one.likely, one.slow, one.code)
+            for one in done.found.candidates
         ]
         sampler = Sampler(options, done.session.seed) if find_spec("optuna") else None
         done.search = Search(

@@ -45,7 +45,7 @@ _COMBINED = 4
 _HELPS = 0.98
 # So many of the fastest sets are tried again, in so many rounds.
 _AGAIN, _ROUNDS = 3, 7
-_LONGEST_S = 400.0
+_LONGEST_S = 200.0
 # A program compiles with so many processes: there are many programs at the same time. Searches
 # among kernels are long: they begin first, and have more.
 _THREADS, _SEARCH_THREADS = "2", "6"

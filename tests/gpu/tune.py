@@ -11,7 +11,7 @@ convolution net, a training step, and one that compiles nothing. By hand means: 
 then all sets of up to four that helped (by_hand.py). It has the last of the GPUs, and ``tune`` the
 others, all programs at the same time. On each GPU the programs time their calls in turns, so one
 times while others import and compile, and these are stopped meanwhile (tuned/turns.py). Then the
-policies of both run by turns, with nothing beside them but the other programs' pairs.
+policies of both run so, in rounds of both.
 
 WORK keeps the runs: after ``--limit`` seconds it ends with status 3, and the same command goes on.
 It prints what it knows each minute. ``--small`` is for a CPU, and with ``--try`` only these
@@ -97,7 +97,7 @@ class Job:
             program.add_policy(program.write(hand.name)) if hand.name != BASE else BASE,
             program.add_policy(program.work / "tuned.yaml") if tuned["helps"] else BASE,
         ]
-        with Pool(1, self.pool.until, _on(self.asked, self.gpu)) as pool:
+        with Pool(self.asked.workers, self.pool.until, _on(self.asked, self.gpu)) as pool:
             program.measure("both", names, _ROUNDS, pool)
         if any(map(program.wrong, names)):
             return f"wrong: {[program.wrong(name) for name in names]}"
@@ -147,7 +147,8 @@ def _on(asked: argparse.Namespace, gpu: int) -> dict[str, str]:
     return {
         "CUDA_VISIBLE_DEVICES": str(gpu),
         "TUNED_TURNS": str(asked.work / f"turns{gpu}"),
-        # Where packages can't keep their bytecode, each run would compile torch's sources again.
+        # Where packages have no bytecode, each run would compile torch's sources again.
+        "PYTHONDONTWRITEBYTECODE": "",
         "PYTHONPYCACHEPREFIX": str(asked.caches / "bytecode"),
     }
 
