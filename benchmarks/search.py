@@ -150,7 +150,7 @@ class Bench:
         for trial in trials:
             true = self.surface.cost(trial)
             price = 0 if trial in self.filled else FILL * self.price(trial)
-            same = next((one for one in costs if self.alike(one, trial)), None)
+            same = next((one for one in costs if self._same_code(one, trial)), None)
             if same is None:
                 price += min(true, 2.0) if math.isfinite(true) else 1.0
             if price > self.left_units:
@@ -174,6 +174,9 @@ class Bench:
 
     def alike(self, one: Trial, other: Trial) -> bool:
         """As tune's bench has it."""
+        return {one, other} <= self.filled and self._same_code(one, other)
+
+    def _same_code(self, one: Trial, other: Trial) -> bool:
         return self.by_code and not (one ^ other) & self.surface.code
 
 

@@ -260,6 +260,8 @@ def test_graphs_have_what_the_trace_tells(breaks: Ran) -> None:
 
 
 def test_each_process_and_the_cache(processes: Ran) -> None:
+    assert processes.data["modes"] == ["default"]
+    assert "modes of torch.compile: default" in processes.text
     assert processes.done.returncode == 0, processes.text
     data = processes.data
     # The parent never imports torch.

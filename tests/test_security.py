@@ -206,7 +206,12 @@ def test_the_report_in_the_process_is_not_masked(python311: Interpreter, tmp_pat
 
 # A torch that is enough for the compile report and for a profile.
 STANDS_IN = {
-    "__init__.py": "from torch import _logging, autograd, profiler, version\n",
+    "__init__.py": (
+        "from torch import _logging, autograd, profiler, version\n"
+        "class _TorchCompileInductorWrapper:\n"
+        "    def __init__(self, mode, options, dynamic): self.apply_mode(mode)\n"
+        "    def apply_mode(self, mode): self.config = {}\n"
+    ),
     "_logging/__init__.py": "from torch._logging import _internal\n",
     "_logging/_internal.py": (
         "class LazyTraceHandler:\n"
@@ -246,7 +251,8 @@ class TestWhatAStartWrites:
             "ROCM_AUTOPATCH_REPORT": str(directory / "report"),
             "ROCM_AUTOPATCH_PROFILE": str(directory / "profile.json"),
         }
-        arguments = ("-c", "import torch; print(1)", "--api-key", "sesame", "API_KEY=tulip")
+        program = "import torch; torch._TorchCompileInductorWrapper('default', {}, None); print(1)"
+        arguments = ("-c", program, "--api-key", "sesame", "API_KEY=tulip")
         done = python.run(*flags, *arguments, env=env, **options)
         assert done.stdout == "1\n"
         return done
@@ -258,7 +264,9 @@ class TestWhatAStartWrites:
 
     def test_no_secret_of_the_command(self, traced: Interpreter, tmp_path: Path) -> None:
         self.run(traced, tmp_path)
-        (row,) = map(json.loads, (tmp_path / "report/processes.jsonl").read_text().splitlines())
+        lines = (tmp_path / "report/processes.jsonl").read_text().splitlines()
+        row, asked = map(json.loads, lines)
+        assert asked == {"pid": row["pid"], "mode": "default"}
         assert row["command"][-3:] == ["--api-key", "(masked)", "API_KEY=(masked)"]
 
     @pytest.mark.parametrize("flag", ["-E", "-I"])

@@ -367,6 +367,11 @@ import os, time
 policy = os.environ.get("ROCM_AUTOPATCH_POLICY", "")
 text = open(policy).read() if policy else ""
 directory = os.environ.get("TORCH_TRACE", "")
+if directory and os.environ.get("MODES"):
+    os.makedirs(os.environ["ROCM_AUTOPATCH_REPORT"])
+    with open(os.environ["ROCM_AUTOPATCH_REPORT"] + "/processes.jsonl", "w") as stream:
+        print('{"pid": 7, "torch": "2.13.0"}', file=stream)
+        print('{"pid": 7, "mode": "%s"}' % os.environ["MODES"], file=stream)
 if directory:
     print("traced", file=open("traced", "a"))
     os.makedirs(directory)
@@ -380,7 +385,7 @@ print("call: %d ms" % (100 - 10 * ("two" in text)))
 
 
 class TestSameCode:
-    def session(self, place: Path, beside: int, code: bool = True) -> Session:
+    def session(self, place: Path, beside: int, code: bool = True, metric: str = "call") -> Session:
         program = place / "traces.py"
         program.write_text(TRACES)
         (place / "arms").mkdir(exist_ok=True)
@@ -396,10 +401,18 @@ class TestSameCode:
             )
             for name in ("one", "two")
         ]
+        options += [
+            candidates.Candidate(
+                toggles.Toggle(toggles.MODE, name, f"mode.{name}", (toggles.HERE, "graphs")),
+                "",
+                True,
+            )
+            for name in ("default", "reduce-overhead", "max-autotune")
+        ]
         return Session(
             here,
             options,
-            session.Objective("call", False, 0.0),
+            session.Objective(metric, False, 0.0),
             same.Same([], 0.01, place, here),
             Journal(place / "runs", {"seed": 1}, False),
             Runner([sys.executable, str(program)], [], 60, []),
@@ -409,7 +422,40 @@ class TestSameCode:
             seed=1,
             tell=lambda _: None,
             beside=beside,
+            modes=frozenset(("default",)),
         )
+
+    @pytest.mark.parametrize("metric", ["call", ""])
+    @pytest.mark.parametrize(("said", "unused"), [("", {3, 4}), ("reduce-overhead", {2, 4})])
+    def test_modes(
+        self,
+        tmp_path: Path,
+        metric: str,
+        said: str,
+        unused: set[int],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        made = self.session(tmp_path, 4, metric=metric)
+        monkeypatch.setitem(made.here.environ, "MODES", said)
+        with made.runner:
+            made.measure([BASE], False)
+            assert made.unused == unused
+            assert all(made.alike(BASE, trial(n)) is (n in unused) for n in range(5))
+            runs = made.runs
+            one, other = unused
+            costs = made.measure([BASE, trial(one), trial(1, other), trial(1)], False)
+        assert costs[BASE] == costs[trial(one)]
+        assert costs[trial(1)] == costs[trial(1, other)]
+        assert made.runs == runs + 3
+        made.journal.close()
+        # What the first run has told holds when the search goes on.
+        again = self.session(tmp_path, 4, metric=metric)
+        with again.runner:
+            again.measure([BASE], False)
+        assert again.unused == unused
+        assert again.new_runs == 0
+        again.journal.close()
 
     @pytest.mark.parametrize("beside", [1, 4])
     def test_one_of_them_is_measured(
@@ -447,9 +493,15 @@ class TestSameCode:
         assert made.runs == 4
         made.journal.close()
 
+    def test_a_user_who_has_a_trace_keeps_it(self, tmp_path: Path) -> None:
+        assert len(generated.variables({}, tmp_path)) == 2
+        for name in ("TORCH_TRACE", "ROCM_AUTOPATCH_REPORT"):
+            assert generated.variables({name: "elsewhere"}, tmp_path) == {}
+
     def test_a_trace_that_is_not_whole_is_no_evidence(self, tmp_path: Path) -> None:
         assert generated.digest(tmp_path, tmp_path) == ""
-        file = tmp_path / "dedicated_log_torch_trace_a.log"
+        (tmp_path / "trace").mkdir()
+        file = tmp_path / "trace" / "dedicated_log_torch_trace_a.log"
         event = 'V1125 09:00:00.000000 7 a.py:1] {"inductor_output_code": {}}\n\tcode %d\n'
         file.write_text(event % 1 + event % 2)
         both = generated.digest(tmp_path, tmp_path)
@@ -669,8 +721,9 @@ class TestCandidates:
         program.write_text('torch.compile(net, mode="reduce-overhead")\n')
         found = self.find(monkeypatch, self.place(), "python", str(program))
         labels = {one.label for one in found.candidates}
-        assert {"mode.default=graphs", "mode.reduce-overhead=graphs"} <= labels
-        assert "do not name the mode" in found.left_out["mode.max-autotune=graphs"]
+        assert {"mode.default=graphs", "mode.max-autotune=graphs"} <= labels
+        # For a command of which no run tells it.
+        assert found.modes == {"default", "reduce-overhead"}
 
     def test_what_a_policy_pins(self, monkeypatch: pytest.MonkeyPatch) -> None:
         row = {
@@ -741,6 +794,9 @@ class Simulated:
         self.kept, self.spread = kept, 0.005
         # The options that change the code.
         self.code = frozenset(range(100))
+        # Those that do nothing, as is known before.
+        self.unused: Trial = BASE
+        self.ran: set[Trial] = set()
         self.effects, self.broken, self.budget, self.units = effects, broken, budget, budget
         self.chance = random.Random(1)
         self.asked: list[list[Trial]] = []
@@ -752,12 +808,14 @@ class Simulated:
         return 1.0
 
     def alike(self, one: Trial, other: Trial) -> bool:
-        return not (one ^ other) & self.code
+        differ = (one ^ other) - self.unused
+        return not differ or ({one, other} <= self.ran and not differ & self.code)
 
     def measure(self, trials: Sequence[Trial], ahead: bool) -> Mapping[Trial, float]:
         if len(trials) + (self.kept if ahead else 0) > self.units:
             raise Spent
         self.units -= len(trials)
+        self.ran.update(trials)
         self.asked.append(list(trials))
         return {
             trial: math.exp(sum(e for part, e in self.effects.items() if part <= trial))
@@ -827,6 +885,17 @@ class TestSearch:
         assert [n for n in range(22) if alone[n] > 1] == [4, 9]
         same = {step.trial for step in made.steps if step.outcome == search.SAME_CODE}
         assert {trial(n) for n in range(22) if n not in (4, 9)} <= same
+
+    @pytest.mark.parametrize("sampled", [False, True])
+    def test_what_does_nothing_is_never_measured(self, sampled: bool) -> None:
+        bench = Simulated({trial(4): -0.2}, BASE)
+        bench.unused = trial(2, 7)
+        options = [Option(str(n), str(n)) for n in range(12)]
+        sampler = Sampler(options, 1) if sampled else None
+        made = Search(options, bench, 0.02, 1, sampler=sampler)
+        assert made.run() == trial(4)
+        assert not any({2, 7} & one for asked in bench.asked for one in asked)
+        assert not made.skipped
 
     def test_unlikely_options_are_screened_together(self) -> None:
         bench = Simulated({trial(4): -0.2, trial(9): -0.1}, broken=trial(14))
@@ -1086,13 +1155,15 @@ class TestTorch:
     ) -> None:
         (tmp_path / "compiles.py").write_text(COMPILES)
         self.prepare(torch_python, tmp_path, monkeypatch)
-        wanted = ("max_fusion_size=128", "inplace_buffers=false")
+        wanted = ("max_fusion_size=128", "inplace_buffers=false", "mode.max-autotune=default")
         done = self.tune("compiles.py", "call", "", *wanted)
         assert [entry.candidate.label for entry in done.entries] == ["inplace_buffers=false"]
         assert done.ratio == pytest.approx(0.8)
         rows = [json.loads(line) for line in (done.kept / "runs.jsonl").read_text().splitlines()]
         kinds = {row["kind"] for row in rows[1:] if row["trial"] == "max_fusion_size=128"}
         assert kinds == {"fill"}
+        assert not any("mode." in row["trial"] for row in rows[1:])
+        assert output.document(done)["unused_modes"] == ["mode.max-autotune=default"]
         assert "generates the same code with it: max_fusion_size=128" in " ".join(
             " ".join(output.lines(done)).split()
         )

@@ -1,33 +1,48 @@
-"""The code that torch generated in a run, as a digest: what runs the same code is as fast.
+"""What a run compiled: a digest of the code that torch generated, and the modes that it asked for.
 
-It is read from PyTorch's structured trace (TORCH_TRACE), which each first run of a set writes. Some
-switches act only through this code (``code`` in switches.yaml). If a set of them gives the base's
-code, it needs no measured run.
+Both are in what a compile report is made from, which each first run of a set writes. What runs the
+same code is as fast. Some switches act only through this code (``code`` in switches.yaml): if a set
+of them gives the base's code, it needs no measured run. A mode in which nothing is compiled needs
+no run at all.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
+from rocm_autopatch.compile_report import TRACE, TRACES, WANTED, gather
 from rocm_autopatch.compile_report.trace import PATTERN, File
 
-VARIABLE = "TORCH_TRACE"
 _CODE = "inductor_output_code"
 # They name nodes and files. A line of C++ that begins so has no space: #pragma, #include.
 _COMMENT = re.compile(r"^\s*# .*\n?", re.MULTILINE)
 
 
-def digest(traces: Path, caches: Path) -> str:
-    """A digest of all code in *traces*, "" if there is none, or not all of it can be read.
+def variables(environ: Mapping[str, str], directory: Path) -> dict[str, str]:
+    """What makes a run with *environ* write to *directory*; {} if it writes elsewhere already."""
+    if {TRACE, WANTED} & environ.keys():
+        return {}
+    # The first is torch's own, for an interpreter where our hook is off.
+    return {TRACE: str(directory / TRACES), WANTED: str(directory)}
+
+
+def modes(directory: Path) -> frozenset[str] | None:
+    """The modes in which a run asked torch.compile to compile; None if it does not tell."""
+    return frozenset(gather.modes(directory)) if gather.tells(directory) else None
+
+
+def digest(directory: Path, caches: Path) -> str:
+    """A digest of all code in *directory*, "" if there is none, or not all of it can be read.
 
     *caches* is the directory of the run's caches: the code has paths in it. The order of graphs
     does not count, because a run may compile in several processes.
     """
     found = []
     try:
-        for path in traces.glob(PATTERN):
+        for path in (directory / TRACES).glob(PATTERN):
             file = File(path)
             for event in file.events():
                 if event.name == _CODE:

@@ -40,7 +40,8 @@ class Run:
 
     If it failed or hung, ``reason`` says why, and ``last_lines`` are the last lines of its output.
     ``imports_s`` is what its imports took, 0 if it was not asked. ``code`` is a digest of the code
-    that torch generated, "" if it was not asked or is not known.
+    that torch generated, "" if it was not asked or is not known; ``modes`` are those that it asked
+    torch.compile for, None if they are not known.
     """
 
     round: int
@@ -53,6 +54,7 @@ class Run:
     numbers: Mapping[numbers.Metric, float] = field(default_factory=dict)
     imports_s: float = 0.0
     code: str = ""
+    modes: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Runner:
     options, so a first run compiles only those that no other of these arms had. Their variables
     have to be the same, because Triton does not look at each that it obeys.
 
-    With ``tells_code``, runs that are not measured tell the code that torch generated.
+    With ``tells_code``, runs that are not measured tell the code that torch generated, and modes.
     """
 
     def __init__(
@@ -194,13 +196,12 @@ class Runner:
         # Runs may be beside each other.
         with tempfile.TemporaryDirectory(dir=self.directory, prefix="output-") as output:
             streams = (Path(output, "stdout"), Path(output, "stderr"))
-            traces = Path(output, "trace")
-            traced = self.tells_code and not cell.round and generated.VARIABLE not in environment
-            if traced:
-                environment[generated.VARIABLE] = str(traces)
+            told = Path(output, "compiled")
+            if self.tells_code and not cell.round:
+                environment.update(generated.variables(environment, told))
             ended = self.execute(program, environment, streams, str(caches))
             printed, complained = map(tail, streams)
-            code = generated.digest(traces, caches) if traced else ""
+            code, modes = generated.digest(told, caches), generated.modes(told)
         imports_s = 0.0
         if program is not self.program:
             imports_s, complained = imports.read(complained)
@@ -208,6 +209,7 @@ class Runner:
             *(cell.round, cell.arm, cell.caches, ended.seconds, ended.status),
             imports_s=imports_s,
             code=code,
+            modes=modes,
         )
         if ended.status == ENDED:
             found = numbers.find(printed, complained, self.patterns)

@@ -14,7 +14,7 @@ PROFILE = "ROCM_AUTOPATCH_PROFILE"
 # PyTorch's own variable for the directory of its trace.
 TRACE = "TORCH_TRACE"
 # In the directory of a report: PyTorch's trace, and a line of JSON for each process that imported
-# torch.
+# torch, and for each mode in which it asked torch.compile to compile.
 TRACES = "trace"
 PROCESSES = "processes.jsonl"
 

@@ -4,6 +4,7 @@ It is loaded only if ROCM_AUTOPATCH_REPORT is in the environment. The variable n
 is empty if only a profile is wanted. What can't be written is left out, and the program goes on.
 """
 
+import functools
 import os
 import sys
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 # This module is executed before anything is traced. Torch reads TORCH_TRACE near the end of its own
 # import.
 _LOGGING = "torch._logging._internal"
+# Whether this process is in the report.
+_announced: "list[bool]" = []
 
 
 def prepare() -> None:
@@ -42,13 +45,19 @@ def _prepare() -> None:
         environ[WANTED] = wanted
         environ.setdefault(TRACE, wanted + "/" + TRACES)
         hooks[_LOGGING] = _traced
+        # The trace has no modes.
+        _at_torch(_tell_modes)
     if traced:
         environ[PROFILE] = traced
-        from rocm_autopatch.startup import hooks as imports
-
-        imports.add(startup.finder, "torch", _profile)
+        _at_torch(_profile)
     if hooks:
         startup.arm(hooks)
+
+
+def _at_torch(hook: "Any") -> None:
+    from rocm_autopatch.startup import hooks as imports
+
+    imports.add(startup.finder, "torch", hook)
 
 
 def _profile(module: "ModuleType") -> None:
@@ -76,7 +85,7 @@ def _traced(module: "Any") -> None:
                 raise PermissionError("%s is a symbolic link" % path)
         os.makedirs(ours if traces == ours else directory, exist_ok=True)
         # Our own directory is relative, because it may be moved before it is read.
-        _announce(directory, TRACES if traces == ours else traces)
+        _announce(TRACES if traces == ours else traces)
         if traces == ours and not os.access(ours, os.W_OK | os.X_OK):
             raise PermissionError("%s can't be written" % ours)
         if traces:
@@ -90,9 +99,27 @@ def _traced(module: "Any") -> None:
         _fail("this process writes no compile report: " + _why(error))
 
 
-def _announce(directory: str, traces: str) -> None:
-    # torch has imported these two before.
-    import json
+def _tell_modes(module: "ModuleType") -> None:
+    """Write down each mode in which the program asks torch.compile to compile, once."""
+    wrapper = getattr(module, "_TorchCompileInductorWrapper", None)
+    if wrapper is None or not _announced:
+        return
+    init, told = wrapper.__init__, set()
+
+    @functools.wraps(init)
+    def __init__(self: "Any", mode: "Any" = None, *args: "Any", **kwargs: "Any") -> None:
+        if isinstance(mode, str) and mode not in told:
+            told.add(mode)
+            try:
+                _append({"pid": os.getpid(), "mode": mode})
+            except OSError as error:
+                _fail("the compile report lacks the modes of this process: " + _why(error))
+        init(self, mode, *args, **kwargs)
+
+    wrapper.__init__ = __init__
+
+
+def _announce(traces: str) -> None:
     import time
 
     # Other people may read the report, so secrets are masked.
@@ -108,6 +135,16 @@ def _announce(directory: str, traces: str) -> None:
         "torch": getattr(version, "__version__", ""),
         "traces": traces,
     }
+    _append(row)
+    _announced.append(True)
+
+
+def _append(row: "dict[str, Any]") -> None:
+    """Add a line to what processes tell of themselves."""
+    # torch has imported it before.
+    import json
+
+    directory = os.environ.get(WANTED, "")
     line = json.dumps(row).encode("ascii") + b"\n"
     # This is one write to the end of the file, because other processes write to it, too.
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK

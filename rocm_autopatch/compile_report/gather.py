@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def gather(directory: Path) -> Report:
     """
     if not directory.is_dir():
         raise FileNotFoundError(f"there is no directory {directory}")
-    report = Report(str(directory))
+    report = Report(str(directory), modes=sorted(modes(directory)))
     announced = list(_announced(directory / PROCESSES, report.notes))
     reader = _Reader(report, announced)
     for path in _files(directory, announced, report.notes):
@@ -89,17 +90,41 @@ def _mask(report: Report) -> None:
     report.notes = list(map(looks, report.notes))
 
 
+def modes(directory: Path) -> set[str]:
+    """The modes in which the processes asked torch.compile to compile."""
+    return {str(row["mode"]) for row in _told(directory / PROCESSES) if "mode" in row}
+
+
+def tells(directory: Path) -> bool:
+    """Whether a process that imported torch told of itself, so that :func:`modes` are all."""
+    return any("torch" in row for row in _told(directory / PROCESSES))
+
+
+def _told(path: Path) -> Iterator[dict[str, Any]]:
+    """What processes wrote about themselves: a dict for each line that has one."""
+    for line in _lines(path):
+        with suppress(ValueError):
+            row = json.loads(line)
+            if isinstance(row, dict):
+                yield row
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return path.read_bytes().splitlines()
+    except OSError:
+        return []
+
+
 def _announced(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
     """What processes wrote about themselves when they imported torch."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
-        return
-    for line in lines:
+    for line in _lines(path):
         try:
             row = json.loads(line)
+            if row.keys() == {"pid", "mode"}:
+                continue
             row["pid"], row["time"], row["command"], row["torch"], row["traces"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             notes.append(f"{path.name}: left out a line that can't be read")
             continue
         yield row

@@ -136,6 +136,7 @@ class Report:
     recompiles: list[Recompile] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     traces: list[str] = field(default_factory=list)
+    modes: list[str] = field(default_factory=list)
     size: int = 0  # bytes of trace
 
     @property

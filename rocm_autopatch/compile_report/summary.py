@@ -33,6 +33,8 @@ def lines(report: Report, dearest: int = DEAREST) -> Iterator[str]:
         "  ",
     )
     yield from _wrap("caches: " + caches(report), "  ")
+    if report.modes:
+        yield from _wrap(f"modes of torch.compile: {', '.join(report.modes)}", "  ")
     kinds = report.kinds()
     if kinds:
         text = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common())
@@ -179,6 +181,7 @@ def data(report: Report) -> dict[str, Any]:
     return {
         "directory": report.directory,
         "torch": report.versions,
+        "modes": report.modes,
         "seconds": report.seconds,
         "phases": report.phases(),
         "operations": dict(report.operations().most_common()),

@@ -61,10 +61,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Found:
-    """The candidates, and by label why others were left out."""
+    """The candidates, by label why others were left out, and the modes that the command names.
+
+    There are candidates for all modes: only a run tells in which ones a library compiles.
+    """
 
     candidates: tuple[Candidate, ...]
     left_out: Mapping[str, str]
+    modes: frozenset[str] = frozenset()
 
 
 def find(
@@ -84,15 +88,15 @@ def find(
     left_out: dict[str, str] = {}
     found = {one.label: one for text in wanted for one in _wanted(here, text)}
     named = {*found}
+    modes = _modes(program) | {o.toggle.name for o in found.values() if o.toggle.kind == MODE}
     if not only:
         unsound = _unsound(here)
-        modes = _modes(program)
         for text, about, where, known in _texts():
             one = _one(here, text, about, known)
             if isinstance(one, str):
                 left_out.setdefault(text, one)
             elif one.label not in found and one.label not in left_out:
-                why = _objection(here, one, where, modes, unsound)
+                why = _objection(here, one, where, unsound)
                 if why:
                     left_out.setdefault(one.label, why)
                 else:
@@ -112,7 +116,7 @@ def find(
             raise Refused(why)
         left_out[label] = why
         del found[label]
-    return Found(tuple(found.values()), left_out)
+    return Found(tuple(found.values()), left_out, frozenset(modes))
 
 
 def _wanted(here: Place, text: str) -> list[Candidate]:
@@ -185,17 +189,13 @@ def _short(toggle: Toggle) -> str:
     return toggle.name.partition(".config.")[2] if inductors else toggle.name
 
 
-def _objection(
-    here: Place, one: Candidate, where: str, modes: set[str], unsound: Mapping[str, str]
-) -> str:
+def _objection(here: Place, one: Candidate, where: str, unsound: Mapping[str, str]) -> str:
     """Why a candidate is not tried, "" if it is."""
     accelerator = here.fact("accelerator")
     kinds = ("rocm", "cuda") if where == "gpu" else (where,)
     if where and accelerator not in kinds:
         return f"it is for {' and '.join(kinds)}, here is {accelerator or 'no torch'}"
     toggle = one.toggle
-    if toggle.kind == MODE and toggle.name not in modes:
-        return f"the files in the command do not name the mode {toggle.name}"
     if one.label in unsound:
         return unsound[one.label]
     for label, why in unsound.items():

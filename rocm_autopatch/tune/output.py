@@ -72,14 +72,13 @@ def lines(done: Tuning) -> Iterator[str]:
                 yield from _wrap(f"{name}: {reason}", "  ", "    ")
                 if last:
                     yield from _wrap(f"| {last}", "    ", "    | ")
-    same = _same_code(done)
-    if same:
-        yield ""
-        yield from _wrap(
-            f"Not measured, because torch generates the same code with it: {', '.join(same)}",
-            "",
-            "  ",
-        )
+    for cause, labels in (
+        ("torch generates the same code with it", _same_code(done)),
+        ("the command compiles nothing in that mode", _unused(done)),
+    ):
+        if labels:
+            yield ""
+            yield from _wrap(f"Not measured, because {cause}: {', '.join(labels)}", "", "  ")
     if done.search and done.search.skipped:
         yield ""
         names = _name(done, frozenset(done.search.skipped))
@@ -226,6 +225,11 @@ def _same_code(done: Tuning) -> list[str]:
     return list(dict.fromkeys(one for s in same for one in _labels(done, s.trial - s.against)))
 
 
+def _unused(done: Tuning) -> list[str]:
+    """The switches that are for modes in which the command compiles nothing."""
+    return _labels(done, frozenset(done.session.unused)) if done.session else []
+
+
 def _against(step: Step) -> tuple[str, str, str]:
     on_top = f" on top of {len(step.against)} others" if step.against else ""
     rounds = f"{step.rounds} round{'' if step.rounds == 1 else 's'}"
@@ -315,6 +319,7 @@ def document(done: Tuning) -> dict[str, Any]:
         "tried": [one.label for one in done.found.candidates],
         "left_out": dict(done.found.left_out),
         "same_code": _same_code(done),
+        "unused_modes": _unused(done),
         "not_reached": _labels(done, frozenset(done.search.skipped)),
         "out": [
             {"switches": _labels(done, trial), "status": _STATUS[trouble.status]}

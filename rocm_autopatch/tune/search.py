@@ -92,7 +92,7 @@ class Bench(Protocol):
         """What the first run of a measured trial took, divided by what the usual one took."""
 
     def alike(self, one: Trial, other: Trial) -> bool:
-        """Whether two trials that were measured are known to run the same code, equally fast."""
+        """Whether two trials are known to run the same code, equally fast."""
 
 
 class Proposals(Protocol):
@@ -191,7 +191,10 @@ class Search:
             for trial in dict.fromkeys(t for costs in self._rounds for t in costs)
             if trial not in self.out
         }
-        sampler.start(levels, {number for one in self.out if len(one) == 1 for number in one})
+        idle = [frozenset((n,)) for n in range(len(self.options))]
+        idle = [one for one in idle if one not in levels and self.bench.alike(BASE, one)]
+        out = [one for one in self.out if len(one) == 1]
+        sampler.start(levels, {number for one in (*out, *idle) for number in one})
         vain = 0
         while vain < _VAIN:
             vain += 1
@@ -226,7 +229,8 @@ class Search:
         """The options that the budget did not reach."""
         ran = {trial for costs in self._rounds for trial in costs}
         reached = ran | {trial for trial in self.out if len(trial) == 1}
-        return {*range(len(self.options))} - {number for trial in reached for number in trial}
+        idle = {n for n in range(len(self.options)) if self.bench.alike(BASE, frozenset((n,)))}
+        return {*range(len(self.options))} - {n for trial in reached for n in trial} - idle
 
     def _settle(self) -> None:
         """Where the budget ended a race, take what was ahead in it."""
@@ -295,7 +299,7 @@ class Search:
         """
         self.phase = "screen"
         below = self.best
-        queue = list(sets)
+        queue = [one for one in sets if not self.bench.alike(below, self._union(one, below))]
         raced: list[Trial] = []
         while queue:
             if raced and self._left() < _AFTER_SCREENING:

@@ -24,7 +24,7 @@ from rocm_autopatch import masking
 from rocm_autopatch.ab import Refused, arms, results, sequential
 from rocm_autopatch.ab.place import Place
 from rocm_autopatch.ab.runner import COLD, ENDED, FAILED, WARM, Cell, Run, Runner
-from rocm_autopatch.ab.toggles import HERE, POLICY, VARIABLE, Toggle
+from rocm_autopatch.ab.toggles import HERE, MODE, POLICY, VARIABLE, Toggle
 from rocm_autopatch.text import duration
 from rocm_autopatch.tune.candidates import Candidate, arm_of
 from rocm_autopatch.tune.journal import Journal
@@ -118,6 +118,8 @@ class Session:
     seed: int
     tell: Callable[[str], None]
     beside: int = 1
+    # In which modes the command compiles, as its files say; its first run tells it better.
+    modes: frozenset[str] = frozenset()
     troubles: dict[Trial, Trouble] = field(default_factory=dict)
     unit: str = "s"
     runs: int = 0
@@ -146,9 +148,14 @@ class Session:
 
         Raises Spent, and Refused if the base does not run.
         """
+        do = {trial: trial - self.unused for trial in trials}
+        costs = self._measure(list(dict.fromkeys(do.values())), ahead)
+        return {trial: costs[its] for trial, its in do.items() if its in costs}
+
+    def _measure(self, trials: Sequence[Trial], ahead: bool) -> Mapping[Trial, float]:
         if not self._affords(trials, ahead):
             raise Spent
-        self.runner.tells_code = self.objective.by_code
+        self.runner.tells_code = True
         self._fill(trials)
         order = self._ordered(trials)
         found: dict[Trial, float | Trouble] = {}
@@ -168,15 +175,25 @@ class Session:
         return {trial: cost for trial, cost in found.items() if isinstance(cost, float)}
 
     def alike(self, one: Trial, other: Trial) -> bool:
-        """Whether two trials differ only in switches that act through the code, which is equal."""
-        codes = {self._codes.get(self.name(trial), "") for trial in (one, other)}
-        differ = one ^ other
-        return (
+        """Whether two trials differ only in what does nothing: in modes in which nothing is
+        compiled, and in switches that act through the code, which is equal."""
+        differ = (one ^ other) - self.unused
+        codes = {self._codes.get(self.name(trial - self.unused), "") for trial in (one, other)}
+        return not differ or (
             self.objective.by_code
             and len(codes) == 1
             and "" not in codes
             and all(self.candidates[number].code for number in differ)
         )
+
+    @property
+    def unused(self) -> set[int]:
+        """The options for modes in which the command compiles nothing."""
+        return {
+            number
+            for number, one in enumerate(self.candidates)
+            if one.toggle.kind == MODE and one.toggle.name not in self.modes
+        }
 
     def _measured_for(self, trial: Trial, trials: Sequence[Trial]) -> Trial:
         """Which one of *trials* is measured for a trial: the first one that runs its code."""
@@ -334,12 +351,18 @@ class Session:
     def _go_on_after(self, row: Mapping[str, Any]) -> None:
         """Count a kept run."""
         self._seconds[row["trial"], row["kind"]] = row["seconds"]
-        if row["kind"] == FILL:
-            self._codes[row["trial"]] = _code(row)
+        self._learn(row)
         self.runs += 1
         if self._live_since is None:
             # First runs that were beside each other are kept in the order in which they ended.
             self._before_s = max(self._before_s, row["spent_s"])
+
+    def _learn(self, row: Mapping[str, Any]) -> None:
+        """Learn from a first run what it compiled."""
+        if row["kind"] == FILL:
+            self._codes[row["trial"]] = _code(row)
+            if row["trial"] == _BASE and row.get("modes") is not None:
+                self.modes = frozenset(row["modes"])
 
     def _begin(self) -> None:
         """The time of new runs begins. All kept runs count, also those that have to be repeated."""
@@ -392,11 +415,11 @@ class Session:
             "value": value,
             "unit": self.unit,
             "code": run.code,
+            "modes": None if run.modes is None else sorted(run.modes),
             "spent_s": round(self.spent_s, 3),
             "same": {"numbers": self.same.numbers, "files": self.same.names_of_copies()},
         }
-        if kind == FILL:
-            self._codes[name] = _code(row)
+        self._learn(row)
         self.journal.add(row)
         how = reason or f"{value:.6g} {self.unit}".rstrip()
         self.tell(f"{duration(self.spent_s)} of {duration(self.budget_s)}: {name}, {kind}: {how}")

@@ -207,6 +207,7 @@ def run(done: Tuning, directory: Path, tell: Callable[[str], None]) -> None:
             int(journal.about["seed"]),
             tell,
             request.fill,
+            done.found.modes,
         )
         options = [
             Option(one.label, one.switch, one.likely, one.slow, one.code)

@@ -28,7 +28,7 @@ import torch
 
 from rocm_autopatch.ab import bootstrap, numbers, place
 from rocm_autopatch.ab.runner import own_caches
-from rocm_autopatch.ab.toggles import VARIABLE
+from rocm_autopatch.ab.toggles import MODE, VARIABLE
 from rocm_autopatch.tune import candidates, policy_file
 from rocm_autopatch.tune.candidates import Candidate
 
@@ -40,6 +40,8 @@ PROGRAMS = {
     "training": ("step", "loss"),
     "eager": ("product", "sum"),
 }
+# The modes in which they compile: transformers asks for this one.
+_MODES = {"generate": "reduce-overhead", "eager": ""}
 # What helps alone is combined, the best of it.
 _COMBINED = 4
 _HELPS = 0.98
@@ -122,7 +124,12 @@ class Program:
     def find(self, wanted: Sequence[str]) -> Sequence[Candidate]:
         """What is tried, by hand and by tune."""
         found = candidates.find(self.here, self.command, wanted, (), bool(wanted), self.caches)
-        return found.candidates
+        mode = _MODES.get(self.name, "default")
+        return [
+            one
+            for one in found.candidates
+            if one.toggle.kind != MODE or one.toggle.name == mode or wanted
+        ]
 
     def add(self, chosen: Sequence[Candidate]) -> str:
         """Make a set of switches known; its name."""
