@@ -1209,4 +1209,4 @@ class TestTorch:
     def test_a_key_that_is_here_already(self, torch_python: Interpreter) -> None:
         toggle = toggles.parse("max_fusion_size=64", TORCH, {})
         here = TestCandidates.place()
-        assert candidates._pinned_or_same(here, toggle, 64) == "it is so here"
+        assert candidates.pinned_or_same(here, toggle, 64) == "it is so here"

@@ -133,6 +133,9 @@ class Session:
     _before_s: float = 0.0
     _live_since: float | None = None
 
+    def __post_init__(self) -> None:
+        self.runner.tells_code = True
+
     @property
     def spent_s(self) -> float:
         """The seconds of the budget that are spent, those of earlier sessions included."""
@@ -155,7 +158,6 @@ class Session:
     def _measure(self, trials: Sequence[Trial], ahead: bool) -> Mapping[Trial, float]:
         if not self._affords(trials, ahead):
             raise Spent
-        self.runner.tells_code = True
         self._fill(trials)
         order = self._ordered(trials)
         found: dict[Trial, float | Trouble] = {}
