@@ -2,109 +2,73 @@
 
     python -m benchmarks.same_code --work .work [--gpu mi300x] [--models ...] [--at-once N]
 
-These are the switches that act only through this code (rocm_autopatch/tune/switches.yaml). The
-device compiles and does not run (benchmarks/amd), and the models are those of program.py. Each
-switch compiles a model once, in a process of its own, and ``tune`` would need no more than that
-where the code is the base's. The base is compiled twice, to see that its code is always the same.
-Searches among kernels are off, as they are in the default mode.
+These are the switches that act only through this code (rocm_autopatch/tune/switches.yaml). Where
+it is the base's, ``tune`` needs no more than a first run. The device compiles and does not run
+(benchmarks/amd), the models are those of its program.py, and each first run is made as ``tune``
+makes it. The base is compiled twice, to see that its code is always the same.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import shutil
-import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
-from benchmarks.amd.__main__ import GPUS, MODELS, PROGRAM, Arm, _environment, prepare
-from rocm_autopatch.ab import Refused, generated, toggles
-from rocm_autopatch.ab.place import Place
+from benchmarks.amd.__main__ import GPUS, MODELS, PROGRAM, SECONDS, prepare
+from rocm_autopatch.ab import place
+from rocm_autopatch.ab.runner import ENDED, WARM, Cell, Run, Runner
 from rocm_autopatch.tune import candidates
-from surroundings import hip_torch
 
 
-def policies() -> dict[str, Arm]:
-    """By the toggle as text, an arm with nothing but this switch.
-
-    Left out are those of a CPU, and those that this torch has not, or has so already.
-    """
-    report = {"facts": {"torch": {"value": hip_torch.TORCH}}, "config": []}
-    here = Place({}, ["python"], True, report)
-    found = {}
-    for row in yaml.safe_load(candidates.TABLE.read_text(encoding="utf-8")):
-        if not row.get("code") or row.get("where") == "cpu":
-            continue
-        try:
-            toggle = toggles.parse(row["toggle"], hip_torch.TORCH, {})
-        except Refused:
-            continue
-        if candidates.pinned_or_same(here, toggle, toggle.values[-1]):
-            continue
-        module, _, key = toggle.name.partition(".config.")
-        config = {f"{module}.config": {key: {"pin": toggle.values[-1], "insist": True}}}
-        found[row["toggle"]] = Arm(
-            policy=json.dumps({"version": 1, "extends": [], "config": config}) + "\n"
-        )
-    return found
-
-
-def code(python: Path, model: str, gpu: str, kernels: Path, arm: Arm) -> str:
-    """A digest of the code for a model; what went wrong if there is none."""
+def compiled(command: Sequence[str], at_once: int) -> dict[str, Run]:
+    """A first run of each set, by its name: the base twice, and each switch alone."""
     with tempfile.TemporaryDirectory() as directory:
-        scratch = Path(directory)
-        environment = _environment(scratch, gpu, arm)
-        environment["TRITON_CACHE_DIR"] = str(kernels)
-        environment.update(generated.variables({}, scratch / "compiled"))
-        done = subprocess.run(
-            [str(python), str(PROGRAM), model],
-            env=environment,
-            cwd=scratch,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        found = generated.digest(scratch / "compiled", scratch / "cache")
-        last = (done.stderr.strip().splitlines() or [""])[-1]
-        return found if found and not done.returncode else f"failed: {last[:100]}"
+        arms = Path(directory)
+        here = place.find(command)
+        found = candidates.find(here, command, (), (), False, arms).candidates
+        tried = [one for one in found if one.code]
+        environments = [
+            candidates.arm_of(here, [one], arms / f"{number}.yaml").environ
+            for number, one in enumerate(tried)
+        ]
+        names = ["base", "base again", *(one.label for one in tried)]
+        every = [here.environ, here.environ, *environments]
+        runs = {}
+        with Runner(command, every, SECONDS, ()) as runner:
+            runner.tells_code = True
+            runner.sharing.update(range(len(names)))
+            cells = [Cell(0, arm, WARM) for arm in range(len(names))]
+            runner.run_beside(cells, at_once, lambda cell, run: runs.update({names[cell.arm]: run}))
+    return {name: runs[name] for name in names}
 
 
 def main() -> int:
+    """Print a few lines for each model."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--gpu", default=GPUS[0])
+    parser.add_argument("--gpu", default=GPUS[0], choices=GPUS)
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--at-once", type=int, default=2)
     asked = parser.parse_args()
-    try:
-        python = prepare(asked.work.resolve())
-    except hip_torch.SurroundingsError as error:
-        print(f"surroundings: {error}", file=sys.stderr)
-        return 1
-    every = policies()
+    python = prepare(asked.work.resolve())
+    os.environ.update(COMPILING_GPU=asked.gpu, HF_HUB_OFFLINE="1")
     for model in asked.models:
-        with tempfile.TemporaryDirectory() as kernels, ThreadPoolExecutor(asked.at_once) as pool:
-            ask = partial(code, python, model, asked.gpu, Path(kernels))
-            base = ask(Arm())
-            again, *others = pool.map(ask, [Arm(), *every.values()])
-        if base.startswith("failed") or again != base:
-            print(f"{asked.gpu} {model}: the base's code is not always the same: {base}, {again}")
+        runs = compiled([str(python), str(PROGRAM), model], asked.at_once)
+        base, again = runs.pop("base"), runs.pop("base again")
+        if not base.code or base.code != again.code:
+            print(f"{asked.gpu} {model}: the base's code is unknown or not always the same")
             continue
-        failed = {name: its for name, its in zip(every, others) if its.startswith("failed")}
-        changed = [name for name, its in zip(every, others) if its != base and name not in failed]
-        same = len(every) - len(changed) - len(failed)
-        print(
-            f"{asked.gpu} {model}: {same} of {len(every)} switches give the base's code", flush=True
-        )
-        print(f"  changed by: {', '.join(changed)}", flush=True)
-        for name, its in failed.items():
-            print(f"  {name}: {its}", flush=True)
+        failed = {name: run for name, run in runs.items() if run.status != ENDED}
+        changed = [n for n, run in runs.items() if n not in failed and run.code != base.code]
+        same = len(runs) - len(changed) - len(failed)
+        print(f"{asked.gpu} {model}: {same} of {len(runs)} switches give the base's code")
+        print(f"  changed by: {', '.join(changed)}")
+        for name, run in failed.items():
+            print(f"  {name}: {run.reason}", *run.last_lines[-1:], flush=True)
     shutil.rmtree(asked.work / "amd-figures")
     return 0
 

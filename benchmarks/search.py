@@ -174,7 +174,7 @@ class Bench:
 
     def alike(self, one: Trial, other: Trial) -> bool:
         """As tune's bench has it."""
-        return {one, other} <= self.filled and self._same_code(one, other)
+        return one == other or ({one, other} <= self.filled and self._same_code(one, other))
 
     def _same_code(self, one: Trial, other: Trial) -> bool:
         return self.by_code and not (one ^ other) & self.surface.code

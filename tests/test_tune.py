@@ -493,6 +493,19 @@ class TestSameCode:
         assert made.runs == 4
         made.journal.close()
 
+    @pytest.mark.parametrize(("ahead", "most"), [(False, 60), (True, 40)])
+    def test_what_is_kept_for_the_confirmation(
+        self, tmp_path: Path, ahead: bool, most: int
+    ) -> None:
+        made = self.session(tmp_path, 1)
+        made.budget_s = 100
+        made._seconds = {("base", "fill"): 10.0, ("base", "warm"): 5.0}
+        for spent, affords in ((most, True), (most + 1, False)):
+            made._before_s = spent
+            # A run of the base, and two of the other one.
+            assert made._affords([BASE, trial(0)], ahead) is affords
+        made.journal.close()
+
     def test_a_user_who_has_a_trace_keeps_it(self, tmp_path: Path) -> None:
         assert len(generated.variables({}, tmp_path)) == 2
         for name in ("TORCH_TRACE", "ROCM_AUTOPATCH_REPORT"):
@@ -883,8 +896,40 @@ class TestSearch:
         assert made.run() == trial(4)
         alone = [sum(trial(number) in asked for asked in bench.asked) for number in range(22)]
         assert [n for n in range(22) if alone[n] > 1] == [4, 9]
+        assert made.same_code == {*range(22)} - {4, 9}
         same = {step.trial for step in made.steps if step.outcome == search.SAME_CODE}
         assert {trial(n) for n in range(22) if n not in (4, 9)} <= same
+
+    def test_what_is_known_is_told_if_the_budget_ends(self) -> None:
+        bench = Simulated({}, BASE, budget=14)
+        bench.spread, bench.code = 0.05, trial(3)
+        made = Search([Option(str(n), str(n)) for n in range(8)], bench, 0.02, 1)
+        made.run()
+        assert made.left == "screen"
+        assert not made.steps
+        assert made.same_code == {*range(8)} - {3}
+
+    @pytest.mark.parametrize("sampled", [False, True])
+    def test_what_is_known_is_not_compared_again(self, sampled: bool) -> None:
+        bench = Simulated({}, BASE)
+        bench.code = BASE
+        options = [Option(str(n), str(n)) for n in range(2)]
+        made = Search(options, bench, 0.02, 1, sampler=Sampler(options, 1) if sampled else None)
+        assert made.run() == BASE
+        # Beside those that calibrate: each alone, and the two together.
+        assert [len(asked) for asked in bench.asked[3:]] == [3, 2]
+        assert {step.outcome for step in made.steps} == {search.SAME_CODE}
+
+    def test_what_is_known_is_not_raced_or_cut_down_by_runs(self) -> None:
+        bench = Simulated({trial(0, 1): -0.2}, BASE)
+        bench.code = trial(0, 1)
+        options = [Option(str(n), str(n)) for n in range(2)]
+        made = Search(options, bench, 0.02, 1)
+        made.best = trial(0, 1, 2)
+        bench.ran = {trial(0, 1), trial(0, 1, 2)}
+        assert made._race_down(made.best, [trial(0, 1)], 0.02) == {trial(0, 1): 0.0}
+        made._race(made.best, [trial(0, 1)])
+        assert not bench.asked
 
     @pytest.mark.parametrize("sampled", [False, True])
     def test_what_does_nothing_is_never_measured(self, sampled: bool) -> None:
@@ -1209,4 +1254,4 @@ class TestTorch:
     def test_a_key_that_is_here_already(self, torch_python: Interpreter) -> None:
         toggle = toggles.parse("max_fusion_size=64", TORCH, {})
         here = TestCandidates.place()
-        assert candidates.pinned_or_same(here, toggle, 64) == "it is so here"
+        assert candidates._pinned_or_same(here, toggle, 64) == "it is so here"

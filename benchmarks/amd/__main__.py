@@ -156,14 +156,19 @@ def _compiled(scratch: Path) -> dict[str, Any]:
 
 
 def prepare(work: Path) -> Path:
-    """The interpreter of a venv with the stand-in, the models' packages and our wheel."""
-    made = amd_torch.create(work)
+    """The interpreter of a venv with the stand-in, the models' packages and our wheel.
+
+    Raises SystemExit with what failed.
+    """
     venv = work / "amd-figures"
-    hip_torch.copy(made, venv)
-    hip_torch.pip(venv, "install", *PACKAGES)
-    hip_torch.pip(venv, "install", "--no-deps", *WITHOUT_TORCH)
-    with tempfile.TemporaryDirectory() as directory:
-        hip_torch.pip(venv, "install", "--no-deps", str(build_wheel(Path(directory))))
+    try:
+        hip_torch.copy(amd_torch.create(work), venv)
+        hip_torch.pip(venv, "install", *PACKAGES)
+        hip_torch.pip(venv, "install", "--no-deps", *WITHOUT_TORCH)
+        with tempfile.TemporaryDirectory() as directory:
+            hip_torch.pip(venv, "install", "--no-deps", str(build_wheel(Path(directory))))
+    except hip_torch.SurroundingsError as error:
+        sys.exit(f"surroundings: {error}")
     return hip_torch.python(venv)
 
 
@@ -237,11 +242,7 @@ def main() -> int:
     parser.add_argument("--arms", nargs="+", default=list(arms()), choices=list(arms()))
     parser.add_argument("--at-once", type=int, default=2)
     asked = parser.parse_args()
-    try:
-        python = prepare(asked.work.resolve())
-    except hip_torch.SurroundingsError as error:
-        print(f"surroundings: {error}", file=sys.stderr)
-        return 1
+    python = prepare(asked.work.resolve())
     for (gpu, model, arm), row in figures(KEPT, python, asked):
         state = row.get("failed") or f"{row['candidates']} candidates, {row['cpu']:.0f} s"
         print(f"{gpu} {model} {arm}: {state}")

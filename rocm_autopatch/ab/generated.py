@@ -1,9 +1,8 @@
-"""What a run compiled: a digest of the code that torch generated, and the modes that it asked for.
+"""The code that torch generated in a run, as a digest: what runs the same code is as fast.
 
-Both are in what a compile report is made from, which each first run of a set writes. What runs the
-same code is as fast. Some switches act only through this code (``code`` in switches.yaml): if a set
-of them gives the base's code, it needs no measured run. A mode in which nothing is compiled needs
-no run at all.
+It is read from the trace that a compile report is made of. Each first run of a set writes one. Some
+switches act only through this code (``code`` in switches.yaml). If a set of them gives the base's
+code, it needs no measured run.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from rocm_autopatch.compile_report import TRACE, TRACES, WANTED, gather
+from rocm_autopatch.compile_report import TRACE, TRACES, WANTED
 from rocm_autopatch.compile_report.trace import PATTERN, File
 
 _CODE = "inductor_output_code"
@@ -27,11 +26,6 @@ def variables(environ: Mapping[str, str], directory: Path) -> dict[str, str]:
         return {}
     # The first is torch's own, for an interpreter where our hook is off.
     return {TRACE: str(directory / TRACES), WANTED: str(directory)}
-
-
-def modes(directory: Path) -> frozenset[str] | None:
-    """The modes in which a run asked torch.compile to compile; None if it does not tell."""
-    return frozenset(gather.modes(directory)) if gather.tells(directory) else None
 
 
 def digest(directory: Path, caches: Path) -> str:

@@ -15,6 +15,7 @@ from types import TracebackType
 
 from rocm_autopatch import processes
 from rocm_autopatch.ab import generated, imports, numbers
+from rocm_autopatch.compile_report import gather
 
 COLD, WARM = "cold", "warm"
 # The variables that tell torch and Triton where their compiled code is kept.
@@ -54,7 +55,7 @@ class Run:
     numbers: Mapping[numbers.Metric, float] = field(default_factory=dict)
     imports_s: float = 0.0
     code: str = ""
-    modes: frozenset[str] | None = None
+    modes: set[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ class Runner:
                 environment.update(generated.variables(environment, told))
             ended = self.execute(program, environment, streams, str(caches))
             printed, complained = map(tail, streams)
-            code, modes = generated.digest(told, caches), generated.modes(told)
+            code, modes = generated.digest(told, caches), gather.modes(told)
         imports_s = 0.0
         if program is not self.program:
             imports_s, complained = imports.read(complained)

@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ SETTINGS = (
     *("max_autotune", "max_autotune_gemm", "max_autotune_pointwise"),
     *("coordinate_descent_tuning", "fx_graph_cache", "force_disable_caches"),
 )
+_MODE = "mode"
 _RESUME = re.compile(r"torch_dynamo_resume_in_(.*)_at_(\d+)")
 _LIMIT = re.compile(r"(recompile|cache_size)_limit", re.IGNORECASE)
 _BROKEN_AT = re.compile(r"^Graph break in user code at (.+):(\d+)$", re.MULTILINE)
@@ -54,8 +54,10 @@ def gather(directory: Path) -> Report:
     """
     if not directory.is_dir():
         raise FileNotFoundError(f"there is no directory {directory}")
-    report = Report(str(directory), modes=sorted(modes(directory)))
-    announced = list(_announced(directory / PROCESSES, report.notes))
+    report = Report(str(directory))
+    told = list(_told(directory / PROCESSES, report.notes))
+    announced = [row for row in told if _MODE not in row]
+    report.modes = sorted({row[_MODE] for row in told if _MODE in row})
     reader = _Reader(report, announced)
     for path in _files(directory, announced, report.notes):
         file = File(path)
@@ -90,41 +92,26 @@ def _mask(report: Report) -> None:
     report.notes = list(map(looks, report.notes))
 
 
-def modes(directory: Path) -> set[str]:
-    """The modes in which the processes asked torch.compile to compile."""
-    return {str(row["mode"]) for row in _told(directory / PROCESSES) if "mode" in row}
+def modes(directory: Path) -> set[str] | None:
+    """The modes in which the processes asked torch.compile to compile; None if no process tells."""
+    told = list(_told(directory / PROCESSES, []))
+    return {row[_MODE] for row in told if _MODE in row} if told else None
 
 
-def tells(directory: Path) -> bool:
-    """Whether a process that imported torch told of itself, so that :func:`modes` are all."""
-    return any("torch" in row for row in _told(directory / PROCESSES))
-
-
-def _told(path: Path) -> Iterator[dict[str, Any]]:
-    """What processes wrote about themselves: a dict for each line that has one."""
-    for line in _lines(path):
-        with suppress(ValueError):
-            row = json.loads(line)
-            if isinstance(row, dict):
-                yield row
-
-
-def _lines(path: Path) -> list[bytes]:
+def _told(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
+    """What processes wrote about themselves: when they imported torch, and the modes they asked."""
     try:
-        return path.read_bytes().splitlines()
+        lines = path.read_bytes().splitlines()
     except OSError:
-        return []
-
-
-def _announced(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
-    """What processes wrote about themselves when they imported torch."""
-    for line in _lines(path):
+        return
+    for line in lines:
         try:
             row = json.loads(line)
-            if row.keys() == {"pid", "mode"}:
-                continue
-            row["pid"], row["time"], row["command"], row["torch"], row["traces"]
-        except (ValueError, KeyError, TypeError, AttributeError):
+            if _MODE in row:
+                row[_MODE] = str(row[_MODE])
+            else:
+                row["pid"], row["time"], row["command"], row["torch"], row["traces"]
+        except (ValueError, KeyError, TypeError):
             notes.append(f"{path.name}: left out a line that can't be read")
             continue
         yield row

@@ -24,7 +24,7 @@ from rocm_autopatch.policy import lint, load, lower
 from rocm_autopatch.policy.model import Policy
 from rocm_autopatch.prove.subjects import SUBJECTS
 
-TABLE = Path(__file__).with_name("switches.yaml")
+_TABLE = Path(__file__).with_name("switches.yaml")
 # Built-in policies whose values are there for speed, or against a slow library.
 _FOR_SPEED = ("performance", "no-hipblaslt", "no-library-search")
 _LONGEST_PROGRAM = 1 << 20
@@ -130,7 +130,7 @@ def _wanted(here: Place, text: str) -> list[Candidate]:
     for value in toggle.values:
         if value is HERE or value == base:
             continue
-        if toggle.kind == CONFIG and pinned_or_same(here, toggle, value) == SO_HERE:
+        if toggle.kind == CONFIG and _pinned_or_same(here, toggle, value) == SO_HERE:
             continue
         one = replace(toggle, values=(base, value))
         found.append(Candidate(one, "", True, code=_short(toggle) in known))
@@ -140,7 +140,7 @@ def _wanted(here: Place, text: str) -> list[Candidate]:
 
 
 def _table() -> Any:
-    return yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+    return yaml.safe_load(_TABLE.read_text(encoding="utf-8"))
 
 
 def _texts() -> Iterator[tuple[str, str, str, dict[str, bool]]]:
@@ -204,7 +204,7 @@ def _objection(here: Place, one: Candidate, where: str, unsound: Mapping[str, st
     if toggle.kind == CONFIG:
         if ".config.triton." in toggle.name and accelerator == "cpu":
             return "it is for Triton, here is cpu"
-        return pinned_or_same(here, toggle, one.value)
+        return _pinned_or_same(here, toggle, one.value)
     if toggle.kind == MODE and toggle.name == one.value and not _mapped(here, toggle.name):
         return SO_HERE
     return ""
@@ -216,7 +216,7 @@ def _mapped(here: Place, mode: str) -> bool:
     return any(row["name"] == mode and row["wanted"] != mode for row in rows)
 
 
-def pinned_or_same(here: Place, toggle: Toggle, value: Any) -> str:
+def _pinned_or_same(here: Place, toggle: Toggle, value: Any) -> str:
     module, _, key = toggle.name.partition(".config.")
     name = f"{module}.config.{lower.current(key)}"
     for row in here.report["config"] if here.report else ():

@@ -220,9 +220,7 @@ def _races(done: Tuning) -> list[tuple[str, Step]]:
 
 def _same_code(done: Tuning) -> list[str]:
     """The switches that changed nothing of the code that torch generates."""
-    steps = done.search.steps if done.search else []
-    same = [step for step in steps if step.outcome == SAME_CODE]
-    return list(dict.fromkeys(one for s in same for one in _labels(done, s.trial - s.against)))
+    return _labels(done, frozenset(done.search.same_code)) if done.search else []
 
 
 def _unused(done: Tuning) -> list[str]:

@@ -143,6 +143,7 @@ class Step:
 class Search:
     """A search over *options*. ``best`` is the best trial so far; ``steps`` tells the way to it.
 
+    ``out`` are trials that failed or were wrong, ``same_code`` are options that changed no code.
     A gain of less than *worth*, a part of 1, is not looked for. *sampler* proposes further trials.
     """
 
@@ -154,6 +155,7 @@ class Search:
     phase: str = "calibrate"
     steps: list[Step] = field(default_factory=list)
     out: set[Trial] = field(default_factory=set)
+    same_code: set[int] = field(default_factory=set)
     left: str = ""
     sampler: Proposals | None = None
     _until: float = 0.0
@@ -191,15 +193,14 @@ class Search:
             for trial in dict.fromkeys(t for costs in self._rounds for t in costs)
             if trial not in self.out
         }
-        idle = [frozenset((n,)) for n in range(len(self.options))]
-        idle = [one for one in idle if one not in levels and self.bench.alike(BASE, one)]
-        out = [one for one in self.out if len(one) == 1]
-        sampler.start(levels, {number for one in (*out, *idle) for number in one})
+        # What did nothing alone may do something with others, but not if it can't be measured.
+        idle = {n for n in self._idle() if frozenset((n,)) not in levels}
+        sampler.start(levels, idle.union(*(one for one in self.out if len(one) == 1)))
         vain = 0
         while vain < _VAIN:
             vain += 1
             before, trial = self.best, sampler.ask()
-            if trial in self.out or trial == before:
+            if trial in self.out or self.bench.alike(before, trial):
                 sampler.tell(levels.get(trial))
                 continue
             ratio, count = self._compared(before, trial)
@@ -211,8 +212,14 @@ class Search:
             better = ratio + _HOPE * self._error(count) < 0
             if better:
                 self.best, vain = trial, 0
-            outcome = "better" if better else "not better"
-            self.steps.append(Step(self.phase, trial, before, math.exp(ratio), count, outcome))
+            self._note(before, trial, "better" if better else "not better")
+
+    def _note(self, against: Trial, trial: Trial, outcome: str) -> None:
+        """Add a step, for the report."""
+        ratio, count = self.ratio(against, trial)
+        if self.bench.alike(against, trial):
+            outcome = SAME_CODE
+        self.steps.append(Step(self.phase, trial, against, math.exp(ratio), count, outcome))
 
     def _compared(self, against: Trial, trial: Trial) -> tuple[float, int]:
         """As :meth:`ratio`, after as many rounds as show that a trial is not better, or is."""
@@ -229,8 +236,13 @@ class Search:
         """The options that the budget did not reach."""
         ran = {trial for costs in self._rounds for trial in costs}
         reached = ran | {trial for trial in self.out if len(trial) == 1}
-        idle = {n for n in range(len(self.options)) if self.bench.alike(BASE, frozenset((n,)))}
-        return {*range(len(self.options))} - {n for trial in reached for n in trial} - idle
+        every = {*range(len(self.options))}
+        return every.difference(self._idle(), *reached)
+
+    def _idle(self) -> set[int]:
+        """The options that alone are known to do nothing."""
+        every = range(len(self.options))
+        return {n for n in every if self.bench.alike(BASE, frozenset((n,)))}
 
     def _settle(self) -> None:
         """Where the budget ended a race, take what was ahead in it."""
@@ -398,6 +410,9 @@ class Search:
         costs = self.bench.measure(asked, bool(self.best or self._ahead()))
         self._rounds.append(costs)
         self.out.update(trial for trial in asked if trial not in costs)
+        for trial in asked[1:]:
+            if self.bench.alike(asked[0], trial):
+                self.same_code |= trial ^ asked[0]
 
     def _measure_some(self, against: Trial, trials: Sequence[Trial]) -> int:
         """Measure as many of the first trials as what is left does for; how many."""
@@ -419,7 +434,7 @@ class Search:
 
         With *measured*, they have had their first round.
         """
-        alive = [trial for trial in challengers if trial not in self.out]
+        alive = [t for t in challengers if t not in self.out and not self.bench.alike(against, t)]
         for number in range(ROUNDS):
             if not alive:
                 break
@@ -442,10 +457,7 @@ class Search:
             if trial in self.out or not count:
                 continue
             found[trial] = ratio
-            outcome = "better" if self._better(against, trial) else "not better"
-            if self.bench.alike(against, trial):
-                outcome = SAME_CODE
-            self.steps.append(Step(self.phase, trial, against, math.exp(ratio), count, outcome))
+            self._note(against, trial, "better" if self._better(against, trial) else "not better")
         return found
 
     def _union(self, *trials: Trial) -> Trial:
@@ -522,8 +534,8 @@ class Search:
         self, against: Trial, trials: Sequence[Trial], limit: float
     ) -> dict[Trial, float]:
         """Logarithms of ratios to *against*, measured until it is clear which exceed *limit*."""
-        alive = list(dict.fromkeys(trials))
-        for _ in range(ROUNDS):
+        alive = [t for t in dict.fromkeys(trials) if not self.bench.alike(against, t)]
+        for _ in range(ROUNDS if alive else 0):
             self._measure([against, *alive])
             known = {t: self.ratio(against, t) for t in alive if t not in self.out}
             alive = [
@@ -537,10 +549,9 @@ class Search:
         found = {}
         for trial in dict.fromkeys(trials):
             ratio, count = self.ratio(against, trial)
-            if trial not in self.out and count:
+            if trial not in self.out and (count or self.bench.alike(against, trial)):
                 found[trial] = ratio
-                step = Step(self.phase, trial, against, math.exp(ratio), count, "cut down")
-                self.steps.append(step)
+                self._note(against, trial, "cut down")
         return found
 
     def _drop(self) -> None:

@@ -267,8 +267,8 @@ class Session:
         if kinds == (WARM,):
             empty = sum((name, FILL) not in self._seconds for name in names)
             price += math.ceil(empty / self.beside) * fill
-        rounds = _CONFIRM_ROUNDS if ahead else sequential.CLEAR
-        reserve = min(2 * rounds * usual * len(kinds) + fill, _RESERVE * self.budget_s)
+        rounds, part = (_CONFIRM_ROUNDS, _RESERVE) if ahead else (sequential.CLEAR, _RESERVE / 2)
+        reserve = min(2 * rounds * usual * len(kinds) + fill, part * self.budget_s)
         return self.spent_s + price + reserve <= self.budget_s
 
     def _all(self, kind: str) -> list[float]:
