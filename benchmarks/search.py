@@ -34,8 +34,9 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from rocm_autopatch.tune.levels import Trial
 from rocm_autopatch.tune.sampler import Sampler
-from rocm_autopatch.tune.search import BASE, Option, Search, Spent, Trial
+from rocm_autopatch.tune.search import BASE, Option, Search, Spent
 
 FILL = 2.0
 WORTH = 0.02
@@ -43,6 +44,7 @@ Draw = Callable[[random.Random], float]
 NOISE: dict[str, Draw] = {
     "normal 2 %": lambda chance: chance.gauss(1, 0.02),
     "normal 5 %": lambda chance: chance.gauss(1, 0.05),
+    "2 %, some far off": lambda chance: chance.gauss(1, 0.02) * chance.choice([2] + 29 * [1]),
     "two speeds": lambda chance: chance.choice([1, 1, 1, 1.2]) * chance.gauss(1, 0.01),
 }
 
@@ -131,17 +133,20 @@ class Bench:
         seed: int,
         beside: int = 1,
         by_code: bool = False,
+        drift: float = 0.0,
     ) -> None:
         self.by_code = by_code
+        self.drift, self.shift, self.drifting = drift, 0.0, random.Random(-1 - seed)
         self.surface, self.noise, self.left_units, self.beside = surface, noise, budget, beside
         self.chance = random.Random(seed)
         self.budget = budget
         self.filled: set[Trial] = set()
         self.runs = 0
 
-    def measure(self, trials: Sequence[Trial], _: bool = False) -> Mapping[Trial, float]:
+    def measure(self, trials: Sequence[Trial], _: Trial = BASE) -> Mapping[Trial, float]:
         """One round, as tune's bench does it. The confirmation is not part of the budget."""
         costs: dict[Trial, float] = {}
+        self.shift = 0.9 * self.shift + self.drifting.gauss(0, self.drift)
         first = [FILL * self.price(trial) for trial in trials if trial not in self.filled]
         if self.beside > 1:
             # All at once; the longest one decides, or how many there are.
@@ -161,7 +166,7 @@ class Bench:
             if same is not None:
                 costs[trial] = costs[same]
             elif math.isfinite(true):
-                costs[trial] = true * self.noise(self.chance)
+                costs[trial] = true * math.exp(self.shift) * self.noise(self.chance)
         return costs
 
     def left(self) -> float:
@@ -284,6 +289,9 @@ def main() -> None:
     parser.add_argument(
         "--code", action="store_true", help="what does nothing is known by the code, to tune"
     )
+    parser.add_argument(
+        "--drift", type=float, default=0.0, help="of the machine, from round to round"
+    )
     parser.add_argument("--drawn", action="store_true", help="another program in each trial")
     asked = parser.parse_args()
     if any(way == "tune" or way.startswith("optuna") for way in asked.ways):
@@ -308,7 +316,7 @@ def main() -> None:
                     for trial, (surface, best) in enumerate(zip(surfaces, bests)):
                         tune = way.startswith("tune")
                         beside, by_code = (asked.fill, asked.code) if tune else (1, False)
-                        bench = Bench(surface, draw, budget, trial, beside, by_code)
+                        bench = Bench(surface, draw, budget, trial, beside, by_code, asked.drift)
                         losses.append(surface.cost(WAYS[way](bench, trial)) / best - 1)
                         used.append(budget - bench.left_units)
                     near = mean(loss < 0.03 for loss in losses)

@@ -14,7 +14,8 @@ from typing import Any
 from rocm_autopatch import masking
 from rocm_autopatch.ab import plot, results, runner
 from rocm_autopatch.text import duration, printable, wrapped
-from rocm_autopatch.tune.search import BASE, SAME_CODE, Step, Trial
+from rocm_autopatch.tune.levels import Trial
+from rocm_autopatch.tune.search import BASE, SAME_CODE, Step
 from rocm_autopatch.tune.session import WRONG
 from rocm_autopatch.tune.tuning import Tuning
 

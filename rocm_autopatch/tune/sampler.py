@@ -11,7 +11,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from rocm_autopatch.tune.search import Option, Trial
+from rocm_autopatch.tune.levels import Trial
+from rocm_autopatch.tune.search import Option
 
 _OFF = -1
 

@@ -5,8 +5,8 @@ A bench measures trials in rounds, by turns, as costs: lower is better. The step
 
 1. Calibrate: the base alone, for the noise.
 2. Screen: each likely option alone against the base, the others four at a time; four that fail or
-   harm are halved. Of both kinds what has long first runs comes last. Then, after each round, only
-   what may still be better goes on, and at most half of it.
+   harm are halved. What has long first runs comes last. Then, after each round, only what may still
+   be better goes on, and at most half of it.
 3. Combine: what helped, on top of the best.
 4. Interactions: options that did nothing alone may help together. They are dealt into four groups;
    the six pairs of groups have each pair of options in one of them. A pair of groups that helps is
@@ -32,12 +32,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations, product
-from statistics import mean, median
+from statistics import median
 from typing import Protocol
 
 from rocm_autopatch.tune import effects
+from rocm_autopatch.tune.levels import Levels, Ratio, Trial
 
-Trial = frozenset[int]
 BASE: Trial = frozenset()
 CALIBRATION = 3
 # The outcome of a trial that runs the code that it is compared with.
@@ -45,9 +45,7 @@ SAME_CODE = "the same code"
 # The most rounds of a race, and how sure a race is of a challenger that it drops or takes.
 ROUNDS = 5
 OPTIMISM = 1.3
-SURE = 1.0
-# Ratios can't be told apart better than this, whatever the first runs look like.
-_LEAST_NOISE = 0.002
+SURE = 1.5
 # An option that alone is slower by more is not tried together with others.
 _HARM = math.log(1.1)
 _GROUPS = 4
@@ -55,9 +53,10 @@ _GROUPS = 4
 _TOGETHER, _BATCH = 4, 8
 # Screening leaves so much of the budget for what comes after it.
 _AFTER_SCREENING = 0.45
+# What a first run may take of it. Before those that are known to be long, so much more is left.
+_LONGEST_FIRST = 0.2
 # A first run that takes so many times as long as the usual one makes its groups slow.
 _SLOW = 2.0
-_FAR = 8
 # With a sampler, so much of the budget is left to it, and so much to what comes after it.
 _SAMPLED, _PRUNED = 0.5, 0.05
 # In a budget for fewer runs, as the first ones were, it would take what the screening needs.
@@ -65,10 +64,8 @@ _FEW = 90
 # What it proposes is taken when it is ahead by so many standard errors. With more of them, small
 # gains would be lost. What is taken wrongly can be beaten again.
 _HOPE = 0.3
-# So many proposals in a row may be in vain.
+# So many proposals in a row may be in vain: together they gain less than is worth it.
 _VAIN = 20
-# The median of normal numbers varies so much more than their mean.
-_MEDIAN = 1.25
 
 
 class Spent(Exception):
@@ -78,11 +75,11 @@ class Spent(Exception):
 class Bench(Protocol):
     """Measures trials."""
 
-    def measure(self, trials: Sequence[Trial], ahead: bool) -> Mapping[Trial, float]:
+    def measure(self, trials: Sequence[Trial], ahead: Trial) -> Mapping[Trial, float]:
         """One round: the cost of each trial. One that failed or was wrong is left out.
 
-        Raises Spent before a round for which nothing is left. If a trial is *ahead* of the base,
-        enough is kept to confirm it.
+        Raises Spent before a round for which nothing is left. Enough is kept to confirm *ahead*,
+        the trial that seems best; less as long as that is the base.
         """
 
     def left(self) -> float:
@@ -160,7 +157,7 @@ class Search:
     sampler: Proposals | None = None
     _until: float = 0.0
     _rounds: list[Mapping[Trial, float]] = field(default_factory=list)
-    _noise: tuple[int, float] = (0, 0.0)
+    _known: tuple[int, Levels] = (0, Levels([]))
 
     def run(self) -> Trial:
         """The best trial that the budget allows to find. ``left`` says what it did not allow."""
@@ -179,7 +176,7 @@ class Search:
             self.phase = "prune"
             with suppress(Spent):
                 self._drop()
-                if self._error(ROUNDS) < self.worth / 2:
+                if self._levels.error(ROUNDS) < self.worth / 2:
                     # Else a race may leave out what is worth it.
                     self._prune()
         return self.best
@@ -187,49 +184,53 @@ class Search:
     def _sample(self, sampler: Proposals) -> None:
         """Compare what the sampler proposes with the best, while its part of the budget lasts."""
         self.phase = "sample"
-        base = median(self.costs(BASE) or [1.0])
         levels = {
-            trial: math.log(median(self.costs(trial)) / base)
+            trial: self.ratio(BASE, trial).log
             for trial in dict.fromkeys(t for costs in self._rounds for t in costs)
             if trial not in self.out
         }
         # What did nothing alone may do something with others, but not if it can't be measured.
         idle = {n for n in self._idle() if frozenset((n,)) not in levels}
         sampler.start(levels, idle.union(*(one for one in self.out if len(one) == 1)))
-        vain = 0
+        # Small gains, which may be luck, have to add up to one that is worth it.
+        vain, worst = 0, self.best
         while vain < _VAIN:
             vain += 1
             before, trial = self.best, sampler.ask()
             if trial in self.out or self.bench.alike(before, trial):
                 sampler.tell(levels.get(trial))
                 continue
-            ratio, count = self._compared(before, trial)
-            if not count:
+            self._compare(before, trial)
+            if trial in self.out:
                 sampler.tell(None)
                 continue
-            levels[trial] = levels.get(before, 0.0) + ratio
+            levels[trial] = self.ratio(BASE, trial).log
             sampler.tell(levels[trial])
-            better = ratio + _HOPE * self._error(count) < 0
+            ratio = self.ratio(before, trial)
+            better = ratio.log + _HOPE * ratio.error < 0
             if better:
-                self.best, vain = trial, 0
+                self.best = trial
+            if self.ratio(worst, self.best).log < math.log(1 - self.worth):
+                worst, vain = self.best, 0
             self._note(before, trial, "better" if better else "not better")
 
     def _note(self, against: Trial, trial: Trial, outcome: str) -> None:
         """Add a step, for the report."""
-        ratio, count = self.ratio(against, trial)
+        ratio = self.ratio(against, trial)
         if self.bench.alike(against, trial):
             outcome = SAME_CODE
-        self.steps.append(Step(self.phase, trial, against, math.exp(ratio), count, outcome))
+        self.steps.append(
+            Step(self.phase, trial, against, math.exp(ratio.log), ratio.count, outcome)
+        )
 
-    def _compared(self, against: Trial, trial: Trial) -> tuple[float, int]:
-        """As :meth:`ratio`, after as many rounds as show that a trial is not better, or is."""
+    def _compare(self, against: Trial, trial: Trial) -> None:
+        """Measure as many rounds of two trials as show that one is not better, or is."""
         for _ in range(ROUNDS):
             self._measure([against, trial])
-            ratio, count = self.ratio(against, trial)
+            ratio = self.ratio(against, trial)
             same = self.bench.alike(against, trial)
-            if trial in self.out or same or ratio > OPTIMISM * self._error(count):
+            if trial in self.out or same or ratio.log > OPTIMISM * ratio.error:
                 break
-        return self.ratio(against, trial) if trial not in self.out else (0.0, 0)
 
     @property
     def skipped(self) -> set[int]:
@@ -246,19 +247,17 @@ class Search:
 
     def _settle(self) -> None:
         """Where the budget ended a race, take what was ahead in it."""
-        ahead = self._ahead()
-        if ahead:
-            self.best = min(ahead, key=ahead.__getitem__)
+        self.best = self._seems_best()
 
-    def _ahead(self) -> dict[Trial, float]:
-        """Logarithms of the ratios of the trials that are ahead of the best, perhaps by luck."""
+    def _seems_best(self) -> Trial:
+        """The trial that is most ahead of the best, perhaps by luck; else the best."""
         ran = {trial for costs in self._rounds for trial in costs} - self.out
         ahead = {}
         for trial in ran - {self.best}:
-            ratio, count = self.ratio(self.best, trial)
-            if count and ratio + SURE * self._error(count) < 0:
-                ahead[trial] = ratio
-        return ahead
+            ratio = self.ratio(self.best, trial)
+            if ratio.log + SURE * ratio.error < 0:
+                ahead[trial] = ratio.log
+        return min(ahead, key=ahead.__getitem__, default=self.best)
 
     def _search(self) -> None:
         for _ in range(CALIBRATION):
@@ -287,9 +286,10 @@ class Search:
     def _sets(self, numbers: Iterable[int]) -> list[Trial]:
         """What is screened of some options: likely ones alone, then the others some at a time.
 
-        Of each kind those with long first runs come last. They are also not mixed with others:
-        they would make the first runs of these long. What acts only through the code is not mixed
-        with others, because such a set needs no more than its first run if the code is the same.
+        Those with long first runs come after all of them: a search that does not end may take as
+        much as ten sets. They are also not mixed with others, whose first runs would be as long.
+        What acts only through the code is not mixed with others, because such a set needs no more
+        than its first run if the code is the same.
         """
         known = list(numbers)
         kinds: dict[tuple[bool, bool, bool], list[int]] = {}
@@ -297,7 +297,7 @@ class Search:
             option = self.options[number]
             kinds.setdefault((option.likely, option.slow, option.code), []).append(number)
         sets = []
-        for likely, slow, code in product((True, False), (False, True), (False, True)):
+        for slow, likely, code in product((False, True), (True, False), (False, True)):
             its = kinds.get((likely, slow, code), [])
             # Values of one switch are neighbours, so by strides they are in different sets.
             count = len(its) if likely else math.ceil(len(its) / _TOGETHER)
@@ -314,17 +314,18 @@ class Search:
         queue = [one for one in sets if not self.bench.alike(below, self._union(one, below))]
         raced: list[Trial] = []
         while queue:
-            if raced and self._left() < _AFTER_SCREENING:
-                break
             batch = queue[:_BATCH]
+            slow = any(self.options[number].slow for one in batch for number in one)
+            if raced and self._left() < _AFTER_SCREENING + (_LONGEST_FIRST if slow else 0):
+                break
             size = self._measure_some(below, [self._union(one, below) for one in batch])
             queue = queue[size:]
             for one in batch[:size]:
                 trial = self._union(one, below)
-                ratio, count = self.ratio(below, trial)
+                ratio = self.ratio(below, trial)
                 if trial not in self.out:
                     raced.append(one)
-                harms = count > 0 and ratio - SURE * self._error(count) > 0
+                harms = ratio.log - SURE * ratio.error > 0
                 if len(one) > 1 and (trial in self.out or harms):
                     # One of them is broken, or one may hide what another gains.
                     halves = sorted(one)[::2], sorted(one)[1::2]
@@ -339,25 +340,12 @@ class Search:
         sound = {trial for trial, ratio in ratios.items() if ratio <= _HARM}
         return sorted({number for one in raced if on_top[one] in sound for number in one})
 
-    def noise(self) -> float:
-        """The standard deviation of the logarithm of a cost, from neighbouring rounds."""
-        if self._noise[0] != len(self._rounds):
-            self._noise = len(self._rounds), self._measured_noise()
-        return self._noise[1]
-
-    def _measured_noise(self) -> float:
-        steps = [
-            math.log(after[trial] / before[trial])
-            for before, after in zip(self._rounds, self._rounds[1:])
-            for trial in before.keys() & after.keys()
-        ]
-        if not steps:
-            return 0.05
-        # One run in many may be far off; a program with two speeds is often far off.
-        most = max(_FAR * 1.4826 * median(map(abs, steps)), _LEAST_NOISE)
-        spread = math.sqrt(mean(min(abs(step), most) ** 2 for step in steps))
-        # A step has twice the variance of a number. Few steps may all be small by chance.
-        return max(_LEAST_NOISE, spread / math.sqrt(2) * (1 + 1 / len(steps)))
+    @property
+    def _levels(self) -> Levels:
+        """What trials cost by all rounds."""
+        if self._known[0] != len(self._rounds):
+            self._known = len(self._rounds), Levels(self._rounds)
+        return self._known[1]
 
     def costs(self, trial: Trial) -> list[float]:
         """All costs of a trial, in the order of the rounds."""
@@ -368,36 +356,23 @@ class Search:
         base = median(self.costs(BASE) or [1.0])
         return [(trial, cost / base) for costs in self._rounds for trial, cost in costs.items()]
 
-    def together(self, one: Trial, other: Trial) -> tuple[list[float], list[float]]:
-        """The costs of two trials in the rounds that have both."""
-        both = [(c[one], c[other]) for c in self._rounds if one in c and other in c]
-        return [pair[0] for pair in both], [pair[1] for pair in both]
-
-    def ratio(self, against: Trial, trial: Trial) -> tuple[float, int]:
-        """The logarithm of the ratio of two trials' costs, and of how many rounds it is."""
-        both = [
-            math.log(costs[trial] / costs[against])
-            for costs in self._rounds
-            if trial in costs and against in costs
-        ]
-        return (median(both), len(both)) if both else (0.0, 0)
-
-    def _error(self, count: int) -> float:
-        return self.noise() * math.sqrt(2 / count) * (_MEDIAN if count > 2 else 1)
+    def ratio(self, against: Trial, trial: Trial) -> Ratio:
+        """A trial's costs divided by another one's, by all rounds."""
+        return self._levels.ratio(against, trial)
 
     def _better(self, against: Trial, trial: Trial) -> bool:
-        ratio, count = self.ratio(against, trial)
-        return count > 1 and ratio + SURE * self._error(count) < 0
+        ratio = self.ratio(against, trial)
+        return ratio.count > 1 and ratio.log + SURE * ratio.error < 0
 
     def _promises(self, against: Trial, trial: Trial) -> bool:
         """Whether a trial may be better by what is worth it, as far as is known."""
-        ratio, count = self.ratio(against, trial)
-        return count > 0 and ratio - OPTIMISM * self._error(count) < math.log(1 - self.worth)
+        ratio = self.ratio(against, trial)
+        return ratio.count > 0 and ratio.log - OPTIMISM * ratio.error < math.log(1 - self.worth)
 
     def _settled(self, against: Trial, trial: Trial) -> bool:
         """Whether more rounds would not change that a trial is better."""
-        ratio, count = self.ratio(against, trial)
-        return count > 1 and ratio + 3 * self._error(count) < math.log(1 - self.worth)
+        ratio = self.ratio(against, trial)
+        return ratio.count > 1 and ratio.log + 3 * ratio.error < math.log(1 - self.worth)
 
     def _left(self) -> float:
         """The part of the budget that is left to the present steps, from 1 to 0."""
@@ -407,7 +382,7 @@ class Search:
         if self._left() < 0:
             raise Spent
         asked = [trial for trial in dict.fromkeys(trials) if trial not in self.out]
-        costs = self.bench.measure(asked, bool(self.best or self._ahead()))
+        costs = self.bench.measure(asked, self._seems_best())
         self._rounds.append(costs)
         self.out.update(trial for trial in asked if trial not in costs)
         for trial in asked[1:]:
@@ -449,14 +424,14 @@ class Search:
                 and not self._settled(against, trial)
             ]
             if len(challengers) > 2:
-                alive.sort(key=lambda trial: self.ratio(against, trial)[0])
+                alive.sort(key=lambda trial: self.ratio(against, trial).log)
                 alive = alive[: math.ceil(len(challengers) / 2 ** (number + 1))]
         found = {}
         for trial in dict.fromkeys(challengers):
-            ratio, count = self.ratio(against, trial)
-            if trial in self.out or not count:
+            ratio = self.ratio(against, trial)
+            if trial in self.out or not ratio.count:
                 continue
-            found[trial] = ratio
+            found[trial] = ratio.log
             self._note(against, trial, "better" if self._better(against, trial) else "not better")
         return found
 
@@ -518,7 +493,7 @@ class Search:
             smaller = [before | chunk for chunk in chunks]
             if len(chunks) > 2:
                 smaller += [self.best - chunk for chunk in chunks]
-            gain = self.ratio(before, self.best)[0]
+            gain = self.ratio(before, self.best).log
             ratios = self._race_down(self.best, smaller, -gain / 2)
             # What keeps more than half of the gain has what the gain comes from.
             enough = [trial for trial in smaller if ratios.get(trial, math.inf) < -gain / 2]
@@ -540,23 +515,23 @@ class Search:
             known = {t: self.ratio(against, t) for t in alive if t not in self.out}
             alive = [
                 trial
-                for trial, (ratio, count) in known.items()
+                for trial, ratio in known.items()
                 if not self.bench.alike(against, trial)
-                and (count < 2 or abs(ratio - limit) < SURE * self._error(count))
+                and (ratio.count < 2 or abs(ratio.log - limit) < SURE * ratio.error)
             ]
             if not alive:
                 break
         found = {}
         for trial in dict.fromkeys(trials):
-            ratio, count = self.ratio(against, trial)
-            if trial not in self.out and (count or self.bench.alike(against, trial)):
-                found[trial] = ratio
+            ratio = self.ratio(against, trial)
+            if trial not in self.out and (ratio.count or self.bench.alike(against, trial)):
+                found[trial] = ratio.log
                 self._note(against, trial, "cut down")
         return found
 
     def _drop(self) -> None:
         """Leave out of the best what does nothing by all that is known."""
-        found = effects.estimate(self._rounds, self.noise())
+        found = effects.estimate(self._levels)
         idle = sorted(
             (n for n in self.best if found.get(n, 0.0) > -self.worth / 4), key=lambda n: found[n]
         )

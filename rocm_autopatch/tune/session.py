@@ -23,13 +23,14 @@ from typing import Any
 from rocm_autopatch import masking
 from rocm_autopatch.ab import Refused, arms, results, sequential
 from rocm_autopatch.ab.place import Place
-from rocm_autopatch.ab.runner import COLD, ENDED, FAILED, WARM, Cell, Run, Runner
+from rocm_autopatch.ab.runner import COLD, ENDED, FAILED, HUNG, WARM, Cell, Run, Runner
 from rocm_autopatch.ab.toggles import HERE, MODE, POLICY, VARIABLE, Toggle
 from rocm_autopatch.text import duration
 from rocm_autopatch.tune.candidates import Candidate, arm_of
 from rocm_autopatch.tune.journal import Journal
+from rocm_autopatch.tune.levels import Trial
 from rocm_autopatch.tune.same import Same
-from rocm_autopatch.tune.search import BASE, Spent, Trial
+from rocm_autopatch.tune.search import BASE, Spent
 
 FILL = "fill"
 # A first run that failed beside others.
@@ -128,6 +129,10 @@ class Session:
     _environments: list[Mapping[str, str]] = field(default_factory=list)
     _arms: dict[str, int] = field(default_factory=dict)
     _seconds: dict[tuple[str, str], float] = field(default_factory=dict)
+    # First runs that took too long beside others, by their names.
+    _long: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    # What is spent when the first runs of a round have to be over.
+    _fills_until_s: float = math.inf
     # By a trial's name, the digest of the code that its first run generated; "" if it is not known.
     _codes: dict[str, str] = field(default_factory=dict)
     _before_s: float = 0.0
@@ -146,18 +151,19 @@ class Session:
         """A trial in words: ``base``, or the labels of its switches."""
         return ", ".join(self.candidates[number].label for number in sorted(trial)) or _BASE
 
-    def measure(self, trials: Sequence[Trial], ahead: bool) -> Mapping[Trial, float]:
+    def measure(self, trials: Sequence[Trial], ahead: Trial) -> Mapping[Trial, float]:
         """One round, in random order; the next one in the reverse order.
 
-        Raises Spent, and Refused if the base does not run.
+        Enough is kept to confirm *ahead*. Raises Spent, and Refused if the base does not run.
         """
         do = {trial: trial - self.unused for trial in trials}
         costs = self._measure(list(dict.fromkeys(do.values())), ahead)
         return {trial: costs[its] for trial, its in do.items() if its in costs}
 
-    def _measure(self, trials: Sequence[Trial], ahead: bool) -> Mapping[Trial, float]:
+    def _measure(self, trials: Sequence[Trial], ahead: Trial) -> Mapping[Trial, float]:
         if not self._affords(trials, ahead):
             raise Spent
+        self._fills_until_s = self.budget_s - self._reserve(ahead)
         self._fill(trials)
         order = self._ordered(trials)
         found: dict[Trial, float | Trouble] = {}
@@ -226,6 +232,7 @@ class Session:
             (f"policy {digest}", lambda: (arm.environ, False)),
         ]
         costs: tuple[list[float], list[float]] = ([], [])
+        self._fills_until_s = math.inf
         for number in range(sequential.MOST):
             enough = number >= _CONFIRM_ROUNDS
             if enough and (self.spent_s > self.budget_s or sequential.sure_after(*costs)):
@@ -251,25 +258,32 @@ class Session:
         same = all(one.toggle.kind != VARIABLE for one in chosen)
         return arm_of(self.here, chosen, file).environ, same
 
-    def _affords(self, trials: Sequence[Trial], ahead: bool) -> bool:
-        """Whether the budget has enough for a round and for the confirmation after it.
-
-        As long as nothing is *ahead*, only a clear gain would still be confirmed in time.
-        """
-        known = self._all(WARM) + self._all(COLD)
-        if not known:
-            return True
-        usual = median(known)
-        fill = median(self._all(FILL) or [usual])
-        kinds = self.objective.kinds
+    def _affords(self, trials: Sequence[Trial], ahead: Trial) -> bool:
+        """Whether the budget has enough for a round and for the confirmation after it."""
         names = [self.name(t) for t in trials if self._measured_for(t, trials) == t]
-        price = sum(self._seconds.get((name, kind), usual) for name in names for kind in kinds)
-        if kinds == (WARM,):
+        price = sum(map(self._price, names))
+        if self.objective.kinds == (WARM,):
             empty = sum((name, FILL) not in self._seconds for name in names)
-            price += math.ceil(empty / self.beside) * fill
+            price += math.ceil(empty / self.beside) * self._usual_fill
+        return self.spent_s + price + self._reserve(ahead) <= self.budget_s
+
+    def _reserve(self, ahead: Trial) -> float:
+        """The seconds that are kept for the confirmation of the trial that is ahead.
+
+        As long as that is the base, only a clear gain would still be confirmed in time.
+        """
         rounds, part = (_CONFIRM_ROUNDS, _RESERVE) if ahead else (sequential.CLEAR, _RESERVE / 2)
-        reserve = min(2 * rounds * usual * len(kinds) + fill, part * self.budget_s)
-        return self.spent_s + price + reserve <= self.budget_s
+        each = sum(self._price(self.name(trial)) for trial in (BASE, ahead))
+        return min(rounds * each + self._usual_fill, part * self.budget_s)
+
+    def _price(self, name: str) -> float:
+        """The seconds of what is measured of a set in a round; if it is new, the usual ones."""
+        usual = median(self._all(WARM) + self._all(COLD) or [0.0])
+        return sum(self._seconds.get((name, kind), usual) for kind in self.objective.kinds)
+
+    @property
+    def _usual_fill(self) -> float:
+        return median(self._all(FILL) or self._all(WARM) + self._all(COLD) or [0.0])
 
     def _all(self, kind: str) -> list[float]:
         """The seconds of runs of a kind, those of the last run of each set."""
@@ -279,7 +293,8 @@ class Session:
         """Fill the caches for a round, many at the same time. What is measured comes after that.
 
         What these runs compute is not compared: each writes the files of the others. One that fails
-        may have had no memory, so its first run is made again, alone.
+        may have had no memory, so its first run is made again, alone. One that took too long is
+        not: it had a fifth of the budget, and would take as much again.
         """
         if self.beside == 1:
             return
@@ -302,8 +317,11 @@ class Session:
                 empty[arm] = name
 
         def ended(cell: Cell, run: Run) -> None:
-            kind = FILL if run.status == ENDED else _FAILED_BESIDE
-            self._keep(empty[cell.arm], kind, run, False)
+            name = empty[cell.arm]
+            kind = _FAILED_BESIDE if run.status == FAILED else FILL
+            row = self._keep(name, kind, run, False)
+            if run.status == HUNG:
+                self._long[name] = row
 
         if len(empty) > 1:
             self._begin()
@@ -316,6 +334,8 @@ class Session:
         row: Mapping[str, Any] | None = self.journal.take(name, FILL)
         if row is not None:
             self._go_on_after(row)
+        elif name in self._long:
+            row = self._long[name]
         elif name not in self._codes and not self.journal.peek(name, WARM):
             row = self._new(name, FILL, partial(self._environment, trial))
         return None if row is None or row["status"] == ENDED else _trouble(row)
@@ -344,6 +364,8 @@ class Session:
         if failed is not None and failed["status"] != ENDED:
             self._go_on_after(failed)
             return failed
+        if name in self._long:
+            return self._long[name]
         if kind == WARM and self._arm(name, make) not in self.runner.warm:
             filled = self._new(name, FILL, make)
             if filled["status"] != ENDED:
@@ -436,6 +458,8 @@ class Session:
         if kind != WARM:
             longer = _LONGER_BESIDE if self.beside > 1 else 1
             limit = max(limit, longer * self.budget_s * _LONGEST_FILL)
+            # A search among kernels may not end, and the budget is for all of it.
+            limit = min(limit, max(_LONGER_BESIDE * base, self._fills_until_s - self.spent_s))
         return round(min(self.timeout_s, limit), 1)
 
 

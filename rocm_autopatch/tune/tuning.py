@@ -28,15 +28,18 @@ from rocm_autopatch.evidence import machine
 from rocm_autopatch.tune import candidates, policy_file
 from rocm_autopatch.tune.candidates import Candidate
 from rocm_autopatch.tune.journal import Journal
+from rocm_autopatch.tune.levels import Trial
 from rocm_autopatch.tune.same import Same
 from rocm_autopatch.tune.sampler import Sampler
-from rocm_autopatch.tune.search import BASE, CALIBRATION, Option, Search, Trial
+from rocm_autopatch.tune.search import BASE, CALIBRATION, Option, Search
 from rocm_autopatch.tune.served import ServedRunner
 from rocm_autopatch.tune.session import Objective, Session, Trouble
 
 # A word in the name of a number of which more is better.
 _RATES = ("/s", "throughput", "per s", "per_s", "tps", "speed")
 _LONGEST_COMMAND = 200
+# An interval of 95 % has so many standard errors on each side.
+_ERRORS = 1.96
 
 
 @dataclass(frozen=True)
@@ -315,13 +318,11 @@ def _entry(done: Tuning, number: int, best: Trial) -> Entry:
         if number in step.trial and number not in step.against
     ]
     for without, with_ in pairs:
-        costs = done.search.together(without, with_)
-        if costs[0]:
-            compared = bootstrap.compare(*costs, done.session.seed)
-            assert compared.ratio is not None
-            assert compared.interval is not None
-            shown = _shown(done, compared.ratio, compared.interval)
-            return Entry(done.found.candidates[number], *shown, len(costs[0]))
+        ratio = done.search.ratio(without, with_)
+        if ratio.count:
+            low, high = (math.exp(ratio.log + side * ratio.error) for side in (-_ERRORS, _ERRORS))
+            shown = _shown(done, math.exp(ratio.log), (low, high))
+            return Entry(done.found.candidates[number], *shown, ratio.count)
     return Entry(done.found.candidates[number], math.nan, (math.nan, math.nan), 0)
 
 
@@ -346,7 +347,7 @@ def _policy(done: Tuning, description: str) -> str:
         low, high = entry.interval
         words = (
             f"{entry.ratio:.3f}x of {_metric(done)} ({low:.3f} to {high:.3f}), in {entry.rounds} "
-            f"rounds with and without it; {_circumstances(done)}."
+            f"rounds with it; {_circumstances(done)}."
         )
         rows.append((entry.candidate, " ".join(words.split())))
     name = done.request.out.stem

@@ -1,17 +1,18 @@
 # mypy: disable-error-code="no-any-return"
 """On a machine with a GPU: what ``tune`` finds, beside what trying everything by hand finds.
 
-    python tests/gpu/tune.py WORK [--only NAME ...] [--gpus N] [--budget TIME] [--fill N]
-        [--repeat N] [--workers N] [--tolerance PART] [--limit SECONDS] [--small]
+    python tests/gpu/tune.py WORK [--only NAME ...] [--gpus N] [--first N] [--budget TIME]
+        [--fill N] [--repeat N] [--workers N] [--tolerance PART] [--limit SECONDS] [--small]
         [--try NAME=VALUE ...]
 
 For an interpreter that has torch for that GPU, transformers, torchvision and our wheel. The
 programs are in tests/gpu/tuned/: transformers' ``generate`` with a static cache, a small
 convolution net, a training step, and one that compiles nothing. By hand means: each switch alone,
-then all sets of up to four that helped (by_hand.py). It has the last of the GPUs, and ``tune`` the
-others, all programs at the same time. On each GPU the programs time their calls in turns, so one
-times while others import and compile, and these are stopped meanwhile (tuned/turns.py). Then the
-policies of both run so, in rounds of both.
+then all sets of up to four that helped (by_hand.py). On a GPU its programs time their calls in
+turns, so one times while others import and compile, and these are stopped meanwhile
+(tuned/turns.py). On one GPU ``tune`` comes after it, one program after the other. With more, what
+is by hand has the last one, and ``tune`` the others, all at the same time. Then the policies of
+both run in turns, in rounds of both.
 
 WORK keeps the runs: after ``--limit`` seconds it ends with status 3, and the same command goes on.
 It prints what it knows each minute. ``--small`` is for a CPU, and with ``--try`` only these
@@ -31,7 +32,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -109,12 +110,12 @@ class Job:
 
     def line(self, hand: Found, tuned: Mapping[str, Any], compared: str) -> str:
         """All of it, in a line."""
-        said = ", ".join(entry["switch"] for entry in tuned["entries"]) or "nothing"
+        said = ", ".join(entry["switch"] for entry in tuned["entries"] if tuned["helps"])
         hand_runs = [kind for _, kind, _ in self.hand_rows()]
         tune_runs = [kind for _, kind, _ in self.tune_rows()]
         return (
             f"{self.program.name}: by hand {hand.name} ({hand.ratio:.3f}x, {_count(hand_runs)}); "
-            f"tune {said} ({tuned['ratio'] or 1:.3f}x, {_count(tune_runs)}, "
+            f"tune {said or 'nothing'} ({tuned['ratio'] or 1:.3f}x, {_count(tune_runs)}, "
             f"{len(tune_runs) / max(1, len(hand_runs)):.0%} of the runs by hand); {compared}"
         )
 
@@ -171,6 +172,7 @@ def main() -> int:
     parser.add_argument("--budget", default="15m", help="of tune, for each program")
     parser.add_argument("--fill", type=int, default=1, help="of tune")
     parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="of the GPUs")
     parser.add_argument("--repeat", type=int, default=5, help="runs of a set by hand")
     parser.add_argument("--workers", type=int, default=1, help="runs by hand at the same time")
     parser.add_argument("--limit", type=float, default=1e9, help="seconds of this call")
@@ -187,16 +189,22 @@ def main() -> int:
     late, wrong, over = False, False, threading.Event()
     found = []
     until = time.monotonic() + asked.limit
-    with Pool(asked.workers, until, _on(asked, asked.gpus - 1)) as pool:
+    alone = asked.gpus == 1
+    with Pool(asked.workers, until, _on(asked, asked.first + asked.gpus - 1)) as pool:
         jobs = [
-            Job(name, asked, number % max(1, asked.gpus - 1), pool)
+            Job(name, asked, asked.first + number % max(1, asked.gpus - 1), pool)
             for number, name in enumerate(asked.only)
         ]
         watch = threading.Thread(target=_watch, args=(jobs, over), daemon=True)
         watch.start()
-        with ThreadPoolExecutor(2 * len(jobs)) as threads:
-            tunes = [threads.submit(job.tune) for job in jobs]
+        with (
+            ThreadPoolExecutor(len(jobs)) as threads,
+            ThreadPoolExecutor(1 if alone else len(jobs)) as others,
+        ):
             hands = [threads.submit(job.by_hand) for job in jobs]
+            if alone:
+                wait(hands)
+            tunes = [others.submit(job.tune) for job in jobs]
         for job, tune, hand in zip(jobs, tunes, hands):
             try:
                 found.append((job, hand.result(), tune.result()))
