@@ -1073,6 +1073,14 @@ class TestSearch:
         Search(options, bench, 0.02, 1, sampler=Sampler(options, 1)).run()
         assert len(bench.asked) < 200
 
+    def test_a_sampler_never_asks_for_what_was_too_long(self) -> None:
+        options = [Option(str(n), str(n), slow=n > 19) for n in range(22)]
+        bench = Simulated({trial(4): -0.2}, BASE, budget=100)
+        made = Search(options, bench, 0.02, 1, sampler=Sampler(options, 1))
+        assert made.run() == trial(4)
+        assert any(step.phase == "sample" for step in made.steps)
+        assert not any({20, 21} & one for asked in bench.asked for one in asked)
+
     def test_two_values_of_a_switch_are_never_together(self) -> None:
         _, bench = self.search({trial(20): -0.1, trial(21): -0.2, trial(3): -0.1})
         assert not any({20, 21} <= one for asked in bench.asked for one in asked)

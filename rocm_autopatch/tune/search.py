@@ -190,8 +190,10 @@ class Search:
             if trial not in self.out
         }
         # What did nothing alone may do something with others, but not if it can't be measured.
-        idle = {n for n in self._idle() if frozenset((n,)) not in levels}
-        sampler.start(levels, idle.union(*(one for one in self.out if len(one) == 1)))
+        without = {n for n in self._idle() if frozenset((n,)) not in levels}
+        # What the budget is not enough for alone would be in half of all sets.
+        without |= {n for n in self.skipped if self.options[n].slow}
+        sampler.start(levels, without.union(*(one for one in self.out if len(one) == 1)))
         # Small gains, which may be luck, have to add up to one that is worth it.
         vain, worst = 0, self.best
         while vain < _VAIN:
