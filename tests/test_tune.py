@@ -1055,17 +1055,28 @@ class TestSearch:
         assert left[0] < 12
         assert left[1] >= 12
 
-    def test_a_run_of_the_base_may_be_far_off(self) -> None:
+    @pytest.mark.parametrize("code", [frozenset(range(6)), frozenset((1, 4))])
+    def test_a_run_of_the_base_may_be_far_off(self, code: Trial) -> None:
+        """What runs its code is not measured: then that run is all that is known of it."""
+
         class FarOff(Simulated):
             def measure(self, trials: Sequence[Trial], ahead: Trial) -> Mapping[Trial, float]:
                 found = dict(super().measure(trials, ahead))
                 if len(self.asked) == 4:
                     found[BASE] *= 2
-                return found
+                same = [one for one in found if self.alike(BASE, one)]
+                return found | dict.fromkeys(same, found.get(BASE, 0.0))
 
-        bench = FarOff({trial(1): 0.03, trial(4): -0.06}, BASE, budget=80)
-        made = Search([Option(str(n), str(n)) for n in range(6)], bench, 0.02, 1)
-        assert made.run() == trial(4)
+        options = [Option(str(n), str(n)) for n in range(6)]
+        # With 10 units, each set has had one run.
+        for budget in (10, 80):
+            bench = FarOff({trial(1): 0.03, trial(4): -0.06}, BASE, budget=budget)
+            bench.code = code
+            made = Search(options, bench, 0.02, 1)
+            assert made.run() == trial(4)
+            assert made.ratio(BASE, trial(4)).log == pytest.approx(-0.06, abs=0.015)
+            assert made.ratio(BASE, trial(1)).log == pytest.approx(0.03, abs=0.02)
+            assert (made.ratio(BASE, trial(0)).log == 0.0) is (0 not in code)
 
     def test_sampling_ends_when_gains_are_not_worth_it(self) -> None:
         bench = Simulated({trial(n): -0.0005 for n in range(12)}, BASE)

@@ -65,7 +65,9 @@ class Levels:
         """A set compared with another one; both have been measured, else the count is 0."""
         if against not in self._of or trial not in self._of:
             return Ratio(0.0, math.inf, 0)
-        log = self._level[trial] - self._level[against] if trial != against else 0.0
+        if trial == against:
+            return Ratio(0.0, 0.0, len(self._of[trial]))
+        log = self._level[trial] - self._level[against]
         return Ratio(log, self._error(against, trial), len(self._of[trial]))
 
     def _error(self, against: Trial, trial: Trial) -> float:

@@ -158,6 +158,8 @@ class Search:
     _until: float = 0.0
     _rounds: list[Mapping[Trial, float]] = field(default_factory=list)
     _known: tuple[int, Levels] = (0, Levels([]))
+    # For each measured trial the first one that runs its code.
+    _first: dict[Trial, Trial] = field(default_factory=dict)
 
     def run(self) -> Trial:
         """The best trial that the budget allows to find. ``left`` says what it did not allow."""
@@ -344,9 +346,15 @@ class Search:
 
     @property
     def _levels(self) -> Levels:
-        """What trials cost by all rounds."""
+        """What trials cost by all rounds. Those that run the same code are one."""
         if self._known[0] != len(self._rounds):
-            self._known = len(self._rounds), Levels(self._rounds)
+            for trial in dict.fromkeys(t for costs in self._rounds for t in costs):
+                if trial not in self._first:
+                    alike = (one for one in self._first.values() if self.bench.alike(one, trial))
+                    self._first[trial] = next(alike, trial)
+            first = self._first
+            rounds = [{first[t]: cost for t, cost in costs.items()} for costs in self._rounds]
+            self._known = len(rounds), Levels(rounds)
         return self._known[1]
 
     def costs(self, trial: Trial) -> list[float]:
@@ -360,7 +368,8 @@ class Search:
 
     def ratio(self, against: Trial, trial: Trial) -> Ratio:
         """A trial's costs divided by another one's, by all rounds."""
-        return self._levels.ratio(against, trial)
+        levels = self._levels
+        return levels.ratio(self._first.get(against, against), self._first.get(trial, trial))
 
     def _better(self, against: Trial, trial: Trial) -> bool:
         ratio = self.ratio(against, trial)
@@ -535,7 +544,8 @@ class Search:
         """Leave out of the best what does nothing by all that is known."""
         found = effects.estimate(self._levels)
         idle = sorted(
-            (n for n in self.best if found.get(n, 0.0) > -self.worth / 4), key=lambda n: found[n]
+            (n for n in self.best if found.get(n, 0.0) > -self.worth / 4),
+            key=lambda n: found.get(n, 0.0),
         )
         whole, limit = self.best, math.log(1 + self.worth)
         while idle:
