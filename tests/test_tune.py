@@ -370,6 +370,9 @@ policy = os.environ.get("ROCM_AUTOPATCH_POLICY", "")
 text = open(policy).read() if policy else ""
 if os.environ.get("ENDLESS", "nothing") in text:
     time.sleep(600)
+if "patience" in text and not os.path.exists("waited"):
+    open("waited", "w").close()
+    time.sleep(2)
 directory = os.environ.get("TORCH_TRACE", "")
 if directory and os.environ.get("MODES"):
     os.makedirs(os.environ["ROCM_AUTOPATCH_REPORT"])
@@ -525,6 +528,26 @@ class TestSameCode:
             made._before_s, made._fills_until_s = spent, 880
             assert made._limit(session.FILL) == seconds
             assert made._limit(WARM) == 30
+        made.journal.close()
+
+    def test_a_first_run_ends_with_the_budget(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        made = self.session(tmp_path, 1)
+        made.budget_s = 4
+        monkeypatch.setitem(made.here.environ, "ENDLESS", "one")
+        with made.runner:
+            made.measure([BASE], BASE)
+            assert made.measure([BASE, trial(0)], BASE).keys() == {BASE}
+            assert made.troubles[trial(0)].status == HUNG
+            assert made.spent_s < 5
+            # The confirmation is made in any case.
+            policy = tmp_path / "policy.yaml"
+            policy.write_text("version: 1\ndescription: patience\n")
+            costs = made.confirm(policy, "1")
+        assert isinstance(costs, tuple)
+        assert [len(its) for its in costs] == [5, 5]
         made.journal.close()
 
     @pytest.mark.parametrize("metric", ["call", ""])
@@ -1078,11 +1101,15 @@ class TestSearch:
             assert made.ratio(BASE, trial(1)).log == pytest.approx(0.03, abs=0.02)
             assert (made.ratio(BASE, trial(0)).log == 0.0) is (0 not in code)
 
-    def test_sampling_ends_when_gains_are_not_worth_it(self) -> None:
-        bench = Simulated({trial(n): -0.0005 for n in range(12)}, BASE)
-        options = [Option(str(n), str(n)) for n in range(12)]
-        Search(options, bench, 0.02, 1, sampler=Sampler(options, 1)).run()
-        assert len(bench.asked) < 200
+    @pytest.mark.parametrize(("helps", "harms"), [(-0.0005, -0.0005), (-0.1, 0.1)])
+    def test_sampling_ends_when_gains_are_not_worth_it(self, helps: float, harms: float) -> None:
+        effects = {trial(n): helps if n < 6 else harms for n in range(12)}
+        bench = Simulated(effects, BASE)
+        options = [Option(str(n), str(n), False) for n in range(12)]
+        made = Search(options, bench, 0.02, 1, sampler=Sampler(options, 1))
+        made.run()
+        assert any(step.phase == "sample" for step in made.steps)
+        assert len(bench.asked) < 300
 
     def test_a_sampler_never_asks_for_what_was_too_long(self) -> None:
         options = [Option(str(n), str(n), slow=n > 19) for n in range(22)]
@@ -1178,6 +1205,28 @@ class TestLevels:
             ratio = Levels([{BASE: chance.gauss(1, 0.02)}, *rounds]).ratio(BASE, trial(1))
             apart.append(ratio.log / ratio.error)
         assert 0.9 < math.sqrt(sum(one**2 for one in apart) / len(apart)) < 1.2
+
+    def test_few_runs_do_not_make_it_too_sure(self) -> None:
+        chance = random.Random(4)
+        found = [Levels([{BASE: chance.gauss(1, 0.02)} for _ in range(3)]) for _ in range(500)]
+        assert 0.02 < sum(one.noise for one in found) / len(found) < 0.03
+
+    def test_other_sets_tell_how_slow_a_round_was(self) -> None:
+        chance = random.Random(5)
+        others = [trial(number) for number in range(2, 8)]
+        rounds: list[Mapping[Trial, float]] = []
+        for number in range(10):
+            speed = math.exp(chance.gauss(0, 0.05))
+            its = [BASE if number % 2 else trial(1), *others]
+            rounds.append({one: speed * chance.gauss(1, 0.01) for one in its})
+        many = Levels(rounds)
+        # The two are in no round together.
+        ratio = many.ratio(BASE, trial(1))
+        assert ratio.log == pytest.approx(0, abs=2.5 * ratio.error)
+        assert ratio.error < 1.5 * many.error(5)
+        alone = Levels([{t: c for t, c in one.items() if t in (BASE, trial(1))} for one in rounds])
+        assert alone.ratio(BASE, trial(1)).error > 2 * ratio.error
+        assert ratio.count == 5
 
     def test_a_run_that_is_far_off_misleads_nobody(self) -> None:
         """As on an H100: the base needed 6.0 ms once, and 2.9 before and after."""

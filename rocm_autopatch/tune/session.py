@@ -334,8 +334,6 @@ class Session:
         row: Mapping[str, Any] | None = self.journal.take(name, FILL)
         if row is not None:
             self._go_on_after(row)
-        elif name in self._long:
-            row = self._long[name]
         elif name not in self._codes and not self.journal.peek(name, WARM):
             row = self._new(name, FILL, partial(self._environment, trial))
         return None if row is None or row["status"] == ENDED else _trouble(row)
