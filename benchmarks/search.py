@@ -1,7 +1,7 @@
 """Ways to search for the best set of switches, on simulated programs whose best set is known.
 
     python -m benchmarks.search [--trials N] [--budget UNITS] [--noise NAME ...] [--runs FILE ...]
-        [--fill N] [--code] [--drawn]
+        [--fill N] [--code] [--drift PART] [--drawn]
 
 ``tune`` is the search of rocm_autopatch/tune/search.py, with and without its sampler. ``forward``
 is the plain one: each switch alone five times, then what helped on top of the best, five times
@@ -11,7 +11,8 @@ are its steps; it needs optuna, as ``tune`` does here.
 A unit is a run of the base. The first run of a set costs FILL units more, because its caches are
 empty. With --fill N, ``tune`` makes N of a round's first runs at the same time. All ways get the
 same budget. With --code, ``tune`` knows which sets run the same code, as it does where the program
-prints a number; of what does nothing, 3 of 10 change the code. What counts is the true cost of the
+prints a number; of what does nothing, 3 of 10 change the code. With --drift, the machine's speed
+changes from round to round by a standard deviation of PART. What counts is the true cost of the
 set that a way ends with, compared with the best set. FILE is what ``ab --json`` printed; the
 deviations of its base's runs from their median are a further kind of noise.
 
@@ -290,7 +291,7 @@ def main() -> None:
         "--code", action="store_true", help="what does nothing is known by the code, to tune"
     )
     parser.add_argument(
-        "--drift", type=float, default=0.0, help="of the machine, from round to round"
+        "--drift", type=float, default=0.0, metavar="PART", help="of the machine's speed"
     )
     parser.add_argument("--drawn", action="store_true", help="another program in each trial")
     asked = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Text for a terminal: harmless lines of what comes from outside, and durations."""
+"""Text for a terminal: harmless lines of what comes from outside, durations and counts."""
 
 from __future__ import annotations
 
@@ -47,6 +47,11 @@ def duration(seconds: float) -> str:
     if whole >= 3600:
         large, small, units = (whole // 3600, whole % 3600 // 60, ("h", "min"))
     return f"{large} {units[0]} {small} {units[1]}" if small else f"{large} {units[0]}"
+
+
+def counted(number: int, noun: str, plural: str = "s") -> str:
+    """A number of things: ``1 graph``, ``1,024 graphs``."""
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def _escape(character: str) -> str:

@@ -1,10 +1,10 @@
-"""Durations as commands and the watchdog write them."""
+"""Durations and counts as commands and the watchdog write them."""
 
 from __future__ import annotations
 
 import pytest
 
-from rocm_autopatch.text import duration
+from rocm_autopatch.text import counted, duration
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,8 @@ from rocm_autopatch.text import duration
 )
 def test_duration(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+def test_counted() -> None:
+    assert [counted(n, "graph") for n in (0, 1, 1024)] == ["0 graphs", "1 graph", "1,024 graphs"]
+    assert counted(2, "process", "es") == "2 processes"

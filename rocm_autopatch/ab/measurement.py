@@ -31,6 +31,7 @@ from rocm_autopatch.ab import (
 from rocm_autopatch.ab.progress import Progress
 from rocm_autopatch.evidence import machine
 from rocm_autopatch.patches import compile_modes
+from rocm_autopatch.text import counted
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ def describe(here: place.Place) -> str:
         words.append(here.fact("image"))
     if here.fact("python"):
         words.append(f"Python {here.fact('python')}")
-    words.append(f"{runner.cores()} core{'' if runner.cores() == 1 else 's'}")
+    words.append(counted(runner.cores(), "core"))
     words.append(f"rocm_autopatch {metadata.version('rocm_autopatch')}")
     words.append(time.strftime("%Y-%m-%d"))
     return ", ".join(words)

@@ -13,7 +13,7 @@ from typing import Any
 from rocm_autopatch import masking
 from rocm_autopatch.ab import bootstrap, results, runner
 from rocm_autopatch.ab.measurement import Measurement
-from rocm_autopatch.text import duration, printable, wrapped
+from rocm_autopatch.text import counted, duration, printable, wrapped
 
 # This many metrics are shown. The others are only named.
 MOST_METRICS = 10
@@ -34,7 +34,7 @@ def _base(done: Measurement) -> str:
 def _how(done: Measurement) -> str:
     request = done.request
     caches = " and ".join(request.caches)
-    count = f"{request.repeat} run{'' if request.repeat == 1 else 's'} of each arm"
+    count = f"{counted(request.repeat, 'run')} of each arm"
     if request.until_sure:
         count = f"at most {count}, until it is sure that it differs,"
     text = f"{count} with {caches} caches, in alternating order, seed {done.seed}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from rocm_autopatch.compile_report.model import Break, Graph, Recompile, Report
+from rocm_autopatch.text import counted
 
 # Below this part of the compile time, or below these seconds, no advice is given.
 SHARE = 0.2
@@ -44,7 +45,7 @@ def _unfinished(report: Report) -> Iterator[Advice]:
         stages = ", ".join(dict.fromkeys(graph.last for graph in hanging))
         yield Advice(
             "unfinished",
-            f"{_count(len(hanging), 'compile')} did not finish before the process ended or the "
+            f"{counted(len(hanging), 'compile')} did not finish before the process ended or the "
             f"report was read; the last event in the trace: {stages}",
             "if a compile hangs, run py-spy dump --pid PID meanwhile, to see where; rocm-autopatch "
             "status shows whether a policy that prevents searches applies",
@@ -107,7 +108,7 @@ def _caches(report: Report) -> Iterator[Advice]:
     if off:
         yield Advice(
             "caches off",
-            f"Inductor's caches are disabled: {_count(len(off), 'graph')} can't come from a "
+            f"Inductor's caches are disabled: {counted(len(off), 'graph')} can't come from a "
             "cache, in this run or the next",
             "unset TORCHINDUCTOR_FORCE_DISABLE_CACHES (rocm-autopatch explain "
             "TORCHINDUCTOR_FORCE_DISABLE_CACHES says which layer decides)",
@@ -115,7 +116,7 @@ def _caches(report: Report) -> Iterator[Advice]:
     elif disabled:
         yield Advice(
             "caches off",
-            f"Inductor's graph cache is off for {_count(len(disabled), 'graph')}",
+            f"Inductor's graph cache is off for {counted(len(disabled), 'graph')}",
             "unset TORCHINDUCTOR_FX_GRAPH_CACHE, or set it to 1; rocm-autopatch explain "
             "fx_graph_cache says which layer decides",
         )
@@ -126,7 +127,7 @@ def _caches(report: Report) -> Iterator[Advice]:
     for text, graphs in changed.items():
         yield Advice(
             "cache key changed",
-            f"{_count(len(graphs), 'graph')} compiled again that the kept caches have, because "
+            f"{counted(len(graphs), 'graph')} compiled again that the kept caches have, because "
             f"something in the key is another one: {text}",
             "if that was not wanted, rocm-autopatch explain NAME says which layer decides; what "
             "was compiled now is in the caches, too",
@@ -143,7 +144,7 @@ def _caches(report: Report) -> Iterator[Advice]:
         most = max(len({one.process for one in graphs}) for graphs in twice)
         yield Advice(
             "compiled twice",
-            f"{_count(len(twice), 'graph')} compiled in several processes, up to {most}, with the "
+            f"{counted(len(twice), 'graph')} compiled in several processes, up to {most}, with the "
             f"same cache key: loading from the cache could have replaced {lost:.1f} s of compiling",
             "let one process compile first (a warm-up of rank 0 before the others start), and use "
             "one TORCHINDUCTOR_CACHE_DIR for all processes",
@@ -156,7 +157,7 @@ def _limit(report: Report) -> Iterator[Advice]:
     if hit:
         yield Advice(
             "recompile limit",
-            f"the recompile limit was reached in {_count(len(hit), 'place')}: since then the code "
+            f"the recompile limit was reached in {counted(len(hit), 'place')}: since then the code "
             "runs uncompiled for other inputs",
             "avoid the recompiles (see below), or raise torch._dynamo.config.recompile_limit "
             "(cache_size_limit up to torch 2.6); rocm-autopatch explain recompile_limit says which "
@@ -207,7 +208,7 @@ def _recompiles(report: Report) -> Iterator[Advice]:
     for kind, seen, do, rows in found:
         count = sum(one.count + one.limit for one in rows)
         spent = sum(one.seconds for one in rows)
-        said = f"{_count(count, 'recompile')}, {spent:.1f} s, because {seen}"
+        said = f"{counted(count, 'recompile')}, {spent:.1f} s, because {seen}"
         yield Advice(f"recompile: {kind}", said, do, _places(rows))
 
 
@@ -255,7 +256,7 @@ def _breaks(report: Report) -> Iterator[Advice]:
     hinted = [one for one in others if one.hints]
     found += [("other", one.reason, f"torch says: {one.hints[0]}", [one]) for one in hinted[:3]]
     for kind, seen, do, rows in found:
-        count = _count(sum(one.count for one in rows), "graph break")
+        count = counted(sum(one.count for one in rows), "graph break")
         yield Advice(f"graph break: {kind}", f"{count}: {seen}", do, _places(rows))
 
 
@@ -272,7 +273,3 @@ def _sorted(
         found[next(fits, "")].append(one)
     kinds = [(kind, seen, do, found[kind]) for kind, _, seen, do in table if kind in found]
     return kinds, found[""]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -10,7 +10,7 @@ from typing import Any
 from rocm_autopatch.compile_report.advice import advise
 from rocm_autopatch.compile_report.model import PHASES, Graph, Place, Report
 from rocm_autopatch.patches.callers import PACKAGES
-from rocm_autopatch.text import WIDTH, wrapped
+from rocm_autopatch.text import WIDTH, counted, wrapped
 
 DEAREST = 10
 ROWS = 12
@@ -24,7 +24,7 @@ def lines(report: Report, dearest: int = DEAREST) -> Iterator[str]:
     versions = ", ".join(report.versions) or "of unknown version"
     compiled = {graph.process for graph in report.graphs}
     yield from _wrap(
-        f"compile report: {_count(len(report.graphs), 'graph')} in "
+        f"compile report: {counted(len(report.graphs), 'graph')} in "
         f"{report.seconds:.1f} s of compiling, {_of_processes(report, compiled)}, torch {versions}"
     )
     phases = report.phases()
@@ -62,7 +62,7 @@ def lines(report: Report, dearest: int = DEAREST) -> Iterator[str]:
 def _nothing(report: Report) -> Iterator[str]:
     torches = len(report.processes)
     if torches:
-        text = f"nothing was compiled: {_count(torches, 'process', 'es')} imported torch"
+        text = f"nothing was compiled: {counted(torches, 'process', 'es')} imported torch"
     else:
         text = "no process that has rocm_autopatch imported torch, and no process wrote a trace"
     yield from _wrap(f"compile report: {text}")
@@ -81,8 +81,8 @@ def _notes(report: Report) -> Iterator[str]:
 
 def _of_processes(report: Report, compiled: set[int]) -> str:
     if len(report.processes) == len(compiled):
-        return _count(len(compiled), "process", "es")
-    return f"{len(compiled)} of {_count(len(report.processes), 'process', 'es')} with torch"
+        return counted(len(compiled), "process", "es")
+    return f"{len(compiled)} of {counted(len(report.processes), 'process', 'es')} with torch"
 
 
 def caches(report: Report) -> str:
@@ -133,7 +133,7 @@ def _breaks(report: Report) -> Iterator[str]:
         return
     total = sum(one.count for one in report.breaks)
     yield ""
-    yield f"Graph breaks ({total:,} in {_count(len(report.breaks), 'place')})"
+    yield f"Graph breaks ({total:,} in {counted(len(report.breaks), 'place')})"
     for one in report.breaks[:ROWS]:
         function = f" in {one.place.function}" if one.place.function else ""
         yield f"  {one.count:5,} x {_tail(short(one.place) + function, WIDTH - 10)}"
@@ -147,7 +147,7 @@ def _recompiles(report: Report) -> Iterator[str]:
         return
     total = sum(one.count for one in report.recompiles)
     hits = sum(one.limit for one in report.recompiles)
-    limit = f"; the limit was reached {_count(hits, 'time')}" if hits else ""
+    limit = f"; the limit was reached {counted(hits, 'time')}" if hits else ""
     yield ""
     yield f"Recompiles ({total:,}{limit})"
     for one in report.recompiles[:ROWS]:
@@ -268,10 +268,6 @@ def _tail(text: str, width: int) -> str:
 
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
-
-
-def _count(number: int, noun: str, plural: str = "s") -> str:
-    return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def _wrap(text: str, first: str = "", rest: str = "    ") -> list[str]:

@@ -18,7 +18,7 @@ from statistics import median
 
 # The standard deviation of a cost's logarithm as long as nothing is known, and the least one:
 # better than this, ratios can't be told apart.
-_UNKNOWN, LEAST = 0.05, 0.002
+_UNKNOWN, _LEAST = 0.05, 0.002
 # From so many standard deviations on, a run counts less.
 _FAR = 2.5
 # The variance of shifts, divided by that of the noise: what is expected, and how many rounds
@@ -117,10 +117,10 @@ class Levels:
         shifts = sum(len(cells) / (len(cells) + 1 / self._part) for cells in self._cells)
         free = len(twice) - sum(len(its) > 1 for its in self._of.values()) - shifts
         if free > 0:
-            typical = max(1.4826 * median(twice), LEAST) * math.sqrt(len(twice) / free)
+            typical = max(1.4826 * median(twice), _LEAST) * math.sqrt(len(twice) / free)
             squares = sum(min(r, _FAR * typical) ** 2 for r in twice)
             # Few may all be small by chance.
-            self.noise = max(LEAST, math.sqrt(squares / free) * (1 + 1 / (2 * free)))
+            self.noise = max(_LEAST, math.sqrt(squares / free) * (1 + 1 / (2 * free)))
         far = _FAR * self.noise
         self._weights = {cell: (far / max(abs(r), far)) ** 2 for cell, r in found.items()}
 

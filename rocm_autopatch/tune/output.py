@@ -13,7 +13,7 @@ from typing import Any
 
 from rocm_autopatch import masking
 from rocm_autopatch.ab import plot, results, runner
-from rocm_autopatch.text import duration, printable, wrapped
+from rocm_autopatch.text import counted, duration, printable, wrapped
 from rocm_autopatch.tune.levels import Trial
 from rocm_autopatch.tune.search import BASE, SAME_CODE, Step
 from rocm_autopatch.tune.session import WRONG
@@ -115,7 +115,7 @@ def _result(done: Tuning) -> Iterator[str]:
             entry.candidate.label,
             _ratio(entry.ratio),
             f"{_ratio(entry.interval[0])} to {_ratio(entry.interval[1])}",
-            f"{entry.rounds} rounds",
+            counted(entry.rounds, "round"),
         )
         for entry in done.entries
     ]
@@ -231,8 +231,7 @@ def _unused(done: Tuning) -> list[str]:
 
 def _against(step: Step) -> tuple[str, str, str]:
     on_top = f" on top of {len(step.against)} others" if step.against else ""
-    rounds = f"{step.rounds} round{'' if step.rounds == 1 else 's'}"
-    return f"{step.ratio:.3f}x", "of the cost", f"{rounds}{on_top}"
+    return f"{step.ratio:.3f}x", "of the cost", f"{counted(step.rounds, 'round')}{on_top}"
 
 
 def _troubles(done: Tuning, status: str) -> list[tuple[str, str, str]]:

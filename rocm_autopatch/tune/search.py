@@ -168,7 +168,8 @@ class Search:
             self._search()
         except Spent:
             self.left = self.phase
-            self._settle()
+            # In the race that was not run to its end.
+            self.best = self._seems_best()
         if self.sampler and len(self.costs(BASE)) >= CALIBRATION:
             self.left = ""
             self._until = _PRUNED
@@ -229,12 +230,11 @@ class Search:
 
     def _compare(self, against: Trial, trial: Trial) -> None:
         """Measure as many rounds of two trials as show that one is not better, or is."""
-        for _ in range(ROUNDS):
-            self._measure([against, trial])
+        while trial not in self.out and not self.bench.alike(against, trial):
             ratio = self.ratio(against, trial)
-            same = self.bench.alike(against, trial)
-            if trial in self.out or same or ratio.log > OPTIMISM * ratio.error:
+            if ratio.count >= ROUNDS or (ratio.count and ratio.log > OPTIMISM * ratio.error):
                 break
+            self._measure([against, trial])
 
     @property
     def skipped(self) -> set[int]:
@@ -248,10 +248,6 @@ class Search:
         """The options that alone are known to do nothing."""
         every = range(len(self.options))
         return {n for n in every if self.bench.alike(BASE, frozenset((n,)))}
-
-    def _settle(self) -> None:
-        """Where the budget ended a race, take what was ahead in it."""
-        self.best = self._seems_best()
 
     def _seems_best(self) -> Trial:
         """The trial that is most ahead of the best, perhaps by luck; else the best."""

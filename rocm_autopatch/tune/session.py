@@ -129,8 +129,6 @@ class Session:
     _environments: list[Mapping[str, str]] = field(default_factory=list)
     _arms: dict[str, int] = field(default_factory=dict)
     _seconds: dict[tuple[str, str], float] = field(default_factory=dict)
-    # First runs that took too long beside others, by their names.
-    _long: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     # What is spent when the first runs of a round have to be over.
     _fills_until_s: float = math.inf
     # By a trial's name, the digest of the code that its first run generated; "" if it is not known.
@@ -164,11 +162,10 @@ class Session:
         if not self._affords(trials, ahead):
             raise Spent
         self._fills_until_s = self.budget_s - self._reserve(ahead)
-        self._fill(trials)
+        found: dict[Trial, float | Trouble] = {**self._fill(trials)}
         order = self._ordered(trials)
-        found: dict[Trial, float | Trouble] = {}
         if self.objective.by_code:
-            firsts = {trial: self._first(trial) for trial in order}
+            firsts = {trial: self._first(trial) for trial in order if trial not in found}
             found.update((trial, trouble) for trial, trouble in firsts.items() if trouble)
         for trial in order:
             if trial not in found and self._measured_for(trial, trials) == trial:
@@ -289,16 +286,17 @@ class Session:
         """The seconds of runs of a kind, those of the last run of each set."""
         return [seconds for (_, its), seconds in self._seconds.items() if its == kind]
 
-    def _fill(self, trials: Sequence[Trial]) -> None:
+    def _fill(self, trials: Sequence[Trial]) -> Mapping[Trial, Trouble]:
         """Fill the caches for a round, many at the same time. What is measured comes after that.
 
         What these runs compute is not compared: each writes the files of the others. One that fails
         may have had no memory, so its first run is made again, alone. One that took too long is
-        not: it had a fifth of the budget, and would take as much again.
+        returned: it had a fifth of the budget, and would take as much again.
         """
         if self.beside == 1:
-            return
-        empty: dict[int, str] = {}
+            return {}
+        empty: dict[int, Trial] = {}
+        long: dict[Trial, Trouble] = {}
         for trial in trials:
             name = self.name(trial)
             kept = self.journal.take(name, _FAILED_BESIDE)
@@ -314,19 +312,20 @@ class Session:
                 continue
             arm = self._arm(name, partial(self._environment, trial))
             if arm not in self.runner.warm:
-                empty[arm] = name
+                empty[arm] = trial
 
         def ended(cell: Cell, run: Run) -> None:
-            name = empty[cell.arm]
+            trial = empty[cell.arm]
             kind = _FAILED_BESIDE if run.status == FAILED else FILL
-            row = self._keep(name, kind, run, False)
+            row = self._keep(self.name(trial), kind, run, False)
             if run.status == HUNG:
-                self._long[name] = row
+                long[trial] = _trouble(row)
 
         if len(empty) > 1:
             self._begin()
             self.runner.limit_s = self._limit(FILL)
             self.runner.run_beside([Cell(0, arm, WARM) for arm in empty], self.beside, ended)
+        return long
 
     def _first(self, trial: Trial) -> Trouble | None:
         """Make a trial's first run, which tells its code, if it was not made; how that failed."""
@@ -362,8 +361,6 @@ class Session:
         if failed is not None and failed["status"] != ENDED:
             self._go_on_after(failed)
             return failed
-        if name in self._long:
-            return self._long[name]
         if kind == WARM and self._arm(name, make) not in self.runner.warm:
             filled = self._new(name, FILL, make)
             if filled["status"] != ENDED:

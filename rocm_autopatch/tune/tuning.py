@@ -25,6 +25,7 @@ from rocm_autopatch.ab import (
 )
 from rocm_autopatch.ab.runner import Runner
 from rocm_autopatch.evidence import machine
+from rocm_autopatch.text import counted
 from rocm_autopatch.tune import candidates, policy_file
 from rocm_autopatch.tune.candidates import Candidate
 from rocm_autopatch.tune.journal import Journal
@@ -346,8 +347,8 @@ def _policy(done: Tuning, description: str) -> str:
     for entry in done.entries:
         low, high = entry.interval
         words = (
-            f"{entry.ratio:.3f}x of {_metric(done)} ({low:.3f} to {high:.3f}), in {entry.rounds} "
-            f"rounds with it; {_circumstances(done)}."
+            f"{entry.ratio:.3f}x of {_metric(done)} ({low:.3f} to {high:.3f}), in "
+            f"{counted(entry.rounds, 'round')} with it; {_circumstances(done)}."
         )
         rows.append((entry.candidate, " ".join(words.split())))
     name = done.request.out.stem
