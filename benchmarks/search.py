@@ -144,7 +144,9 @@ class Bench:
         self.filled: set[Trial] = set()
         self.runs = 0
 
-    def measure(self, trials: Sequence[Trial], _: Trial = BASE) -> Mapping[Trial, float]:
+    def measure(
+        self, trials: Sequence[Trial], _: Trial = BASE, __: int = 0
+    ) -> Mapping[Trial, float]:
         """One round, as tune's bench does it. The confirmation is not part of the budget."""
         costs: dict[Trial, float] = {}
         self.shift = 0.9 * self.shift + self.drifting.gauss(0, self.drift)

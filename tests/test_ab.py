@@ -387,6 +387,28 @@ class TestSequential:
         assert sequential.sure_after([1, 2, 3], [4, 5, 6]) == 0
         assert sequential.sure_after([1, 2, 3, 1, 2], [4, 5, 6, 4, 5]) == 5
 
+    @pytest.mark.parametrize("apart", [6, 4.9, 2.9, 2.3, 1.8, 1.5, 1.2])
+    def test_how_many_are_needed(self, apart: float) -> None:
+        """Three of four comparisons are sure by then, and less by the look before."""
+        chance = random.Random(1)
+        needed = sequential.needed(apart)
+        sure = []
+        for _ in range(1000):
+            base = [chance.gauss(0, 1) for _ in range(needed)]
+            arm = [chance.gauss(-apart, 1) for _ in range(needed)]
+            sure.append(sequential.sure_after(base, arm))
+        assert sum(map(bool, sure)) > 700
+        assert needed == sequential.CLEAR or sum(0 < one < needed for one in sure) < 700
+
+    def test_the_next_look(self) -> None:
+        better = [1.0, 1.1, 1.2, 1.3, 2.15]
+        base = [2.0, 2.1, 2.2, 2.3, 2.4]
+        assert sequential.next_look(base, better) == (7, True)
+        assert sequential.next_look(better, base) == (7, True)
+        assert sequential.next_look(base, base[::-1]) == (7, False)
+        assert sequential.next_look(base[:3], better[:3]) == (5, True)
+        assert sequential.next_look([*base, 2.5, 2.6], [*better, 1.4, 1.5]) == (10, True)
+
 
 class TestOrder:
     @given(st.integers(1, 4), st.integers(1, 7), st.integers(0, 2), st.integers())

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -446,12 +447,12 @@ class TestSameCode:
         made = self.session(tmp_path, 4, metric=metric)
         monkeypatch.setitem(made.here.environ, "MODES", said)
         with made.runner:
-            made.measure([BASE], BASE)
+            made.measure([BASE], BASE, 3)
             assert made.unused == unused
             assert all(made.alike(BASE, trial(n)) is (n in unused) for n in range(5))
             runs = made.runs
             one, other = unused
-            costs = made.measure([BASE, trial(one), trial(1, other), trial(1)], BASE)
+            costs = made.measure([BASE, trial(one), trial(1, other), trial(1)], BASE, 3)
         assert costs[BASE] == costs[trial(one)]
         assert costs[trial(1)] == costs[trial(1, other)]
         assert made.runs == runs + 3
@@ -459,7 +460,7 @@ class TestSameCode:
         # What the first run has told holds when the search goes on.
         again = self.session(tmp_path, 4, metric=metric)
         with again.runner:
-            again.measure([BASE], BASE)
+            again.measure([BASE], BASE, 3)
         assert again.unused == unused
         assert again.new_runs == 0
         again.journal.close()
@@ -473,7 +474,7 @@ class TestSameCode:
         costs = {BASE: 100, trial(0): 100, trial(1): 90, trial(0, 1): 90}
         made = self.session(tmp_path, beside)
         with made.runner:
-            assert made.measure(trials, BASE) == made.measure(trials, BASE) == costs
+            assert made.measure(trials, BASE, 3) == made.measure(trials, BASE, 3) == costs
         assert made.alike(BASE, trial(0))
         assert made.alike(trial(1), trial(0, 1))
         assert not made.alike(BASE, trial(1))
@@ -485,7 +486,7 @@ class TestSameCode:
         again = self.session(tmp_path, beside)
         with again.runner:
             for _ in range(3):
-                assert again.measure(trials, BASE) == costs
+                assert again.measure(trials, BASE, 3) == costs
         assert again.new_runs == 2 + 2
         again.journal.close()
 
@@ -495,18 +496,25 @@ class TestSameCode:
         monkeypatch.chdir(tmp_path)
         made = self.session(tmp_path, 1, code=False)
         with made.runner:
-            made.measure([BASE, trial(0)], BASE)
+            made.measure([BASE, trial(0)], BASE, 3)
         assert not made.alike(BASE, trial(0))
         assert made.runs == 4
         made.journal.close()
 
     @pytest.mark.parametrize(
-        ("ahead", "takes", "kept"),
-        # Three rounds, five, or five of those two, and a first run.
-        [(None, 5, 3 * 10 + 10), (1, 5, 5 * 10 + 10), (1, 7, 5 * (5 + 7) + 10), (1, 70, 80)],
+        ("ahead", "rounds", "takes", "kept"),
+        # So many rounds of the two, five at least, and a first run.
+        [
+            (None, 3, 5, 3 * 10 + 10),
+            (1, 3, 5, 5 * 10 + 10),
+            (1, 6, 5, 6 * 10 + 10),
+            (1, 5, 7, 5 * (5 + 7) + 10),
+            (1, 20, 5, 80),
+            (1, 5, 70, 80),
+        ],
     )
     def test_what_is_kept_for_the_confirmation(
-        self, tmp_path: Path, ahead: int | None, takes: float, kept: float
+        self, tmp_path: Path, ahead: int | None, rounds: int, takes: float, kept: float
     ) -> None:
         made = self.session(tmp_path, 1)
         made.budget_s = 200
@@ -517,7 +525,47 @@ class TestSameCode:
         for more, affords in ((0, True), (1, False)):
             made._before_s = made.budget_s - kept - price + more
             seems_best = BASE if ahead is None else trial(ahead)
-            assert made._affords([BASE, trial(0)], seems_best) is affords
+            reserve = made._reserve(seems_best, rounds)
+            assert made._affords([BASE, trial(0)], reserve) is affords
+        made.journal.close()
+
+    @pytest.mark.parametrize(
+        ("better", "left", "rounds"),
+        [
+            ([1], 0, 5),
+            ([1], 1000, 5),
+            # Three pairs are in the wrong order: it may be sure at seven.
+            ([1, 1, 0, 1, 1, 1, 1], 0, 7),
+            ([1, 1, 0, 1, 1, 1, 1], -60, 7),
+            ([1, 1, 0, 1, 1, 1, 1], -61, 5),
+            # It can't be sure at seven.
+            ([1, -1], 39, 5),
+            ([1, -1], 40, 7),
+            ([1, -1], 1000, 20),
+        ],
+    )
+    def test_when_a_confirmation_ends(
+        self, tmp_path: Path, better: list[int], left: float, rounds: int
+    ) -> None:
+        """A round takes 20 s. *left* is of the budget after five."""
+        made = self.session(tmp_path, 1)
+        made.budget_s = 1000
+        made._before_s = made.budget_s - 5 * 20 - left
+        ran: Counter[str] = Counter()
+
+        def cost(name: str, _: object) -> float:
+            made._before_s += 10
+            made._seconds[name, WARM] = 10.0
+            ran[name] += 1
+            by = better[(ran[name] - 1) % len(better)] if name.startswith("policy") else 0
+            return 100 - 10 * by + ran[name] / 1000
+
+        made._cost = cost  # type: ignore[assignment]
+        policy = tmp_path / "policy.yaml"
+        policy.write_text("version: 1\ndescription: patience\n")
+        costs = made.confirm(policy, "1")
+        assert isinstance(costs, tuple)
+        assert [len(its) for its in costs] == [rounds, rounds]
         made.journal.close()
 
     def test_a_first_run_leaves_enough_for_the_confirmation(self, tmp_path: Path) -> None:
@@ -538,8 +586,8 @@ class TestSameCode:
         made.budget_s = 4
         monkeypatch.setitem(made.here.environ, "ENDLESS", "one")
         with made.runner:
-            made.measure([BASE], BASE)
-            assert made.measure([BASE, trial(0)], BASE).keys() == {BASE}
+            made.measure([BASE], BASE, 3)
+            assert made.measure([BASE, trial(0)], BASE, 3).keys() == {BASE}
             assert made.troubles[trial(0)].status == HUNG
             assert made.spent_s < 5
             # The confirmation is made in any case.
@@ -561,13 +609,13 @@ class TestSameCode:
         monkeypatch.setitem(made.here.environ, "ENDLESS", "one")
         trials = [BASE, trial(0), trial(1)]
         with made.runner:
-            assert made.measure(trials, BASE).keys() == {BASE, trial(1)}
+            assert made.measure(trials, BASE, 3).keys() == {BASE, trial(1)}
         assert made.troubles[trial(0)].status == HUNG
         assert sum("one=" in line for line in told) == 1
         made.journal.close()
         again = self.session(tmp_path, 4, metric=metric)
         with again.runner:
-            assert again.measure(trials, BASE).keys() == {BASE, trial(1)}
+            assert again.measure(trials, BASE, 3).keys() == {BASE, trial(1)}
         assert again.troubles == made.troubles
         assert again.new_runs == 0
         again.journal.close()
@@ -879,6 +927,7 @@ class Simulated:
         self.effects, self.broken, self.budget, self.units = effects, broken, budget, budget
         self.chance = random.Random(1)
         self.asked: list[list[Trial]] = []
+        self.rounds: list[int] = []
 
     def left(self) -> float:
         return self.units / self.budget
@@ -890,7 +939,8 @@ class Simulated:
         differ = (one ^ other) - self.unused
         return not differ or ({one, other} <= self.ran and not differ & self.code)
 
-    def measure(self, trials: Sequence[Trial], ahead: Trial) -> Mapping[Trial, float]:
+    def measure(self, trials: Sequence[Trial], ahead: Trial, rounds: int) -> Mapping[Trial, float]:
+        self.rounds.append(rounds)
         if len(trials) + (self.kept if ahead else 0) > self.units:
             raise Spent
         self.units -= len(trials)
@@ -1078,13 +1128,27 @@ class TestSearch:
         assert left[0] < 12
         assert left[1] >= 12
 
+    def test_a_small_gain_needs_a_longer_confirmation(self) -> None:
+        rounds = []
+        for effect in (0.0, -0.04, -0.07, -0.5):
+            bench = Simulated({trial(4): effect}, BASE)
+            bench.spread = 0.02
+            made = Search([Option(str(n), str(n)) for n in range(10)], bench, 0.02, 1)
+            assert made.run() == (trial(4) if effect else BASE)
+            assert bench.rounds[0] == 3
+            rounds.append(bench.rounds[-1])
+        assert rounds[0] == rounds[3] == 3
+        assert 3 < rounds[2] < rounds[1] <= 20
+
     @pytest.mark.parametrize("code", [frozenset(range(6)), frozenset((1, 4))])
     def test_a_run_of_the_base_may_be_far_off(self, code: Trial) -> None:
         """What runs its code is not measured: then that run is all that is known of it."""
 
         class FarOff(Simulated):
-            def measure(self, trials: Sequence[Trial], ahead: Trial) -> Mapping[Trial, float]:
-                found = dict(super().measure(trials, ahead))
+            def measure(
+                self, trials: Sequence[Trial], ahead: Trial, rounds: int
+            ) -> Mapping[Trial, float]:
+                found = dict(super().measure(trials, ahead, rounds))
                 if len(self.asked) == 4:
                     found[BASE] *= 2
                 same = [one for one in found if self.alike(BASE, one)]
@@ -1146,6 +1210,36 @@ class TestSearch:
             assert bench.units >= 0
         assert costs[1] < costs[0] - 0.1
         assert costs[1] < -0.45
+
+    @pytest.mark.parametrize("sampled", [False, True])
+    def test_what_does_nothing_is_left_out_if_the_budget_ends(self, sampled: bool) -> None:
+        # The groups of the interactions help; what helps in them would be found by many runs.
+        for budget in range(60, 120, 5):
+            bench = Simulated({trial(3, 17): -0.2}, BASE, budget=budget)
+            bench.code = trial(3, 17)
+            options = [Option(str(n), str(n), code=True) for n in range(20)]
+            sampler = Sampler(options, 1) if sampled else None
+            made = Search(options, bench, 0.02, 1, sampler=sampler)
+            assert made.run() in (BASE, trial(3, 17)), budget
+
+    def test_what_alone_changes_no_code_may_do_so_beside_others(self) -> None:
+        bench = Simulated({trial(4): -0.1, trial(4, 5): -0.1}, BASE)
+        bench.ran = {BASE, *(trial(number) for number in range(10))}
+        bench.code = trial(4)
+        made = Search([Option(str(n), str(n)) for n in range(10)], bench, 0.02, 1)
+        made._measure([BASE, trial(5)])
+        bench.code = trial(4, 5)
+        made.best = trial(4, 5, 6)
+        bench.unused = trial(6)
+        made._drop()
+        assert made.best == trial(4, 5)
+
+    def test_a_sampler_learns_of_smaller_sets(self) -> None:
+        effects = {trial(4): -0.2, trial(3, 17): -0.1}
+        made, _ = self.search(effects, sampled=True)
+        smaller = [s for s in made.steps if s.phase == "sample" and s.trial < s.against]
+        assert smaller
+        assert made.best == trial(3, 4, 17)
 
     @pytest.mark.parametrize(("budget", "same"), [(80, True), (100, False)])
     def test_a_small_budget_is_not_for_a_sampler(self, budget: float, same: bool) -> None:

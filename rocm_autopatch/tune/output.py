@@ -220,8 +220,13 @@ def _races(done: Tuning) -> list[tuple[str, Step]]:
 
 
 def _same_code(done: Tuning) -> list[str]:
-    """The switches that changed nothing of the code that torch generates."""
-    return _labels(done, frozenset(done.search.same_code)) if done.search else []
+    """The switches that changed nothing of the code that torch generates.
+
+    One that is in the result has changed it beside others, or this could not be found out.
+    """
+    result = {entry.candidate.label for entry in done.entries} if done.helps else set()
+    found = _labels(done, frozenset(done.search.same_code)) if done.search else []
+    return [label for label in found if label not in result]
 
 
 def _unused(done: Tuning) -> list[str]:

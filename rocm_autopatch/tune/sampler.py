@@ -45,16 +45,23 @@ class Sampler:
             for switch, values in self._values.items()
         }
         for trial, cost in known.items():
-            chosen = {
-                switch: next((value for value in values if value in trial), _OFF)
-                for switch, values in self._values.items()
-            }
             self._study.add_trial(
-                self._optuna.trial.create_trial(params=chosen, distributions=choices, value=cost)
+                self._optuna.trial.create_trial(
+                    params=self._chosen(trial), distributions=choices, value=cost
+                )
             )
 
-    def ask(self) -> Trial:
-        """A set to measure next."""
+    def _chosen(self, trial: Trial) -> dict[str, int]:
+        """The value of each switch in a set."""
+        return {
+            switch: next((value for value in values if value in trial), _OFF)
+            for switch, values in self._values.items()
+        }
+
+    def ask(self, wanted: Trial | None) -> Trial:
+        """A set to measure next: what is *wanted*, or what is best to try."""
+        if wanted is not None:
+            self._study.enqueue_trial(self._chosen(wanted))
         self._asked = self._study.ask()
         chosen = [
             self._asked.suggest_categorical(switch, values)

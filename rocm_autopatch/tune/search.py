@@ -13,7 +13,10 @@ A bench measures trials in rounds, by turns, as costs: lower is better. The step
    cut down to what it needs (delta debugging, Zeller 2002).
 5. Prune: each option of the best is taken away alone. What is not missed is left out.
 6. Sample, if there is a sampler: half of the budget is left for it. It proposes sets from all that
-   was measured, and each is raced against the best. What does nothing by all costs is left out.
+   was measured, and each is raced against the best. Each second one is the best without what by
+   all costs does nothing.
+7. Where there was a sampler, or the budget ended: what does nothing is left out, as the code that
+   is generated tells, and then all costs.
 
 What a round would cost more than is left, is measured for the better half only, and so on. A part
 of the budget is kept for the confirmation, less of it as long as there is nothing to confirm.
@@ -28,13 +31,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations, product
 from statistics import median
 from typing import Protocol
 
+from rocm_autopatch.ab import sequential
 from rocm_autopatch.tune import effects
 from rocm_autopatch.tune.levels import Levels, Ratio, Trial
 
@@ -75,11 +79,11 @@ class Spent(Exception):
 class Bench(Protocol):
     """Measures trials."""
 
-    def measure(self, trials: Sequence[Trial], ahead: Trial) -> Mapping[Trial, float]:
+    def measure(self, trials: Sequence[Trial], ahead: Trial, rounds: int) -> Mapping[Trial, float]:
         """One round: the cost of each trial. One that failed or was wrong is left out.
 
         Raises Spent before a round for which nothing is left. Enough is kept to confirm *ahead*,
-        the trial that seems best; less as long as that is the base.
+        the trial that seems best, in so many *rounds*; less as long as that is the base.
         """
 
     def left(self) -> float:
@@ -98,8 +102,8 @@ class Proposals(Protocol):
     def start(self, known: dict[Trial, float], out: set[int]) -> None:
         """Learn of the costs of known trials, and propose no option in *out*."""
 
-    def ask(self) -> Trial:
-        """A trial to measure next."""
+    def ask(self, wanted: Trial | None) -> Trial:
+        """A trial to measure next: what is *wanted*, or what is best to try."""
 
     def tell(self, cost: float | None) -> None:
         """Its cost; None if it failed."""
@@ -163,18 +167,21 @@ class Search:
 
     def run(self) -> Trial:
         """The best trial that the budget allows to find. ``left`` says what it did not allow."""
-        self._until = _SAMPLED if self.sampler else 0.0
+        self._until = _SAMPLED if self.sampler else _PRUNED
         try:
             self._search()
         except Spent:
             self.left = self.phase
             # In the race that was not run to its end.
             self.best = self._seems_best()
-        if self.sampler and len(self.costs(BASE)) >= CALIBRATION:
-            self.left = ""
-            self._until = _PRUNED
+        if len(self.costs(BASE)) < CALIBRATION:
+            return self.best
+        ended = self.left
+        if self.sampler:
+            self.left, self._until = "", _PRUNED
             with suppress(Spent):
                 self._sample(self.sampler)
+        if self.sampler or ended:
             self._until = 0.0
             self.phase = "prune"
             with suppress(Spent):
@@ -201,9 +208,12 @@ class Search:
         vain, worst = 0, self.best
         while vain < _VAIN:
             vain += 1
-            before, trial = self.best, sampler.ask()
+            before = self.best
+            trial = sampler.ask(self._smaller(levels.keys() | self.out) if vain % 2 == 0 else None)
             if trial in self.out or self.bench.alike(before, trial):
                 sampler.tell(levels.get(trial))
+                if trial < before and trial not in self.out:
+                    self.best = trial
                 continue
             self._compare(before, trial)
             if trial in self.out:
@@ -212,7 +222,9 @@ class Search:
             levels[trial] = self.ratio(BASE, trial).log
             sampler.tell(levels[trial])
             ratio = self.ratio(before, trial)
-            better = ratio.log + _HOPE * ratio.error < 0
+            # A set with less in it may be a bit slower.
+            allowed = self.worth / 4 if trial < before else 0.0
+            better = ratio.log + _HOPE * ratio.error < allowed
             if better:
                 self.best = trial
             if self.ratio(worst, self.best).log < math.log(1 - self.worth):
@@ -259,11 +271,22 @@ class Search:
                 ahead[trial] = ratio.log
         return min(ahead, key=ahead.__getitem__, default=self.best)
 
+    def _ahead(self) -> tuple[Trial, int]:
+        """What seems best, and how many rounds are likely to confirm it.
+
+        It has been chosen because it seems best, so it may be less good by a standard error.
+        """
+        trial = self._seems_best()
+        if trial == BASE:
+            return trial, sequential.CLEAR
+        ratio = self.ratio(BASE, trial)
+        return trial, sequential.needed(-(ratio.log + ratio.error) / self._levels.noise)
+
     def _search(self) -> None:
         for _ in range(CALIBRATION):
             self._measure([BASE])
         if CALIBRATION / max(1 - self.bench.left(), 1e-9) < _FEW:
-            self.sampler, self._until = None, 0.0
+            self.sampler, self._until = None, _PRUNED
         usable = self._screen(self._sets(range(len(self.options))))
         self.phase = "interactions"
         self._interact([number for number in usable if number not in self.best])
@@ -389,7 +412,7 @@ class Search:
         if self._left() < 0:
             raise Spent
         asked = [trial for trial in dict.fromkeys(trials) if trial not in self.out]
-        costs = self.bench.measure(asked, self._seems_best())
+        costs = self.bench.measure(asked, *self._ahead())
         self._rounds.append(costs)
         self.out.update(trial for trial in asked if trial not in costs)
         for trial in asked[1:]:
@@ -486,6 +509,8 @@ class Search:
             pairs = [frozenset((*one, *other)) for one, other in combinations(groups, 2)]
         before = self.best
         if self._take([self._union(before, pair) for pair in pairs]):
+            # What alone changes no code may do so beside others. One first run tells.
+            self._leave_out(self._idle(), self.best)
             self._cut(before)
 
     def _cut(self, before: Trial) -> None:
@@ -536,20 +561,40 @@ class Search:
                 self._note(against, trial, "cut down")
         return found
 
+    def _without_effect(self) -> list[int]:
+        """What by all costs does nothing in the best, the most harmful first."""
+        found = effects.estimate(self._levels)
+        idle = (n for n in self.best if found.get(n, 0.0) > -self.worth / 4)
+        return sorted(idle, key=lambda n: -found.get(n, 0.0))
+
+    def _smaller(self, known: Container[Trial]) -> Trial | None:
+        """The best without what does nothing, or without half of that, and so on; not *known* yet.
+
+        None if there is no such set.
+        """
+        idle = self._without_effect()
+        while idle and self.best.difference(idle) in known:
+            idle = idle[: len(idle) // 2]
+        return self.best.difference(idle) if idle else None
+
     def _drop(self) -> None:
         """Leave out of the best what does nothing by all that is known."""
-        found = effects.estimate(self._levels)
-        idle = sorted(
-            (n for n in self.best if found.get(n, 0.0) > -self.worth / 4),
-            key=lambda n: found.get(n, 0.0),
-        )
-        whole, limit = self.best, math.log(1 + self.worth)
+        whole = self.best
+        self._leave_out(self._idle(), whole)
+        idle = self._without_effect()
         while idle:
-            fewer = whole.difference(idle)
-            if self._race_down(whole, [fewer], limit).get(fewer, 1.0) <= limit:
-                self.best = fewer
-                return
-            idle = idle[(len(idle) + 1) // 2 :]
+            left_out = self._leave_out(idle, whole)
+            idle = self._without_effect() if left_out else idle[: len(idle) // 2]
+
+    def _leave_out(self, idle: Iterable[int], whole: Trial) -> bool:
+        """Leave options out of the best if *whole* was not better with them; whether it was not."""
+        fewer, limit = self.best.difference(idle), math.log(1 + self.worth)
+        if fewer == self.best:
+            return True
+        if self._race_down(whole, [fewer], limit).get(fewer, math.inf) > limit:
+            return False
+        self.best = fewer
+        return True
 
     def _prune(self) -> None:
         """Leave out of the best what is not missed."""

@@ -46,6 +46,8 @@ _LONGER_BESIDE = 2
 # A run may take so many times as long as the base's, or so many seconds if that is more.
 _SLOWEST, _LEAST_S = 5.0, 30.0
 _CONFIRM_ROUNDS = 5
+# What a confirmation may take more than the budget, if it may be sure then.
+_OVER = 0.1
 
 
 @dataclass(frozen=True)
@@ -149,19 +151,21 @@ class Session:
         """A trial in words: ``base``, or the labels of its switches."""
         return ", ".join(self.candidates[number].label for number in sorted(trial)) or _BASE
 
-    def measure(self, trials: Sequence[Trial], ahead: Trial) -> Mapping[Trial, float]:
+    def measure(self, trials: Sequence[Trial], ahead: Trial, rounds: int) -> Mapping[Trial, float]:
         """One round, in random order; the next one in the reverse order.
 
-        Enough is kept to confirm *ahead*. Raises Spent, and Refused if the base does not run.
+        Enough is kept to confirm *ahead* in so many *rounds*. Raises Spent, and Refused if the base
+        does not run.
         """
         do = {trial: trial - self.unused for trial in trials}
-        costs = self._measure(list(dict.fromkeys(do.values())), ahead)
+        reserve = self._reserve(ahead, rounds)
+        costs = self._measure(list(dict.fromkeys(do.values())), reserve)
         return {trial: costs[its] for trial, its in do.items() if its in costs}
 
-    def _measure(self, trials: Sequence[Trial], ahead: Trial) -> Mapping[Trial, float]:
-        if not self._affords(trials, ahead):
+    def _measure(self, trials: Sequence[Trial], reserve: float) -> Mapping[Trial, float]:
+        if not self._affords(trials, reserve):
             raise Spent
-        self._fills_until_s = self.budget_s - self._reserve(ahead)
+        self._fills_until_s = self.budget_s - reserve
         found: dict[Trial, float | Trouble] = {**self._fill(trials)}
         order = self._ordered(trials)
         if self.objective.by_code:
@@ -218,8 +222,9 @@ class Session:
     def confirm(self, policy: Path, digest: str) -> tuple[list[float], list[float]] | Trouble:
         """The costs of the base and of a policy file, in rounds of their own.
 
-        They end when it is sure that the two differ, or with the budget, but not before a few
-        rounds. A Trouble if the policy fails or is wrong.
+        They end at a look of the sequential test: the first one at which it is sure that the two
+        differ, or after which there is no time for the next. A Trouble if the policy fails or is
+        wrong.
         """
         toggle = Toggle(POLICY, POLICY, POLICY, (HERE, str(policy)))
         arm = arms.one(self.here, [toggle], (str(policy),), (HERE,), policy)
@@ -230,16 +235,21 @@ class Session:
         ]
         costs: tuple[list[float], list[float]] = ([], [])
         self._fills_until_s = math.inf
-        for number in range(sequential.MOST):
-            enough = number >= _CONFIRM_ROUNDS
-            if enough and (self.spent_s > self.budget_s or sequential.sure_after(*costs)):
-                break
-            for place in self._ordered((0, 1)):
-                cost = self._cost(*makers[place])
-                if not isinstance(cost, float):
-                    return cost
-                costs[place].append(cost)
-        return costs
+        look = _CONFIRM_ROUNDS
+        while True:
+            while len(costs[0]) < look:
+                for place in self._ordered((0, 1)):
+                    cost = self._cost(*makers[place])
+                    if not isinstance(cost, float):
+                        return cost
+                    costs[place].append(cost)
+            if look == sequential.MOST or sequential.sure_after(*costs):
+                return costs
+            look, may_be_sure = sequential.next_look(*costs)
+            price = sum(self._price(name) for name, _ in makers) * (look - len(costs[0]))
+            over = _OVER * self.budget_s if may_be_sure else 0.0
+            if self.spent_s + price > self.budget_s + over:
+                return costs
 
     def _ordered(self, these: Sequence[Any]) -> list[Any]:
         self.rounds += 1
@@ -255,21 +265,22 @@ class Session:
         same = all(one.toggle.kind != VARIABLE for one in chosen)
         return arm_of(self.here, chosen, file).environ, same
 
-    def _affords(self, trials: Sequence[Trial], ahead: Trial) -> bool:
+    def _affords(self, trials: Sequence[Trial], reserve: float) -> bool:
         """Whether the budget has enough for a round and for the confirmation after it."""
         names = [self.name(t) for t in trials if self._measured_for(t, trials) == t]
         price = sum(map(self._price, names))
         if self.objective.kinds == (WARM,):
             empty = sum((name, FILL) not in self._seconds for name in names)
             price += math.ceil(empty / self.beside) * self._usual_fill
-        return self.spent_s + price + self._reserve(ahead) <= self.budget_s
+        return self.spent_s + price + reserve <= self.budget_s
 
-    def _reserve(self, ahead: Trial) -> float:
+    def _reserve(self, ahead: Trial, rounds: int) -> float:
         """The seconds that are kept for the confirmation of the trial that is ahead.
 
         As long as that is the base, only a clear gain would still be confirmed in time.
         """
-        rounds, part = (_CONFIRM_ROUNDS, _RESERVE) if ahead else (sequential.CLEAR, _RESERVE / 2)
+        part = _RESERVE if ahead else _RESERVE / 2
+        rounds = max(rounds, _CONFIRM_ROUNDS) if ahead else rounds
         each = sum(self._price(self.name(trial)) for trial in (BASE, ahead))
         return min(rounds * each + self._usual_fill, part * self.budget_s)
 
