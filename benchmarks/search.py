@@ -13,8 +13,9 @@ empty. With --fill N, ``tune`` makes N of a round's first runs at the same time.
 same budget. With --code, ``tune`` knows which sets run the same code, as it does where the program
 prints a number; of what does nothing, 3 of 10 change the code. With --drift, the machine's speed
 changes from round to round by a standard deviation of PART. What counts is the true cost of the
-set that a way ends with, compared with the best set. FILE is what ``ab --json`` printed; the
-deviations of its base's runs from their median are a further kind of noise.
+set that a way ends with, compared with the best set; and how many options of the set are idle: it
+is as fast without them. FILE is what ``ab --json`` printed; the deviations of its base's runs from
+their median are a further kind of noise.
 
 With --drawn, each trial is another program, whose switches are drawn at random. The search was made
 with the six programs that have names; these show how it does on others.
@@ -41,6 +42,8 @@ from rocm_autopatch.tune.search import BASE, Option, Search, Spent
 
 FILL = 2.0
 WORTH = 0.02
+# Without an idle option, a set costs no more than so many times as much.
+_IDLE = 1.005
 Draw = Callable[[random.Random], float]
 NOISE: dict[str, Draw] = {
     "normal 2 %": lambda chance: chance.gauss(1, 0.02),
@@ -79,6 +82,11 @@ class Surface:
             return math.inf
         alone = sum(self.effects.get(number, 0.0) for number in trial)
         return math.exp(alone + sum(e for pair, e in self.pairs.items() if trial.issuperset(pair)))
+
+    def idle(self, trial: Trial) -> int:
+        """How many options of a set do nothing."""
+        most = _IDLE * self.cost(trial)
+        return sum(self.cost(trial - {number}) <= most for number in trial)
 
     def best(self) -> float:
         """The least cost: only options with an effect matter, which are few."""
@@ -308,22 +316,27 @@ def main() -> None:
     for budget in asked.budget:
         for noise, draw in noises.items():
             print(
-                f"noise {noise}, budget {budget:g} units: within 3 % of the best, mean loss, units"
+                f"noise {noise}, budget {budget:g} units: within 3 % of the best, mean loss, idle, "
+                "units"
             )
             for name, program in programs.items():
                 surfaces = [program(trial) for trial in range(asked.trials)]
                 bests = [surface.best() for surface in surfaces]
                 cells = []
                 for way in asked.ways:
-                    losses, used = [], []
+                    losses, idle, used = [], [], []
                     for trial, (surface, best) in enumerate(zip(surfaces, bests)):
                         tune = way.startswith("tune")
                         beside, by_code = (asked.fill, asked.code) if tune else (1, False)
                         bench = Bench(surface, draw, budget, trial, beside, by_code, asked.drift)
-                        losses.append(surface.cost(WAYS[way](bench, trial)) / best - 1)
+                        found = WAYS[way](bench, trial)
+                        losses.append(surface.cost(found) / best - 1)
+                        idle.append(surface.idle(found))
                         used.append(budget - bench.left_units)
                     near = mean(loss < 0.03 for loss in losses)
-                    cells.append(f"{way} {near:4.0%} {mean(losses):5.1%} {mean(used):4.0f}")
+                    cells.append(
+                        f"{way} {near:4.0%} {mean(losses):5.1%} {mean(idle):4.1f} {mean(used):4.0f}"
+                    )
                 print(f"  {name:24}" + "   ".join(cells), flush=True)
 
 

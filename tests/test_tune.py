@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -1211,16 +1211,12 @@ class TestSearch:
         assert costs[1] < costs[0] - 0.1
         assert costs[1] < -0.45
 
-    @pytest.mark.parametrize("sampled", [False, True])
-    def test_what_does_nothing_is_left_out_if_the_budget_ends(self, sampled: bool) -> None:
-        # The groups of the interactions help; what helps in them would be found by many runs.
-        for budget in range(60, 120, 5):
-            bench = Simulated({trial(3, 17): -0.2}, BASE, budget=budget)
-            bench.code = trial(3, 17)
-            options = [Option(str(n), str(n), code=True) for n in range(20)]
-            sampler = Sampler(options, 1) if sampled else None
-            made = Search(options, bench, 0.02, 1, sampler=sampler)
-            assert made.run() in (BASE, trial(3, 17)), budget
+    def test_what_changes_no_code_is_cut_down_to_by_few_runs(self) -> None:
+        bench = Simulated({trial(3, 17): -0.2}, BASE, budget=50)
+        bench.code = trial(3, 17)
+        made = Search([Option(str(n), str(n), code=True) for n in range(20)], bench, 0.02, 1)
+        assert made.run() == trial(3, 17)
+        assert made.left == ""
 
     def test_what_alone_changes_no_code_may_do_so_beside_others(self) -> None:
         bench = Simulated({trial(4): -0.1, trial(4, 5): -0.1}, BASE)
@@ -1233,6 +1229,87 @@ class TestSearch:
         bench.unused = trial(6)
         made._drop()
         assert made.best == trial(4, 5)
+
+    def beside(self, effects: Mapping[Trial, float], best: Trial) -> tuple[Search, Simulated]:
+        """A search that has measured five options alone, and *best*."""
+        bench = Simulated(effects, BASE)
+        bench.spread = 0.0001
+        made = Search([Option(str(n), str(n)) for n in range(5)], bench, 0.02, 1)
+        for _ in range(2):
+            made._measure([BASE, *(trial(n) for n in range(5)), best])
+        made.best = best
+        return made, bench
+
+    def test_the_most_harmful_is_left_out_first(self) -> None:
+        effects = {trial(0): 0.05, trial(1): 0.1, trial(2): 0.0, trial(3): -0.2}
+        made, _ = self.beside(effects, trial(0, 1, 2, 3))
+        assert made._smaller(()) == trial(3)
+        assert made._smaller([trial(3)]) == trial(0, 2, 3)
+        assert made._smaller([trial(3), trial(0, 2, 3)]) is None
+
+    def test_less_is_left_out_if_it_is_missed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # Of three that seem to do nothing, one helps beside another one.
+        seems = {0: 0.1, 1: 0.05, 2: 0.0, 3: -0.2}
+        monkeypatch.setattr("rocm_autopatch.tune.effects.estimate", lambda _: seems)
+        made, _ = self.beside({trial(3): -0.2, trial(2, 3): -0.2}, trial(0, 1, 2, 3))
+        made._drop()
+        assert made.best == trial(2, 3)
+
+    @pytest.mark.parametrize(
+        ("effect", "code", "fails", "taken"),
+        [
+            # What is smaller may be slower by a quarter of what is worth it.
+            (-0.002, True, BASE, True),
+            (-0.02, True, BASE, False),
+            (0.0, False, BASE, True),
+            (0.0, True, trial(3), False),
+        ],
+    )
+    def test_a_smaller_set_is_proposed(
+        self, effect: float, code: bool, fails: Trial, taken: bool
+    ) -> None:
+        made, bench = self.beside({trial(3): -0.2, trial(4): effect}, trial(3, 4))
+        bench.code = frozenset((0, 1, 2, 3, 4)) if code else frozenset((0, 1, 2, 3))
+        measure, wanted, told = bench.measure, list[Trial | None](), list[float | None]()
+
+        def failing(trials: Sequence[Trial], ahead: Trial, rounds: int) -> Mapping[Trial, float]:
+            return {
+                one: cost for one, cost in measure(trials, ahead, rounds).items() if one != fails
+            }
+
+        class Asked:
+            def start(self, known: dict[Trial, float], out: set[int]) -> None:
+                pass
+
+            def ask(self, smaller: Trial | None) -> Trial:
+                wanted.append(smaller)
+                return trial(3) if smaller is None else smaller
+
+            def tell(self, cost: float | None) -> None:
+                told.append(cost)
+
+        bench.measure = failing  # type: ignore[method-assign]
+        made._sample(Asked())
+        assert made.best == (trial(3) if taken else trial(3, 4))
+        # Of the two, one was measured before.
+        assert wanted[:2] == [None, None]
+        assert (None in told) is bool(fails)
+
+    def test_what_failed_is_not_proposed_again(self) -> None:
+        made, _ = self.beside({trial(3): -0.2}, trial(0, 3, 4))
+        made.out = {trial(3)}
+        assert made._smaller({trial(3)}) in (trial(0, 3), trial(3, 4))
+        asked = []
+        smaller = made._smaller
+
+        def known(its: Container[Trial]) -> Trial | None:
+            asked.append(its)
+            return smaller(its)
+
+        made._smaller = known  # type: ignore[method-assign, assignment]
+        made._sample(Sampler(made.options, 1))
+        assert asked
+        assert all(trial(3) in its for its in asked)
 
     def test_a_sampler_learns_of_smaller_sets(self) -> None:
         effects = {trial(4): -0.2, trial(3, 17): -0.1}

@@ -15,8 +15,7 @@ A bench measures trials in rounds, by turns, as costs: lower is better. The step
 6. Sample, if there is a sampler: half of the budget is left for it. It proposes sets from all that
    was measured, and each is raced against the best. Each second one is the best without what by
    all costs does nothing.
-7. Where there was a sampler, or the budget ended: what does nothing is left out, as the code that
-   is generated tells, and then all costs.
+   What does nothing is left out in the end, too.
 
 What a round would cost more than is left, is measured for the better half only, and so on. A part
 of the budget is kept for the confirmation, less of it as long as there is nothing to confirm.
@@ -167,21 +166,17 @@ class Search:
 
     def run(self) -> Trial:
         """The best trial that the budget allows to find. ``left`` says what it did not allow."""
-        self._until = _SAMPLED if self.sampler else _PRUNED
+        self._until = _SAMPLED if self.sampler else 0.0
         try:
             self._search()
         except Spent:
             self.left = self.phase
             # In the race that was not run to its end.
             self.best = self._seems_best()
-        if len(self.costs(BASE)) < CALIBRATION:
-            return self.best
-        ended = self.left
-        if self.sampler:
+        if self.sampler and len(self.costs(BASE)) >= CALIBRATION:
             self.left, self._until = "", _PRUNED
             with suppress(Spent):
                 self._sample(self.sampler)
-        if self.sampler or ended:
             self._until = 0.0
             self.phase = "prune"
             with suppress(Spent):
@@ -286,7 +281,7 @@ class Search:
         for _ in range(CALIBRATION):
             self._measure([BASE])
         if CALIBRATION / max(1 - self.bench.left(), 1e-9) < _FEW:
-            self.sampler, self._until = None, _PRUNED
+            self.sampler, self._until = None, 0.0
         usable = self._screen(self._sets(range(len(self.options))))
         self.phase = "interactions"
         self._interact([number for number in usable if number not in self.best])

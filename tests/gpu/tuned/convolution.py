@@ -1,11 +1,10 @@
 """A small residual net of torchvision."""
 
 import argparse
-import statistics
 import time
 
+import timing
 import torch
-import turns
 from torchvision.models.resnet import BasicBlock, ResNet
 
 parser = argparse.ArgumentParser()
@@ -29,9 +28,6 @@ def batch() -> tuple[float, torch.Tensor]:
 
 with torch.no_grad():
     batch()
-    with turns.mine():
-        for _ in range(2 if small else 5):
-            batch()
-        found = [batch() for _ in range(3 if small else 20)]
-print(f"batch: {statistics.median(seconds for seconds, _ in found) * 1e3:.5f} ms")
-torch.save(found[-1][1].cpu(), "convolution.pt")
+    seconds, scores = timing.median_of(batch)
+print(f"batch: {seconds * 1e3:.5f} ms")
+torch.save(scores.cpu(), "convolution.pt")

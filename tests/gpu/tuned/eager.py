@@ -1,11 +1,10 @@
 """No compile at all: no switch of a compiler can help."""
 
 import argparse
-import statistics
 import time
 
+import timing
 import torch
-import turns
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--small", action="store_true", help="for a CPU")
@@ -25,9 +24,6 @@ def product() -> tuple[float, float]:
 
 
 product()
-with turns.mine():
-    for _ in range(3):
-        product()
-    found = [product() for _ in range(10 if small else 100)]
-print(f"product: {statistics.median(seconds for seconds, _ in found) * 1e3:.5f} ms")
-print(f"sum: {found[-1][1]:.3f}")
+seconds, total = timing.median_of(product)
+print(f"product: {seconds * 1e3:.5f} ms")
+print(f"sum: {total:.3f}")

@@ -1,11 +1,10 @@
 """transformers' generate with a static cache, which transformers itself compiles."""
 
 import argparse
-import statistics
 import time
 
+import timing
 import torch
-import turns
 from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
 parser = argparse.ArgumentParser()
@@ -58,9 +57,6 @@ def text() -> tuple[float, torch.Tensor]:
 
 
 text()
-with turns.mine():
-    text()
-    found = [text() for _ in range(2 if small else 4)]
-middle = statistics.median(seconds for seconds, _ in found)
-print(f"token: {middle / tokens * 1e3:.5f} ms")
-torch.save(found[-1][1].float().cpu(), "generate.pt")
+seconds, logits = timing.median_of(text)
+print(f"token: {seconds / tokens * 1e3:.5f} ms")
+torch.save(logits.float().cpu(), "generate.pt")

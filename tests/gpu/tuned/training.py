@@ -1,11 +1,10 @@
 """A training step of a small transformer: forward, backward, AdamW."""
 
 import argparse
-import statistics
 import time
 
+import timing
 import torch
-import turns
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--small", action="store_true", help="for a CPU")
@@ -41,10 +40,8 @@ def step() -> tuple[float, float]:
     return time.perf_counter() - began, value
 
 
-step()
-with turns.mine():
-    for _ in range(2 if small else 5):
-        step()
-    found = [step() for _ in range(3 if small else 20)]
-print(f"step: {statistics.median(seconds for seconds, _ in found) * 1e3:.5f} ms")
-print(f"loss: {found[-1][1]:.6f}")
+for _ in range(5):
+    loss = step()[1]
+seconds = timing.median_of(step)[0]
+print(f"step: {seconds * 1e3:.5f} ms")
+print(f"loss: {loss:.6f}")
