@@ -14,8 +14,7 @@ A bench measures trials in rounds, by turns, as costs: lower is better. The step
 5. Prune: each option of the best is taken away alone. What is not missed is left out.
 6. Sample, if there is a sampler: half of the budget is left for it. It proposes sets from all that
    was measured, and each is raced against the best. Each second one is the best without what by
-   all costs does nothing.
-   What does nothing is left out in the end, too.
+   all costs does nothing. In the end, what does nothing is left out.
 
 What a round would cost more than is left, is measured for the better half only, and so on. A part
 of the budget is kept for the confirmation, less of it as long as there is nothing to confirm.
