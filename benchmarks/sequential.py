@@ -5,7 +5,7 @@
 Simulated comparisons for some shapes of noise, and, with FILE, for real runs: FILE is what ``ab
 --json`` printed of one command. Both arms are then drawn from the runs of one arm of FILE, as
 stretches of runs that follow each other, so that slow and fast times of the machine stay together.
-``--limits`` finds the limits of the looks again.
+``--limits`` finds the limits of the looks again, and how far apart arms are that are sure by them.
 """
 
 from __future__ import annotations
@@ -99,6 +99,25 @@ def limits(trials: int) -> dict[int, int]:
     return found
 
 
+def apart(trials: int) -> None:
+    """For each look, how far apart arms are, of which three of four comparisons are sure by it."""
+    chance = random.Random(7)
+    for look in (sequential.CLEAR, *sequential.LOOKS):
+        pairs = [
+            ([chance.gauss(0, 1) for _ in range(look)], [chance.gauss(0, 1) for _ in range(look)])
+            for _ in range(trials)
+        ]
+        tenths = 1
+        while sum(_sure(pair, tenths / 10) for pair in pairs) < 0.75 * trials:
+            tenths += 1
+        print(f"  {look:3} runs of each: {tenths / 10} standard deviations apart")
+
+
+def _sure(pair: tuple[Sequence[float], Sequence[float]], distance: float) -> bool:
+    base, arm = pair
+    return bool(sequential.sure_after(base, [number + distance for number in arm]))
+
+
 def _line(name: str, found: Counter[int]) -> str:
     trials = found.total()
     runs = sum((after or MOST) * count for after, count in found.items()) / trials
@@ -114,6 +133,7 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.limits:
         limits(asked.trials * 10)
+        apart(asked.trials)
         return
     real = {}
     for file in asked.runs:

@@ -177,8 +177,8 @@ def _how(done: Tuning) -> str:
     spent = f", the budget ended in the step: {left}" if left else ""
     count = len(done.found.candidates)
     return (
-        f"{_metric(done)}, {direction} is better, {caches}{right}; {count} "
-        f"value{'' if count == 1 else 's'} to try, {runs} runs{before} in "
+        f"{_metric(done)}, {direction} is better, {caches}{right}; {counted(count, 'value')} to "
+        f"try, {runs} runs{before} in "
         f"{duration(done.session.spent_s)} of "
         f"{duration(request.budget)}{spent}; seed {done.session.seed}"
     )
@@ -206,7 +206,7 @@ def _races(done: Tuning) -> list[tuple[str, Step]]:
     """The switches that were raced alone and are not in the result, the best first."""
     if not done.search:
         return []
-    best = {entry.candidate.label for entry in done.entries} if done.helps else set()
+    best = _in_result(done)
     last: dict[str, Step] = {}
     for step in done.search.steps:
         new = step.trial - step.against
@@ -224,9 +224,12 @@ def _same_code(done: Tuning) -> list[str]:
 
     One that is in the result has changed it beside others, or this could not be found out.
     """
-    result = {entry.candidate.label for entry in done.entries} if done.helps else set()
     found = _labels(done, frozenset(done.search.same_code)) if done.search else []
-    return [label for label in found if label not in result]
+    return [label for label in found if label not in _in_result(done)]
+
+
+def _in_result(done: Tuning) -> set[str]:
+    return {entry.candidate.label for entry in done.entries} if done.helps else set()
 
 
 def _unused(done: Tuning) -> list[str]:
