@@ -528,7 +528,8 @@ def test_an_allocation_past_torch() -> None:
         return x + 1
 
     why = refused(function, torch.ones(4, device=GPU))
-    assert "waits for the GPU" in why or "invalidated" in why
+    # The kernel after it sees the error of the allocation, or that of a broken capture.
+    assert "allocates memory without torch" in why or "illegal in a capture broke it" in why
 
 
 class TestArgumentsChangedInPlace:

@@ -669,10 +669,17 @@ def test_the_first_calls_use_the_memory_of_the_graphs() -> None:
 def test_the_first_calls_do_not_keep_the_memory_of_graphs(seen: Seen) -> None:
     """There is never a second call of one shape, so there is never a graph."""
     pair = Pair(torch.nn.Linear(1024, 1024), dynamic=True)
-    before = reserved()
-    for rows in range(4000, 4016):
+
+    def train(rows: int) -> None:
         trained(pair.fast, torch.randn(rows, 1024, device=GPU))
         pair.step()
+
+    # The first ones have cuBLAS allocate its workspaces, 32 MiB for each stream on an H100.
+    for rows in range(4000, 4003):
+        train(rows)
+    before = reserved()
+    for rows in range(4003, 4016):
+        train(rows)
     assert not any(row["graphs"] for row in seen())
     assert reserved()[1] <= before[1]
 
