@@ -5,7 +5,9 @@
 Simulated comparisons for some shapes of noise, and, with FILE, for real runs: FILE is what ``ab
 --json`` printed of one command. Both arms are then drawn from the runs of one arm of FILE, as
 stretches of runs that follow each other, so that slow and fast times of the machine stay together.
-``--limits`` finds the limits of the looks again, and how far apart arms are that are sure by them.
+Torch times kernels when it compiles, so each compile of one program has a speed of its own; what
+follows if all runs of an arm have the same compile is shown, too. ``--limits`` finds the limits of
+the looks again, and how far apart arms are that are sure by them.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ NOISE: dict[str, Draw] = {
     "two speeds, 1 to 1": lambda chance: chance.choice([1, 1.3]) * chance.gauss(1, 0.01),
     "nested pairs (the worst)": _nested,
 }
+# The standard deviation of runs with the same compile, and those of compiles.
+RUN, COMPILES = 0.005, (0.002, 0.005, 0.01, 0.02)
 EFFECTS = (1.0, 1.05, 1.2, 2.0, 5.0)
 
 
@@ -68,6 +72,17 @@ def resampled(numbers: Sequence[float], effect: float, trials: int) -> Counter[i
                 arms[1].append(pair[1] * effect)
         found[sequential.sure_after(arms[0], arms[1])] += 1
     return found
+
+
+def compiled(spread: float, each_round: bool, trials: int) -> Counter[int]:
+    """The same of arms that do not differ, compiled once or in each round."""
+    chance = random.Random(1)
+
+    def runs() -> list[float]:
+        compiles = [chance.gauss(1, spread) for _ in range(MOST if each_round else 1)]
+        return [compiles[number % len(compiles)] * chance.gauss(1, RUN) for number in range(MOST)]
+
+    return Counter(sequential.sure_after(runs(), runs()) for _ in range(trials))
 
 
 def limits(trials: int) -> dict[int, int]:
@@ -147,6 +162,12 @@ def main() -> None:
             print(_line(name, simulated(draw, effect, asked.trials)))
         for name, numbers in real.items():
             print(_line(name[:32], resampled(numbers, effect, asked.trials)))
+    print(f"no effect, runs of a compile differ by {RUN:.1%}: called different")
+    for spread in COMPILES:
+        for each_round in (False, True):
+            found = compiled(spread, each_round, asked.trials)
+            how = "in each round" if each_round else "once"
+            print(_line(f"compiles by {spread:.1%}, {how}", found))
 
 
 if __name__ == "__main__":

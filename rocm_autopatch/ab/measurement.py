@@ -120,6 +120,11 @@ def prepare(request: Request, directory: Path) -> Measurement:
     else:
         notes.append(f"the torch of {python[0]} is unknown: {here.without}")
     notes += filter(None, [here.slow_imports])
+    if runner.COLD not in request.caches:
+        notes.append(
+            "each arm fills its caches once; what torch chooses then by timing kernels is partly "
+            "luck, and is in all of its runs; with cold and warm caches, each round fills them"
+        )
     seed = random.randrange(1_000_000) if request.seed is None else request.seed
     done = Measurement(request, seed, chosen, made, describe(here), notes, patterns)
     if seen:

@@ -92,19 +92,19 @@ def schedule(arms: int, caches: Sequence[str], repeat: int, warmup: int, seed: i
     """All runs in their order: *warmup* unmeasured ones of each arm, then *repeat* rounds.
 
     A round has each arm once with each kind of caches, in random order. The next round has them in
-    the reverse order, so that a drift over time affects all of them equally.
+    the reverse order, so that a drift over time affects all of them equally. Cold runs come before
+    warm ones, which use what they have compiled.
     """
     chance = random.Random(seed)
     cells = [Cell(0, arm, WARM) for _ in range(warmup) for arm in range(arms)]
-    order = [(arm, kind) for arm in range(arms) for kind in caches]
+    order = list(range(arms))
     for number in range(1, repeat + 1):
         if number % 2:
             chance.shuffle(order)
         else:
             order.reverse()
-        # Without unmeasured runs, the first cold runs fill the warm caches.
-        first = sorted(order, key=lambda cell: cell[1] != COLD) if number == 1 else order
-        cells += [Cell(number, arm, kind) for arm, kind in (order if warmup else first)]
+        kinds = [kind for kind in (COLD, WARM) if kind in caches]
+        cells += [Cell(number, arm, kind) for kind in kinds for arm in order]
     return cells
 
 
@@ -113,6 +113,10 @@ class Runner:
 
     A run that takes longer than *limit_s* seconds is reported as hanging. At the end of the context
     the directory is removed.
+
+    Warm runs of an arm have the caches of its last cold run; without one, those of its first run.
+    Torch times kernels when it compiles them, and takes the one that was faster then. That is
+    partly luck, and stays in the caches. So runs with the same caches depend on each other.
 
     The arms in ``sharing`` have one warm cache of Triton's: it finds a kernel by its code and its
     options, so a first run compiles only those that no other of these arms had. Their variables
@@ -158,10 +162,11 @@ class Runner:
         if caches is None:
             caches = Path(tempfile.mkdtemp(dir=self.directory, prefix="caches-"))
         run = self._run(cell, caches, program or self.program)
-        if run.status == ENDED and cell.arm not in self.warm:
-            self.warm[cell.arm] = caches
-        elif self.warm.get(cell.arm) != caches:
-            shutil.rmtree(caches, ignore_errors=True)
+        unused: Path | None = caches
+        if run.status == ENDED:
+            unused, self.warm[cell.arm] = self.warm.get(cell.arm), caches
+        if unused is not None and unused != self.warm.get(cell.arm):
+            shutil.rmtree(unused, ignore_errors=True)
         return run
 
     def run_beside(

@@ -92,7 +92,7 @@ def lines(done: Tuning) -> Iterator[str]:
 
 
 def _result(done: Tuning) -> Iterator[str]:
-    confirmed = len(done.confirmed[0])
+    confirmed = len(done.confirmed.base)
     if done.trouble:
         yield from _wrap(
             "NO POLICY: what the search found does not run as a policy file: "
@@ -110,6 +110,15 @@ def _result(done: Tuning) -> Iterator[str]:
         "",
         "  ",
     )
+    fillings = done.confirmed.fillings
+    if fillings < done.sure_after:
+        compiled = "once" if fillings == 1 else f"{fillings} times"
+        yield from _wrap(
+            f"in the time that was left, each was compiled {compiled} for that; what torch chose "
+            "then by timing kernels is partly luck",
+            "  ",
+            "    ",
+        )
     rows = [
         (
             entry.candidate.label,
@@ -306,13 +315,14 @@ def document(done: Tuning) -> dict[str, Any]:
         "notes": done.notes,
         "helps": done.helps,
         "policy": str(request.out) if done.helps else "",
-        "ratio": done.ratio if done.confirmed[0] else None,
-        "interval": list(done.interval) if done.confirmed[0] else None,
+        "ratio": done.ratio if done.confirmed.base else None,
+        "interval": list(done.interval) if done.confirmed.base else None,
         "sure_after": done.sure_after,
         "confirmed": {
             name: [round(1 / cost if request.higher else cost, 6) for cost in costs]
-            for name, costs in zip(("base", "policy"), done.confirmed)
+            for name, costs in (("base", done.confirmed.base), ("policy", done.confirmed.policy))
         },
+        "fillings": done.confirmed.fillings,
         "entries": [
             {
                 "switch": entry.candidate.label,

@@ -36,8 +36,7 @@ FILL = "fill"
 # A first run that failed beside others.
 _FAILED_BESIDE = "fill beside others"
 WRONG = "wrong"
-# The base's runs in a confirmation have a name of their own, and its caches.
-_BASE, _BESIDE = "base", ", beside "
+_BASE = "base"
 # Of the budget, the most that is kept for the confirmation; and what a first run may take, which
 # may search among kernels.
 _RESERVE, _LONGEST_FILL = 0.4, 0.1
@@ -94,6 +93,16 @@ class Trouble:
     status: str
     reason: str
     last_lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """The costs of the base and of the policy in the rounds of a confirmation, and how often the
+    caches of each were filled in it."""
+
+    base: Sequence[float] = ()
+    policy: Sequence[float] = ()
+    fillings: int = 0
 
 
 # Makes an environment, and says whether its variables are the base's.
@@ -219,37 +228,67 @@ class Session:
         # Not the base's: it was made alone, the others may be beside each other.
         return its / median(self._all(first)) if its else 1.0
 
-    def confirm(self, policy: Path, digest: str) -> tuple[list[float], list[float]] | Trouble:
-        """The costs of the base and of a policy file, in rounds of their own.
+    def confirm(self, best: Trial, policy: Path, digest: str) -> Confirmed | Trouble:
+        """The costs of the base and of a policy file with *best*, in rounds of their own.
 
         They end at a look of the sequential test: the first one at which it is sure that the two
-        differ, or after which there is no time for the next. A Trouble if the policy fails or is
-        wrong.
+        differ, or after which there is no time for the next. Each round has new caches of both, so
+        that no luck of one compile is in all of them. If there is no time to fill so many, rounds
+        have the same ones by turns. A Trouble if the policy fails or is wrong.
         """
         toggle = Toggle(POLICY, POLICY, POLICY, (HERE, str(policy)))
         arm = arms.one(self.here, [toggle], (str(policy),), (HERE,), policy)
         makers: list[tuple[str, Maker]] = [
-            (f"{_BASE}{_BESIDE}policy {digest}", partial(self._environment, BASE)),
-            # It may set variables.
-            (f"policy {digest}", lambda: (arm.environ, False)),
+            (f"{_BASE}, beside policy {digest}", partial(self._environment, BASE)),
+            (f"policy {digest}", lambda: (arm.environ, self._same_variables(best))),
         ]
         costs: tuple[list[float], list[float]] = ([], [])
         self._fills_until_s = math.inf
-        look = _CONFIRM_ROUNDS
+        each: list[list[tuple[str, Maker]]] = []
+        look, until_s = _CONFIRM_ROUNDS, self.budget_s
         while True:
+            rounds_s = self._round_s(best) * (look - len(costs[0]))
+            fillings = self._fillings(len(each), look, until_s - self.spent_s - rounds_s)
+            new = [
+                [(f"{name}, caches {number + 1}", make) for name, make in makers]
+                for number in range(len(each), fillings)
+            ]
+            for trouble in self._fill_beside([one for both in new for one in both]).values():
+                return trouble
+            each += new
             while len(costs[0]) < look:
+                both = each[len(costs[0]) % len(each)]
                 for place in self._ordered((0, 1)):
-                    cost = self._cost(*makers[place])
+                    cost = self._cost(*both[place])
                     if not isinstance(cost, float):
                         return cost
                     costs[place].append(cost)
             if look == sequential.MOST or sequential.sure_after(*costs):
-                return costs
+                break
             look, may_be_sure = sequential.next_look(*costs)
-            price = sum(self._price(name) for name, _ in makers) * (look - len(costs[0]))
-            over = _OVER * self.budget_s if may_be_sure else 0.0
-            if self.spent_s + price > self.budget_s + over:
-                return costs
+            until_s = self.budget_s * (1 + _OVER) if may_be_sure else self.budget_s
+            if self.spent_s + self._round_s(best) * (look - len(costs[0])) > until_s:
+                break
+        return Confirmed(*costs, len(each))
+
+    def _fillings(self, before: int, rounds: int, left_s: float) -> int:
+        """How many fillings of the caches there can be for so many rounds in the seconds that are
+        left for them; *before* are made. One at least, and one for each round at most."""
+        most = rounds
+        left_s = max(left_s, 0.0)
+        while most > max(before, 1) and self._filling_s(2 * (most - before)) > left_s:
+            most -= 1
+        return most
+
+    def _filling_s(self, count: int) -> float:
+        """The seconds of so many first runs. A cold run is one, and is measured."""
+        if self.objective.cold:
+            return 0.0
+        return math.ceil(count / self.beside) * self._usual_fill
+
+    def _round_s(self, trial: Trial) -> float:
+        """The seconds of what is measured in a round of the base and a trial."""
+        return sum(self._price(self.name(one)) for one in (BASE, trial))
 
     def _ordered(self, these: Sequence[Any]) -> list[Any]:
         self.rounds += 1
@@ -262,16 +301,17 @@ class Session:
         if not chosen:
             return self.here.environ, True
         file = self.directory / f"arm{len(self._environments)}.yaml"
-        same = all(one.toggle.kind != VARIABLE for one in chosen)
-        return arm_of(self.here, chosen, file).environ, same
+        return arm_of(self.here, chosen, file).environ, self._same_variables(trial)
+
+    def _same_variables(self, trial: Trial) -> bool:
+        """Whether a trial has the base's environment variables."""
+        return all(self.candidates[number].toggle.kind != VARIABLE for number in trial)
 
     def _affords(self, trials: Sequence[Trial], reserve: float) -> bool:
         """Whether the budget has enough for a round and for the confirmation after it."""
         names = [self.name(t) for t in trials if self._measured_for(t, trials) == t]
-        price = sum(map(self._price, names))
-        if self.objective.kinds == (WARM,):
-            empty = sum((name, FILL) not in self._seconds for name in names)
-            price += math.ceil(empty / self.beside) * self._usual_fill
+        empty = sum((name, FILL) not in self._seconds for name in names)
+        price = sum(map(self._price, names)) + self._filling_s(empty)
         return self.spent_s + price + reserve <= self.budget_s
 
     def _reserve(self, ahead: Trial, rounds: int) -> float:
@@ -281,8 +321,8 @@ class Session:
         """
         part = _RESERVE if ahead else _RESERVE / 2
         rounds = max(rounds, _CONFIRM_ROUNDS) if ahead else rounds
-        each = sum(self._price(self.name(trial)) for trial in (BASE, ahead))
-        return min(rounds * each + self._usual_fill, part * self.budget_s)
+        seconds = rounds * self._round_s(ahead) + self._filling_s(2 * rounds)
+        return min(seconds, part * self.budget_s)
 
     def _price(self, name: str) -> float:
         """The seconds of what is measured of a set in a round; if it is new, the usual ones."""
@@ -298,39 +338,49 @@ class Session:
         return [seconds for (_, its), seconds in self._seconds.items() if its == kind]
 
     def _fill(self, trials: Sequence[Trial]) -> Mapping[Trial, Trouble]:
-        """Fill the caches for a round, many at the same time. What is measured comes after that.
+        """Fill the caches for a round. What is measured comes after that.
+
+        A first run that took too long is returned: it had a fifth of the budget, and would take as
+        much again.
+        """
+        for trial in trials:
+            first = self.journal.peek(self.name(trial), FILL)
+            if first:
+                self._codes.setdefault(self.name(trial), _code(first))
+        names = {self.name(t): t for t in trials if self._measured_for(t, trials) == t}
+        long = self._fill_beside(
+            [(name, partial(self._environment, trial)) for name, trial in names.items()]
+        )
+        return {names[name]: trouble for name, trouble in long.items()}
+
+    def _fill_beside(self, wanted: Sequence[tuple[str, Maker]]) -> Mapping[str, Trouble]:
+        """Fill caches, many at the same time. By name, what took too long.
 
         What these runs compute is not compared: each writes the files of the others. One that fails
-        may have had no memory, so its first run is made again, alone. One that took too long is
-        returned: it had a fifth of the budget, and would take as much again.
+        may have had no memory, so its first run is made again, alone.
         """
         if self.beside == 1:
             return {}
-        empty: dict[int, Trial] = {}
-        long: dict[Trial, Trouble] = {}
-        for trial in trials:
-            name = self.name(trial)
+        empty: dict[int, str] = {}
+        long: dict[str, Trouble] = {}
+        for name, make in wanted:
             kept = self.journal.take(name, _FAILED_BESIDE)
             if kept is not None:
                 self._go_on_after(kept)
             # If nothing was measured after a first run, its caches are gone.
             first = self.journal.peek(name, FILL)
-            if first:
-                self._codes.setdefault(name, _code(first))
             if self.journal.peek(name, WARM) or (first and first["status"] != ENDED):
                 continue
-            if self._measured_for(trial, trials) != trial:
-                continue
-            arm = self._arm(name, partial(self._environment, trial))
+            arm = self._arm(name, make)
             if arm not in self.runner.warm:
-                empty[arm] = trial
+                empty[arm] = name
 
         def ended(cell: Cell, run: Run) -> None:
-            trial = empty[cell.arm]
+            name = empty[cell.arm]
             kind = _FAILED_BESIDE if run.status == FAILED else FILL
-            row = self._keep(self.name(trial), kind, run, False)
+            row = self._keep(name, kind, run, False)
             if run.status == HUNG:
-                long[trial] = _trouble(row)
+                long[name] = _trouble(row)
 
         if len(empty) > 1:
             self._begin()
@@ -401,7 +451,6 @@ class Session:
             self._live_since = time.monotonic()
 
     def _arm(self, name: str, make: Maker) -> int:
-        name = name.partition(_BESIDE)[0]
         if name not in self._arms:
             self._arms[name] = len(self._environments)
             environ, same = make()

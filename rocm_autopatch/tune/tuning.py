@@ -34,7 +34,7 @@ from rocm_autopatch.tune.same import Same
 from rocm_autopatch.tune.sampler import Sampler
 from rocm_autopatch.tune.search import BASE, CALIBRATION, Option, Search
 from rocm_autopatch.tune.served import ServedRunner
-from rocm_autopatch.tune.session import Objective, Session, Trouble
+from rocm_autopatch.tune.session import Confirmed, Objective, Session, Trouble
 
 # A word in the name of a number of which more is better.
 _RATES = ("/s", "throughput", "per s", "per_s", "tps", "speed")
@@ -110,7 +110,7 @@ class Tuning:
     ratio: float = 1.0
     interval: tuple[float, float] = (1.0, 1.0)
     sure_after: int = 0
-    confirmed: tuple[Sequence[float], Sequence[float]] = ((), ())
+    confirmed: Confirmed = field(default_factory=Confirmed)
     trouble: Trouble | None = None
     text: str = ""
     partial: bool = False
@@ -275,11 +275,12 @@ def _confirm(done: Tuning, best: Trial, directory: Path) -> None:
     policy_file.check(trial, done.here.fact("torch"))
     labels = "\n".join(sorted(entry.candidate.label for entry in done.entries))
     digest = hashlib.sha256(labels.encode()).hexdigest()[:8]
-    costs = done.session.confirm(trial, digest)
-    if isinstance(costs, Trouble):
-        done.trouble = costs
+    confirmed = done.session.confirm(best, trial, digest)
+    if isinstance(confirmed, Trouble):
+        done.trouble = confirmed
         return
-    done.confirmed = costs
+    done.confirmed = confirmed
+    costs = confirmed.base, confirmed.policy
     compared = bootstrap.compare(*costs, done.session.seed)
     assert compared.ratio is not None
     assert compared.interval is not None
@@ -346,9 +347,10 @@ def _policy(done: Tuning, description: str) -> str:
     rows = []
     for entry in done.entries:
         low, high = entry.interval
+        compiled = "" if done.request.cold else ", compiled once"
         words = (
             f"{entry.ratio:.3f}x of {_metric(done)} ({low:.3f} to {high:.3f}), in "
-            f"{counted(entry.rounds, 'round')} with it; {_circumstances(done)}."
+            f"{counted(entry.rounds, 'round')} with it{compiled}; {_circumstances(done)}."
         )
         rows.append((entry.candidate, " ".join(words.split())))
     name = done.request.out.stem

@@ -99,7 +99,7 @@ class Job:
             program.add_policy(program.work / "tuned.yaml") if tuned["helps"] else BASE,
         ]
         with Pool(self.asked.workers, self.pool.until, _on(self.asked, self.gpu)) as pool:
-            program.measure("both", names, _ROUNDS, pool)
+            program.measure("both", names, _ROUNDS, pool, anew=True)
         if any(map(program.wrong, names)):
             return f"wrong: {[program.wrong(name) for name in names]}"
         one, other = (program.costs("both", name) for name in names)
@@ -123,7 +123,7 @@ class Job:
         """The runs by hand: the set, the kind, the number."""
         rows = [(row["name"], row["key"], row["value"]) for row in [*self.program.rows]]
         # The last step, in which both policies run, has its own caches to fill, too.
-        return [row for row in rows if row[0] not in ("hand", "tuned") and row[1][:4] != "both"]
+        return [row for row in rows if "both" not in row[1].split()]
 
     def tune_rows(self) -> list[tuple[str, str, float | None]]:
         """The runs of tune that are kept, as those by hand."""
