@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -1590,6 +1591,22 @@ class TestSame:
             time.sleep(0.01)
             file.write_bytes(data)
             assert one.end({}).endswith(wanted)
+
+
+def test_what_was_measured_beside_others_is_not_called_the_same_code() -> None:
+    steps = [
+        search.Step("screen", trial(0), BASE, 1.0, 0, search.SAME_CODE),
+        search.Step("screen", trial(1), BASE, 1.0, 0, search.SAME_CODE),
+        search.Step("screen", trial(1, 2), trial(2), 1.1, 5, "not better"),
+        search.Step("interactions", trial(0, 1, 2), trial(2), 1.1, 1, "not better"),
+    ]
+    done: Any = SimpleNamespace(
+        search=SimpleNamespace(steps=steps, same_code={0, 1}),
+        found=SimpleNamespace(candidates=[SimpleNamespace(label=str(n)) for n in range(3)]),
+        helps=False,
+        entries=[],
+    )
+    assert output._same_code(done) == ["0"]
 
 
 READS = """

@@ -8,7 +8,8 @@ Subjects come in waves, each with the base. Cold starts run beside each other, a
 program works. Warm starts run one by one, so their times can be compared: the subjects in turn, and
 for the second time in the opposite order, so that a drift over time affects all of them equally.
 Trials in which a subject seems to gain, or to lose, are then started more often, those of switches
-first: each process is one number for a verdict.
+first: each process is one number for a verdict. For these starts all is compiled anew, once: torch
+times kernels when it compiles them, and the luck of that would else be in all starts of a subject.
 
 A hang beside other starts may be their fault, and so may a crash for want of memory, or in the same
 seconds as another one: a GPU that is reset ends all programs. So these are repeated alone, and that
@@ -23,8 +24,9 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -212,37 +214,46 @@ class Battery:
         wanted = {trial for name in others or [base] for trial in left[name]}
         trial_names = {name: left[name] for name in others}
         trial_names[base] = [trial for trial in left[base] if trial in wanted]
-        caches: dict[str, Path] = {name: self._prepare(name) for name in names}
+        with self._prepared(names) as caches:
+            self._cold(trial_names, caches, number)
+            for turn in range(self.how.warm):
+                self._warm(trial_names, caches, number, turn)
+        # Of a switch, policies ask whether it gains; of a mode, only whether it works.
+        switches = [name for name in others if SUBJECTS[name].group == "switches"]
+        for group in (switches, [name for name in others if name not in switches]):
+            again = self._unsettled({name: trial_names[name] for name in (base, *group)})
+            if again and self.how.settle > self.how.warm:
+                with self._prepared(again) as caches:
+                    self._cold(again, caches, number, self.how.warm)
+                    for turn in range(self.how.warm, self.how.settle):
+                        self._warm(again, caches, number, turn)
+
+    def _cold(
+        self,
+        trial_names: Mapping[str, list[str]],
+        caches: Mapping[str, Path],
+        wave: int,
+        turn: int = 0,
+    ) -> None:
+        """A cold start of each subject that has caches, beside each other."""
 
         def cold(name: str) -> list[Row]:
             """The rows for which others may be guilty. All else is kept at once."""
-            rows = self._run(name, trial_names[name], caches[name], COLD, number, beside=True)
+            rows = self._run(name, trial_names[name], caches[name], COLD, wave, turn, beside=True)
             beside = (CRASHED, HUNG, NOT_TRIED) if self.at_once > 1 else ()
             self._keep([row for row in rows if row["status"] not in beside])
             return [row for row in rows if row["status"] in beside]
 
-        try:
-            with ThreadPoolExecutor(self.at_once) as pool:
-                found = self._each(pool, cold, names)
-            for name, doubtful in zip(names, found):
-                hangs = False
-                for row in doubtful:
-                    # One hang is enough.
-                    if not (hangs and row["status"] in (HUNG, NOT_TRIED)):
-                        row = self._confirmed(row, caches[name])
-                    self._keep([row])
-                    hangs = hangs or row["status"] == HUNG
-            for turn in range(self.how.warm):
-                self._warm(trial_names, caches, number, turn)
-            # Of a switch, policies ask whether it gains; of a mode, only whether it works.
-            switches = [name for name in others if SUBJECTS[name].group == "switches"]
-            for group in (switches, [name for name in others if name not in switches]):
-                again = self._unsettled({name: trial_names[name] for name in (base, *group)})
-                for turn in range(self.how.warm, self.how.settle):
-                    self._warm(again, caches, number, turn)
-        finally:
-            for path in caches.values():
-                shutil.rmtree(path, ignore_errors=True)
+        with ThreadPoolExecutor(self.at_once) as pool:
+            found = self._each(pool, cold, list(caches))
+        for name, doubtful in zip(caches, found):
+            hangs = False
+            for row in doubtful:
+                # One hang is enough.
+                if not (hangs and row["status"] in (HUNG, NOT_TRIED)):
+                    row = self._confirmed(row, caches[name])
+                self._keep([row])
+                hangs = hangs or row["status"] == HUNG
 
     def _warm(
         self,
@@ -269,9 +280,8 @@ class Battery:
         units = [(trial, name) for name, own in trial_names.items() for trial in own]
         found = verdicts.unsettled(self.rows, units)
         wanted = {trial for own in found.values() for trial in own}
-        if found:
-            found[BASE] = [trial for trial in trial_names[BASE] if trial in wanted]
-        return found
+        base = [trial for trial in trial_names[BASE] if trial in wanted]
+        return {BASE: base, **found} if found else {}
 
     def _each(
         self, pool: ThreadPoolExecutor, run: Callable[[str], T], names: Sequence[str]
@@ -341,7 +351,7 @@ class Battery:
                     policy=caches / "policy.yaml",
                     mode=subject.mode,
                     caches=caches,
-                    # Further warm starts only repeat the times.
+                    # Further starts only repeat the times.
                     calls=self.how.calls if turn == 0 else _FEW,
                     seconds=self.how.check,
                     time=self.how.time if kind == WARM else 0.0,
@@ -369,6 +379,18 @@ class Battery:
 
     def _limit(self, trial: str) -> float:
         return max(self.how.limit, self.how.slower * self.base.get(trial, 0.0))
+
+    @contextmanager
+    def _prepared(self, names: Iterable[str]) -> Iterator[dict[str, Path]]:
+        """By subject, a directory for its caches. In the end they are removed."""
+        found: dict[str, Path] = {}
+        try:
+            for name in names:
+                found[name] = self._prepare(name)
+            yield found
+        finally:
+            for path in found.values():
+                shutil.rmtree(path, ignore_errors=True)
 
     def _prepare(self, name: str) -> Path:
         """A directory for the caches of a subject, with its policy in it."""

@@ -231,10 +231,19 @@ def _races(done: Tuning) -> list[tuple[str, Step]]:
 def _same_code(done: Tuning) -> list[str]:
     """The switches that changed nothing of the code that torch generates.
 
-    One that is in the result has changed it beside others, or this could not be found out.
+    One that is in the result has changed it beside others, or this could not be found out. One that
+    was measured beside others has changed it there.
     """
-    found = _labels(done, frozenset(done.search.same_code)) if done.search else []
-    return [label for label in found if label not in _in_result(done)]
+    if not done.search:
+        return []
+    measured = _in_result(done)
+    for step in done.search.steps:
+        new = _labels(done, step.trial - step.against)
+        if len(new) == 1 and step.outcome != SAME_CODE:
+            measured |= {*new}
+    return [
+        label for label in _labels(done, frozenset(done.search.same_code)) if label not in measured
+    ]
 
 
 def _in_result(done: Tuning) -> set[str]:
