@@ -85,7 +85,7 @@ def add(commands: Any) -> None:
         type=_count(0),
         default=1,
         metavar="N",
-        help="unmeasured runs of each arm, which fill the warm caches (default: 1)",
+        help="unmeasured runs of each arm, which fill the caches for --caches warm (default: 1)",
     )
     parser.add_argument(
         "--timeout",
