@@ -438,6 +438,40 @@ class TestOrder:
         assert firsts == {0, 1}
 
 
+def test_warm_runs_have_what_the_last_cold_run_compiled(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, sys\n"
+        "caches = os.environ['TORCHINDUCTOR_CACHE_DIR']\n"
+        "os.makedirs(caches, exist_ok=True)\n"
+        "print('caches:', caches, file=open('places', 'a'))\n"
+        "sys.exit(os.path.exists('fail'))\n"
+    )
+    cold, warm = runner.Cell(1, 0, runner.COLD), runner.Cell(1, 0, runner.WARM)
+    environ = {**os.environ, "PWD": str(tmp_path)}
+    command = ["sh", "-c", f'cd {tmp_path} && exec "$0" program.py', sys.executable]
+    with runner.Runner(command, [environ], 60, []) as made:
+
+        def run(*cells: runner.Cell) -> list[str]:
+            for cell in cells:
+                made.run(cell)
+            return (tmp_path / "places").read_text().split("caches: ")[-len(cells) :]
+
+        one, other = run(cold, warm)
+        assert one == other
+        last, *rest = run(cold, warm, warm)
+        assert rest == [last, last]
+        assert last != one
+        # What no run needs any more is gone.
+        assert len(list(made.directory.glob("caches-*"))) == 1
+        # One that failed has compiled nothing to go on with.
+        (tmp_path / "fail").touch()
+        run(cold)
+        (tmp_path / "fail").unlink()
+        assert run(warm) == [last]
+        assert len(list(made.directory.glob("caches-*"))) == 1
+
+
 class TestRuns:
     def test_effects_found_and_none(
         self, python311: Interpreter, tmp_path: Path, program: Path

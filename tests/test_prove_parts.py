@@ -187,6 +187,18 @@ class TestVerdicts:
         said = verdicts.subjects([*BASE, {**other, "trial": "a"}, other], UNITS)["graphs"]
         assert (said["sound"], said["gains"]) == (None, None)
 
+    def test_later_cold_starts_of_a_wave_do_not_count(self) -> None:
+        # Fewer others ran beside these.
+        later = [row("a", name, COLD, speed=0.5) for name in ("default", "graphs")]
+        rows = [*unit("a", "default"), *unit("a", "graphs"), later[0]]
+        for all_rows in (rows, [*rows, later[0], later[1]]):
+            said = verdicts.subjects(all_rows, [("a", "default"), ("a", "graphs")])
+            assert (said["graphs"]["cold"], said["default"]["cold"]) == (1.0, 1.0)
+        # Each wave has its own.
+        other = [*unit("a", "default", 3, wave=2), *unit("a", "graphs", 1.5, wave=2)]
+        said = verdicts.subjects([*rows, *other], [("a", "default"), ("a", "graphs")])
+        assert said["graphs"]["cold"] == round(1.25 / 2, 3)
+
     def test_without_the_base_there_is_no_ratio(self) -> None:
         # The base of another wave ran at another time.
         rows = [*unit("a", "default", wave=1), *unit("a", "graphs", 0.5, wave=2)]
@@ -290,6 +302,9 @@ class Hanging:
         self.stop = threading.Event()
         self.started: list[tuple[str, str, tuple[str, ...], float]] = []
         self.places: set[Path] = set()
+        # The most of them that were there at a time; the calls that cold starts were to compare.
+        self.most_places = 0
+        self.calls: list[int] = []
         self.lock = threading.Lock()
 
     def run(self, start: Start) -> list[dict[str, Any]]:
@@ -299,12 +314,17 @@ class Hanging:
         with self.lock:
             self.started.append((subject, kind, tuple(start.trials), least))
             self.places.add(start.caches)
+            there = sum(place.exists() for place in self.places)
+            self.most_places = max(self.most_places, there)
+            self.calls += [start.calls] if kind == COLD else []
         hang = self.alone if least == battery.FULL.limit else self.hang
         rows: list[dict[str, Any]] = []
         for trial in start.trials:
             if (subject, kind) == ("freezing", COLD) and trial in hang:
                 return [*rows, {"trial": trial, "status": HUNG, "reason": "first call"}]
-            rows.append({"trial": trial, "status": ENDED, "first": 1.0})
+            rows.append(
+                {"trial": trial, "status": ENDED, "first": 1.0, "seconds": start.calls / 1e3}
+            )
         return rows
 
 
@@ -397,7 +417,8 @@ class TestGains:
     @pytest.mark.parametrize("cores", [2, 8])
     def test_seems_to_gain(self, monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
         supervisor = Fast(starts=9)
-        verdict = verdict_of(run(supervisor, cores, monkeypatch))
+        work = run(supervisor, cores, monkeypatch)
+        verdict = verdict_of(work)
         assert (verdict["gains"], verdict["trials"]["mlp"]["starts"]) == (True, 5)
         for name in ("default", "freezing"):
             own = [one[1:3] for one in supervisor.started if one[0] == name]
@@ -406,7 +427,10 @@ class TestGains:
             assert own == [*first, *second, *[(WARM, ("mlp",))] * 3]
         # In caches of their own, which are gone in the end.
         assert len(supervisor.places) == 4
-        assert not any(place.exists() for place in supervisor.places)
+        assert supervisor.most_places == 2
+        # It repeats only the times, so it does not say how long a trial usually takes.
+        assert supervisor.calls == [battery.FULL.calls] * 2 + [battery._FEW] * 2
+        assert work.base["mlp"] == battery.FULL.calls / 1e3
 
     def test_by_chance(self, monkeypatch: pytest.MonkeyPatch) -> None:
         supervisor = Fast(starts=2)

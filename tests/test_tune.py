@@ -372,7 +372,9 @@ def test_what_was_compiled_once_is_said(
     done = tune(python311, tmp_path, *given)
     said = " ".join(done.stdout.split())
     assert "sure after 3 runs of each" in said
-    assert "each was compiled once for that; what torch chose then" in said
+    assert "each was compiled once for 5 runs; what torch chooses by timing" in said
+    description = yaml.safe_load((tmp_path / "team.yaml").read_text())["description"]
+    assert "in 5 runs beside as many of the base, compiled once; " in description
 
 
 # Notes what it was asked to try, and where compiled code is kept.
@@ -629,36 +631,32 @@ class TestSameCode:
         made.journal.close()
 
     @pytest.mark.parametrize(
-        ("beside", "cold", "before", "rounds", "left", "fillings"),
+        ("beside", "cold", "slow", "left", "fillings"),
         [
             # A first run takes 10 s, so both arms 20 s.
-            (1, 0, 0, 5, 100, 5),
-            (1, 0, 0, 5, 99, 4),
-            (1, 0, 0, 5, 39, 1),
-            (1, 0, 0, 5, -100, 1),
-            (1, 0, 4, 7, 59, 6),
-            (1, 0, 4, 7, 0, 4),
+            (1, 0, 10, 100, 5),
+            (1, 0, 10, 99, 4),
+            (1, 0, 10, 19, 0),
+            (1, 0, 10, -100, 0),
+            # That of the set takes longer.
+            (1, 0, 30, 100, 2),
             # Ten of them, four at a time.
-            (4, 0, 0, 5, 30, 5),
-            (4, 0, 0, 5, 29, 4),
+            (4, 0, 10, 30, 5),
+            (4, 0, 10, 29, 4),
+            (4, 0, 30, 90, 5),
+            (4, 0, 30, 89, 4),
             # Cold runs are first runs.
-            (1, 0.5, 0, 5, -100, 5),
+            (1, 0.5, 10, -100, 5),
         ],
     )
     def test_how_often_a_confirmation_fills_caches(
-        self,
-        tmp_path: Path,
-        beside: int,
-        cold: float,
-        before: int,
-        rounds: int,
-        left: float,
-        fillings: int,
+        self, tmp_path: Path, beside: int, cold: float, slow: float, left: float, fillings: int
     ) -> None:
         made = self.session(tmp_path, beside)
         made.objective = session.Objective("call", False, cold)
-        made._seconds = {("base", "fill"): 10.0, ("base", "warm"): 5.0}
-        assert made._fillings(before, rounds, left) == fillings
+        made._seconds = {("base", "fill"): 10.0, (made.name(trial(2)), "fill"): 10.0}
+        made._seconds[made.name(trial(1)), "fill"] = slow
+        assert made._fillings(5, trial(1), left) == fillings
         made.journal.close()
 
     def test_a_first_run_leaves_enough_for_the_confirmation(self, tmp_path: Path) -> None:

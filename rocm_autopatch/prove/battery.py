@@ -251,7 +251,7 @@ class Battery:
             for row in doubtful:
                 # One hang is enough.
                 if not (hangs and row["status"] in (HUNG, NOT_TRIED)):
-                    row = self._confirmed(row, caches[name])
+                    row = self._confirmed(row, caches[name], turn)
                 self._keep([row])
                 hangs = hangs or row["status"] == HUNG
 
@@ -303,11 +303,11 @@ class Battery:
         own = [row for row in self.rows if (row["subject"], row["trial"]) == (subject, trial)]
         return all(row["status"] == ENDED for row in own if row["wave"] == wave)
 
-    def _confirmed(self, row: Row, caches: Path) -> Row:
+    def _confirmed(self, row: Row, caches: Path, turn: int) -> Row:
         """A row of a cold start. What others may be guilty of is repeated alone."""
         if not self._doubtful(row):
             return row
-        [again] = self._run(row["subject"], [row["trial"]], caches, COLD, row["wave"])
+        [again] = self._run(row["subject"], [row["trial"]], caches, COLD, row["wave"], turn)
         if row["status"] == NOT_TRIED:
             return again
         return {**again, "beside_others": f"{row['status']}: {row['reason']}"}
@@ -365,7 +365,7 @@ class Battery:
                 )
             )
             for row in found:
-                if name == BASE and kind == COLD:
+                if name == BASE and kind == COLD and turn == 0:
                     self.base[row["trial"]] = row.get("seconds", 0.0)
                 made = {"subject": name, "start": kind, "wave": wave, **row}
                 if made["status"] == CRASHED:

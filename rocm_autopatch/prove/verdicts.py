@@ -112,7 +112,8 @@ def _is_slower(ratio: Sequence[float]) -> bool:
 def _figures(name: str, trial: str, rows: Sequence[Row]) -> dict[str, Any]:
     """A subject's ratios to the base in one trial, of the waves that have both.
 
-    ``cold`` and ``warm``: of the first calls. ``steady``: of later calls, with the interval around
+    ``cold`` and ``warm``: of the first calls. Of cold starts, the first one of each wave counts:
+    beside later ones there were fewer others. ``steady``: of later calls, with the interval around
     it, and ``starts``: how many each side has for it at least. ``memory``: of what was reserved at
     most while calls were timed.
     """
@@ -125,15 +126,17 @@ def _figures(name: str, trial: str, rows: Sequence[Row]) -> dict[str, Any]:
     ]
     found: dict[str, Any] = {}
     for kind in (COLD, WARM):
-        pair = [
-            [
-                row["first"]
+        pair = []
+        for side in (ours, base):
+            # A GPU that only compiles may refuse before the first call ends.
+            timed = [
+                row
                 for row in side
-                # A GPU that only compiles may refuse before the first call ends.
                 if row["start"] == kind and row["status"] in _TIMED and "first" in row
             ]
-            for side in (ours, base)
-        ]
+            if kind == COLD:
+                timed = [*{row["wave"]: row for row in reversed(timed)}.values()]
+            pair.append([row["first"] for row in timed])
         if all(pair) and min(map(min, pair)) > 0:
             found[kind] = round(median(pair[0]) / median(pair[1]), 3)
     before, after = (

@@ -11,14 +11,18 @@ import json
 import os
 import shutil
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from rocm_autopatch.ab import Refused
+from rocm_autopatch.ab.runner import ENDED
 
 _FILE = "runs.jsonl"
 VERSION = 1
+# The number of a kept run, in the order in which they were made; it is not in the file.
+_PLACE = "place"
 # What may change when a search goes on.
 _FREE = ("seed", "budget_s")
 
@@ -55,6 +59,8 @@ class Journal:
         # The cut-off line goes, too.
         text = "".join(json.dumps(row) + "\n" for row in rows or [self.about])
         file.write_text(text, encoding="utf-8")
+        for number, row in enumerate(rows[1:]):
+            row[_PLACE] = number
         self._stream = file.open("a", encoding="utf-8")
 
     def _check(self, there: Mapping[str, Any]) -> None:
@@ -70,10 +76,21 @@ class Journal:
         queue = self.kept.get((trial, kind))
         return queue.popleft() if queue else None
 
+    def take_before(self, kept: Mapping[str, Any], kind: str) -> Iterator[dict[str, Any]]:
+        """The next kept runs of the same trial that were made before *kept*, a kept run."""
+        queue = self.kept.get((kept["trial"], kind))
+        while queue and queue[0][_PLACE] < kept[_PLACE]:
+            yield queue.popleft()
+
     def peek(self, trial: str, kind: str) -> dict[str, Any] | None:
         """As :meth:`take`, and it stays the next one."""
         queue = self.kept.get((trial, kind))
         return queue[0] if queue else None
+
+    def failed(self, trials: Iterable[str], kinds: Iterable[str]) -> dict[str, Any] | None:
+        """A kept run of one of these trials, of one of these kinds, that did not end well."""
+        every = (self.kept.get(key, ()) for key in product(trials, kinds))
+        return next((row for rows in every for row in rows if row["status"] != ENDED), None)
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Keep a run, also if the machine goes down at once."""

@@ -110,12 +110,10 @@ def _result(done: Tuning) -> Iterator[str]:
         "",
         "  ",
     )
-    fillings = done.confirmed.fillings
-    if fillings < done.sure_after:
-        compiled = "once" if fillings == 1 else f"{fillings} times"
+    if done.compiles:
         yield from _wrap(
-            f"in the time that was left, each was compiled {compiled} for that; what torch chose "
-            "then by timing kernels is partly luck",
+            f"in the time that was left, each was compiled {done.compiles} for "
+            f"{len(done.confirmed.base)} runs; what torch chooses by timing kernels is partly luck",
             "  ",
             "    ",
         )
@@ -152,10 +150,11 @@ def _nothing(done: Tuning, confirmed: int) -> str:
         worth = f"{100 * done.request.worth:g} %"
         return f"Nothing helps: no switch was worth {worth} or more; no policy is written"
     low, high = done.interval
+    compiled = f", compiled {done.compiles}" if done.compiles else ""
     return (
         f"Nothing helps that is sure: the best set is {_ratio(done.ratio)} of the base "
-        f"({_ratio(low)} to {_ratio(high)}) after {confirmed} runs of each, so it may be noise; no "
-        "policy is written"
+        f"({_ratio(low)} to {_ratio(high)}) after {confirmed} runs of each{compiled}, so it may be "
+        "noise; no policy is written"
     )
 
 

@@ -134,7 +134,6 @@ class Session:
     modes: frozenset[str] = frozenset()
     troubles: dict[Trial, Trouble] = field(default_factory=dict)
     unit: str = "s"
-    runs: int = 0
     new_runs: int = 0
     rounds: int = 0
     _environments: list[Mapping[str, str]] = field(default_factory=list)
@@ -149,6 +148,11 @@ class Session:
 
     def __post_init__(self) -> None:
         self.runner.tells_code = True
+
+    @property
+    def runs(self) -> int:
+        """All runs of this search, those of earlier sessions included."""
+        return self.journal.count + self.new_runs
 
     @property
     def spent_s(self) -> float:
@@ -178,7 +182,11 @@ class Session:
         found: dict[Trial, float | Trouble] = {**self._fill(trials)}
         order = self._ordered(trials)
         if self.objective.by_code:
-            firsts = {trial: self._first(trial) for trial in order if trial not in found}
+            firsts = {
+                trial: self._first(self.name(trial), partial(self._environment, trial))
+                for trial in order
+                if trial not in found
+            }
             found.update((trial, trouble) for trial, trouble in firsts.items() if trouble)
         for trial in order:
             if trial not in found and self._measured_for(trial, trials) == trial:
@@ -233,8 +241,9 @@ class Session:
 
         They end at a look of the sequential test: the first one at which it is sure that the two
         differ, or after which there is no time for the next. Each round has new caches of both, so
-        that no luck of one compile is in all of them. If there is no time to fill so many, rounds
-        have the same ones by turns. A Trouble if the policy fails or is wrong.
+        that no luck of one compile is in all of them. If there is no time to fill so many, the
+        rounds up to a look share them. A Trouble if the policy fails or is wrong. Raises Refused if
+        the base does not run.
         """
         toggle = Toggle(POLICY, POLICY, POLICY, (HERE, str(policy)))
         arm = arms.one(self.here, [toggle], (str(policy),), (HERE,), policy)
@@ -242,26 +251,38 @@ class Session:
             (f"{_BASE}, beside policy {digest}", partial(self._environment, BASE)),
             (f"policy {digest}", lambda: (arm.environ, self._same_variables(best))),
         ]
+
+        def pair(number: int) -> list[tuple[str, Maker]]:
+            return [(f"{name}, caches {number}", make) for name, make in makers]
+
         costs: tuple[list[float], list[float]] = ([], [])
         self._fills_until_s = math.inf
-        each: list[list[tuple[str, Maker]]] = []
-        look, until_s = _CONFIRM_ROUNDS, self.budget_s
-        while True:
-            rounds_s = self._round_s(best) * (look - len(costs[0]))
-            fillings = self._fillings(len(each), look, until_s - self.spent_s - rounds_s)
-            new = [
-                [(f"{name}, caches {number + 1}", make) for name, make in makers]
-                for number in range(len(each), fillings)
-            ]
-            for trouble in self._fill_beside([one for both in new for one in both]).values():
+        if self.beside > 1 and not self.objective.cold:
+            # If the policy does not run, one first run shows it.
+            trouble = self._first(*pair(1)[1])
+            if trouble:
                 return trouble
-            each += new
-            while len(costs[0]) < look:
-                both = each[len(costs[0]) % len(each)]
+        pairs: list[list[tuple[str, Maker]]] = []
+        look, until_s, fillings = _CONFIRM_ROUNDS, self.budget_s, 0
+        while True:
+            rounds = look - len(costs[0])
+            left_s = until_s - self.spent_s - rounds * self._round_s(best)
+            count = self._fillings(rounds, best, left_s) or (0 if pairs else 1)
+            if count:
+                pairs = [pair(fillings + number + 1) for number in range(count)]
+                fillings += count
+            every = [one for both in pairs for one in both]
+            kept = self.journal.failed([name for name, _ in every], (FILL, *self.objective.kinds))
+            if kept:
+                return _not_the_bases(_trouble(kept), kept["trial"])
+            for name, trouble in self._fill_beside(every).items():
+                return _not_the_bases(trouble, name)
+            for number in range(rounds):
                 for place in self._ordered((0, 1)):
-                    cost = self._cost(*both[place])
+                    name, make = pairs[number % len(pairs)][place]
+                    cost = self._cost(name, make)
                     if not isinstance(cost, float):
-                        return cost
+                        return _not_the_bases(cost, name)
                     costs[place].append(cost)
             if look == sequential.MOST or sequential.sure_after(*costs):
                 break
@@ -269,22 +290,27 @@ class Session:
             until_s = self.budget_s * (1 + _OVER) if may_be_sure else self.budget_s
             if self.spent_s + self._round_s(best) * (look - len(costs[0])) > until_s:
                 break
-        return Confirmed(*costs, len(each))
+        return Confirmed(*costs, fillings)
 
-    def _fillings(self, before: int, rounds: int, left_s: float) -> int:
-        """How many fillings of the caches there can be for so many rounds in the seconds that are
-        left for them; *before* are made. One at least, and one for each round at most."""
-        most = rounds
-        left_s = max(left_s, 0.0)
-        while most > max(before, 1) and self._filling_s(2 * (most - before)) > left_s:
-            most -= 1
-        return most
+    def _fillings(self, rounds: int, best: Trial, left_s: float) -> int:
+        """For how many of so many rounds there is time to fill caches of the base and of *best*."""
+        count = rounds
+        while count and self._pairs_s(count, best) > max(left_s, 0.0):
+            count -= 1
+        return count
 
-    def _filling_s(self, count: int) -> float:
-        """The seconds of so many first runs. A cold run is one, and is measured."""
-        if self.objective.cold:
-            return 0.0
-        return math.ceil(count / self.beside) * self._usual_fill
+    def _pairs_s(self, count: int, trial: Trial) -> float:
+        """The seconds of so many first runs of the base, and as many of a trial."""
+        base, its = (self._seconds.get((self.name(one), FILL), 0.0) for one in (BASE, trial))
+        its = its or self._usual_fill
+        if self.beside == 1:
+            return self._fills_s(2 * count, (base + its) / 2)
+        # The base's own one was made alone.
+        return self._fills_s(2 * count, max(its, self._usual_fill))
+
+    def _fills_s(self, count: int, each_s: float) -> float:
+        """The seconds of so many first runs. Cold runs are first runs, and are measured."""
+        return 0.0 if self.objective.cold else math.ceil(count / self.beside) * each_s
 
     def _round_s(self, trial: Trial) -> float:
         """The seconds of what is measured in a round of the base and a trial."""
@@ -311,7 +337,7 @@ class Session:
         """Whether the budget has enough for a round and for the confirmation after it."""
         names = [self.name(t) for t in trials if self._measured_for(t, trials) == t]
         empty = sum((name, FILL) not in self._seconds for name in names)
-        price = sum(map(self._price, names)) + self._filling_s(empty)
+        price = sum(map(self._price, names)) + self._fills_s(empty, self._usual_fill)
         return self.spent_s + price + reserve <= self.budget_s
 
     def _reserve(self, ahead: Trial, rounds: int) -> float:
@@ -321,7 +347,7 @@ class Session:
         """
         part = _RESERVE if ahead else _RESERVE / 2
         rounds = max(rounds, _CONFIRM_ROUNDS) if ahead else rounds
-        seconds = rounds * self._round_s(ahead) + self._filling_s(2 * rounds)
+        seconds = rounds * self._round_s(ahead) + self._pairs_s(rounds, ahead)
         return min(seconds, part * self.budget_s)
 
     def _price(self, name: str) -> float:
@@ -388,14 +414,13 @@ class Session:
             self.runner.run_beside([Cell(0, arm, WARM) for arm in empty], self.beside, ended)
         return long
 
-    def _first(self, trial: Trial) -> Trouble | None:
-        """Make a trial's first run, which tells its code, if it was not made; how that failed."""
-        name = self.name(trial)
+    def _first(self, name: str, make: Maker) -> Trouble | None:
+        """Make the first run of a set, which tells its code, if it was not made; how it failed."""
         row: Mapping[str, Any] | None = self.journal.take(name, FILL)
         if row is not None:
             self._go_on_after(row)
         elif name not in self._codes and not self.journal.peek(name, WARM):
-            row = self._new(name, FILL, partial(self._environment, trial))
+            row = self._new(name, FILL, make)
         return None if row is None or row["status"] == ENDED else _trouble(row)
 
     def _cost(self, name: str, make: Maker) -> float | Trouble:
@@ -413,7 +438,8 @@ class Session:
         """A run, kept or new. With warm caches, the run that fills them comes first."""
         kept = self.journal.take(name, kind)
         if kept is not None:
-            for row in filter(None, (self.journal.take(name, FILL), kept)):
+            # An interrupted search has filled the caches again.
+            for row in (*self.journal.take_before(kept, FILL), kept):
                 self._go_on_after(row)
             self.unit = kept["unit"]
             return kept
@@ -432,7 +458,6 @@ class Session:
         """Count a kept run."""
         self._seconds[row["trial"], row["kind"]] = row["seconds"]
         self._learn(row)
-        self.runs += 1
         if self._live_since is None:
             # First runs that were beside each other are kept in the order in which they ended.
             self._before_s = max(self._before_s, row["spent_s"])
@@ -482,7 +507,6 @@ class Session:
                     raise
                 status, reason = FAILED, str(error)
         self._seconds[name, kind] = run.seconds
-        self.runs += 1
         self.new_runs += 1
         row = {
             "trial": name,
@@ -525,6 +549,14 @@ def _code(row: Mapping[str, Any]) -> str:
 
 def _trouble(row: Mapping[str, Any]) -> Trouble:
     return Trouble(row["status"], row["reason"], tuple(row["lines"]))
+
+
+def _not_the_bases(trouble: Trouble, name: str) -> Trouble:
+    """The trouble that a run of what is called so had in a confirmation. Raises Refused if that was
+    the base."""
+    if name.startswith(_BASE):
+        raise Refused(_of_the_base(trouble))
+    return trouble
 
 
 def _of_the_base(trouble: Trouble) -> str:
