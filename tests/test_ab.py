@@ -470,6 +470,9 @@ def test_warm_runs_have_what_the_last_cold_run_compiled(tmp_path: Path) -> None:
         (tmp_path / "fail").unlink()
         assert run(warm) == [last]
         assert len(list(made.directory.glob("caches-*"))) == 1
+        made.forget()
+        assert not list(made.directory.glob("caches-*"))
+        assert run(warm) != [last]
 
 
 class TestRuns:

@@ -61,6 +61,8 @@ class StandIn:
     def __init__(self, world: World) -> None:
         self.world, self.limit_s, self.tells_code = world, 0.0, False
         self.warm: dict[int, object] = {}
+        # The most caches that there were at a time.
+        self.most = 0
         self.sharing: set[int] = set()
         self.environments: Sequence[dict[str, str]] = []
 
@@ -81,9 +83,13 @@ class StandIn:
         world.clock_s += seconds
         if first and status == ENDED:
             self.warm[cell.arm] = object()
+            self.most = max(self.most, len(self.warm))
         cost = (world.cost if what else 10.0) * chance.gauss(1, 0.01)
         found = {Metric("cost", "ms"): cost} if status == ENDED else {}
         return Run(cell.round, cell.arm, cell.caches, seconds, status, status, numbers=found)
+
+    def forget(self) -> None:
+        self.warm.clear()
 
     def run_beside(
         self, cells: Sequence[Cell], count: int, ended: Callable[[Cell, Run], None]
@@ -195,6 +201,16 @@ class TestCompiles:
         pair = 2 * max(first_s, 1.0)
         if found.fillings < len(found.base) == 5:
             assert made.spent_s + pair > budget_s
+
+    @pytest.mark.parametrize("beside", [1, 4])
+    def test_those_of_earlier_rounds_are_removed(self, world: World, beside: int) -> None:
+        # It needs all twenty rounds. At most six are made between two looks.
+        world.beside, world.cost = beside, 10.0
+        made, found = confirmed(world)
+        assert isinstance(found, Confirmed)
+        assert len(found.base) == 20
+        runner: Any = made.runner
+        assert runner.most == 2 * 6
 
     @pytest.mark.parametrize("kind", [toggles.CONFIG, toggles.VARIABLE])
     def test_kernels_are_shared_if_the_variables_are_the_same(

@@ -169,6 +169,11 @@ class Runner:
             shutil.rmtree(unused, ignore_errors=True)
         return run
 
+    def forget(self) -> None:
+        """Remove the warm caches of all arms."""
+        while self.warm:
+            shutil.rmtree(self.warm.popitem()[1], ignore_errors=True)
+
     def run_beside(
         self, cells: Sequence[Cell], count: int, ended: Callable[[Cell, Run], None]
     ) -> None:

@@ -257,6 +257,8 @@ class Session:
 
         costs: tuple[list[float], list[float]] = ([], [])
         self._fills_until_s = math.inf
+        # Caches may be large, and nobody needs those of the search any more.
+        self.runner.forget()
         if self.beside > 1 and not self.objective.cold:
             # If the policy does not run, one first run shows it.
             trouble = self._first(*pair(1)[1])
@@ -269,6 +271,8 @@ class Session:
             left_s = until_s - self.spent_s - rounds * self._round_s(best)
             count = self._fillings(rounds, best, left_s) or (0 if pairs else 1)
             if count:
+                if pairs:
+                    self.runner.forget()
                 pairs = [pair(fillings + number + 1) for number in range(count)]
                 fillings += count
             every = [one for both in pairs for one in both]
