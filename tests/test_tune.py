@@ -1597,6 +1597,8 @@ def test_what_was_measured_beside_others_is_not_called_the_same_code() -> None:
         search.Step("screen", trial(1), BASE, 1.0, 0, search.SAME_CODE),
         search.Step("screen", trial(1, 2), trial(2), 1.1, 5, "not better"),
         search.Step("interactions", trial(0, 1, 2), trial(2), 1.1, 1, "not better"),
+        # A proposal that is the base's code, beside the best.
+        search.Step("sample", trial(0), trial(2), 1.2, 3, "not better"),
     ]
     done: Any = SimpleNamespace(
         search=SimpleNamespace(steps=steps, same_code={0, 1}),

@@ -238,7 +238,7 @@ def _same_code(done: Tuning) -> list[str]:
     measured = _in_result(done)
     for step in done.search.steps:
         new = _labels(done, step.trial - step.against)
-        if len(new) == 1 and step.outcome != SAME_CODE:
+        if len(new) == 1 and step.trial > step.against and step.outcome != SAME_CODE:
             measured |= {*new}
     return [
         label for label in _labels(done, frozenset(done.search.same_code)) if label not in measured
