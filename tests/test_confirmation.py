@@ -223,12 +223,13 @@ class TestCompiles:
         assert shared == ({"", "set", _POLICY} if kind == toggles.CONFIG else {""})
 
     @pytest.mark.parametrize(
-        ("fillings", "rounds", "said"), [(1, 5, "once"), (4, 5, "4 times"), (5, 5, ""), (0, 0, "")]
+        ("fillings", "rounds", "said"),
+        [(1, 5, ", compiled once"), (4, 5, ", compiled 4 times"), (5, 5, ""), (0, 0, "")],
     )
     def test_fewer_are_said(self, fillings: int, rounds: int, said: str) -> None:
         costs = [1.0] * rounds
         done: Any = SimpleNamespace(confirmed=Confirmed(costs, costs, fillings))
-        assert Tuning.compiles.fget(done) == said  # type: ignore[attr-defined]
+        assert Tuning.compiled.fget(done) == said  # type: ignore[attr-defined]
 
 
 class TestItGoesOn:

@@ -110,10 +110,10 @@ def _result(done: Tuning) -> Iterator[str]:
         "",
         "  ",
     )
-    if done.compiles:
+    if done.compiled:
         yield from _wrap(
-            f"in the time that was left, each was compiled {done.compiles} for "
-            f"{len(done.confirmed.base)} runs; what torch chooses by timing kernels is partly luck",
+            f"{confirmed} runs of each{done.compiled}, as there was no time for more; what torch "
+            "chooses by timing kernels is partly luck",
             "  ",
             "    ",
         )
@@ -150,11 +150,10 @@ def _nothing(done: Tuning, confirmed: int) -> str:
         worth = f"{100 * done.request.worth:g} %"
         return f"Nothing helps: no switch was worth {worth} or more; no policy is written"
     low, high = done.interval
-    compiled = f", compiled {done.compiles}" if done.compiles else ""
     return (
         f"Nothing helps that is sure: the best set is {_ratio(done.ratio)} of the base "
-        f"({_ratio(low)} to {_ratio(high)}) after {confirmed} runs of each{compiled}, so it may be "
-        "noise; no policy is written"
+        f"({_ratio(low)} to {_ratio(high)}) after {confirmed} runs of each{done.compiled}, so it "
+        "may be noise; no policy is written"
     )
 
 
@@ -233,16 +232,9 @@ def _same_code(done: Tuning) -> list[str]:
     One that is in the result has changed it beside others, or this could not be found out. One that
     was measured beside others has changed it there.
     """
-    if not done.search:
-        return []
-    measured = _in_result(done)
-    for step in done.search.steps:
-        new = _labels(done, step.trial - step.against)
-        if len(new) == 1 and step.trial > step.against and step.outcome != SAME_CODE:
-            measured |= {*new}
-    return [
-        label for label in _labels(done, frozenset(done.search.same_code)) if label not in measured
-    ]
+    listed = _in_result(done) | {name for name, _ in _races(done)}
+    found = _labels(done, frozenset(done.search.same_code)) if done.search else []
+    return [label for label in found if label not in listed]
 
 
 def _in_result(done: Tuning) -> set[str]:

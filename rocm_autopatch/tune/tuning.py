@@ -116,12 +116,13 @@ class Tuning:
     partial: bool = False
 
     @property
-    def compiles(self) -> str:
-        """How often each was compiled for the confirmation, in words; "" if for each run."""
+    def compiled(self) -> str:
+        """How often each was compiled for the confirmation, to be said after the number of its
+        runs; "" if for each run."""
         fillings = self.confirmed.fillings
         if fillings >= len(self.confirmed.base):
             return ""
-        return "once" if fillings == 1 else f"{fillings} times"
+        return f", compiled {'once' if fillings == 1 else f'{fillings} times'}"
 
     @property
     def kept(self) -> Path:
@@ -298,10 +299,9 @@ def _confirm(done: Tuning, best: Trial, directory: Path) -> None:
     if not done.helps:
         return
     low, high = done.interval
-    compiled = f", compiled {done.compiles}" if done.compiles else ""
     words = (
         f"{done.ratio:.3f}x of {_metric(done)} without it ({low:.3f} to {high:.3f}), in "
-        f"{len(costs[1])} runs beside as many of the base{compiled}; {_circumstances(done)}."
+        f"{len(costs[1])} runs beside as many of the base{done.compiled}; {_circumstances(done)}."
     )
     done.text = _policy(done, words[:1].upper() + words[1:])
     trial.write_text(done.text, encoding="utf-8")
