@@ -300,5 +300,13 @@ class TestTroubles:
         world.beside = beside
         # It has run six times in the search, once for its caches.
         world.ends = lambda arm, number: FAILED if not arm and number > 6 else ENDED
-        with pytest.raises(Refused, match="the command as it is here: failed"):
-            confirmed(world)
+        for _ in range(2):
+            with pytest.raises(Refused, match="the command as it is here: failed"):
+                confirmed(world)
+        # When it runs again, the search goes on.
+        world.ends = lambda arm, number: ENDED
+        made, found = confirmed(world)
+        assert isinstance(found, Confirmed)
+        assert made.runs > made.new_runs
+        again, other = confirmed(world)
+        assert (again.new_runs, other) == (0, found)

@@ -37,6 +37,8 @@ FILL = "fill"
 _FAILED_BESIDE = "fill beside others"
 WRONG = "wrong"
 _BASE = "base"
+# In a confirmation, the base's runs have names that begin so.
+_BASE_AGAIN = f"{_BASE}, beside policy "
 # Of the budget, the most that is kept for the confirmation; and what a first run may take, which
 # may search among kernels.
 _RESERVE, _LONGEST_FILL = 0.4, 0.1
@@ -248,7 +250,7 @@ class Session:
         toggle = Toggle(POLICY, POLICY, POLICY, (HERE, str(policy)))
         arm = arms.one(self.here, [toggle], (str(policy),), (HERE,), policy)
         makers: list[tuple[str, Maker]] = [
-            (f"{_BASE}, beside policy {digest}", partial(self._environment, BASE)),
+            (f"{_BASE_AGAIN}{digest}", partial(self._environment, BASE)),
             (f"policy {digest}", lambda: (arm.environ, self._same_variables(best))),
         ]
 
@@ -527,7 +529,9 @@ class Session:
             "same": {"numbers": self.same.numbers, "files": self.same.names_of_copies()},
         }
         self._learn(row)
-        self.journal.add(row)
+        # Without the base nothing goes on. When it runs again, all that is kept still holds.
+        if status == ENDED or kind == _FAILED_BESIDE or not _is_the_bases(name):
+            self.journal.add(row)
         how = reason or f"{value:.6g} {self.unit}".rstrip()
         self.tell(f"{duration(self.spent_s)} of {duration(self.budget_s)}: {name}, {kind}: {how}")
         return row
@@ -555,10 +559,14 @@ def _trouble(row: Mapping[str, Any]) -> Trouble:
     return Trouble(row["status"], row["reason"], tuple(row["lines"]))
 
 
+def _is_the_bases(name: str) -> bool:
+    return name == _BASE or name.startswith(_BASE_AGAIN)
+
+
 def _not_the_bases(trouble: Trouble, name: str) -> Trouble:
     """The trouble that a run of what is called so had in a confirmation. Raises Refused if that was
     the base."""
-    if name.startswith(_BASE):
+    if _is_the_bases(name):
         raise Refused(_of_the_base(trouble))
     return trouble
 
