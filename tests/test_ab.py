@@ -490,6 +490,7 @@ class TestRuns:
             assert ", lower (0.6" in verdicts["tokens.per_s", caches, "WHAT=slow"]
             none = verdicts["latency", caches, "OTHER unset"]
             assert none.startswith("no difference seen: noise of ±")
+        assert not any("fills its caches once" in note for note in found["notes"])
         # A size is not a result.
         assert not any(row["metric"] == "batch" for row in found["rows"])
         assert "1 number was left out: the same in every run" in found["notes"]
@@ -611,6 +612,8 @@ class TestRuns:
             assert all(run["numbers"][-1]["value"] == 2 for run in found["runs"])
             (note,) = [note for note in found["notes"] if "imports" in note]
             assert note.startswith("imports took 0.")
+            # No other runs fill them anew.
+            assert any("fills its caches once" in note for note in found["notes"])
 
     def test_wall_time(self, python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
         # Variables can be toggled for any command.

@@ -907,6 +907,14 @@ class TestRefused:
 
 
 class TestCandidates:
+    def test_a_search_that_may_not_end_comes_last(self) -> None:
+        rows = candidates._table()
+        slow = [row["toggle"] for row in rows if row.get("slow") and row.get("likely")]
+        assert slow[0] == "coordinate_descent_tuning=true"
+        (pointwise,) = [row for row in rows if row["toggle"] == "max_autotune_pointwise=true"]
+        assert pointwise["likely"]
+        assert "slow" not in pointwise
+
     @staticmethod
     def place(accelerator: str = "rocm", config: Sequence[Mapping[str, Any]] = ()) -> Place:
         values = {"torch": TORCH, "accelerator": accelerator, "python": "3.11"}
