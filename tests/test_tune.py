@@ -24,6 +24,7 @@ from rocm_autopatch.ab import Refused, generated, toggles
 from rocm_autopatch.ab.numbers import Metric
 from rocm_autopatch.ab.place import Place
 from rocm_autopatch.ab.runner import COLD, ENDED, HUNG, WARM, Cell, Run, Runner, cores
+from rocm_autopatch.cli import tune as cli_tune
 from rocm_autopatch.evidence import match
 from rocm_autopatch.evidence.file import Evidence
 from rocm_autopatch.tune import candidates, output, same, search, session, tuning
@@ -824,6 +825,14 @@ def running(pid: str) -> bool:
         return False
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("0.5m", 30), ("6m30s", 390), ("1h30m", 5400), ("1h2m3s", 3723)],
+)
+def test_times(text: str, seconds: float) -> None:
+    assert cli_tune._duration(text) == seconds
+
+
 class TestRefused:
     @pytest.mark.parametrize(
         ("arguments", "status"),
@@ -831,6 +840,7 @@ class TestRefused:
             ((), 2),
             (("--only", "--", "true"), 2),
             (("--budget", "soon", "--", "true"), 2),
+            (("--budget", "1h5", "--", "true"), 2),
             (("--cold", "101", "--", "true"), 2),
             (("--serve", "true"), 2),
             (("--fill", "0", "--", "true"), 2),

@@ -16,9 +16,10 @@ from rocm_autopatch.policy.problem import PolicyError
 from rocm_autopatch.tune import output, tuning
 from rocm_autopatch.tune.tuning import Request
 
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h)?")
+_NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
+_DURATION = re.compile(rf"(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?|{_NUMBER}")
 _MOST_BESIDE = 256
-_UNITS = {"s": 1, "m": 60, "h": 3600}
+_UNITS = (3600, 60, 1, 1)
 
 
 def add(commands: Any) -> None:
@@ -57,7 +58,7 @@ def add(commands: Any) -> None:
         type=_duration,
         default=1800.0,
         metavar="TIME",
-        help="how long to search: 30m, 2h or 90s (default: 30m)",
+        help="how long to search: 30m, 2h, 6m30s or 90s (default: 30m)",
     )
     parser.add_argument(
         "--metric",
@@ -181,9 +182,10 @@ def add(commands: Any) -> None:
 
 def _duration(text: str) -> float:
     found = _DURATION.fullmatch(text)
-    seconds = float(found[1]) * _UNITS[found[2] or "s"] if found else 0.0
+    parts = zip(_UNITS, found.groups()) if found else ()
+    seconds = sum(unit * float(part) for unit, part in parts if part)
     if not 0 < seconds < 1e8:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 30m, 2h or 90s")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 30m, 2h, 6m30s or 90s")
     return seconds
 
 
