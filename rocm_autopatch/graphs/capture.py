@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from rocm_autopatch import startup
 from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.places import place, view
 from rocm_autopatch.graphs.refusal import Busy
@@ -27,8 +28,10 @@ CAPTURE_ERROR_MODE = "thread_local"
 # There is one capture at a time: to begin one, torch waits for the device, which is illegal during
 # another. What is captured takes none of our locks, so this lock can't cause a deadlock.
 _one = threading.Lock()
-# By device: the memory that workspaces of streams of ours lie in.
+# By device: the memory that workspaces of streams of ours lie in. One thread at a time may tell the
+# allocator that it uses this memory.
 _workspaces: dict[Any, Any] = {}
+_working = threading.Lock()
 _started = torch.cuda.is_initialized
 _is_capturing = torch._C._cuda_isCurrentStreamCapturing
 # Builds of torch without a GPU don't have it.
@@ -100,11 +103,24 @@ class Pool:
         optimizer) would lie between them, and torch could not return them to the device. Libraries
         use the workspaces of the stream of captures then, and need no second ones.
         """
+        started = False
+
+        def run() -> Any:
+            nonlocal started
+            started = True
+            return function()
+
         if memory.early(self.device) and self._using.acquire(blocking=False):
             try:
-                handle = memory.before(self.device)
-                if handle is not None:
-                    return self._in(handle, function, memory)
+                with memory.used(self.device):
+                    handle = memory.before(self.device)
+                    if handle is not None:
+                        return self._in(handle, run, memory)
+            except RuntimeError as error:
+                if started:
+                    raise
+                why = str(error).partition("\n")[0]
+                startup.fail("graphs", f"a call did not use the memory of its graph: {why}")
             finally:
                 self._using.release()
         return function()
@@ -118,8 +134,9 @@ class Pool:
         if not self._using.acquire(blocking=False):
             raise Busy("another thread uses the stream of captures")
         try:
-            handle, alive = memory.begin(self.device)
-            result = self._in(handle, function)
+            with memory.used(self.device):
+                handle, alive = memory.begin(self.device)
+                result = self._in(handle, function)
             del alive
             return result
         finally:
@@ -168,7 +185,8 @@ class Pool:
         if not self._using.acquire(blocking=False):
             raise Busy("another thread uses the stream of captures")
         try:
-            return self._record(function, enter, memory)
+            with memory.used(self.device):
+                return self._record(function, enter, memory)
         finally:
             self._using.release()
 
@@ -209,16 +227,19 @@ class Pool:
         """
         if not hasattr(torch.cuda, "use_mem_pool"):  # It came with torch 2.6.
             return
-        if self.device not in _workspaces:
-            _workspaces[self.device] = torch.cuda.MemPool()
-        # Matrices with a bias are multiplied by cuBLASLt, which has a workspace of its own. A
-        # program can forbid both.
-        pool = torch.cuda.use_mem_pool(_workspaces[self.device])
-        with torch.cuda.stream(self.stream), pool, torch.inference_mode(), suppress(RuntimeError):
-            for dtype in (torch.float32, torch.float16):
-                one = torch.zeros(16, 16, dtype=dtype, device=self.device)
-                torch.addmm(one[0], one, one)
-                torch.mm(one, one)
+        # Such memory belongs to the device that is current when it is made.
+        with _working, torch.cuda.device(self.device):
+            if self.device not in _workspaces:
+                _workspaces[self.device] = torch.cuda.MemPool()
+            pool = torch.cuda.use_mem_pool(_workspaces[self.device])
+            # Matrices with a bias are multiplied by cuBLASLt, which has a workspace of its own. A
+            # program can forbid both.
+            ours = torch.cuda.stream(self.stream)
+            with ours, pool, torch.inference_mode(), suppress(RuntimeError):
+                for dtype in (torch.float32, torch.float16):
+                    one = torch.zeros(16, 16, dtype=dtype, device=self.device)
+                    torch.addmm(one[0], one, one)
+                    torch.mm(one, one)
 
     def _repair(self, handle: Any) -> None:
         """Do what torch leaves out when a capture breaks.

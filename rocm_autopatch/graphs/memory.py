@@ -10,8 +10,10 @@ first whether something still uses them.
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -20,8 +22,9 @@ _orders = itertools.count()
 # How many calls may use the memory before the first capture. There are two or three in each step of
 # training, and four steps until both graphs are captured.
 _FIRST = 12
-# Those that are kept though they have no graph.
+# Those that are kept though they have no graph. One thread can end what another one keeps.
 _holding: weakref.WeakSet[Memory] = weakref.WeakSet()
+_lock = threading.RLock()
 
 
 class Lent(Protocol):
@@ -50,8 +53,24 @@ class Memory:
         # By device: how many calls have used it before it has a graph, and what ends that.
         self._calls: dict[Any, int] = {}
         self._held: dict[Any, weakref.finalize[Any, Any]] = {}
+        # The devices on which a thread is about to use it, or does.
+        self._used: set[Any] = set()
         #: By the order of their captures: what was in use when it was last looked at.
         self.lent: dict[int, Lent] = {}
+
+    @contextmanager
+    def used(self, device: Any) -> Iterator[None]:
+        """Keep what is kept, whatever other threads do: this one uses a handle in the context.
+
+        One thread at a time may use it on a device.
+        """
+        with _lock:
+            self._used.add(device)
+        try:
+            yield
+        finally:
+            with _lock:
+                self._used.discard(device)
 
     def begin(self, device: Any) -> tuple[Any, list[Any]]:
         """The handle for a capture on *device*, and what must live until it has begun.
@@ -59,9 +78,10 @@ class Memory:
         Torch frees memory after its last graph, and then its handle can't be used again.
         """
         # Others may have ended their first calls without a capture.
-        for other in [*_holding]:
-            if other is not self:
-                other.release(device)
+        with _lock:
+            for other in [*_holding]:
+                if other is not self:
+                    other.release(device)
         return self._handle(device)
 
     def _handle(self, device: Any) -> tuple[Any, list[Any]]:
@@ -73,7 +93,7 @@ class Memory:
     def add(self, device: Any, graph: Any) -> None:
         """A graph was captured here."""
         self._graphs[device].add(graph)
-        self.release(device)
+        self._let_go(device)
 
     def early(self, device: Any) -> bool:
         """Whether a call is one of the first ones. What they free here is there for nobody else."""
@@ -93,19 +113,30 @@ class Memory:
         """Keep the memory, until *release* is called with device and handle. False if it is."""
         if device in self._held:
             return False
-        self._held[device] = weakref.finalize(self, release, device.index, self._handles[device])
-        self._held[device].atexit = False
-        _holding.add(self)
+        with _lock:
+            keeper = weakref.finalize(self, release, device.index, self._handles[device])
+            keeper.atexit = False
+            self._held[device] = keeper
+            _holding.add(self)
         return True
 
     def release(self, device: Any = None) -> None:
-        """Keep the memory no longer without a graph, on any device if it is None."""
-        for one in [device] if device is not None else [*self._held]:
-            held = self._held.pop(one, None)
+        """Keep the memory no longer without a graph, on any device if it is None.
+
+        Where a thread uses it now, it is kept until the next time.
+        """
+        with _lock:
+            for one in [device] if device is not None else [*self._held]:
+                if one not in self._used:
+                    self._let_go(one)
+
+    def _let_go(self, device: Any) -> None:
+        with _lock:
+            held = self._held.pop(device, None)
             if held is not None:
                 held()
-        if not self._held:
-            _holding.discard(self)
+            if not self._held:
+                _holding.discard(self)
 
     def order(self) -> int:
         """A number for a capture that begins now. Later captures have larger ones."""

@@ -1353,6 +1353,20 @@ def test_threads_in_the_mode(seen: Seen, streams: bool) -> None:
 
 
 @needs_gpu
+def test_threads_that_compile(seen: Seen) -> None:
+    # Each thread has graphs of its own. What is below them belongs to the process.
+    for _ in range(10):
+        torch._dynamo.reset()
+        model = mlp(256)
+        fast = torch.compile(model, mode="reduce-overhead")
+        with torch.enable_grad():
+            # So each thread compiles anew: it needs no gradients.
+            fast(torch.randn(16, 256, device=GPU))
+        in_threads(fast, model, True, 20)
+    assert any(row["replays"] for row in seen())
+
+
+@needs_gpu
 def test_the_policy() -> None:
     """The hook and the performance policy, with a program that does not mention us."""
     program = """

@@ -1,0 +1,293 @@
+"""Memory of graphs that threads use at the same time, and devices that are not the current one.
+
+Everything here is our own code; what is below it, torch's allocator, is a stand-in, also on a
+machine with a GPU. It counts the users of a memory as ``c10/cuda/CUDACachingAllocator.cpp`` does
+(beginAllocateToPool, endAllocateToPool and releasePool, torch 2.11), and raises its errors. It
+waits where threads can meet. tests/graphs/test_graphs.py has the same with real threads on a GPU.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = pytest.importorskip("torch", reason="no torch here: tests/test_graphs.py has one")
+
+from rocm_autopatch import startup
+from rocm_autopatch.graphs import capture
+from rocm_autopatch.graphs.memory import Memory
+from rocm_autopatch.graphs.refusal import Busy
+
+THREADS, ROUNDS = 4, 12
+# Tensors of this device have no values, and torch lets it have any number.
+DEVICES = [torch.device("meta", number) for number in range(2)]
+
+
+class Allocator:
+    """Who uses which memory, by device and handle."""
+
+    def __init__(self) -> None:
+        self.users: Counter[Any] = Counter()
+        self.known: set[Any] = set()
+        self.underway: list[Any] = []
+        self.broken = ""
+        #: What another thread does before the next call's memory is in use, once.
+        self.meanwhile: Callable[[], Any] | None = None
+        self._lock = threading.Lock()
+
+    def begin(self, device: int, handle: Any) -> None:
+        time.sleep(0.0005)
+        one = device, handle
+        with self._lock:
+            if self.broken:
+                raise RuntimeError(self.broken)
+            if one in self.known and not self.users[one]:
+                raise RuntimeError("it->second->use_count > 0 INTERNAL ASSERT FAILED")
+            self.known.add(one)
+            self.users[one] += 1
+            if one in self.underway:
+                raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
+            self.underway.append(one)
+        time.sleep(0.0005)
+
+    def begin_on_stream(self, device: int, handle: Any) -> None:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            in_threads(meanwhile, 1)
+        self.begin(device, handle)
+
+    def end(self, device: int, handle: Any) -> None:
+        with self._lock:
+            if (device, handle) not in self.underway:
+                raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+            self.underway.remove((device, handle))
+
+    def release(self, device: int, handle: Any) -> None:
+        with self._lock:
+            self.users[device, handle] -= 1
+            if self.users[device, handle] < 0:
+                raise RuntimeError("uc >= 0 INTERNAL ASSERT FAILED")
+
+
+@pytest.fixture
+def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
+    found, handles, local = Allocator(), itertools.count(), threading.local()
+
+    @contextmanager
+    def current(device: Any) -> Iterator[None]:
+        before, local.device = here(), device.index
+        try:
+            yield
+        finally:
+            local.device = before
+
+    def here() -> int:
+        return getattr(local, "device", 0)
+
+    class Stream:
+        def __init__(self, device: Any) -> None:
+            self.device = device
+
+        def wait_stream(self, other: Any) -> None:
+            pass
+
+    class MemPool:
+        def __init__(self) -> None:
+            self.id = next(handles)
+            found.known.add((here(), self.id))
+            found.users[here(), self.id] += 1
+
+    @contextmanager
+    def use_mem_pool(pool: Any) -> Iterator[None]:
+        device = here()
+        found.begin(device, pool.id)
+        try:
+            yield
+        finally:
+            found.end(device, pool.id)
+            found.release(device, pool.id)
+
+    class Graph:
+        def replay(self) -> None:
+            pass
+
+    @contextmanager
+    def graph(one: Any, handle: Any, stream: Any, **_: Any) -> Iterator[None]:
+        with current(stream.device):
+            found.begin_on_stream(stream.device.index, handle)
+            weakref.finalize(one, found.release, stream.device.index, handle)
+            yield
+            found.end(stream.device.index, handle)
+
+    for name, value in {
+        "Stream": Stream,
+        "MemPool": MemPool,
+        "use_mem_pool": use_mem_pool,
+        "CUDAGraph": Graph,
+        "graph": graph,
+        "device": current,
+        "stream": lambda stream: current(stream.device),
+        "current_stream": Stream,
+        "graph_pool_handle": lambda: next(handles),
+        "synchronize": lambda device: None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value, raising=False)
+    for name, value in {
+        "_cuda_beginAllocateCurrentStreamToPool": found.begin_on_stream,
+        "_cuda_endAllocateToPool": found.end,
+        "_cuda_releasePool": found.release,
+    }.items():
+        monkeypatch.setattr(torch._C, name, value, raising=False)
+    monkeypatch.setattr(capture, "_workspaces", {})
+    # tests/graphs/test_graphs.py has replaced the class by its stand-in, in the same process.
+    real = next(one for one in capture.Pool.__mro__ if one.__base__ is object)
+    monkeypatch.setattr(capture, "Pool", real)
+    return found
+
+
+def in_threads(work: Callable[[], Any], count: int = THREADS) -> None:
+    """Do it in threads that begin at the same time. Raises the first error of one."""
+    failed: list[BaseException] = []
+    barrier = threading.Barrier(count)
+
+    def run() -> None:
+        try:
+            barrier.wait()
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def captured(pool: Any, memory: Memory) -> Any:
+    try:
+        return pool.capture(lambda leaves: leaves, list, memory)
+    except Busy:
+        return None
+
+
+def test_threads_with_memory_of_their_own(allocator: Allocator) -> None:
+    graphs: list[Any] = []
+
+    def work() -> None:
+        for _ in range(ROUNDS):
+            pools = capture.Pools()
+            pool = pools.of(DEVICES[0])
+            for _ in range(2):
+                assert pool.first(lambda: 1, pools.memory) == 1
+            graphs.append(captured(pool, pools.memory))
+            assert pool.beside(lambda: 1, pools.memory) == 1
+
+    in_threads(work)
+    assert (len(graphs), None in graphs) == (THREADS * ROUNDS, False)
+    assert allocator.underway == []
+
+
+def test_threads_that_share_memory(allocator: Allocator) -> None:
+    def work() -> None:
+        for number in range(ROUNDS):
+            assert pool.first(lambda: 1, pools.memory) == 1
+            if number == ROUNDS // 2:
+                captured(pool, pools.memory)
+
+    for _ in range(ROUNDS):
+        pools = capture.Pools()
+        pool = pools.of(DEVICES[0])
+        in_threads(work)
+    assert allocator.underway == []
+
+
+def _other_capture() -> None:
+    """A capture of another thread: it ends what others keep without a graph."""
+    pools = capture.Pools()
+    assert captured(pools.of(DEVICES[0]), pools.memory) is not None
+
+
+@pytest.mark.parametrize("use", ["first", "beside", "capture"])
+@pytest.mark.parametrize("ends", ["another capture", "later calls", "a refusal"])
+def test_another_thread_ends_what_is_kept(allocator: Allocator, use: str, ends: str) -> None:
+    pools = capture.Pools()
+    pool, memory = pools.of(DEVICES[0]), pools.memory
+    pool.first(lambda: 1, memory)
+
+    ended = []
+
+    def end() -> None:
+        ended.append(ends)
+        if ends == "another capture":
+            # Its begin, as there is one capture at a time.
+            Memory().begin(DEVICES[0])
+        for _ in range(20 if ends == "later calls" else 0):
+            pool.first(lambda: 1, memory)
+        if ends == "a refusal":
+            memory.release(DEVICES[0])
+
+    allocator.meanwhile = end
+    if use == "capture":
+        assert captured(pool, memory) is not None
+    else:
+        assert getattr(pool, use)(lambda: 1, memory) == 1
+    assert (ended, allocator.underway) == ([ends], [])
+
+
+def test_what_is_kept_without_a_graph_is_given_back(allocator: Allocator) -> None:
+    pools = capture.Pools()
+    pool = pools.of(DEVICES[0])
+    # The other thread's capture finds the memory in use, so it is kept until the next one.
+    allocator.meanwhile = _other_capture
+    pool.first(lambda: 1, pools.memory)
+    handle = pools.memory._handles[DEVICES[0]]
+    assert allocator.users[DEVICES[0].index, handle] == 1
+    _other_capture()
+    assert allocator.users[DEVICES[0].index, handle] == 0
+
+
+def test_a_device_that_is_not_current(allocator: Allocator) -> None:
+    pools = capture.Pools()
+    for device in DEVICES[::-1]:
+        for _ in range(3):
+            assert pools.of(device).first(lambda: 1, pools.memory) == 1
+        graph = captured(pools.of(device), pools.memory)
+        assert graph is not None
+        # Their workspaces stay in use for good, on their device.
+        assert allocator.users[device.index, capture._workspaces[device].id] == 1
+
+
+def test_a_call_whose_memory_is_refused_runs_all_the_same(
+    allocator: Allocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(startup, "fail", lambda kind, text: said.append(text))
+    allocator.broken, calls = "no memory for you\nat some place", []
+    pools = capture.Pools()
+    assert pools.of(DEVICES[0]).first(lambda: calls.append(1), pools.memory) is None
+    assert calls == [1]
+    assert said == ["a call did not use the memory of its graph: no memory for you"]
+    # What the program itself raises stays the program's.
+    allocator.broken = ""
+
+    def wrong() -> None:
+        calls.append(2)
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        pools.of(DEVICES[0]).first(wrong, pools.memory)
+    assert (calls, len(said), allocator.underway) == ([1, 2], 1, [])
