@@ -27,7 +27,9 @@ CAPTURE_ERROR_MODE = "thread_local"
 
 # There is one capture at a time: to begin one, torch waits for the device, which is illegal during
 # another. What is captured takes none of our locks, so this lock can't cause a deadlock.
-_one = threading.Lock()
+_one = threading.RLock()
+# By device and stream: torch has 32 streams for each device, and deals them out in turn.
+_users: dict[tuple[int, int], threading.Lock] = {}
 # By device: the memory that workspaces of streams of ours lie in. One thread at a time may tell the
 # allocator that it uses this memory.
 _workspaces: dict[Any, Any] = {}
@@ -45,7 +47,9 @@ def capturing() -> Any:
 
 def give_back() -> None:
     """Give the device back what torch's allocator has, and nothing uses."""
-    torch.cuda.empty_cache()
+    # Before torch 2.8 it raises as long as another thread puts values into the memory of graphs.
+    with suppress(RuntimeError):
+        torch.cuda.empty_cache()
 
 
 def compiles() -> int:
@@ -69,16 +73,36 @@ class Pool:
         self.stream = torch.cuda.Stream(device)
         self._last: tuple[int, Any] = (-1, None)
         # A capture records what any thread does on the stream, and executes none of it.
-        self._using = threading.Lock()
+        self._using = _users.setdefault((self.index, self.stream.cuda_stream), threading.Lock())
+        #: Whether results of graphs are read where they are.
+        self.lends = False
+        # The streams that may read what lies in the memory of graphs, and whether the next replay
+        # has to wait for all of them.
+        self._readers: dict[int, Any] = {}
+        self._wait_for_all = False
 
     def turn(self) -> None:
-        """Make the current stream wait for the last replay, whatever stream that was on."""
+        """Make the current stream wait for whatever a replay on it would overwrite.
+
+        That is the last replay, whatever stream it was on. Copies of its results are made there, as
+        well. Where results are not copied, it is each stream that has got some.
+        """
         raw = _raw_stream(self.index)
         if raw != self._last[0]:
             current = torch.cuda.current_stream(self.device)
             if self._last[1] is not None:
                 current.wait_stream(self._last[1])
             self._last = (raw, current)
+            if self.lends:
+                self._readers[raw] = current
+        if self._wait_for_all or (self.lends and len(self._readers) > 1):
+            self._wait_for_all = False
+            self._wait_for_readers(self._last[1])
+
+    def _wait_for_readers(self, stream: Any) -> None:
+        for reader in [*self._readers.values()]:
+            if reader != stream:
+                stream.wait_stream(reader)
 
     def unowned(self, tensor: Any) -> Callable[[Any], Any]:
         """What makes a tensor at the same place, which does not own the memory.
@@ -146,9 +170,10 @@ class Pool:
         """Call a function whose values lie in this memory, which *holder* then keeps."""
         self._own_workspaces()
         current = torch.cuda.current_stream(self.device)
-        # Each use of the stream waits for the current one first, so what the program frees there
-        # can be used at once.
-        self.stream.wait_stream(current)
+        # Each use of the stream waits first for the current one, and for others that have used it.
+        # So what the program frees there can be used at once.
+        self._readers[current.cuda_stream] = current
+        self._wait_for_readers(self.stream)
         with torch.cuda.stream(self.stream):
             torch._C._cuda_beginAllocateCurrentStreamToPool(self.index, handle)
             try:
@@ -215,6 +240,8 @@ class Pool:
                 self._repair(handle)
                 raise
         memory.add(self.device, graph)
+        # It overwrites what was free now, and what some streams may still read.
+        self._wait_for_all = bool(self._readers)
         return graph.replay, result
 
     def _own_workspaces(self) -> None:
@@ -257,8 +284,18 @@ class Pool:
         with torch.cuda.graph(graph, stream=self.stream, capture_error_mode=CAPTURE_ERROR_MODE):
             torch.zeros(1, device=self.device)
 
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """A context in which a graph may be destroyed: none runs, and none is captured.
+
+        To wait for the device is illegal while it is captured, also by another thread.
+        """
+        with _one:
+            self.wait()
+            yield
+
     def wait(self) -> None:
-        """Wait for the device: a graph must not be destroyed while it runs."""
+        """Wait for the device."""
         torch.cuda.synchronize(self.device)
 
     def memory(self) -> int:

@@ -157,7 +157,8 @@ class Memory:
                 held = results.held()
                 if held:
                     return held
-                del self.lent[number]
+                # A sweep of another thread may have been here before.
+                self.lent.pop(number, None)
         return ""
 
     def sweep(self) -> None:

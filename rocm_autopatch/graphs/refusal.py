@@ -37,6 +37,16 @@ _MEANINGS = (
 )
 
 
+# What another thread can cause: it has waited for the device, torch's allocator gives nothing back
+# while one uses the memory of graphs, or the random numbers differ.
+_OTHERS = (
+    "StreamCaptureInvalidated",
+    "previous error during capture",
+    "captures_underway",
+    "a replay does not draw as many numbers",
+)
+
+
 class Refused(RuntimeError):
     """A call can't run as a graph; the text says why."""
 
@@ -45,11 +55,22 @@ class Busy(Refused):
     """Now it can't be captured. The next call may be."""
 
 
-def explain(error: BaseException) -> str:
-    """Why a capture failed, from the error that it ended in."""
+def _cause(error: BaseException) -> BaseException:
     # The end of a capture that is broken raises again, and that error says less.
     while error.__context__ is not None and not error.__suppress_context__:
         error = error.__context__
+    return error
+
+
+def may_be_others(error: BaseException) -> bool:
+    """Whether a capture may have failed because of what another thread did at the same time."""
+    said = str(_cause(error))
+    return any(sign in said for sign in _OTHERS)
+
+
+def explain(error: BaseException) -> str:
+    """Why a capture failed, from the error that it ended in."""
+    error = _cause(error)
     if isinstance(error, Refused):
         return str(error)
     said = f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -27,11 +27,12 @@ from rocm_autopatch.graphs.handed import Consumed, Found, Handed
 from rocm_autopatch.graphs.leaves import TENSORS, describe
 from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.places import storage
-from rocm_autopatch.graphs.refusal import Busy, Refused, explain
+from rocm_autopatch.graphs.refusal import Busy, Refused, explain, may_be_others
 from rocm_autopatch.graphs.verification import Verification
 from rocm_autopatch.graphs.watch import Observation, Watched, same_places, tensors_of
 
-# How often a capture is tried if something compiles in it. After that it would always compile.
+# How often a capture is tried if something compiles in it, and how often a call is observed, if
+# what stands in the way may be another thread's. After that it would always be so.
 _TRIES = 3
 # How many graphs may be left behind before no more are captured.
 _LEFT = 8
@@ -140,6 +141,7 @@ class Entry:
         "indices",
         "inputs",
         "kept",
+        "meanwhile",
         "memory",
         "order",
         "outputs",
@@ -159,7 +161,7 @@ class Entry:
         # what is copied.
         self.indices, self.places = indices, places
         self.first = self.used = first
-        self.seen = self.tries = self.held = self.kept = 0
+        self.seen = self.tries = self.meanwhile = self.held = self.kept = 0
         self.refused = ""
         self.pure = self.draws = False
         # The indices of what is at a fixed place and the observed call wrote to, and what in its
@@ -339,6 +341,9 @@ class Graphs:
         with self._lock:
             before = self._latest.get(key)
             indices = self._indices if before is None else before.indices
+            if self._watched is not None:
+                # Another thread may have put other weights there since this call has asked.
+                indices = list(range(len(fixed)))
             places = self._places(fixed, indices)
             if self._changed and (key, tuple(places)) not in self._entries:
                 moving = self._moving(key, indices, places, fixed)
@@ -406,7 +411,9 @@ class Graphs:
     def _without(self, entry: Entry, key: Any, call: Call) -> Any:
         """A call of a signature that has no graph, or does not have one yet."""
         with self._lock:
-            if entry.graph is not None:  # Another thread has just captured it.
+            known = self._entries.get((key, tuple(entry.places))) is entry
+            # Another thread has just captured it, or dropped it.
+            if entry.graph is not None or not known:
                 return self.run(key, call.structure, call.leaves, call.pads, call.cuts)
             self._clock += 1
             entry.used = self._clock
@@ -479,6 +486,12 @@ class Graphs:
             refused, changed = observation.against(), observation.changed()
             changes = [] if refused else [free[number] for number in observation.written()]
             refused = refused or self._unfit(entry, changes, call)
+            meanwhile = "" if refused else observation.meanwhile()
+            entry.meanwhile += bool(meanwhile)
+            if meanwhile and entry.meanwhile < _TRIES:
+                # Another thread may have done it. The next call is observed.
+                return result
+            refused = refused or meanwhile
         except RuntimeError as error:
             refused, changed, changes = f"its effects can't be observed: {error}", [], []
         if refused:
@@ -637,9 +650,7 @@ class Graphs:
         verified = verification is not None
         del verification, kept
         outputs.count()
-        entry.inputs, entry.outputs, entry.graph = inputs, outputs, graph
-        entry.carried = back
-        entry.found = found
+        pool.lends = pool.lends or outputs.lends
         entry.row = {
             "signature": self._describe(call.leaves, call.pads),
             "replays": 0,
@@ -648,6 +659,10 @@ class Graphs:
             "memory_after": pool.memory(),
             "verified": verified,
         }
+        # From now on other threads replay it.
+        entry.inputs, entry.outputs, entry.graph = inputs, outputs, graph
+        entry.carried = back
+        entry.found = found
         self.row["graphs"].append(entry.row)
         self._captured(entry)
         done = verified and consumed is not None
@@ -700,7 +715,7 @@ class Graphs:
             return
         why = explain(error)
         entry.tries += 1
-        if "compiled" in why and entry.tries < _TRIES:
+        if ("compiled" in why or may_be_others(error)) and entry.tries < _TRIES:
             entry.pool = None  # The next call is observed again.
             return
         self._refuse(entry, call, why)
@@ -758,9 +773,9 @@ class Graphs:
         if self._latest.get(key[0]) is entry:
             del self._latest[key[0]]
         if entry.graph is not None:
-            entry.pool.wait()
-            entry.graph = entry.inputs = entry.outputs = entry.consumed = entry.carried = None
-            entry.found = []
+            with entry.pool.idle():
+                entry.graph = entry.inputs = entry.outputs = entry.consumed = entry.carried = None
+                entry.found = []
             entry.memory.sweep()
 
     def clear(self) -> None:

@@ -50,6 +50,7 @@ _MODULE = "torch._inductor.output_code"
 _OURS = "_rocm_autopatch"
 # Forwards that were called, and whose graph has no backward yet.
 _waiting: weakref.WeakSet[Any] = weakref.WeakSet()
+_lock = threading.Lock()
 # What this thread compiles at present.
 _local = threading.local()
 _installing = threading.Lock()
@@ -118,9 +119,10 @@ class Region:
 
     def take(self, graph: Any) -> None:
         """Put graphs in the place of what a ``CompiledFxGraph`` of a forward calls."""
-        for other in list(_waiting):
-            # It is compiled anew, and nobody might call the old one any more.
-            if other.region.name == self.name:
+        for other in _those_waiting():
+            # It is compiled anew, and nobody might call the old one any more. Other threads compile
+            # the same function for themselves.
+            if other.region.name == self.name and other.region.pools is self.pools:
                 other.region.memory.release()
                 capture.give_back()
         fixed = [int(index) for index in graph.fx_kwargs.get("static_input_idxs") or ()]
@@ -216,14 +218,27 @@ class _ForwardGraphs(_Graphs):
         # A backward that is called without a graph gets it where it was.
         return index not in self.shown
 
+    def save(self, addresses: set[int], fixed: set[int] | None = None) -> None:
+        """Note where the last plain call has saved what it saves, unless there is a graph.
+
+        *fixed* are the addresses of what stays where it is, if they are known.
+        """
+        if not self.row["graphs"]:
+            with self._lock:
+                # Another thread may have captured it meanwhile.
+                if not self.row["graphs"]:
+                    self.saved = addresses
+                    self.places = self.places if fixed is None else addresses | fixed
+
     def places_of_numbers(self) -> dict[int, Any]:
         """The numbers that replays save on the device: where other calls save them, by address."""
-        graphs = [entry for entry in self._entries.values() if entry.graph is not None]
-        return {
-            entry.outputs.leaves[index].data_ptr(): device
-            for entry in graphs
-            for index, device in entry.hosted.items()
-        }
+        with self._lock:
+            graphs = [entry for entry in self._entries.values() if entry.graph is not None]
+            return {
+                entry.outputs.leaves[index].data_ptr(): device
+                for entry in graphs
+                for index, device in entry.hosted.items()
+            }
 
     def _results(self, result: Any, inputs: Inputs, places: dict[int, Any], device: Any) -> Handed:
         # What is an argument's memory stays that.
@@ -241,7 +256,7 @@ class _ForwardGraphs(_Graphs):
         self.saved |= entry.outputs.places
         self.places |= entry.outputs.places.union(place for place in entry.places if place)
         if not self.has_backward:
-            _waiting.add(self)
+            _wait(self)
 
 
 class _BackwardGraphs(_Graphs):
@@ -270,18 +285,19 @@ class _BackwardGraphs(_Graphs):
 
         What the last call has shown holds for this one, if it is like it.
         """
-        self._ready = bool(self._forward.row["graphs"])
-        self._numbers.update(self._saved_numbers(saved, inputs))
-        there = [None if index in self._numbers else one for index, one in enumerate(inputs)]
-        whole, key = self._last
-        if self._ready or (self.saved, self.fixed) != (saved, frozenset(fixed)):
-            known = self._latest.get(key)
-            self.clear()
-            self._known = known if whole == signature(there) else None
-            self.saved, self.fixed = list(saved), frozenset(fixed)
-            self._indices, self._fixed_leaves = list(fixed), self.fixed
-        free = [one for index, one in enumerate(inputs) if index not in self.fixed]
-        self._last = signature(there), signature(free)
+        with self._lock:
+            self._ready = bool(self._forward.row["graphs"])
+            self._numbers.update(self._saved_numbers(saved, inputs))
+            there = [None if index in self._numbers else one for index, one in enumerate(inputs)]
+            whole, key = self._last
+            if self._ready or (self.saved, self.fixed) != (saved, frozenset(fixed)):
+                known = self._latest.get(key)
+                self.clear()
+                self._known = known if whole == signature(there) else None
+                self.saved, self.fixed = list(saved), frozenset(fixed)
+                self._indices, self._fixed_leaves = list(fixed), self.fixed
+            free = [one for index, one in enumerate(inputs) if index not in self.fixed]
+            self._last = signature(there), signature(free)
 
     def _saved_numbers(self, saved: Sequence[int], inputs: list[Any]) -> dict[int, Any]:
         """Those that are elsewhere than the tensors, or would be without a graph, and where."""
@@ -296,7 +312,7 @@ class _BackwardGraphs(_Graphs):
 
     def _now(self, structure: Any, leaves: list[Any]) -> Any:
         # In a capture they are on the device. Any other call reads them on the host.
-        for index, device in self._numbers.items():
+        for index, device in [*self._numbers.items()]:
             leaves[index] = leaves[index].to(device)
         return super()._now(structure, leaves)
 
@@ -367,6 +383,17 @@ class _BackwardGraphs(_Graphs):
         return Handed(result, all_ - kept, shown, places, holders, device)
 
 
+class _Last(threading.local):
+    """Of the last plain call of a forward in this thread."""
+
+    def __init__(self) -> None:
+        #: By index the memory and the address of each result that is no input.
+        self.made: dict[int, tuple[int, int]] = {}
+        #: The addresses of inputs that are results, and those of what stays where it is.
+        self.passed: set[int] = set()
+        self.fixed: set[int] = set()
+
+
 class Forward:
     """What is called as the compiled forward of a region: with a list, which it empties."""
 
@@ -374,33 +401,30 @@ class Forward:
         self, region: Region, compiled: Callable[[list[Any]], Any], fixed: Sequence[int]
     ) -> None:
         self.graphs = _ForwardGraphs(region, compiled, fixed)
-        # Of the last plain call: by index the memory and the address of each result that is no
-        # input, the addresses of inputs that are results, and those of what stays where it is.
-        self._made: dict[int, tuple[int, int]] = {}
-        self._passed: set[int] = set()
-        self._fixed: set[int] = set()
+        self._last = _Last()
 
     def __call__(self, inputs: list[Any]) -> Any:
         if self.graphs.row["graphs"]:
             return self.graphs.call(inputs)
         given = {storage(leaf) for leaf in inputs if type(leaf) in TENSORS}
         stay = [inputs[index] for index in self.graphs.fixed]
-        self._fixed = {one.data_ptr() for one in stay if type(one) in TENSORS}
+        last = self._last
+        last.fixed = {one.data_ptr() for one in stay if type(one) in TENSORS}
         del stay
         result = self.graphs.call(inputs)
-        self._made = {
+        last.made = {
             index: (storage(leaf), leaf.data_ptr())
             for index, leaf in enumerate(result)
             if type(leaf) in TENSORS and storage(leaf) not in given
         }
         tensors = {index: leaf for index, leaf in enumerate(result) if type(leaf) in TENSORS}
-        passed = {leaf.data_ptr() for index, leaf in tensors.items() if index not in self._made}
-        self._passed = passed - self._fixed
+        passed = {leaf.data_ptr() for index, leaf in tensors.items() if index not in last.made}
+        last.passed = passed - last.fixed
         return result
 
     def returned(self, result: Any, args: Sequence[Any]) -> None:
         """Note which results of the last plain call the program has got: it may keep them."""
-        made, self._made = self._made, {}
+        made, self._last.made = self._last.made, {}
         tensors = [
             one
             for one in (*torch.utils._pytree.tree_leaves(result), *args)
@@ -410,9 +434,8 @@ class Forward:
         graphs = self.graphs
         graphs.shown |= {index for index, (memory, _) in made.items() if memory in kept}
         own = {address for memory, address in made.values() if memory not in kept}
-        graphs.saved = own | self._passed
-        graphs.places = graphs.saved | self._fixed
-        _waiting.add(graphs)
+        graphs.save(own | self._last.passed, self._last.fixed)
+        _wait(graphs)
 
 
 class Backward:
@@ -429,15 +452,16 @@ class Backward:
         self._forward: _ForwardGraphs | None = None
 
     def __call__(self, inputs: list[Any]) -> Any:
-        if _waiting and (self._forward is None or not self._forward.has_backward):
+        unknown = self._forward is None or not self._forward.has_backward
+        # What others capture takes none of our locks.
+        if unknown and _waiting and not capture.capturing():
             self._join(inputs)
         graphs, forward = self._graphs, self._forward
         if graphs is None or forward is None:
             return self._compiled(inputs)
         elsewhere = any(inputs[index].data_ptr() not in forward.saved for index in graphs.saved)
-        if not forward.row["graphs"]:
-            # Other values may lie there when this call is over.
-            forward.saved = set()
+        # Other values may lie there when this call is over.
+        forward.save(set())
         return graphs.call(inputs, "its forward ran without a graph" if elsewhere else "")
 
     def _join(self, inputs: list[Any]) -> None:
@@ -453,7 +477,9 @@ class Backward:
             return [index for index, place in where.items() if place in places]
 
         # Two forwards may have saved an argument of both. Their weights differ.
-        found = [(forward, among(forward.saved), among(forward.places)) for forward in [*_waiting]]
+        found = [
+            (forward, among(forward.saved), among(forward.places)) for forward in _those_waiting()
+        ]
         found = [one for one in found if one[1]]
         if not found:
             return
@@ -468,7 +494,19 @@ class Backward:
             return
         if forward.row["graphs"]:
             forward.has_backward = True
-            _waiting.discard(forward)
+            with _lock:
+                _waiting.discard(forward)
+
+
+def _wait(forward: _ForwardGraphs) -> None:
+    """A forward has results now, and its backward is not known."""
+    with _lock:
+        _waiting.add(forward)
+
+
+def _those_waiting() -> list[_ForwardGraphs]:
+    with _lock:
+        return [*_waiting]
 
 
 def _alone() -> bool:

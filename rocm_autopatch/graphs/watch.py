@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,6 +16,8 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from rocm_autopatch.graphs.leaves import TENSORS
 
+# Numbers for what modules' attributes were: no two are the same, whoever asks for them.
+_numbers = itertools.count()
 # How many items of a container are looked at. A larger one is taken for data.
 _LONGEST = 1000
 # Of an argument with more bytes than this there is a checksum, and no copy.
@@ -107,7 +110,7 @@ class Watched:
         # decide the same. Equal values may not, as 1 and 1.0.
         if number < 0 or flags != last_flags or not all(map(is_, values, last_values)):
             key = tuple([(type(value), repr(value)) for value in (*flags, *values)])
-            number = self._numbers.setdefault(key, len(self._numbers))
+            number = self._numbers.setdefault(key, next(_numbers))
             self._last = flags, values, number
         return number
 
@@ -223,14 +226,15 @@ class Observation:
 
     def against(self) -> str:
         """Why such calls can't be replayed; "" if they can."""
-        if self._pool.elsewhere() != self._elsewhere:
-            return "it draws random numbers on the CPU, and a replay would not: use a GPU tensor"
         for tensor, (where, _, _) in zip(self._given, self._content):
             if _where(tensor) != where:
                 return f"it gives other memory to an argument (shape {list(where[0])})"
-        changed = self._watched.changed(self._state) if self._watched else ""
-        if changed:
-            return changed
+        return self._watched.changed(self._state) if self._watched else ""
+
+    def meanwhile(self) -> str:
+        """As :meth:`against`, if it was the call, and not another thread at the same time."""
+        if self._pool.elsewhere() != self._elsewhere:
+            return "it draws random numbers on the CPU, and a replay would not: use a GPU tensor"
         if _collectives() != self._collectives:
             return "it runs a collective, which is not safe in a graph on ROCm (ROCm/hip#3876)"
         return ""

@@ -81,6 +81,8 @@ class Graphed:
         if _is_compiling():
             return self.function(*args, **kwargs)
         try:
+            if capturing():
+                raise Refused("another capture is under way and records the function's kernels")
             structure: Any
             shapes = None if kwargs else self._signatures.again(args)
             if shapes is not None or (not kwargs and TENSORS.issuperset(map(type, args))):
@@ -93,13 +95,7 @@ class Graphed:
             if not watched.same():
                 watched = self._watch_anew()
             grad = _grad_enabled()
-            if (
-                grad
-                or capturing()
-                or _dispatch_modes()
-                or _function_modes()
-                or _transforms() is not None
-            ):
+            if grad or _dispatch_modes() or _function_modes() or _transforms() is not None:
                 _refuse(leaves, watched)
             pads, cuts = self._bucketed(args, kwargs, leaves) if self._buckets else ((), ())
             if pads:
@@ -269,8 +265,6 @@ def _refuse(leaves: list[Any], watched: Watched) -> None:
         watched.needs_grad() or any(type(x) in TENSORS and x.requires_grad for x in leaves)
     ):
         raise Refused("gradients are needed: call it under torch.no_grad() or inference_mode()")
-    if capturing():
-        raise Refused("another capture is under way and records the function's kernels")
     if _dispatch_modes() or _function_modes():
         raise Refused(
             "a torch dispatch mode or function mode is active, which needs to see each operation"

@@ -48,6 +48,7 @@ class StandIn(capture.Pool):
     def __init__(self, device: Any) -> None:
         self.device = device
         self.turns = 0
+        self.lends = False
 
     def turn(self) -> None:
         self.turns += 1

@@ -527,7 +527,7 @@ def test_an_allocation_past_torch() -> None:
         allocate(ctypes.byref(place), 1 << 20)
         return x + 1
 
-    why = refused(function, torch.ones(4, device=GPU))
+    why = refused(function, torch.ones(4, device=GPU), calls=12)
     # The kernel after it sees the error of the allocation, or that of a broken capture.
     assert "allocates memory without torch" in why or "illegal in a capture broke it" in why
 
@@ -1723,7 +1723,6 @@ needs_stand_in = pytest.mark.skipif(REAL, reason="shown by the GPU itself")
     [
         ("CUDA error: operation not permitted when stream is capturing", "waits for the GPU"),
         ("hipErrorStreamCaptureUnsupported", "waits for the GPU"),
-        ("hipErrorStreamCaptureInvalidated", "illegal in a capture broke it"),
         ("hipErrorStreamCaptureUnjoined", "is not joined before the end"),
         ("HIP out of memory. Tried to allocate 2 GiB", "not enough memory"),
         ("Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture", "random numbers"),
@@ -1733,6 +1732,20 @@ needs_stand_in = pytest.mark.skipif(REAL, reason="shown by the GPU itself")
 def test_errors_of_a_capture(monkeypatch: pytest.MonkeyPatch, said: str, meaning: str) -> None:
     monkeypatch.setattr(stand_in.StandIn, "broken", RuntimeError(said))
     assert meaning in refused(lambda x: x + 1, torch.ones(2))
+
+
+@needs_stand_in
+def test_a_capture_that_another_thread_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = RuntimeError("hipErrorStreamCaptureInvalidated")
+    wrapped, other = graphed(lambda x: x + 1), graphed(lambda x: x + 1)
+    for number in range(12):
+        monkeypatch.setattr(stand_in.StandIn, "broken", broken if number < 5 else None)
+        close(wrapped(torch.ones(2)), torch.full((2,), 2.0))
+    assert (wrapped.row["replays"], wrapped.row["refused"]) == (6, [])
+    monkeypatch.setattr(stand_in.StandIn, "broken", broken)
+    for _ in range(12):
+        other(torch.ones(2))
+    assert "illegal in a capture broke it" in reasons(other)
 
 
 @needs_stand_in

@@ -1,9 +1,10 @@
-"""Memory of graphs that threads use at the same time, and devices that are not the current one.
+"""Memory and streams that threads use at the same time, and devices that are not the current one.
 
-Everything here is our own code; what is below it, torch's allocator, is a stand-in, also on a
-machine with a GPU. It counts the users of a memory as ``c10/cuda/CUDACachingAllocator.cpp`` does
-(beginAllocateToPool, endAllocateToPool and releasePool, torch 2.11), and raises its errors. It
-waits where threads can meet. tests/graphs/test_graphs.py has the same with real threads on a GPU.
+Everything here is our own code; what is below it, torch's allocator and streams, is a stand-in,
+also on a machine with a GPU. It counts who uses a memory as ``c10/cuda/CUDACachingAllocator.cpp``
+does (beginAllocateToPool, endAllocateToPool and releasePool, torch 2.11), and raises its errors. It
+waits where threads can meet. Its streams do nothing but know whose work they have waited for. As
+torch's, there are 32 for a device. tests/graphs/test_graphs.py has real threads on a GPU.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import itertools
 import threading
 import time
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -41,10 +42,26 @@ class Allocator:
         self.users: Counter[Any] = Counter()
         self.known: set[Any] = set()
         self.underway: list[Any] = []
+        #: The streams that are captured.
+        self.captures: list[Any] = []
         self.broken = ""
         #: What another thread does before the next call's memory is in use, once.
         self.meanwhile: Callable[[], Any] | None = None
+        #: The work of each stream, and what of others' it waits for.
+        self.work: Counter[int] = Counter()
+        self.after: dict[int, Counter[int]] = defaultdict(Counter)
         self._lock = threading.Lock()
+
+    def launch(self) -> tuple[int, int]:
+        """Some work on the current stream."""
+        raw = torch.cuda.current_stream().cuda_stream
+        self.work[raw] += 1
+        return raw, self.work[raw]
+
+    def is_after(self, stream: Any, work: tuple[int, int]) -> bool:
+        """Whether what *stream* does from now on is after that work."""
+        raw, number = work
+        return raw == stream.cuda_stream or self.after[stream.cuda_stream][raw] >= number
 
     def begin(self, device: int, handle: Any) -> None:
         time.sleep(0.0005)
@@ -82,7 +99,8 @@ class Allocator:
 
 @pytest.fixture
 def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
-    found, handles, local = Allocator(), itertools.count(), threading.local()
+    found, local = Allocator(), threading.local()
+    handles, streams = itertools.count(), itertools.count()
 
     @contextmanager
     def current(device: Any) -> Iterator[None]:
@@ -96,11 +114,36 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
         return getattr(local, "device", 0)
 
     class Stream:
-        def __init__(self, device: Any) -> None:
+        def __init__(self, device: Any, raw: int | None = None) -> None:
             self.device = device
+            self.cuda_stream = next(streams) % 32 + 100 if raw is None else raw
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Stream) and other.cuda_stream == self.cuda_stream
+
+        def __hash__(self) -> int:
+            return self.cuda_stream
 
         def wait_stream(self, other: Any) -> None:
-            pass
+            mine = found.after[self.cuda_stream]
+            mine |= found.after[other.cuda_stream]
+            mine[other.cuda_stream] = found.work[other.cuda_stream]
+
+    def current_stream(device: Any = None) -> Any:
+        return getattr(local, "stream", Stream(DEVICES[here()], 0))
+
+    @contextmanager
+    def stream(one: Any) -> Iterator[None]:
+        before, local.stream = current_stream(), one
+        try:
+            with current(one.device):
+                yield
+        finally:
+            local.stream = before
+
+    def synchronize(device: Any) -> None:
+        if found.captures:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
 
     class MemPool:
         def __init__(self) -> None:
@@ -123,12 +166,14 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
             pass
 
     @contextmanager
-    def graph(one: Any, handle: Any, stream: Any, **_: Any) -> Iterator[None]:
-        with current(stream.device):
-            found.begin_on_stream(stream.device.index, handle)
-            weakref.finalize(one, found.release, stream.device.index, handle)
+    def graph(one: Any, handle: Any, on: Any, **_: Any) -> Iterator[None]:
+        with stream(on):
+            found.begin_on_stream(on.device.index, handle)
+            weakref.finalize(one, found.release, on.device.index, handle)
+            found.captures.append(on)
             yield
-            found.end(stream.device.index, handle)
+            found.captures.remove(on)
+            found.end(on.device.index, handle)
 
     for name, value in {
         "Stream": Stream,
@@ -137,10 +182,10 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
         "CUDAGraph": Graph,
         "graph": graph,
         "device": current,
-        "stream": lambda stream: current(stream.device),
-        "current_stream": Stream,
+        "stream": stream,
+        "current_stream": current_stream,
         "graph_pool_handle": lambda: next(handles),
-        "synchronize": lambda device: None,
+        "synchronize": synchronize,
     }.items():
         monkeypatch.setattr(torch.cuda, name, value, raising=False)
     for name, value in {
@@ -150,6 +195,7 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
     }.items():
         monkeypatch.setattr(torch._C, name, value, raising=False)
     monkeypatch.setattr(capture, "_workspaces", {})
+    monkeypatch.setattr(capture, "_raw_stream", lambda index: current_stream().cuda_stream)
     # tests/graphs/test_graphs.py has replaced the class by its stand-in, in the same process.
     real = next(one for one in capture.Pool.__mro__ if one.__base__ is object)
     monkeypatch.setattr(capture, "Pool", real)
@@ -260,6 +306,17 @@ def test_what_is_kept_without_a_graph_is_given_back(allocator: Allocator) -> Non
     assert allocator.users[DEVICES[0].index, handle] == 0
 
 
+def test_memory_belongs_to_its_graphs(allocator: Allocator) -> None:
+    pools = capture.Pools()
+    pool = pools.of(DEVICES[0])
+    pool.first(lambda: 1, pools.memory)
+    graph: Any = captured(pool, pools.memory)
+    one = DEVICES[0].index, pools.memory._handles[DEVICES[0]]
+    assert allocator.users[one] == 1
+    del graph
+    assert allocator.users[one] == 0
+
+
 def test_a_device_that_is_not_current(allocator: Allocator) -> None:
     pools = capture.Pools()
     for device in DEVICES[::-1]:
@@ -291,3 +348,90 @@ def test_a_call_whose_memory_is_refused_runs_all_the_same(
     with pytest.raises(RuntimeError, match="mine"):
         pools.of(DEVICES[0]).first(wrong, pools.memory)
     assert (calls, len(said), allocator.underway) == ([1, 2], 1, [])
+
+
+def test_streams_that_read_results_where_they_are(allocator: Allocator) -> None:
+    pool = capture.Pools().of(DEVICES[0])
+    pool.lends = True
+    one, other = torch.cuda.Stream(DEVICES[0]), torch.cuda.Stream(DEVICES[0])
+    with torch.cuda.stream(one):
+        pool.turn()
+        allocator.launch()
+    with torch.cuda.stream(other):
+        pool.turn()
+    with torch.cuda.stream(one):
+        # It still reads a result of its replay, and drops it.
+        read = allocator.launch()
+    with torch.cuda.stream(other):
+        pool.turn()
+    assert allocator.is_after(other, read)
+
+
+def test_streams_that_read_results_of_first_calls(allocator: Allocator) -> None:
+    pools = capture.Pools()
+    pool = pools.of(DEVICES[0])
+    one, other = torch.cuda.Stream(DEVICES[0]), torch.cuda.Stream(DEVICES[0])
+    with torch.cuda.stream(one):
+        pool.first(lambda: allocator.launch(), pools.memory)
+        read = allocator.launch()
+    after: list[bool] = []
+    with torch.cuda.stream(other):
+        # What it has dropped is free there.
+        pool.first(lambda: after.append(allocator.is_after(pool.stream, read)), pools.memory)
+    with torch.cuda.stream(one):
+        read = allocator.launch()
+    with torch.cuda.stream(other):
+        assert captured(pool, pools.memory) is not None
+        pool.turn()
+        after.append(allocator.is_after(other, read))
+    with torch.cuda.stream(one):
+        late = allocator.launch()
+    with torch.cuda.stream(other):
+        pool.turn()
+    assert after == [True, True]
+    # From then on, results are copies: there is nothing to wait for.
+    assert not allocator.is_after(other, late)
+
+
+def test_two_pools_with_one_stream(allocator: Allocator) -> None:
+    many = [capture.Pools() for _ in range(33)]
+    pools = [one.of(DEVICES[0]) for one in many]
+    one, other = pools[0], pools[32]
+    assert one.stream == other.stream
+    seen: list[Any] = []
+
+    def meanwhile() -> None:
+        # This must not be recorded.
+        other.first(lambda: seen.append(torch.cuda.current_stream()), many[32].memory)
+        seen.append(captured(other, many[32].memory))
+
+    def function(leaves: list[Any]) -> None:
+        in_threads(meanwhile, 1)
+
+    one.capture(function, list, many[0].memory)
+    assert len(seen) == 2
+    assert (seen[0] == one.stream, seen[1]) == (False, None)
+    assert captured(other, many[32].memory) is not None
+
+
+def test_a_graph_is_destroyed_between_captures(allocator: Allocator) -> None:
+    pools, others = capture.Pools(), capture.Pools()
+    one, other = pools.of(DEVICES[0]), others.of(DEVICES[0])
+    began, events = threading.Event(), list[str]()
+
+    def function(leaves: list[Any]) -> None:
+        began.set()
+        time.sleep(0.1)
+        events.append("captured")
+
+    def destroy() -> None:
+        began.wait()
+        # It waits for the device, which would break the capture, and raise here.
+        with other.idle():
+            events.append("destroyed")
+
+    thread = threading.Thread(target=destroy)
+    thread.start()
+    one.capture(function, list, pools.memory)
+    thread.join()
+    assert events == ["captured", "destroyed"]

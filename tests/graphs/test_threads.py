@@ -1,0 +1,286 @@
+# mypy: allow-subclassing-any
+"""What several threads of a program do with graphs at the same time.
+
+The GPU is a stand-in. Where two threads have to meet, one of them is made slow at that place.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = pytest.importorskip("torch", reason="no torch here: tests/test_graphs.py has one")
+
+import stand_in
+
+from rocm_autopatch.graphs import capture, graphed, record, store, training, watch, wrapper
+from rocm_autopatch.graphs.memory import Memory
+from rocm_autopatch.graphs.store import Graphs
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU here is a stand-in")
+
+
+@pytest.fixture(autouse=True)
+def device() -> Iterator[None]:
+    stand_in.install()
+    with torch.no_grad():
+        yield
+
+
+class Slow(dict[Any, Any]):
+    """A dict that takes its time while someone looks at all of its values."""
+
+    def values(self) -> Any:
+        for one in super().values():
+            time.sleep(0.02)
+            yield one
+
+
+def during(work: Callable[[], Any], other: Callable[[], Any]) -> Any:
+    """What *work* returns, while another thread does *other* shortly after its begin."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        time.sleep(0.05)
+        try:
+            other()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    result = work()
+    thread.join()
+    assert raised == []
+    return result
+
+
+def region(pools: capture.Pools | None = None) -> training.Region:
+    return training.Region("name", "mode", pools or capture.Pools())
+
+
+def forward(its: training.Region) -> Any:
+    return training._ForwardGraphs(its, tuple, [])
+
+
+def test_results_are_swept_while_they_are_looked_at() -> None:
+    memory = Memory()
+
+    class Lent:
+        gone = float("inf")
+
+        def in_use(self) -> bool:
+            return False
+
+        def held(self) -> str:
+            # As the finalizer of a function does that another thread lets go of.
+            memory.sweep()
+            return ""
+
+    for number in range(3):
+        memory.lend(number, Lent())
+    assert memory.busy(0) == ""
+    assert memory.lent == {}
+
+
+def test_a_forward_waits_while_others_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    class SlowSet(weakref.WeakSet[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            for one in super().__iter__():
+                time.sleep(0.02)
+                yield one
+
+    monkeypatch.setattr(training, "_waiting", SlowSet())
+    several = [forward(region()) for _ in range(6)]
+    for one in several[:5]:
+        training._wait(one)
+    found = during(training._those_waiting, lambda: training._wait(several[5]))
+    assert len(found) == 5
+    assert len(training._those_waiting()) == 6
+
+
+def test_a_forward_gets_a_signature_in_a_backward() -> None:
+    one = forward(region())
+    one._entries = Slow({number: SimpleNamespace(graph=None) for number in range(5)})
+    assert during(one.places_of_numbers, lambda: one._find(("key",), [])) == {}
+    assert len(one._entries) == 6
+
+
+def test_a_forward_is_captured_while_a_call_returns() -> None:
+    one = forward(region())
+    one.save({1}, {2})
+    assert (one.saved, one.places) == ({1}, {1, 2})
+    one.row["graphs"].append({})
+    one.save({3}, {4})
+    assert (one.saved, one.places) == ({1}, {1, 2})
+
+
+def test_threads_that_compile_the_same_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[Any] = []
+    monkeypatch.setattr(Memory, "release", lambda self, device=None: released.append(self))
+    monkeypatch.setattr(training, "_waiting", weakref.WeakSet())
+    monkeypatch.setattr(capture, "give_back", lambda: None)
+    pools = capture.Pools()
+    old, others, new = region(pools), region(), region(pools)
+    kept = [forward(old), forward(others)]
+    for one in kept:
+        training._wait(one)
+    new.take(SimpleNamespace(fx_kwargs={}, current_callable=tuple))
+    assert released == [old.memory]
+
+
+def test_the_report_while_calls_are_counted() -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    row = record.row("name", "mode")
+    over = threading.Event()
+
+    def count() -> None:
+        while not over.is_set():
+            row["plain"].clear()
+            row["graphs"].clear()
+            for number in range(15):
+                record.plain(row, str(number))
+                row["graphs"].append({"replays": 1})
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        for _ in range(3000):
+            record.finished(row)
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+        thread.join()
+        record._rows.remove(row)
+    done = record.finished(row)
+    done["plain"]["0"] = done["graphs"][0]["replays"] = 7
+    assert (row["plain"]["0"], row["graphs"][0]["replays"]) == (1, 1)
+
+
+def test_a_module_gets_other_weights_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Module(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = torch.nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            y = self.first(x)
+            return self.second(y) if hasattr(self, "second") else y
+
+    module = Module()
+    wrapped, x, find = graphed(module), torch.ones(2, 4), Graphs._find
+    slow = threading.main_thread()
+
+    def found(self: Graphs, *args: Any) -> Any:
+        if threading.current_thread() is slow:
+            time.sleep(0.2)
+        return find(self, *args)
+
+    def other() -> None:
+        # Such as a LoRA layer.
+        module.second = torch.nn.Linear(4, 4)
+        with torch.no_grad():
+            wrapped(torch.ones(3, 4))
+
+    wrapped(x)
+    monkeypatch.setattr(Graphs, "_find", found)
+    module.first.weight.data = module.first.weight.data.clone()
+    got = during(lambda: wrapped(x), other)
+    # Its weights were looked up before, and the function ran after that.
+    assert torch.equal(got, module(x))
+    for _ in range(5):
+        assert torch.equal(wrapped(x), module(x))
+    assert wrapped.row["replays"] >= 2
+
+
+def test_a_graph_is_dropped_before_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped, x, same = graphed(torch.nn.Linear(4, 4)), torch.ones(2, 4), watch.same_places
+    for _ in range(4):
+        wrapped(x)
+    slow = threading.main_thread()
+
+    def places(*args: Any) -> Any:
+        result = same(*args)
+        if threading.current_thread() is slow:
+            time.sleep(0.2)
+        return result
+
+    monkeypatch.setattr(store, "same_places", places)
+    during(lambda: wrapped(x), wrapped.clear)
+    # It counts as the first one of its signature, and nobody keeps a graph beside the entries.
+    assert len(wrapped.row["graphs"]) == 1
+    assert [entry.seen for entry in wrapped._graphs._entries.values()] == [1]
+
+
+def test_weights_are_replaced_in_a_capture_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = torch.nn.Linear(4, 4), torch.ones(2, 4)
+    wrapped = graphed(module)
+    for _ in range(4):
+        wrapped(x)
+    module.weight = torch.nn.Parameter(torch.zeros(4, 4))
+    monkeypatch.setattr(wrapper, "capturing", lambda: True)
+    # To drop graphs takes a lock, and waits for the device.
+    monkeypatch.setattr(Graphs, "clear", lambda self: pytest.fail("graphs are dropped"))
+    assert torch.equal(wrapped(x), module(x))
+    assert any("another capture is under way" in why for why in wrapped.row["plain"])
+
+
+@pytest.mark.parametrize("often", [1, 2])
+def test_another_thread_draws_random_numbers(often: int) -> None:
+    calls = 0
+
+    def function(x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        # The second call is observed, and those after it until one is as it should be.
+        if 2 <= calls < 2 + often:
+            thread = threading.Thread(target=random.random)
+            thread.start()
+            thread.join()
+        return x + 1
+
+    wrapped = graphed(function)
+    for _ in range(8):
+        wrapped(torch.ones(2))
+    assert wrapped.row["replays"] == 6 - often
+    assert wrapped.row["refused"] == []
+
+
+@pytest.mark.parametrize("outputs", ["clone", "alias"])
+def test_results_that_other_streams_may_read(outputs: str) -> None:
+    wrapped = graphed(lambda x: x + 1, outputs=outputs)
+    for _ in range(4):
+        wrapped(torch.ones(2))
+    (entry,) = wrapped._graphs._entries.values()
+    assert entry.pool.lends == (outputs == "alias")
+
+
+def test_numbers_of_attributes_are_of_one_module() -> None:
+    class Module(torch.nn.Module):
+        scale = 2
+
+    modules = [Module(), Module()]
+    for one in modules:
+        one.scale = 2
+    numbers = [watch.Watched(one).attributes() for one in modules]
+    assert numbers[0] != numbers[1]
+
+
+def test_torch_gives_no_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED")
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", refuse)
+    capture.give_back()
