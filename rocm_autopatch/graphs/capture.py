@@ -21,7 +21,8 @@ from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.places import place, view
 from rocm_autopatch.graphs.refusal import Busy
 
-# Only the capturing thread can break a capture. Other threads can allocate and compile meanwhile.
+# Other threads can allocate and compile during a capture. If they wait for the device, they break
+# it nevertheless (ROCm/rocm-systems#4508, #11698).
 CAPTURE_ERROR_MODE = "thread_local"
 
 
