@@ -34,7 +34,7 @@ _users: dict[tuple[int, int], threading.Lock] = {}
 # By device: the memory that workspaces of streams of ours lie in. One thread at a time may tell the
 # allocator that it uses this memory.
 _workspaces: dict[Any, Any] = {}
-_working = threading.Lock()
+_working = threading.RLock()
 _started = torch.cuda.is_initialized
 _is_capturing = torch._C._cuda_isCurrentStreamCapturing
 # Builds of torch without a GPU don't have it.

@@ -50,7 +50,7 @@ _MODULE = "torch._inductor.output_code"
 _OURS = "_rocm_autopatch"
 # Forwards that were called, and whose graph has no backward yet.
 _waiting: weakref.WeakSet[Any] = weakref.WeakSet()
-_lock = threading.Lock()
+_lock = threading.RLock()
 # What this thread compiles at present.
 _local = threading.local()
 _installing = threading.Lock()
@@ -221,9 +221,10 @@ class _ForwardGraphs(_Graphs):
     def save(self, addresses: set[int], fixed: set[int] | None = None) -> None:
         """Note where the last plain call has saved what it saves, unless there is a graph.
 
-        *fixed* are the addresses of what stays where it is, if they are known.
+        *fixed* are the addresses of what stays where it is, if they are known. What others capture
+        takes none of our locks.
         """
-        if not self.row["graphs"]:
+        if not self.row["graphs"] and not capture.capturing():
             with self._lock:
                 # Another thread may have captured it meanwhile.
                 if not self.row["graphs"]:

@@ -117,9 +117,12 @@ def test_a_forward_gets_a_signature_in_a_backward() -> None:
     assert len(one._entries) == 6
 
 
-def test_a_forward_is_captured_while_a_call_returns() -> None:
+def test_a_forward_is_captured_while_a_call_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     one = forward(region())
     one.save({1}, {2})
+    with monkeypatch.context() as patched:
+        patched.setattr(capture, "capturing", lambda: True)
+        one.save({5}, {6})
     assert (one.saved, one.places) == ({1}, {1, 2})
     one.row["graphs"].append({})
     one.save({3}, {4})
