@@ -94,8 +94,7 @@ class Pool:
             if self._last[1] is not None:
                 current.wait_stream(self._last[1])
             self._last = (raw, current)
-            if self.lends:
-                self._readers[raw] = current
+            self._readers[raw] = current
         if self._wait_for_all or (self.lends and len(self._readers) > 1):
             self._wait_for_all = False
             self._wait_for_readers(self._last[1])

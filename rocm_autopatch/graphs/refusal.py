@@ -2,48 +2,57 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+
+class _Meaning(NamedTuple):
+    """What an error means whose text has one of *signs*."""
+
+    signs: tuple[str, ...]
+    text: str
+    #: Whether the next capture may be possible: it may have been another thread's doing.
+    passes: bool = False
+
+
 # Parts of the errors of torch and the runtimes if something illegal happens in a capture, and what
 # they mean. The names of errors are CUDA's. HIP's names differ only in their beginning.
 _MEANINGS = (
-    (
+    _Meaning(
         ("during CUDA graph capture unless the CPU tensor is pinned", "non-pinned"),
         "a CPU tensor is copied to the GPU inside: keep it there, or pass it as an argument",
     ),
-    (
+    _Meaning(
         ("JIT compile during CUDA graph capture", "compile", "Dynamo"),
         "something was compiled inside: compile it before, by calls with arguments like these",
+        passes=True,
     ),
-    (
+    _Meaning(
         ("philox", "Generator", "generator", "rng"),
         "inside, a generator that graphs do not support draws random numbers",
     ),
-    (
+    _Meaning(
         ("out of memory", "OutOfMemory"),
         "there is not enough memory for the graph's own pool",
     ),
-    (
+    _Meaning(
         ("StreamCaptureUnsupported", "not permitted when stream is capturing"),
         "something inside waits for the GPU (as .item(), .cpu(), printing a tensor, nonzero() and "
         "torch.cuda.synchronize() do), or allocates memory without torch",
     ),
-    (
+    _Meaning(
         ("StreamCaptureUnjoined", "StreamCaptureIsolation", "StreamCaptureUnmatched"),
         "another stream is used inside, and it is not joined before the end",
     ),
-    (
+    _Meaning(
         ("StreamCaptureInvalidated", "previous error during capture", "StreamCaptureImplicit"),
         "an operation that is illegal in a capture broke it, inside or in another thread",
+        passes=True,
     ),
-)
-
-
-# What another thread can cause: it has waited for the device, torch's allocator gives nothing back
-# while one uses the memory of graphs, or the random numbers differ.
-_OTHERS = (
-    "StreamCaptureInvalidated",
-    "previous error during capture",
-    "captures_underway",
-    "a replay does not draw as many numbers",
+    _Meaning(
+        ("captures_underway",),
+        "another thread uses the memory of graphs, so torch gives none back",
+        passes=True,
+    ),
 )
 
 
@@ -55,6 +64,10 @@ class Busy(Refused):
     """Now it can't be captured. The next call may be."""
 
 
+class Disturbed(Refused):
+    """It can't be captured, maybe because of another thread. Some more calls are tried."""
+
+
 def _cause(error: BaseException) -> BaseException:
     # The end of a capture that is broken raises again, and that error says less.
     while error.__context__ is not None and not error.__suppress_context__:
@@ -62,19 +75,28 @@ def _cause(error: BaseException) -> BaseException:
     return error
 
 
-def may_be_others(error: BaseException) -> bool:
+def _said(cause: BaseException) -> str:
+    return f"{type(cause).__name__}: {cause}".partition("\n")[0]
+
+
+def _meaning(cause: BaseException) -> _Meaning | None:
+    said = _said(cause)
+    found = (one for one in _MEANINGS if any(sign in said for sign in one.signs))
+    return None if isinstance(cause, Refused) else next(found, None)
+
+
+def passes(error: BaseException) -> bool:
     """Whether a capture may have failed because of what another thread did at the same time."""
-    said = str(_cause(error))
-    return any(sign in said for sign in _OTHERS)
+    cause = _cause(error)
+    meaning = _meaning(cause)
+    return isinstance(cause, Disturbed) or (meaning is not None and meaning.passes)
 
 
 def explain(error: BaseException) -> str:
     """Why a capture failed, from the error that it ended in."""
-    error = _cause(error)
-    if isinstance(error, Refused):
-        return str(error)
-    said = f"{type(error).__name__}: {error}".partition("\n")[0]
-    for signs, meaning in _MEANINGS:
-        if any(sign in said for sign in signs):
-            return f"{meaning} ({said})"
-    return f"the capture failed: {said}"
+    cause = _cause(error)
+    if isinstance(cause, Refused):
+        return str(cause)
+    meaning = _meaning(cause)
+    said = _said(cause)
+    return f"{meaning.text} ({said})" if meaning else f"the capture failed: {said}"

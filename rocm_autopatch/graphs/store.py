@@ -27,7 +27,7 @@ from rocm_autopatch.graphs.handed import Consumed, Found, Handed
 from rocm_autopatch.graphs.leaves import TENSORS, describe
 from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.places import storage
-from rocm_autopatch.graphs.refusal import Busy, Refused, explain, may_be_others
+from rocm_autopatch.graphs.refusal import Busy, Disturbed, Refused, explain, passes
 from rocm_autopatch.graphs.verification import Verification
 from rocm_autopatch.graphs.watch import Observation, Watched, same_places, tensors_of
 
@@ -598,7 +598,7 @@ class Graphs:
             versions = inputs.versions()
             graph, result = pool.capture(run, enter, memory)
             if capture.compiles() != compiled:
-                raise Refused(
+                raise Disturbed(
                     "something was compiled in the capture: more calls are needed before it"
                 )
             more = inputs.written(versions).difference(entry.changes) if self.carries else set()
@@ -713,12 +713,11 @@ class Graphs:
     def _failed(self, entry: Entry, call: Call, error: Exception) -> None:
         if isinstance(error, Busy):
             return
-        why = explain(error)
         entry.tries += 1
-        if ("compiled" in why or may_be_others(error)) and entry.tries < _TRIES:
+        if passes(error) and entry.tries < _TRIES:
             entry.pool = None  # The next call is observed again.
             return
-        self._refuse(entry, call, why)
+        self._refuse(entry, call, explain(error))
 
     def _refuse(self, entry: Entry, call: Call | None, why: str) -> None:
         entry.refused = why

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from rocm_autopatch.graphs.leaves import TENSORS
-from rocm_autopatch.graphs.refusal import Refused
+from rocm_autopatch.graphs.refusal import Disturbed, Refused
 
 # How many elements of a result are compared. All of them would need as much memory as the
 # activations of a training step.
@@ -51,7 +51,7 @@ class Verification:
                 said = " ".join(str(error).split())
                 raise Refused(f"a replay differs from a plain call: {said[:200]}") from None
         if self._after is not None and not torch.equal(self._after, self._pool.random()):
-            raise Refused("a replay does not draw as many numbers as a plain call")
+            raise Disturbed("a replay does not draw as many numbers as a plain call")
 
     def draw_again(self) -> None:
         """Let the next call draw what the plain call has drawn."""

@@ -352,10 +352,11 @@ def test_a_call_whose_memory_is_refused_runs_all_the_same(
 
 def test_streams_that_read_results_where_they_are(allocator: Allocator) -> None:
     pool = capture.Pools().of(DEVICES[0])
-    pool.lends = True
     one, other = torch.cuda.Stream(DEVICES[0]), torch.cuda.Stream(DEVICES[0])
     with torch.cuda.stream(one):
         pool.turn()
+        # The first capture of such a graph says so.
+        pool.lends = True
         allocator.launch()
     with torch.cuda.stream(other):
         pool.turn()
