@@ -124,7 +124,7 @@ def test_a_forward_is_captured_while_a_call_returns(monkeypatch: pytest.MonkeyPa
         patched.setattr(capture, "capturing", lambda: True)
         one.save({5}, {6})
     assert (one.saved, one.places) == ({1}, {1, 2})
-    one.row["graphs"].append({})
+    one.row["graphs"].append({"replays": 0})
     one.save({3}, {4})
     assert (one.saved, one.places) == ({1}, {1, 2})
 

@@ -179,17 +179,27 @@ def test_gradients_add_up(seen: Seen, set_to_none: bool) -> None:
     assert (forward["replays"], backward["replays"]) == (10, 10)
 
 
-def test_gradients_that_the_program_keeps() -> None:
-    pair, kept = Pair(), []
-    for _ in range(8):
-        x = batch()
-        pair.both(partial(trained, x=x))
-        weights = zip(pair.model.parameters(), pair.other.parameters())
-        kept += [(one.grad, other.grad, one.grad[:1], other.grad[:1]) for one, other in weights]
+def test_gradients_that_the_program_keeps(seen: Seen) -> None:
+    """There is no replay while it keeps those of the last one, and nothing overwrites them."""
+    pair = Pair()
+    kept: list[list[Any]] = []
+
+    def gradients(model: Any) -> list[Any]:
+        grads = [one.grad for one in model.parameters()]
+        return [*grads, *(grad[:1] for grad in grads)]
+
+    for _ in range(14):
+        pair.both(partial(trained, x=batch()))
+        kept.append([gradients(model) for model in (pair.model, pair.other)])
         pair.step()
-    for one, other, part, of_other in kept:
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-        torch.testing.assert_close(part, of_other, rtol=1e-3, atol=1e-4)
+        for both in kept:
+            torch.testing.assert_close(*both, rtol=1e-3, atol=1e-4)
+        del kept[:-2]
+    forward, backward = seen()
+    assert counts([forward, backward]) == [
+        (4, {WARMING: 2, HELD: 8}),
+        (4, {WARMING: 2, PLAIN_FORWARD: 8}),
+    ]
 
 
 def test_two_forwards_before_a_backward(seen: Seen) -> None:
@@ -227,7 +237,7 @@ def test_a_forward_without_a_backward(seen: Seen) -> None:
     assert forward["replays"] >= 4
 
 
-def test_a_retained_graph() -> None:
+def test_a_retained_graph(seen: Seen) -> None:
     with torch._functorch.config.patch(donated_buffer=False):
         pair = Pair()
 
@@ -241,9 +251,11 @@ def test_a_retained_graph() -> None:
             x = batch()
             pair.both(step)
             pair.step()
+    forward, backward = seen()
+    assert (forward["replays"], backward["replays"]) == (5, 10)
 
 
-def test_errors_are_torch_s() -> None:
+def test_errors_are_torch_s(seen: Seen) -> None:
     pair = Pair()
     for _ in range(6):
         x = batch()
@@ -263,6 +275,8 @@ def test_errors_are_torch_s() -> None:
     for model in (pair.model, pair.other):
         model.zero_grad()
     pair.both(lambda function: trained(function, x))
+    forward, backward = seen()
+    assert (forward["replays"], backward["replays"]) == (7, 6)
 
 
 def test_evaluation_between_steps(seen: Seen) -> None:
@@ -281,7 +295,7 @@ def test_evaluation_between_steps(seen: Seen) -> None:
     assert sorted(row["replays"] for row in seen()) == [4, 4, 10]
 
 
-def test_dropout_draws_anew() -> None:
+def test_dropout_draws_anew(seen: Seen) -> None:
     """Each step draws the numbers that the compiled function draws without graphs."""
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.5)).to(GPU)
     fast = torch.compile(model, mode=MODE)
@@ -299,10 +313,11 @@ def test_dropout_draws_anew() -> None:
             drawn.append(rows)
         torch.testing.assert_close(*drawn)
         assert not torch.equal(drawn[0][5][0], drawn[0][6][0])
+    assert [row["replays"] for row in seen()] == [12, 12]
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpoints(reentrant: bool) -> None:
+def test_checkpoints(seen: Seen, reentrant: bool) -> None:
     pair = Pair()
 
     def step(function: Any) -> Any:
@@ -314,9 +329,10 @@ def test_checkpoints(reentrant: bool) -> None:
         x = batch().requires_grad_()
         pair.both(step)
         pair.step()
+    assert min(row["replays"] for row in seen()) == 5
 
 
-def test_saved_tensors_elsewhere() -> None:
+def test_saved_tensors_elsewhere(seen: Seen) -> None:
     """A hook moves what is saved, as torch.autograd.graph.save_on_cpu does."""
     pair = Pair()
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda one: one.clone(), lambda one: one)
@@ -331,9 +347,11 @@ def test_saved_tensors_elsewhere() -> None:
         x = batch()
         pair.both(step if number % 3 else partial(trained, x=x))
         pair.step()
+    # A backward that reads something elsewhere is a plain call.
+    assert [row["replays"] for row in seen()] == [8, 2]
 
 
-def test_hooks_of_weights() -> None:
+def test_hooks_of_weights(seen: Seen) -> None:
     pair = Pair()
 
     def tripled(weight: Any) -> None:
@@ -346,9 +364,10 @@ def test_hooks_of_weights() -> None:
         x = batch()
         pair.both(partial(trained, x=x))
         pair.step()
+    assert [row["replays"] for row in seen()] == [5, 5]
 
 
-def test_weights_that_change() -> None:
+def test_weights_that_change(seen: Seen) -> None:
     pair = Pair()
 
     def some() -> None:
@@ -365,9 +384,10 @@ def test_weights_that_change() -> None:
         model.norm.weight.requires_grad_(False)
         model.zero_grad()
     some()
+    assert [row["replays"] for row in seen()] == [6, 6, 2, 2]
 
 
-def test_gradients_of_an_input() -> None:
+def test_gradients_of_an_input(seen: Seen) -> None:
     pair = Pair()
 
     def step(function: Any) -> Any:
@@ -378,6 +398,7 @@ def test_gradients_of_an_input() -> None:
     for _ in range(7):
         x = batch()
         pair.both(step)
+    assert [row["replays"] for row in seen()] == [5, 5]
 
 
 def test_shapes(seen: Seen) -> None:
@@ -389,7 +410,7 @@ def test_shapes(seen: Seen) -> None:
     assert [row["replays"] > 0 for row in seen()] == [True] * 4
 
 
-def test_mixed_precision() -> None:
+def test_mixed_precision(seen: Seen) -> None:
     pair = Pair()
     scalers = {
         one: torch.amp.GradScaler(GPU.type, init_scale=64.0) for one in (pair.fast, pair.other)
@@ -412,9 +433,10 @@ def test_mixed_precision() -> None:
             optimizer.zero_grad()
     for one, other in zip(pair.model.parameters(), pair.other.parameters()):
         torch.testing.assert_close(one, other, rtol=5e-2, atol=5e-2)
+    assert [row["replays"] for row in seen()] == [4, 4]
 
 
-def test_a_batch_norm() -> None:
+def test_a_batch_norm(seen: Seen) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(16, 8, bias=False), torch.nn.BatchNorm1d(8))
     pair = Pair(model)
 
@@ -427,6 +449,7 @@ def test_a_batch_norm() -> None:
         x = batch()
         pair.both(step)
         pair.step()
+    assert [row["replays"] for row in seen()] == [5, 5]
 
 
 def test_a_compiled_optimizer(seen: Seen) -> None:
@@ -1148,7 +1171,7 @@ def test_views_of_results(seen: Seen) -> None:
     assert seen()[0]["plain"][HELD] == 1
 
 
-def test_gradients_that_autograd_has_saved() -> None:
+def test_gradients_that_autograd_has_saved(seen: Seen) -> None:
     """They are moved, and that is no change of them."""
     pair = Pair()
     for _ in range(6):
@@ -1168,6 +1191,7 @@ def test_gradients_that_autograd_has_saved() -> None:
         x = batch()
         pair.both(learned_rate)
         pair.step()
+    assert [row["replays"] for row in seen()] == [10, 10]
 
 
 @pytest.mark.usefixtures("all_large")
@@ -1192,25 +1216,36 @@ def test_memory_that_the_program_frees(seen: Seen) -> None:
 
 
 @pytest.mark.usefixtures("all_large")
-def test_an_argument_that_is_put_where_a_region_writes() -> None:
+def test_an_argument_that_is_put_where_a_region_writes(seen: Seen) -> None:
     """Nothing overwrites it before its backward: neither that region nor an earlier graph."""
     torch.manual_seed(0)
     first, second = (torch.nn.Linear(16, 16).to(GPU) for _ in range(2))
-    fast = [torch.compile(one, mode=MODE, dynamic=True) for one in (first, second)]
+
+    def waved(x: Any) -> Any:
+        # It saves something of its own. A region that saves an argument alone has its backward
+        # without a graph.
+        return second(x).sin()
+
+    fast = [torch.compile(one, mode=MODE, dynamic=True) for one in (first, waved)]
     for rows in (4, 6):
         for _ in range(8):
             fast[1](fast[0](batch(rows))).square().sum().backward()
+
+    def replays() -> int:
+        rows = [row for row in seen() if row["name"].startswith("backward of waved")]
+        return sum(row["replays"] for row in rows)
+
     for rows in (4, 6):
         fast[0](batch(4))  # It looks what of later graphs is in use.
-        x = batch(rows)
-        grads = []
-        for call, other in ((fast[1], fast[0]), (second, first)):
+        x, before, grads = batch(rows), replays(), []
+        for call, other in ((fast[1], fast[0]), (waved, first)):
             second.zero_grad()
             loss = call(x.clone().requires_grad_() * 1).square().sum()
             other(batch(rows))
             loss.backward()
             grads.append(second.weight.grad.clone())
         torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
+        assert replays() == before + 1
 
 
 @pytest.mark.usefixtures("all_large")
