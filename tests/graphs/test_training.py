@@ -26,6 +26,7 @@ else:
     torch = pytest.importorskip("torch", reason="no torch here: tests/test_graphs.py has one")
 
 import fuzz
+import replayed
 import stand_in
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
@@ -47,6 +48,7 @@ from rocm_autopatch.prove import bench, trials
 REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
 pytestmark = pytest.mark.filterwarnings("default")
+replaying = replayed.replaying
 MODE = "reduce-overhead"
 WARMING = "the first calls of a signature run without a graph"
 HELD = "what its last replay saved or returned is still in use"
@@ -546,6 +548,7 @@ def test_a_region_that_is_captured_later(seen: Seen) -> None:
 
 
 @pytest.mark.parametrize("apart", [False, True])
+@replayed.nothing("it makes the results of a graph alone")
 def test_a_result_in_the_memory_of_an_argument(apart: bool) -> None:
     """Inductor may write a gradient to where a saved value was. It is not kept alive then."""
     argument = torch.arange(8.0, device=GPU)
@@ -689,6 +692,7 @@ def test_the_first_calls_use_the_memory_of_the_graphs() -> None:
 
 
 @needs_gpu
+@replayed.nothing("it is about calls before a graph")
 def test_the_first_calls_do_not_keep_the_memory_of_graphs(seen: Seen) -> None:
     """There is never a second call of one shape, so there is never a graph."""
     pair = Pair(torch.nn.Linear(1024, 1024), dynamic=True)
@@ -886,6 +890,7 @@ class TestSavedValues:
 
 
 class TestAside:
+    @replayed.nothing("it copies tensors alone")
     def test_it_restores(self) -> None:
         whole = torch.arange(12.0, device=GPU)
         parts = [whole[2:8].view(2, 3), whole[4:], torch.ones(3, dtype=torch.int64, device=GPU)]
@@ -905,6 +910,7 @@ class TestAside:
             assert torch.equal(part, was)
 
     @pytest.mark.parametrize(("ranks", "fits"), [("", True), ("2", True), ("3", False)])
+    @replayed.nothing("it asks for room alone")
     def test_ranks_share_the_room(
         self, monkeypatch: pytest.MonkeyPatch, ranks: str, fits: bool
     ) -> None:
@@ -913,6 +919,7 @@ class TestAside:
         one = torch.zeros(1000, dtype=torch.uint8, device=GPU)
         assert aside.room([one, one[5:]]) is fits
 
+    @replayed.nothing("it asks for room alone")
     def test_a_container_has_a_limit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         found = aside._free()
         assert found > 1 << 20
@@ -942,6 +949,7 @@ class TestFirstBackwards:
     """Those before the forward has a graph."""
 
     @pytest.mark.skipif(REAL, reason="it replaces a part of the stand-in")
+    @replayed.nothing("it is about calls before a graph")
     def test_free_what_they_have_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
         saved: list[StorageWeakRef] = []
         freed: list[int] = []
@@ -969,6 +977,7 @@ class TestFirstBackwards:
         assert len(freed) == 2
         assert min(freed) >= 3
 
+    @replayed.nothing("it is about calls before a graph")
     def test_have_no_graph_if_the_forward_has_none(
         self, seen: Seen, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -1113,6 +1122,7 @@ class TestNumbersOnTheHost:
         assert backward["replays"] == 4 + 3 + 3
 
     @pytest.mark.skipif(REAL, reason="it replaces a part of the stand-in")
+    @replayed.nothing("it is about a refusal")
     def test_the_program_gets_none_that_has_moved(self, drawing: Any, seen: Seen) -> None:
         fast = torch.compile(drawing(shows=True), mode=MODE)
         for _ in range(5):
@@ -1293,6 +1303,7 @@ def test_random_programs(seed: int) -> None:
     assert found["replays"] > 0
 
 
+@replayed.nothing("it is about a refusal")
 def test_inference_alone(seen: Seen) -> None:
     """``graphs`` leaves a training step as it is."""
     pair = Pair(torch.nn.Linear(16, 8))
@@ -1306,6 +1317,7 @@ def test_inference_alone(seen: Seen) -> None:
     assert "gradients are needed" in row["refused"][0]["reason"]
 
 
+@replayed.nothing("it is about a refusal")
 def test_a_forward_that_nothing_is_known_of(monkeypatch: pytest.MonkeyPatch, seen: Seen) -> None:
     """Where torch has no such place, the region runs as it is, and the report says so."""
     monkeypatch.setattr(training, "_MODULE", "torch._inductor.not_there")
