@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 else:
     torch = pytest.importorskip("torch", reason="no torch here: tests/test_graphs.py has one")
 
+import replayed
 import stand_in
 
 from rocm_autopatch.graphs import capture, graphed, record, store, training, watch, wrapper
@@ -29,6 +30,7 @@ from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.store import Graphs
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU here is a stand-in")
+replaying = replayed.replaying
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +76,7 @@ def forward(its: training.Region) -> Any:
     return training._ForwardGraphs(its, tuple, [])
 
 
+@replayed.nothing("its memory has no graph")
 def test_results_are_swept_while_they_are_looked_at() -> None:
     memory = Memory()
 
@@ -94,6 +97,7 @@ def test_results_are_swept_while_they_are_looked_at() -> None:
     assert memory.lent == {}
 
 
+@replayed.nothing("its forwards are not called")
 def test_a_forward_waits_while_others_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     class SlowSet(weakref.WeakSet[Any]):
         def __iter__(self) -> Iterator[Any]:
@@ -110,6 +114,7 @@ def test_a_forward_waits_while_others_are_looked_at(monkeypatch: pytest.MonkeyPa
     assert len(training._those_waiting()) == 6
 
 
+@replayed.nothing("its forward is not called")
 def test_a_forward_gets_a_signature_in_a_backward() -> None:
     one = forward(region())
     one._entries = Slow({number: SimpleNamespace(graph=None) for number in range(5)})
@@ -117,6 +122,7 @@ def test_a_forward_gets_a_signature_in_a_backward() -> None:
     assert len(one._entries) == 6
 
 
+@replayed.nothing("its forward is not called")
 def test_a_forward_is_captured_while_a_call_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     one = forward(region())
     one.save({1}, {2})
@@ -124,11 +130,12 @@ def test_a_forward_is_captured_while_a_call_returns(monkeypatch: pytest.MonkeyPa
         patched.setattr(capture, "capturing", lambda: True)
         one.save({5}, {6})
     assert (one.saved, one.places) == ({1}, {1, 2})
-    one.row["graphs"].append({})
+    one.row["graphs"].append({"replays": 0})
     one.save({3}, {4})
     assert (one.saved, one.places) == ({1}, {1, 2})
 
 
+@replayed.nothing("its forwards are not called")
 def test_threads_that_compile_the_same_function(monkeypatch: pytest.MonkeyPatch) -> None:
     released: list[Any] = []
     monkeypatch.setattr(Memory, "release", lambda self, device=None: released.append(self))
@@ -143,6 +150,7 @@ def test_threads_that_compile_the_same_function(monkeypatch: pytest.MonkeyPatch)
     assert released == [old.memory]
 
 
+@replayed.nothing("its row is of no callable")
 def test_the_report_while_calls_are_counted() -> None:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -270,6 +278,7 @@ def test_results_that_other_streams_may_read(outputs: str) -> None:
     assert entry.pool.lends == (outputs == "alias")
 
 
+@replayed.nothing("it looks at modules alone")
 def test_numbers_of_attributes_are_of_one_module() -> None:
     class Module(torch.nn.Module):
         scale = 2
@@ -281,6 +290,7 @@ def test_numbers_of_attributes_are_of_one_module() -> None:
     assert numbers[0] != numbers[1]
 
 
+@replayed.nothing("it gives memory back alone")
 def test_torch_gives_no_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED")

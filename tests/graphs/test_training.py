@@ -26,6 +26,7 @@ else:
     torch = pytest.importorskip("torch", reason="no torch here: tests/test_graphs.py has one")
 
 import fuzz
+import replayed
 import stand_in
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
@@ -47,6 +48,7 @@ from rocm_autopatch.prove import bench, trials
 REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
 pytestmark = pytest.mark.filterwarnings("default")
+replaying = replayed.replaying
 MODE = "reduce-overhead"
 WARMING = "the first calls of a signature run without a graph"
 HELD = "what its last replay saved or returned is still in use"
@@ -179,17 +181,27 @@ def test_gradients_add_up(seen: Seen, set_to_none: bool) -> None:
     assert (forward["replays"], backward["replays"]) == (10, 10)
 
 
-def test_gradients_that_the_program_keeps() -> None:
-    pair, kept = Pair(), []
-    for _ in range(8):
-        x = batch()
-        pair.both(partial(trained, x=x))
-        weights = zip(pair.model.parameters(), pair.other.parameters())
-        kept += [(one.grad, other.grad, one.grad[:1], other.grad[:1]) for one, other in weights]
+def test_gradients_that_the_program_keeps(seen: Seen) -> None:
+    """There is no replay while it keeps those of the last one, and nothing overwrites them."""
+    pair = Pair()
+    kept: list[list[Any]] = []
+
+    def gradients(model: Any) -> list[Any]:
+        grads = [one.grad for one in model.parameters()]
+        return [*grads, *(grad[:1] for grad in grads)]
+
+    for _ in range(14):
+        pair.both(partial(trained, x=batch()))
+        kept.append([gradients(model) for model in (pair.model, pair.other)])
         pair.step()
-    for one, other, part, of_other in kept:
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-        torch.testing.assert_close(part, of_other, rtol=1e-3, atol=1e-4)
+        for both in kept:
+            torch.testing.assert_close(*both, rtol=1e-3, atol=1e-4)
+        del kept[:-2]
+    forward, backward = seen()
+    assert counts([forward, backward]) == [
+        (4, {WARMING: 2, HELD: 8}),
+        (4, {WARMING: 2, PLAIN_FORWARD: 8}),
+    ]
 
 
 def test_two_forwards_before_a_backward(seen: Seen) -> None:
@@ -227,7 +239,7 @@ def test_a_forward_without_a_backward(seen: Seen) -> None:
     assert forward["replays"] >= 4
 
 
-def test_a_retained_graph() -> None:
+def test_a_retained_graph(seen: Seen) -> None:
     with torch._functorch.config.patch(donated_buffer=False):
         pair = Pair()
 
@@ -241,9 +253,11 @@ def test_a_retained_graph() -> None:
             x = batch()
             pair.both(step)
             pair.step()
+    forward, backward = seen()
+    assert (forward["replays"], backward["replays"]) == (5, 10)
 
 
-def test_errors_are_torch_s() -> None:
+def test_errors_are_torch_s(seen: Seen) -> None:
     pair = Pair()
     for _ in range(6):
         x = batch()
@@ -263,6 +277,8 @@ def test_errors_are_torch_s() -> None:
     for model in (pair.model, pair.other):
         model.zero_grad()
     pair.both(lambda function: trained(function, x))
+    forward, backward = seen()
+    assert (forward["replays"], backward["replays"]) == (7, 6)
 
 
 def test_evaluation_between_steps(seen: Seen) -> None:
@@ -281,7 +297,7 @@ def test_evaluation_between_steps(seen: Seen) -> None:
     assert sorted(row["replays"] for row in seen()) == [4, 4, 10]
 
 
-def test_dropout_draws_anew() -> None:
+def test_dropout_draws_anew(seen: Seen) -> None:
     """Each step draws the numbers that the compiled function draws without graphs."""
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.5)).to(GPU)
     fast = torch.compile(model, mode=MODE)
@@ -299,10 +315,11 @@ def test_dropout_draws_anew() -> None:
             drawn.append(rows)
         torch.testing.assert_close(*drawn)
         assert not torch.equal(drawn[0][5][0], drawn[0][6][0])
+    assert [row["replays"] for row in seen()] == [12, 12]
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpoints(reentrant: bool) -> None:
+def test_checkpoints(seen: Seen, reentrant: bool) -> None:
     pair = Pair()
 
     def step(function: Any) -> Any:
@@ -314,9 +331,10 @@ def test_checkpoints(reentrant: bool) -> None:
         x = batch().requires_grad_()
         pair.both(step)
         pair.step()
+    assert min(row["replays"] for row in seen()) == 5
 
 
-def test_saved_tensors_elsewhere() -> None:
+def test_saved_tensors_elsewhere(seen: Seen) -> None:
     """A hook moves what is saved, as torch.autograd.graph.save_on_cpu does."""
     pair = Pair()
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda one: one.clone(), lambda one: one)
@@ -331,9 +349,11 @@ def test_saved_tensors_elsewhere() -> None:
         x = batch()
         pair.both(step if number % 3 else partial(trained, x=x))
         pair.step()
+    # A backward that reads something elsewhere is a plain call.
+    assert [row["replays"] for row in seen()] == [8, 2]
 
 
-def test_hooks_of_weights() -> None:
+def test_hooks_of_weights(seen: Seen) -> None:
     pair = Pair()
 
     def tripled(weight: Any) -> None:
@@ -346,9 +366,10 @@ def test_hooks_of_weights() -> None:
         x = batch()
         pair.both(partial(trained, x=x))
         pair.step()
+    assert [row["replays"] for row in seen()] == [5, 5]
 
 
-def test_weights_that_change() -> None:
+def test_weights_that_change(seen: Seen) -> None:
     pair = Pair()
 
     def some() -> None:
@@ -365,9 +386,10 @@ def test_weights_that_change() -> None:
         model.norm.weight.requires_grad_(False)
         model.zero_grad()
     some()
+    assert [row["replays"] for row in seen()] == [6, 6, 2, 2]
 
 
-def test_gradients_of_an_input() -> None:
+def test_gradients_of_an_input(seen: Seen) -> None:
     pair = Pair()
 
     def step(function: Any) -> Any:
@@ -378,6 +400,7 @@ def test_gradients_of_an_input() -> None:
     for _ in range(7):
         x = batch()
         pair.both(step)
+    assert [row["replays"] for row in seen()] == [5, 5]
 
 
 def test_shapes(seen: Seen) -> None:
@@ -389,7 +412,7 @@ def test_shapes(seen: Seen) -> None:
     assert [row["replays"] > 0 for row in seen()] == [True] * 4
 
 
-def test_mixed_precision() -> None:
+def test_mixed_precision(seen: Seen) -> None:
     pair = Pair()
     scalers = {
         one: torch.amp.GradScaler(GPU.type, init_scale=64.0) for one in (pair.fast, pair.other)
@@ -412,9 +435,10 @@ def test_mixed_precision() -> None:
             optimizer.zero_grad()
     for one, other in zip(pair.model.parameters(), pair.other.parameters()):
         torch.testing.assert_close(one, other, rtol=5e-2, atol=5e-2)
+    assert [row["replays"] for row in seen()] == [4, 4]
 
 
-def test_a_batch_norm() -> None:
+def test_a_batch_norm(seen: Seen) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(16, 8, bias=False), torch.nn.BatchNorm1d(8))
     pair = Pair(model)
 
@@ -427,6 +451,7 @@ def test_a_batch_norm() -> None:
         x = batch()
         pair.both(step)
         pair.step()
+    assert [row["replays"] for row in seen()] == [5, 5]
 
 
 def test_a_compiled_optimizer(seen: Seen) -> None:
@@ -523,6 +548,7 @@ def test_a_region_that_is_captured_later(seen: Seen) -> None:
 
 
 @pytest.mark.parametrize("apart", [False, True])
+@replayed.nothing("it makes the results of a graph alone")
 def test_a_result_in_the_memory_of_an_argument(apart: bool) -> None:
     """Inductor may write a gradient to where a saved value was. It is not kept alive then."""
     argument = torch.arange(8.0, device=GPU)
@@ -666,6 +692,7 @@ def test_the_first_calls_use_the_memory_of_the_graphs() -> None:
 
 
 @needs_gpu
+@replayed.nothing("it is about calls before a graph")
 def test_the_first_calls_do_not_keep_the_memory_of_graphs(seen: Seen) -> None:
     """There is never a second call of one shape, so there is never a graph."""
     pair = Pair(torch.nn.Linear(1024, 1024), dynamic=True)
@@ -863,6 +890,7 @@ class TestSavedValues:
 
 
 class TestAside:
+    @replayed.nothing("it copies tensors alone")
     def test_it_restores(self) -> None:
         whole = torch.arange(12.0, device=GPU)
         parts = [whole[2:8].view(2, 3), whole[4:], torch.ones(3, dtype=torch.int64, device=GPU)]
@@ -882,6 +910,7 @@ class TestAside:
             assert torch.equal(part, was)
 
     @pytest.mark.parametrize(("ranks", "fits"), [("", True), ("2", True), ("3", False)])
+    @replayed.nothing("it asks for room alone")
     def test_ranks_share_the_room(
         self, monkeypatch: pytest.MonkeyPatch, ranks: str, fits: bool
     ) -> None:
@@ -890,6 +919,7 @@ class TestAside:
         one = torch.zeros(1000, dtype=torch.uint8, device=GPU)
         assert aside.room([one, one[5:]]) is fits
 
+    @replayed.nothing("it asks for room alone")
     def test_a_container_has_a_limit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         found = aside._free()
         assert found > 1 << 20
@@ -919,6 +949,7 @@ class TestFirstBackwards:
     """Those before the forward has a graph."""
 
     @pytest.mark.skipif(REAL, reason="it replaces a part of the stand-in")
+    @replayed.nothing("it is about calls before a graph")
     def test_free_what_they_have_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
         saved: list[StorageWeakRef] = []
         freed: list[int] = []
@@ -946,6 +977,7 @@ class TestFirstBackwards:
         assert len(freed) == 2
         assert min(freed) >= 3
 
+    @replayed.nothing("it is about calls before a graph")
     def test_have_no_graph_if_the_forward_has_none(
         self, seen: Seen, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -1090,6 +1122,7 @@ class TestNumbersOnTheHost:
         assert backward["replays"] == 4 + 3 + 3
 
     @pytest.mark.skipif(REAL, reason="it replaces a part of the stand-in")
+    @replayed.nothing("it is about a refusal")
     def test_the_program_gets_none_that_has_moved(self, drawing: Any, seen: Seen) -> None:
         fast = torch.compile(drawing(shows=True), mode=MODE)
         for _ in range(5):
@@ -1148,7 +1181,7 @@ def test_views_of_results(seen: Seen) -> None:
     assert seen()[0]["plain"][HELD] == 1
 
 
-def test_gradients_that_autograd_has_saved() -> None:
+def test_gradients_that_autograd_has_saved(seen: Seen) -> None:
     """They are moved, and that is no change of them."""
     pair = Pair()
     for _ in range(6):
@@ -1168,6 +1201,7 @@ def test_gradients_that_autograd_has_saved() -> None:
         x = batch()
         pair.both(learned_rate)
         pair.step()
+    assert [row["replays"] for row in seen()] == [10, 10]
 
 
 @pytest.mark.usefixtures("all_large")
@@ -1192,25 +1226,36 @@ def test_memory_that_the_program_frees(seen: Seen) -> None:
 
 
 @pytest.mark.usefixtures("all_large")
-def test_an_argument_that_is_put_where_a_region_writes() -> None:
+def test_an_argument_that_is_put_where_a_region_writes(seen: Seen) -> None:
     """Nothing overwrites it before its backward: neither that region nor an earlier graph."""
     torch.manual_seed(0)
     first, second = (torch.nn.Linear(16, 16).to(GPU) for _ in range(2))
-    fast = [torch.compile(one, mode=MODE, dynamic=True) for one in (first, second)]
+
+    def waved(x: Any) -> Any:
+        # It saves something of its own. A region that saves an argument alone has its backward
+        # without a graph.
+        return second(x).sin()
+
+    fast = [torch.compile(one, mode=MODE, dynamic=True) for one in (first, waved)]
     for rows in (4, 6):
         for _ in range(8):
             fast[1](fast[0](batch(rows))).square().sum().backward()
+
+    def replays() -> int:
+        rows = [row for row in seen() if row["name"].startswith("backward of waved")]
+        return sum(row["replays"] for row in rows)
+
     for rows in (4, 6):
         fast[0](batch(4))  # It looks what of later graphs is in use.
-        x = batch(rows)
-        grads = []
-        for call, other in ((fast[1], fast[0]), (second, first)):
+        x, before, grads = batch(rows), replays(), []
+        for call, other in ((fast[1], fast[0]), (waved, first)):
             second.zero_grad()
             loss = call(x.clone().requires_grad_() * 1).square().sum()
             other(batch(rows))
             loss.backward()
             grads.append(second.weight.grad.clone())
         torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
+        assert replays() == before + 1
 
 
 @pytest.mark.usefixtures("all_large")
@@ -1258,6 +1303,7 @@ def test_random_programs(seed: int) -> None:
     assert found["replays"] > 0
 
 
+@replayed.nothing("it is about a refusal")
 def test_inference_alone(seen: Seen) -> None:
     """``graphs`` leaves a training step as it is."""
     pair = Pair(torch.nn.Linear(16, 8))
@@ -1271,6 +1317,7 @@ def test_inference_alone(seen: Seen) -> None:
     assert "gradients are needed" in row["refused"][0]["reason"]
 
 
+@replayed.nothing("it is about a refusal")
 def test_a_forward_that_nothing_is_known_of(monkeypatch: pytest.MonkeyPatch, seen: Seen) -> None:
     """Where torch has no such place, the region runs as it is, and the report says so."""
     monkeypatch.setattr(training, "_MODULE", "torch._inductor.not_there")
