@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from rocm_autopatch.graphs.buckets import Cut, Pad
 from rocm_autopatch.graphs.leaves import TENSORS
-from rocm_autopatch.graphs.places import place, storage
+from rocm_autopatch.graphs.places import new_view, place, read_as, storage
 from rocm_autopatch.graphs.refusal import Refused
 from rocm_autopatch.graphs.watch import same_places
 
@@ -22,11 +22,16 @@ RESIZED = "the program has resized the memory of what its last replay returned o
 
 
 def blank(shape: Sequence[int], stride: Sequence[int] | None, like: Any) -> Any:
-    """A tensor that can be written to in any mode. It is contiguous if *stride* is None."""
+    """A tensor that can be written to in any mode. It is contiguous if *stride* is None.
+
+    It is a conjugate or a negative view if *like* is.
+    """
     with torch.inference_mode(False):
         if stride is None:
-            return torch.empty(shape, dtype=like.dtype, device=like.device)
-        return torch.empty_strided(shape, stride, dtype=like.dtype, device=like.device)
+            made = torch.empty(shape, dtype=like.dtype, device=like.device)
+        else:
+            made = torch.empty_strided(shape, stride, dtype=like.dtype, device=like.device)
+        return read_as(made, like.is_conj(), like.is_neg())
 
 
 def dense(tensor: Any) -> Any:
@@ -196,7 +201,8 @@ class Outputs:
         for indices in by_storage.values():
             first = self.leaves[indices[0]]
             plain = torch.empty_like(first).stride() == first.stride()
-            if len(indices) > 1:
+            # A clone() of a conjugate view is none.
+            if len(indices) > 1 or first.is_conj() or first.is_neg():
                 self._share(indices)
             elif plain:
                 self._single.append(indices[0])
@@ -247,7 +253,7 @@ class Outputs:
             for whole, views in self._shared:
                 copy = whole.clone()
                 for index, where in views:
-                    given[index] = copy.as_strided(*where)
+                    given[index] = new_view(copy, copy.dtype, where)
         for index, first in self._twins:
             given[index] = given[first]
         return given[0] if self._alone else pytree.tree_unflatten(given, self.spec)

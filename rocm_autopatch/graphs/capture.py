@@ -304,6 +304,12 @@ class Pool:
         reserved: int = torch.cuda.memory_reserved(self.device)
         return reserved
 
+    def has_room(self, size: int) -> bool:
+        """Whether the device has so many bytes for a plain call beside what is there."""
+        free, _ = torch.cuda.mem_get_info(self.device)
+        idle = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return bool(size <= free + max(0, idle))
+
     def random(self) -> Any:
         """The state of the device's generator, a tensor, which changes when it draws numbers.
 
@@ -318,6 +324,25 @@ class Pool:
     def elsewhere(self) -> tuple[Any, ...]:
         """The states of generators whose numbers a replay would not draw anew."""
         return torch.get_rng_state().numpy().tobytes(), random.getstate()
+
+
+@contextmanager
+def own_casts() -> Iterator[None]:
+    """Have a capture cast the weights that autocast casts, in its own memory, and each replay anew.
+
+    Autocast keeps a cast of each weight that needs a gradient until its outermost block ends. A
+    graph must not read one of before, and nobody may read one that the capture has not executed.
+    Other threads use the same casts, so none is kept meanwhile. Dynamo would compile anew for that.
+    """
+    torch.clear_autocast_cache()
+    was = torch.is_autocast_cache_enabled()
+    if not compiles():
+        torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(was)
+        torch.clear_autocast_cache()
 
 
 class _Bytes:

@@ -26,7 +26,7 @@ from rocm_autopatch.graphs.buffers import (
 )
 from rocm_autopatch.graphs.leaves import TENSORS
 from rocm_autopatch.graphs.memory import Memory
-from rocm_autopatch.graphs.places import place, storage, view
+from rocm_autopatch.graphs.places import new_view, place, storage, view
 from rocm_autopatch.graphs.watch import same_places
 
 SAVED = "what its last replay saved or returned is still in use"
@@ -321,9 +321,9 @@ def _move(tensors: Sequence[Any]) -> None:
     Autograd counts no write: what it has saved of them is the same.
     """
     copy = tensors[0].untyped_storage().clone()
+    whole = tensors[0].detach().new_empty(0).set_(copy)
     for tensor in tensors:
-        size, stride, offset = place(tensor)
-        tensor.data = tensor.detach().new_empty(0).set_(copy, offset, size, stride)
+        tensor.data = new_view(whole, tensor.dtype, place(tensor))
 
 
 def _users(tensors: Sequence[Any]) -> int:

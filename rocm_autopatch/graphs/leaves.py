@@ -83,6 +83,8 @@ def signature(leaves: list[Any]) -> tuple[Any, ...]:
                     f"an argument is a {leaf.layout} tensor; only strided ones can be used"
                 )
             found += (leaf.shape, leaf.stride(), leaf.dtype, leaf.device)
+            if leaf.is_conj() or leaf.is_neg():
+                found += (leaf.is_conj(), leaf.is_neg())
         elif kind in _PLAIN:
             found += (kind, leaf)
         elif kind is float:

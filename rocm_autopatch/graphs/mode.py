@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from rocm_autopatch.graphs import capture, record
+from rocm_autopatch.graphs import capture, record, soundness
 from rocm_autopatch.graphs.leaves import Signatures
 from rocm_autopatch.graphs.refusal import Refused
 from rocm_autopatch.graphs.store import Call, Graphs, Options
@@ -61,7 +61,8 @@ class Compiled:
         gradients = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
         if gradients and training:
             self._region = Region(name, origin, pools)
-        options = Options(limit=_LIMIT, warmup=_WARMUP, clone=True, verify=True)
+        check = soundness.checks_by_default()
+        options = Options(limit=_LIMIT, warmup=_WARMUP, clone=True, verify=True, check=check)
         self._graphs = _Graphs(
             self._call, name, origin, options, pools, indices, changed=changed - fixed
         )

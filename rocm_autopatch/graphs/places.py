@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 
 def storage(tensor: Any) -> int:
     """What tensors have in common that share their memory. It says nothing when they are gone."""
@@ -12,14 +14,34 @@ def storage(tensor: Any) -> int:
 
 
 def place(tensor: Any) -> tuple[Any, ...]:
-    """Where in its memory a tensor lies: size, stride and offset, in elements."""
-    return tensor.size(), tensor.stride(), tensor.storage_offset()
+    """Where in its memory a tensor lies, and how it reads it.
+
+    Size, stride and offset, in elements; whether it is a conjugate view, and a negative one.
+    """
+    where = tensor.size(), tensor.stride(), tensor.storage_offset()
+    return (*where, tensor.is_conj(), tensor.is_neg())
 
 
 def view(tensor: Any, dtype: Any, where: tuple[Any, ...]) -> Any:
     """What lies there in the memory of a tensor: the tensor itself, if it is that."""
-    if tensor.dtype != dtype:
-        size, stride, offset = where
-        empty = tensor.new_empty(0, dtype=dtype)
-        return empty.set_(tensor.untyped_storage(), offset, size, stride)
-    return tensor if place(tensor) == where else tensor.detach().as_strided(*where)
+    if tensor.dtype == dtype and place(tensor) == where:
+        return tensor
+    return new_view(tensor, dtype, where)
+
+
+def new_view(tensor: Any, dtype: Any, where: tuple[Any, ...]) -> Any:
+    """As :func:`view`, always another tensor."""
+    size, stride, offset, conjugate, negative = where
+    if tensor.dtype == dtype:
+        found = tensor.detach().as_strided(size, stride, offset)
+    else:
+        found = tensor.new_empty(0, dtype=dtype)
+        found = found.set_(tensor.untyped_storage(), offset, size, stride)
+    return read_as(found, conjugate, negative)
+
+
+def read_as(tensor: Any, conjugate: bool, negative: bool) -> Any:
+    """A tensor at the same place that is a conjugate or a negative view, or is none."""
+    if tensor.is_conj() != conjugate:
+        tensor = torch.conj(tensor)
+    return torch._neg_view(tensor) if tensor.is_neg() != negative else tensor

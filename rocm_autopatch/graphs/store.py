@@ -18,10 +18,11 @@ from typing import Any
 import torch
 
 from rocm_autopatch import failure, startup
-from rocm_autopatch.graphs import aside, capture, carried, record
+from rocm_autopatch.graphs import aside, capture, carried, record, soundness
 from rocm_autopatch.graphs.aside import Aside
 from rocm_autopatch.graphs.buckets import Cut, Pad
 from rocm_autopatch.graphs.buffers import Inputs, Outputs, cut_tensor
+from rocm_autopatch.graphs.captured_ops import CapturedOps, unsafe_reason
 from rocm_autopatch.graphs.carried import Carried
 from rocm_autopatch.graphs.handed import Consumed, Found, Handed
 from rocm_autopatch.graphs.leaves import TENSORS, describe
@@ -42,6 +43,7 @@ _MOVES = 2
 _STUCK = 32
 MOVING = "its weights, or what it changes in place, are at new addresses in nearly each call"
 ELSEWHERE = "an argument is not where a graph before it writes it, and that place is in use"
+BORROWED = "a tensor is gone that its graph reads, and that no argument or module has"
 WARMING = "the first calls of a signature run without a graph"
 
 
@@ -69,6 +71,7 @@ class Options:
     warmup: int
     clone: bool
     verify: bool
+    check: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,8 +131,10 @@ class Entry:
     """A signature, and its graph if it has one."""
 
     __slots__ = (
+        "borrowed",
         "carried",
         "changes",
+        "checked",
         "constants",
         "consumed",
         "draws",
@@ -151,6 +156,7 @@ class Entry:
         "refused",
         "row",
         "seen",
+        "structure",
         "tries",
         "used",
         "written",
@@ -176,6 +182,11 @@ class Entry:
         self.hosted: dict[int, Any] = {}
         self.graph: Callable[[], None] | None = None
         self.row: dict[str, Any] = {}
+        # The number of the next replay that is compared with a plain call; 0 if none is.
+        self.checked = 0
+        self.structure: Any = None
+        # Memory that it reads and that nothing of the above owns, as weak references.
+        self.borrowed: list[Any] = []
         # What it writes to, the place of its capture in the order of all, arguments that other
         # graphs have made, and those that it overwrites.
         self.memory: Any = None
@@ -264,13 +275,16 @@ class Graphs:
         if entry is None or not same_places(fixed, entry.places, entry.indices):
             entry = self._find(key, fixed)
         held = ""
-        if entry.graph is not None:
+        if entry.graph is not None and not soundness.distrusted:
             with self._lock:
                 if entry.graph is not None:
                     if self._recent[1] is not entry:
                         self._recent = key, entry
                     # Each call comes here, and most have none of these.
-                    if entry.outputs.lends:
+                    if entry.borrowed and any(one.expired() for one in entry.borrowed):
+                        held = BORROWED
+                        self._leave(entry)
+                    elif entry.outputs.lends:
                         held = entry.outputs.resized()
                     if entry.memory.lent and not held:
                         held = entry.memory.busy(entry.order)
@@ -281,6 +295,8 @@ class Graphs:
                     if entry.found and not held:
                         held = _put(entry.found, leaves)
                     if not held:
+                        if entry.row["replays"] + 1 == entry.checked:
+                            return self._checked(entry, leaves, fixed, pads, cuts)
                         return self._replay(entry, leaves, fixed, pads, cuts)
         call = Call(structure, leaves, fixed, pads, cuts)
         if held:
@@ -317,6 +333,48 @@ class Graphs:
         if entry.outputs.lends:
             entry.memory.lend(entry.order, entry.outputs)
         return entry.outputs.take(cuts, leaves)
+
+    def _checked(
+        self,
+        entry: Entry,
+        leaves: list[Any],
+        fixed: list[Any],
+        pads: Sequence[Pad],
+        cuts: Sequence[Cut],
+    ) -> Any:
+        """The result of a replay that is compared with a plain call first, if there is time."""
+        pool, number = entry.pool, entry.checked
+        entry.checked = soundness.next_check(number)
+        needed = entry.row["memory_after"] - entry.row["memory_before"]
+        if not soundness.budget.allows_check(id(entry), number) or not pool.has_room(2 * needed):
+            return self._replay(entry, leaves, fixed, pads, cuts)
+        started = time.perf_counter()
+        call = Call(entry.structure, leaves, fixed, pads, cuts)
+        changes = [leaves[index] for index in entry.changes]
+        restored = changes + self._uncounted(entry, call)
+        put_back = functools.partial(_put_back, restored, [one.clone() for one in restored], None)
+        try:
+            verification = Verification(
+                pool, entry.draws, lambda: [call.cut(self._again(call)), changes], put_back
+            )
+        except torch.OutOfMemoryError:
+            entry.checked = 0
+            return self._replay(entry, leaves, fixed, pads, cuts)
+        result = self._replay(entry, leaves, fixed, pads, cuts)
+        try:
+            if verification.compare([result, changes]):
+                # The further plain calls have taken back what the replay has changed.
+                if entry.carried is not None:
+                    entry.carried.back(leaves)
+                verification.draw_as_called()
+        except Refused as refused:
+            soundness.distrust(f"replay {number} of {self.row['name']}: {refused}")
+            put_back()
+            verification.draw_again()
+            return call.cut(self._execute(call))
+        soundness.budget.add_check(id(entry), number, time.perf_counter() - started)
+        entry.row["checks"] += 1
+        return result
 
     def _held(self, entry: Entry) -> None:
         """A call has found an entry's results in use. Maybe they are kept for good."""
@@ -413,13 +471,16 @@ class Graphs:
         with self._lock:
             known = self._entries.get((key, tuple(entry.places))) is entry
             # Another thread has just captured it, or dropped it.
-            if entry.graph is not None or not known:
+            if not soundness.distrusted and (entry.graph is not None or not known):
                 return self.run(key, call.structure, call.leaves, call.pads, call.cuts)
             self._clock += 1
             entry.used = self._clock
             entry.seen += 1
             seen, refused = entry.seen, entry.refused
         observed = not refused and seen > self.options.warmup and entry.pool is not None
+        if observed or soundness.distrusted:
+            refused = soundness.objection_to_capture(entry.pool.device if entry.pool else None)
+            observed = observed and not refused
         ready = observed and self._ready
         if ready and self._room(entry):
             with self._lock:
@@ -477,13 +538,16 @@ class Graphs:
         given = [real[index] for index in free]
         try:
             observation = Observation(pool, self._watched, places, given, self.options.verify)
+            ops = CapturedOps()
         except RuntimeError as error:
             self._refuse(entry, call, f"its effects can't be observed: {error}")
             return self._execute(call)
         compiled = capture.compiles()
-        result = self._first(call, real)
+        with ops:
+            result = self._first(call, real)
         try:
             refused, changed = observation.against(), observation.changed()
+            refused = refused or (unsafe_reason(ops.unsafe) if ops.unsafe else "")
             changes = [] if refused else [free[number] for number in observation.written()]
             refused = refused or self._unfit(entry, changes, call)
             meanwhile = "" if refused else observation.meanwhile()
@@ -556,7 +620,9 @@ class Graphs:
 
     def _capture(self, entry: Entry, call: Call) -> tuple[bool, Any]:
         """Capture and replay. Returns whether there is a result, and the result."""
-        pool, verification, kept = entry.pool, None, None
+        pool = entry.pool
+        verification: Verification | None = None
+        kept: Aside | None = None
         changes = [call.leaves[index] for index in entry.changes]
         # What a plain call changes before the replay, and what it was.
         restored: list[Any] = []
@@ -584,19 +650,24 @@ class Graphs:
                 restored = changes + self._uncounted(entry, call)
                 were = [one.clone() for one in restored]
                 kept = Aside(self._spoilt(call.leaves, consumed))
-                verification = Verification(pool, entry.draws, lambda: [self._again(call), changes])
-                _write(restored, were)
-                kept.restore()
+                verification = Verification(
+                    pool,
+                    entry.draws,
+                    lambda: [call.cut(self._again(call)), changes],
+                    functools.partial(_put_back, restored, were, kept),
+                )
                 # The capture can't use what the call has needed. So the device gets it back.
                 capture.give_back()
             inputs.copy(call.leaves, call.pads)
             compiled = capture.compiles()
             if consumed:
                 consumed.let_go(call.leaves, pool, order)
-            run = functools.partial(self.function, call.structure)
+            ops = CapturedOps(stops=True)
+            owned = set(map(storage, [*inputs.tensors, *tensors_of(call.fixed)]))
             enter = functools.partial(inputs.enter, pool.unowned)
             versions = inputs.versions()
-            graph, result = pool.capture(run, enter, memory)
+            with capture.own_casts():
+                graph, result = pool.capture(self._noting(ops, call.structure), enter, memory)
             if capture.compiles() != compiled:
                 raise Disturbed(
                     "something was compiled in the capture: more calls are needed before it"
@@ -611,6 +682,8 @@ class Graphs:
             moved = set(entry.hosted).difference(_numbers_elsewhere(result, pool.device))
             if not all(map(self._may_move, moved)):
                 raise Refused("a number of the result is not on the device, except in a capture")
+            owned.update(storage(one) for one in _leaves(result) if type(one) in TENSORS)
+            borrowed = [reference for reference, _ in ops.borrowed(owned, pool.kind)]
             places = {index: call.fixed[index] for index in entry.indices}
             places.update((index, call.leaves[index]) for index, _ in found)
             outputs = self._results(result, inputs, places, pool.device)
@@ -626,20 +699,23 @@ class Graphs:
                 if verify:
                     kept = Aside(self._spoilt(call.leaves, consumed))
                     again = functools.partial(self._beside, kept, pool, memory, call)
-                    verification = Verification(pool, entry.draws, again)
-                    kept.restore()
+                    verification = Verification(pool, entry.draws, again, kept.restore)
                 inputs.copy(call.leaves, call.pads)
             if verification is not None:
                 graph()
-                verification.compare([outputs.leaves, back.targets if back else []])
+                # What the caller is handed is compared, and not only what the graph has written.
+                taken = [outputs.take(call.cuts, call.leaves), back.targets if back else []]
+                called_again = verification.compare(taken)
+                del taken
                 # What a replay overwrites is not there for another one: it is the call itself.
-                if not consumed:
+                if not consumed or called_again:
                     verification.draw_again()
+                if consumed and called_again:
+                    inputs.copy(call.leaves, call.pads)
+                    graph()
         except Exception as error:
             entry.consumed = None
-            _write(restored, were)
-            if kept is not None:
-                kept.restore()
+            _put_back(restored, were, kept)
             if failure.programs_own(error):
                 entry.pool = None  # The next call is observed again.
                 raise
@@ -658,15 +734,29 @@ class Graphs:
             "memory_before": before,
             "memory_after": pool.memory(),
             "verified": verified,
+            "checks": 0,
         }
         # From now on other threads replay it.
         entry.inputs, entry.outputs, entry.graph = inputs, outputs, graph
         entry.carried = back
-        entry.found = found
+        entry.found, entry.borrowed = found, borrowed
+        # A plain call must have no effect but its result.
+        if self.options.check and entry.pure and not self._spoilt(call.leaves, consumed):
+            entry.checked, entry.structure = soundness.next_check(1), call.structure
         self.row["graphs"].append(entry.row)
         self._captured(entry)
         done = verified and consumed is not None
         return True, self._replay(entry, call.leaves, call.fixed, call.pads, call.cuts, done)
+
+    def _noting(self, ops: CapturedOps, structure: Any) -> Callable[[list[Any]], Any]:
+        """The function; *ops* notes what it executes."""
+        function = self.function
+
+        def run(leaves: list[Any]) -> Any:
+            with ops:
+                return function(structure, leaves)
+
+        return run
 
     def _beside(self, kept: Aside, pool: Any, memory: Memory, call: Call) -> Any:
         """A plain call in the memory of the graph that was just captured for it."""
@@ -771,10 +861,11 @@ class Graphs:
         entry = self._entries.pop(key)
         if self._latest.get(key[0]) is entry:
             del self._latest[key[0]]
+        soundness.budget.forget_graph(id(entry))
         if entry.graph is not None:
             with entry.pool.idle():
                 entry.graph = entry.inputs = entry.outputs = entry.consumed = entry.carried = None
-                entry.found = []
+                entry.found, entry.borrowed = [], []
             entry.memory.sweep()
 
     def clear(self) -> None:
@@ -793,6 +884,13 @@ def _check(leaves: list[Any], cuts: Sequence[Cut]) -> None:
 def _write(tensors: list[Any], contents: list[Any]) -> None:
     for tensor, content in zip(tensors, contents):
         tensor.copy_(content)
+
+
+def _put_back(tensors: list[Any], contents: list[Any], kept: Aside | None) -> None:
+    """Undo what a plain call has changed, for the replay of the same call."""
+    _write(tensors, contents)
+    if kept is not None:
+        kept.restore()
 
 
 def _put(found: list[tuple[int, Found]], leaves: list[Any]) -> str:

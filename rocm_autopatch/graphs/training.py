@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from rocm_autopatch import failure, startup
-from rocm_autopatch.graphs import capture, record
+from rocm_autopatch.graphs import capture, record, soundness
 from rocm_autopatch.graphs.buffers import Inputs, dense, overlaps
 from rocm_autopatch.graphs.handed import Consumed, Found, Handed
 from rocm_autopatch.graphs.leaves import TENSORS, signature
@@ -145,7 +145,8 @@ class _Graphs(Graphs):
         memory: Memory,
     ) -> None:
         # A graph is verified by one more plain call. Options.clone is about other results.
-        options = Options(limit=_LIMIT, warmup=_WARMUP, clone=False, verify=True)
+        check = soundness.checks_by_default()
+        options = Options(limit=_LIMIT, warmup=_WARMUP, clone=False, verify=True, check=check)
         super().__init__(
             lambda _, leaves: compiled(leaves),
             name,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rocm_autopatch.graphs import record
+from rocm_autopatch.graphs import record, soundness
 from rocm_autopatch.graphs.buckets import Bucket, Cut, Pad
 from rocm_autopatch.graphs.capture import Pools, capturing
 from rocm_autopatch.graphs.leaves import TENSORS, Signatures, flatten, signature, unflatten
@@ -213,6 +213,7 @@ def graphed(
     warmup: int = 2,
     outputs: str = "clone",
     verify: bool | None = None,
+    check: bool | None = None,
     buckets: Sequence[Bucket] = (),
     fallback: bool = True,
     name: str = "",
@@ -237,6 +238,9 @@ def graphed(
         verify: compare the first replay with one more plain call, if the observed call wrote to no
             weight or buffer. This executes the function once more than it is called. None: only on
             ROCm, where illegal work in a capture may go unnoticed (pytorch#155684).
+        check: compare some later replays with plain calls, too, if the observed call wrote to no
+            weight or buffer. A difference ends all graphs of the process. None: as the patch
+            ``graph_check`` of the policy says, and without it only on ROCm.
         buckets: dimensions that are padded.
         fallback: if a call can't run as a graph, call the function itself. False: raise Refused for
             arguments that no graph can have.
@@ -251,7 +255,8 @@ def graphed(
     if buckets and outputs != "clone":
         raise ValueError('buckets cut the results, so they need outputs="clone"')
     verify = bool(torch.version.hip) if verify is None else verify
-    options = Options(limit, warmup, outputs == "clone", verify)
+    check = soundness.checks_by_default() if check is None else check
+    options = Options(limit, warmup, outputs == "clone", verify, check)
 
     def wrap(wrapped: Callable[..., Any]) -> Graphed:
         return Graphed(wrapped, options, buckets, fallback, name)

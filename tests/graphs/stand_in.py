@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 from rocm_autopatch.graphs import capture
 from rocm_autopatch.graphs.buffers import dense
 from rocm_autopatch.graphs.memory import Memory
-from rocm_autopatch.graphs.places import storage
+from rocm_autopatch.graphs.places import new_view, place, storage
 from rocm_autopatch.patches import compile_modes
 
 # What each capture in a memory has written, in order.
@@ -99,7 +99,7 @@ class StandIn(capture.Pool):
                 if since < number:
                     memory.fill_(255)
             with torch.inference_mode(modes[1]), torch.set_grad_enabled(modes[0]):
-                again = pytree.tree_leaves(function([place() for place in places]))
+                again = pytree.tree_leaves(function([there() for there in places]))
                 values = [one for one in again if torch.is_tensor(one)]
                 for there, value in zip(targets, values):
                     if there is not None:
@@ -123,6 +123,9 @@ class StandIn(capture.Pool):
 
     def memory(self) -> int:
         return 0
+
+    def has_room(self, size: int) -> bool:
+        return True
 
     def random(self) -> Any:
         return torch.get_rng_state()
@@ -157,13 +160,12 @@ def addressed(leaf: Any) -> Callable[[], Any]:
     if not isinstance(leaf, torch.Tensor) or not leaf.numel():
         return lambda: leaf
     memory = leaf.untyped_storage()
-    place = leaf.size(), leaf.stride(), leaf.storage_offset()
-    return functools.partial(_at, memory.data_ptr(), memory.nbytes(), leaf.dtype, place)
+    return functools.partial(_at, memory.data_ptr(), memory.nbytes(), leaf.dtype, place(leaf))
 
 
-def _at(address: int, size: int, dtype: Any, place: tuple[Any, ...]) -> Any:
+def _at(address: int, size: int, dtype: Any, where: tuple[Any, ...]) -> Any:
     whole = (ctypes.c_char * size).from_address(address)
-    return torch.frombuffer(whole, dtype=torch.uint8).view(dtype).as_strided(*place)
+    return new_view(torch.frombuffer(whole, dtype=torch.uint8).view(dtype), dtype, where)
 
 
 def _plain(tensor: Any) -> bool:

@@ -1,0 +1,333 @@
+"""What a call executes: ops that no graph may contain, and memory that a graph would only borrow.
+
+A dispatch mode sees each op of a call, whether eager code, compiled code or a backward runs it, and
+also those inside of other ops. Triton's kernels are no ops: it does not see them, nor what they
+read.
+
+Which ops must not be captured, torch itself knows: an op's tag ``cudagraph_unsafe``, the list in
+``torch._inductor.utils``, and two settings of Inductor by which programs name more. Inductor cuts
+its own graphs around them. Their result depends on what a replay does not repeat, such as metadata
+that Python holds, so a comparison with a plain call need not show the fault.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rocm_autopatch import failure
+from rocm_autopatch.graphs.leaves import TENSORS
+from rocm_autopatch.graphs.places import storage
+from rocm_autopatch.graphs.refusal import Refused
+
+_UTILS, _CONFIG = "torch._inductor.utils", "torch._inductor.config"
+# It came with torch 2.7.
+_UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)
+_SETTINGS = ("custom_should_partition_ops", "cudagraph_unsafe_unbacked_ops")
+#: Ops that are forbidden here besides, as ``aten::topk``, each with the source of that.
+forbidden_here: dict[str, str] = {}
+# What torch says of an op with arguments of such kinds.
+_verdicts: dict[Any, bool] = {}
+_BELOW_PYTHON = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.Python)
+_HIGHER_ORDER: Any = torch._ops.HigherOrderOperator
+# These decide by a value on the device what is executed. Inductor cuts around them, too.
+_CONTROL_FLOW = frozenset(("cond", "while_loop", "switch"))
+# The higher order ops that know the mode.
+_registered: set[str] = set()
+# What gives a value to Python; the first contains the other one.
+_READS = frozenset(("aten::item", "aten::_local_scalar_dense"))
+# Ops that make a tensor without writing to it.
+_EMPTY = frozenset(
+    (
+        "aten::empty",
+        "aten::empty_strided",
+        "aten::empty_like",
+        "aten::new_empty",
+        "aten::new_empty_strided",
+        "aten::empty_permuted",
+    )
+)
+
+
+class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
+    """Notes what the calls in its context execute.
+
+    ``unsafe`` is the first op that no graph may contain, "" if there is none. With *stops*, that op
+    is not executed, and Refused is raised instead.
+    With *fill*, each element of a tensor that an op only allocates gets this value.
+
+    Raises Refused if this torch has no list of such ops.
+    """
+
+    # Torch gives higher order ops to such a mode. Until 2.6, each has to know the mode.
+    supports_higher_order_operators = True
+
+    def __init__(self, stops: bool = False, fill: int | None = None) -> None:
+        super().__init__()
+        _torchs_question()
+        self.unsafe = ""
+        self._stops, self._fill = stops, fill
+        # The ops that the current one is inside of, each with its tensors.
+        self._outer: list[tuple[Any, list[int]]] = []
+        self._made: set[int] = set()
+        self._read: dict[int, tuple[Any, str]] = {}
+        _register_mode(type(self))
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        # Dynamo compiles and calls as without it.
+        return True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        tensors = [*_tensors_in((*args, *kwargs.values()))]
+        if not self.unsafe and self._must_not_be_captured(func, args, kwargs):
+            self._meet(str(func))
+        for one in tensors:
+            if type(one) in TENSORS and storage(one) not in self._made:
+                self._note_read(one)
+        result = self._execute(func, tensors, args, kwargs)
+        for one in _tensors_in((result,)):
+            if one.is_sparse:
+                self._meet(f"{func}, whose result is sparse")
+            elif type(one) in TENSORS:
+                if storage(one) not in self._read:
+                    self._made.add(storage(one))
+                if self._fill is not None and _name(func) in _EMPTY:
+                    _fill(one, self._fill)
+        return result
+
+    def _execute(self, func: Any, tensors: list[Any], args: Any, kwargs: Any) -> Any:
+        """Call an op so that the ops inside it come here, too."""
+        if isinstance(func, _HIGHER_ORDER):
+            return func(*args, **kwargs)
+        plain = bool(tensors) and TENSORS.issuperset(map(type, tensors))
+        if not plain or not _can_be_passed_on(func, args):
+            return func(*args, **kwargs)
+        keys = torch._C._dispatch_keys(tensors[0])
+        for one in tensors[1:]:
+            keys = keys | torch._C._dispatch_keys(one)
+        this = func, [*map(id, tensors)]
+        # A detach comes back here itself: torch asks modes for what it is made of.
+        if this in self._outer[-1:]:
+            return func(*args, **kwargs)
+        self._outer.append(this)
+        try:
+            with self:
+                return func.redispatch(keys & _BELOW_PYTHON, *args, **kwargs)
+        finally:
+            self._outer.pop()
+
+    def _must_not_be_captured(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
+        # Ops read the value of a number on the host like this. On the device it breaks a capture.
+        if self._outer and _name(func) in _READS:
+            return False
+        try:
+            return is_unsafe(func, args, kwargs)
+        except Exception as error:
+            if failure.programs_own(error):
+                raise
+            return True  # Torch could not say, and this is the program's own call.
+
+    def _meet(self, name: str) -> None:
+        self.unsafe = self.unsafe or name
+        if self._stops:
+            raise Refused(unsafe_reason(self.unsafe))
+
+    def _note_read(self, one: Any) -> None:
+        pointer = storage(one)
+        if pointer not in self._read:
+            about = f"{str(one.dtype).rpartition('.')[2]}{list(one.shape)}"
+            self._read[pointer] = StorageWeakRef(one.untyped_storage()), about
+
+    def borrowed(self, owned: Collection[int], kind: str) -> list[tuple[Any, str]]:
+        """The memory that the calls have read on devices of *kind*, and that is still alive.
+
+        Each as a weak reference and a text. *owned* are the memories of arguments, weights and
+        results, which are not among them. What the calls have allocated and freed is gone by now.
+        """
+        return [
+            (reference, about)
+            for pointer, (reference, about) in self._read.items()
+            if pointer not in owned and not reference.expired() and _is_on(reference, kind)
+        ]
+
+
+def is_unsafe(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an op with these arguments must not be captured."""
+    if _UNSAFE is not None and _UNSAFE in getattr(func, "tags", ()):
+        return True
+    name = _name(func)
+    if name in _READS:
+        return True
+    if isinstance(func, _HIGHER_ORDER) and name in _CONTROL_FLOW:
+        return True
+    if forbidden_here and (name in forbidden_here or f"{name}.{_overload(func)}" in forbidden_here):
+        return True
+    kinds = tuple(one.dtype for one in _tensors_in((*args, *kwargs.values())))
+    key = func, kinds, torch.are_deterministic_algorithms_enabled()
+    known = _verdicts.get(key)
+    if known is None:
+        known = _verdicts[key] = _torch_forbids(func, args, kwargs)
+    return known or _program_forbids(name, _overload(func))
+
+
+def unsafe_reason(op: str) -> str:
+    """Why a call has no graph that executes *op*."""
+    return f"it executes {op}, which must not be captured: a replay would not do what it does"
+
+
+def _torch_forbids(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether torch's own list has an op.
+
+    Until 2.10 the list is in the function that asks it, and some ops are in it only with some kinds
+    of arguments. So the function gets a graph with this one op.
+    """
+    ask = _torchs_question()
+    for one in _forms_of(func):
+        graph = _graph_of(one, args, kwargs)
+        try:
+            if ask(SimpleNamespace(graph=graph)) is not None:
+                return True
+        finally:
+            # Nodes refer to each other, so the next collection would free the tensors.
+            for node in graph.nodes:
+                node.meta.clear()
+    return False
+
+
+@functools.cache
+def _torchs_question() -> Callable[[Any], Any]:
+    """What says which op of a graph must not be captured, None if none is in its list."""
+    try:
+        found: Callable[[Any], Any] = importlib.import_module(
+            _UTILS
+        ).get_first_incompatible_cudagraph_node
+    except (ImportError, AttributeError):
+        raise Refused(
+            f"torch {torch.__version__} has no list of the ops that must not be captured"
+        ) from None
+    return found
+
+
+def _forms_of(func: Any) -> Iterator[Any]:
+    """An op as the list may name it: by overload, by its name alone, or in another form."""
+    yield func
+    packet = getattr(func, "overloadpacket", None)
+    if packet is not None:
+        yield packet
+        # Writing to a given tensor, it launches the same kernels.
+        if any(one.is_out for one in func._schema.arguments) and hasattr(packet, "default"):
+            yield packet.default
+
+
+def _graph_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    graph = torch.fx.Graph()
+
+    def placed(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            node = graph.placeholder("given")
+            node.meta["val"] = value
+            return node
+        if isinstance(value, (list, tuple)):
+            return [placed(one) for one in value]
+        return value if isinstance(value, (int, float, str, bool, type(None))) else None
+
+    given = [placed(one) for one in args]
+    named = {name: placed(one) for name, one in kwargs.items()}
+    graph.create_node("call_function", func, tuple(given), named)
+    return graph
+
+
+def _program_forbids(name: str, overload: str) -> bool:
+    """Whether a program has told Inductor to cut its graphs around an op."""
+    config = importlib.import_module(_CONFIG)
+    for setting in _SETTINGS:
+        named: Collection[str] = getattr(config, setting, ())
+        if named and (name in named or f"{name}.{overload}" in named):
+            return True
+    return False
+
+
+def _name(func: Any) -> str:
+    """An op's name without its overload, as ``aten::topk``."""
+    schema = getattr(func, "_schema", None)
+    return schema.name if schema is not None else str(func)
+
+
+def _overload(func: Any) -> str:
+    return getattr(func, "_overloadname", "")
+
+
+def _tensors_in(values: Iterable[Any]) -> Iterator[Any]:
+    for one in values:
+        if isinstance(one, torch.Tensor):
+            yield one
+        elif isinstance(one, (list, tuple)):
+            yield from _tensors_in(one)
+
+
+def _can_be_passed_on(func: Any, args: Sequence[Any]) -> bool:
+    """Whether an op can be called beneath the mode: its tensors decide which kernel runs.
+
+    Not if a number stands for a tensor, as in ``x * 2``, and not if the op is given a layout.
+    Nothing that matters is inside of such ops.
+    """
+    arguments = func._schema.arguments
+    numbers = (bool, int, float, complex)
+    return all(one.name != "layout" for one in arguments) and not any(
+        isinstance(given, numbers) and str(one.type) in ("Tensor", "Optional[Tensor]")
+        for one, given in zip(arguments, args)
+    )
+
+
+def _is_on(reference: Any, kind: str) -> bool:
+    memory = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+    return memory is not None and memory.device.type == kind and memory.nbytes() > 0
+
+
+def _fill(tensor: Any, value: int) -> None:
+    if tensor.layout is torch.strided and tensor.numel():
+        tensor.fill_(value % 2 if tensor.dtype is torch.bool else value)
+
+
+def fill_memory(likes: Iterable[Any], value: int, blocks: int, most: int) -> None:
+    """Fill memory with a value, so that tensors like these may get it from torch's allocator.
+
+    *blocks* for each of them, of *most* bytes together.
+    """
+    for like in likes:
+        if type(like) in TENSORS and like.numel():
+            size = like.numel() * like.element_size()
+            count = max(1, min(blocks, most // size))
+            held = [torch.empty_like(like) for _ in range(count)]
+            for one in held:
+                _fill(one, value)
+            del held
+
+
+def _register_mode(mode: type) -> None:
+    """Let higher order ops run in the mode, where torch does not give them to it."""
+    if hasattr(TorchDispatchMode, "supports_higher_order_operators"):
+        return
+    for name, one in [*getattr(torch._ops, "_higher_order_ops", {}).items()]:
+        if name not in _registered:
+            _registered.add(name)
+
+            def run(active: Any, *args: Any, _op: Any = one, **kwargs: Any) -> Any:
+                return active.__torch_dispatch__(_op, (), args, kwargs)
+
+            one.py_impl(mode)(run)
