@@ -114,11 +114,11 @@ def find_faults(device: torch.device) -> list[Fault]:
     An exception counts as a fault of its part. The current stream must not be captured. A capture
     of another thread comes first: two at the same time may both be broken, ROCm/rocm-systems#6888.
     """
-    if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", torch.cuda.current_device())
     found: list[Fault] = []
     with capture._one, torch.inference_mode():
         try:
+            if device.type == "cuda" and device.index is None:
+                device = torch.device("cuda", torch.cuda.current_device())
             recorder = GraphRecorder(device)
         except Exception as error:
             return [f"streams: {_describe_error(error)}"]
