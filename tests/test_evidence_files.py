@@ -88,6 +88,12 @@ WRONG = {
     'subjects.graphs.sound: expected true, false or null, found "yes"': (
         *("subjects.graphs.sound", "yes"),
     ),
+    "subjects.graphs.fresh_starts: expected a whole number, 0 or more, found -1": (
+        *("subjects.graphs.fresh_starts", -1),
+    ),
+    'subjects.graphs.fresh_starts: expected a whole number, 0 or more, found "21"': (
+        *("subjects.graphs.fresh_starts", "21"),
+    ),
     "subjects.freezing.gains: only what is sound can gain": ("subjects.freezing.gains", True),
     "trials: expected a list, found an object": ("trials", {}),
     'trials.0: expected an object, found "mlp"': ("trials.0", "mlp"),

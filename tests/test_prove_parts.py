@@ -24,6 +24,8 @@ from rocm_autopatch.prove import (
     COMPILED,
     CRASHED,
     ENDED,
+    FRESH,
+    FRESH_STARTS,
     HUNG,
     LEAKS,
     NOT_HERE,
@@ -87,6 +89,15 @@ def often(
         row(trial, subject, COLD, ENDED, speed),
         *(row(trial, subject, WARM, ENDED, one) for one in speeds),
     ]
+
+
+def fresh(
+    subject: str, starts: int = 21, right: int | None = None, status: str = WRONG
+) -> dict[str, Any]:
+    """The row of a subject's fresh starts."""
+    right = starts if right is None else right
+    status = ENDED if right == starts else status
+    return row(FRESH_STARTS, subject, FRESH, status, wave=0, starts=starts, right=right)
 
 
 UNITS = [(trial, subject) for trial in ("a", "b") for subject in ("default", "graphs")]
@@ -246,6 +257,7 @@ class TestDocument:
         quick = fake_work([], quick=True)
         quick.supervisor.device = "cuda"
         rows = [one for trial, subject in quick.units() for one in unit(trial, subject)]
+        rows.append(fresh("graphs", battery.QUICK.fresh))
         for work in (fake_work(rows, quick=True), fake_work(rows)):
             work.supervisor.device = "cuda"
             made = document.make(work, HERE)
@@ -256,8 +268,49 @@ class TestDocument:
                 work.rows = [*rows, row("large", "graphs", COLD, status)]
                 made = document.make(work, HERE)
                 assert (made["battery"], made["subjects"]["graphs"]["sound"]) == ("quick", sound)
-        work.rows = rows[:-1]
-        assert document.make(work, HERE)["subjects"]["graphs"]["sound"] is None
+        for missing in (rows[:-1], [*rows[:-2], rows[-1]]):
+            work.rows = missing
+            assert document.make(work, HERE)["subjects"]["graphs"]["sound"] is None
+
+    def test_a_full_battery_has_more_fresh_starts_than_a_quick_one(self) -> None:
+        work = fake_work([])
+        work.supervisor.device = "cuda"
+        rows = [one for trial, subject in work.units() for one in unit(trial, subject)]
+        captures = [name for name, one in subjects.SUBJECTS.items() if one.gpu]
+        few = [fresh(name, battery.QUICK.fresh) for name in captures]
+        more = battery.FULL.fresh - battery.QUICK.fresh
+        for others, kind, count in (
+            ([], "partial", None),
+            (few, "quick", battery.QUICK.fresh),
+            # A full battery goes on from a quick one.
+            ([*few, *(fresh(name, more) for name in captures)], "full", battery.FULL.fresh),
+        ):
+            work.rows = [*rows, *others]
+            made = document.make(work, HERE)
+            assert made["battery"] == kind
+            for name in captures:
+                said = made["subjects"][name]
+                assert said.get("fresh_starts") == count
+                proven = kind == "full" or (kind == "quick" and name == "graphs")
+                assert said["sound"] is (True if proven else None)
+                assert said["missing"] == ([] if proven else [FRESH_STARTS])
+            assert made["subjects"]["autotune"]["sound"] is True
+            assert "fresh_starts" not in made["subjects"]["autotune"]
+        assert said["seldom_faults"].endswith("with 99 %")
+        # An older file has neither.
+        del said["fresh_starts"], said["seldom_faults"]
+        file.check(made, "older.json")
+
+    @pytest.mark.parametrize("status", [WRONG, CRASHED, HUNG])
+    def test_a_fault_in_one_fresh_process_is_enough(self, status: str) -> None:
+        work = fake_work([])
+        work.supervisor.device = "cuda"
+        rows = [one for trial, subject in work.units() for one in unit(trial, subject)]
+        work.rows = [*rows, fresh("graphs", 21, 20, status)]
+        said = document.make(work, HERE)["subjects"]["graphs"]
+        assert (said["sound"], said["gains"], said["fresh_starts"]) == (False, False, 20)
+        assert said["faults"] == [{"trial": FRESH_STARTS, "start": FRESH, "status": status}]
+        assert said["missing"] == []
 
     @pytest.mark.parametrize(
         ("changed", "same"),

@@ -218,7 +218,10 @@ def evidence() -> dict[str, Any]:
     verdict = {"type": ["boolean", "null"]}
     subject = {
         "type": "object",
-        "properties": dict.fromkeys(file.VERDICTS, verdict),
+        "properties": {
+            **dict.fromkeys(file.VERDICTS, verdict),
+            file.FRESH_STARTS: {"type": "integer", "minimum": 0},
+        },
         "required": list(file.VERDICTS),
         # Only what is sound can gain.
         "if": {"properties": {"gains": {"const": True}}},

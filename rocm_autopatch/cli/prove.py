@@ -12,7 +12,7 @@ from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.evidence import file
 from rocm_autopatch.evidence.file import EvidenceError
 from rocm_autopatch.probe import images
-from rocm_autopatch.prove import FAULTS, Refused, trials
+from rocm_autopatch.prove import FAULTS, FRESH_STARTS, Refused, fresh_starts, trials
 from rocm_autopatch.prove.proof import Request, prepare
 from rocm_autopatch.prove.subjects import SUBJECTS
 from rocm_autopatch.text import wrapped
@@ -81,7 +81,7 @@ def add(commands: Any) -> None:
 
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(word.strip() for word in text.split(","))
-    known = (*SUBJECTS, *trials.NAMES)
+    known = (*SUBJECTS, *trials.NAMES, FRESH_STARTS)
     for name in names:
         if name not in known:
             raise argparse.ArgumentTypeError(f"{name!r} is no trial and no subject; see --list")
@@ -141,6 +141,8 @@ def _list() -> Iterator[str]:
     for name in trials.NAMES:
         said = (trials.load(name).__doc__ or "").partition("\n\n")[0]
         yield from wrapped(f"{name}: {said}", "  ", "    ")
+    said = (fresh_starts.__doc__ or "").partition("\n\n")[0]
+    yield from wrapped(f"{FRESH_STARTS}: {said}", "  ", "    ")
 
 
 def _lines(written: Mapping[str, Any], out: Path) -> Iterator[str]:
@@ -163,6 +165,8 @@ def _lines(written: Mapping[str, Any], out: Path) -> Iterator[str]:
         text = f"{row['subject']} in {row['trial']}, {row['start']} start: {row['status']}: "
         yield from wrapped(text + row["reason"], "  ", "    ")
     yield ""
+    for said, names in _fresh_sentences(written["subjects"]).items():
+        yield from wrapped(f"{', '.join(names)}: {said}", "", "  ")
     yield from wrapped(
         f"ratios are to the mode default under safe. The evidence is in {out}; "
         '"rocm-autopatch status" says what policies make of it, and "rocm-autopatch bake" keeps '
@@ -170,6 +174,16 @@ def _lines(written: Mapping[str, Any], out: Path) -> Iterator[str]:
         "",
         "  ",
     )
+
+
+def _fresh_sentences(subjects: Mapping[str, Any]) -> dict[str, list[str]]:
+    """What fresh starts say, by the sentence the subjects of which it is true."""
+    found: dict[str, list[str]] = {}
+    for name, said in subjects.items():
+        if "fresh_starts" in said:
+            right = f"{said['fresh_starts']} fresh processes were right; {said['seldom_faults']}"
+            found.setdefault(right, []).append(name)
+    return found
 
 
 def _word(verdict: bool | None) -> str:

@@ -33,6 +33,8 @@ FIELDS = {
     "trials": list,
 }
 VERDICTS = ("sound", "gains")
+# Of a subject that captures graphs: how many fresh processes were right. Older files lack it.
+FRESH_STARTS = "fresh_starts"
 # Each field of a row of ``trials``, and whether every row has it.
 ROW = {
     "trial": (str, True),
@@ -198,6 +200,9 @@ def check(document: Any, name: str) -> Evidence:
             verdict = said[key]
             is_one = verdict is None or isinstance(verdict, bool)
             need(is_one, f"{path}.{key}", "true, false or null", verdict)
+        fresh = said.get(FRESH_STARTS, 0)
+        right = _is(fresh, int) and fresh >= 0
+        need(right, f"{path}.{FRESH_STARTS}", "a whole number, 0 or more", fresh)
         if said["gains"] and not said["sound"]:
             raise EvidenceError(name, f"{path}.gains: only what is sound can gain")
     for number, row in enumerate(document["trials"]):

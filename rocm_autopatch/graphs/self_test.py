@@ -41,7 +41,7 @@ class GraphRecorder:
 
     def record_graph(self, function: Callable[[], object]) -> Callable[[], None]:
         """Capture the kernels of a function, and return what replays them on the current stream."""
-        graph = torch.cuda.CUDAGraph()
+        graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -49,7 +49,7 @@ class GraphRecorder:
             try:
                 with _without_collection():
                     # torch.cuda.graph would wait for the device, and empty torch's caches.
-                    graph.capture_begin(capture_error_mode=capture.CAPTURE_ERROR_MODE)
+                    graph.capture_begin(pool, capture_error_mode=capture.CAPTURE_ERROR_MODE)
                     try:
                         function()
                     except BaseException:
@@ -58,14 +58,14 @@ class GraphRecorder:
                         raise
                     graph.capture_end()
             except BaseException:
-                self._repair_generator(graph)
+                self._repair_generator(pool)
                 raise
         # Some versions of torch write there, at the begin of a capture, what random numbers need.
         current.wait_stream(self._stream)
         replay: Callable[[], None] = graph.replay
         return replay
 
-    def _repair_generator(self, broken: torch.cuda.CUDAGraph) -> None:
+    def _repair_generator(self, pool: tuple[int, int]) -> None:
         """Tell the allocator and the generator that a broken capture is over.
 
         Some versions of torch don't: Pool._repair in capture.py has it for the graphs of a program.
@@ -73,7 +73,7 @@ class GraphRecorder:
         name = "_cuda_endAllocateToPool"  # Until torch 2.8 it was called otherwise.
         end = getattr(torch._C, name, None) or torch._C._cuda_endAllocateCurrentStreamToPool
         with suppress(RuntimeError):
-            end(self._device.index, broken.pool())
+            end(self._device.index, pool)
         with suppress(RuntimeError):
             one = torch.zeros(1, device=self._device)
             another = torch.cuda.CUDAGraph()
@@ -114,11 +114,13 @@ def find_faults(device: torch.device) -> list[Fault]:
     An exception counts as a fault of its part. The current stream must not be captured. A capture
     of another thread comes first: two at the same time may both be broken, ROCm/rocm-systems#6888.
     """
-    if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", torch.cuda.current_device())
     found: list[Fault] = []
-    with capture._one, torch.inference_mode():
+    # Torch's generator gets tensors of its own with the first graph. Those of inference mode could
+    # not be changed outside of it.
+    with capture._one, torch.inference_mode(False), torch.no_grad():
         try:
+            if device.type == "cuda" and device.index is None:
+                device = torch.device("cuda", torch.cuda.current_device())
             recorder = GraphRecorder(device)
         except Exception as error:
             return [f"streams: {_describe_error(error)}"]

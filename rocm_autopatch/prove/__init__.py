@@ -2,9 +2,10 @@
 
 ``subjects`` are what is tried: a mode or a switch, each as a policy. ``trials`` are the programs,
 one file each, and ``bench`` what they share. ``child`` runs trials under one subject in a process
-of its own. ``supervisor`` starts such processes and tells how they ended. ``battery`` decides which
-ones, in which order. ``verdicts`` makes from all results what is proven, and ``document`` the
-evidence file of a ``place``. ``proof`` is all of it, from the request on.
+of its own, and ``fresh_starts`` looks at graphs in many that are forked. ``supervisor`` starts such
+processes and tells how they ended. ``battery`` decides which ones, in which order. ``verdicts``
+makes from all results what is proven, and ``document`` the evidence file of a ``place``. ``proof``
+is all of it, from the request on.
 """
 
 # How a start of a trial ended.
@@ -27,6 +28,8 @@ FAULTS = (WRONG, CRASHED, HUNG, LEAKS)
 STARTING, IMPORTING, WAITING = "starting", "importing", "waiting for the device"
 
 COLD, WARM = "cold", "warm"
+# Processes that do nothing but initialize the GPU and look at graphs: a trial without a program.
+FRESH_STARTS, FRESH = "fresh_starts", "fresh"
 
 
 class Refused(Exception):

@@ -1,5 +1,8 @@
 """Which starts there are, in which order, and what is kept of them.
 
+Before all else, if a subject captures graphs, many fresh processes look at graphs alone
+(``fresh_starts``). What they find holds for each such subject.
+
 Each subject has a cold start with empty caches, and then warm starts in processes of their own,
 with what the first one has compiled. A start runs all trials that are about its subject, one after
 the other; if one crashes or hangs, the others go on in a new process.
@@ -7,9 +10,10 @@ the other; if one crashes or hangs, the others go on in a new process.
 Subjects come in waves, each with the base. Cold starts run beside each other, and say whether a
 program works. Warm starts run one by one, so their times can be compared: the subjects in turn, and
 for the second time in the opposite order, so that a drift over time affects all of them equally.
-Trials in which a subject seems to gain, or to lose, are then started more often, those of switches
-first: each process is one number for a verdict. For these starts all is compiled anew, once: torch
-times kernels when it compiles them, and the luck of that would else be in all starts of a subject.
+Trials in which a subject seems to gain, or to lose, are started more often when all else was run,
+those of switches first: each process is one number for a verdict. For these starts all is compiled
+anew, once: torch times kernels when it compiles them, and the luck of that would else be in all
+starts of a subject.
 
 A hang beside other starts may be their fault, and so may a crash for want of memory, or in the same
 seconds as another one: a GPU that is reset ends all programs. So these are repeated alone, and that
@@ -34,9 +38,20 @@ from typing import Any, TypeVar
 import yaml
 
 from rocm_autopatch.ab import bootstrap
-from rocm_autopatch.prove import COLD, CRASHED, ENDED, HUNG, NOT_TRIED, WARM, trials, verdicts
+from rocm_autopatch.prove import (
+    COLD,
+    CRASHED,
+    ENDED,
+    FRESH,
+    FRESH_STARTS,
+    HUNG,
+    NOT_TRIED,
+    WARM,
+    trials,
+    verdicts,
+)
 from rocm_autopatch.prove.subjects import BASE, SUBJECTS, Subject
-from rocm_autopatch.prove.supervisor import OutOfTime, Start, Supervisor
+from rocm_autopatch.prove.supervisor import FreshStarts, OutOfTime, Start, Supervisor
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -51,7 +66,8 @@ class Thoroughness:
     the subject seems to gain, as many more that there are ``settle`` in all. A trial is hanging
     after ``limit`` seconds, or after ``slower`` times what the base took, if that is more; beside
     other starts after twice as long.
-    ``subjects`` and ``trials`` are what it has.
+    ``subjects`` and ``trials`` are what it has. ``fresh`` processes must be right for a subject
+    that captures graphs.
     """
 
     name: str
@@ -65,6 +81,7 @@ class Thoroughness:
     slower: float
     subjects: tuple[str, ...]
     trials: tuple[str, ...]
+    fresh: int = 0
 
 
 FULL = Thoroughness(
@@ -79,6 +96,8 @@ FULL = Thoroughness(
     slower=10,
     subjects=tuple(SUBJECTS),
     trials=trials.NAMES,
+    # A fault in one process of five is missed by these with less than 1 %: 0.8**21.
+    fresh=21,
 )
 QUICK = Thoroughness(
     name="quick",
@@ -92,6 +111,7 @@ QUICK = Thoroughness(
     slower=5,
     subjects=(BASE, "graphs"),
     trials=trials.QUICK,
+    fresh=10,
 )
 # Cold starts beside each other: each may take some GB of memory, and compiles on several cores.
 _MOST_AT_ONCE = 6
@@ -110,6 +130,10 @@ _HANGS = 2
 _NEAR_S = 10
 # Calls that a further warm start compares with eager mode.
 _FEW = 20
+# How many seconds a fresh process may take. It needs one or two.
+_FRESH_S = 40.0
+# Of the rows of fresh starts: they belong to no wave.
+_NO_WAVE = 0
 
 
 @dataclass
@@ -149,13 +173,16 @@ class Battery:
             size = _WAVE * max(2, self.at_once)
             waves = [names[start : start + size] for start in range(0, len(names), size)]
             try:
+                self._make_fresh_starts()
                 # Trials of the base that no other subject needs any more.
                 needed = {trial for name in names for trial in left[name]}
                 alone = [trial for trial in left.get(BASE, ()) if trial not in needed]
                 if alone:
                     self._wave([BASE], {BASE: alone})
-                for wave in waves:
-                    self._wave([BASE, *wave], left)
+                numbers = [self._wave([BASE, *wave], left) for wave in waves]
+                # What works is worth more than what gains, if the time is short.
+                for number, wave in zip(numbers, waves):
+                    self._settle([BASE, *wave], left, number)
             except OutOfTime:
                 pass
             except BaseException:
@@ -175,13 +202,53 @@ class Battery:
             for subject in self._subjects(name, how.subjects, only)
         ]
 
+    def fresh_subjects(self, whole: Thoroughness | None = None) -> list[str]:
+        """The subjects that need fresh starts: those that capture graphs.
+
+        If *whole* is given, all that such a battery has on this device.
+        """
+        how, only = (whole, ()) if whole else (self.how, self.only)
+        named = {*only} & {*trials.NAMES, FRESH_STARTS}
+        if self.supervisor.device != "cuda" or (named and FRESH_STARTS not in named):
+            return []
+        wanted = {*only} & {*SUBJECTS} or {*SUBJECTS}
+        return [name for name in how.subjects if name in wanted and SUBJECTS[name].gpu]
+
+    def _make_fresh_starts(self) -> None:
+        """Make what is missing of them, once for all subjects: they are about graphs as such."""
+        left = {
+            name: self.how.fresh - verdicts.count_fresh(self.rows, name)
+            for name in self.fresh_subjects()
+            if not verdicts.has_fresh_faults(self.rows, name)
+        }
+        lacking = [name for name, missing in left.items() if missing > 0]
+        if not lacking:
+            return
+        with self._prepared(lacking[:1]) as caches:
+            [directory] = caches.values()
+            found = self.supervisor.run_fresh_starts(
+                FreshStarts(
+                    count=max(left[name] for name in lacking),
+                    policy=directory / "policy.yaml",
+                    caches=directory,
+                    limit=_FRESH_S,
+                    imports=_IMPORTS * self.how.limit,
+                    end=self.end,
+                )
+            )
+        if found:
+            made = [_fresh_row(name, found) for name in lacking]
+            for row in made:
+                self.says(row)
+            self._keep(made)
+
     def _subjects(self, name: str, among: Sequence[str], only: Sequence[str]) -> list[Subject]:
         """The subjects of a trial, the base first; none where it is not asked for or can't be."""
         trial = trials.load(name)
         gpu = self.supervisor.device == "cuda"
         if getattr(trial, "GPU", False) and not gpu:
             return []
-        if {*only} & {*trials.NAMES} and name not in only:
+        if {*only} & {*trials.NAMES, FRESH_STARTS} and name not in only:
             return []
         known = [SUBJECTS[one] for one in among if gpu or not SUBJECTS[one].gpu]
         wanted = [one for one in known if trials.is_about(trial, one.name, one.group)]
@@ -207,17 +274,28 @@ class Battery:
             left[BASE] = [trial for trial in self.how.trials if trial in wanted]
         return left
 
-    def _wave(self, names: list[str], left: Mapping[str, list[str]]) -> None:
-        """Cold starts beside each other, then warm ones in turn. The base comes first."""
-        number = 1 + max((row["wave"] for row in self.rows), default=0)
+    def _trial_names(self, names: list[str], left: Mapping[str, list[str]]) -> dict[str, list[str]]:
+        """The trials of a wave, by subject. The base, the first one, has those of all others."""
         base, *others = names
         wanted = {trial for name in others or [base] for trial in left[name]}
         trial_names = {name: left[name] for name in others}
         trial_names[base] = [trial for trial in left[base] if trial in wanted]
+        return trial_names
+
+    def _wave(self, names: list[str], left: Mapping[str, list[str]]) -> int:
+        """Cold starts beside each other, then warm ones in turn. The number of the wave."""
+        number = 1 + max((row["wave"] for row in self.rows), default=0)
+        trial_names = self._trial_names(names, left)
         with self._prepared(names) as caches:
             self._cold(trial_names, caches, number)
             for turn in range(self.how.warm):
                 self._warm(trial_names, caches, number, turn)
+        return number
+
+    def _settle(self, names: list[str], left: Mapping[str, list[str]], number: int) -> None:
+        """Start again what a wave needs to say whether its subjects gain."""
+        base, *others = names
+        trial_names = self._trial_names(names, left)
         # Of a switch, policies ask whether it gains; of a mode, only whether it works.
         switches = [name for name in others if SUBJECTS[name].group == "switches"]
         for group in (switches, [name for name in others if name not in switches]):
@@ -400,3 +478,23 @@ class Battery:
         file.write_text(yaml.safe_dump(policy, sort_keys=False), encoding="utf-8")
         file.chmod(0o644)  # A start refuses a policy that everybody may write.
         return caches
+
+
+def _fresh_row(name: str, found: Sequence[Row]) -> Row:
+    """The row of a subject of all its fresh starts; its status is that of the first fault."""
+    faults = [one for one in found if one["status"] != ENDED]
+    row = {
+        "trial": FRESH_STARTS,
+        "subject": name,
+        "start": FRESH,
+        "status": faults[0]["status"] if faults else ENDED,
+        "wave": _NO_WAVE,
+        "starts": len(found),
+        "right": len(found) - len(faults),
+        "seconds": round(sum(one.get("seconds", 0.0) for one in found), 3),
+    }
+    if faults:
+        reasons = "; ".join(dict.fromkeys(one["reason"] for one in faults))
+        row["reason"] = f"{len(faults)} of {len(found)} processes: {reasons}"
+        row["last_lines"] = faults[0].get("last_lines", [])
+    return row

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch.evidence import file
-from rocm_autopatch.prove import FAULTS, verdicts
-from rocm_autopatch.prove.battery import FULL, QUICK, Battery, Row
+from rocm_autopatch.prove import FAULTS, FRESH_STARTS, verdicts
+from rocm_autopatch.prove.battery import FULL, QUICK, Battery, Row, Thoroughness
 
 # Of what is known of a place, these may change without making a row worthless.
 _FREE = ("image", "os", "framework", "framework_version", "python")
@@ -25,26 +25,51 @@ def version() -> str:
 
 def make(battery: Battery, place: Mapping[str, str]) -> dict[str, Any]:
     """The document of what a battery knows so far."""
-    every = {how.name: battery.units(how) for how in (FULL, QUICK)}
-    finished = verdicts.finished(battery.rows)
-    done = (name for name, units in every.items() if finished.issuperset(units))
-    units = []
-    for tried in dict.fromkeys(row["subject"] for row in battery.rows):
-        # A subject of which only some trials were run is not proven.
-        own = [[unit for unit in those if unit[1] == tried] for those in every.values()]
-        units += next((those for those in own if those and finished.issuperset(those)), own[0])
+    every = [_Whole(battery, how) for how in (FULL, QUICK)]
+    tried = dict.fromkeys(row["subject"] for row in battery.rows)
+    # A subject of which only some trials were run is not proven.
+    chosen = {name: next((one for one in every if one.is_done(name)), every[0]) for name in tried}
+    units = [unit for name, whole in chosen.items() for unit in whole.units_of(name)]
     # A fault counts, too, if it was found in a trial that a quick battery does not have.
     faults = {(row["trial"], row["subject"]) for row in battery.rows if row["status"] in FAULTS}
-    units += sorted(faults.difference(units))
+    units += sorted(unit for unit in faults.difference(units) if unit[0] != FRESH_STARTS)
+    fresh = {name: whole.fresh.get(name, 0) for name, whole in chosen.items()}
     return {
         "version": file.VERSION,
         "made": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "by": version(),
-        "battery": next(done, "partial"),
+        "battery": next((one.name for one in every if one.are_all_done()), "partial"),
         "place": dict(place),
-        "subjects": verdicts.subjects(battery.rows, units),
+        "subjects": verdicts.subjects(battery.rows, units, fresh),
         "trials": [_rounded(row) for row in battery.rows],
     }
+
+
+class _Whole:
+    """All that a battery of this thoroughness has here, beside what is known."""
+
+    def __init__(self, battery: Battery, how: Thoroughness) -> None:
+        self.name = how.name
+        self.fresh = dict.fromkeys(battery.fresh_subjects(how), how.fresh)
+        self._units = battery.units(how)
+        self._rows = battery.rows
+        self._finished = verdicts.finished(battery.rows)
+
+    def units_of(self, subject: str) -> list[tuple[str, str]]:
+        return [unit for unit in self._units if unit[1] == subject]
+
+    def is_done(self, subject: str) -> bool:
+        """Whether a subject was tried in all that there is."""
+        units = self.units_of(subject)
+        return bool(units) and self._finished.issuperset(units) and self._has_fresh(subject)
+
+    def are_all_done(self) -> bool:
+        return self._finished.issuperset(self._units) and all(map(self._has_fresh, self.fresh))
+
+    def _has_fresh(self, subject: str) -> bool:
+        right = verdicts.count_fresh(self._rows, subject)
+        enough = right >= self.fresh.get(subject, 0)
+        return enough or verdicts.has_fresh_faults(self._rows, subject)
 
 
 def _rounded(row: Row) -> Row:

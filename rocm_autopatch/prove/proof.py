@@ -79,11 +79,13 @@ def prepare(request: Request, says: Callable[[str], None]) -> Proof:
     def tell(row: Row) -> None:
         spent = duration(time.monotonic() - began)
         said = f"{spent} {row['trial']} {row['subject']} {row['start']}: {row['status']}"
+        if "right" in row:
+            said += f": {row['right']} of {row['starts']} processes were right"
         says(said + (f": {row['reason']}" if row["status"] in FAULTS else ""))
 
     how = QUICK if request.quick else FULL
     proof = Proof(Battery(supervisor, how, request.only, kept, keep, tell), found, out)
-    if not proof.battery.units():
+    if not proof.battery.units() and not proof.battery.fresh_subjects():
         names = ",".join(request.only)
         raise Refused(f"there is no trial for --only {names} on the device {device}")
     return proof

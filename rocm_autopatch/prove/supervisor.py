@@ -23,6 +23,7 @@ from rocm_autopatch.ab.runner import own_caches
 from rocm_autopatch.prove import CRASHED, HUNG, IMPORTING, STARTING, WAITING
 
 _CHILD = "from rocm_autopatch.prove import child\nchild.main()\n"
+_FORKS = "from rocm_autopatch.prove import fresh_starts\nfresh_starts.main()\n"
 _LAST_LINES = 12
 _LONGEST = 1 << 16
 # How often a start is looked at, in seconds.
@@ -59,6 +60,22 @@ class Start:
     keys: Sequence[str] = ()
 
 
+@dataclass(frozen=True)
+class FreshStarts:
+    """So many fresh processes to look at graphs in, under a policy, with caches in a directory.
+
+    ``limit`` is how many seconds each may take, ``imports`` how many the imports before them, and
+    ``end`` when all are ended in any case, by ``time.monotonic``.
+    """
+
+    count: int
+    policy: Path
+    caches: Path
+    limit: float
+    imports: float
+    end: float
+
+
 class Supervisor:
     """Starts trials on *device*, "cuda" or "cpu", in *environ*; *assume* says that this is ROCm."""
 
@@ -85,7 +102,7 @@ class Supervisor:
                 try:
                     command = processes.start(
                         self._command(start, report),
-                        self._environment(start),
+                        self._environment(start.policy, start.caches, start.threads),
                         output,
                         output,
                         Path(directory),
@@ -114,6 +131,52 @@ class Supervisor:
             return [*(row for row in rows if row["trial"] != last), {**fault, "status": CRASHED}]
         return rows
 
+    def run_fresh_starts(self, asked: FreshStarts) -> list[dict[str, Any]]:
+        """Make fresh starts: a result for each that has ended, in time.
+
+        A result has its ``status``, and a ``reason`` if that is a fault. One that is left out was
+        not made. A KeyboardInterrupt ends them first.
+        """
+        with tempfile.TemporaryDirectory(prefix="fresh-", dir=asked.caches) as directory:
+            report = Path(directory, "report")
+            report.touch()
+            arguments = ["--report", str(report), "--device", self.device]
+            arguments += ["--count", str(asked.count), "--limit", str(asked.limit)]
+            with Path(directory, "output").open("wb") as output:
+                try:
+                    command = processes.start(
+                        fresh_interpreter.command(_FORKS, *arguments),
+                        self._environment(asked.policy, asked.caches, 1),
+                        output,
+                        output,
+                        Path(directory),
+                    )
+                    _kill_first(command.process.pid)
+                    late = self._is_late(command, report, asked)
+                    if late:
+                        command.kill()
+                finally:
+                    processes.end_left_over(str(asked.caches), 0)
+            found = _results(report)
+            out_of_time = late and time.monotonic() > asked.end
+            if out_of_time or len(found) == asked.count or any("reason" in one for one in found):
+                return found
+            fault = {"status": HUNG if late else CRASHED}
+            ended = "did not end" if late else processes.how_it_ended(command.status)
+            fault["reason"] = f"the process that forks them: {ended}"
+            return [*found, {**fault, "last_lines": _last_lines(Path(directory, "output"))}]
+
+    def _is_late(self, command: processes.Command, report: Path, asked: FreshStarts) -> bool:
+        """Wait for fresh starts; whether they have not ended in the time that there is."""
+        until = time.monotonic() + asked.imports + asked.count * asked.limit
+        while not command.ends(_LOOK_S):
+            if self.stop.is_set():
+                command.kill()
+                raise KeyboardInterrupt
+            if time.monotonic() > min(until, asked.end):
+                return True
+        return False
+
     def _hangs(self, command: processes.Command, report: Path, start: Start) -> float:
         """The limit that a trial has exceeded, in seconds; 0 if all ended."""
         step, began = ("", True), time.monotonic()
@@ -139,11 +202,11 @@ class Supervisor:
         arguments += ["--time", str(start.time), *(f"--key={key}" for key in start.keys)]
         return fresh_interpreter.command(_CHILD, *arguments)
 
-    def _environment(self, start: Start) -> dict[str, str]:
+    def _environment(self, policy: Path, caches: Path, threads: int) -> dict[str, str]:
         environ = search_path.absolute(self.environ)
-        environ["ROCM_AUTOPATCH_POLICY"] = str(start.policy)
-        environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(start.threads))
-        environ.update(own_caches(start.caches))
+        environ["ROCM_AUTOPATCH_POLICY"] = str(policy)
+        environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
+        environ.update(own_caches(caches))
         return environ
 
 
@@ -175,6 +238,15 @@ def _reported(report: Path, trials: Sequence[str]) -> tuple[list[dict[str, Any]]
         rows.append({**said, "seconds": round(at - began, 3)})
         now = {"trial": said["trial"], "phase": "ending"}
     return rows, now
+
+
+def _results(report: Path) -> list[dict[str, Any]]:
+    """The lines of fresh starts, without one that was not written to its end."""
+    found = []
+    for line in report.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return found
 
 
 def _last_lines(output: Path) -> list[str]:

@@ -1,7 +1,8 @@
 """From rows to what is proven: for each subject whether it is sound, and whether it gains.
 
-A subject is sound if each of its trials ended and was right with empty and with warm caches; one
-fault is enough for the contrary. It gains if it is sound, some trial is faster by GAIN or more, and
+A subject is sound if each of its trials ended and was right with empty and with warm caches, and if
+it captures graphs, so were these in as many fresh processes as a battery makes; one fault is enough
+for the contrary. It gains if it is sound, some trial is faster by GAIN or more, and
 none is slower by as much: the 95 % bootstrap intervals of the ratios to the base have to show it.
 
 The calls of one process are alike, and those of the next one may all be slower: a launch takes 1.5
@@ -17,10 +18,20 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from rocm_autopatch.ab import bootstrap
-from rocm_autopatch.prove import COLD, COMPILED, ENDED, FAULTS, NOT_HERE, WARM
+from rocm_autopatch.prove import (
+    COLD,
+    COMPILED,
+    ENDED,
+    FAULTS,
+    FRESH_STARTS,
+    NOT_HERE,
+    WARM,
+)
 from rocm_autopatch.prove.subjects import BASE
 
 GAIN = 0.03
+# Fresh starts are about a fault that one process of so many has.
+SELDOM = 5
 # Of the trials that seem faster, and of those that seem slower, so many are started again.
 _AGAIN = 2
 Row = Mapping[str, Any]
@@ -28,12 +39,47 @@ Row = Mapping[str, Any]
 _TIMED = (ENDED, COMPILED)
 
 
-def subjects(rows: Sequence[Row], units: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]:
-    """For each subject of *units* what its *rows* prove; *units* are what should have been run."""
+def subjects(
+    rows: Sequence[Row],
+    units: Iterable[tuple[str, str]],
+    fresh: Mapping[str, int] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """For each subject of *units* what its *rows* prove; *units* are what should have been run.
+
+    *fresh* are, by subject, how many fresh processes must have been right.
+    """
     found: dict[str, list[str]] = {}
     for trial, subject in units:
         found.setdefault(subject, []).append(trial)
-    return {name: _subject(name, trials, rows) for name, trials in found.items()}
+    needed = fresh or {}
+    return {
+        name: _subject(name, trials, rows, needed.get(name, 0)) for name, trials in found.items()
+    }
+
+
+def count_fresh(rows: Iterable[Row], subject: str, key: str = "right") -> int:
+    """How many fresh processes of a subject were right, or how many "starts" there were in all."""
+    return sum(row[key] for row in _fresh_rows(rows, subject))
+
+
+def has_fresh_faults(rows: Iterable[Row], subject: str) -> bool:
+    """Whether graphs were wrong in a fresh process."""
+    return any(row["status"] in FAULTS for row in _fresh_rows(rows, subject))
+
+
+def _fresh_rows(rows: Iterable[Row], subject: str) -> list[Row]:
+    return [row for row in rows if (row["trial"], row["subject"]) == (FRESH_STARTS, subject)]
+
+
+def chance_to_see(starts: int, one_of: int = SELDOM) -> float:
+    """How likely so many processes show a fault that one process of *one_of* has."""
+    return 1 - (1 - 1 / one_of) ** starts
+
+
+def state_chance(starts: int) -> str:
+    """The same as a sentence. Percents are cut, so it never says more than is true."""
+    percent = int(100 * chance_to_see(starts))
+    return f"a fault in 1 of {SELDOM} processes would have been seen with {percent} %"
 
 
 def unsettled(rows: Sequence[Row], units: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -62,8 +108,10 @@ def finished(rows: Iterable[Row]) -> set[tuple[str, str]]:
     }
 
 
-def _subject(name: str, trials: Sequence[str], rows: Sequence[Row]) -> dict[str, Any]:
-    own = [row for row in rows if row["subject"] == name and row["trial"] in trials]
+def _subject(name: str, trials: Sequence[str], rows: Sequence[Row], fresh: int) -> dict[str, Any]:
+    tried = {*trials, FRESH_STARTS}
+    own = [row for row in rows if row["subject"] == name and row["trial"] in tried]
+    right = count_fresh(own, name)
     faults = [
         {"trial": row["trial"], "start": row["start"], "status": row["status"]}
         for row in own
@@ -74,7 +122,7 @@ def _subject(name: str, trials: Sequence[str], rows: Sequence[Row]) -> dict[str,
     sound: bool | None = None
     if faults:
         sound = False
-    elif ended and done.issuperset(trials):
+    elif ended and done.issuperset(trials) and right >= fresh:
         sound = True
     figures = {trial: _figures(name, trial, rows) for trial in trials if trial in done}
     timed = [one for one in figures.values() if "steady" in one]
@@ -88,10 +136,14 @@ def _subject(name: str, trials: Sequence[str], rows: Sequence[Row]) -> dict[str,
         "sound": sound,
         "gains": gains,
         "faults": faults,
-        "missing": sorted({*trials} - done),
+        "missing": sorted({*trials} - done) + [FRESH_STARTS] * (not faults and right < fresh),
         "not_here": sorted({row["trial"] for row in own if row["status"] == NOT_HERE}),
         "trials": figures,
     }
+    starts = count_fresh(own, name, "starts")
+    if starts:
+        result["fresh_starts"] = right
+        result["seldom_faults"] = state_chance(starts)
     for key in ("cold", "warm", "memory"):
         known = [one[key] for one in figures.values() if one.get(key)]
         if known:

@@ -103,6 +103,9 @@ def test_the_program_s_own_state_stays() -> None:
         assert self_test.find_faults(CPU) == []
         assert torch.is_grad_enabled()
         assert not torch.is_inference_mode_enabled()
+    with torch.inference_mode():
+        assert self_test.find_faults(CPU) == []
+        assert torch.is_inference_mode_enabled()
     assert torch.equal(random, torch.get_rng_state())
     assert (torch.get_default_dtype(), gc.isenabled()) == (dtype, collects)
 

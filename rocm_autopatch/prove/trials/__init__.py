@@ -8,6 +8,7 @@ A trial's file has
 - ``NEEDS``: modules that it imports, without whose packages it can't be;
 - ``GPU = True`` if it needs a GPU;
 - ``TURN = N`` if calls differ: call N is of the kind of call 0;
+- ``TIMED = False`` if nobody asks how fast it is;
 - ``TRAINING = True`` if it computes gradients; other programs run under ``torch.no_grad()``;
 - ``program(bench)``: makes the program and returns a function. That takes the number of a call,
   makes the call, and returns a tensor or a sequence of tensors, to be compared with eager mode's.
@@ -24,6 +25,8 @@ from types import ModuleType
 
 NAMES = (
     *("mlp", "decoder", "shapes", "training", "weights"),
+    # What is publicly known to break graphs on ROCm.
+    *("host_copy", "memset", "many_nodes", "topk", "capturing_threads"),
     *("transformers_training", "accumulation", "checkpoint"),
     *("transformers_generate", "transformers_bert", "timm_vit", "convolution", "attention"),
     *("prefill_decode", "streams", "threads", "dropout", "large", "gemms"),
