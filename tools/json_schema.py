@@ -218,7 +218,10 @@ def evidence() -> dict[str, Any]:
     verdict = {"type": ["boolean", "null"]}
     subject = {
         "type": "object",
-        "properties": dict.fromkeys(file.VERDICTS, verdict),
+        "properties": {
+            **dict.fromkeys(file.VERDICTS, verdict),
+            file.FRESH_STARTS: {"type": "integer", "minimum": 0},
+        },
         "required": list(file.VERDICTS),
         # Only what is sound can gain.
         "if": {"properties": {"gains": {"const": True}}},
@@ -231,7 +234,7 @@ def evidence() -> dict[str, Any]:
         float: number,
         list: {"type": "array", "items": number},
     }
-    place = {"type": "object", "additionalProperties": TEXT, "required": list(machine.BOUND)}
+    place = {"type": "object", "additionalProperties": TEXT, "required": list(machine.REQUIRED)}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "rocm_autopatch evidence file",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import _SITE, files, sites, trust
-from rocm_autopatch.evidence.machine import BOUND
+from rocm_autopatch.evidence.machine import REQUIRED
 
 _FOLDER = "evidence"
 # Where evidence of this machine is written.
@@ -33,6 +33,8 @@ FIELDS = {
     "trials": list,
 }
 VERDICTS = ("sound", "gains")
+# A figure that a verdict may have: in how many fresh processes a graph of the subject was right.
+FRESH_STARTS = "fresh_starts"
 # Each field of a row of ``trials``, and whether every row has it.
 ROW = {
     "trial": (str, True),
@@ -71,7 +73,7 @@ class Evidence:
     """A file, and what it says. ``made`` is a time in UTC, so that texts compare as times do.
 
     By subject, ``subjects`` has ``sound`` and ``gains``, each true, false or None for not known,
-    and figures that nothing here reads.
+    and figures, of which FRESH_STARTS counts (``defects``).
     """
 
     file: str
@@ -184,7 +186,7 @@ def check(document: Any, name: str) -> Evidence:
     made, battery = document["made"], document["battery"]
     need(_is_time(made), "made", "a time such as '2026-11-22T18:40:00Z'", made)
     need(battery in BATTERIES, "battery", f"one of {', '.join(BATTERIES)}", battery)
-    for key in BOUND:
+    for key in REQUIRED:
         if key not in document["place"]:
             raise EvidenceError(name, f"place.{key} is missing")
     for key, value in document["place"].items():
@@ -198,6 +200,9 @@ def check(document: Any, name: str) -> Evidence:
             verdict = said[key]
             is_one = verdict is None or isinstance(verdict, bool)
             need(is_one, f"{path}.{key}", "true, false or null", verdict)
+        starts = said.get(FRESH_STARTS, 0)
+        is_count = _is(starts, int) and starts >= 0
+        need(is_count, f"{path}.{FRESH_STARTS}", "a whole number, 0 or more", starts)
         if said["gains"] and not said["sound"]:
             raise EvidenceError(name, f"{path}.gains: only what is sound can gain")
     for number, row in enumerate(document["trials"]):
