@@ -196,7 +196,7 @@ def _known_issues(values: dict[str, str]) -> tuple[list[dict[str, str]], list[st
         why = str(error) if plain else f"{type(error).__name__}: {error}"
         return [], [f"known issues are not listed: {why}"]
     issues = [{**asdict(issue), "record": row.name} for row in rows for issue in row.known_issues]
-    return [*issues, *map(ledger_issue, ledger)], []
+    return [*map(ledger_issue, ledger), *issues], []
 
 
 def ledger_issue(defect: Defect) -> dict[str, str]:

@@ -406,6 +406,25 @@ def explain(*assumed: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+def test_status_lists_what_is_known() -> None:
+    code = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.status()))"
+    env = {"ROCM_AUTOPATCH": "on", "ROCM_AUTOPATCH_LOG": "quiet"}
+    env["ROCM_AUTOPATCH_ASSUME"] = "accelerator=rocm,torch=2.10.0,rocm=7.2.0,gfx=gfx942"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import rocm_autopatch; rocm_autopatch.start(); {code}"],
+        env={**os.environ, **env},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    issues = {one["record"]: one for one in json.loads(done.stdout)["known_issues"]}
+    issue = issues["replays differ by process on gfx942"]
+    assert issue["source"] == "ROCm/clr#279, vllm-project/vllm#46386"
+    assert issue["text"].startswith("Graphs: In about one of five fresh processes, ")
+    assert "captured memset" not in issues
+
+
 @pytest.mark.parametrize(
     ("assumed", "thread"),
     [

@@ -120,7 +120,7 @@ def find_objection(subject: str, facts: Mapping[str, str]) -> Defect | None:
     return next(found, None)
 
 
-def withholding(evidence: Evidence, subject: str, facts: Mapping[str, str]) -> str:
+def why_withheld(evidence: Evidence, subject: str, facts: Mapping[str, str]) -> str:
     """Why a subject is not proven here although *evidence* says so, "" if it is.
 
     *facts* are those of the place. Only AMD's GPUs have these defects.

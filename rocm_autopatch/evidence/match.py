@@ -60,7 +60,7 @@ class Found:
     def obey_ledger(self, place: Mapping[str, str]) -> Found:
         """The same, with what the ledger withholds where the facts of *place* are known."""
         reasons = {
-            subject: defects.withholding(evidence, subject, place)
+            subject: defects.why_withheld(evidence, subject, place)
             for subject, (sound, evidence) in self._newest("sound").items()
             if sound
         }
@@ -115,7 +115,7 @@ def _difference(evidence: Evidence, here: Mapping[str, str]) -> str:
     return ", and with ".join(
         f"{name} {evidence.place[name] or 'unknown'}, here is {here[name] or 'unknown'}"
         for name in machine.BOUND
-        # Files of earlier releases do not name it; defects.withholding has what that means.
+        # Files of earlier releases do not name it; defects.why_withheld has what that means.
         if name in machine.REQUIRED or evidence.place.get(name)
         # What is not known may be anything.
         if evidence.place[name] != here[name] or not here[name]
