@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import failure, sites, startup
-from rocm_autopatch.evidence import match
+from rocm_autopatch.evidence import defects, match
+from rocm_autopatch.evidence.defects import Defect
 from rocm_autopatch.evidence.file import Evidence
 from rocm_autopatch.image import facts
 from rocm_autopatch.patches import NAMES, config, kept, load, ranks, row
@@ -188,12 +189,24 @@ def _known_issues(values: dict[str, str]) -> tuple[list[dict[str, str]], list[st
         from rocm_autopatch.policy import select
 
         rows = select.known(values)
+        ledger = [*defects.find_defects(values)]
     except Exception as error:
         # PyYAML or packaging is not there, or is broken, or an images file is.
         plain = isinstance(error, (ImportError, PolicyError))
         why = str(error) if plain else f"{type(error).__name__}: {error}"
         return [], [f"known issues are not listed: {why}"]
-    return [{**asdict(issue), "record": row.name} for row in rows for issue in row.known_issues], []
+    issues = [{**asdict(issue), "record": row.name} for row in rows for issue in row.known_issues]
+    return [*map(ledger_issue, ledger), *issues], []
+
+
+def ledger_issue(defect: Defect) -> dict[str, str]:
+    """A record of the ledger as a known issue."""
+    return {
+        "text": f"Graphs: {defect.defect}",
+        "source": ", ".join(defect.source),
+        "mitigation": "",
+        "record": defect.name,
+    }
 
 
 def _untouched(name: str, entries: list[Any], status: str, reason: str) -> Iterator[dict[str, Any]]:

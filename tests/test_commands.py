@@ -141,7 +141,7 @@ class TestPolicies:
         assert lines[1] == "  for accelerator=rocm"
         assert "  TORCHINDUCTOR_MAX_AUTOTUNE: delete  [safe]" in lines
         assert "  torch._dynamo.config.recompile_limit: default 256  [performance]" in lines
-        assert "  reduce-overhead: use graphs  [performance]" in lines
+        assert "  reduce-overhead: use default  [performance]" in lines
         assert max(map(len, lines)) <= 100
 
     def test_show_for_an_assumed_image(

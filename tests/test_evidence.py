@@ -16,8 +16,19 @@ import pytest
 from tests.conftest import Interpreter, run_with_site
 from tests.messages import Golden, line_on
 
-HERE = {"device": "no GPU", "driver": "none", "torch": "2.13.0+rocm7.0", "triton": "none"}
-THERE = {**HERE, "device": "gfx942 0x74a1 304 CUs", "driver": "6.12.12"}
+HERE = {
+    "device": "no GPU",
+    "driver": "none",
+    "torch": "2.13.0+rocm7.0",
+    "triton": "none",
+    "runtime": "none",
+}
+THERE = {**HERE, "device": "gfx90a 0x7408 104 CUs", "driver": "6.12.12"}
+# The trial that could have seen what the ledger has of ROCm 7.0.
+MEMSET = [
+    {"trial": "memset", "subject": subject, "start": "cold", "status": "ended", "wave": 1}
+    for subject in ("graphs", "cudagraphs")
+]
 QUIET = {"ROCM_AUTOPATCH_LOG": "quiet"}
 FILE = "/etc/rocm-autopatch/evidence/one.json"
 GRAPHS = {"graphs": True}
@@ -379,9 +390,9 @@ def test_baked(baked: Interpreter, site: Path, golden: Golden) -> None:
 
 def test_baked_for_another_machine(baked: Interpreter, site: Path, golden: Golden) -> None:
     """As in the build of an image: no GPU there, and another one where it runs."""
-    put(site, {"cudagraphs": True}, place=THERE)
+    put(site, {"cudagraphs": True}, place=THERE, trials=MEMSET)
     done = json.loads(bake(baked, site, "--json").stdout)
-    machine = {name: THERE[name] for name in ("device", "driver", "triton")}
+    machine = {name: THERE[name] for name in THERE if name != "torch"}
     assert done["evidence"] == {"machine": machine, "files": [FILE], "unused": ""}
     seen, notes, said = run(baked, site)
     assert seen == [*UNPROVEN, ""]
@@ -392,9 +403,27 @@ def test_baked_for_another_machine(baked: Interpreter, site: Path, golden: Golde
     done_twice = run_with_site(site, baked.path, "-c", code)
     assert done_twice.stderr.count("evidence is not used") == 1
     # Two machines, of which none is this one
-    put(site, {"cudagraphs": True}, "two", place={**THERE, "device": "gfx950 0x75a0 256 CUs"})
+    another = {**THERE, "device": "gfx950 0x75a0 256 CUs"}
+    put(site, {"cudagraphs": True}, "two", place=another, trials=MEMSET)
     golden(bake(baked, site).stdout.partition("  evidence")[2], "two machines")
     assert run(baked, site)[0] == [*UNPROVEN, ""]
+
+
+def test_what_the_ledger_withholds_is_not_baked(baked: Interpreter, site: Path) -> None:
+    """Evidence of the same machine that could not have seen what is known of its ROCm."""
+    put(site, {"cudagraphs": True}, place=THERE)
+    done = json.loads(bake(baked, site, "--json").stdout)
+    assert done["evidence"]["machine"] == {}
+    assert done["evidence"]["unused"].startswith(
+        "evidence does not count for cudagraphs (pytorch/pytorch#197377: "
+    )
+    assert run(baked, site)[0] == [*UNPROVEN, ""]
+
+
+def test_baked_for_another_runtime(baked: Interpreter, site: Path) -> None:
+    put(site, {"cudagraphs": True}, place={**THERE, "runtime": "7.2 9 bytes"}, trials=MEMSET)
+    unused = json.loads(bake(baked, site, "--json").stdout)["evidence"]["unused"]
+    assert "runtime 7.2 9 bytes, here is none" in unused
 
 
 def test_baked_and_stale(baked: Interpreter, site: Path, golden: Golden) -> None:

@@ -30,7 +30,7 @@ SAMPLE: dict[str, Any] = {
         "python": "3.12.3",
     },
     "subjects": {
-        "graphs": {"sound": True, "gains": True, "gain": 1.21},
+        "graphs": {"sound": True, "gains": True, "gain": 1.21, "fresh_starts": 21},
         "freezing": {"sound": False, "gains": False},
         "max-autotune": {"sound": None, "gains": None},
     },
@@ -269,7 +269,31 @@ PLACES: dict[str, tuple[dict[str, str], str, str]] = {
 def test_the_machine(name: str, tmp_path: Path) -> None:
     files, device, driver = PLACES[name]
     found = machine.here(make(tmp_path, files), [])
-    assert found == {"device": device, "driver": driver, "triton": "none"}
+    runtime = "" if device.startswith("gfx") else "none"
+    assert found == {"device": device, "driver": driver, "triton": "none", "runtime": runtime}
+
+
+VERSIONS = "ROCM_RUNTIME_COMMIT: 6b0e43f341195e203754e08f850e437ff2fc09f9\n"
+LIBRARY = "opt/rocm/lib/libamdhip64.so.7"
+
+
+def test_the_hip_runtime(tmp_path: Path) -> None:
+    root, path = tmp_path / "root", [str(tmp_path / "site")]
+    make(root, {"opt/rocm/lib/libamdhip64.so.7.2.70203": "nine byte"})
+    (root / LIBRARY).symlink_to("libamdhip64.so.7.2.70203")
+    assert machine.here(root, path)["runtime"] == "7.2.70203 9 bytes"
+    make(root, {"app/versions.txt": VERSIONS})
+    assert machine.here(root, path)["runtime"] == "7.2.70203 9 bytes commit 6b0e43f34119"
+    # A wheel of torch has a runtime of its own, which comes before the image's.
+    make(tmp_path / "site", {"torch/lib/libamdhip64.so": "four"})
+    assert machine.here(root, path)["runtime"] == "4 bytes commit 6b0e43f34119"
+
+
+def test_what_is_no_hip_runtime(tmp_path: Path) -> None:
+    make(tmp_path, {"app/versions.txt": VERSIONS, "opt/rocm/lib/librccl.so": ""})
+    # A link that leads nowhere, as to a library that another layer of the image has removed.
+    (tmp_path / LIBRARY).symlink_to("libamdhip64.so.7.2.70203")
+    assert machine.here(tmp_path, ["", "no such directory"])["runtime"] == "none"
 
 
 def test_triton(tmp_path: Path) -> None:

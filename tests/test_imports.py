@@ -17,11 +17,12 @@ NAME = "rocm_autopatch"
 # A room imports only from those before it.
 ORDER = (
     *("__init__", "failure", "late_site", "trust", "sites", "kfd", "plan", "text", "masking"),
-    *("files", "processes", "search_path", "here", "startup", "graphs", "patches", "cut_libraries"),
+    *("files", "processes", "search_path", "here", "startup", "image", "evidence"),
     *(
+        "graphs",
+        "patches",
+        "cut_libraries",
         "cache_misses",
-        "image",
-        "evidence",
         "fresh_interpreter",
         "policy",
         "record",

@@ -347,13 +347,14 @@ class TestBuiltins:
     @pytest.mark.parametrize(
         ("facts", "use"),
         [
-            ({}, "graphs"),
-            ({"proven": "training-graphs graphs"}, "graphs"),
-            ({"proven": "training-graphs", "gains": "training-graphs"}, "graphs"),
+            ({}, "default"),
+            ({"proven": "cudagraphs"}, "reduce-overhead"),
+            ({"proven": "cudagraphs training-graphs graphs"}, "graphs"),
+            ({"proven": "training-graphs", "gains": "training-graphs"}, "default"),
             ({"proven": "training-graphs graphs", "gains": "training-graphs"}, "training-graphs"),
         ],
     )
-    def test_performance_trains_in_graphs_where_that_gains(
+    def test_performance_has_graphs_where_they_are_proven(
         self, facts: dict[str, str], use: str
     ) -> None:
         facts = {**lower.BUILT_IN_FACTS, **facts}

@@ -505,6 +505,7 @@ show(ask(), ask("lite"))
     def test_our_graphs(self, torch_python: Interpreter, env: dict[str, str]) -> None:
         # As default: whoever captures the call captures ours with it (tests/graphs).
         env["ROCM_AUTOPATCH_POLICY"] = "performance"
+        env["ROCM_AUTOPATCH_ASSUME"] = "proven=graphs"
         seen = self.answers(torch_python, env, "reduce-overhead", PYTHONWARNINGS="ignore")
         assert seen == [[{}, {}, {}, {"triton.cudagraphs": False}]]
 

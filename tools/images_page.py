@@ -14,9 +14,20 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rocm_autopatch import record
+from rocm_autopatch.evidence import defects
+from rocm_autopatch.evidence.defects import Defect
+from rocm_autopatch.image import reference
 from rocm_autopatch.policy import load, when
 from rocm_autopatch.policy.model import Policy
 
+DEFECTS = """## Defects of graphs
+
+[The ledger](evidence.md#the-ledger), from `rocm_autopatch/evidence/ledger.yaml`. *Holds* is where
+evidence that could not have seen the defect proves no graph, or less. *Seen by* is the trial of
+`prove` that could have seen it, and in how many fresh processes.
+
+| holds | what goes wrong | forbids | seen by |
+|---|---|---|---|"""
 HEAD = """# What is known of images
 
 Made from `policies/images.yaml` by `make docs`; a test fails when it is stale. A record counts
@@ -37,6 +48,9 @@ def page() -> Iterator[str]:
         yield ""
         yield f"## `{row.name}`" if row.image else f"## {row.name}"
         yield from section(row)
+    yield ""
+    yield from DEFECTS.splitlines()
+    yield from map(defect_row, defects.read_ledger())
 
 
 def section(row: Policy) -> Iterator[str]:
@@ -55,10 +69,32 @@ def section(row: Policy) -> Iterator[str]:
         yield from ("", "| the image sets | to | by what evidence |", "|---|---|---|")
     for setting in row.sets:
         yield f"| `{setting.name}` | `{setting.value}` | {setting.why} |"
-    if row.known_issues:
+    threads = [one.source[0] for one in defects_of(row) if one.forbids != defects.NOTHING]
+    if row.known_issues or threads:
         yield from ("", "Known issues:", "")
     for issue in row.known_issues:
         yield f"- {linked(record.issue_sentence(asdict(issue)))}"
+    if threads:
+        yield f"- [Graphs](#defects-of-graphs): {', '.join(threads)}"
+
+
+def defects_of(row: Policy) -> Iterator[Defect]:
+    """The records of the ledger for the image that a record names."""
+    if row.image:
+        yield from defects.find_defects(reference.facts(reference.parse_reference(row.image)))
+
+
+def defect_row(one: Defect) -> str:
+    """A record of the ledger as a row of the table."""
+    where = ", ".join(
+        f"{name} `{wanted if isinstance(wanted, str) else '`, `'.join(wanted)}`"
+        for name, wanted in one.when.items()
+    )
+    starts = f", {one.starts} times" if one.starts else ""
+    seen = f"`{one.trial}`{starts}" if one.trial else "nothing"
+    forbids = f"`{one.op}`" if one.op else one.forbids
+    text = f"{one.defect} ({', '.join(one.source)})"
+    return f"| {where or 'ROCm'} | {text} | {forbids} | {seen} |"
 
 
 def linked(text: str) -> str:

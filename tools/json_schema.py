@@ -234,7 +234,7 @@ def evidence() -> dict[str, Any]:
         float: number,
         list: {"type": "array", "items": number},
     }
-    place = {"type": "object", "additionalProperties": TEXT, "required": list(machine.BOUND)}
+    place = {"type": "object", "additionalProperties": TEXT, "required": list(machine.REQUIRED)}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "rocm_autopatch evidence file",

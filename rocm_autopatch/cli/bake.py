@@ -94,10 +94,10 @@ def _lines(done: dict[str, Any]) -> Iterator[str]:
         where = ", ".join(f"{name} {value}" for name, value in evidence["machine"].items())
         text = f"evidence for {where}: {', '.join(evidence['files'])}"
         yield from wrapped(text, "  ", "    ", break_long_words=False)
-    elif evidence["files"]:
-        yield "  evidence changes nothing: no entry that applies asks for it"
     elif evidence["unused"]:
         yield from wrapped(evidence["unused"], "  ", "    ", break_long_words=False)
+    elif evidence["files"]:
+        yield "  evidence changes nothing: no entry that applies asks for it"
     if done["gfx"] is not None:
         gpu = f"on {done['gfx']}" if done["gfx"] else "where the GPU is unknown"
         yield f"  a layer depends on the GPU: each start looks for it, and uses the plan only {gpu}"

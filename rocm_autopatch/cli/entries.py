@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rocm_autopatch import startup
+from rocm_autopatch.evidence import defects
 from rocm_autopatch.policy import lower
 from rocm_autopatch.policy.model import Common, Policy
 
@@ -44,6 +45,7 @@ def unproven(entry: Common, facts: Mapping[str, str]) -> str:
         name: [word for word in words if word not in facts.get(name, "").split()]
         for name, words in entry.needs.items()
     }
-    return "; ".join(
-        f"{_LACKS[name]} {' and '.join(words)}" for name, words in lacking.items() if words
-    )
+    said = [f"{_LACKS[name]} {' and '.join(words)}" for name, words in lacking.items() if words]
+    against = (defects.find_objection(word, facts) for word in lacking.get("proven", ()))
+    said += [one.sentence for one in against if one][:1]
+    return "; ".join(said)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import _SITE, files, sites, trust
-from rocm_autopatch.evidence.machine import BOUND
+from rocm_autopatch.evidence.machine import REQUIRED
 
 _FOLDER = "evidence"
 # Where evidence of this machine is written.
@@ -73,7 +73,7 @@ class Evidence:
     """A file, and what it says. ``made`` is a time in UTC, so that texts compare as times do.
 
     By subject, ``subjects`` has ``sound`` and ``gains``, each true, false or None for not known,
-    and figures that nothing here reads.
+    and figures, of which FRESH_STARTS counts (``defects``).
     """
 
     file: str
@@ -186,7 +186,7 @@ def check(document: Any, name: str) -> Evidence:
     made, battery = document["made"], document["battery"]
     need(_is_time(made), "made", "a time such as '2026-11-22T18:40:00Z'", made)
     need(battery in BATTERIES, "battery", f"one of {', '.join(BATTERIES)}", battery)
-    for key in BOUND:
+    for key in REQUIRED:
         if key not in document["place"]:
             raise EvidenceError(name, f"place.{key} is missing")
     for key, value in document["place"].items():

@@ -1,4 +1,4 @@
-"""What evidence is bound to besides torch: the GPU, its driver and Triton.
+"""What evidence is bound to besides torch: the GPU, its driver, Triton and the HIP runtime.
 
 It is found in a few files, without torch, and nothing is started. Programs ask for it when they
 import torch, so this imports only what torch has imported already.
@@ -16,9 +16,12 @@ from pathlib import Path
 from rocm_autopatch import kfd
 from rocm_autopatch.image import clues
 
-NAMES = ("device", "driver", "triton")
+NAMES = ("device", "driver", "triton", "runtime")
 # All that must be the same for evidence to count. Torch is the start's own fact.
 BOUND = (*NAMES, "torch")
+# Evidence files of earlier releases do not have it.
+OPTIONAL = ("runtime",)
+REQUIRED = tuple(name for name in BOUND if name not in OPTIONAL)
 NO_GPU = "no GPU"
 NONE = "none"
 
@@ -37,17 +40,25 @@ def here(root: Path = Path("/"), path: Sequence[str] | None = None) -> dict[str,
 
     Read from the files under *root* and the distributions on *path*, which is sys.path unless
     given. ``device`` is NO_GPU where there is none, and "" where there are different ones or where
-    a GPU can't be told. ``driver`` and ``triton`` are NONE where there are none.
+    a GPU can't be told. ``driver``, ``triton`` and ``runtime`` are NONE where there are none;
+    ``runtime`` is "" if it is not found and there is an AMD GPU.
     """
     devices = {*_amd(root), *_nvidia(root)}
     device = devices.pop() if len(devices) == 1 else ""
     if not (device or devices or any(os.path.exists(root / door) for door in _DOORS)):
         device = NO_GPU
+    found = clues.hip_runtime(os.environ, root, path)
     return {
         "device": device,
         "driver": _driver(root, device),
         "triton": _triton(sys.path if path is None else path),
+        "runtime": found or ("" if is_amd(device) else NONE),
     }
+
+
+def is_amd(device: str) -> bool:
+    """Whether a device, as ``here`` says it, is an AMD GPU."""
+    return device.startswith("gfx")
 
 
 def _amd(root: Path) -> Iterator[str]:
@@ -70,7 +81,7 @@ def _nvidia(root: Path) -> Iterator[str]:
 def _driver(root: Path, device: str) -> str:
     if device == NO_GPU:
         return NONE
-    if device.startswith("gfx"):
+    if is_amd(device):
         # A driver that is part of the kernel has no version of its own.
         version = clues.read(root, "sys/module/amdgpu/version").strip()
         return version or f"kernel {os.uname().release}"

@@ -1,13 +1,16 @@
-"""Which evidence counts in this place: that of the same GPU, driver, torch and Triton."""
+"""Which evidence counts in this place: that of the same GPU, driver, torch, Triton and HIP runtime.
+
+What it proves of graphs counts only where no record of the ledger speaks against it (``defects``).
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rocm_autopatch.evidence import file, machine
+from rocm_autopatch.evidence import defects, file, machine
 from rocm_autopatch.evidence.file import Evidence, EvidenceError
 from rocm_autopatch.image import clues, facts
 from rocm_autopatch.image.fact import CLUE, Fact, Facts, Named
@@ -16,35 +19,70 @@ from rocm_autopatch.image.fact import CLUE, Fact, Facts, Named
 @dataclass(frozen=True)
 class Found:
     """The evidence files of a place: those that are for it, the oldest first; those that are not,
-    and why; and what is wrong with others."""
+    and why; and what is wrong with others.
+
+    ``withheld`` has the subjects that are not proven here although a file says so, and why.
+    """
 
     used: tuple[Evidence, ...] = ()
     stale: tuple[tuple[Evidence, str], ...] = ()
     wrong: tuple[str, ...] = ()
+    withheld: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
-        """What the one line on stderr says of the evidence: the device, and the newest day."""
-        return self.used[-1].label if self.used else ""
+        """What the one line on stderr says of the evidence: the device and the newest day, and
+        what does not count of it."""
+        if not self.used:
+            return ""
+        return "; ".join((self.used[-1].label, *self._exceptions("not for")))
 
     @property
     def notes(self) -> list[str]:
-        """A note on each file that is not for this place."""
+        """A note on each file that is not for this place, and on what does not count."""
         return [
             f"evidence {evidence.file} is not used: it was made with {why}"
             for evidence, why in self.stale
-        ]
+        ] + self.exceptions
+
+    @property
+    def exceptions(self) -> list[str]:
+        """What does not count of the evidence that is for this place, and why."""
+        return [*self._exceptions("evidence does not count for")]
+
+    def _exceptions(self, words: str) -> Iterator[str]:
+        by_reason: dict[str, list[str]] = {}
+        for subject, why in self.withheld.items():
+            by_reason.setdefault(why, []).append(subject)
+        for why, subjects in by_reason.items():
+            yield f"{words} {', '.join(subjects)} ({why})"
+
+    def obey_ledger(self, place: Mapping[str, str]) -> Found:
+        """The same, with what the ledger withholds where the facts of *place* are known."""
+        reasons = {
+            subject: defects.why_withheld(evidence, subject, place)
+            for subject, (sound, evidence) in self._newest("sound").items()
+            if sound
+        }
+        return replace(self, withheld={name: why for name, why in reasons.items() if why})
+
+    def _newest(self, verdict: str) -> dict[str, tuple[bool, Evidence]]:
+        """For each subject its newest verdict, and the evidence that has it."""
+        return {
+            subject: (said[verdict], evidence)
+            for evidence in self.used
+            for subject, said in evidence.subjects.items()
+            if said[verdict] is not None
+        }
 
     def facts(self) -> list[Named]:
-        """The facts ``proven`` and ``gains``. For each subject the newest verdict counts."""
-        verdicts: dict[str, dict[str, tuple[bool, str]]] = {name: {} for name in file.VERDICTS}
-        for evidence in self.used:
-            for subject, said in evidence.subjects.items():
-                for name, known in verdicts.items():
-                    if said[name] is not None:
-                        known[subject] = (said[name], evidence.file)
-        sound, gains = ({s: f for s, (yes, f) in v.items() if yes} for v in verdicts.values())
-        gains = {subject: source for subject, source in gains.items() if subject in sound}
+        """The facts ``proven`` and ``gains``, without what is withheld."""
+        sound, gains = (
+            {subject: one.file for subject, (yes, one) in self._newest(verdict).items() if yes}
+            for verdict in file.VERDICTS
+        )
+        sound = {name: source for name, source in sound.items() if name not in self.withheld}
+        gains = {name: source for name, source in gains.items() if name in sound}
         return [
             (name, Fact(" ".join(sorted(known)), ", ".join(sorted({*known.values()})), CLUE))
             for name, known in (("proven", sound), ("gains", gains))
@@ -77,6 +115,8 @@ def _difference(evidence: Evidence, here: Mapping[str, str]) -> str:
     return ", and with ".join(
         f"{name} {evidence.place[name] or 'unknown'}, here is {here[name] or 'unknown'}"
         for name in machine.BOUND
+        # Files of earlier releases do not name it; defects.why_withheld has what that means.
+        if name in machine.REQUIRED or evidence.place.get(name)
         # What is not known may be anything.
         if evidence.place[name] != here[name] or not here[name]
     )
@@ -91,4 +131,7 @@ def gather(
     """
     torch, _ = known.get("torch", ("", ""))
     found = look(place, torch)
-    return facts.gather(known, [*clues.gather(os.environ), *found.facts()]), found
+    shown = clues.gather(os.environ)
+    if found.used:
+        found = found.obey_ledger(facts.gather(known, shown).values())
+    return facts.gather(known, [*shown, *found.facts()]), found

@@ -45,13 +45,10 @@ _registered: set[str] = set()
 _READS = frozenset(("aten::item", "aten::_local_scalar_dense"))
 # Ops that make a tensor without writing to it.
 _EMPTY = frozenset(
-    (
-        "aten::empty",
-        "aten::empty_strided",
-        "aten::empty_like",
-        "aten::new_empty",
-        "aten::new_empty_strided",
-        "aten::empty_permuted",
+    f"aten::{name}"
+    for name in (
+        *("empty", "empty_strided", "empty_like", "empty_permuted"),
+        *("new_empty", "new_empty_strided"),
     )
 )
 

@@ -28,6 +28,16 @@ _LIBRARIES = ("opt/rocm/lib", f"usr/lib/{os.uname().machine}-linux-gnu", "usr/li
 _CORE = "librocm-core.so.1"
 _ROCM_CORE = re.compile(r"librocm-core\.so\.1\.0\.([1-9][0-9]?)([0-9]{2})([0-9]{2})")
 _HIP_MAJORS = (7, 6, 5)
+# Where wheels have the HIP runtime: torch's own, and what torch needs from ROCm 7.10 on.
+_WHEELS = ("torch/lib", "_rocm_sdk_core/lib")
+_RUNTIME = "libamdhip64.so"
+_RUNTIME_VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.-]*")
+# vLLM's images have a HIP runtime that they built from this commit.
+_COMMIT = "ROCM_RUNTIME_COMMIT"
+_HASH = re.compile("[0-9a-f]{7,40}")
+
+# Where a launcher says how many ranks a job has: torchrun, Open MPI, Slurm, MPICH.
+_RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE")
 
 # PYTORCH_ROCM_ARCH is not among them: it lists what kernels were built for, in sglang's image three
 # generations, in vLLM's nine.
@@ -80,6 +90,8 @@ def gather(
         *_system(root),
         *_base(versions),
         *_libraries(root),
+        *_runtime(environ, versions, root, path),
+        *_ranks(environ),
     ]
 
 
@@ -121,6 +133,53 @@ def _libraries(root: Path) -> Iterator[Named]:
                 yield LIBRARY, Fact(hip[1], f"/{directory}/libamdhip64.so", CLUE)
         if any(found):
             return
+
+
+def _runtime(
+    environ: Mapping[str, str], versions: Mapping[str, str], root: Path, path: Sequence[str]
+) -> Iterator[Named]:
+    """Which HIP runtime the dynamic linker would load for torch: its version and its build.
+
+    Images may have one of their own under a version that others have, too. The file's size and,
+    where an image tells it, the commit tell these apart. No library is opened.
+    """
+    file = _runtime_file(environ, root, path)
+    with suppress(OSError):
+        target = os.path.basename(os.path.realpath(file)).partition(".so.")[2]
+        version = _RUNTIME_VERSION.fullmatch(target)
+        commit = versions.get(_COMMIT, "")
+        words = [version[0]] if version else []
+        words.append(f"{os.path.getsize(file)} bytes")
+        words += [f"commit {commit[:12]}"] if _HASH.fullmatch(commit) else []
+        yield "hip_runtime", Fact(" ".join(words), file, CLUE)
+
+
+def _runtime_file(environ: Mapping[str, str], root: Path, path: Sequence[str]) -> str:
+    """The first libamdhip64.so of this place, "" if there is none."""
+    named = (one for one in environ.get("LD_LIBRARY_PATH", "").split(":") if one)
+    directories = [os.path.join(root, one.lstrip("/")) for one in named]
+    directories += [os.path.join(one, wheel) for one in map(str, path) for wheel in _WHEELS]
+    directories += [os.path.join(root, one) for one in _LIBRARIES]
+    names = [*(f"{_RUNTIME}.{major}" for major in _HIP_MAJORS), _RUNTIME]
+    files = (os.path.join(directory, name) for directory in directories for name in names)
+    return next(filter(os.path.isfile, files), "")
+
+
+def hip_runtime(
+    environ: Mapping[str, str], root: Path = Path("/"), path: Sequence[str] | None = None
+) -> str:
+    """The fact ``hip_runtime``, "" if it is not known. Raises nothing."""
+    versions = _pairs(read(root, _VERSIONS))
+    found = _runtime(environ, versions, root, sys.path if path is None else path)
+    return next((fact.value for _, fact in found), "")
+
+
+def _ranks(environ: Mapping[str, str]) -> Iterator[Named]:
+    """How many processes the job of this one has, where a launcher says so."""
+    for name in _RANKS:
+        count = environ.get(name, "")
+        if count.isdecimal() and count.isascii() and len(count) < 8:
+            yield "ranks", Fact(count, name, CLUE)
 
 
 def _architecture(environ: Mapping[str, str]) -> Iterator[Named]:

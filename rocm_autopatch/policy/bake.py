@@ -132,7 +132,7 @@ def resolve(image: str, policy: str) -> Baked:
         sorted({*_variables(lowered), *_variables(proven)}),
         place if changes else {},
         [one.file for one in found.evidence.used],
-        unused,
+        unused or "; ".join(found.evidence.exceptions),
     )
 
 
@@ -151,8 +151,8 @@ def _for_torch(plan: Plan, known: dict[str, tuple[str, str]]) -> Plan:
 def _machine(torch: str) -> tuple[dict[str, str], str]:
     """The machine whose evidence counts, and why none does, "" if some does or there is none.
 
-    It is this one. If there is no evidence for it, it is the one that all evidence for this torch
-    and Triton names: an image is built where there is no GPU or another one.
+    It is this one. If there is no evidence for it, it is the one that all evidence for this torch,
+    Triton and HIP runtime names: an image is built where there is no GPU or another one.
     """
     here = machine.here()
     found = match.look(here, torch)
@@ -163,7 +163,9 @@ def _machine(torch: str) -> tuple[dict[str, str], str]:
     others = {
         (one.place["device"], one.place["driver"])
         for one, _ in found.stale
-        if one.place["torch"] == torch and one.place["triton"] == here["triton"]
+        if one.place["torch"] == torch
+        and one.place["triton"] == here["triton"]
+        and one.place.get("runtime", here["runtime"]) == here["runtime"]
     }
     if len(others) == 1:
         ((device, driver),) = others

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rocm_autopatch.evidence import defects
 from rocm_autopatch.plan import Plan
 from rocm_autopatch.policy import load, lower, plan_file, select
 from rocm_autopatch.policy.problem import PolicyError, Problem
@@ -42,3 +43,4 @@ def files() -> Iterator[tuple[str, bytes]]:
     for name, plan in POLICIES.items():
         yield f"{name}.plan", plan_file.content(plan)
     yield "images.index", plan_file.pack(IMAGES)
+    yield defects.INDEX, plan_file.pack(defects.read_source())

@@ -40,7 +40,7 @@ def find(environ: Mapping[str, str]) -> dict[str, str]:
     facts: dict[str, Any] = fresh_interpreter.report(torch=False)["facts"]
     known = {name: str(facts[name]["value"]) for name in _FACTS if name in facts}
     bound = machine.here()
-    unknown = [name for name, value in bound.items() if not value]
+    unknown = [name for name, value in bound.items() if not value and name not in machine.OPTIONAL]
     if unknown:
         raise Refused(
             f"the {' and '.join(unknown)} of this machine can't be told, so evidence could not be "

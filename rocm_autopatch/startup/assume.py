@@ -7,6 +7,7 @@ from rocm_autopatch import _ASSUME, startup
 FACTS = (
     *("accelerator", "torch", "hip", "rocm", "gfx", "gpu", "python", "image", "repository", "tag"),
     *("framework", "framework_version", "date", "os", "flavour", "proven", "gains"),
+    *("hip_runtime", "ranks"),
 )
 
 

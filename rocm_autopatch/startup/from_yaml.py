@@ -40,6 +40,9 @@ def lower(policy: str, needed: bool = True) -> "Optional[Plan]":
             startup.fail("evidence", text)
         if lowered.plan != lowered.without:
             _RECORD["evidence"] = lowered.evidence.label
+        else:
+            for text in lowered.evidence.exceptions:
+                startup.say("ledger", text)
         return lowered.plan
     finally:
         for directory in late:

@@ -38,7 +38,7 @@ PROGRAMS = ("generate", "bert", "vit", "training")
 KINDS = ("cold", "warm", "seeded", "layer")
 STARTS = 3
 OURS = {
-    "ROCM_AUTOPATCH_ASSUME": "accelerator=rocm",
+    "ROCM_AUTOPATCH_ASSUME": "accelerator=rocm,proven=graphs",
     "ROCM_AUTOPATCH_POLICY": "performance",
     "ROCM_AUTOPATCH_LOG": "quiet",
 }

@@ -1428,7 +1428,7 @@ print(json.dumps([[row["replays"] for row in report["graphs"]], report["errors"]
     env = {
         **os.environ,
         "ROCM_AUTOPATCH": "on",
-        "ROCM_AUTOPATCH_ASSUME": "accelerator=rocm",
+        "ROCM_AUTOPATCH_ASSUME": "accelerator=rocm,proven=graphs",
         "ROCM_AUTOPATCH_POLICY": "performance",
     }
     done = subprocess.run(
