@@ -152,6 +152,7 @@ def _measure(
 ) -> dict[str, Any]:
     from rocm_autopatch.prove import bench
 
+    rows_before = len(_graph_rows())
     say(phase="calling in eager mode")
     # A copy, because the program may change what it returned.
     expected = _copy(torch, eager(0))
@@ -188,6 +189,9 @@ def _measure(
         worst = max((figures[number] for number in wrong), key=lambda one: (one != one, one))
         reason += f"{wrong[0] + 1}; the largest difference is {worst:.3g} times what is allowed"
         return {**result, "status": WRONG, "reason": reason}
+    refused = _wrong_graph(rows_before)
+    if refused:
+        return {**result, "status": WRONG, "reason": refused}
     if leaked:
         reason = f"{leaked / 2**20:.0f} MiB more are in use {len(figures) - 1 - half} calls later"
         return {**result, "status": LEAKS, "reason": reason}
@@ -198,6 +202,27 @@ def _measure(
         result.update(_timed(torch, side, call, asked.time, turn * len(figures), turn))
     say(phase="ending")
     return result
+
+
+def _graph_rows() -> list[dict[str, Any]]:
+    import rocm_autopatch
+
+    report: dict[str, Any] = rocm_autopatch.status()
+    return list(report["graphs"])
+
+
+def _wrong_graph(rows_before: int) -> str:
+    """What our graphs found wrong with themselves in a trial, which then ran without them."""
+    soundness = sys.modules.get("rocm_autopatch.graphs.soundness")
+    if soundness is not None and soundness.distrusted:
+        return str(soundness.distrusted[0])
+    reasons = (one["reason"] for row in _graph_rows()[rows_before:] for one in row["refused"])
+    return next((one for one in reasons if _says_wrong(one)), "")
+
+
+def _says_wrong(reason: str) -> bool:
+    """Whether a graph was refused because its replay was wrong."""
+    return reason.startswith("a replay differs from a plain call")
 
 
 def _leaked(torch: Any, side: Any, before: int, again: Callable[[], Any]) -> int:
