@@ -389,6 +389,21 @@ def test_a_start_says_what_was_withheld(monkeypatch: pytest.MonkeyPatch) -> None
     assert [*found.notes] == [text]
 
 
+@pytest.mark.parametrize(("known", "threads"), [("", True), ("proven=graphs", False)])
+def test_probe_names_the_record(known: str, threads: bool) -> None:
+    place = ("accelerator=rocm", "torch=2.10.0", "rocm=7.2.0", "gfx=gfx942", known)
+    flags = [part for one in place if one for part in ("--assume", one)]
+    done = subprocess.run(
+        [sys.executable, "-m", "rocm_autopatch", "probe", *flags],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert ("\ngraphs are not proven here: ROCm/clr#279: " in done.stdout) == threads
+
+
 def explain(*assumed: str) -> list[str]:
     flags = [part for one in assumed for part in ("--assume", one)]
     done = subprocess.run(

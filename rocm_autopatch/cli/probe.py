@@ -11,6 +11,7 @@ from typing import Any
 
 from rocm_autopatch import _ASSUME, fresh_interpreter, startup
 from rocm_autopatch.cli import options, statuses, style, terminal
+from rocm_autopatch.evidence import defects
 from rocm_autopatch.probe import images, table
 from rocm_autopatch.probe.table import Probe, Row
 from rocm_autopatch.text import wrapped
@@ -107,7 +108,16 @@ def _data(found: Probe) -> dict[str, Any]:
         "crashes": [vars(crash) for crash in found.findings.crashes],
         "notes": found.notes,
         "left": found.left,
+        "graphs": _objection(found),
     }
+
+
+def _objection(found: Probe) -> str:
+    """Which record of the ledger speaks against graphs here, "" if none does or they are proven."""
+    said = found.report.get("facts") or {}
+    facts = {name: str(fact["value"]) for name, fact in said.items()}
+    one = defects.find_objection("graphs", facts)
+    return one.sentence if one and "graphs" not in facts.get("proven", "").split() else ""
 
 
 def _row(row: Row) -> dict[str, Any]:
@@ -164,6 +174,10 @@ def _lines(found: Probe) -> Iterator[str]:
         yield "Notes"
     for text in found.notes:
         yield from wrapped(text, "  ", "    ")
+    objection = _objection(found)
+    if objection:
+        yield ""
+        yield from wrapped(f"graphs are not proven here: {objection}", "", "  ")
     yield ""
     left = found.left
     yield from wrapped(
