@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-NAMES = ("config", "compile_modes", "capture", "watchdog", "recompiles", "ranks")
+NAMES = ("config", "compile_modes", "capture", "watchdog", "recompiles", "ranks", "graph_check")
 
 
 def load(name: str) -> "Any":
