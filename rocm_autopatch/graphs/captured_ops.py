@@ -39,6 +39,7 @@ _BELOW_PYTHON = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.Python
 _HIGHER_ORDER: Any = torch._ops.HigherOrderOperator
 # These decide by a value on the device what is executed. Inductor cuts around them, too.
 _CONTROL_FLOW = frozenset(("cond", "while_loop", "switch"))
+_NUMBERS = (bool, int, float, complex)
 # The higher order ops that know the mode.
 _registered: set[str] = set()
 # What gives a value to Python; the first contains the other one.
@@ -111,8 +112,9 @@ class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
         """Call an op so that the ops inside it come here, too."""
         if isinstance(func, _HIGHER_ORDER):
             return func(*args, **kwargs)
+        args = _with_tensors(func, args)
         plain = bool(tensors) and TENSORS.issuperset(map(type, tensors))
-        if not plain or not _can_be_passed_on(func, args):
+        if not plain or not _looks_inside(func, tensors[0].device.type):
             return func(*args, **kwargs)
         keys = torch._C._dispatch_keys(tensors[0])
         for one in tensors[1:]:
@@ -277,18 +279,50 @@ def _tensors_in(values: Iterable[Any]) -> Iterator[Any]:
             yield from _tensors_in(one)
 
 
-def _can_be_passed_on(func: Any, args: Sequence[Any]) -> bool:
-    """Whether an op can be called beneath the mode: its tensors decide which kernel runs.
+@functools.cache
+def _looks_inside(func: Any, kind: str) -> bool:
+    """Whether the ops inside an op are of interest on devices of *kind*.
 
-    Not if a number stands for a tensor, as in ``x * 2``, and not if the op is given a layout.
-    Nothing that matters is inside of such ops.
+    They are in ops of programs, and in those of torch that consist of others: outside of inference
+    mode, these come apart before. In torch's attention they make what it does not write.
     """
-    arguments = func._schema.arguments
-    numbers = (bool, int, float, complex)
-    return all(one.name != "layout" for one in arguments) and not any(
-        isinstance(given, numbers) and str(one.type) in ("Tensor", "Optional[Tensor]")
+    name = func.name()
+    if any(one.name == "layout" for one in func._schema.arguments):
+        return False  # Another layout has another kernel.
+    if not name.startswith(("aten::", "prims::", "prim::")):
+        return True
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    apart = has_kernel(name, "CompositeImplicitAutograd") and not has_kernel(name, kind.upper())
+    return apart or "attention" in name
+
+
+def _with_tensors(func: Any, args: Sequence[Any]) -> Sequence[Any]:
+    """The arguments, with tensors for numbers that torch has made of tensors.
+
+    A mode gets a number for ``x % 64`` inside of an op, and most ops take none.
+    """
+    arguments = getattr(getattr(func, "_schema", None), "arguments", ())
+    if not any(
+        isinstance(given, _NUMBERS) and str(one.type) == "Tensor"
         for one, given in zip(arguments, args)
-    )
+    ):
+        return args
+    others = [one for one in args if isinstance(one, torch.Tensor)]
+    return [
+        _number_tensor(given, others)
+        if isinstance(given, _NUMBERS) and str(one.type) == "Tensor"
+        else given
+        for one, given in zip(arguments, args)
+    ]
+
+
+def _number_tensor(number: Any, others: Sequence[Any]) -> Any:
+    """A number as a tensor on the host, which gives results of the type that the number gives."""
+    made = torch.tensor(number)
+    if not others:
+        return made
+    wanted = torch.result_type(others[0], number)
+    return made if torch.result_type(others[0], made) == wanted else made.to(wanted)
 
 
 def _is_on(reference: Any, kind: str) -> bool:
