@@ -186,6 +186,11 @@ def is_unsafe(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool
 
 def unsafe_reason(op: str) -> str:
     """Why a call has no graph that executes *op*."""
+    if "local_scalar_dense" in op or "aten.item" in op:
+        return (
+            f"it executes {op}, which waits for the GPU (as .item() and printing a tensor do) and "
+            "must not be captured: keep the value on the GPU"
+        )
     return f"it executes {op}, which must not be captured: a replay would not do what it does"
 
 

@@ -282,7 +282,7 @@ def _parts(tensor: Any) -> Iterator[Any]:
     large tensor there may be no memory.
     """
     if tensor.is_contiguous() or tensor.dim() < 2 or tensor.numel() <= _SUMMED:
-        flat = tensor.contiguous().reshape(-1).view(torch.uint8)
+        flat = _flat(tensor).view(torch.uint8)
         if not (flat.numel() % 4 or flat.storage_offset() % 4):
             flat = flat.view(torch.int32)
         yield from flat.split(_SUMMED) if flat.numel() else ()
@@ -305,8 +305,13 @@ def _has(tensor: Any, content: Any) -> bool:
 
 def _same_bytes(one: Any, other: Any) -> bool:
     # Bytes are compared, because NaN is not equal to itself.
-    flat = [tensor.contiguous().reshape(-1) for tensor in (one, other)]
-    return bool(torch.equal(*[tensor.view(torch.uint8) for tensor in flat]))
+    return bool(torch.equal(*[_flat(tensor).view(torch.uint8) for tensor in (one, other)]))
+
+
+def _flat(tensor: Any) -> Any:
+    """A tensor with one dimension. One element may have any stride, and then it can't be viewed."""
+    flat = tensor.contiguous().reshape(-1)
+    return flat.as_strided(flat.size(), (1,))
 
 
 def _collectives() -> list[int]:

@@ -367,6 +367,15 @@ def test_the_result_that_is_handed_out_is_compared(monkeypatch: pytest.MonkeyPat
 # Values that a plain call does not determine
 
 
+def test_one_element_with_any_stride() -> None:
+    """An argument that was expanded has one, and is compared with what it was."""
+    wrapped = graphed(lambda x: x * 2)
+    for _ in range(4):
+        x = torch.ones((), device=GPU).expand(1)
+        assert wrapped(x) == 2
+    assert wrapped.row["replays"] == 2
+
+
 def unwritten(x: Any) -> Any:
     return x + 1, torch.empty(4, dtype=torch.int64, device=GPU)
 

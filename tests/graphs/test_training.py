@@ -386,7 +386,8 @@ def test_weights_that_change(seen: Seen) -> None:
         model.norm.weight.requires_grad_(False)
         model.zero_grad()
     some()
-    assert [row["replays"] for row in seen()] == [6, 6, 2, 2]
+    # Torch 2.11 compiles nothing anew for a weight that needs no gradient any more.
+    assert [row["replays"] for row in seen()] in ([6, 6, 2, 2], [10, 10])
 
 
 def test_gradients_of_an_input(seen: Seen) -> None:
