@@ -49,6 +49,18 @@ LIMIT = next(
 WIDTH = 16
 
 
+# What a tagged op reads from Python: another number for each action.
+STATE = {"factor": 1.0}
+# torch.Tag.cudagraph_unsafe came with 2.7.
+TAGGED = hasattr(torch.Tag, "cudagraph_unsafe")
+if TAGGED:
+    LIBRARY = torch.library.Library("fuzz", "DEF")
+    LIBRARY.define("tagged(Tensor x) -> Tensor", tags=(torch.Tag.cudagraph_unsafe,))
+    LIBRARY.impl("tagged", lambda x: x * STATE["factor"], GPU.type.upper())
+    torch.library.register_fake("fuzz::tagged", torch.empty_like)
+    torch.library.register_autograd("fuzz::tagged", lambda _, grad: torch.ops.fuzz.tagged(grad))
+
+
 class Block(torch.nn.Module):
     """One random part of a model; all parts keep the shape."""
 
@@ -70,10 +82,13 @@ class Block(torch.nn.Module):
             return x + torch.nn.functional.gelu(self.linear(self.norm(x)))
         if self.kind == "dropout":
             return torch.nn.functional.dropout(self.linear(x), 0.3, self.training)
-        if self.kind == "attention":
+        if self.kind == "tagged":
+            return torch.ops.fuzz.tagged(self.linear(x)).tanh() + x
+        if self.kind in ("attention", "attention_without_dropout"):
             # Its backward has to know what the forward has drawn.
             heads = self.linear(x).view(1, -1, 2, WIDTH // 2).transpose(1, 2)
-            drop = 0.3 if self.training else 0.0
+            # Without dropout, it gives a seed that nothing has written.
+            drop = 0.3 if self.training and self.kind == "attention" else 0.0
             attend = torch.nn.functional.scaled_dot_product_attention
             return x + attend(heads, heads, heads, dropout_p=drop).transpose(1, 2).reshape(x.shape)
         if self.kind == "batch_norm":
@@ -104,6 +119,8 @@ KINDS = (
     "break",
     "exp",
     "pair",
+    "attention_without_dropout",
+    *(["tagged"] if TAGGED else []),
 )
 
 
@@ -493,6 +510,7 @@ def one(seed: int) -> dict[str, Any]:
             state = torch.cuda.get_rng_state() if REAL else torch.get_rng_state()
             its_seed = chance.randrange(1 << 30)
             actions.append(action.__name__)
+            STATE["factor"] = 1 + len(actions) % 7 / 10
             said = [done(side, action, x, its_seed, state) for side in sides]
             try:
                 if said[0][1] != said[1][1]:
