@@ -222,6 +222,8 @@ class Graphs:
 
     # Whether arguments that a call changes in place may be copied back.
     carries = True
+    # Whether what plain calls do not determine may differ in a replay.
+    explains = True
 
     def __init__(
         self,
@@ -355,7 +357,11 @@ class Graphs:
         put_back = functools.partial(_put_back, restored, [one.clone() for one in restored], None)
         try:
             verification = Verification(
-                pool, entry.draws, lambda: [call.cut(self._again(call)), changes], put_back
+                pool,
+                entry.draws,
+                lambda: [call.cut(self._again(call)), changes],
+                put_back,
+                self.explains,
             )
         except torch.OutOfMemoryError:
             entry.checked = 0
@@ -655,6 +661,7 @@ class Graphs:
                     entry.draws,
                     lambda: [call.cut(self._again(call)), changes],
                     functools.partial(_put_back, restored, were, kept),
+                    self.explains,
                 )
                 # The capture can't use what the call has needed. So the device gets it back.
                 capture.give_back()
@@ -699,7 +706,9 @@ class Graphs:
                 if verify:
                     kept = Aside(self._spoilt(call.leaves, consumed))
                     again = functools.partial(self._beside, kept, pool, memory, call)
-                    verification = Verification(pool, entry.draws, again, kept.restore)
+                    verification = Verification(
+                        pool, entry.draws, again, kept.restore, self.explains
+                    )
                 inputs.copy(call.leaves, call.pads)
             if verification is not None:
                 graph()

@@ -135,6 +135,9 @@ class _Graphs(Graphs):
 
     # What its graphs read may be in memory that they share.
     carries = False
+    # A backward may read what is saved: gradients were wrong on an H100 (two forwards, then their
+    # backwards) where a seed that attention never writes was let pass.
+    explains = False
 
     def __init__(
         self,
