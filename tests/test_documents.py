@@ -231,7 +231,6 @@ ASKED = {
     "watchdog": ("name", "wanted", "layer", "why"),
     "recompiles": ("name", "wanted", "layer", "why"),
     "ranks": ("name", "wanted", "layer", "why"),
-    "graph_check": ("name", "wanted", "layer", "why"),
 }
 
 
