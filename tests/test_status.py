@@ -39,6 +39,7 @@ KEYS = {
         "watchdog",
         "recompiles",
         "ranks",
+        "graph_check",
         "patches",
         "graphs",
         "known_issues",
