@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rocm_autopatch.graphs import record
+from rocm_autopatch.graphs import record, soundness
 
 
 def nothing(reason: str) -> pytest.MarkDecorator:
@@ -24,6 +24,8 @@ def replaying(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     rows: list[dict[str, Any]] = []
     # A record of its own: the process's is full after some number of callables.
     monkeypatch.setattr(record, "_rows", rows)
+    # A wrong replay of another test ended all graphs of the process.
+    monkeypatch.setattr(soundness, "distrusted", [])
     node: Any = request.node
     test, mark = node.obj, node.get_closest_marker("replays_nothing")
 

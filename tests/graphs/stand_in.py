@@ -20,10 +20,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from node_list import NodeList
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
-from rocm_autopatch.graphs import capture
+from rocm_autopatch.graphs import capture, self_test
 from rocm_autopatch.graphs.buffers import dense
 from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.places import new_view, place, storage
@@ -190,8 +191,9 @@ def undone() -> Iterator[None]:
 
 
 def install() -> None:
-    """Replace the GPU by the stand-in, in this process."""
+    """Replace the GPU by the stand-in, in this process. On ROCm, the self-test wants one, too."""
     capture.Pool = StandIn  # type: ignore[misc]
+    self_test.GraphRecorder = NodeList  # type: ignore[misc,assignment]
 
 
 @functools.cache

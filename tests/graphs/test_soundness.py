@@ -181,10 +181,10 @@ def test_an_op_that_the_program_names(setting: str, name: str) -> None:
 
 
 def test_an_op_that_nobody_names() -> None:
-    wrapped = graphed(lambda x: torch.topk(x, 2).values * 2)
+    wrapped = graphed(lambda x: torch.sort(x).values * 2)
     for _ in range(4):
         x = torch.randn(5, 8, device=GPU)
-        torch.testing.assert_close(wrapped(x), torch.topk(x, 2).values * 2)
+        torch.testing.assert_close(wrapped(x), torch.sort(x).values * 2)
 
 
 @has_tag
