@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Container, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from rocm_autopatch.graphs.watch import same_places
 
 # From this many tensors on, one copy call for all of them is cheaper than a call for each.
 MANY = 3
+_references: Callable[[int], int] = torch._C._storage_Use_Count
+_alone = torch.empty(1)
 RESIZED = "the program has resized the memory of what its last replay returned or saved"
 
 
@@ -122,6 +125,11 @@ class Inputs:
         """The copies by the index of their leaf, without padded and expanded ones."""
         return dict(zip(self._plain, self._targets))
 
+    def own_tensors(self) -> list[Any]:
+        """The copies that stay the graph's own."""
+        padded = (buffer for buffer, _ in self._padded.values())
+        return [*self._targets, *(target for _, target in self._expanded), *padded]
+
     def versions(self) -> dict[int, int]:
         """How often each copy was written to, by the index of its leaf."""
         padded = ((index, buffer) for index, (buffer, _) in self._padded.items())
@@ -176,7 +184,8 @@ class Outputs:
     gone = math.inf
 
     def __init__(self, result: Any, clone: bool, inputs: Sequence[Any], device: Any) -> None:
-        self.leaves, self.spec = pytree.tree_flatten(result)
+        leaves, self.spec = pytree.tree_flatten(result)
+        self.leaves = leaves if clone else bare(leaves)
         self.clone, self.lends = clone, not clone
         taken = {storage(tensor) for tensor in inputs}
         tensors = [index for index, leaf in enumerate(self.leaves) if type(leaf) in TENSORS]
@@ -189,7 +198,7 @@ class Outputs:
                         "the result shares memory with an argument or a weight, and a copy would "
                         "not: return a clone() of it"
                     )
-        self._alone = len(self.leaves) == 1 and self.leaves[0] is result
+        self._alone = len(leaves) == 1 and leaves[0] is result
         by_storage: dict[int, list[int]] = {}
         for index in self._tensors:
             by_storage.setdefault(storage(self.leaves[index]), []).append(index)
@@ -258,12 +267,21 @@ class Outputs:
             given[index] = given[first]
         return given[0] if self._alone else pytree.tree_unflatten(given, self.spec)
 
-    def count(self) -> None:
-        """Note how many references each result's memory has while no caller holds one."""
+    def count(self, given: Sequence[Any]) -> None:
+        """Note how many references each result's memory has while no caller holds one.
+
+        *given* are the graph's own copies of its arguments.
+        """
         if self.clone:
             return
         pointers = {storage(self.leaves[index]) for index in self._tensors}
-        self._counts = [(one, torch._C._storage_Use_Count(one)) for one in pointers]
+        own = own_references([*self.own_tensors(), *given])
+        self._counts = [(one, own[one]) for one in pointers]
+
+    def own_tensors(self) -> list[Any]:
+        """The tensors that hold the memory of results, whether or not a caller has some."""
+        wholes = [whole for whole, _ in self._shared]
+        return [*(self.leaves[index] for index in self._tensors), *wholes]
 
     def held(self) -> str:
         """Why the next replay must not run now; "" if it may.
@@ -294,6 +312,31 @@ class Outputs:
     def in_use(self) -> bool:
         """Whether a caller still holds a result. Never with *clone*."""
         return any(torch._C._storage_Use_Count(pointer) > most for pointer, most in self._counts)
+
+
+def own_references(tensors: Iterable[Any]) -> Counter[int]:
+    """By memory, the number of references to it while nothing but these tensors holds it.
+
+    It is no count of what there is now: the frames of an exception may still hold a result. When
+    they are gone, that number would hide a reference of a caller, and a replay would overwrite what
+    is in use.
+    """
+    known = {id(one): one for one in tensors}
+    bases = [one._base for one in known.values()]
+    known.update({id(one): one for one in bases if one is not None})
+    found = Counter(map(storage, known.values()))
+    # Python's own object for the memory holds it, too.
+    found.update(dict.fromkeys(found, _references(storage(_alone)) - 1))
+    return found
+
+
+def bare(leaves: Sequence[Any]) -> list[Any]:
+    """The leaves; tensors are others of the same memory, which hold nothing that they are made of.
+
+    A view holds what it is a view of.
+    """
+    made = {id(one): one.data for one in leaves if isinstance(one, torch.Tensor)}
+    return [made.get(id(one), one) for one in leaves]
 
 
 def addresses(leaves: Sequence[Any]) -> list[int | None]:

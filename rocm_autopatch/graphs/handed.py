@@ -21,6 +21,8 @@ from rocm_autopatch.graphs.buffers import (
     RESIZED,
     Outputs,
     addresses,
+    bare,
+    own_references,
     refuse_result,
     twins,
 )
@@ -60,7 +62,7 @@ class Handed:
         holders: Callable[[], Iterable[Any]],
         device: Any,
     ) -> None:
-        self.leaves = list(result)
+        self.leaves = bare(result)
         self._holders, self._device = holders, device
         self.gone = math.inf
         #: Whether a replay that would overwrite them found them in use since this was set to False.
@@ -94,10 +96,14 @@ class Handed:
         self._lend: tuple[Memory, int, Any] | None = None
         self._owners: Owners = {}
 
-    def count(self) -> None:
-        """Note how many references each result's memory has while no caller holds one."""
-        pointers = {storage(leaf) for leaf in self.leaves if isinstance(leaf, torch.Tensor)}
-        self._counts = {one: _references(one) for one in pointers}
+    def count(self, given: Sequence[Any]) -> None:
+        """Note how many references each result's memory has while no caller holds one.
+
+        *given* are the graph's own copies of its arguments.
+        """
+        tensors = [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
+        own = own_references([*tensors, *self._copies.own_tensors(), *given])
+        self._counts = {storage(leaf): own[storage(leaf)] for leaf in tensors}
 
     def own(self, owners: Owners, memory: Memory, order: int, graph: Any) -> None:
         """Be found by the memory of the results, of *graph* with this number in *memory*."""
@@ -164,9 +170,10 @@ class Handed:
         self.gone = order
         there = {memory: self.leaves[index] for memory, index in first.items()}
         names = {memory: storage(leaf) for memory, leaf in there.items()}
+        own = own_references(leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor))
         for memory, name in names.items():
             del self._counts[memory]
-            self._counts[name] = _references(name)
+            self._counts[name] = own[name]
             self._owners.pop(memory, None)
             self._owners[name] = self
         leaves[:] = _instead(leaves, there)

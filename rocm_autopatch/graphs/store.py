@@ -222,8 +222,6 @@ class Graphs:
 
     # Whether arguments that a call changes in place may be copied back.
     carries = True
-    # Whether what plain calls do not determine may differ in a replay.
-    explains = True
 
     def __init__(
         self,
@@ -361,7 +359,6 @@ class Graphs:
                 entry.draws,
                 lambda: [call.cut(self._again(call)), changes],
                 put_back,
-                self.explains,
             )
         except torch.OutOfMemoryError:
             entry.checked = 0
@@ -661,7 +658,6 @@ class Graphs:
                     entry.draws,
                     lambda: [call.cut(self._again(call)), changes],
                     functools.partial(_put_back, restored, were, kept),
-                    self.explains,
                 )
                 # The capture can't use what the call has needed. So the device gets it back.
                 capture.give_back()
@@ -701,14 +697,12 @@ class Graphs:
             )
             inputs.captured()
             entry.memory, entry.order, entry.consumed = memory, order, consumed
-            self._made(entry, outputs, graph)
+            self._made(entry, inputs, outputs, graph)
             if consumed:
                 if verify:
                     kept = Aside(self._spoilt(call.leaves, consumed))
                     again = functools.partial(self._beside, kept, pool, memory, call)
-                    verification = Verification(
-                        pool, entry.draws, again, kept.restore, self.explains
-                    )
+                    verification = Verification(pool, entry.draws, again, kept.restore)
                 inputs.copy(call.leaves, call.pads)
             if verification is not None:
                 graph()
@@ -734,7 +728,7 @@ class Graphs:
             return False, None
         verified = verification is not None
         del verification, kept
-        outputs.count()
+        outputs.count(inputs.own_tensors())
         pool.lends = pool.lends or outputs.lends
         entry.row = {
             "signature": self._describe(call.leaves, call.pads),
@@ -775,7 +769,7 @@ class Graphs:
 
         return [pool.beside(run, memory), []]
 
-    def _made(self, entry: Entry, outputs: Any, graph: Callable[[], None]) -> None:
+    def _made(self, entry: Entry, inputs: Inputs, outputs: Any, graph: Callable[[], None]) -> None:
         """A graph was captured for an entry, and not replayed yet; for a subclass."""
 
     def _captured(self, entry: Entry) -> None:

@@ -46,6 +46,9 @@ _WARMUP = 2
 _LARGE = 1 << 20
 # How often in a row the program may keep gradients over the next forward, which needs their memory.
 _KEPT = 8
+HOOKED = "hooks get what it saves, and a number is on the device in a replay only"
+# What returns the innermost hooks of saved tensors in this thread; torch 2.6 has none.
+_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 _MODULE = "torch._inductor.output_code"
 _OURS = "_rocm_autopatch"
 # Forwards that were called, and whose graph has no backward yet.
@@ -135,9 +138,6 @@ class _Graphs(Graphs):
 
     # What its graphs read may be in memory that they share.
     carries = False
-    # A backward may read what is saved: gradients were wrong on an H100 (two forwards, then their
-    # backwards) where a seed that attention never writes was let pass.
-    explains = False
 
     def __init__(
         self,
@@ -197,8 +197,8 @@ class _Graphs(Graphs):
             if (owner := owners.get(storage(leaf))) is not None
         ]
 
-    def _made(self, entry: Entry, outputs: Any, graph: Callable[[], None]) -> None:
-        outputs.count()
+    def _made(self, entry: Entry, inputs: Inputs, outputs: Any, graph: Callable[[], None]) -> None:
+        outputs.count(inputs.own_tensors())
         outputs.own(self.region.pools.owners, entry.memory, entry.order, graph)
         if entry.consumed:
             # A plain call that verifies the graph can have this memory, too.
@@ -217,6 +217,13 @@ class _ForwardGraphs(_Graphs):
         # Before there is a graph, those of the last call.
         self.saved: set[int] = set()
         self.places: set[int] = set()
+
+    def call(self, inputs: list[Any], unfit: str = "") -> Any:
+        hooked = unfit == "" and _top_hooks is not None and _top_hooks(False) is not None
+        if hooked and any(entry.hosted for entry in [*self._entries.values()]):
+            # A checkpoint compares the device of what is saved with that of the recomputed value.
+            unfit = HOOKED
+        return super().call(inputs, unfit)
 
     def _may_move(self, index: int) -> bool:
         # A backward that is called without a graph gets it where it was.

@@ -465,7 +465,6 @@ def test_what_explains_a_difference() -> None:
 
 
 @trains
-@pytest.mark.skipif(REAL, reason="on a GPU its seed is never written, which refuses it in training")
 def test_attention_without_dropout() -> None:
     @torch.compile(mode="reduce-overhead")  # type: ignore[untyped-decorator]
     def attend(x: Any) -> Any:

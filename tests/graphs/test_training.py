@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import inf
@@ -222,6 +223,57 @@ def test_two_forwards_before_a_backward(seen: Seen) -> None:
     assert forward["plain"][HELD] >= 3
     assert backward["plain"][PLAIN_FORWARD] >= 3
     assert forward["replays"] >= 3
+
+
+def test_a_number_that_no_call_determines(seen: Seen) -> None:
+    """Attention without dropout saves such a seed on a GPU.
+
+    Torch compares it with an exception, whose frames hold the first replay's results until garbage
+    is collected. They do not count among what holds them for good: that would hide a later user.
+    """
+    custom_op: Any = torch.library.custom_op
+    numbers = itertools.count(1 << 40)
+
+    @custom_op("autopatch_tests::seeded", mutates_args=())  # type: ignore[untyped-decorator]
+    def seeded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return 2 * x, torch.full((), next(numbers), device=x.device)
+
+    @custom_op("autopatch_tests::unseeded", mutates_args=())  # type: ignore[untyped-decorator]
+    def unseeded(grad: torch.Tensor, seed: torch.Tensor) -> torch.Tensor:
+        return 2 * grad
+
+    seeded.register_fake(lambda x: (torch.empty_like(x), x.new_empty((), dtype=torch.int64)))
+    unseeded.register_fake(lambda grad, seed: torch.empty_like(grad))
+    seeded.register_autograd(
+        lambda ctx, grad, _: unseeded(grad, *ctx.saved_tensors),
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(output[1]),
+    )
+
+    class Seeded(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Net()
+
+        def forward(self, x: Any) -> Any:
+            return seeded(self.net(x))[0].sin()
+
+    def two_forwards(function: Any, x: Any) -> Any:
+        one, two = function(x), function(x + 1)
+        (one.square().mean() + 2 * two.square().mean()).backward()
+        return one.detach() + two.detach()
+
+    pair = Pair(Seeded())
+    gc.disable()
+    for step in (*[trained] * 4, *[two_forwards] * 3):
+        pair.both(partial(step, x=batch()))
+        pair.step()
+        gc.collect()
+    gc.enable()
+    for one in (seeded, unseeded):
+        one._lib._destroy()
+    forward, backward = seen()
+    assert (forward["refused"], backward["refused"]) == ([], [])
+    assert (forward["plain"][HELD], backward["plain"][PLAIN_FORWARD]) == (3, 3)
 
 
 def test_a_forward_without_a_backward(seen: Seen) -> None:
@@ -559,7 +611,7 @@ def test_a_result_in_the_memory_of_an_argument(apart: bool) -> None:
     copied = {0, 1} if apart else ()
     results = handed.Handed([whole, words], copied, (), {3: argument}, tuple, GPU)
     del whole, words
-    results.count()
+    results.count(())
     assert handed._references(places.storage(argument)) == before
     other = torch.arange(8.0, device=GPU) + 1
     found = results.take((), [None, None, None, other])
@@ -996,15 +1048,25 @@ class TestFirstBackwards:
 class Attending(torch.nn.Module):
     """Attention with dropout, for which a backward has to know what its forward has drawn."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float = 0.5) -> None:
         super().__init__()
+        self.dropout = dropout
         self.qkv = torch.nn.Linear(64, 192)
         self.out = torch.nn.Linear(64, 8)
 
     def forward(self, x: Any) -> Any:
         q, k, v = (one.unflatten(-1, (4, 16)).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
-        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout)
         return self.out(y.transpose(1, 2).flatten(2))
+
+
+def test_saved_values_that_share_their_memory(seen: Seen) -> None:
+    """What attention saves are three parts of one result, each a tensor of its own."""
+    pair = Pair(Attending(dropout=0.0))
+    for _ in range(7):
+        pair.both(partial(trained, x=torch.randn(2, 32, 64, device=GPU)))
+        pair.step()
+    assert counts(seen()) == [(5, {WARMING: 2})] * 2
 
 
 class TestNumbersOnTheHost:
@@ -1124,6 +1186,33 @@ class TestNumbersOnTheHost:
         assert not backward["refused"]
         assert forward["replays"] == forward["calls"] - 2 - 3
         assert backward["replays"] == 4 + 3 + 3
+
+    def checkpoints(self, model: Any, make: Callable[[], Any], seen: Seen) -> None:
+        def saved(function: Any, x: Any) -> Any:
+            return trained(lambda x: checkpoint(function, x, use_reentrant=False), x)
+
+        pair = Pair(model)
+        for step in (trained, saved, trained, saved):
+            for _ in range(4):
+                pair.both(partial(step, x=make()))
+                pair.step()
+        forward, backward = seen()
+        assert forward["plain"] == {WARMING: 2, training.HOOKED: 16}
+        assert not backward["refused"]
+
+    has_hooks = pytest.mark.skipif(
+        training._top_hooks is None, reason="this torch does not tell whether there are hooks"
+    )
+
+    @needs_gpu
+    @has_hooks
+    def test_checkpoints_of_attention(self, seen: Seen) -> None:
+        self.checkpoints(Attending(), lambda: torch.randn(2, 32, 64, device=GPU), seen)
+
+    @has_hooks
+    @pytest.mark.skipif(REAL, reason="it replaces a part of the stand-in")
+    def test_checkpoints(self, drawing: Any, seen: Seen) -> None:
+        self.checkpoints(drawing(), batch, seen)
 
     @pytest.mark.skipif(REAL, reason="it replaces a part of the stand-in")
     @replayed.nothing("it is about a refusal")
