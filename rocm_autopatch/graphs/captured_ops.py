@@ -23,6 +23,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rocm_autopatch import failure
+from rocm_autopatch.graphs import dynamo_frames
 from rocm_autopatch.graphs.leaves import TENSORS
 from rocm_autopatch.graphs.places import storage
 from rocm_autopatch.graphs.refusal import Refused
@@ -57,8 +58,8 @@ _EMPTY = frozenset(
 class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
     """Notes what the calls in its context execute.
 
-    ``unsafe`` is the first op that no graph may contain, "" if there is none. With *stops*, that op
-    is not executed, and Refused is raised instead.
+    ``objection`` is why no graph may contain them, "" if one may. With *stops*, what no graph may
+    contain is not executed, and Refused is raised instead.
     With *fill*, each element of a tensor that an op only allocates gets this value.
 
     Raises Refused if this torch has no list of such ops.
@@ -70,7 +71,7 @@ class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, stops: bool = False, fill: int | None = None) -> None:
         super().__init__()
         _torchs_question()
-        self.unsafe = ""
+        self.objection = ""
         self._stops, self._fill = stops, fill
         # The ops that the current one is inside of, each with its tensors.
         self._outer: list[tuple[Any, list[int]]] = []
@@ -87,12 +88,21 @@ class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
     def ignore_compile_internals(cls) -> bool:
         return True
 
+    def __enter__(self) -> CapturedOps:
+        dynamo_frames.enter(self)
+        entered: CapturedOps = super().__enter__()
+        return entered
+
+    def __exit__(self, *error: object) -> None:
+        dynamo_frames.leave()
+        super().__exit__(*error)
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         tensors = [*_tensors_in((*args, *kwargs.values()))]
-        if not self.unsafe and self._must_not_be_captured(func, args, kwargs):
+        if not self.objection and self._must_not_be_captured(func, args, kwargs):
             self._meet(str(func))
         for one in tensors:
             if type(one) in TENSORS and storage(one) not in self._made:
@@ -142,9 +152,19 @@ class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
             return True  # Torch could not say, and this is the program's own call.
 
     def _meet(self, name: str) -> None:
-        self.unsafe = self.unsafe or name
+        self._object(unsafe_reason(name))
+
+    def _object(self, why: str) -> None:
+        self.objection = self.objection or why
         if self._stops:
-            raise Refused(unsafe_reason(self.unsafe))
+            raise Refused(self.objection)
+
+    def meet_unseen(self) -> None:
+        """Some ops are executed where the mode is off: :mod:`dynamo_frames`."""
+        self._object(
+            "compiled code of this process breaks into several graphs, and torch "
+            f"{torch.__version__} does not show the ops between them: some may be unfit for a graph"
+        )
 
     def _note_read(self, one: Any) -> None:
         pointer = storage(one)

@@ -22,7 +22,7 @@ from rocm_autopatch.graphs import aside, capture, carried, record, soundness
 from rocm_autopatch.graphs.aside import Aside
 from rocm_autopatch.graphs.buckets import Cut, Pad
 from rocm_autopatch.graphs.buffers import Inputs, Outputs, cut_tensor
-from rocm_autopatch.graphs.captured_ops import CapturedOps, unsafe_reason
+from rocm_autopatch.graphs.captured_ops import CapturedOps
 from rocm_autopatch.graphs.carried import Carried
 from rocm_autopatch.graphs.handed import Consumed, Found, Handed
 from rocm_autopatch.graphs.leaves import TENSORS, describe
@@ -550,7 +550,7 @@ class Graphs:
             result = self._first(call, real)
         try:
             refused, changed = observation.against(), observation.changed()
-            refused = refused or (unsafe_reason(ops.unsafe) if ops.unsafe else "")
+            refused = refused or ops.objection
             changes = [] if refused else [free[number] for number in observation.written()]
             refused = refused or self._unfit(entry, changes, call)
             meanwhile = "" if refused else observation.meanwhile()

@@ -23,7 +23,9 @@ import stand_in
 
 from rocm_autopatch import _RECORD, startup
 from rocm_autopatch.graphs import (
+    capture,
     captured_ops,
+    dynamo_frames,
     graphed,
     record,
     self_test,
@@ -185,6 +187,37 @@ def test_an_op_that_nobody_names() -> None:
     for _ in range(4):
         x = torch.randn(5, 8, device=GPU)
         torch.testing.assert_close(wrapped(x), torch.sort(x).values * 2)
+
+
+def test_compiled_code_is_not_compiled_anew() -> None:
+    """Before torch 2.11, the guards of Dynamo fail wherever a dispatch mode is on."""
+    wrapped = graphed(torch.compile(lambda x: x.sin() * 2))
+    numbers = []
+    for _ in range(6):
+        x = torch.randn(5, 8, device=GPU)
+        torch.testing.assert_close(wrapped(x), x.sin() * 2)
+        numbers.append(capture.compiles())
+    assert len({*numbers}) == 1
+
+
+def hidden_part(x: Any) -> Any:
+    torch._dynamo.graph_break()
+    return x * STATE["factor"]
+
+
+@pytest.mark.skipif(dynamo_frames.GUARDS_IGNORE_MODES, reason="this torch shows all ops")
+@replayed.nothing("what is between two graphs is not seen")
+def test_ops_that_are_not_seen() -> None:
+    def function(x: Any) -> Any:
+        return hidden_part(x.sin()).cos()
+
+    wrapped = graphed(torch.compile(function))
+    for _ in range(4):
+        x = torch.randn(5, 8, device=GPU)
+        torch.testing.assert_close(wrapped(x), function(x))
+    assert "breaks into several graphs" in reasons(wrapped.row)
+    # Until what Dynamo has compiled is gone, all such functions are refused.
+    torch._dynamo.reset()
 
 
 @has_tag

@@ -371,7 +371,11 @@ def test_dropout_draws_anew(seen: Seen) -> None:
     assert [row["replays"] for row in seen()] == [12, 12]
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
+OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9)
+NO_BACKWARD = pytest.mark.skipif(OLD, reason="before torch 2.9 no backward of it has a graph")
+
+
+@pytest.mark.parametrize("reentrant", [pytest.param(False, marks=NO_BACKWARD), True])
 def test_checkpoints(seen: Seen, reentrant: bool) -> None:
     pair = Pair()
 
@@ -707,6 +711,10 @@ def test_equal_gradients_are_two_tensors(seen: Seen) -> None:
     assert seen()[1]["replays"] == 5
 
 
+@pytest.mark.skipif(
+    not REAL and handed._references(places.storage(buffers._alone)) == 1,
+    reason="on this torch, the stand-in's own hold of a gradient counts as the program's",
+)
 def test_equal_gradients_of_inputs(seen: Seen) -> None:
     fast = torch.compile(lambda one, two: (one + two).sin(), mode=MODE)
     for _ in range(7):
