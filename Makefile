@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo demo-ranks test quick starts messages documents coverage lint matrix graphs live amd overlay
+.PHONY: demo demo-ranks test test-all quick starts messages documents coverage lint matrix graphs live amd overlay
 .PHONY: torture docs site bench bench-startup dist oldest clean
 
 # The main job: run one unmodified program in an environment like an image's, without and with us.
@@ -14,10 +14,15 @@ demo: compiler
 demo-ranks: compiler
 	$(PYTHON) -m demo.ranks --work $(WORK)
 
-# Lint, types, and every test: real interpreters, the real wheel, the real torch. There is one
-# process for each core, and all tests of a file run in the same process, the longest files first.
+# Lint, types, and the tests: real interpreters, the real wheel, the real torch. There is one process
+# for each core, and all tests of a file run in the same process, the longest files first.
+TESTED ?= not nightly
 test: system lint
-	$(DEV)/bin/pytest -n auto --dist loadfile --no-loadscope-reorder --durations 15
+	$(DEV)/bin/pytest -n auto --dist loadfile --no-loadscope-reorder --durations 15 -m "$(TESTED)"
+
+# The same with the tests that take minutes each.
+test-all:
+	$(MAKE) test TESTED=
 
 # The tests that need no wheel, no torch and no image: a minute.
 quick: $(DEV)/ready

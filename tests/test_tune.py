@@ -1695,6 +1695,7 @@ class TestTorch:
         tuning.run(done, arms, lambda _: None)
         return done
 
+    @pytest.mark.nightly
     def test_the_same_code_is_not_measured(
         self, torch_python: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -1722,6 +1723,7 @@ class TestTorch:
         assert not session.Objective("call", False, 0.5).by_code
         assert not session.Objective("", False, 0.0).by_code
 
+    @pytest.mark.nightly
     def test_switches_of_inductor(
         self, torch_python: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -371,9 +371,15 @@ class Graphs:
                     entry.carried.back(leaves)
                 verification.draw_as_called()
         except Refused as refused:
-            soundness.distrust(f"replay {number} of {self.row['name']}: {refused}")
             put_back()
             verification.draw_again()
+            if entry.row["verified"] or entry.row["checks"]:
+                soundness.distrust(f"replay {number} of {self.row['name']}: {refused}")
+            else:
+                # Nobody has compared it before: it may be right, with another rounding.
+                del result
+                self._refuse(entry, call, str(refused))
+                self._free(entry)
             return call.cut(self._execute(call))
         soundness.budget.add_check(id(entry), number, time.perf_counter() - started)
         entry.row["checks"] += 1
@@ -864,6 +870,10 @@ class Graphs:
         entry = self._entries.pop(key)
         if self._latest.get(key[0]) is entry:
             del self._latest[key[0]]
+        self._free(entry)
+
+    def _free(self, entry: Entry) -> None:
+        """Drop the graph of an entry, if it has one."""
         soundness.budget.forget_graph(id(entry))
         if entry.graph is not None:
             with entry.pool.idle():

@@ -84,6 +84,7 @@ def run_battery(fault: str, number: int) -> dict[str, Any]:
         "fresh_starts": verdicts.count_fresh(work.rows, "graphs", "starts"),
         "right": verdicts.count_fresh(work.rows, "graphs"),
         "reasons": [f"{row['subject']} in {row['trial']}: {row['reason']}" for row in bad],
+        "last_lines": [row.get("last_lines") for row in bad],
     }
 
 

@@ -570,6 +570,19 @@ def test_a_later_fault_ends_all_graphs(
     _RECORD["errors"].clear()
 
 
+@pytest.mark.skipif(REAL, reason="the stand-in makes wrong replays")
+def test_a_graph_that_was_never_compared_is_refused_alone() -> None:
+    wrapped, other = (graphed(lambda x: x * 2, verify=False, check=True) for _ in range(2))
+    for _ in range(6):
+        x = torch.randn(4, device=GPU)
+        other(x)
+        got = Wrong(wrapped, 2)(x)
+    assert torch.equal(got, x * 2)
+    assert "a replay differs from a plain call" in reasons(wrapped.row)
+    assert (wrapped.row["replays"], other.row["replays"]) == (2, 4)
+    assert not soundness.distrusted
+
+
 def test_checks_of_what_is_well() -> None:
     wrapped = graphed(lambda x: x * 2, check=True)
     for _ in range(70):
