@@ -47,7 +47,7 @@ _LARGE = 1 << 20
 # How often in a row the program may keep gradients over the next forward, which needs their memory.
 _KEPT = 8
 HOOKED = "hooks get what it saves, and a number is on the device in a replay only"
-# What returns the innermost hooks of saved tensors in this thread; torch 2.6 has none.
+# What returns the innermost hooks of saved tensors in this thread, from torch 2.8 on.
 _top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 _MODULE = "torch._inductor.output_code"
 _OURS = "_rocm_autopatch"
