@@ -13,13 +13,12 @@ from torch.utils import _pytree as pytree
 
 from rocm_autopatch.graphs.buckets import Cut, Pad
 from rocm_autopatch.graphs.leaves import TENSORS
-from rocm_autopatch.graphs.places import new_view, place, read_as, storage
+from rocm_autopatch.graphs.places import new_view, place, read_as, storage, use_count
 from rocm_autopatch.graphs.refusal import Refused
 from rocm_autopatch.graphs.watch import same_places
 
 # From this many tensors on, one copy call for all of them is cheaper than a call for each.
 MANY = 3
-_references: Callable[[int], int] = torch._C._storage_Use_Count
 _alone = torch.empty(1)
 RESIZED = "the program has resized the memory of what its last replay returned or saved"
 
@@ -125,7 +124,7 @@ class Inputs:
         """The copies by the index of their leaf, without padded and expanded ones."""
         return dict(zip(self._plain, self._targets))
 
-    def own_tensors(self) -> list[Any]:
+    def own_tensors(self) -> list[torch.Tensor]:
         """The copies that stay the graph's own."""
         padded = (buffer for buffer, _ in self._padded.values())
         return [*self._targets, *(target for _, target in self._expanded), *padded]
@@ -185,7 +184,7 @@ class Outputs:
 
     def __init__(self, result: Any, clone: bool, inputs: Sequence[Any], device: Any) -> None:
         leaves, self.spec = pytree.tree_flatten(result)
-        self.leaves = leaves if clone else bare(leaves)
+        self.leaves = leaves if clone else without_history(leaves)
         self.clone, self.lends = clone, not clone
         taken = {storage(tensor) for tensor in inputs}
         tensors = [index for index, leaf in enumerate(self.leaves) if type(leaf) in TENSORS]
@@ -267,7 +266,7 @@ class Outputs:
             given[index] = given[first]
         return given[0] if self._alone else pytree.tree_unflatten(given, self.spec)
 
-    def count(self, given: Sequence[Any]) -> None:
+    def count_owners(self, given: Sequence[torch.Tensor]) -> None:
         """Note how many references each result's memory has while no caller holds one.
 
         *given* are the graph's own copies of its arguments.
@@ -278,7 +277,7 @@ class Outputs:
         own = own_references([*self.own_tensors(), *given])
         self._counts = [(one, own[one]) for one in pointers]
 
-    def own_tensors(self) -> list[Any]:
+    def own_tensors(self) -> list[torch.Tensor]:
         """The tensors that hold the memory of results, whether or not a caller has some."""
         wholes = [whole for whole, _ in self._shared]
         return [*(self.leaves[index] for index in self._tensors), *wholes]
@@ -311,10 +310,10 @@ class Outputs:
 
     def in_use(self) -> bool:
         """Whether a caller still holds a result. Never with *clone*."""
-        return any(torch._C._storage_Use_Count(pointer) > most for pointer, most in self._counts)
+        return any(use_count(pointer) > most for pointer, most in self._counts)
 
 
-def own_references(tensors: Iterable[Any]) -> Counter[int]:
+def own_references(tensors: Iterable[torch.Tensor]) -> Counter[int]:
     """By memory, the number of references to it while nothing but these tensors holds it.
 
     It is no count of what there is now: the frames of an exception may still hold a result. When
@@ -326,11 +325,11 @@ def own_references(tensors: Iterable[Any]) -> Counter[int]:
     known.update({id(one): one for one in bases if one is not None})
     found = Counter(map(storage, known.values()))
     # Python's own object for the memory holds it, too.
-    found.update(dict.fromkeys(found, _references(storage(_alone)) - 1))
+    found.update(dict.fromkeys(found, use_count(storage(_alone)) - 1))
     return found
 
 
-def bare(leaves: Sequence[Any]) -> list[Any]:
+def without_history(leaves: Sequence[Any]) -> list[Any]:
     """The leaves; tensors are others of the same memory, which hold nothing that they are made of.
 
     A view holds what it is a view of.

@@ -89,12 +89,12 @@ class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
         return True
 
     def __enter__(self) -> CapturedOps:
-        dynamo_frames.enter(self)
+        dynamo_frames.enter_mode(self)
         entered: CapturedOps = super().__enter__()
         return entered
 
     def __exit__(self, *error: object) -> None:
-        dynamo_frames.leave()
+        dynamo_frames.leave_mode()
         super().__exit__(*error)
 
     def __torch_dispatch__(

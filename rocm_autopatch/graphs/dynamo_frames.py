@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,24 +28,31 @@ _OURS = "_rocm_autopatch"
 _RESUMED = "__resume_at"
 
 
+@dataclass
+class _Entered:
+    """A mode that is entered, and whether it is off for Dynamo."""
+
+    mode: Any
+    hidden: bool = False
+
+
 class _Local(threading.local):
     def __init__(self) -> None:
-        #: The modes that are entered in this thread, each with whether it is off for Dynamo.
-        self.modes: list[list[Any]] = []
+        self.modes: list[_Entered] = []
 
 
 _local = _Local()
 _installing = threading.Lock()
 
 
-def enter(mode: Any) -> None:
+def enter_mode(mode: Any) -> None:
     """A mode is about to be entered."""
     if not GUARDS_IGNORE_MODES:
         _install()
-        _local.modes.append([mode, False])
+        _local.modes.append(_Entered(mode))
 
 
-def leave() -> None:
+def leave_mode() -> None:
     """The mode that was entered last is about to be left."""
     if not GUARDS_IGNORE_MODES:
         _show(_local.modes[-1], True)
@@ -58,15 +66,15 @@ def breaks_graphs() -> bool:
     return any(name.startswith(_RESUMED) for name in names)
 
 
-def _show(entry: list[Any], shown: bool) -> bool:
+def _show(one: _Entered, shown: bool) -> bool:
     """Have an entered mode on or off. Returns whether it is off from now on."""
-    mode, hidden = entry
-    if shown and hidden:
-        _python_dispatch._push_mode(mode)
-        entry[1] = False
-    elif not shown and not hidden and _python_dispatch._get_current_dispatch_mode() is mode:
+    current = _python_dispatch._get_current_dispatch_mode
+    if shown and one.hidden:
+        _python_dispatch._push_mode(one.mode)
+        one.hidden = False
+    elif not shown and not one.hidden and current() is one.mode:
         _python_dispatch._pop_mode()
-        entry[1] = True
+        one.hidden = True
         return True
     return False
 
@@ -84,9 +92,9 @@ def _install() -> None:
             before = original(None)
             try:
                 if _local.modes:
-                    entry = _local.modes[-1]
-                    if _show(entry, callback is None) and breaks_graphs():
-                        entry[0].meet_unseen()
+                    one = _local.modes[-1]
+                    if _show(one, callback is None) and breaks_graphs():
+                        one.mode.meet_unseen()
             except BaseException:
                 original(before)
                 raise

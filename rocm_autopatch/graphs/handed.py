@@ -21,14 +21,14 @@ from rocm_autopatch.graphs.buffers import (
     RESIZED,
     Outputs,
     addresses,
-    bare,
     own_references,
     refuse_result,
     twins,
+    without_history,
 )
 from rocm_autopatch.graphs.leaves import TENSORS
 from rocm_autopatch.graphs.memory import Memory
-from rocm_autopatch.graphs.places import new_view, place, storage, view
+from rocm_autopatch.graphs.places import new_view, place, storage, use_count, view
 from rocm_autopatch.graphs.watch import same_places
 
 SAVED = "what its last replay saved or returned is still in use"
@@ -62,7 +62,7 @@ class Handed:
         holders: Callable[[], Iterable[Any]],
         device: Any,
     ) -> None:
-        self.leaves = bare(result)
+        self.leaves = without_history(result)
         self._holders, self._device = holders, device
         self.gone = math.inf
         #: Whether a replay that would overwrite them found them in use since this was set to False.
@@ -96,7 +96,7 @@ class Handed:
         self._lend: tuple[Memory, int, Any] | None = None
         self._owners: Owners = {}
 
-    def count(self, given: Sequence[Any]) -> None:
+    def count_owners(self, given: Sequence[torch.Tensor]) -> None:
         """Note how many references each result's memory has while no caller holds one.
 
         *given* are the graph's own copies of its arguments.
@@ -145,7 +145,7 @@ class Handed:
             ones = [index for index, other in enumerate(where) if other == memory]
             number = len({id(leaves[index]) for index in ones})
             users = _users([leaves[index] for index in ones])
-            if _references(memory) <= self._counts[memory] + number and users <= _ALONE * len(ones):
+            if use_count(memory) <= self._counts[memory] + number and users <= _ALONE * len(ones):
                 found[memory] = number
         return found
 
@@ -192,10 +192,10 @@ class Handed:
 
     def uses(self, pointer: int) -> bool:
         """Whether something uses this memory, which is of one of the results."""
-        return _references(pointer) > self._counts[pointer]
+        return use_count(pointer) > self._counts[pointer]
 
     def in_use(self) -> bool:
-        return any(_references(memory) > most for memory, most in self._counts.items())
+        return any(use_count(memory) > most for memory, most in self._counts.items())
 
     def held(self) -> str:
         """Why the next replay must not run now; "" if it may."""
@@ -204,7 +204,7 @@ class Handed:
             return ""
         self.in_the_way = True
         for memory, tensors in self._movable(held).items():
-            if _references(memory) == self._counts[memory] + len(tensors):
+            if use_count(memory) == self._counts[memory] + len(tensors):
                 _move(tensors)
         held = self._held()
         self.copy_from_now_on(held)
@@ -243,7 +243,7 @@ class Handed:
         return {memory: list(tensors.values()) for memory, tensors in found.items()}
 
     def _held(self) -> list[int]:
-        return [memory for memory, most in self._counts.items() if _references(memory) > most]
+        return [memory for memory, most in self._counts.items() if use_count(memory) > most]
 
     def _copy(self) -> Outputs:
         return Outputs([self.leaves[index] for index in self._copied], True, (), self._device)
@@ -302,7 +302,7 @@ class Consumed:
 
     def held(self, leaves: Sequence[Any]) -> str:
         """Why a backward with *leaves* must not overwrite it; "" if it may."""
-        held = [memory for memory, most in self._expected.items() if _references(memory) > most]
+        held = [memory for memory, most in self._expected.items() if use_count(memory) > most]
         self.results.copy_from_now_on(held)
         alone = len(self.indices) * _ALONE
         return NEEDED if held or _users([leaves[i] for i in self.indices]) > alone else ""
@@ -345,4 +345,3 @@ def _users(tensors: Sequence[Any]) -> int:
 # Of a tensor that is in one list only, and in that of the tensors. It differs between Pythons.
 _one = [torch.empty(0)]
 _ALONE = _users([_one[0]])
-_references: Callable[[int], int] = torch._C._storage_Use_Count

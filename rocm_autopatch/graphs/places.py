@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+
+# How many tensors and other owners hold the memory with this pointer.
+use_count: Callable[[int], int] = torch._C._storage_Use_Count
 
 
 def storage(tensor: Any) -> int:

@@ -734,7 +734,7 @@ class Graphs:
             return False, None
         verified = verification is not None
         del verification, kept
-        outputs.count(inputs.own_tensors())
+        outputs.count_owners(inputs.own_tensors())
         pool.lends = pool.lends or outputs.lends
         entry.row = {
             "signature": self._describe(call.leaves, call.pads),

@@ -198,7 +198,7 @@ class _Graphs(Graphs):
         ]
 
     def _made(self, entry: Entry, inputs: Inputs, outputs: Any, graph: Callable[[], None]) -> None:
-        outputs.count(inputs.own_tensors())
+        outputs.count_owners(inputs.own_tensors())
         outputs.own(self.region.pools.owners, entry.memory, entry.order, graph)
         if entry.consumed:
             # A plain call that verifies the graph can have this memory, too.

@@ -139,6 +139,10 @@ def main() -> int:
     if asked.one:
         print(json.dumps(run(asked.one, asked.calls)))
         return 0
+    import torch
+
+    if not torch.cuda.is_available():
+        sys.exit("checked_faults.py: torch finds no GPU here")
     faults = [fault for fault in (*planted_graphs.FAULTS, UNHARMED) for _ in range(asked.runs)]
     with ThreadPoolExecutor(asked.at_once) as pool:
         rows = list(pool.map(lambda fault: start(fault, asked.calls), faults))

@@ -610,13 +610,13 @@ def test_a_region_that_is_captured_later(seen: Seen) -> None:
 def test_a_result_in_the_memory_of_an_argument(apart: bool) -> None:
     """Inductor may write a gradient to where a saved value was. It is not kept alive then."""
     argument = torch.arange(8.0, device=GPU)
-    before = handed._references(places.storage(argument))
+    before = places.use_count(places.storage(argument))
     whole, words = argument.view(2, 4), argument.view(torch.int32)[2:6]
     copied = {0, 1} if apart else ()
     results = handed.Handed([whole, words], copied, (), {3: argument}, tuple, GPU)
     del whole, words
-    results.count(())
-    assert handed._references(places.storage(argument)) == before
+    results.count_owners(())
+    assert places.use_count(places.storage(argument)) == before
     other = torch.arange(8.0, device=GPU) + 1
     found = results.take((), [None, None, None, other])
     assert torch.equal(found[0], other.view(2, 4))
@@ -712,7 +712,7 @@ def test_equal_gradients_are_two_tensors(seen: Seen) -> None:
 
 
 @pytest.mark.skipif(
-    not REAL and handed._references(places.storage(buffers._alone)) == 1,
+    not REAL and places.use_count(places.storage(buffers._alone)) == 1,
     reason="on this torch, the stand-in's own hold of a gradient counts as the program's",
 )
 def test_equal_gradients_of_inputs(seen: Seen) -> None:
