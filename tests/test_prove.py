@@ -21,6 +21,7 @@ from rocm_autopatch.prove import (
     ENDED,
     HUNG,
     LEAKS,
+    NOT_HERE,
     WARM,
     WRONG,
     battery,
@@ -91,7 +92,8 @@ how = battery.Thoroughness("full", asked.get("seconds", 400), 100, 20, 0.1, 1, 1
 os.cpu_count = lambda: asked["cores"]
 """
 DIRECTLY = """
-supervisor = Supervisor(fresh_interpreter.environment(), "cpu", assume=True)
+supervisor = Supervisor({**fresh_interpreter.environment(), **asked.get("environ", {})}, "cpu",
+    assume=asked.get("assume", True))
 work = battery.Battery(supervisor, how, (), (), lambda: None, lambda row: None)
 work.run()
 found = verdicts.subjects(work.rows, work.units())
@@ -131,6 +133,24 @@ def test_a_gpu_that_is_not_there(torch_python: Interpreter, tmp_path: Path, gold
     done = torch_python.run("-m", "rocm_autopatch", *arguments, check=False)
     assert (done.returncode, done.stdout, out.exists()) == (1, "", False)
     golden(done.stderr)
+
+
+class TestPolicy:
+    """A subject is tried under its policy, or not at all."""
+
+    def test_the_hook_is_turned_off(self, faulty: Interpreter, tmp_path: Path) -> None:
+        """It is on for the trials."""
+        asked = {"trials": ["good"], "subjects": ["default", "freezing"]}
+        found = directly(faulty, tmp_path, environ={"ROCM_AUTOPATCH": "off"}, **asked)
+        assert {row["status"] for row in found["rows"]} == {ENDED}
+
+    def test_the_policy_is_not_applied(self, faulty: Interpreter, tmp_path: Path) -> None:
+        """The machine has no ROCm, and nothing says that it has: torch alone would be tried."""
+        asked = {"trials": ["good"], "subjects": ["default"]}
+        found = directly(faulty, tmp_path, assume=False, **asked)
+        (row,) = found["rows"]
+        assert row["status"] == NOT_HERE
+        assert row["reason"].startswith("the subject's policy is not applied: torch 2.")
 
 
 class TestFaults:

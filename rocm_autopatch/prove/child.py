@@ -284,10 +284,13 @@ def _timed(
 
 
 def _not_applied(keys: list[str]) -> str:
-    """Why one of the config keys does not have the subject's value, "" if all have."""
+    """Why the subject's policy or one of its config keys is not in force, "" if all are."""
     import rocm_autopatch
 
     report: dict[str, Any] = rocm_autopatch.status()
+    # Without the policy, a mode is torch's own: its graphs would be taken for ours.
+    if report["observe"] or not report["active"]:
+        return f"the subject's policy is not applied: {report['reason'] or 'only observed'}"
     if report["errors"]:
         return str(report["errors"][0])
     rows = {row["name"]: row for row in report["config"]}

@@ -97,8 +97,6 @@ def _environment(assume: Sequence[str]) -> dict[str, str]:
     for rule in load.top(load.DEFAULT).env:
         if rule.action == "delete":
             environ.pop(rule.name, None)
-    for name in ("ROCM_AUTOPATCH", "ROCM_AUTOPATCH_KEEP", "ROCM_AUTOPATCH_REPORT"):
-        environ.pop(name, None)
     return environ
 
 

@@ -80,7 +80,9 @@ class Supervisor:
     """Starts trials on *device*, "cuda" or "cpu", in *environ*; *assume* says that this is ROCm."""
 
     def __init__(self, environ: Mapping[str, str], device: str, assume: bool) -> None:
-        self.environ = dict(environ)
+        # With them another thing than the policy would be tried.
+        of_user = ("ROCM_AUTOPATCH", "ROCM_AUTOPATCH_KEEP", "ROCM_AUTOPATCH_REPORT")
+        self.environ = {name: value for name, value in environ.items() if name not in of_user}
         self.device = device
         # If it is set, starts are ended, and run() raises KeyboardInterrupt.
         self.stop = threading.Event()
