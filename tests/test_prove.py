@@ -145,12 +145,14 @@ class TestPolicy:
         assert {row["status"] for row in found["rows"]} == {ENDED}
 
     def test_the_policy_is_not_applied(self, faulty: Interpreter, tmp_path: Path) -> None:
-        """The machine has no ROCm, and nothing says that it has: torch alone would be tried."""
-        asked = {"trials": ["good"], "subjects": ["default"]}
-        found = directly(faulty, tmp_path, assume=False, **asked)
-        (row,) = found["rows"]
-        assert row["status"] == NOT_HERE
-        assert row["reason"].startswith("the subject's policy is not applied: torch 2.")
+        """A machine without ROCm, and nothing says that it has it: torch alone would be tried."""
+        asked = {"trials": ["good"], "subjects": ["default", "freezing"], "assume": False}
+        assumed = {"ROCM_AUTOPATCH_ASSUME": "accelerator=cpu"}
+        rows = directly(faulty, tmp_path, environ=assumed, **asked)["rows"]
+        assert rows
+        for row in rows:
+            assert row["status"] == NOT_HERE
+            assert row["reason"].startswith("the subject's policy is not applied: torch 2.")
 
 
 class TestFaults:
