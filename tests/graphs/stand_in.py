@@ -37,6 +37,8 @@ _captured: weakref.WeakKeyDictionary[Memory, list[list[StorageWeakRef]]] = (
 # Memory that graphs use and need not own: since the last capture, all of a memory, and what of it
 # was free after which capture.
 _new: list[Any] = []
+# By storage, the buffer of a tensor that _at() has made.
+_at_addresses: dict[int, weakref.ref[Any]] = {}
 _unowned: weakref.WeakKeyDictionary[Memory, list[Any]] = weakref.WeakKeyDictionary()
 _free: weakref.WeakKeyDictionary[Memory, list[tuple[int, Any]]] = weakref.WeakKeyDictionary()
 
@@ -166,14 +168,21 @@ def addressed(leaf: Any) -> Callable[[], Any]:
 
 def _at(address: int, size: int, dtype: Any, where: tuple[Any, ...]) -> Any:
     whole = (ctypes.c_char * size).from_address(address)
-    return new_view(torch.frombuffer(whole, dtype=torch.uint8).view(dtype), dtype, where)
+    tensor = torch.frombuffer(whole, dtype=torch.uint8).view(dtype)
+    # The storage keeps the buffer, and nothing else does.
+    _at_addresses[tensor.untyped_storage()._cdata] = weakref.ref(whole)
+    return new_view(tensor, dtype, where)
 
 
 def _plain(tensor: Any) -> bool:
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         return False
+    memory = tensor.untyped_storage()
+    buffer = _at_addresses.get(memory._cdata)
+    if buffer is not None and buffer() is not None:
+        return False  # Its memory is another tensor's, which may be gone.
     # A program may have freed the memory.
-    return bool(tensor.untyped_storage().nbytes() or not tensor.numel())
+    return bool(memory.nbytes() or not tensor.numel())
 
 
 @contextmanager
