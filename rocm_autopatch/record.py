@@ -116,12 +116,25 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
     report["notes"] += _ranks_not_compared(report)
     report["notes"] += _uncompiled()
     if not switch:
-        report["errors"].append(
-            f"the start-up hook does not run: {Path(__file__).parent.parent} is on sys.path, but "
-            "Python reads no .pth files there; install with pip, or put sitecustomize_stub on "
-            "PYTHONPATH"
-        )
+        report["errors"].append(f"the start-up hook does not run: {_why_no_start()}")
     return report
+
+
+def _why_no_start() -> str:
+    """Why this process, which can import the package, has not started it, and what to do."""
+    place = Path(__file__).parent.parent
+    # Python imports one sitecustomize, and OpenTelemetry's runs no other:
+    # open-telemetry/opentelemetry-python-contrib#2104.
+    first = getattr(sys.modules.get("sitecustomize"), "__file__", None)
+    if first and (place / "sitecustomize.py").exists():
+        return (
+            f"Python found {first} first, which does not run {place}/sitecustomize.py; put {place} "
+            "in front of it on PYTHONPATH, or install with pip"
+        )
+    return (
+        f"{place} is on sys.path, but Python reads no .pth files there; install with pip, or put "
+        "sitecustomize_stub on PYTHONPATH"
+    )
 
 
 def _evidence(found: Evidence, reason: str) -> dict[str, Any]:

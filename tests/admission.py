@@ -26,6 +26,7 @@ INJECT = "rocm-autopatch/inject"
 # Operations of a patch, as Kubernetes types them.
 PATCHES = cel.Type.List(cel.Type("JSONPatch"))
 ADDRESS = ("v1", "configmaps", "rocm-autopatch", "rocm-autopatch")
+IMAGE = f"registry.example/rocm-autopatch@sha256:{'12' * 32}"
 Json = dict[str, Any]
 
 
@@ -33,9 +34,16 @@ def documents(file: str) -> list[Json]:
     return [document for document in yaml.safe_load_all((PLACE / file).read_text()) if document]
 
 
-def parameters() -> Json:
+def shipped() -> Json:
     """The ConfigMap of deploy/kubernetes."""
     (found,) = documents("base/parameters.yaml")
+    return found
+
+
+def parameters() -> Json:
+    """The same with an image, without which nothing is changed."""
+    found = shipped()
+    found["data"]["image"] = IMAGE
     return found
 
 
@@ -107,8 +115,13 @@ def literals(checked: bytes) -> Iterator[set[bytes]]:
                 pairs = [list(_fields(part)) for key, part in parts if key == 2]
                 below = [part for pair in pairs for key, part in pair if key in (3, 4)]
                 if not any(key == 1 and name for key, name in parts):
-                    for kind in (3, 4):
-                        yield {typed(part) for pair in pairs for key, part in pair if key == kind}
+                    yield {typed(part) for pair in pairs for key, part in pair if key == 3}
+                    yield {
+                        typed(part, optional=(5, 1) in pair)
+                        for pair in pairs
+                        for key, part in pair
+                        if key == 4
+                    }
             else:
                 children = {5: {1}, 6: {1, 3}, 7: {1}, 9: {2, 4, 5, 6, 7}}[number]
                 below = [part for key, part in parts if key in children]
@@ -117,8 +130,10 @@ def literals(checked: bytes) -> Iterator[set[bytes]]:
             for part in below:
                 yield from walk(part)
 
-    def typed(expression: bytes) -> bytes:
+    def typed(expression: bytes, optional: bool = False) -> bytes:
         found: bytes = types[dict(_fields(expression))[2]]
+        if optional:  # ?"key": its value is an optional of what the map holds
+            found = dict(_fields(dict(_fields(found))[14]))[2]
         return found
 
     for number, value in rows:
@@ -169,6 +184,7 @@ class Policy:
         get = cel.Overload("resource_get", cel.Type.DYN, kinds, True, self._get)
         self._library = [cel.FunctionDecl("Get", [get])] if "paramKind" not in self.spec else []
         self._map: Json = {}
+        self._compiled: dict[str, Any] = {}
 
     def _get(self, _: Any, *address: str) -> Json:
         assert address == ADDRESS
@@ -178,15 +194,18 @@ class Policy:
         self, expression: str, types: Mapping[str, Any], data: Mapping[str, Any]
     ) -> tuple[Any, Any]:
         """The type of an expression, and its value."""
-        environment = cel.NewEnv(
-            descriptor_pool=self._pool,
-            variables=types,
-            extensions=self._extensions,
-            functions=self._library,
-        )
-        compiled = environment.compile(expression)
-        for kinds in literals(compiled.serialize()):
-            assert len(kinds) <= 1, f"Kubernetes wants one type in a literal: {expression}"
+        # The types that an expression sees are the same for each Pod.
+        compiled = self._compiled.get(expression)
+        if compiled is None:
+            environment = cel.NewEnv(
+                descriptor_pool=self._pool,
+                variables=types,
+                extensions=self._extensions,
+                functions=self._library,
+            )
+            compiled = self._compiled[expression] = environment.compile(expression)
+            for kinds in literals(compiled.serialize()):
+                assert len(kinds) <= 1, f"Kubernetes wants one type in a literal: {expression}"
         value = compiled.eval(data=data)
         assert value.type() != cel.Type.ERROR, f"{value.plain_value()}: {expression}"
         return compiled.return_type(), value.plain_value()

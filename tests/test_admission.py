@@ -23,6 +23,7 @@ from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional
 
 from tests.admission import (
+    IMAGE,
     INJECT,
     PLACE,
     VARIANTS,
@@ -34,11 +35,13 @@ from tests.admission import (
     literals,
     parameters,
     patch_type,
+    shipped,
 )
 from tests.conftest import HIP, ROOT, Interpreter, find_python, label_torch, make_venv, pip
 
 AT = "/opt/rocm-autopatch"
 HOOK = "rocm-autopatch-hook"
+POLICIES = "rocm-autopatch-policies"
 MARKS = ("rocm-autopatch/injected", "rocm-autopatch/left-out")
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 policy = cache(Policy)
@@ -183,17 +186,46 @@ def test_the_init_container_comes_first(maker: str) -> None:
     assert {"name": HOOK, "emptyDir": {"sizeLimit": "64Mi"}} in admitted["spec"]["volumes"]
 
 
-def test_the_init_container_keeps_the_pod_s_class_and_its_namespace_s_rules() -> None:
-    """A Guaranteed Pod stays one; the profile "restricted" of Pod Security admits it."""
-    (first,) = policy("init-container").admit(pod())["spec"]["initContainers"]
-    assert first["resources"]["limits"] == first["resources"]["requests"]
-    assert set(first["resources"]["limits"]) == {"cpu", "memory"}
-    context = first["securityContext"]
-    assert (context["runAsNonRoot"], context["allowPrivilegeEscalation"]) == (True, False)
-    assert isinstance(context["runAsUser"], int)
-    assert context["runAsUser"] > 0
-    assert context["capabilities"] == {"drop": ["ALL"]}
-    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+@pytest.mark.parametrize("kind", ["limits", "requests"])
+@pytest.mark.parametrize("asked", [{}, {"cpu": "16", "memory": "128Gi"}, {"memory": "8Gi"}])
+def test_the_init_container_asks_for_what_its_neighbour_has(kind: str, asked: Json) -> None:
+    """So a LimitRange and a quota that take the Pod take it with us, and its class stays."""
+    resources = {"limits": {"amd.com/gpu": "1"}, "requests": {"amd.com/gpu": "1"}}
+    resources[kind] = {**resources[kind], **asked}
+    (first,) = policy("init-container").admit(pod(resources=resources))["spec"]["initContainers"]
+    other = "requests" if kind == "limits" else "limits"
+    assert first["resources"] == {kind: asked, other: {}}
+
+
+@pytest.mark.parametrize(
+    ("user", "expected"),
+    [
+        # The image's own, or the one that OpenShift picks from the namespace's range.
+        (None, None),
+        # The Pod's.
+        (1000, None),
+        # It would be inherited, and runAsNonRoot refuses it.
+        (0, 65534),
+    ],
+)
+def test_the_init_container_s_user(user: int | None, expected: int | None) -> None:
+    original = pod()
+    if user is not None:
+        original["spec"]["securityContext"] = {"runAsUser": user}
+    admitted = policy("init-container").admit(original)
+    kubernetes_validate.validate(admitted, "1.36", strict=True)
+    context = admitted["spec"]["initContainers"][0]["securityContext"]
+    assert context.pop("runAsUser", None) == expected
+    # What the profile "restricted" of Pod Security asks for.
+    assert context == {
+        "runAsNonRoot": True,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    # runAsNonRoot needs a number where nobody else gives one.
+    assert "\nUSER 65534:65534\n" in (ROOT / "deploy/image/Containerfile").read_text() + "\n"
 
 
 @each_variant
@@ -284,12 +316,308 @@ def test_a_zip_that_is_there(variant: str) -> None:
 
 
 @each_variant
-def test_something_else_is_mounted_there(variant: str) -> None:
-    original = pod(volumeMounts=[{"name": "own", "mountPath": AT}])
+@pytest.mark.parametrize("zips", ["", ZIPS[0]])
+@pytest.mark.parametrize(
+    "place",
+    [
+        AT,
+        f"{AT}/",
+        # The mount point would be made in this volume, or could not be.
+        "/opt",
+        "/opt/",
+        "//opt/.",
+        "/",
+        # There is no mount point for it in the image.
+        f"{AT}/site",
+        # Nobody here knows where links lead, so nobody goes up.
+        "/srv/../opt",
+    ],
+)
+def test_something_else_is_mounted_there(variant: str, zips: str, place: str) -> None:
+    original = pod(volumeMounts=[{"name": "own", "mountPath": place}])
     original["spec"]["volumes"] = [{"name": "own", "emptyDir": {}}]
-    admitted = policy(variant).admit(original)
-    assert marks(admitted) == (None, f"model: something else is mounted at {AT}")
+    admitted = policy(variant).admit(original, given(pythonZips=zips))
+    assert marks(admitted) == (None, f"model: something else is mounted at {place}")
     assert admitted["spec"] == original["spec"]
+
+
+@each_variant
+@pytest.mark.parametrize("place", ["/usr", "/usr/lib", ZIPS[0], f"{ZIPS[0]}/a"])
+def test_something_else_is_mounted_at_a_zip(variant: str, place: str) -> None:
+    original = pod(volumeMounts=[{"name": "own", "mountPath": place}])
+    original["spec"]["volumes"] = [{"name": "own", "hostPath": {"path": "/usr"}}]
+    admitted = policy(variant).admit(original, given(pythonZips=" ".join(ZIPS)))
+    assert marks(admitted) == (None, f"model: something else is mounted at {place}")
+    assert admitted["spec"] == original["spec"]
+    # That is nobody's way without zips.
+    assert marks(policy(variant).admit(original)) == ("model", None)
+
+
+@each_variant
+@pytest.mark.parametrize(
+    "place", ["/opt/rocm", "/opt/rocm-autopatch-2", "/op", "/srv/opt", "/a..b"]
+)
+def test_a_mount_that_is_in_nobody_s_way(variant: str, place: str) -> None:
+    original = pod(volumeMounts=[{"name": "own", "mountPath": place}])
+    original["spec"]["volumes"] = [{"name": "own", "emptyDir": {}}]
+    assert marks(policy(variant).admit(original)) == ("model", None)
+
+
+# Values that people may have in the parameters
+
+
+@each_variant
+@pytest.mark.parametrize(
+    ("changes", "mounted"),
+    [
+        ({"image": f"{IMAGE}\n"}, [AT]),
+        ({"mountPath": f" {AT}\n"}, [AT]),
+        ({"mountPath": f"{AT}/"}, [AT]),
+        ({"mountPath": "//opt//rocm-autopatch//"}, [AT]),
+        # Debian's Python in two images.
+        ({"pythonZips": f"{ZIPS[0]} {ZIPS[1]} {ZIPS[0]}"}, [AT, *ZIPS]),
+        # A YAML block.
+        ({"pythonZips": f"{ZIPS[0]}\n{ZIPS[1]}\n"}, [AT, *ZIPS]),
+        ({"pythonZips": f"\t{ZIPS[0]}\r\n{ZIPS[1]}"}, [AT, *ZIPS]),
+        ({"pythonZips": "\n"}, [AT]),
+        ({"resources": "amd.com/cpx_nps4\namd.com/gpu\n"}, [AT]),
+        ({"resources": "\tamd.com/gpu"}, [AT]),
+        ({"namespacePolicies": "policies\n"}, [AT, f"{AT}-policies"]),
+        ({"namespacePolicies": " "}, [AT]),
+    ],
+)
+def test_white_space_in_the_parameters(
+    variant: str, changes: dict[str, str], mounted: list[str]
+) -> None:
+    config = given(**changes)
+    admitted = policy(variant).admit(pod(), config)
+    assert marks(admitted) == ("model", None)
+    (container,) = admitted["spec"]["containers"]
+    assert [row["mountPath"] for row in container["volumeMounts"]] == mounted
+    assert f'"{IMAGE}"' in json.dumps(admitted)
+    kubernetes_validate.validate(admitted, "1.36", strict=True)
+    assert policy(variant).admit(admitted, config) == admitted
+
+
+@each_variant
+def test_white_space_around_a_variable_s_value(variant: str) -> None:
+    config = given(ROCM_AUTOPATCH="observe\n", ROCM_AUTOPATCH_SITE=" /a:/b\n")
+    env = environment(policy(variant).admit(pod(), config)["spec"]["containers"][0])
+    assert (env["ROCM_AUTOPATCH"], env["ROCM_AUTOPATCH_SITE"]) == ("observe", "/a:/b")
+
+
+PATH_IS_WRONG = "the mountPath of the parameters is no usable path: "
+ZIP_IS_WRONG = "the pythonZips of the parameters have no usable path: "
+
+
+@each_variant
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (
+            {"image": "r.example/hook r.example/other"},
+            "the image of the parameters is no name of an image",
+        ),
+        (
+            {"image": "r.example/hook\n@sha256:12"},
+            "the image of the parameters is no name of an image",
+        ),
+        ({"image": "<image>"}, "the image of the parameters is no name of an image"),
+        *(
+            ({"mountPath": path}, f"{PATH_IS_WRONG}{path}".rstrip("\n"))
+            for path in (
+                "",
+                "/",
+                "opt/rocm-autopatch",
+                f"{AT}:/other",
+                f"{AT} /other",
+                "/opt/../rocm-autopatch",
+                "/opt/$(NAME)",
+                "C:\\hook",
+                # Their containers would lack what is there.
+                "/opt",
+                "/usr/lib/",
+                "/proc/hook",
+            )
+        ),
+        ({"pythonZips": f"{ZIPS[0]} a.zip"}, f"{ZIP_IS_WRONG}a.zip"),
+        ({"pythonZips": f"{ZIPS[0]}:{ZIPS[1]}"}, f"{ZIP_IS_WRONG}{ZIPS[0]}:{ZIPS[1]}"),
+        ({"pythonZips": f"{ZIPS[0]},{ZIPS[1]}"}, f"{ZIP_IS_WRONG}{ZIPS[0]},{ZIPS[1]}"),
+        # The standard library itself.
+        ({"pythonZips": "/usr/lib/python3.10"}, f"{ZIP_IS_WRONG}/usr/lib/python3.10"),
+        ({"pythonZips": f"{AT}/python310.zip"}, "a path of the parameters lies in another one"),
+        (
+            {"pythonZips": " ".join(f"/{number}.zip" for number in range(33))},
+            "the pythonZips of the parameters are more than 32",
+        ),
+        (
+            {"namespacePolicies": "a b"},
+            "the namespacePolicies of the parameters are no name of a ConfigMap",
+        ),
+    ],
+)
+def test_what_no_pod_could_start_with(variant: str, changes: dict[str, str], why: str) -> None:
+    original = pod()
+    config = given(**changes)
+    admitted = policy(variant).admit(original, config)
+    assert admitted["spec"] == original["spec"]
+    assert marks(admitted) == (None, f"model: {why}")
+    kubernetes_validate.validate(admitted, "1.36", strict=True)
+    # Other Pods hear nothing of it.
+    assert policy(variant).admit(pod(resources={}), config) == pod(resources={})
+
+
+# What Pods have already
+
+
+@each_variant
+@pytest.mark.parametrize(
+    ("part", "value", "why"),
+    [
+        ("volumes", {"name": HOOK, "emptyDir": {}}, f"volume {HOOK}"),
+        ("volumes", {"name": HOOK, "image": {"reference": "r.example/other"}}, f"volume {HOOK}"),
+        ("volumes", {"name": POLICIES, "configMap": {"name": "own"}}, f"volume {POLICIES}"),
+        ("containers", {"name": HOOK, "image": "r.example/other"}, f"container {HOOK}"),
+        ("initContainers", {"name": HOOK, "image": "r.example/other"}, f"container {HOOK}"),
+        ("initContainers", {"name": HOOK, "image": IMAGE}, f"container {HOOK}"),
+    ],
+)
+def test_a_name_of_ours_that_is_somebody_else_s(
+    variant: str, part: str, value: Json, why: str
+) -> None:
+    original = pod(volumeMounts=[{"name": value["name"], "mountPath": "/srv"}])
+    original["spec"].setdefault(part, []).append(value)
+    if part != "volumes":
+        del original["spec"]["containers"][0]["volumeMounts"]
+    kubernetes_validate.validate(original, "1.36", strict=True)
+    for config in (given(), given(namespacePolicies="policies")):
+        admitted = policy(variant).admit(original, config)
+        assert admitted["spec"] == original["spec"]
+        assert marks(admitted) == (None, f"model: the Pod has another {why}")
+
+
+def distinct(admitted: Json) -> None:
+    """What Kubernetes' schema doesn't say: names and places are there once, and volumes exist."""
+    spec = admitted["spec"]
+    both = [*spec.get("initContainers", []), *spec["containers"]]
+    volumes = [row["name"] for row in spec.get("volumes", [])]
+    for names in ([row["name"] for row in both], volumes):
+        assert len(names) == len(set(names))
+    for container in both:
+        mounts = container.get("volumeMounts", [])
+        places = [row["mountPath"] for row in mounts]
+        assert len(places) == len(set(places))
+        assert {row["name"] for row in mounts} <= set(volumes)
+    kubernetes_validate.validate(admitted, "1.36", strict=True)
+
+
+@each_variant
+@pytest.mark.parametrize("first", VARIANTS)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {}),
+        ({}, {"image": f"registry.example/rocm-autopatch@sha256:{'34' * 32}"}),
+        ({}, {"mountPath": "/elsewhere"}),
+        ({}, {"namespacePolicies": "policies"}),
+        ({"namespacePolicies": "policies"}, {}),
+        ({}, {"pythonZips": ZIPS[0]}),
+        ({"pythonZips": " ".join(ZIPS)}, {"pythonZips": ZIPS[1]}),
+    ],
+)
+def test_a_copy_of_a_running_pod(
+    variant: str, first: str, before: dict[str, str], after: dict[str, str]
+) -> None:
+    """It is as the parameters say now, whatever they said then."""
+    original = pod(
+        {"name": "PYTHONPATH", "value": "/a"}, {"name": "ROCM_AUTOPATCH_SITE", "value": "/own"}
+    )
+    copied = policy(first).admit(original, given(**before))
+    # Somebody has added a container to it.
+    for one in (copied, original):
+        second = {**pod()["spec"]["containers"][0], "name": "second"}
+        one["spec"]["containers"].append(second)
+    expected = policy(variant).admit(original, given(**after))
+    admitted = policy(variant).admit(copied, given(**after))
+    # An empty list is none.
+    if admitted["spec"].get("initContainers") == []:
+        del admitted["spec"]["initContainers"]
+    assert admitted == expected
+    distinct(admitted)
+    assert policy(variant).admit(admitted, given(**after)) == admitted
+
+
+@each_variant
+def test_annotations_that_were_there(variant: str) -> None:
+    """They say what was done, and not what a template or another Pod says."""
+    stale = dict(zip(MARKS, ("router", "server: nobody knows")))
+    cases: list[tuple[Json, tuple[str | None, ...]]] = [
+        (pod(), ("model", None)),
+        (pod(resources={}), (None, None)),
+        (
+            pod(volumeMounts=[{"name": "own", "mountPath": "/opt"}]),
+            (None, "model: something else is mounted at /opt"),
+        ),
+    ]
+    for original, expected in cases:
+        original["metadata"]["annotations"] = {**stale, "other": "stays"}
+        admitted = policy(variant).admit(original)
+        assert marks(admitted) == expected
+        assert admitted["metadata"]["annotations"]["other"] == "stays"
+
+
+@each_variant
+@pytest.mark.parametrize("count", ["0", 0, "00", "0k"])
+def test_none_of_a_resource(variant: str, count: Any) -> None:
+    original = pod(resources={"limits": {"amd.com/gpu": count}})
+    assert policy(variant).applies(original) is False
+    # Nor beside one that asks.
+    original["spec"]["containers"].append({**pod()["spec"]["containers"][0], "name": "second"})
+    assert marks(policy(variant).admit(original)) == ("second", None)
+    for some in ("10", 8):
+        asks = pod(resources={"limits": {"amd.com/gpu": some}})
+        assert marks(policy(variant).admit(asks)) == ("model", None)
+
+
+@each_variant
+@pytest.mark.parametrize(
+    "fields", [{"os": {"name": "windows"}}, {"nodeSelector": {"kubernetes.io/os": "windows"}}]
+)
+def test_a_pod_for_windows(variant: str, fields: Json) -> None:
+    original = pod()
+    original["spec"].update(fields)
+    kubernetes_validate.validate(original, "1.36", strict=True)
+    assert policy(variant).admit(original) == original
+    original["spec"].update(
+        {"os": {"name": "linux"}, "nodeSelector": {"kubernetes.io/os": "linux"}}
+    )
+    assert marks(policy(variant).admit(original)) == ("model", None)
+
+
+@each_variant
+@pytest.mark.parametrize("word", ["off", "false", "False", "no", "disabled", "0"])
+def test_words_that_turn_it_off(variant: str, word: str) -> None:
+    original = pod()
+    assert policy(variant).admit(original, namespace={INJECT: word}) == original
+    original["metadata"]["labels"] = {INJECT: word}
+    assert policy(variant).admit(original) == original
+
+
+@each_variant
+@pytest.mark.parametrize("word", ["on", "true", "True", "yes", "enabled", "1"])
+def test_words_that_turn_it_on(variant: str, word: str) -> None:
+    original = pod(resources={})
+    original["metadata"]["labels"] = {INJECT: word}
+    assert marks(policy(variant).admit(original)) == ("model", None)
+
+
+@each_variant
+@pytest.mark.parametrize("name", ["kube-system", "kube-public", "kube-node-lease"])
+def test_namespaces_of_the_cluster_itself(variant: str, name: str) -> None:
+    namespace = {"kubernetes.io/metadata.name": name}
+    assert policy(variant).admit(pod(), namespace=namespace) == pod()
+    namespace["kubernetes.io/metadata.name"] = "serving"
+    assert marks(policy(variant).admit(pod(), namespace=namespace)) == ("model", None)
 
 
 @each_variant
@@ -483,6 +811,84 @@ def test_a_second_round_sees_what_came_between(variant: str) -> None:
     kubernetes_validate.validate(again, "1.36", strict=True)
 
 
+OTEL = "/otel-auto-instrumentation-python"
+
+
+def instrumented(pod: Json, place: str = OTEL) -> Json:
+    """As OpenTelemetry's operator makes it, whose webhook runs after us."""
+    changed = copy.deepcopy(pod)
+    (container,) = changed["spec"]["containers"]
+    first = f"{place}/opentelemetry/instrumentation/auto_instrumentation"
+    env = container.setdefault("env", [])
+    rows = [row for row in env if row["name"] == "PYTHONPATH"]
+    if rows:
+        rows[0]["value"] = f"{first}:{rows[0]['value']}:{place}"
+    else:
+        env.append({"name": "PYTHONPATH", "value": f"{first}:{place}"})
+    env.append({"name": "OTEL_TRACES_EXPORTER", "value": "none"})
+    mount = {"name": "opentelemetry-auto-instrumentation-python", "mountPath": place}
+    container.setdefault("volumeMounts", []).append(mount)
+    changed["spec"].setdefault("volumes", []).append({"name": mount["name"], "emptyDir": {}})
+    copier = {"name": mount["name"], "image": "r.example/otel", "volumeMounts": [mount]}
+    changed["spec"].setdefault("initContainers", []).append(copier)
+    return changed
+
+
+@each_variant
+@pytest.mark.parametrize("zips", ["", ZIPS[0]])
+@pytest.mark.parametrize("own", [None, "/a:/b"])
+def test_a_second_round_is_in_front_of_what_came_between(
+    variant: str, zips: str, own: str | None
+) -> None:
+    """OpenTelemetry's sitecustomize runs no other one, and ours runs the next one."""
+    config = given(pythonZips=zips)
+    env = [] if own is None else [{"name": "PYTHONPATH", "value": own}]
+    between = instrumented(policy(variant).admit(pod(*env), config))
+    admitted = policy(variant).admit(between, config)
+    (container,) = admitted["spec"]["containers"]
+    expected = [
+        AT,
+        f"{OTEL}/opentelemetry/instrumentation/auto_instrumentation",
+        *(own.split(":") if own else ()),
+        OTEL,
+    ]
+    assert environment(container)["PYTHONPATH"].split(":") == expected
+    assert environment(container)["OTEL_TRACES_EXPORTER"] == "none"
+    assert marks(admitted) == ("model", None)
+    distinct(admitted)
+    # All the rest is there, and a third round has nothing to do.
+    for part in ("volumes", "initContainers"):
+        names = [sorted(row["name"] for row in one["spec"][part]) for one in (between, admitted)]
+        assert names[0] == names[1]
+    assert policy(variant).admit(admitted, config) == admitted
+
+
+def test_what_came_between_is_kept_in_our_init_container() -> None:
+    """Such as what LimitRanger and OpenShift's admission have set there."""
+    between = policy("init-container").admit(pod())
+    (copier,) = between["spec"]["initContainers"]
+    copier["resources"]["limits"]["cpu"] = "1"
+    copier["securityContext"]["runAsUser"] = 1000680000
+    admitted = policy("init-container").admit(instrumented(between))
+    assert copier in admitted["spec"]["initContainers"]
+
+
+@each_variant
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"command": ["opentelemetry-instrument", "python3", "serve.py"]},
+        {"command": ["sh", "-c"], "args": ["exec /opt/venv/bin/opentelemetry-instrument serve"]},
+    ],
+)
+def test_a_command_that_hides_the_hook(variant: str, fields: Json) -> None:
+    original = pod(**fields)
+    admitted = policy(variant).admit(original)
+    assert admitted["spec"] == original["spec"]
+    why = "opentelemetry-instrument starts its program without the hook"
+    assert marks(admitted) == (None, f"model: {why}")
+
+
 @each_variant
 def test_containers_after_the_32nd(variant: str) -> None:
     original = pod()
@@ -600,8 +1006,14 @@ def test_kyverno_may_read_the_parameters() -> None:
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
 
 
-def test_the_image_is_named_by_digest() -> None:
-    assert re.search(r"@sha256:[0-9a-f]{64}$", parameters()["data"]["image"])
+@each_variant
+@each_pod
+def test_as_shipped_nothing_is_changed(variant: str, maker: str) -> None:
+    """An image that can't be pulled would stop each Pod, so none is named."""
+    original = made(maker)
+    assert policy(variant).admit(original, shipped()) == original
+    for empty in ("", " \n"):
+        assert policy(variant).admit(original, given(image=empty)) == original
 
 
 def test_the_page_for_users() -> None:
@@ -806,6 +1218,61 @@ def test_the_container_s_program_is_hooked(
     ours = [line for line in read if str(place) in line]
     assert ours
     assert all(".pyc" in line for line in ours)
+
+
+@pytest.fixture(scope="session")
+def opentelemetry(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the operator copies into a Pod, for this Python."""
+    place = tmp_path_factory.mktemp("opentelemetry")
+    command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    command += ["--target", str(place), "opentelemetry-distro==0.66b2"]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    return place
+
+
+def test_beside_opentelemetry(tree: Tree, tmp_path: Path, opentelemetry: Path) -> None:
+    python = make_venv(tmp_path / "plain")
+    label_torch(python.site_packages, "2.13.0+rocm7.0", HIP)
+    place = tree(str(python.path))
+    config = given(mountPath=str(place))
+    between = instrumented(policy("image-volume").admit(pod(), config), str(opentelemetry))
+    exporters = ("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER")
+    image = {MAX: "1", **dict.fromkeys(exporters, "none")}
+    code = f"{SEEN}; import sys; print('opentelemetry.sdk' in sys.modules)"
+
+    # With one round: OpenTelemetry's sitecustomize is first, and it runs no other.
+    env = {**image, **environment(between["spec"]["containers"][0])}
+    assert python.run("-c", code, env=env).stdout == "1\nTrue\n"
+    status = ("-m", "rocm_autopatch", "status", "--no-torch", "--json")
+    done = python.run(*status, env=env, check=False)
+    (error,) = json.loads(done.stdout)["errors"]
+    hidden = f"{opentelemetry}/opentelemetry/instrumentation/auto_instrumentation/sitecustomize.py"
+    said = f"Python found {hidden} first, which does not run {place}/sitecustomize.py"
+    assert (done.returncode, said in error) == (1, True), error
+
+    admitted = policy("image-volume").admit(between, config)
+    env = {**image, **environment(admitted["spec"]["containers"][0])}
+    done = python.run("-c", code, env=env)
+    assert done.stdout == "None\nTrue\n"
+    assert done.stderr.startswith("rocm_autopatch: policy safe applies")
+    # A child has OpenTelemetry's environment, which has lost its directory.
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"
+    assert python.run("-c", child, env=env).stdout == "None\nFalse\n"
+    report = json.loads(python.run(*status, env=env).stdout)
+    assert (report["active"], report["errors"]) == (True, [])
+
+
+def test_the_command_of_opentelemetry(tree: Tree, tmp_path: Path, opentelemetry: Path) -> None:
+    """Half an effect: the command's own start removes the variable, its program has no hook."""
+    python = make_venv(tmp_path / "plain")
+    label_torch(python.site_packages, "2.13.0+rocm7.0", HIP)
+    place = tree(str(python.path))
+    exporters = ("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER")
+    env = {MAX: "1", **dict.fromkeys(exporters, "none")}
+    env["PYTHONPATH"] = f"{place}:{opentelemetry}"
+    command = (opentelemetry / "bin" / "opentelemetry-instrument", python.path)
+    code = f"{SEEN}; import rocm_autopatch; print(rocm_autopatch.status()['active'])"
+    assert python.run(*command, "-c", code, env=env).stdout == "None\nFalse\n"
 
 
 def test_policies_of_the_fleet_and_of_a_namespace(
