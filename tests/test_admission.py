@@ -6,16 +6,21 @@ tests/admission.py evaluates the policies by Google's CEL. No API server and no 
 from __future__ import annotations
 
 import copy
+import io
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import textwrap
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jsonpatch
 import kubernetes_validate
 import pytest
 import yaml
@@ -35,9 +40,19 @@ from tests.admission import (
     literals,
     parameters,
     patch_type,
+    selects,
     shipped,
 )
-from tests.conftest import HIP, ROOT, Interpreter, find_python, label_torch, make_venv, pip
+from tests.conftest import (
+    HIP,
+    ROOT,
+    Interpreter,
+    find_python,
+    label_torch,
+    make_hooked,
+    make_venv,
+    pip,
+)
 
 AT = "/opt/rocm-autopatch"
 HOOK = "rocm-autopatch-hook"
@@ -937,22 +952,34 @@ def test_the_binding(variant: str) -> None:
     assert namespace["metadata"]["name"] == config["metadata"]["namespace"]
 
 
-def rendered(variant: str) -> list[Json]:
+def rendered(variant: str, *components: str) -> list[Json]:
     """What "kubectl apply -k" sends, for what our kustomization.yaml files have."""
     place = (PLACE / variant).resolve()
     kustomization = yaml.safe_load((place / "kustomization.yaml").read_text())
     assert set(kustomization) <= {"apiVersion", "kind", "resources", "patches"}
     found: list[Json] = []
-    for name in kustomization["resources"]:
+    for name in kustomization.get("resources", []):
         path = (place / name).resolve()
         inner = str(path.relative_to(PLACE.resolve()))
         found += rendered(inner) if path.is_dir() else documents(inner)
+    for component in components:
+        inner = f"components/{component}"
+        file = yaml.safe_load((PLACE / inner / "kustomization.yaml").read_text())
+        assert file["kind"] == "Component"
+        for name in file.get("resources", []):
+            found += documents(f"{inner}/{name}")
+        kustomization.setdefault("patches", []).extend(file["patches"])
     for patch in kustomization.get("patches", []):
-        (change,) = yaml.safe_load(patch["patch"])
-        assert (change["op"], change["path"]) == ("replace", "/apiVersion")
-        for document in found:
-            if document["apiVersion"].startswith(patch["target"]["group"] + "/"):
-                document["apiVersion"] = change["value"]
+        target = patch["target"]
+        assert set(target) <= {"group", "kind", "name"}
+        count = 0
+        for index, document in enumerate(found):
+            group, _, _ = document["apiVersion"].rpartition("/")
+            about = {"group": group, "kind": document["kind"], **document["metadata"]}
+            if all(re.fullmatch(value, about[key]) for key, value in target.items()):
+                found[index] = jsonpatch.apply_patch(document, yaml.safe_load(patch["patch"]))
+                count += 1
+        assert count, target
     return found
 
 
@@ -977,19 +1004,136 @@ def test_kubernetes_takes_the_manifests(variant: str, version: str, kinds: set[s
         kubernetes_validate.validate(document, version, strict=True)
 
 
+COMPONENTS = ("labelled-namespaces", "node-directory")
+
+
 @pytest.mark.parametrize("variant", [*VARIANTS, "init-container-1.34"])
-def test_kustomize(variant: str) -> None:
+@pytest.mark.parametrize("component", [None, *COMPONENTS])
+def test_kustomize(variant: str, component: str | None, tmp_path: Path) -> None:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl is not installed")
-    command = [kubectl, "kustomize", str(PLACE / variant)]
+    place, expected = PLACE / variant, rendered(variant)
+    if component:
+        # kustomize goes to other directories by relative paths alone.
+        shutil.copytree(PLACE, tmp_path / "kubernetes")
+        place, expected = tmp_path, rendered(variant, component)
+        file = {
+            "apiVersion": "kustomize.config.k8s.io/v1beta1",
+            "kind": "Kustomization",
+            "resources": [f"kubernetes/{variant}"],
+            "components": [f"kubernetes/components/{component}"],
+        }
+        (place / "kustomization.yaml").write_text(yaml.safe_dump(file))
+    command = [kubectl, "kustomize", str(place)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
 
     def order(row: Json) -> tuple[str, str]:
         return row["kind"], row["metadata"]["name"]
 
     made = [row for row in yaml.safe_load_all(done.stdout) if row]
-    assert sorted(made, key=order) == sorted(rendered(variant), key=order)
+    assert sorted(made, key=order) == sorted(expected, key=order)
+
+
+def with_component(variant: str, component: str) -> tuple[Policy, Json]:
+    """The policy and its parameters, as the component changes them."""
+    found = rendered(variant, component)
+    (config,) = (row for row in found if row["kind"] == "ConfigMap")
+    (rule,) = (row for row in found if row["kind"].endswith("Policy"))
+    changed = Policy(variant)
+    changed.spec = rule["spec"]
+    return changed, config
+
+
+@each_variant
+def test_the_first_namespaces(variant: str) -> None:
+    """Of the page: first the namespaces that are labelled, then all."""
+    changed, _ = with_component(variant, "labelled-namespaces")
+    for labels in ({}, {INJECT: "off"}, {INJECT: "other"}):
+        assert changed.admit(pod(), namespace=labels) == pod()
+    assert marks(changed.admit(pod(), namespace={INJECT: "on"})) == ("model", None)
+    # A Pod alone does not bring it there.
+    original = pod()
+    original["metadata"]["labels"] = {INJECT: "on"}
+    assert changed.admit(original) == original
+
+
+@each_variant
+@pytest.mark.parametrize("zips", ["", ZIPS[0]])
+def test_a_directory_of_the_node(variant: str, zips: str) -> None:
+    """Nothing of the Pod waits for an image: the kubelet makes the directory where none is."""
+    changed, config = with_component(variant, "node-directory")
+    # There is no image in the parameters.
+    assert "image" not in config["data"]
+    config["data"]["pythonZips"] = zips
+    admitted = changed.admit(pod(), config)
+    assert marks(admitted) == ("model", None)
+    source = {"path": "/var/lib/rocm-autopatch/1", "type": "DirectoryOrCreate"}
+    assert admitted["spec"]["volumes"] == [{"name": HOOK, "hostPath": source}]
+    assert "initContainers" not in admitted["spec"]
+    (container,) = admitted["spec"]["containers"]
+    for mount in container["volumeMounts"]:
+        assert (mount["name"], mount["readOnly"]) == (HOOK, True)
+    distinct(admitted)
+    assert changed.admit(admitted, config) == admitted
+    # Profiles of Pod Security that refuse such a volume.
+    for profile in ("baseline", "restricted"):
+        namespace = {"pod-security.kubernetes.io/enforce": profile}
+        assert changed.admit(pod(), config, namespace) == pod()
+    # A Pod that was copied from before, and the way back.
+    config["data"]["image"] = IMAGE
+    by_image = given(pythonZips=zips)
+    for one, other, parameters_then in (
+        (policy(variant).admit(pod(), by_image), changed, config),
+        (admitted, policy(variant), by_image),
+    ):
+        again = other.admit(one, parameters_then)
+        if again["spec"].get("initContainers") == []:
+            del again["spec"]["initContainers"]
+        assert again == other.admit(pod(), parameters_then)
+    for wrong in ("/var/lib", "/var/lib/rocm-autopatch/", "/var/lib/rocm-autopatch/../x", "/a"):
+        config["data"]["nodePath"] = wrong
+        why = "model: the nodePath of the parameters is no directory in /var/lib/rocm-autopatch"
+        assert marks(changed.admit(pod(), config)) == (None, why)
+
+
+def test_the_daemon_set() -> None:
+    (found,) = documents("components/node-directory/daemonset.yaml")
+    kubernetes_validate.validate(found, "1.34", strict=True)
+    spec = found["spec"]["template"]["spec"]
+    (config,) = documents("base/parameters.yaml")
+    assert found["metadata"]["namespace"] == config["metadata"]["namespace"]
+    (row,) = spec["initContainers"][0]["env"]
+    assert row["valueFrom"]["configMapKeyRef"] == {"name": "rocm-autopatch", "key": "nodePath"}
+
+
+@pytest.mark.parametrize("before", ["nothing", "empty", "there", "cut off"])
+def test_the_daemon_set_fills_the_directory(tmp_path: Path, before: str) -> None:
+    (found,) = documents("components/node-directory/daemonset.yaml")
+    (copy_container,) = found["spec"]["template"]["spec"]["initContainers"]
+    (script,) = copy_container["args"]
+    node, hook = tmp_path / "node", tmp_path / "hook"
+    (hook / "rocm_autopatch").mkdir(parents=True)
+    (hook / "sitecustomize.py").write_text("new")
+    node.mkdir()
+    there = node / "1"
+    if before in ("empty", "there"):
+        there.mkdir()
+    if before == "there":
+        (there / "sitecustomize.py").write_text("old")
+    if before == "cut off":
+        (node / ".new").mkdir()
+        (node / ".new" / "half").write_text("")
+    script = script.replace("/var/lib/rocm-autopatch", str(node)).replace("/hook", str(hook))
+    command = [*copy_container["command"], script]
+    # A second one finds it, and changes nothing.
+    for _ in range(2):
+        subprocess.run(command, check=True, env={"NODE_PATH": str(there), "PATH": os.defpath})
+    expected = "old" if before == "there" else "new"
+    assert (there / "sitecustomize.py").read_text() == expected
+    assert [path.name for path in node.iterdir()] == ["1"]
+    assert before == "there" or (there / "rocm_autopatch").is_dir()
+    assert there.stat().st_mode & 0o777 == 0o755
 
 
 def test_kyverno_may_read_the_parameters() -> None:
@@ -1025,10 +1169,64 @@ def test_the_page_for_users() -> None:
     router["spec"]["containers"][0]["name"] = "router"
     _, why = marks(policy("image-volume").admit(router))
     assert f"\nrocm-autopatch/left-out: {why}\n" in page
-    mounted = pod(volumeMounts=[{"name": "own", "mountPath": AT}])
-    _, why = marks(policy("image-volume").admit(mounted))
-    assert str(why).partition(": ")[2] in " ".join(page.split())
-    assert f'`{INJECT}: "off"`' in page
+    # What else leaves a container out.
+    taken = pod()
+    taken["spec"]["volumes"] = [{"name": HOOK, "emptyDir": {}}]
+    cases = [
+        (pod(volumeMounts=[{"name": "own", "mountPath": "/opt"}]), given()),
+        (taken, given()),
+        (pod(command=["opentelemetry-instrument", "serve"]), given()),
+        (pod(), given(mountPath="/a:b")),
+    ]
+    for original, config in cases:
+        _, why = marks(policy("image-volume").admit(original, config))
+        reason = str(why).partition(": ")[2].replace("/a:b", "...")
+        assert f"| `{reason}`" in page
+    for word in ("off", "false", "no", "disabled", "0"):
+        assert f'`"{word}"`' in page or f'`{INJECT}: "{word}"`' in page
+        assert policy("image-volume").admit(pod(), namespace={INJECT: word}) == pod()
+
+
+@pytest.mark.parametrize("name", ["first", "node"])
+def test_the_kustomizations_of_the_page(name: str, tmp_path: Path) -> None:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not installed")
+    page = (ROOT / "docs/fleet.md").read_text()
+    (text,) = re.findall(rf"^ *```yaml {name}\n(.*?)^ *```$", page, re.MULTILINE | re.DOTALL)
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    (tmp_path / "kustomization.yaml").write_text(textwrap.dedent(text))
+    command = [kubectl, "kustomize", str(tmp_path)]
+    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = {row["kind"]: row for row in yaml.safe_load_all(made) if row}
+    if name == "first":
+        assert "image" not in found["ConfigMap"]["data"]
+        selector = found["MutatingAdmissionPolicy"]["spec"]["matchConstraints"]["namespaceSelector"]
+        assert [selects(selector, labels) for labels in ({}, {INJECT: "on"})] == [False, True]
+        return
+    spec = found["DaemonSet"]["spec"]["template"]["spec"]
+    images = {row["image"] for row in (*spec["initContainers"], *spec["containers"])}
+    assert images == {"registry.example/rocm-autopatch@sha256:DIGEST"}
+    assert found["ConfigMap"]["data"]["nodePath"].startswith("/var/lib/rocm-autopatch/")
+
+
+def compressed(directory: Path) -> float:
+    """MB, about as a registry keeps it."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        archive.add(directory, ".")
+    return len(stream.getvalue()) / 1e6
+
+
+def test_the_sizes_of_the_page(tree: Tree) -> None:
+    """In fleet: without bytecode, and for each Python."""
+    text = " ".join((ROOT / "docs/fleet.md").read_text().split())
+    said = r"Without bytecode it has (\S+) MB compressed, and each Python adds (\S+) to (\S+) MB"
+    ((without, least, most),) = re.findall(said, text)
+    plain = compressed(tree())
+    assert float(without) == pytest.approx(plain, rel=0.15)
+    added = compressed(tree(find_python("3.11"))) - plain
+    assert float(least) * 0.85 < added < float(most) * 1.15
 
 
 # The evaluator
@@ -1273,6 +1471,26 @@ def test_the_command_of_opentelemetry(tree: Tree, tmp_path: Path, opentelemetry:
     command = (opentelemetry / "bin" / "opentelemetry-instrument", python.path)
     code = f"{SEEN}; import rocm_autopatch; print(rocm_autopatch.status()['active'])"
     assert python.run(*command, "-c", code, env=env).stdout == "None\nFalse\n"
+
+
+@pytest.mark.parametrize("way", ["in front", "by its command"])
+def test_an_installed_hook_beside_opentelemetry(
+    wheel: Path, tmp_path: Path, opentelemetry: Path, way: str
+) -> None:
+    """What the pages recommend for such programs."""
+    python = make_hooked(tmp_path / "installed", wheel)
+    label_torch(python.site_packages, "2.13.0+rocm7.0", HIP)
+    exporters = ("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER")
+    env = {MAX: "1", **dict.fromkeys(exporters, "none"), "PYTHONPATH": str(opentelemetry)}
+    command: list[str | Path] = []
+    if way == "in front":
+        first = f"{opentelemetry}/opentelemetry/instrumentation/auto_instrumentation"
+        env["PYTHONPATH"] = f"{first}:{opentelemetry}"
+    else:
+        command = [opentelemetry / "bin" / "opentelemetry-instrument", python.path]
+    code = f"{SEEN}; import sys, rocm_autopatch; print('opentelemetry.sdk' in sys.modules, "
+    done = python.run(*command, "-c", f"{code}rocm_autopatch.status()['active'])", env=env)
+    assert done.stdout == "None\nTrue True\n"
 
 
 def test_policies_of_the_fleet_and_of_a_namespace(

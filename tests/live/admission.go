@@ -1,9 +1,9 @@
 // Admits Pods as kube-apiserver does: by Kubernetes' own plugin for MutatingAdmissionPolicy, in process.
 //
 // It reads one JSON object from stdin: "documents", which are policies, bindings, namespaces and
-// ConfigMaps; "cases", each with a "pod", what is "expected" of it, and a container that is "added" by
-// another plugin, which runs after the policies, as a webhook does; and "rounds", how often each case
-// is run for its time. For each case it writes a line of JSON: the Pod "admitted", the Pod "expected" in
+// ConfigMaps; "cases", each with a "pod", what is "expected" of it, and a container that is "added" and
+// a directory that is put in "front" of each PYTHONPATH by another plugin, which runs after the
+// policies, as a webhook does; and "rounds", how often each case is run for its time. For each case it writes a line of JSON: the Pod "admitted", the Pod "expected" in
 // the same spelling, an "error", and the "seconds" of the fastest round.
 //
 // The etcd behind it is client-go's fake one. The chain, its reinvocation, CEL, its cost limits and
@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,6 +57,7 @@ type oneCase struct {
 	Pod      *corev1.Pod       `json:"pod"`
 	Expected *corev1.Pod       `json:"expected"`
 	Added    *corev1.Container `json:"added"`
+	Front    string            `json:"front"`
 }
 
 type answer struct {
@@ -76,13 +78,24 @@ type schemas struct{ discovery.DiscoveryInterface }
 
 func (schemas) OpenAPIV3() openapi.Client { return openapitest.NewEmbeddedFileClient() }
 
-// The plugin that stands in for a webhook: it adds a container, once.
-type adder struct{ container *corev1.Container }
+// The plugin that stands in for a webhook: it adds a container, and is in front of PYTHONPATH, once.
+type adder struct {
+	container *corev1.Container
+	front     string
+}
 
 func (*adder) Handles(operation admission.Operation) bool { return operation == admission.Create }
 
 func (a *adder) Admit(_ context.Context, attributes admission.Attributes, _ admission.ObjectInterfaces) error {
 	pod := attributes.GetObject().(*corev1.Pod)
+	for _, container := range pod.Spec.Containers {
+		for i := range container.Env {
+			variable := &container.Env[i]
+			if variable.Name == "PYTHONPATH" && a.front != "" && !strings.Contains(variable.Value, a.front) {
+				variable.Value = a.front + ":" + variable.Value
+			}
+		}
+	}
 	if a.container == nil {
 		return nil
 	}
@@ -152,7 +165,7 @@ func run() error {
 
 	lines := json.NewEncoder(os.Stdout)
 	for _, one := range asked.Cases {
-		second.container = one.Added
+		second.container, second.front = one.Added, one.Front
 		said := answer{Expected: one.Expected}
 		for round := 0; round < max(asked.Rounds, 1); round++ {
 			said.Admitted = one.Pod.DeepCopy()

@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from tests.admission import INJECT, Json, Policy, documents, parameters
+from tests.admission import IMAGE, INJECT, Json, Policy, documents, parameters, shipped
 from tests.conftest import ROOT
 from tests.live.run import CHROOT, INSIDE, PATH, LiveError, Place, enter, inside, make_root, say
 
@@ -34,7 +34,7 @@ GO = ("GO111MODULE=off", "GOPATH=/usr/share/gocode", "GOTELEMETRY=off")
 ROUNDS = 20
 # By name: the parameters that differ from those of deploy/kubernetes.
 CONFIGS: dict[str, dict[str, str]] = {
-    "as shipped": {},
+    "with an image": {},
     "zips": {"pythonZips": "/usr/lib/python310.zip /usr/lib/python312.zip"},
     "all": {
         "pythonZips": "/usr/lib/python310.zip",
@@ -44,6 +44,14 @@ CONFIGS: dict[str, dict[str, str]] = {
         "TORCH_LOGS": "recompiles",
         "resources": "amd.com/gpu amd.com/cpx_nps4",
     },
+    "blocks": {
+        "image": f"{IMAGE}\n",
+        "mountPath": "/opt/rocm-autopatch/\n",
+        "resources": "amd.com/cpx_nps4\namd.com/gpu\n",
+        "pythonZips": "/usr/lib/python310.zip\n/usr/lib/python312.zip\n/usr/lib/python310.zip\n",
+    },
+    "a node's directory": {"nodePath": "/var/lib/rocm-autopatch/1"},
+    "a mountPath that is none": {"mountPath": "/opt:/rocm-autopatch"},
 }
 # By name: the labels of a namespace.
 NAMESPACES: dict[str, dict[str, str]] = {
@@ -51,6 +59,8 @@ NAMESPACES: dict[str, dict[str, str]] = {
     "off": {INJECT: "off"},
     "on": {INJECT: "on"},
     "restricted": {"pod-security.kubernetes.io/enforce": "restricted"},
+    "kube-system": {"kubernetes.io/metadata.name": "kube-system"},
+    "false": {INJECT: "false"},
 }
 GPU = {"limits": {"amd.com/gpu": "1"}}
 ADDED: Json = {"name": "added", "image": "rocm/added:1", "resources": GPU, "env": [{"name": "A"}]}
@@ -86,9 +96,28 @@ def pods() -> Iterator[tuple[str, Json]]:
         ("sites", [{"name": "ROCM_AUTOPATCH_SITE", "value": "/own"}]),
     ):
         yield name, pod(container(env=env, envFrom=[{"configMapRef": {"name": "others"}}]))
-    mounted = pod(container(volumeMounts=[{"name": "own", "mountPath": "/opt/rocm-autopatch"}]))
-    mounted["spec"]["volumes"] = [{"name": "own", "emptyDir": {}}]
-    yield "something is mounted there", mounted
+    for place in ("/opt/rocm-autopatch", "/opt/", "/usr", "/opt/rocm"):
+        mounted = pod(container(volumeMounts=[{"name": "own", "mountPath": place}]))
+        mounted["spec"]["volumes"] = [{"name": "own", "emptyDir": {}}]
+        yield f"something is mounted at {place}", mounted
+    for name in ("hook", "policies"):
+        mounted = pod(container())
+        mounted["spec"]["volumes"] = [{"name": f"rocm-autopatch-{name}", "emptyDir": {}}]
+        yield f"another volume {name}", mounted
+    yield "another container of our name", pod(container("rocm-autopatch-hook"))
+    stale = {"rocm-autopatch/injected": "other", "rocm-autopatch/left-out": "other: why"}
+    yield "annotations", pod(container(), annotations=stale)
+    yield "annotations of a Pod without GPU", pod(container(resources={}), annotations=stale)
+    windows = pod(container())
+    windows["spec"]["os"] = {"name": "windows"}
+    yield "windows", windows
+    yield "none of it", pod(container(resources={"limits": {"amd.com/gpu": "0"}}))
+    yield "opentelemetry-instrument", pod(container(command=["opentelemetry-instrument", "a"]))
+    root = pod(container(resources={"limits": {**GPU["limits"], "cpu": "2", "memory": "1Gi"}}))
+    root["spec"]["securityContext"] = {"runAsUser": 0}
+    yield "root", root
+    for variant in VARIANTS:
+        yield f"a copy of a Pod, {variant}", Policy(variant).admit(pod(container(env=[])))
     yield "no GPU", pod(container(resources={"limits": {"cpu": "1"}}))
     yield "a partition", pod(container(resources={"limits": {"amd.com/cpx_nps4": "1"}}))
     for label in ("on", "off"):
@@ -235,11 +264,31 @@ def again(server: Server, variant: str) -> Iterator[tuple[str, str]]:
     yield f"{len(cases)} Pods to which a later plugin adds a container", "; ".join(wrong)
 
 
+def in_front(server: Server, variant: str) -> Iterator[tuple[str, str]]:
+    """Another plugin puts itself in front of us, and the second round us in front of it."""
+    policy, front = Policy(variant), "/otel"
+    one = pod(container(env=[{"name": "PYTHONPATH", "value": "/a"}]))
+    between = policy.admit(one)
+    (changed,) = between["spec"]["containers"]
+    for row in changed["env"]:
+        if row["name"] == "PYTHONPATH":
+            row["value"] = f"{front}:{row['value']}"
+    expected = policy.admit(between)
+    value = {row["name"]: row["value"] for row in expected["spec"]["containers"][0]["env"]}
+    asked = [{"pod": one, "expected": expected, "front": front}]
+    (answer,) = server.admit([*documents(f"{variant}/policy.yaml"), parameters()], asked)
+    ours = value["PYTHONPATH"] == f"/opt/rocm-autopatch:{front}:/a"
+    wrong = differs(answer) if ours else f"expected {value['PYTHONPATH']}"
+    yield "a later plugin in front of PYTHONPATH: ours is first again", wrong
+
+
 def failures(server: Server, variant: str) -> Iterator[tuple[str, str]]:
     """Where the policy fails or has no parameters, the Pod is as it was, and is not refused."""
     one = pod(container())
     same = [{"pod": one, "expected": one}]
     rule, binding = documents(f"{variant}/policy.yaml")
+    (answer,) = server.admit([rule, binding, shipped()], same)
+    yield "parameters as shipped: the Pod stays as it is", differs(answer)
     broken = parameters()
     del broken["data"]["mountPath"]
     (answer,) = server.admit([rule, binding, broken], same)
@@ -284,7 +333,7 @@ def main() -> int:
         version = enter(root, "dpkg-query", "-W", "-f", "${Version}", "golang-k8s-apiserver-dev")
         print(f"k8s.io/apiserver {version.stdout}")
         for variant in VARIANTS:
-            for check in (compare, again, failures, limits):
+            for check in (compare, again, in_front, failures, limits):
                 for what, wrong in check(server, variant):
                     print(f"{variant:15} {what}: {wrong or 'ok'}", flush=True)
                     failed = failed or bool(wrong)
