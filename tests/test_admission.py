@@ -5,6 +5,7 @@ tests/admission.py evaluates the policies by Google's CEL. No API server and no 
 
 from __future__ import annotations
 
+import base64
 import copy
 import io
 import json
@@ -1337,6 +1338,31 @@ def test_the_tree_with_policies(tree: Tree, tmp_path: Path) -> None:
     assert {path.name for path in site.iterdir()} == {"evidence", "team.yaml"}
     for path, mode in ((site, 0o755), (site / "evidence", 0o755), (site / "team.yaml", 0o644)):
         assert path.stat().st_mode & 0o777 == mode
+
+
+def test_the_wheel_in_a_config_map(wheel: Path, tmp_path: Path) -> None:
+    """docs/overlay.md, for one Pod. What else a release puts into dist/ is too much for it."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not installed")
+    page = (ROOT / "docs/overlay.md").read_text()
+    (script,) = re.findall(r"^```sh configmap\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "dist").mkdir()
+    shutil.copy(wheel, tmp_path / "dist")
+    for name in ("rocm_autopatch-0.1.0.tar.gz", "rocm_autopatch-caches.tar.gz"):
+        (tmp_path / "dist" / name).write_bytes(os.urandom(1 << 20))
+    (tmp_path / "sitecustomize_stub").symlink_to(ROOT / "sitecustomize_stub")
+    script = script.replace("create configmap", "create --dry-run=client -o json configmap")
+    command = ["sh", "-euc", script]
+    env = {"PATH": f"{Path(kubectl).parent}:{os.defpath}", "HOME": str(tmp_path)}
+    made = subprocess.run(command, check=True, cwd=tmp_path, stdout=subprocess.PIPE, env=env).stdout
+    found = json.loads(made)
+    assert set(found["binaryData"]) == {wheel.name}
+    assert set(found["data"]) == {"sitecustomize.py"}
+    size = len(base64.b64decode(found["binaryData"][wheel.name]))
+    assert size + len(found["data"]["sitecustomize.py"]) < 1 << 20
+    (said,) = re.findall(r"put the wheel \(([0-9.]+) MB\) into a ConfigMap", page)
+    assert float(said) == pytest.approx(size / 1e6, rel=0.15)
 
 
 @pytest.mark.parametrize("wrong", ["wheel", "python", "parent", "compiles", "site"])
