@@ -30,9 +30,10 @@ _LIKELY = re.compile(r"token(?!iz)|oauth|cookie|webhook", re.IGNORECASE)
 # The first are secrets as any word of a name, the second only as its last word.
 _WORDS_OF_SECRETS = frozenset(("auth", "authorization", "creds", "jwt", "dsn"))
 _LAST_WORDS = frozenset(("key", "keys", "pass", "pw", "pwd", "pat", "cred"))
-# Compilers have passes and cache keys. So most names of Inductor and Triton are not secrets.
-_COMPILERS = re.compile(
-    r"(?:TORCH_COMPILE|TORCHINDUCTOR|TORCHDYNAMO|INDUCTOR|AOT_?INDUCTOR|TRITON)_"
+# The key of a compiler's cache is no secret. What else is called like a secret is one there, too.
+_CACHE_KEYS = re.compile(
+    r"(?:TORCH_COMPILE|TORCHINDUCTOR|TORCHDYNAMO|INDUCTOR|AOT_?INDUCTOR|TRITON)_(?:\w+_)?"
+    r"(?:CACHE|PGO)_KEYS?"
 )
 # PWD is a directory. If a secret is in a file, the file's name is not a secret.
 _NO_SECRETS = re.compile(r"(?:OLD)?PWD|.*[_-](?:FILE|PATH|DIR|SOCK|HOME)", re.IGNORECASE)
@@ -90,7 +91,7 @@ def _is_named(name: str, given: str) -> bool:
         return False
     if _SURELY.search(name):
         return True
-    if _COUNT.fullmatch(given) or _COMPILERS.match(name):
+    if _COUNT.fullmatch(given) or _CACHE_KEYS.fullmatch(name):
         return False
     words = [word.lower() for word in _WORDS.findall(name)]
     # A single word such as key has many meanings, except as an option.

@@ -183,10 +183,33 @@ class TestJobs:
         _, _, (line,) = job.run(6, of)
         golden(line)
 
-    def test_secrets_are_masked(self, job: Job) -> None:
-        _, _, (line,) = job.run(2, {1: {"AITER_API_KEY": "correct-horse"}})
-        assert "AITER_API_KEY" in line
-        assert "correct-horse" not in line
+    @pytest.mark.parametrize("name", ["AITER_API_KEY", "TRITON_AUTH_TOKEN", "TORCHINDUCTOR_TOKEN"])
+    def test_secrets_are_masked(self, job: Job, tmp_path: Path, name: str) -> None:
+        """Also in the store, which other machines read."""
+        # gloo removes the file at its end.
+        after = "with open(asked['directory'] + '/store-0', 'rb') as store:\n"
+        after += "    open(f\"{asked['directory']}/{rank + 9}\", 'wb').write(store.read())\n"
+        of = {1: {name: "correct-horse"}}
+        raised, notes, (line,) = job.run(2, of, METHODS[2], after=after)
+        assert name in line
+        assert raised == ["", ""]
+        stores = b"".join((tmp_path / str(rank + 9)).read_bytes() for rank in range(2))
+        assert name.encode() in stores
+        for text in (line, *notes, stores.decode("latin-1")):
+            assert "correct-horse" not in text
+
+    def test_ranks_that_differ_in_a_secret_compile_alike(self, job: Job) -> None:
+        of = {rank: {"TRITON_AUTH_TOKEN": f"correct-horse-{rank}"} for rank in range(2)}
+        assert job.run(2, of) == (["", ""], [], [])
+
+    def test_values_that_are_no_utf8(self, job: Job) -> None:
+        before = "os.environb[b'AITER_X'] = b'a\\xff%d' % rank\n"
+        before += "if rank: os.environb[b'TRITON_\\xfe'] = b'1'\n"
+        raised, (note,), (line,) = job.run(2, before=before)
+        assert raised == ["", ""]
+        for text in (note, line):
+            assert r"AITER_X is a\udcff1 (others: a\udcff0)" in text
+            assert r"TRITON_\udcfe is 1 (others: unset)" in text
 
     def test_nobody_speaks_if_the_log_is_quiet(self, job: Job) -> None:
         of = {rank: {"ROCM_AUTOPATCH_LOG": "quiet", MAX: str(rank)} for rank in range(2)}
@@ -279,6 +302,54 @@ class TestAbort:
         assert raised[2] == ""
         assert raised[0] == raised[1]
         golden(raised[0])
+
+    @pytest.mark.parametrize("differs", [False, True])
+    @pytest.mark.parametrize(
+        "fails",
+        [
+            "raise OSError('full')",
+            "os._exit(0)",
+        ],
+    )
+    def test_a_last_rank_without_a_verdict(self, job: Job, fails: str, differs: bool) -> None:
+        """The others compare for themselves: none is ended because another one has failed."""
+        before = f"""
+class Failing:
+    def __init__(self, store):
+        self.store = store
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+    def set(self, name, value):
+        if name.endswith("verdict"):
+            {fails}
+        self.store.set(name, value)
+class Late(meeting.Meeting):
+    def __init__(self, store, *others):
+        time.sleep(1)  # So it is the last one.
+        super().__init__(Failing(store), *others)
+if rank == 1:
+    meeting.Meeting = Late
+"""
+        of = {2: {"AITER_X": "1"}} if differs else {}
+        raised, notes, lines = job.run(3, of, before=before, use="abort", wait=2, compiles=False)
+        text = raised[0]
+        assert raised == [text, "gone" if "exit" in fails else text, text]
+        assert ("DifferentRanks: " in text and "on rank 2" in text) if differs else text == ""
+        assert (notes, lines) == ([], [])
+
+    def test_ranks_that_cannot_be_compared(self, job: Job) -> None:
+        """The job goes on, and one line says that nothing will end it."""
+        before = "def broken(*_): raise OSError('full')\nmeeting.Meeting._compare = broken\n"
+        of = {0: {"AITER_X": "1"}}
+        raised, notes, (line,) = job.run(
+            2, of, METHODS[2], before, use="abort", wait=2, compiles=False
+        )
+        assert raised == ["", ""]
+        assert notes == ["ranks were not compared: OSError: full"] * 2
+        assert line == (
+            "rocm_autopatch: nothing ends this job if its ranks compile differently: "
+            "ranks were not compared: OSError: full"
+        )
 
     def test_an_alarm_of_the_program_ends_the_wait(self, job: Job) -> None:
         """Its exception is the program's, and not a rank that is missing."""

@@ -91,6 +91,9 @@ def _watch_starts(module: "Any", use: str) -> None:
             raise
         except BaseException as error:
             _failed(error)
+            if use == "abort":
+                text = "nothing ends this job if its ranks compile differently: %s"
+                startup.fail("ranks", text % _RECORD["notes"][-1])
         return result
 
     module.init_process_group = init_process_group

@@ -3,7 +3,8 @@
 It is what the policy wants for this torch, and the variables that compilers and libraries read. It
 is not what a config key reads now: that depends on what is imported yet. Names of files and of
 devices differ between ranks that compile alike, so they are left out, and so is what only says how
-much is logged or how many processes compile.
+much is logged or how many processes compile. Secrets are masked here, because what is told stands
+in the job's store, and another machine writes it. So they are not compared.
 """
 
 import hashlib
@@ -12,7 +13,7 @@ import os
 import platform
 import re
 
-from rocm_autopatch import _RECORD, patches, startup
+from rocm_autopatch import _RECORD, masking, patches, startup
 from rocm_autopatch.startup import patching
 
 TYPE_CHECKING = False
@@ -60,8 +61,13 @@ def content() -> "dict[str, str]":
             # Another thread may have deleted it.
             value = os.environ.get(name)
             if value is not None:
-                found[name] = value[:_LONGEST]
-    return found
+                found[name] = masking.value(name, value)[:_LONGEST]
+    return {utf8(name): utf8(masking.value(name, its)) for name, its in found.items()}
+
+
+def utf8(text: str) -> str:
+    """*text* with escapes for what is no UTF-8, as a store and a line can take it."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def digest(found: "dict[str, Any]") -> str:

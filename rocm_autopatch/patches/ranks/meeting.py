@@ -3,7 +3,8 @@
 Each rank counts itself under its digest; the first one of a digest leaves the content. Then it
 leaves its own digest and host, and counts itself. Who makes the count complete is the last: it
 alone reads, and only if not all digests are equal. So a rank sends three or four small messages,
-and waits for none but the two counts.
+and waits for none but the two counts. If the last one leaves no verdict, the others, who wait for
+it under ``abort``, read for themselves: a rank that failed or was killed must not end the job.
 
 A store of torchrun outlives a restart of its workers, and a process may join a job more than once,
 so both numbers are in the keys.
@@ -40,8 +41,8 @@ class Meeting:
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self.store, self.rank, self.size = store, rank, size
         self.prefix = "rocm_autopatch/%d/%s/%d/" % (FORM, restart, joined)
-        # Whether this rank was the last.
-        self.over = False
+        # Whether this rank was the last, and what it found.
+        self.over, self.found = False, ""
 
     def attend(self) -> str:
         """Tell what this rank compiles under. The last rank returns what differs, others ""."""
@@ -49,20 +50,29 @@ class Meeting:
         digest = content.digest(mine)
         if self.store.add(self.prefix + "of/" + digest, 1) == 1:
             self.store.set(self.prefix + "content/" + digest, json.dumps(mine))
-        self.store.set("%srank/%d" % (self.prefix, self.rank), digest + " " + _host())
+        self.store.set("%srank/%d" % (self.prefix, self.rank), content.utf8(digest + " " + _host()))
         if self.store.add(self.prefix + "here", 1) < self.size:
             return ""
         self.over = True
-        text = ""
         if self.store.add(self.prefix + "of/" + digest, 0) < self.size:
-            text = self._compare()
-        self.store.set(self.prefix + "verdict", text or "equal")
-        return text
+            self.found = self._compare()
+        try:
+            self.store.set(self.prefix + "verdict", self.found or "equal")
+        except Exception as error:
+            if failure.programs_own(error):
+                raise
+            # What was found is told here all the same. Who waits for it will compare.
+        return self.found
 
     def verdict(self) -> str:
         """What differs, for every rank, "" if nothing does. Waits for the last one."""
+        if self.over:
+            return self.found
         if not self._waited(WAIT):
-            return told.missing(self._absent(), self.size, "within %d s" % WAIT)
+            absent = self._absent()
+            if absent:
+                return told.missing(absent, self.size, "within %d s" % WAIT)
+            return self._compare()
         text = str(self.store.get(self.prefix + "verdict").decode())
         return "" if text == "equal" else text
 
@@ -87,6 +97,7 @@ class Meeting:
         return True
 
     def _compare(self) -> str:
+        """What differs, "" if nothing does. All ranks must have told."""
         ranks: dict[str, list[int]] = {}
         hosts = {}
         names = ["%srank/%d" % (self.prefix, rank) for rank in range(self.size)]
@@ -94,9 +105,11 @@ class Meeting:
             digest, _, host = text.partition(" ")
             ranks.setdefault(digest, []).append(rank)
             hosts[rank] = host
+        if len(ranks) == 1:
+            return ""
         contents = self._read([self.prefix + "content/" + digest for digest in ranks])
         groups = [(its, json.loads(text)) for its, text in zip(ranks.values(), contents)]
-        return told.differing(groups, hosts)
+        return content.utf8(told.differing(groups, hosts))
 
     def _read(self, names: "list[str]") -> "list[str]":
         found: list[bytes] = []
