@@ -209,6 +209,33 @@ def test_a_variable_that_is_deleted_below(golden: Golden) -> None:
     golden(message)
 
 
+@pytest.mark.parametrize(
+    ("entry", "chosen"),
+    [
+        ("emulate_precision_casts: {pin: false}", ALL),
+        ("emulate_precision_casts: {set: false}", "2.14..2.15"),
+        ("eager_numerics.disable_ftz: {default: false}", "2.15"),
+        ("numerics: {set: strict}\n    emulate_precision_casts: {pin: false}", "2.15"),
+    ],
+)
+def test_keys_that_another_one_implies(entry: str, chosen: str, golden: Golden) -> None:
+    (message,) = [one for one in said(config(INDUCTOR, entry), chosen) if "implies" in one]
+    assert "in torch 2.15" in message
+    golden(message)
+
+
+@pytest.mark.parametrize(
+    ("entry", "chosen"),
+    [
+        ("emulate_precision_casts: {pin: true}", ALL),
+        ("emulate_precision_casts: {pin: false}", "2.4..2.14"),
+        ("numerics: {set: strict}\n    emulate_precision_casts: {pin: true}", "2.15"),
+    ],
+)
+def test_what_is_implied_is_what_the_entry_says(entry: str, chosen: str) -> None:
+    assert not [one for one in said(config(INDUCTOR, entry), chosen) if "implies" in one]
+
+
 def test_a_finding_has_its_place(golden: Golden) -> None:
     (finding,) = lint(config(INDUCTOR, "max_autotun: {pin: true}"), versions("2.13"))
     assert str(finding).startswith(f"f:4:5: config.{INDUCTOR}.max_autotun: ")

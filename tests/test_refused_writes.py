@@ -570,3 +570,101 @@ print(json.dumps([len(ours), len(theirs)]))
             ROCM_AUTOPATCH_POLICY=str(policy),
         )
         assert ran.shown == [0, 1]
+
+
+# A table of keys that imply others, as torch 2.15 has it. tests/matrix/config_versions.py runs the
+# same on the config module of 2.15 itself.
+IMPLIES = """
+class Implying(type(c)):
+    def __getattr__(self, name):
+        for source, condition, value in self.__dict__["_implications"].get(name, ()):
+            if getattr(self, source) == condition:
+                return value
+        return super().__getattr__(name)
+c.__dict__["_implications"] = {
+    "emulate_precision_casts": (("compile_threads", 77, True), ("max_fusion_size", 78, True)),
+    "max_fusion_size": (("realize_reads_threshold", 79, 78),),
+}
+object.__setattr__(c, "__class__", Implying)
+from rocm_autopatch.patches import config
+def pin(name, value, strength="pin"):
+    return config.apply(c, [(name, strength, value, "", "", "layer", "why")], (), False)[0]
+"""
+
+
+class TestImpliedKeys:
+    def test_a_pin_refuses_what_implies_another_value(self, programs: Programs) -> None:
+        ran = programs.run(
+            IMPLIES
+            + """
+row = pin("emulate_precision_casts", False)
+c.compile_threads = 77  #: direct
+read = [c.compile_threads != 77, c.emulate_precision_casts]
+c.compile_threads = 7
+c.realize_reads_threshold = 79  #: by another
+read += [c.compile_threads, c.emulate_precision_casts]
+with c.patch(max_fusion_size=78):  #: in a patch
+    read.append(c.emulate_precision_casts)
+more = [pin("max_fusion_size", 78, one) for one in ("default", "set", "pin")]
+print(json.dumps([row, read, [(one["status"], one["reason"]) for one in more]]))
+"""
+        )
+        row, read, more = ran.shown
+        assert (row["status"], read) == ("applied", [True, False, 7, False, False])
+        assert [(one["value"], one["line"]) for one in row["refused"]] == [
+            ("compile_threads = 77", *ran.lines("direct")),
+            ("realize_reads_threshold = 79", *ran.lines("by another")),
+            ("max_fusion_size = 78", *ran.lines("in a patch")),
+        ]
+        assert (
+            more
+            == [["failed", "78 implies another emulate_precision_casts, which policy layer pins"]]
+            * 3
+        )
+        assert (
+            "which implies another emulate_precision_casts, but policy layer pins" in ran.said[-1]
+        )
+
+    def test_what_was_written_before(self, programs: Programs) -> None:
+        """In this thread or in another one: it is not read under a pin."""
+        ran = programs.run(
+            IMPLIES
+            + """
+both = threading.Barrier(2)
+def other():
+    c.compile_threads = 77
+    both.wait()
+    both.wait()
+    read.append(c.emulate_precision_casts)
+read = []
+thread = threading.Thread(target=other)
+thread.start()
+both.wait()
+c.compile_threads = 77
+read.append(c.emulate_precision_casts)
+pin("emulate_precision_casts", False)
+both.wait()
+thread.join()
+print(json.dumps([*read, c.emulate_precision_casts]))
+"""
+        )
+        assert ran.shown == [True, False, False]
+
+    def test_a_pin_that_cannot_hold_is_refused(self, programs: Programs) -> None:
+        ran = programs.run(
+            IMPLIES
+            + """
+pin("realize_reads_threshold", 79)
+rows = [pin("emulate_precision_casts", value) for value in (False, True)]
+rows += [pin("max_fusion_size", 1, one) for one in ("default", "set")]
+print(json.dumps([(row["status"], row["reason"], row["after"]) for row in rows]))
+"""
+        )
+        pinned = "which implies another value for this key: pin max_fusion_size as well"
+        why = "realize_reads_threshold is 79, which implies 78 for this key"
+        assert ran.shown == [
+            ["failed", f"max_fusion_size is 78, {pinned}", True],
+            ["applied", "", True],
+            ["skipped", why, 78],
+            ["failed", why, 78],
+        ]

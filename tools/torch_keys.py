@@ -125,8 +125,14 @@ def describe(directory: Path) -> Keys:
         with suppress(ModuleNotFoundError):  # torch 2.4 and 2.5 have no torch.compiler.config
             module = import_module(name)
             source = Source(Path(str(module.__file__)).read_text(encoding="utf-8"))
+            # What other keys imply for a key, from torch 2.15 on.
+            implied = vars(module).get("_implications", {})
             found[name] = {
-                key: {**_record(module, key, entry), **source.variables(key)}
+                key: {
+                    **_record(module, key, entry),
+                    **source.variables(key),
+                    **({"implied": implied[key]} if key in implied else {}),
+                }
                 for key, entry in vars(module)["_config"].items()
             }
     return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -35,7 +35,8 @@ class Record:
     """A key of one torch: the types that it takes, the default's first; and the variables.
 
     An ``alias`` (``MODULE.KEY``) has nothing else. torch reads ``env_force`` before what a program
-    writes and ``env_default`` after it; its default is computed from ``env``.
+    writes and ``env_default`` after it; its default is computed from ``env``. ``implied`` has other
+    keys of the module, a value of each, and what that implies for this key, ahead of all else.
     """
 
     type: str = ""
@@ -44,6 +45,7 @@ class Record:
     env: Sequence[str] = ()
     env_default: Sequence[str] = ()
     env_force: Sequence[str] = ()
+    implied: Sequence[tuple[str, Any, Any]] = ()
 
     @property
     def has_default(self) -> bool:
@@ -165,15 +167,21 @@ class Linter:
         self._versions = versions
         self._deleted = _deletions({}, below)
         self._changed = {entry.names for layer in below for entry in layer.config}
+        self._below = below
 
     def lint(self, policy: Policy, problems: Problems) -> None:
         """Add to *problems* the findings on a policy's config entries."""
         deleted = _deletions(self._deleted, [policy])
         seen = Counter(entry.names for entry in policy.config)
+        wanted = {
+            f"{entry.module}.{entry.key}": entry.value
+            for layer in (*self._below, policy)
+            for entry in layer.config
+        }
         for entry in policy.config:
             versions = [version for version in self._versions if _within(version, entry.range)]
             path = f"config.{entry.module}.{entry.key}"
-            for severity, message, hint in _Key(entry, versions).say(
+            for severity, message, hint in _Key(entry, versions, wanted).say(
                 deleted, entry.names in self._changed or seen[entry.names] > 1
             ):
                 place = entry.place
@@ -195,8 +203,10 @@ def _deletions(below: dict[str, Range], layers: Iterable[Policy]) -> dict[str, R
 class _Key:
     """A policy's key as patches.config finds it in each torch."""
 
-    def __init__(self, entry: ConfigEntry, versions: Sequence[str]) -> None:
-        self.entry = entry
+    def __init__(
+        self, entry: ConfigEntry, versions: Sequence[str], wanted: Mapping[str, Any]
+    ) -> None:
+        self.entry, self._wanted = entry, wanted
         self.found: dict[str, Record] = {}
         self.absent: list[str] = []
         self.called: dict[str, list[str]] = {}
@@ -234,6 +244,7 @@ class _Key:
             yield REMARK, f"in torch {_span(versions)} this key is an alias of {alias}"
         wrong = list(self._wrong())
         yield from wrong
+        yield from self._implied()
         if self.entry.strength == "pin":  # it overrides every variable
             return
         default = self.entry.strength == "default"
@@ -286,6 +297,27 @@ class _Key:
             value = value if len(value) < 100 else quoted(self.entry.value)
         for kind, versions in types.items():
             yield ERROR, f"{value} is not of type {kind} in torch {_span(versions)}"
+
+    def _implied(self) -> Iterator[tuple[str, str]]:
+        """What other keys imply for this one, if it is not what the entry says."""
+        found: dict[tuple[str, Any], dict[str, list[Any]]] = {}
+        for version, record in self.found.items():
+            for source, condition, value in record.implied:
+                if value != self.entry.value:
+                    conditions = found.setdefault((source, value), {}).setdefault(version, [])
+                    conditions.append(condition)
+        for (source, value), by_version in found.items():
+            conditions = list(dict.fromkeys(one for some in by_version.values() for one in some))
+            said = " or ".join(map(json.dumps, conditions))
+            where = f"in torch {_span(by_version)}"
+            said = f"{where}, {source} {said} implies {json.dumps(value)} for this key"
+            home = f"{self.entry.module}.{source}"
+            if self.entry.strength != "pin":
+                yield REMARK, f"{said}, whatever this entry says"
+            elif home in self._wanted and self._wanted[home] in conditions:
+                yield ERROR, f"{said}, and this policy asks for that value: pin one of the two"
+            else:
+                yield REMARK, f"{said}: this pin refuses such values of {source}, too"
 
     def _variables(self, deleted: dict[str, Range], *fields: str) -> list[tuple[str, list[str]]]:
         """The variables in *fields* that can speak for the key, and in which torches."""

@@ -457,6 +457,38 @@ def by_pickle(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))
 
 
+def implied(cell: Cell) -> None:
+    """A pin holds against each key that implies another value for it, from torch 2.15 on."""
+    from rocm_autopatch.patches import config
+
+    for name in (INDUCTOR, DYNAMO):
+        module = sys.modules[name]
+        rules = vars(module).get("_implications", {})
+        release = tuple(map(int, sys.modules["torch"].__version__.split(".")[:2]))
+        cell.expect(f"{name} implies", bool(rules), name == INDUCTOR and release >= (2, 15))
+        shipped = {
+            source: getattr(module, source) for some in rules.values() for source, *_ in some
+        }
+        for target, causes in rules.items():
+            for source, condition, value in causes:
+                setattr(module, source, condition)
+                cell.expect(f"{source} implies {target}", getattr(module, target), value)
+                setattr(module, source, shipped[source])
+        for target, causes in rules.items():
+            wanted = not causes[0][2]
+            read = partial(getattr, module, target)
+            row = config.apply(module, [(target, "pin", wanted, "", "", "", "")], (), False)[0]
+            cell.expect(f"{target} status", row["status"], "applied")
+            for source, condition, _ in causes:
+                before = shipped[source]
+                spot = Spot(module, source, source, before, before, condition)
+                for write in WRITES.values():
+                    write(spot)
+                    got = read(), in_thread(read), getattr(module, source)
+                    cell.expect(f"{target}, {source} written", got, (wanted, wanted, before))
+            cell.expect(f"{target} refused", len(row["refused"]), len(WRITES))
+
+
 def looked(cell: Cell) -> None:
     """A row as it is now: as applied, after a write here, and after one that breaks a pin."""
     from rocm_autopatch.patches import config
@@ -542,6 +574,7 @@ REFUSED: dict[str, Route] = {
     "unnoticed": unnoticed,
     "in a patch": pinned_in_a_patch,
     "copied entries": copied_entries,
+    "implied": implied,
 }
 ROWS = [(route, strength) for route in ROUTES for strength in ("torch", *STRENGTHS)]
 ROWS += [(route, strength) for route in RULES for strength in STRENGTHS]

@@ -9,11 +9,14 @@ A config module (torch/utils/_config_module.py) is changed through its entries, 
 attributes alone. Since 2.12 only one thread sees a write to an attribute (pytorch#118387), and
 ``patch()``, ``load_config`` and ``_make_closure_patcher`` bypass ``__setattr__`` on some versions.
 On 2.6 and later an entry's ``env_value_force`` is read before all other values. 2.4 and 2.5 have a
-plain dict of values instead of entries: it is replaced by a dict that refuses writes.
+plain dict of values instead of entries: it is replaced by a dict that refuses writes. On 2.15 and
+later a key may imply another one, ahead of all of the other one's own values. So a pin of the other
+one refuses those values of the first that would imply something else.
 """
 
 import contextlib
 import contextvars
+import functools
 import os
 import sys
 import types
@@ -87,15 +90,58 @@ def _apply_entry(
         if not fits(value, done["before"], _kinds(getattr(entry, "value_type", None))):
             kind = type(done["before"]).__name__
             return "failed", "the value %r has the wrong type: this key takes %s" % (value, kind)
+        against = refused_writes.pin_against(entry, value)
+        if strength == "pin" and not against:
+            against = _unpinnable(owner, name, value)
+        if against:
+            return "failed", against
         if observe:
             return "observed", ""
         _write(owner, name, done)
         done["after"] = _read(owner, name)
+        implied = _implied(owner, name)
     if done["after"] == value:
         return "applied", "" if name == key else "this torch calls the key %s" % name
+    if implied:
+        return "skipped" if strength == "default" else "failed", implied
     if strength == "default":
         return "skipped", "the program, or a variable that torch reads, gives another value"
     return "failed", "the key still reads %r" % (done["after"],)
+
+
+def _implications(module: "Any", name: str) -> "tuple[tuple[str, Any, Any], ...]":
+    """Another key, its value, and what this value implies for *name*, on torch 2.15 and later."""
+    found: tuple[tuple[str, Any, Any], ...] = module.__dict__.get("_implications", {}).get(name, ())
+    return found
+
+
+def _implied(module: "Any", name: str) -> str:
+    """Which key implies the value of *name* now, as text, "" if none does."""
+    for source, condition, value in _implications(module, name):
+        if refused_writes.same(_read(module, source), condition):
+            return "%s is %r, which implies %r for this key" % (source, condition, value)
+    return ""
+
+
+def _against(
+    module: "Any", name: str, is_wrong: "Callable[[Any], bool]"
+) -> "Iterator[tuple[str, Any]]":
+    """The keys, and their values, that imply a wrong value for *name*, also by way of others."""
+    for source, condition, value in _implications(module, name):
+        if is_wrong(value):
+            yield source, condition
+            yield from _against(module, source, functools.partial(refused_writes.same, condition))
+
+
+def _unpinnable(module: "Any", name: str, value: "Any") -> str:
+    """Why *name* can't be pinned to *value*, "" if it can be."""
+    for source, condition in _against(
+        module, name, lambda one: not refused_writes.same(one, value)
+    ):
+        if refused_writes.same(_read(module, source), condition):
+            text = "%s is %r, which implies another value for this key: pin %s as well"
+            return text % (source, condition, source)
+    return ""
 
 
 def _switched(value: "Any", switch: str) -> "Any":
@@ -250,9 +296,15 @@ def _write(module: "Any", name: str, done: "dict[str, Any]") -> None:
         _write_plain(module, name, done)
         return
     if strength == "pin":
+        pin = refused_writes.Pin(done, value)
+        for source, condition in _against(
+            module, name, lambda one: not refused_writes.same(one, value)
+        ):
+            implying = module.__dict__["_config"][source]
+            refused_writes.watch_implying(implying, refused_writes.Implying(pin, source, condition))
         entry.env_value_force = value
         try:
-            refused_writes.watch(entry, refused_writes.Pin(done, value))
+            refused_writes.watch(entry, pin)
         except Exception as error:
             if failure.programs_own(error):
                 raise

@@ -4,6 +4,7 @@ A pin works without this file. The file watches the one place through which ever
 goes: on 2.4 and 2.5 the dict of values (config._PinnedValues), from 2.6 on the attribute
 ``user_override`` of the entry, and from 2.12 on the ContextVar in this attribute (pytorch#118387).
 2.15 writes to the ContextVar without the module's ``__setattr__``. Reads do not use these places.
+2.15 has keys that imply others, ahead of all that an entry has: of these, the same is watched.
 
 A refused write is dropped, not stored under the pin. So what torch writes back when a ``patch``
 ends is the pinned value or nothing, and is never taken for a write of the program.
@@ -41,18 +42,27 @@ class Pin:
         try:
             if value == self.value:
                 return False
-            self._note(value, *_writer())
         except Exception as error:
             if failure.programs_own(error):
                 raise
-            # The value can't be compared or shown. The program must not see this error.
+            # The value can't be compared.
+        self.note(value)
         return True
 
-    def _note(self, value: "Any", file: str, line: int) -> None:
+    def note(self, value: "Any", source: str = "") -> None:
+        """Put a refused write on the record. *source* is the key that was written, if another."""
+        try:
+            text = repr(value)[:LONGEST_VALUE]
+            self._note("%s = %s" % (source, text) if source else text, source, *_writer())
+        except Exception as error:
+            if failure.programs_own(error):
+                raise
+            # The value can't be shown. The program must not see this error.
+
+    def _note(self, text: str, source: str, file: str, line: int) -> None:
         if (file, line) not in self.writers and len(self.writers) >= MOST_WRITERS:
             self.row["refused_more"] = self.row.get("refused_more", 0) + 1
             return
-        text = repr(value)[:LONGEST_VALUE]
         new = {"value": text, "file": file, "line": line, "count": 0}
         # Of several threads, setdefault lets one win. Without a lock, counts may come out too low.
         # With a lock, a fork could leave it held.
@@ -62,23 +72,46 @@ class Pin:
         if writer is not new:
             return
         self.row["refused"].append(new)
-        self._say(file, line, text)
-
-    def _say(self, file: str, line: int, text: str) -> None:
         key = self.row["name"]
+        tried = "%s, which implies another %s" % (text, key) if source else "%s = %s" % (key, text)
+        self._say(key, file, line, tried)
+
+    def _say(self, key: str, file: str, line: int, tried: str) -> None:
         if key in _said or len(_said) >= MOST_LINES:
             return
         _said.append(key)
         last = len(_said) == MOST_LINES
         startup.say(
             "refused-" + key,
-            "%s:%d tried to set %s = %s, but policy %s pins it to %r; rocm_autopatch.status() "
+            "%s:%d tried to set %s, but policy %s pins it to %r; rocm_autopatch.status() "
             "lists each writer, ROCM_AUTOPATCH_KEEP=%s removes the pin%s"
             % (
-                *(file, line, key, text, self.row["layer"], self.value, key),
+                *(file, line, tried, self.row["layer"], self.value, key),
                 "; no line is written for more keys" if last else "",
             ),
         )
+
+
+class Implying:
+    """A value of another key that implies a value against a pin, on torch 2.15 and later.
+
+    Torch takes an implied value before all others. So writes of this value are refused.
+    """
+
+    def __init__(self, pin: Pin, name: str, value: "Any") -> None:
+        self.pin, self.name, self.value = pin, name, value
+
+    def refuses(self, value: "Any") -> bool:
+        """Whether a program's write is refused. A refused write is put on the pin's record."""
+        if not same(value, self.value):
+            return False
+        self.pin.note(value, self.name)
+        return True
+
+
+def same(one: "Any", other: "Any") -> bool:
+    """Whether two values are the same where torch looks for what a value implies: 1 is not True."""
+    return type(one) is type(other) and bool(one == other)
 
 
 # The keys that a line was written for in this process.
@@ -130,6 +163,27 @@ def watch(entry: "Any", pin: Pin) -> None:
         entry.__class__ = _watched(type(entry), pin, unset)
 
 
+def watch_implying(entry: "Any", implying: Implying) -> None:
+    """Refuse the value of an entry that implies a value against a pin of another one."""
+    unset = type(entry).env_value_default
+    entry.user_override = _ImplyingOverride(entry.user_override, implying, unset)
+
+
+def pin_against(entry: "Any", value: "Any") -> str:
+    """Which pin of another key refuses *value* for an entry, as text, "" if none does."""
+    override = getattr(entry, "user_override", None)
+    while isinstance(override, _Override):
+        if isinstance(override, _ImplyingOverride) and same(value, override.pin.value):
+            row = override.pin.pin.row
+            return "%r implies another %s, which policy %s pins" % (
+                value,
+                row["name"],
+                row["layer"],
+            )
+        override = override.variable
+    return ""
+
+
 class _Override:
     """Replaces the ContextVar of a pinned entry, on torch 2.12 and later.
 
@@ -138,7 +192,7 @@ class _Override:
 
     __slots__ = ("get", "name", "pin", "reset", "unset", "variable")
 
-    def __init__(self, variable: "Any", pin: Pin, unset: object) -> None:
+    def __init__(self, variable: "Any", pin: "Pin | Implying", unset: object) -> None:
         self.variable, self.pin, self.unset = variable, pin, unset
         self.get, self.reset, self.name = variable.get, variable.reset, variable.name
 
@@ -151,6 +205,21 @@ class _Override:
     def __reduce_ex__(self, protocol: "Any") -> "Any":
         # A ContextVar can't be pickled or deep-copied. So this raises the same error.
         return self.variable.__reduce_ex__(protocol)
+
+
+class _ImplyingOverride(_Override):
+    """The same for a value that is against a pin: other threads may have written it before."""
+
+    __slots__ = ()
+    pin: Implying
+
+    def __init__(self, variable: "Any", pin: Implying, unset: object) -> None:
+        super().__init__(variable, pin, unset)
+        self.get = self._read
+
+    def _read(self) -> "Any":
+        value = self.variable.get()
+        return self.unset if same(value, self.pin.value) else value
 
 
 def _watched(plain: "Any", pin: Pin, unset: object) -> "Any":
