@@ -48,13 +48,14 @@ def put(
     gains: tuple[str, ...] = (),
     place: Mapping[str, str] = HERE,
     trials: Sequence[Any] = (),
+    battery: str = "full",
 ) -> None:
     """An evidence file for this machine, but for what is given of its place."""
     document = {
         "version": 1,
         "made": made,
         "by": "0.5.0",
-        "battery": "full",
+        "battery": battery,
         "place": dict(place),
         "subjects": {
             subject: {"sound": sound, "gains": (subject in gains) if sound is not None else None}
@@ -165,7 +166,7 @@ def test_several_files(python311: Interpreter, site: Path) -> None:
     old, new = "2026-11-20T00:00:00Z", "2026-11-21T00:00:00Z"
     both = {"graphs": True, "cudagraphs": True, "freezing": True}
     put(site, both, "b", old, gains=("graphs", "freezing"))
-    # The newest verdict counts, and null is none.
+    # A newer false counts, and null is no verdict.
     put(site, {"cudagraphs": False, "graphs": None}, "a", new)
     put(site, {"freezing": False}, "c", "2026-11-22T00:00:00Z", place={**HERE, "driver": "another"})
     found = report(python311, site)
@@ -178,6 +179,39 @@ def test_several_files(python311: Interpreter, site: Path) -> None:
         ("c", "stale"),
     ]
     assert found["evidence"]["applied"] == "no GPU 2026-11-21"
+
+
+OLD, NEW, NEWEST = (f"2026-11-2{day}T00:00:00Z" for day in range(3))
+# Each file: made, battery, verdict on graphs; and whether they are proven.
+FILES: dict[str, tuple[list[tuple[str, str, bool | None]], bool]] = {
+    "the same second": ([(OLD, "full", False), (OLD, "full", True)], False),
+    "the same second, the other way round": ([(OLD, "full", True), (OLD, "full", False)], False),
+    "a newer full battery": ([(OLD, "full", False), (NEW, "full", True)], True),
+    "a newer quick battery": ([(OLD, "full", False), (NEW, "quick", True)], False),
+    "a newer partial battery": ([(OLD, "full", False), (NEW, "partial", True)], False),
+    "an older full battery": ([(OLD, "full", True), (NEW, "quick", False)], False),
+    "quick ones": ([(OLD, "quick", False), (NEW, "quick", True)], True),
+    "quick, then partial": ([(OLD, "quick", False), (NEW, "partial", True)], True),
+    "a quick one takes back only its own": (
+        [(OLD, "full", False), (NEW, "quick", False), (NEWEST, "quick", True)],
+        False,
+    ),
+    "no verdict takes nothing back": ([(OLD, "quick", False), (NEW, "full", None)], False),
+    "fixed": (
+        [(OLD, "quick", False), (NEW, "full", True), (NEWEST, "quick", True)],
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_that_disagree(name: str, python311: Interpreter, site: Path) -> None:
+    files, proven = FILES[name]
+    for number, (made, battery, sound) in enumerate(files):
+        gains = ("graphs",) if sound else ()
+        put(site, {"graphs": sound}, str(number), made, gains, battery=battery)
+    facts = report(python311, site)["facts"]
+    assert ("proven" in facts, "gains" in facts) == (proven, proven)
 
 
 def test_a_gain_is_lost_with_its_soundness(python311: Interpreter, site: Path) -> None:

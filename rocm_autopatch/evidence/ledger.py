@@ -79,10 +79,12 @@ def find_restrictions(
 
 def _seen(defect: Defect, evidence: tuple[Evidence, ...]) -> bool:
     """Whether the trials of our graphs would have shown a defect, and found them sound."""
+    verdicts = match.Found(evidence).weighed("sound")
     return any(
         one.place.get("runtime")
         and one.subjects.get(subject, {}).get("sound")
         and defect.seen_by(one, subject)
         for one in evidence
         for subject in _OURS
+        if verdicts.get(subject, (False,))[0]
     )

@@ -6,7 +6,7 @@ What it proves of graphs counts only where no record of the ledger speaks agains
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -61,24 +61,28 @@ class Found:
         """The same, with what the ledger withholds where the facts of *place* are known."""
         reasons = {
             subject: defects.why_withheld(evidence, subject, place)
-            for subject, (sound, evidence) in self._newest("sound").items()
+            for subject, (sound, evidence) in self.weighed("sound").items()
             if sound
         }
         return replace(self, withheld={name: why for name, why in reasons.items() if why})
 
-    def _newest(self, verdict: str) -> dict[str, tuple[bool, Evidence]]:
-        """For each subject its newest verdict, and the evidence that has it."""
-        return {
-            subject: (said[verdict], evidence)
-            for evidence in self.used
-            for subject, said in evidence.subjects.items()
-            if said[verdict] is not None
-        }
+    def weighed(self, verdict: str) -> dict[str, tuple[bool, Evidence]]:
+        """For each subject the verdict that counts, and the evidence that has it.
+
+        Where files disagree, the careful verdict wins: only a newer file takes back that a subject
+        is not sound, and what a full battery has found, only a full one.
+        """
+        said: dict[str, list[tuple[bool, Evidence]]] = {}
+        for evidence in self.used:
+            for subject, its in evidence.subjects.items():
+                if its[verdict] is not None:
+                    said.setdefault(subject, []).append((its[verdict], evidence))
+        return {subject: _weigh(verdicts) for subject, verdicts in said.items()}
 
     def facts(self) -> list[Named]:
         """The facts ``proven`` and ``gains``, without what is withheld."""
         sound, gains = (
-            {subject: one.file for subject, (yes, one) in self._newest(verdict).items() if yes}
+            {subject: one.file for subject, (yes, one) in self.weighed(verdict).items() if yes}
             for verdict in file.VERDICTS
         )
         sound = {name: source for name, source in sound.items() if name not in self.withheld}
@@ -88,6 +92,21 @@ class Found:
             for name, known in (("proven", sound), ("gains", gains))
             if known
         ]
+
+
+def _weigh(verdicts: Sequence[tuple[bool, Evidence]]) -> tuple[bool, Evidence]:
+    """The verdict on one subject that counts, of those in files, the oldest first."""
+    good = [evidence for sound, evidence in verdicts if sound]
+    standing = [
+        evidence
+        for sound, evidence in verdicts
+        if not sound and not any(_takes_back(newer, evidence) for newer in good)
+    ]
+    return (False, standing[-1]) if standing else (True, good[-1])
+
+
+def _takes_back(newer: Evidence, older: Evidence) -> bool:
+    return newer.made > older.made and (newer.battery == "full" or older.battery != "full")
 
 
 def look(place: Mapping[str, str] | None, torch: str, paths: Iterable[Path] | None = None) -> Found:

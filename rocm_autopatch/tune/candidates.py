@@ -250,12 +250,8 @@ def _modes(program: Sequence[str]) -> set[str]:
 
 def _unsound(here: Place) -> dict[str, str]:
     """By label, what evidence of this machine says is wrong. ``mode.*=USE`` is for each mode."""
-    known: dict[str, bool] = {}
-    for evidence in match.look(None, here.fact("torch")).used:
-        for subject, said in evidence.subjects.items():
-            if said["sound"] is not None:
-                known[subject] = said["sound"]
-    return dict(_labels_of(name for name, sound in known.items() if not sound))
+    known = match.look(None, here.fact("torch")).weighed("sound")
+    return dict(_labels_of(name for name, (sound, _) in known.items() if not sound))
 
 
 def _labels_of(names: Iterable[str]) -> Iterator[tuple[str, str]]:
