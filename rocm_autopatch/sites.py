@@ -5,6 +5,7 @@ A fleet's or a namespace's directory is mounted beside what an image or a Pod ha
 set, or to read policies.
 """
 
+import errno
 import os
 
 from rocm_autopatch import _SITE, trust
@@ -14,29 +15,44 @@ from rocm_autopatch import _SITE, trust
 VARIABLE = "ROCM_AUTOPATCH_SITE"
 
 
+# One wrong letter in a fleet's parameters must not turn off what applies without the directory.
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+
+
 def directories() -> "list[str]":
     """Where policies, image records and evidence are read, general to specific."""
-    return [*filter(os.path.isabs, named()), _SITE]
-
-
-def names() -> "list[str]":
-    """What is in the directories that the variable names. Raises OSError where wrong() says why."""
-    return [name for directory in named() for name in os.listdir(directory)]
-
-
-def wrong() -> str:
-    """Why the policies in what the variable names can't be known, "" if they can."""
-    for directory in named():
-        if not os.path.isabs(directory):
-            return "%s: %s is no absolute path" % (VARIABLE, directory)
-        try:
-            os.listdir(directory)
-        except (OSError, ValueError) as error:
-            return "%s: %s: %s" % (VARIABLE, directory, getattr(error, "strerror", error))
-    return ""
+    return [*named(), _SITE]
 
 
 def named() -> "list[str]":
-    """The directories that the variable names."""
-    given = trust.named(VARIABLE)
-    return [directory for directory in given.split(":") if directory]
+    """The directories that the variable names and that are there."""
+    return [directory for directory, _ in read()[0]]
+
+
+def read() -> "tuple[list[tuple[str, list[str]]], list[tuple[str, str]], str]":
+    """What is in each directory that the variable names, what is left out, and what is wrong.
+
+    What is no directory is left out, with the reason. The text says why a directory that is there
+    can't be read, "" if all can.
+    """
+    found, left_out, wrong = [], [], ""
+    for directory in filter(None, trust.named(VARIABLE).split(":")):
+        if not os.path.isabs(directory):
+            left_out.append((directory, "it is no absolute path"))
+            continue
+        names: list[str] = []
+        try:
+            names = os.listdir(directory)
+        except (OSError, ValueError) as error:
+            why = str(getattr(error, "strerror", error))
+            if is_missing(error):
+                left_out.append((directory, why))
+                continue
+            wrong = wrong or "%s: %s: %s" % (VARIABLE, directory, why)
+        found.append((directory, names))
+    return found, left_out, wrong
+
+
+def is_missing(error: Exception) -> bool:
+    """Whether an exception says that nothing is at a path. For another reason, something may be."""
+    return getattr(error, "errno", 0) in _NOT_THERE

@@ -137,23 +137,16 @@ def test_image_records(python311: Interpreter, fleet: Path) -> None:
     assert said["known_issues"][-1]["text"] == "it is slow"
 
 
-@pytest.mark.parametrize("how", ["relative", "missing", "file", "wrong", "others"])
+@pytest.mark.parametrize("how", ["wrong", "others"])
 def test_a_directory_that_can_t_be_read(
     python311: Interpreter, fleet: Path, how: str, golden: Golden
 ) -> None:
     """Nothing is applied, as with a policy that can't be read."""
-    named = str(fleet)
-    if how == "relative":
-        named = "policies"
-    elif how == "missing":
-        named += "/missing"
-    elif how == "file":
-        named += "/fleet.yaml"
-    elif how == "wrong":
+    if how == "wrong":
         (fleet / "fleet.yaml").write_text("version: 1\nenv: []\n")
-    elif how == "others":
+    else:
         (fleet / "fleet.yaml").chmod(0o666)
-    env = {SITE: f"{fleet.parent}/other:{named}", "TORCHINDUCTOR_MAX_AUTOTUNE": "1"}
+    env = {SITE: f"{fleet.parent}/other:{fleet}", "TORCHINDUCTOR_MAX_AUTOTUNE": "1"}
     (fleet.parent / "other").mkdir()
     code = "import os; print(os.environ.get('A'), os.environ['TORCHINDUCTOR_MAX_AUTOTUNE'])"
     done = python311.run("-c", code, env=env)

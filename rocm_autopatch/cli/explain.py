@@ -13,7 +13,7 @@ from rocm_autopatch.cli import entries, options, statuses, style, terminal
 from rocm_autopatch.patches import kept
 from rocm_autopatch.policy import select
 from rocm_autopatch.policy.model import Policy
-from rocm_autopatch.startup import rows
+from rocm_autopatch.startup import misnamed, rows
 from rocm_autopatch.text import wrapped
 
 _NOT_APPLIED = "no policy is applied: "
@@ -68,7 +68,11 @@ def run(arguments: argparse.Namespace) -> int:
         )
         return 1
     facts = {name: fact["value"] for name, fact in report["facts"].items()}
+    for text in report["errors"]:
+        terminal.say(f"rocm-autopatch explain: {text}")
     named = os.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
+    if not misnamed.is_there(named):
+        named = ""
     if report["baked"]:
         named = startup.load(report["baked"])["named"]
     chosen = select.select(facts, named)

@@ -17,6 +17,7 @@ from rocm_autopatch.evidence import file, machine, match
 from rocm_autopatch.patches import config
 from rocm_autopatch.plan import ENV_FIELDS, BakedPlan, Plan
 from rocm_autopatch.policy import load, plan_file, select
+from rocm_autopatch.startup.misnamed import INSTEAD
 from rocm_autopatch.startup.unbaked import BAKED_IMAGE
 from rocm_autopatch.trust import is_path
 
@@ -195,7 +196,7 @@ def _start_here(image: str) -> dict[str, Any]:
     if image:
         start["facts"]["image"] = (image, BAKED_IMAGE)
     if start["errors"]:
-        raise NotBaked(start["errors"][0])
+        raise NotBaked(start["errors"][0].removesuffix(INSTEAD))
     _, torch = start["facts"].get("torch", ("", ""))
     # Under observe, whatever is baked or named here changes nothing.
     found = _ask(_TORCH_OF_START, image, "observe")

@@ -8,6 +8,7 @@ silent on stdout, and unable to fail: everything that it imports is loaded alrea
 - ``hooks``, ``patching``: where a module is imported that the plan waits for.
 - ``choose``, ``assume``: where the default plan does not serve, or facts are assumed.
 - ``named_sites``: where a variable names directories of policies.
+- ``misnamed``: where a variable names a policy or a directory that is not there.
 - ``from_yaml``: where a policy is not lowered yet.
 - ``baseline``, ``image_file``: where an overlay recorded its image.
 - ``unbaked``: where a baked plan does not fit.
@@ -94,7 +95,10 @@ def _unlike(plan):
     present = os.environ._data  # type: ignore[attr-defined]
     for name, values in plan["wishes"]:
         if (present[name].strip() if name in present else b"") not in values:
-            return name.decode()  # type: ignore[no-any-return]
+            from rocm_autopatch.startup import misnamed
+
+            if misnamed.obeyed(name, fail) not in values:
+                return name.decode()  # type: ignore[no-any-return]
     path = rocm_autopatch._find_torch()
     if path != plan["torch"]:
         found = "torch is now at %s" % path if path else "no torch/version.py is found"

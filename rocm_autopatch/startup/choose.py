@@ -25,13 +25,44 @@ def choose(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> "Optional[
     policy, own = "", "proven" in facts or "gains" in facts
     for name in site:
         own = own or name.endswith(".yaml")
+    image = facts.get("image", ("",))[0]
+    chosen = _chosen(image) if image else ""
     if b"ROCM_AUTOPATCH_POLICY" in os.environ._data:  # type: ignore[attr-defined]
         from rocm_autopatch import trust
 
         policy = trust.named("ROCM_AUTOPATCH_POLICY")
-        own = own or trust.is_path(policy)
-    image = facts.get("image", ("",))[0]
-    chosen = _chosen(image) if image else ""
+        # A built-in plan stands on the default policy alone, without layers of a record or a site.
+        more = trust.is_path(policy) or (policy != "" and chosen not in ("", _DEFAULT))
+        if policy and (own or more or "evidence" in site):
+            from rocm_autopatch.startup import misnamed
+
+            policy = misnamed.find_policy(startup.fail)
+        own = own or (more and policy != "")
+    _give_reason(policy, chosen, image)
+    if own:
+        return _lower(policy)
+    plan: Optional[Plan] = None
+    if "evidence" in site:
+        from rocm_autopatch.startup import proofs
+
+        plan = _lower(policy, needed=False) if proofs.any_file() else None
+    if plan is None:
+        plan = startup.load("%s/plans/%s.plan" % (_HERE, policy or chosen or _DEFAULT))
+    if plan is None and policy:
+        from rocm_autopatch.startup import misnamed
+
+        policy = misnamed.find_policy(startup.fail)
+        if policy and os.path.isdir(_HERE + "/plans"):
+            misnamed.refuse_plan(policy, startup.fail)
+            return None
+        _give_reason(policy, chosen, image)
+        if not policy:
+            plan = startup.load("%s/plans/%s.plan" % (_HERE, chosen or _DEFAULT))
+    # A checkout or an editable install has no plans, so none can go stale.
+    return _lower(policy) if plan is None else plan
+
+
+def _give_reason(policy: str, chosen: str, image: str) -> None:
     if policy:
         _RECORD["reason"] = "ROCM_AUTOPATCH_POLICY=%s" % policy
     elif chosen:
@@ -41,23 +72,6 @@ def choose(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> "Optional[
             "images.yaml does not list %s" % image if image else "no image is named",
             _DEFAULT,
         )
-    # A built-in plan stands on the default policy alone, without layers of a record or a site.
-    if own or (policy and chosen not in ("", _DEFAULT)):
-        return _lower(policy)
-    plan: Optional[Plan] = None
-    if "evidence" in site:
-        from rocm_autopatch.startup import proofs
-
-        plan = _lower(policy, needed=False) if proofs.any_file() else None
-    if plan is None:
-        plan = startup.load("%s/plans/%s.plan" % (_HERE, policy or chosen or _DEFAULT))
-    if plan is None and policy and os.path.isdir(_HERE + "/plans"):
-        from rocm_autopatch.startup import no_plan
-
-        no_plan.refuse(policy)
-        return None
-    # A checkout or an editable install has no plans, so none can go stale.
-    return _lower(policy) if plan is None else plan
 
 
 def _chosen(image: str) -> str:

@@ -10,13 +10,17 @@ def add(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> bool:
     False if a directory can't be read. Then nothing is applied: somebody chose the policies in it
     for a reason.
     """
-    why = sites.wrong()
-    if why:
+    found, left_out, wrong = sites.read()
+    if wrong:
         _RECORD["reason"] = "the policies of a site can't be read, see errors"
-        startup.fail("policy", "no policy is applied: " + why)
+        startup.fail("policy", "no policy is applied: " + wrong)
         return False
-    more = sites.names()
+    if left_out:
+        from rocm_autopatch.startup import misnamed
+
+        misnamed.without_sites(left_out, startup.fail)
+    more = [name for _, names in found for name in names]
     site += more
     if "image" in more and "image" not in facts:
-        image_file.read(facts, sites.named()[::-1])
+        image_file.read(facts, [directory for directory, _ in found[::-1]])
     return True
