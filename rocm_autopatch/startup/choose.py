@@ -11,12 +11,15 @@ if TYPE_CHECKING:
     from rocm_autopatch.plan import Plan
 
 
-def choose(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> "Optional[Plan]":
+def choose(
+    facts: "dict[str, tuple[str, str]]", site: "list[str]", first: bool = True
+) -> "Optional[Plan]":
     """The plan for these facts: a built-in one if that is enough, else one lowered from YAML here.
 
-    *site* are the names in /etc/rocm-autopatch.
+    *site* are the names in /etc/rocm-autopatch. It is not the *first* call if what
+    ROCM_AUTOPATCH_POLICY names is not there.
     """
-    if b"ROCM_AUTOPATCH_SITE" in os.environ._data:  # type: ignore[attr-defined]
+    if first and b"ROCM_AUTOPATCH_SITE" in os.environ._data:  # type: ignore[attr-defined]
         from rocm_autopatch.startup import named_sites
 
         if not named_sites.add(facts, site):
@@ -25,44 +28,13 @@ def choose(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> "Optional[
     policy, own = "", "proven" in facts or "gains" in facts
     for name in site:
         own = own or name.endswith(".yaml")
-    image = facts.get("image", ("",))[0]
-    chosen = _chosen(image) if image else ""
-    if b"ROCM_AUTOPATCH_POLICY" in os.environ._data:  # type: ignore[attr-defined]
+    if first and b"ROCM_AUTOPATCH_POLICY" in os.environ._data:  # type: ignore[attr-defined]
         from rocm_autopatch import trust
 
         policy = trust.named("ROCM_AUTOPATCH_POLICY")
-        # A built-in plan stands on the default policy alone, without layers of a record or a site.
-        more = trust.is_path(policy) or (policy != "" and chosen not in ("", _DEFAULT))
-        if policy and (own or more or "evidence" in site):
-            from rocm_autopatch.startup import misnamed
-
-            policy = misnamed.find_policy(startup.fail)
-        own = own or (more and policy != "")
-    _give_reason(policy, chosen, image)
-    if own:
-        return _lower(policy)
-    plan: Optional[Plan] = None
-    if "evidence" in site:
-        from rocm_autopatch.startup import proofs
-
-        plan = _lower(policy, needed=False) if proofs.any_file() else None
-    if plan is None:
-        plan = startup.load("%s/plans/%s.plan" % (_HERE, policy or chosen or _DEFAULT))
-    if plan is None and policy:
-        from rocm_autopatch.startup import misnamed
-
-        policy = misnamed.find_policy(startup.fail)
-        if policy and os.path.isdir(_HERE + "/plans"):
-            misnamed.refuse_plan(policy, startup.fail)
-            return None
-        _give_reason(policy, chosen, image)
-        if not policy:
-            plan = startup.load("%s/plans/%s.plan" % (_HERE, chosen or _DEFAULT))
-    # A checkout or an editable install has no plans, so none can go stale.
-    return _lower(policy) if plan is None else plan
-
-
-def _give_reason(policy: str, chosen: str, image: str) -> None:
+        own = own or trust.is_path(policy)
+    image = facts.get("image", ("",))[0]
+    chosen = _chosen(image) if image else ""
     if policy:
         _RECORD["reason"] = "ROCM_AUTOPATCH_POLICY=%s" % policy
     elif chosen:
@@ -72,6 +44,27 @@ def _give_reason(policy: str, chosen: str, image: str) -> None:
             "images.yaml does not list %s" % image if image else "no image is named",
             _DEFAULT,
         )
+    # A built-in plan stands on the default policy alone, without layers of a record or a site.
+    own = own or (policy != "" and chosen not in ("", _DEFAULT))
+    plan: Optional[Plan] = None
+    if not own and "evidence" not in site:
+        plan = startup.load("%s/plans/%s.plan" % (_HERE, policy or chosen or _DEFAULT))
+    if plan is None and policy:
+        from rocm_autopatch.startup import misnamed
+
+        if not misnamed.find_policy(startup.fail):
+            return choose(facts, site, False)
+    if plan is None and not own and "evidence" in site:
+        from rocm_autopatch.startup import proofs
+
+        plan = _lower(policy, needed=False) if proofs.any_file() else None
+        if plan is None:
+            plan = startup.load("%s/plans/%s.plan" % (_HERE, policy or chosen or _DEFAULT))
+    if plan is None and policy and not own and os.path.isdir(_HERE + "/plans"):
+        misnamed.refuse_plan(policy, startup.fail)
+        return None
+    # A checkout or an editable install has no plans, so none can go stale.
+    return _lower(policy) if plan is None else plan
 
 
 def _chosen(image: str) -> str:
