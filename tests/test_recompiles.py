@@ -26,7 +26,8 @@ def other(x):
     return x * 2
 
 for function in (step, other):
-    compiled = torch.compile(function, backend="eager", dynamic=False)
+    full = "full" in sys.argv[3:]
+    compiled = torch.compile(function, backend="eager", dynamic=False, fullgraph=full)
     for size in range(2, 2 + int(sys.argv[2])):
         compiled(torch.ones(size))
 import rocm_autopatch
@@ -60,6 +61,16 @@ def test_a_line_for_each_function(torch_python: Interpreter, tmp_path: Path) -> 
     assert "The guard that failed last: " in first
     assert "size mismatch at index 0. expected 9, actual 10" in first
     assert second.startswith(f"rocm_autopatch: other ({tmp_path}/program.py:11) ")
+
+
+def test_with_fullgraph_torch_would_raise(torch_python: Interpreter, tmp_path: Path) -> None:
+    _, said = run(torch_python, tmp_path, "", "12", "full")
+    assert len(said) == 2
+    for line in said:
+        assert "torch itself would stop at 8 and raise an error, because of fullgraph=True" in line
+    _, said = run(torch_python, tmp_path, "", "12")
+    for line in said:
+        assert "torch itself would stop at 8 and run it without a compile" in line
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,33 @@ torch.compile(fine, backend="eager")(torch.ones(2))
 torch.compile(hangs, backend=backend)(torch.ones(2))
 """
 
+# The eleven slower compiles come first, so the failure is not among the ten slowest.
+LIMIT = """
+import sys, time, torch
+def slow(module, inputs):
+    time.sleep(0.1)
+    return module.forward
+def shift(x, n):
+    return x + n
+def scale(x, n):
+    return x * n
+x = torch.ones(2)
+def steps(function, fullgraph):
+    compiled = torch.compile(function, backend=slow, dynamic=False, fullgraph=fullgraph)
+    for n in range(12):
+        compiled(x, n)
+steps(shift, False)
+steps(scale, True)
+"""
+
+OTHER = """
+import torch
+def fine(x):
+    return x + 1
+torch.compile(fine, backend="eager")(torch.ones(2))
+raise KeyError("token hf_" + "A" * 34)
+"""
+
 EAGER = """
 import torch
 def small(x):
@@ -323,8 +350,74 @@ def test_each_advice_has_its_cause(breaks: Ran, processes: Ran, tuned: Ran, kill
     assert item["places"] == [f"{breaks.program}:{breaks.line('.item()')}"]
 
 
+@pytest.fixture(scope="module")
+def limit(torch_python: Interpreter, place: Path) -> Ran:
+    return Ran(torch_python, place / "limit", LIMIT, **NO_POLICY)
+
+
+def test_the_recompile_limit_ends_the_program(limit: Ran) -> None:
+    """As fullgraph=True makes it an error. The report begins with it."""
+    reason = "FailOnRecompileLimitHit: Hard failure due to fullgraph=True"
+    line = limit.line("compiled(x, n)")
+    shown = limit.text[limit.text.index("What ended the program") :]
+    assert shown.index("What ended the program") < shown.index("compile report: ")
+    begin = shown[: shown.index("compile report: ")].splitlines()
+    assert re.fullmatch(rf"  program\.py \(\d+\): {reason}", begin[1])
+    assert begin[2] == f"      at program.py:{line} steps"
+    said = " ".join(" ".join(begin[3:]).split())
+    where = f"program.py:{limit.line('def scale')} scale"
+    assert said.startswith(f"with fullgraph=True the recompile limit is an error: {where} reached")
+    assert "the guard that failed: n == " in said
+    assert said.endswith("the command ended with status 1")
+    data = limit.data
+    (end,) = data["ends"]
+    assert (end["error"], end["line"], data["status"]) == (reason, line, 1)
+    # It is not among the slowest, and shown.
+    assert "Compiles that failed (1)" in shown
+    (failure,) = data["failures"]
+    assert (failure["reason"], failure["function"]) == (reason, "scale")
+    page = (limit.directory / "report.html").read_text()
+    assert "<h2>What ended the program</h2><pre>\n  program.py (" in page
+
+
+def test_a_limit_that_is_an_error_is_told_from_one_that_is_none(limit: Ran) -> None:
+    rows = {row["function"]: (row["limit"], row["raised"]) for row in limit.data["recompiles"]}
+    assert rows == {"shift": (1, 0), "scale": (1, 1)}
+    assert "recompile limit reached: other inputs run uncompiled" in limit.text
+    assert "recompile limit reached: with fullgraph=True this is an error" in limit.text
+    advice = [one for one in limit.data["advice"] if one["kind"] == "recompile limit"]
+    assert "leave out fullgraph=True" in advice[0]["do"]
+
+
+def test_what_else_ends_a_program(torch_python: Interpreter, tmp_path: Path) -> None:
+    """Also where nothing of a compile failed. Secrets are masked."""
+    ran = Ran(torch_python, tmp_path / "other", OTHER, **NO_POLICY)
+    begin = ran.text[ran.text.index("What ended the program") :].splitlines()
+    assert begin[1].endswith("): KeyError: 'token (masked)'")
+    assert begin[2] == f"      at program.py:{ran.line('raise KeyError')} <module>"
+    assert (ran.data["failures"], ran.data["recompiles"]) == ([], [])
+
+
+def test_what_a_program_catches_is_no_end(torch_python: Interpreter, tmp_path: Path) -> None:
+    caught = "try:\n    steps(scale, True)\nexcept Exception: sys.exit(3)"
+    code = LIMIT.replace("steps(scale, True)", caught)
+    ran = Ran(torch_python, tmp_path / "caught", code, **NO_POLICY)
+    assert (ran.done.returncode, ran.data["ends"], ran.data["status"]) == (3, [], 3)
+    begin = ran.text[ran.text.index("What ended the program") :].splitlines()
+    assert begin[1] == "  the command ended with status 3"
+    assert begin[2].startswith("  no process told of an exception; the compiles that failed are ")
+    assert len(ran.data["failures"]) == 1
+
+
+def test_a_program_that_ends_well_has_no_end(breaks: Ran) -> None:
+    assert "What ended the program" not in breaks.text
+    assert (breaks.data["ends"], breaks.data["status"]) == ([], 0)
+
+
 def test_a_killed_process(killed: Ran) -> None:
     assert killed.done.returncode == 128 + signal.SIGKILL
+    begin = killed.text[killed.text.index("What ended the program") :].splitlines()
+    assert begin[1] == "  the command ended with status 137, as SIGKILL ends it"
     graphs = {one["function"]: one for one in killed.data["graphs"]}
     assert graphs["fine"]["finished"]
     assert not graphs["hangs"]["finished"]

@@ -64,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         terminal.say(f"rocm-autopatch run: {words[0]}: {error}")
         status = error.status
     if arguments.report is not None:
+        _afterwards(lambda path: session.record_status(path, status), arguments.report)
         _afterwards(_summarize, arguments.report)
     if arguments.trace is not None:
         _afterwards(_say_profiles, arguments.trace)

@@ -14,9 +14,12 @@ PROFILE = "ROCM_AUTOPATCH_PROFILE"
 # PyTorch's own variable for the directory of its trace.
 TRACE = "TORCH_TRACE"
 # In the directory of a report: PyTorch's trace, and a line of JSON for each process that imported
-# torch, and for each mode in which it asked torch.compile to compile.
+# torch, for each mode in which it asked torch.compile to compile, and for what ended it.
 TRACES = "trace"
 PROCESSES = "processes.jsonl"
+# In such a line: the exception that ended a process; the exit status of the command.
+ENDED = "ended"
+STATUS = "status"
 
 
 def partial(path: str) -> str:

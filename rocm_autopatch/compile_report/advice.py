@@ -153,7 +153,21 @@ def _caches(report: Report) -> Iterator[Advice]:
 
 
 def _limit(report: Report) -> Iterator[Advice]:
-    hit = [one for one in report.recompiles if one.limit]
+    raised = [one for one in report.recompiles if one.raised]
+    ended = [end for end in report.ends if end.limit]
+    if raised or ended:
+        count = counted(len(raised) or len(ended), "place")
+        yield Advice(
+            "recompile limit",
+            f"the recompile limit was reached in {count} where that is an error, because of "
+            "fullgraph=True",
+            "avoid the recompiles (see below), or raise torch._dynamo.config.recompile_limit "
+            "(cache_size_limit up to torch 2.6), or leave out fullgraph=True: then the code runs "
+            "uncompiled for other inputs. rocm-autopatch explain recompile_limit says which layer "
+            "decides",
+            _places(raised) or tuple(dict.fromkeys(str(end.place) for end in ended)),
+        )
+    hit = [one for one in report.recompiles if one.limit > one.raised]
     if hit:
         yield Advice(
             "recompile limit",

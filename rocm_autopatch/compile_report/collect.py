@@ -4,12 +4,13 @@ It is loaded only if ROCM_AUTOPATCH_REPORT is in the environment. The variable n
 is empty if only a profile is wanted. What can't be written is left out, and the program goes on.
 """
 
+import atexit
 import functools
 import os
 import sys
 
 from rocm_autopatch import _RECORD, _read, failure, startup, trust
-from rocm_autopatch.compile_report import PROCESSES, PROFILE, TRACE, TRACES, WANTED
+from rocm_autopatch.compile_report import ENDED, PROCESSES, PROFILE, TRACE, TRACES, WANTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _LOGGING = "torch._logging._internal"
 # Whether this process is in the report.
 _announced: "list[bool]" = []
+# How much of an exception is written down, in characters.
+_LONGEST_ERROR = 500
 
 
 def prepare() -> None:
@@ -86,6 +89,7 @@ def _traced(module: "Any") -> None:
         os.makedirs(ours if traces == ours else directory, exist_ok=True)
         # Our own directory is relative, because it may be moved before it is read.
         _announce(TRACES if traces == ours else traces)
+        atexit.register(_tell_end)
         if traces == ours and not os.access(ours, os.W_OK | os.X_OK):
             raise PermissionError("%s can't be written" % ours)
         if traces:
@@ -137,6 +141,37 @@ def _announce(traces: str) -> None:
     }
     _append(row)
     _announced.append(True)
+
+
+def _tell_end() -> None:
+    """Write down the exception that ends this process, if one does.
+
+    The interpreter keeps it where a debugger looks for it. Torch up to 2.5 traces no compile that
+    ends at the recompile limit, and a trace does not say what a program caught.
+    """
+    error: Any = getattr(sys, "last_value", None)
+    trace: Any = getattr(sys, "last_traceback", None)
+    # A prompt goes on after an exception, and pytest keeps those of its tests there.
+    if error is None or trace is None or hasattr(sys, "ps1") or trace.tb_frame.f_back:
+        return
+    try:
+        from rocm_autopatch import masking
+        from rocm_autopatch.patches import callers
+
+        row = {"pid": os.getpid(), ENDED: ""}
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            # The line of the program that led to it.
+            if "file" not in row or not callers.INSTALLED.search(code.co_filename):
+                row.update(file=code.co_filename, line=trace.tb_lineno, function=code.co_name)
+            trace = trace.tb_next
+        first = str(error).strip().partition("\n")[0]
+        name = type(error).__name__
+        row[ENDED] = masking.looks("%s: %s" % (name, first) if first else name)[:_LONGEST_ERROR]
+        _append(row)
+    except Exception as why:
+        if failure.programs_own(why):
+            raise
 
 
 def _append(row: "dict[str, Any]") -> None:

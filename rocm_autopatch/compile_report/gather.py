@@ -12,8 +12,17 @@ from typing import Any
 
 from rocm_autopatch import masking
 from rocm_autopatch.cache_misses import CHANGED
-from rocm_autopatch.compile_report import PROCESSES, TRACES, operations
-from rocm_autopatch.compile_report.model import Break, Graph, Place, Process, Recompile, Report
+from rocm_autopatch.compile_report import ENDED, PROCESSES, STATUS, TRACES, operations
+from rocm_autopatch.compile_report.model import (
+    Break,
+    End,
+    Failure,
+    Graph,
+    Place,
+    Process,
+    Recompile,
+    Report,
+)
 from rocm_autopatch.compile_report.trace import CACHES, GRAPHS, METRICS, PATTERN, Event, File
 from rocm_autopatch.patches.callers import INSTALLED
 
@@ -34,7 +43,10 @@ SETTINGS = (
 )
 _MODE = "mode"
 _RESUME = re.compile(r"torch_dynamo_resume_in_(.*)_at_(\d+)")
-_LIMIT = re.compile(r"(recompile|cache_size)_limit", re.IGNORECASE)
+# In the names of exceptions and in their texts. It is an error where fullgraph=True, or where a
+# setting says so (FailOnRecompileLimitHit).
+_LIMIT = re.compile(r"(recompile|cache|cache_size)[_ ]?limit", re.IGNORECASE)
+_LIMIT_RAISES = "FailOn"
 _BROKEN_AT = re.compile(r"^Graph break in user code at (.+):(\d+)$", re.MULTILINE)
 _REASON = re.compile(r"^(?:Graph Break )?Reason: (.*)$", re.MULTILINE)
 _FRAME = re.compile(r'^\s+File "(.+)", line (\d+), in (.*)$', re.MULTILINE)
@@ -56,8 +68,10 @@ def gather(directory: Path) -> Report:
         raise FileNotFoundError(f"there is no directory {directory}")
     report = Report(str(directory))
     told = list(_told(directory / PROCESSES, report.notes))
-    announced = [row for row in told if _MODE not in row]
+    announced = [row for row in told if row.keys().isdisjoint((_MODE, ENDED, STATUS))]
     report.modes = sorted({row[_MODE] for row in told if _MODE in row})
+    report.status = max([row[STATUS] for row in told if STATUS in row], default=0)
+    report.ends = list(_ends(told, announced))
     reader = _Reader(report, announced)
     for path in _files(directory, announced, report.notes):
         file = File(path)
@@ -84,6 +98,10 @@ def _mask(report: Report) -> None:
     for graph in report.graphs:
         graph.failure = looks(graph.failure)
         graph.guards = tuple(map(looks, graph.guards))
+    for failed in report.failures:
+        failed.reason = looks(failed.reason)
+    for end in report.ends:
+        end.error = looks(end.error)
     for one in report.breaks:
         one.reason, one.explanation = looks(one.reason), looks(one.explanation)
         one.hints = tuple(map(looks, one.hints))
@@ -99,7 +117,8 @@ def modes(directory: Path) -> set[str] | None:
 
 
 def _told(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
-    """What processes wrote about themselves: when they imported torch, and the modes they asked."""
+    """What processes wrote about themselves: when they imported torch, the modes they asked, and
+    what ended them; and how the command ended."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError:
@@ -109,12 +128,29 @@ def _told(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
             row = json.loads(line)
             if _MODE in row:
                 row[_MODE] = str(row[_MODE])
+            elif STATUS in row:
+                row[STATUS] = int(row[STATUS])
+            elif ENDED in row:
+                row["pid"], row[ENDED] = int(row["pid"]), str(row[ENDED])
+                row["line"] = int(row.get("line", 0))
             else:
                 row["pid"], row["time"], row["command"], row["torch"], row["traces"]
         except (ValueError, KeyError, TypeError):
             notes.append(f"{path.name}: left out a line that can't be read")
             continue
         yield row
+
+
+def _ends(told: list[dict[str, Any]], announced: list[dict[str, Any]]) -> Iterator[End]:
+    commands = {row["pid"]: row["command"] for row in announced}
+    for row in told:
+        if ENDED in row:
+            process = Process(row["pid"], 0)
+            process.command = tuple(masking.command(list(map(str, commands.get(row["pid"], ())))))
+            file, function = str(row.get("file", "")), str(row.get("function", ""))
+            error = row[ENDED]
+            place = Place(file, row["line"], function)
+            yield End(row["pid"], process.name, error, place, bool(_LIMIT.search(error)))
 
 
 def _files(directory: Path, announced: list[dict[str, Any]], notes: list[str]) -> list[Path]:
@@ -213,9 +249,19 @@ class _Reader:
             report.graphs.append(graph)
         self._not_told()
         report.breaks = sorted(self.breaks.values(), key=lambda one: -one.count)
+        self._raised()
         report.recompiles = list(_recompiles(report.graphs))
+        report.failures = list(_failures(report.graphs))
         # A compile that ended at the recompile limit made no graph.
         report.graphs = [graph for graph in report.graphs if not graph.limit]
+
+    def _raised(self) -> None:
+        """Up to torch 2.6 the limit is one exception, whether it ends the program or not."""
+        ended = {end.pid for end in self.report.ends if end.limit}
+        for process in self.report.processes:
+            reached = [g for g in self.report.graphs if g.process == process.number and g.limit]
+            if reached and process.pid in ended:
+                reached[-1].raised = True
 
     def _process(self, file: File, event: Event) -> Process:
         key = str(file.path), event.process
@@ -320,7 +366,8 @@ class _Reader:
         if told.get("fail_type"):
             reason = str(told.get("fail_reason") or "").strip().split("\n")[0]
             graph.failure = f"{told['fail_type']}: {reason}" if reason else str(told["fail_type"])
-            graph.limit = bool(_LIMIT.search(str(told.get("fail_reason"))))
+            graph.limit = bool(_LIMIT.search(f"{told['fail_type']} {told.get('fail_reason')}"))
+            graph.raised = graph.limit and str(told["fail_type"]).startswith(_LIMIT_RAISES)
 
     def _name(self, graph: Graph, told: dict[str, Any]) -> None:
         place = Place(
@@ -468,6 +515,19 @@ def alike(guard: str) -> str:
     return re.sub(r"(==|!=|<=|>=|<|>) -?[\d.]+(e-?\d+)?\b", r"\1 …", guard)
 
 
+def _failures(graphs: Iterable[Graph]) -> Iterator[Failure]:
+    """What failed; a limit that only makes code run uncompiled is no failure."""
+    found: dict[tuple[Place, str], Failure] = {}
+    for graph in graphs:
+        if graph.failure and (graph.raised or not graph.limit):
+            one = found.setdefault(
+                (graph.place, graph.failure), Failure(graph.place, graph.failure)
+            )
+            one.count += 1
+            one.processes.add(graph.process)
+    yield from sorted(found.values(), key=lambda one: -one.count)
+
+
 def _recompiles(graphs: Iterable[Graph]) -> Iterator[Recompile]:
     found: dict[tuple[Place, str], Recompile] = {}
     # The compile that reaches the limit has no place of its own.
@@ -483,6 +543,7 @@ def _recompiles(graphs: Iterable[Graph]) -> Iterator[Recompile]:
         guard = alike(graph.guard) or "unknown guard"
         one = found.setdefault((graph.place, guard), Recompile(graph.place, guard))
         one.limit += graph.limit
+        one.raised += graph.raised
         one.count += not graph.limit
         one.seconds += graph.seconds
         one.processes.add(graph.process)

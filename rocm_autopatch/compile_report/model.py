@@ -82,7 +82,8 @@ class Graph:
     tuned: tuple[str, ...] = ()  # what was autotuned, if the trace names it
     guards: tuple[str, ...] = ()  # the guard that failed, for each compiled version
     failure: str = ""
-    limit: bool = False  # whether the recompile limit was reached: the code runs uncompiled
+    limit: bool = False  # whether the recompile limit was reached
+    raised: bool = False  # whether that was an error, as with fullgraph; else it runs uncompiled
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -122,7 +123,29 @@ class Recompile:
     seconds: float = 0.0
     processes: set[int] = field(default_factory=set)
     limit: int = 0  # how often the recompile limit was reached
+    raised: int = 0  # how often that was an error
     example: str = ""
+
+
+@dataclass
+class Failure:
+    """Compiles at one place that failed for one reason."""
+
+    place: Place
+    reason: str
+    count: int = 0
+    processes: set[int] = field(default_factory=set)
+
+
+@dataclass
+class End:
+    """The exception that ended a process, and the program's line that led to it."""
+
+    pid: int
+    name: str
+    error: str
+    place: Place
+    limit: bool = False  # whether it is that of the recompile limit
 
 
 @dataclass
@@ -134,6 +157,9 @@ class Report:
     graphs: list[Graph] = field(default_factory=list)
     breaks: list[Break] = field(default_factory=list)
     recompiles: list[Recompile] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    ends: list[End] = field(default_factory=list)
+    status: int = 0  # of the command, as a shell has it; 0 if unknown
     notes: list[str] = field(default_factory=list)
     traces: list[str] = field(default_factory=list)
     modes: list[str] = field(default_factory=list)

@@ -50,8 +50,10 @@ def _body(report: Report, links: Mapping[str, str]) -> Iterator[str]:
     versions = ", ".join(report.versions) or "of unknown version"
     yield f"<h1>Compile report: {escape(_title(report))}</h1>"
     yield f'<p class="dim">torch {escape(versions)} &middot; {escape(report.directory)}</p>'
+    yield from _ended(report)
     yield _numbers(report)
     yield from _advice(report)
+    yield from _failures(report)
     yield "<h2>Compiles over time</h2>"
     yield '<p class="dim">Rows are processes, bars are compiles; hover to see the place.</p>'
     yield from _timeline(report)
@@ -71,6 +73,26 @@ def _body(report: Report, links: Mapping[str, str]) -> Iterator[str]:
         yield "<h2>What is missing or unexpected</h2><ul>"
         yield from (f"<li>{escape(note)}</li>" for note in report.notes)
         yield "</ul>"
+
+
+def _ended(report: Report) -> Iterator[str]:
+    lines = summary.ended(report)
+    if lines:
+        yield f"<h2>{escape(lines[0])}</h2><pre>"
+        yield escape("\n".join(lines[1:]))
+        yield "</pre>"
+
+
+def _failures(report: Report) -> Iterator[str]:
+    if not report.failures:
+        return
+    yield "<h2>Compiles that failed</h2>"
+    heads = (("count", "number"), ("place", "text"), ("reason", "text"))
+    rows = (
+        (_number(one.count), _code(f"{one.place} {one.place.function}"), _text(one.reason))
+        for one in report.failures[:MOST_ROWS]
+    )
+    yield from _table("failures", heads, rows)
 
 
 def _numbers(report: Report) -> str:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import select
 import signal
 import subprocess
 from pathlib import Path
 
-from rocm_autopatch.compile_report import PROCESSES, PROFILE, TRACE, TRACES, WANTED, partial
+from rocm_autopatch.compile_report import (
+    PROCESSES,
+    PROFILE,
+    STATUS,
+    TRACE,
+    TRACES,
+    WANTED,
+    partial,
+)
 
 _PASSED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 
@@ -108,6 +117,16 @@ def run(words: list[str], environment: dict[str, str]) -> int:
         os.close(told)
         os.close(tell)
     return status if status >= 0 else 128 - status
+
+
+def record_status(directory: Path, status: int) -> None:
+    """Add the command's status to its report. Raises OSError."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(directory / PROCESSES, flags)
+    try:
+        os.write(descriptor, json.dumps({STATUS: status}).encode("ascii") + b"\n")
+    finally:
+        os.close(descriptor)
 
 
 def _wait(*_: object) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Iterator
 from typing import Any
 
 from rocm_autopatch.compile_report.advice import advise
-from rocm_autopatch.compile_report.model import PHASES, Graph, Place, Report
+from rocm_autopatch.compile_report.model import PHASES, End, Graph, Place, Report
 from rocm_autopatch.patches.callers import PACKAGES
 from rocm_autopatch.text import WIDTH, counted, wrapped
 
@@ -17,7 +18,12 @@ ROWS = 12
 
 
 def lines(report: Report, dearest: int = DEAREST) -> Iterator[str]:
-    """The summary: the slowest compiles, graph breaks, recompiles, and what to do."""
+    """The summary: what ended the program, failures, the slowest compiles, graph breaks,
+    recompiles, and what to do."""
+    before = ended(report)
+    yield from before
+    if before:
+        yield ""
     if not report.graphs:
         yield from _nothing(report)
         return
@@ -39,6 +45,7 @@ def lines(report: Report, dearest: int = DEAREST) -> Iterator[str]:
     if kinds:
         text = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common())
         yield from _wrap(f"operations: {text}", "  ")
+    yield from _failed(report)
     yield ""
     yield f"Slowest compiles ({min(dearest, len(report.graphs))} of {len(report.graphs):,})"
     yield f"  {'seconds':>7} {'share':>5} {'nodes':>6} {'kernels':>7} {'cache':6} {'tuned':5} place"
@@ -57,6 +64,64 @@ def lines(report: Report, dearest: int = DEAREST) -> Iterator[str]:
             more = f" and {len(one.places) - 3} more" if len(one.places) > 3 else ""
             yield from _wrap("at " + ", ".join(map(short, one.places[:3])) + more, "    ", "    ")
     yield from _notes(report)
+
+
+def ended(report: Report) -> list[str]:
+    """What ended the program, as far as it is known: a title and lines, [] if nothing is."""
+    return list(_ended(report))
+
+
+def _ended(report: Report) -> Iterator[str]:
+    if not report.ends and not report.status:
+        return
+    yield "What ended the program"
+    same: dict[tuple[str, Place], list[End]] = {}
+    for end in report.ends:
+        same.setdefault((end.error, end.place), []).append(end)
+    for (error, place), ends in [*same.items()][:ROWS]:
+        name = f"{ends[0].name}" if len(ends) == 1 else f"{len(ends)} processes"
+        yield from _wrap(f"{name}: {error}", "  ", "      ")
+        yield " " * 6 + _tail(f"at {short(place)} {place.function}", WIDTH - 6)
+        if ends[0].limit:
+            yield from _wrap(_of_limit(report, {end.pid for end in ends}), " " * 6, " " * 6)
+    if len(same) > ROWS:
+        yield f"  and {len(same) - ROWS} more"
+    if report.status:
+        yield from _wrap(f"the command ended with {_status(report.status)}", "  ", "      ")
+    if not report.ends and report.failures:
+        # A launcher or a framework has caught it.
+        text = "no process told of an exception; the compiles that failed are listed below"
+        yield from _wrap(text, "  ", "      ")
+
+
+def _status(status: int) -> str:
+    try:
+        return f"status {status}, as {signal.Signals(status - 128).name} ends it"
+    except ValueError:
+        return f"status {status}"
+
+
+def _of_limit(report: Report, pids: set[int]) -> str:
+    """Which function reached the recompile limit where that is an error, and by which guard."""
+    text = "with fullgraph=True the recompile limit is an error"
+    numbers = {process.number for process in report.processes if process.pid in pids}
+    for one in report.recompiles:
+        if one.raised and one.processes & numbers:
+            text += f": {short(one.place)} {one.place.function} reached it"
+            text += f"; the guard that failed: {one.example or one.guard}"
+            break
+    return _cut(text, 400)
+
+
+def _failed(report: Report) -> Iterator[str]:
+    if not report.failures:
+        return
+    yield ""
+    yield f"Compiles that failed ({sum(one.count for one in report.failures):,})"
+    for one in report.failures[:ROWS]:
+        yield f"  {one.count:5,} x {_tail(f'{short(one.place)} {one.place.function}', WIDTH - 10)}"
+        yield from _wrap(_cut(one.reason, 400), " " * 10, " " * 10)
+    yield from _more(len(report.failures))
 
 
 def _nothing(report: Report) -> Iterator[str]:
@@ -112,8 +177,8 @@ def _graph(report: Report, graph: Graph) -> Iterator[str]:
     yield head + _tail(where(graph), WIDTH - len(head))
     if not graph.finished:
         yield " " * 12 + f"did not finish: the trace ends with {graph.last}"
-    elif graph.failure and not graph.limit:
-        yield from _wrap(f"failed: {graph.failure}", " " * 12, " " * 12)
+    elif graph.failure:
+        yield " " * 12 + "failed, see above"
 
 
 def where(graph: Graph) -> str:
@@ -157,8 +222,10 @@ def _recompiles(report: Report) -> Iterator[str]:
         such = one.example if one.count + one.limit == 1 else f"for example {one.example}"
         guard = such if one.example else one.guard
         yield from _wrap(_cut(f"guard: {guard}", 240), " " * 10, " " * 10)
-        if one.limit:
+        if one.limit > one.raised:
             yield " " * 10 + "recompile limit reached: other inputs run uncompiled"
+        if one.raised:
+            yield " " * 10 + "recompile limit reached: with fullgraph=True this is an error"
     yield from _more(len(report.recompiles))
 
 
@@ -237,6 +304,20 @@ def data(report: Report) -> dict[str, Any]:
             }
             for one in report.breaks
         ],
+        "status": report.status,
+        "ends": [
+            {**_place(end.place), "pid": end.pid, "name": end.name, "error": end.error}
+            for end in report.ends
+        ],
+        "failures": [
+            {
+                **_place(one.place),
+                "reason": one.reason,
+                "count": one.count,
+                "processes": sorted(one.processes),
+            }
+            for one in report.failures
+        ],
         "recompiles": [
             {
                 **_place(one.place),
@@ -245,6 +326,7 @@ def data(report: Report) -> dict[str, Any]:
                 "count": one.count,
                 "seconds": one.seconds,
                 "limit": one.limit,
+                "raised": one.raised,
                 "processes": sorted(one.processes),
             }
             for one in report.recompiles

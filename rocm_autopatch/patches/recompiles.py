@@ -2,13 +2,15 @@
 
 Torch compiles a function anew when a guard of all its earlier compiles fails. After
 ``torch._dynamo.config.recompile_limit`` compiles (8 on every torch from 2.4 to 2.15; the name is
-``cache_size_limit`` up to 2.6), torch warns, and runs the function without a compile. A policy that
-raises the limit takes this warning away. So this patch writes a line where torch would have
-stopped, with the function and the guard.
+``cache_size_limit`` up to 2.6), torch warns, and runs the function without a compile; if it was
+compiled with ``fullgraph=True``, torch raises an error. A policy that raises the limit takes the
+warning away. So this patch writes a line where torch would have stopped, with the function and the
+guard.
 
 Dynamo asks ``exceeds_recompile_limit`` before each compile of a frame (``exceeds_cache_size_limit``
 up to 2.6). ``convert_frame._compile`` looks this up by its global name, and has the frame's code,
-its variables and the failed guard as local variables (tests/matrix/recompile_versions.py).
+its variables, whether it may have graph breaks (``one_graph``), and the failed guard as local
+variables (tests/matrix/recompile_versions.py).
 """
 
 import functools
@@ -33,6 +35,8 @@ FIELDS = ("name", "wanted", "layer", "why")
 # Since torch 2.7, and before.
 LIMITS = ("recompile_limit", "cache_size_limit")
 QUESTIONS = ("exceeds_recompile_limit", "exceeds_cache_size_limit")
+# Settings that make reaching the limit an error: since torch 2.7, and in 2.6.
+RAISES = ("fail_on_recompile_limit_hit", "fail_on_cache_limit_hit")
 LONGEST_GUARD = 200
 
 
@@ -130,9 +134,15 @@ def _tell(
     if os.environ.get("ROCM_AUTOPATCH_LOG") == "quiet" or set(environ.values()) - {None, "", "0"}:
         # The ranks of a job compile the same functions. One of them speaks.
         return
+    end = "run it without a compile"
+    config: Any = sys.modules["torch._dynamo.config"]
+    if frame.f_locals.get("one_graph"):
+        end = "raise an error, because of fullgraph=True"
+    elif any(getattr(config, name, False) for name in RAISES):
+        end = "raise an error, as its configuration says"
     startup.write(
         "%s (%s:%d%s) is compiled for the %dth time, as policy %s sets %s to %d; torch itself "
-        "would stop at %d and run it without a compile. The guard that failed last: %s. "
+        "would stop at %d and %s. The guard that failed last: %s. "
         "TORCH_LOGS=recompiles shows every guard"
         % (
             *function,
@@ -142,6 +152,7 @@ def _tell(
             raised["name"],
             raised["after"],
             raised["before"],
+            end,
             _guard(frame),
         ),
         # It has up to two paths and a guard.

@@ -68,11 +68,11 @@ def counts(source: Source) -> str:
 
 
 def local_variables(source: Source) -> str:
-    """The variables of _compile that hold the code and the guard that failed."""
+    """The variables of _compile that hold the code, fullgraph, and the guard that failed."""
     (function,) = source.functions(CONVERT_FRAME, "_compile")
     names = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
     names |= {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
-    wanted = ("code", "locals", "recompile_reason", "recompile_reasons")
+    wanted = ("code", "locals", "one_graph", "recompile_reason", "recompile_reasons")
     return ", ".join(name for name in wanted if name in names)
 
 
@@ -93,7 +93,7 @@ def expected(version: str) -> dict[str, str]:
         "of": "cache_size: CacheSizeRelevantForFrame",
         "which has": "num_cache_entries_with_same_id_matched_objs, "
         "will_compilation_exceed_specific_limit",
-        "local variables": "code, locals, recompile_reason" + ("s" if old else ""),
+        "local variables": "code, locals, one_graph, recompile_reason" + ("s" if old else ""),
     }
 
 
