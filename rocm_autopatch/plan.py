@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-FORMAT = 6
+FORMAT = 7
 # Torch releases as tuples of numbers, () where open. Every row of a plan ends with these two; of
 # rows with one name, the last that is for this torch counts.
 RANGE_FIELDS = ("since", "until")
@@ -25,7 +25,9 @@ class Plan(TypedDict):
     """What a process has to do.
 
     ``env`` has rows of ENV_FIELDS. The variables in ``insist`` are changed even if a user gave
-    them, those in ``image_only`` only if a baseline says that they are the image's. ``patches`` has
+    them, those in ``image_only`` only if a baseline says that they are the image's. ``empty`` has
+    rows of ENV_FIELDS that are carried out before those, and only where the variable's value is the
+    empty text; in a file they are marshalled apart, as patches are. ``patches`` has
     rows of PATCH_FIELDS: the name of a patch, the module that it waits for, and its entries. An
     entry has the ``FIELDS`` of its patch and then RANGE_FIELDS. ``targets`` are the modules that
     the patches wait for. ``caches`` has rows of CACHES_FIELDS, and ``digest`` tells plans that
@@ -38,6 +40,7 @@ class Plan(TypedDict):
     policy: str
     layers: tuple[str, ...]
     env: tuple[tuple[Any, ...], ...]
+    empty: tuple[tuple[Any, ...], ...]
     insist: tuple[str, ...]
     image_only: tuple[str, ...]
     caches: tuple[tuple[Any, ...], ...]

@@ -22,6 +22,7 @@ from rocm_autopatch.patches import compile_modes
 from rocm_autopatch.patches import config as config_patch
 from rocm_autopatch.policy import document as yaml_document
 from rocm_autopatch.policy import schema, when
+from rocm_autopatch.policy.model import DELETE_EMPTY
 from rocm_autopatch.policy.settings import KINDS
 from tools import policy_keys
 
@@ -98,6 +99,7 @@ def parts() -> dict[str, Any]:
     }
     value = {"type": "string", "minLength": 1, "maxLength": schema.LONGEST_VALUE}
     values: dict[str, Any] = {"delete": {"const": True}, "default": value, "set": value}
+    values[DELETE_EMPTY] = {"const": True}
     config = one_of(
         dict.fromkeys(schema.STRENGTHS, scalar),
         {"yields_to": VARIABLE, "switch": VARIABLE, "insist": {"type": "boolean"}},
@@ -110,7 +112,8 @@ def parts() -> dict[str, Any]:
         {kind: values[kind] for kind in schema.ENV_ACTIONS},
         {key: {"type": "boolean"} for key in schema.ENV_FLAGS},
     )
-    flag: dict[str, Any] = {"not": {"required": ["default"]}}
+    plain = [{"required": [kind]} for kind in ("default", DELETE_EMPTY)]
+    flag: dict[str, Any] = {"not": {"anyOf": plain}}
     variable["dependentSchemas"] = dict.fromkeys(schema.ENV_FLAGS, flag)
     # Both at once contradict each other.
     true = {"const": True}

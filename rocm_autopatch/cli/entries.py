@@ -8,8 +8,10 @@ from typing import Any
 from rocm_autopatch import startup
 from rocm_autopatch.evidence import defects
 from rocm_autopatch.policy import lower
-from rocm_autopatch.policy.model import Common, Policy
+from rocm_autopatch.policy.model import DELETE_EMPTY, Common, Policy
 
+# Strengths that have no value.
+DELETIONS = ("delete", DELETE_EMPTY)
 _LACKS = {"proven": "no evidence here proves", "gains": "no evidence here shows a gain of"}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from rocm_autopatch import fresh_interpreter, patches, record, startup
 from rocm_autopatch.cli import entries, options, statuses, style, terminal
 from rocm_autopatch.patches import kept
-from rocm_autopatch.policy import select
+from rocm_autopatch.policy import lower, select
 from rocm_autopatch.policy.model import Policy
 from rocm_autopatch.startup import misnamed, rows
 from rocm_autopatch.text import wrapped
@@ -53,6 +53,16 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     rows = [row for part in ("env", *patches.NAMES, "patches") for row in report[part]]
     rows += record.caches_row(report)
+    facts = {name: fact["value"] for name, fact in report["facts"].items()}
+    for text in report["errors"]:
+        terminal.say(f"rocm-autopatch explain: {text}")
+    named = os.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
+    if not misnamed.is_there(named):
+        named = ""
+    if report["baked"]:
+        named = startup.load(report["baked"])["named"]
+    chosen = select.select(facts, named)
+    rows += _of_empty_text(chosen.layers, facts, {row["name"] for row in rows})
     # The name of a patch stands for its fields, too: watchdog for watchdog.warn_after.
     found = [
         row
@@ -67,15 +77,6 @@ def run(arguments: argparse.Namespace) -> int:
             f"rocm-autopatch explain: no policy here has an entry for {arguments.name}{hint}"
         )
         return 1
-    facts = {name: fact["value"] for name, fact in report["facts"].items()}
-    for text in report["errors"]:
-        terminal.say(f"rocm-autopatch explain: {text}")
-    named = os.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
-    if not misnamed.is_there(named):
-        named = ""
-    if report["baked"]:
-        named = startup.load(report["baked"])["named"]
-    chosen = select.select(facts, named)
     explained = [
         {
             **row,
@@ -90,6 +91,17 @@ def run(arguments: argparse.Namespace) -> int:
         shown = fresh_interpreter.secrets().data(explained)
         terminal.lines(map(style.statuses, _lines(shown)))
     return 0
+
+
+def _of_empty_text(
+    stack: tuple[Policy, ...], facts: dict[str, str], known: set[str]
+) -> Iterator[dict[str, Any]]:
+    """Rows of the rules about a variable that is set to nothing. A start records them only where it
+    is."""
+    given = fresh_interpreter.before_us()
+    for rule in lower.lower(stack, facts)["empty"]:
+        if rule[0] not in known:
+            yield rows.of_variable(rule, given.get(rule[0]), "unchanged", None)
 
 
 def _layers(
@@ -132,7 +144,7 @@ def _lines(explained: list[dict[str, Any]]) -> Iterator[str]:
             effect = "applies" if said in counts else "overridden"
             if said["lacks"]:
                 effect = f"does not hold: {said['lacks']}"
-            value = "" if said["strength"] == "delete" else f" {said['value']!r}"
+            value = "" if said["strength"] in entries.DELETIONS else f" {said['value']!r}"
             yield f"  {said['layer']}: {said['strength']}{value}  ({effect}), {said['place']}"
             yield from wrapped(said["why"], "    ", "    ")
             if said["no_trial"]:

@@ -109,11 +109,13 @@ def _show(arguments: argparse.Namespace) -> int:
     chosen = select.select(facts, arguments.name)
     plan = lower.lower(chosen.layers, facts, chosen.policy)
     secrets = fresh_interpreter.secrets()
-    env = [
-        (name, action, secrets.value(name, value), *rest)
-        for name, action, value, *rest in plan["env"]
-    ]
-    plan = secrets.data({**plan, "env": env})
+    rules = {
+        part: [
+            (name, action, secrets.value(name, value), *rest) for name, action, value, *rest in rows
+        ]
+        for part, rows in (("env", plan["env"]), ("empty", plan["empty"]))
+    }
+    plan = secrets.data({**plan, **rules})
     if arguments.json:
         terminal.data({"facts": facts, **plan})
         return 0
@@ -138,7 +140,7 @@ def _unproven(
             why = entries.unproven(entry, facts)
             if why:
                 shown = secrets.value(name, value) if isinstance(value, str) else value
-                said = strength if strength == "delete" else f"{strength} {shown!r}"
+                said = strength if strength in entries.DELETIONS else f"{strength} {shown!r}"
                 text = f"left out: {name}: {said}  [{layer.name}], because {why}"
                 yield from wrapped(text, "  ", "      ")
 
@@ -153,6 +155,8 @@ def _lines(plan: Plan, facts: dict[str, str], left_out: list[Policy]) -> Iterato
     for name, action, value, layer, why, *span in plan["env"]:
         text = f"{name}: {action}{'' if value is None else f' {value!r}'}"
         yield from _entry(text, layer, why, span)
+    for name, action, _, layer, why, *span in plan["empty"]:
+        yield from _entry(f"{name}: {action}", layer, why, span)
     for patch, target, given in plan["patches"]:
         for entry in given:
             if patch == "config":

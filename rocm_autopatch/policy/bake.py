@@ -38,7 +38,7 @@ print(json.dumps(here.torch_of_start()))
 # For a variable that is not to be set. One object, so that a plan file has it once.
 _NO = (b"",)
 # The parts of a plan that a start carries out before torch is imported.
-_AT_START = ("env", "insist", "image_only", "caches")
+_AT_START = ("env", "empty", "insist", "image_only", "caches")
 
 
 class NotBaked(fresh_interpreter.NoReport):
@@ -141,6 +141,7 @@ def _for_torch(plan: Plan, known: dict[str, tuple[str, str]]) -> Plan:
     """The plan without rows for other torches, so that a start does not even read them."""
     made = plan.copy()
     made["env"] = tuple(startup.for_this_torch(plan["env"], known))
+    made["empty"] = tuple(startup.for_this_torch(plan["empty"], known))
     made["caches"] = tuple(startup.for_this_torch(plan["caches"], known))
     made["patches"] = tuple(
         (name, target, tuple(startup.for_this_torch(entries, known)))

@@ -18,7 +18,7 @@ from typing import Any
 
 from rocm_autopatch import startup, trust
 from rocm_autopatch.patches.config import FORMER_NAMES, fits
-from rocm_autopatch.policy.model import ConfigEntry, Policy, Range
+from rocm_autopatch.policy.model import DELETE_EMPTY, ConfigEntry, Policy, Range
 from rocm_autopatch.policy.problem import ERROR, REMARK, Hint, Problem, Problems, quoted
 
 _UNKNOWN: Any = object()
@@ -194,7 +194,8 @@ def _deletions(below: dict[str, Range], layers: Iterable[Policy]) -> dict[str, R
     deleted = dict(below)
     for layer in layers:
         for rule in layer.env:
-            deleted.pop(rule.name, None)
+            if rule.action != DELETE_EMPTY:
+                deleted.pop(rule.name, None)
             if rule.action == "delete" and not rule.needs:
                 deleted[rule.name] = rule.range
     return deleted

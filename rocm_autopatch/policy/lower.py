@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 from rocm_autopatch import patches, plan
 from rocm_autopatch.patches.config import FORMER_NAMES
 from rocm_autopatch.policy import when
-from rocm_autopatch.policy.model import Common, ConfigEntry, Policy, Range
+from rocm_autopatch.policy.model import DELETE_EMPTY, Common, ConfigEntry, Policy, Range
 from rocm_autopatch.policy.problem import Problem, Problems, quoted
 
 # What is known when the built-in policies are lowered. On any other accelerator, a start stops at
@@ -40,6 +41,7 @@ def lower(
         problems.add(Problem(last.file, 0, 0, "", f"more than {MAX_LAYERS} layers"))
     problems.finish()
     env = _Rows()
+    empty = _Rows()
     insist: dict[str, None] = {}
     image_only: dict[str, None] = {}
     config: dict[str, _Rows] = {}
@@ -48,7 +50,12 @@ def lower(
     caches = _Rows()
     for layer in layers:
         for rule in layer.env:
-            env.put((rule.name, rule.action, rule.value, layer.name, rule.why, *rule.range))
+            # Many rules have the same reason. As one object, a plan file has it once.
+            why = sys.intern(rule.why)
+            rows = empty if rule.action == DELETE_EMPTY else env
+            rows.put((rule.name, rule.action, rule.value, layer.name, why, *rule.range))
+            if rows is empty:
+                continue
             for names, wanted in ((insist, rule.insist), (image_only, rule.image_only)):
                 names.pop(rule.name, None)
                 if wanted:
@@ -77,6 +84,7 @@ def lower(
         "policy": name or stack[-1].name,
         "layers": tuple(layer.name for layer in layers),
         "env": env.all(),
+        "empty": empty.all(),
         "insist": tuple(insist),
         "image_only": tuple(image_only),
         "caches": caches.all(),

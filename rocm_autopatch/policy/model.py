@@ -8,6 +8,7 @@ from typing import Any
 from rocm_autopatch.policy.document import Node
 from rocm_autopatch.policy.when import Conditions
 
+DELETE_EMPTY = "delete_empty"
 # Torch versions that an entry is for: from the first, before the second; () is open.
 Range = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -35,8 +36,10 @@ class Common:
 
 @dataclass(frozen=True)
 class EnvRule(Common):
-    """``NAME: {delete: true}``, ``{default: TEXT}`` or ``{set: TEXT}``.
+    """``NAME: {delete: true}``, ``{default: TEXT}``, ``{set: TEXT}`` or ``{delete_empty: true}``.
 
+    The last deletes the variable only if its value is the empty text, whoever gave it. It stands
+    beside rules of the other kinds, and is no alternative to them.
     With ``insist`` it overrides a value that a user gave, too. With ``image_only`` it changes a
     value only if a baseline says that the image sets it.
     """
@@ -49,7 +52,7 @@ class EnvRule(Common):
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (self.name,)
+        return (self.name, self.action) if self.action == DELETE_EMPTY else (self.name,)
 
 
 @dataclass(frozen=True)

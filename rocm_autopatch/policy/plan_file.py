@@ -13,19 +13,21 @@ from rocm_autopatch import startup
 from rocm_autopatch.plan import Plan
 
 _MARSHAL_VERSION = 4
+_APART = ("patches", "empty")
 
 
 def content(plan: Plan) -> bytes:
     """A plan, or a baked one, as the content of a file.
 
-    The patches are marshalled apart: most processes never import torch.
+    What few processes need is marshalled apart: most never import torch, and have no variable that
+    is set to nothing.
     """
-    return pack({**plan, "patches": _dumps(plan["patches"])})
+    return pack({**plan, **{key: _dumps(part) for key, part in plan.items() if key in _APART}})
 
 
 def evidence(machine: Mapping[str, str], changes: Mapping[str, Any], label: str) -> bytes:
     """The field ``evidence`` of a baked plan: *changes* are parts of a plan."""
-    packed = {key: _dumps(part) if key == "patches" else part for key, part in changes.items()}
+    packed = {key: _dumps(part) if key in _APART else part for key, part in changes.items()}
     return _dumps({"machine": dict(machine), "plan": packed, "label": label})
 
 

@@ -19,6 +19,7 @@ from rocm_autopatch.patches import compile_modes, config
 from rocm_autopatch.policy import when
 from rocm_autopatch.policy.document import WRONG, Node
 from rocm_autopatch.policy.model import (
+    DELETE_EMPTY,
     CacheRule,
     ConfigEntry,
     EnvRule,
@@ -34,7 +35,7 @@ from rocm_autopatch.policy.settings import KINDS, Unfit
 from rocm_autopatch.policy.when import Conditions
 
 VERSION = 1
-ENV_ACTIONS = ("delete", "default", "set")
+ENV_ACTIONS = ("delete", "default", "set", DELETE_EMPTY)
 # For a delete or a set: whether it overrides a user's value, and whether it needs a baseline.
 ENV_FLAGS = ("insist", "image_only")
 STRENGTHS = ("default", "set", "pin")
@@ -345,9 +346,9 @@ class _Reader:
     def variable_rule(self, name: str, entry: Node, path: str, place: Node) -> EnvRule:
         action, value, fields = self.one_of(entry, path, ENV_ACTIONS, (*ENV_FLAGS, *COMMON))
         text: str | None = None
-        if action == "delete":
+        if action in ("delete", DELETE_EMPTY):
             if value.value is not True:
-                self.problem(value, f"{path}.delete", f"expected true, found {_found(value)}")
+                self.problem(value, f"{path}.{action}", f"expected true, found {_found(value)}")
         elif action:
             text = self.text(value, f"{path}.{action}")
             if text == "" and isinstance(value.value, str):
@@ -363,10 +364,12 @@ class _Reader:
                     f"a value of more than {LONGEST_VALUE} bytes: Linux starts no program with "
                     "a much longer one",
                 )
-        unfit = "no effect here: a default never replaces a value that is set"
+        unfit = {
+            "default": "no effect here: a default never replaces a value that is set",
+            DELETE_EMPTY: "no effect here: the empty text is deleted, whoever set it",
+        }
         insist, image_only = (
-            self.flag(flag, fields, path, unfit if action == "default" else "")
-            for flag in ENV_FLAGS
+            self.flag(flag, fields, path, unfit.get(action, "")) for flag in ENV_FLAGS
         )
         if insist and image_only:
             self.problem(fields["image_only"], f"{path}.image_only", "contradicts insist")

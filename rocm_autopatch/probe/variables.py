@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -95,7 +95,7 @@ def of_variable(
         how = f"is not {said}" if isinstance(wanted, list) else f"can't be read by {said}"
         text = f"{value!r} {how}, so the import of torch's config raises."
         return Verdict("crashes", text, "torch")
-    for case in table()["variables"].get(name, ()):
+    for case in (*_of_nothing(name, value), *table()["variables"].get(name, ())):
         if _within(case, release) and _fits(case, value) and not _spared(case, environment or {}):
             return _verdict(case)
     keys = feeds(minor(torch)).get(name, ())
@@ -114,6 +114,20 @@ def of_variable(
     return Verdict(
         "unknown", "The config of this torch reads it; no verdict is recorded.", row=False
     )
+
+
+@cache
+def empties() -> dict[str, list[dict[str, Any]]]:
+    """For each variable that the section ``empty`` has, its groups, the last one first."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for group in reversed(table()["empty"]):
+        for name in group["variables"].split():
+            found.setdefault(name, []).append(group)
+    return found
+
+
+def _of_nothing(name: str, value: str) -> Sequence[Mapping[str, Any]]:
+    return () if value else empties().get(name, ())
 
 
 def of_value(key: str, value: Any, torch: str) -> Verdict:

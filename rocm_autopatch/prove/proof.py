@@ -15,6 +15,7 @@ from typing import Any
 from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.evidence import file, machine
 from rocm_autopatch.policy import load
+from rocm_autopatch.policy.model import DELETE_EMPTY
 from rocm_autopatch.prove import FAULTS, Refused, document, place
 from rocm_autopatch.prove.battery import FULL, QUICK, Battery, Row
 from rocm_autopatch.prove.supervisor import Supervisor
@@ -95,7 +96,9 @@ def _environment(assume: Sequence[str]) -> dict[str, str]:
     """What programs get here, without the variables that the policy safe deletes."""
     environ = fresh_interpreter.environment(assume)
     for rule in load.top(load.DEFAULT).env:
-        if rule.action == "delete":
+        if rule.action == "delete" or (
+            rule.action == DELETE_EMPTY and environ.get(rule.name) == ""
+        ):
             environ.pop(rule.name, None)
     return environ
 

@@ -49,7 +49,7 @@ RANKS = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK")
 # What a plan file begins with: the format of plans, then a digest of what follows. A file that was
 # damaged or belongs to another release is not handed to marshal, which may crash on it. The plans
 # in a wheel have no digest: they are as safe as a .pyc file, and for every Python.
-MAGIC = b"rocm_autopatch plan 6\n"
+MAGIC = b"rocm_autopatch plan 7\n"
 UNSEALED = b"unsealed"
 KEY = 0x726F636D
 # How much is read of a plan, in bytes: all of it.
@@ -206,7 +206,15 @@ def _apply_env(plan, keep):
     said = environ[SAID] if SAID.encode() in present else ""
     replaced = changed = ""
     baseline: Any = None
-    for rule in for_this_torch(plan["env"]):
+    rules = for_this_torch(plan["env"])
+    empty: Any = ()
+    if b"" in present.values():
+        # First, so that a default holds for a variable that was set to nothing.
+        packed: Any = plan["empty"]
+        empty = for_this_torch(marshal.loads(packed) if type(packed) is bytes else packed)
+        empty = [rule for rule in empty if present.get(rule[0].encode()) == b""]
+        rules = empty + rules
+    for rule in rules:
         name, action, value, _, _, _, _ = rule  # plan.ENV_FIELDS
         before = environ[name] if name.encode() in present else None
         if name in keep:
@@ -215,11 +223,15 @@ def _apply_env(plan, keep):
             status = "unchanged"
         else:
             status = "observed" if _RECORD["observe"] else "applied"
-            if before is not None and (
-                "=" + name in said
-                or name in plan["image_only"]
-                or b"ROCM_AUTOPATCH_GIVEN" in present
-                or os.access(_SITE + "/baseline", os.R_OK)
+            if (
+                before is not None
+                and rule not in empty
+                and (
+                    "=" + name in said
+                    or name in plan["image_only"]
+                    or b"ROCM_AUTOPATCH_GIVEN" in present
+                    or os.access(_SITE + "/baseline", os.R_OK)
+                )
             ):
                 from rocm_autopatch.startup import baseline
 
