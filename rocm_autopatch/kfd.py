@@ -9,8 +9,12 @@ from rocm_autopatch import _read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Optional
 
+# Set by a user, the architecture that all GPUs are to claim: 11.0.0 is gfx1100. With _1 or the like
+# at its end, the one of that node.
+OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 NODES = "sys/class/kfd/kfd/topology/nodes"
 
 
@@ -41,8 +45,47 @@ def gpu(properties: bytes) -> "Optional[tuple[str, int, int]]":
     # 90010 gfx90a; a CPU has 0.
     # https://github.com/torvalds/linux/blob/master/drivers/gpu/drm/amd/amdkfd/kfd_device.c
     version = said.get(b"gfx_target_version", 0)
-    major, minor, stepping = version // 10000, version // 100 % 100, version % 100
-    if not 0 < major < 100 or max(minor, stepping) > 15:
+    gfx = _name(version // 10000, version // 100 % 100, version % 100)
+    if not gfx:
         return None
     units = said.get(b"simd_count", 0) // (said.get(b"simd_per_cu", 0) or 1)
-    return "gfx%d%x%x" % (major, minor, stepping), said.get(b"device_id", 0), units
+    return gfx, said.get(b"device_id", 0), units
+
+
+def _name(major: int, minor: int, stepping: int) -> str:
+    return (
+        "gfx%d%x%x" % (major, minor, stepping)
+        if 0 < major < 100 and max(minor, stepping) < 16
+        else ""
+    )
+
+
+def kinds(assumed: str = "") -> "tuple[str, ...]":
+    """The architectures of the GPUs here, or the one that a user assumes."""
+    return (assumed,) if assumed else tuple(sorted({gfx for gfx, _, _ in gpus()}))
+
+
+def claimed(value: str) -> str:
+    """The architecture that a value of OVERRIDE names, "" if it is not of the form 11.0.0."""
+    numbers = value.split(".")
+    if len(numbers) != 3 or not all(part.isascii() and part.isdigit() for part in numbers):
+        return ""
+    return _name(*[int(part[:4]) for part in numbers])
+
+
+def family(gfx: str) -> str:
+    """What the minor version and the stepping of an architecture do not tell: gfx11 for gfx1103."""
+    return gfx[:-2]
+
+
+def overridden(environ: "Mapping[str, str]", kinds: "Sequence[str]") -> "Iterator[str]":
+    """A sentence for each value of OVERRIDE that does not name what these GPUs are."""
+    for name in sorted(name for name in environ if name.startswith(OVERRIDE)):
+        value = environ[name]
+        says = claimed(value)
+        others = [kind for kind in kinds if kind != says]
+        if says and others:
+            real = " and ".join(others)
+            yield "%s=%s: the GPU is %s, and claims to be %s" % (name, value, real, says)
+        elif not says:
+            yield "%s=%r is no version such as 11.0.0, so ROCm finds no GPU" % (name, value)

@@ -10,7 +10,7 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import failure, sites, startup
+from rocm_autopatch import _ASSUME, failure, kfd, sites, startup
 from rocm_autopatch.evidence import defects, match
 from rocm_autopatch.evidence.defects import Defect
 from rocm_autopatch.evidence.file import Evidence
@@ -51,6 +51,8 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
     used = [(one, "") for one in evidence.used]
     known_issues, unread = _known_issues(found.values())
     image, _ = baseline.read()
+    assumed = found.facts.get("gfx")
+    gfx = kfd.kinds(assumed.value if assumed and assumed.source == _ASSUME else "")
     report: dict[str, Any] = {
         "active": record["active"],
         "observe": record["observe"],
@@ -84,6 +86,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
             *map(str, found.contradictions),
             *evidence.notes,
             *unread,
+            *kfd.overridden(os.environ, gfx),
         ],
         "errors": list(dict.fromkeys((*record["errors"], *evidence.wrong))),
     }

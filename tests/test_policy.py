@@ -380,7 +380,12 @@ class TestBuiltins:
             "performance": safe,
             "debug": {*safe, "TORCH_LOGS"},
             "capture-guard": safe,
-            "no-hipblaslt": {*safe, "TORCH_BLAS_PREFER_HIPBLASLT", "DISABLE_ADDMM_CUDA_LT"},
+            "no-hipblaslt": {
+                *safe,
+                "TORCH_BLAS_PREFER_HIPBLASLT",
+                "DISABLE_ADDMM_CUDA_LT",
+                "ROCBLAS_USE_HIPBLASLT",
+            },
             "no-library-search": {*safe, "MIOPEN_FIND_MODE", "PYTORCH_TUNABLEOP_TUNING"},
             "sglang-compile": {*safe, "SGLANG_TORCH_COMPILE_MODE"},
         }

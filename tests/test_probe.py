@@ -37,6 +37,7 @@ from tests.messages import Golden
 IMAGE = "rocm/sgl-dev:v0.5.8.post1-rocm700-mi35x-20260219"
 MAX, POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
 INDUCTOR = "torch._inductor.config"
+GFX = "HSA_OVERRIDE_GFX_VERSION"
 TORCH = "2.13.0+rocm7.0"
 
 Json = dict[str, Any]
@@ -714,7 +715,7 @@ class TestTable:
     def test_rows(self) -> None:
         document = variables.table()
         for name, cases in document["variables"].items():
-            assert not set(cases[-1]) & {"is", "has", "unless", "since", "until"}, name
+            assert not set(cases[-1]) & {"is", "has", "gfx", "unless", "since", "until"}, name
             for case in cases:
                 self.check(case, name)
         every = {key for version in lint.versions("2.4..2.15") for key in lint.keys(version)}
@@ -726,7 +727,18 @@ class TestTable:
 
     def check(self, case: Json, name: str) -> None:
         assert set(case) <= {
-            *("is", "has", "unless", "since", "until", "verdict", "why", "source", "elsewhere")
+            *(
+                "is",
+                "has",
+                "gfx",
+                "unless",
+                "since",
+                "until",
+                "verdict",
+                "why",
+                "source",
+                "elsewhere",
+            )
         }
         assert all(map(variables.listed, case.get("unless", ()))), name
         assert case["verdict"] in variables.table()["verdicts"]
@@ -767,6 +779,47 @@ class TestTable:
     )
     def test_values_and_versions(self, name: str, value: str, torch: str, verdict: str) -> None:
         assert variables.of_variable(name, value, torch).verdict == verdict
+
+    @pytest.mark.parametrize(
+        ("name", "value", "gfx", "verdict"),
+        [
+            ("TORCH_BLAS_PREFER_HIPBLASLT", "1", ["gfx942"], "harmless"),
+            ("TORCH_BLAS_PREFER_HIPBLASLT", "1", ["gfx1151"], "slows"),
+            ("TORCH_BLAS_PREFER_HIPBLASLT", "0", ["gfx1151"], "harmless"),
+            ("ROCBLAS_USE_HIPBLASLT", "1", ["gfx1201"], "crashes"),
+            ("ROCBLAS_USE_HIPBLASLT", "1", ["gfx1100"], "slows"),
+            ("ROCBLAS_USE_HIPBLASLT", "1", ["gfx1250"], "harmless"),
+            # One of the GPUs is enough.
+            ("ROCBLAS_USE_HIPBLASLT", "1", ["gfx90a", "gfx1100"], "slows"),
+            ("ROCBLAS_USE_HIPBLASLT", "1", [], "harmless"),
+            ("SGLANG_USE_AITER", "1", ["gfx950"], "harmless"),
+            ("SGLANG_USE_AITER", "1", ["gfx1201"], "crashes"),
+            ("PYTORCH_MIOPEN_SUGGEST_NHWC", "1", ["gfx1101"], "slows"),
+            (GFX, "11.0.0", ["gfx1100"], "harmless"),
+            (GFX, "11.0.0", ["gfx1103"], "unknown"),
+            (GFX, "11.0.0", ["gfx1201"], "crashes"),
+            (GFX, "9.0.10", ["gfx90a"], "harmless"),
+            (GFX, "9.4.2", ["gfx1100", "gfx942"], "crashes"),
+            (GFX, "11.0.0", [], "unknown"),
+            (GFX, "gfx1100", ["gfx1100"], "crashes"),
+            (GFX, "11.0", [], "crashes"),
+            (f"{GFX}_1", "12.0.1", ["gfx1100"], "crashes"),
+        ],
+    )
+    def test_verdicts_on_a_gpu(self, name: str, value: str, gfx: list[str], verdict: str) -> None:
+        assert variables.of_variable(name, value, TORCH, gfx=gfx).verdict == verdict
+
+    def test_the_gpu_here_decides(self, stub: Interpreter) -> None:
+        env = {"ROCBLAS_USE_HIPBLASLT": "1", GFX: "11.0.0"}
+        for gfx, hipblaslt, override in (
+            ("gfx942", "harmless", "crashes"),
+            ("gfx1201", "crashes", "crashes"),
+            ("gfx1100", "slows", "harmless"),
+        ):
+            _, found = cli(stub, **env, ROCM_AUTOPATCH_ASSUME=f"gfx={gfx}")
+            row = rows(found)
+            assert row["ROCBLAS_USE_HIPBLASLT"]["verdict"] == hipblaslt
+            assert row[GFX]["verdict"] == override
 
     def test_one_variable_can_spare_another(self) -> None:
         def verdict(**others: str) -> str:

@@ -57,6 +57,20 @@ def status(python: Interpreter, *flags: str, **env: str) -> dict[str, Any]:
     return report
 
 
+def test_a_gpu_that_claims_to_be_another(python311: Interpreter) -> None:
+    def notes(value: str, gfx: str) -> list[str]:
+        assumed = {"ROCM_AUTOPATCH_ASSUME": f"gfx={gfx}"} if gfx else {}
+        said = status(python311, "--no-torch", HSA_OVERRIDE_GFX_VERSION=value, **assumed)["notes"]
+        return [note for note in said if "HSA_OVERRIDE" in note]
+
+    said = "HSA_OVERRIDE_GFX_VERSION=11.0.0: the GPU is gfx1103, and claims to be gfx1100"
+    assert notes("11.0.0", "gfx1103") == [said]
+    assert notes("11.0.3", "gfx1103") == []
+    assert notes("11.0.0", "") == []
+    (said,) = notes("gfx1100", "gfx1103")
+    assert "ROCm finds no GPU" in said
+
+
 def test_with_torch(torch_python: Interpreter) -> None:
     report = status(torch_python, ROCM_AUTOPATCH_IMAGE=IMAGE, **{MAX: "1"})
     assert set(report) == KEYS

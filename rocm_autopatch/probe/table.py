@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rocm_autopatch import masking
+from rocm_autopatch import _ASSUME, kfd, masking
 from rocm_autopatch.policy import lint
 from rocm_autopatch.probe import blame, variables
 from rocm_autopatch.probe.blame import Findings, Investigation
@@ -176,6 +176,11 @@ def _of_culprit(culprit: blame.Culprit, torch: str) -> Verdict | None:
     return None
 
 
+def _gfx(hooked: Reading) -> tuple[str, ...]:
+    fact = (hooked.found.get("report") or {}).get("facts", {}).get("gfx")
+    return kfd.kinds(fact["value"] if fact and fact["source"] == _ASSUME else "")
+
+
 def _variables(
     environment: Mapping[str, str], findings: Findings, hooked: Reading, config: Sequence[Row]
 ) -> Iterator[Row]:
@@ -186,6 +191,7 @@ def _variables(
     written = blame.written(seen)
     bare = {**environment, **{name: write["value"] for name, write in written.items()}}
     rules = {row["name"]: row for row in (hooked.found.get("report") or {}).get("env", ())}
+    gfx = _gfx(hooked)
     crashing = {crash.variable[0]: crash for crash in findings.crashes if crash.variable[0]}
     names = {
         name
@@ -209,12 +215,12 @@ def _variables(
         if crash:
             why = f"import {crash.module} fails: {crash.error} ({crash.file}:{crash.line})"
             left = after == before and bool(blame.failure(hooked))
-            known = variables.of_variable(name, before, torch)
+            known = variables.of_variable(name, before, torch, gfx=gfx)
             source = known.source if known.verdict == "crashes" else ""
             yield Row(name, before, after, Verdict("crashes", why, source), who, left, keys=keys)
             continue
         imports = bool(torch) and not blame.failure(seen) and name not in seen.ask.without
-        verdict = variables.of_variable(name, before, torch, imports, bare)
+        verdict = variables.of_variable(name, before, torch, imports, bare, gfx)
         left = after is not None and _left(name, after, torch, imports, keys, config, hooked)
         yield Row(name, before, after, verdict, who, left, keys=keys)
 
@@ -230,7 +236,7 @@ def _left(
 ) -> bool:
     """Whether a variable that is still set is still dangerous. It is not if a policy sets the
     config keys whose defaults it sets."""
-    verdict = variables.of_variable(name, value, torch, imports, hooked.environ)
+    verdict = variables.of_variable(name, value, torch, imports, hooked.environ, _gfx(hooked))
     if not verdict.dangerous or verdict.elsewhere or not hooked.values:
         return verdict.dangerous
     fed = [row for row in config if row.name in keys and row.verdict.verdict != POLICY]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -10,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from rocm_autopatch import startup
+from rocm_autopatch import kfd, startup
 from rocm_autopatch.policy import lint
 
 DANGEROUS = ("crashes", "hangs", "slows")
@@ -81,11 +82,13 @@ def of_variable(
     torch: str,
     imports: bool = False,
     environment: Mapping[str, str] | None = None,
+    gfx: Sequence[str] = (),
 ) -> Verdict:
     """The verdict on NAME=VALUE for a *torch*, such as "2.13.0+rocm7.0".
 
     *imports* says that this torch was seen to import its config with this value. *environment* has
-    the other variables.
+    the other variables. *gfx* are the architectures of the GPUs here, such as gfx942; with none,
+    the verdict is one for every GPU.
     """
     release = startup.release(torch)
     rule = table()["parsed"].get(name)
@@ -95,8 +98,17 @@ def of_variable(
         how = f"is not {said}" if isinstance(wanted, list) else f"can't be read by {said}"
         text = f"{value!r} {how}, so the import of torch's config raises."
         return Verdict("crashes", text, "torch")
+    if value and re.fullmatch(kfd.OVERRIDE + "(_[0-9]+)?", name):
+        override = _of_override(value, gfx)
+        if override:
+            return override
     for case in (*_of_nothing(name, value), *table()["variables"].get(name, ())):
-        if _within(case, release) and _fits(case, value) and not _spared(case, environment or {}):
+        if (
+            _within(case, release)
+            and _fits(case, value)
+            and not _spared(case, environment or {})
+            and _is_for(case, gfx)
+        ):
             return _verdict(case)
     keys = feeds(minor(torch)).get(name, ())
     if keys:
@@ -169,6 +181,30 @@ def _fits(case: Mapping[str, Any], value: Any) -> bool:
     if "has" in case:
         return case["has"] in str(value)
     return True
+
+
+def _is_for(case: Mapping[str, Any], gfx: Sequence[str]) -> bool:
+    """Whether a case is for one of these GPUs, or for all."""
+    return "gfx" not in case or any(kind.startswith(tuple(case["gfx"])) for kind in gfx)
+
+
+def _of_override(value: str, gfx: Sequence[str]) -> Verdict | None:
+    """The verdict on a GPU that claims to be another one; None if nothing is known of the GPU."""
+    claimed = kfd.claimed(value)
+    if not claimed:
+        why = f"{value!r} is no version such as '11.0.0', so ROCm finds no GPU."
+        return Verdict("crashes", why, "ROCm/ROCR-Runtime#354")
+    if not gfx:
+        return None
+    others = [kind for kind in gfx if kind != claimed]
+    real = " and ".join(others)
+    if not others:
+        return Verdict("harmless", f"The GPU is {claimed}, so it changes nothing.")
+    if any(kfd.family(kind) != kfd.family(claimed) for kind in others):
+        why = f"The GPU is {real}, and claims to be {claimed}, of another family: kernels crash."
+        return Verdict("crashes", why, "ROCm/rocm-systems#5686, #3461")
+    why = f"The GPU is {real}, and claims to be {claimed}: kernels that it can't run crash."
+    return Verdict("unknown", why, "ROCm/rocm-systems#3461")
 
 
 def _spared(case: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
