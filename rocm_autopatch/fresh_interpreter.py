@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import rocm_autopatch
 from rocm_autopatch import _ASSUME, _RECORD, masking, search_path, startup
 
 
@@ -40,6 +41,15 @@ except BaseException as error:
     text = json.dumps("%s: %s" % (type(error).__name__, error))
 with open(pipe, "w", encoding="utf-8") as stream:
     stream.write(text)
+"""
+
+
+# From here on, stdout is for what this code itself prints. What it imports prints to nowhere.
+_ALONE = """
+import functools, os, sys
+sys.stdout.flush()
+print = functools.partial(print, file=os.fdopen(os.dup(1), "w", encoding="utf-8"), flush=True)
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 """
 
 
@@ -89,10 +99,11 @@ def answer(
 ) -> Any:
     """What *code* prints as JSON in its last line, in a fresh interpreter in *environ*.
 
-    What it imports may print lines before. Raises NoReport with the last line of its stderr.
+    What it imports may print, too, also at the exit. Raises NoReport with the last line of its
+    stderr.
     """
     done = subprocess.run(
-        command(code, *arguments, python=python),
+        command(_ALONE + code, *arguments, python=python),
         env=search_path.absolute(environ),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -139,5 +150,7 @@ def before_us() -> dict[str, str]:
                 before_us.pop(rule[0], None)
             else:
                 before_us[rule[0]] = before
-    before_us.pop(startup.SAID, None)
+    if rocm_autopatch._started:
+        # Where this process has no hook, it is what a process above has done.
+        before_us.pop(startup.SAID, None)
     return before_us

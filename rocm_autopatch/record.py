@@ -10,7 +10,7 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import _ASSUME, failure, kfd, sites, startup
+from rocm_autopatch import _ASSUME, _read, failure, kfd, sites, startup
 from rocm_autopatch.evidence import defects, match
 from rocm_autopatch.evidence.defects import Defect
 from rocm_autopatch.evidence.file import Evidence
@@ -124,19 +124,28 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
 
 
 def _why_no_start() -> str:
-    """Why this process, which can import the package, has not started it, and what to do."""
-    place = Path(__file__).parent.parent
+    """Why this process has no hook, what a process above it has done, and what helps."""
+    said = os.environ.get(startup.SAID, "").split(",")
+    changed = [word[1:] for word in said if word.startswith("=")]
+    half = (
+        f". That is half an effect: a process above this one had the hook and changed "
+        f"{', '.join(changed)}, and torch is not changed"
+        if changed
+        else ""
+    )
     # Python imports one sitecustomize, and OpenTelemetry's runs no other:
     # open-telemetry/opentelemetry-python-contrib#2104.
     first = getattr(sys.modules.get("sitecustomize"), "__file__", None)
-    if first and (place / "sitecustomize.py").exists():
-        return (
-            f"Python found {first} first, which does not run {place}/sitecustomize.py; put {place} "
-            "in front of it on PYTHONPATH, or install with pip"
-        )
+    for directory in sys.path:
+        stub = os.path.join(directory, "sitecustomize.py")
+        if first and stub != first and b"rocm_autopatch.start()" in _read(stub):
+            return (
+                f"{first} comes first on sys.path and does not run {stub}; put {directory} "
+                f"first on PYTHONPATH, or install with pip, as the overlay does{half}"
+            )
     return (
-        f"{place} is on sys.path, but Python reads no .pth files there; install with pip, or put "
-        "sitecustomize_stub on PYTHONPATH"
+        f"{Path(__file__).parent.parent} is on sys.path, but Python reads no .pth files there; "
+        f"install with pip, or put sitecustomize_stub on PYTHONPATH{half}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -113,6 +114,32 @@ def test_two_stubs_and_the_directory_twice(
     path = f"{injected}:{second}:{injected}/:{other}"
     code = f"{MARKS}; import os; print(os.environ['RUNS'])"
     assert plain.value(code, env={"PYTHONPATH": path}).splitlines()[1] == "x"
+
+
+def test_behind_one_that_does_not_run_the_next(
+    plain: Interpreter, injected: Path, tmp_path: Path, golden: Golden
+) -> None:
+    """As OpenTelemetry's; ``opentelemetry-instrument`` has the hook and starts a program so."""
+    other = customize(tmp_path / "other", "other")
+    env = {MAX: "1", "PYTHONPATH": f"{other}:{injected}"}
+    status = ("-m", "rocm_autopatch", "status", "--no-torch", "--json")
+
+    def errors(*arguments: str, **env: str) -> str:
+        done = plain.run(*arguments, env=env, check=False)
+        assert done.returncode == 1
+        return "".join(json.loads(done.stdout)["errors"])
+
+    golden(errors(*status, **env), "in front")
+    before = (
+        "import os, sys; "
+        f"os.environ['PYTHONPATH'] = {other!r} + ':' + os.environ['PYTHONPATH']; "
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    said = errors("-c", before, *status, PYTHONPATH=str(injected), **{MAX: "1"})
+    golden(said, "half")
+    # The other way round, both run.
+    env["PYTHONPATH"] = f"{injected}:{other}"
+    assert json.loads(plain.run(*status, env=env).stdout)["errors"] == []
 
 
 @pytest.mark.parametrize(
