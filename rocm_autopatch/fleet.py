@@ -9,6 +9,14 @@ from typing import Any
 
 # Facts that tell machines of a fleet from each other.
 _FACTS = ("image", "torch", "rocm", "gfx")
+# Of a machine where no interpreter gives a report: the error is that.
+NO_REPORT: dict[str, Any] = {
+    "active": False,
+    "facts": {},
+    "policies": (),
+    "digest": "",
+    "errors": ("there is no report",),
+}
 
 
 def summary(report: Mapping[str, Any]) -> dict[str, Any]:

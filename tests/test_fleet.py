@@ -52,6 +52,20 @@ def test_without_a_policy(python311: Interpreter) -> None:
     assert (found["active"], found["policy"], found["digest"]) == (False, "", "")
 
 
+def test_errors_are_in_the_line_and_not_in_the_status(
+    python311: Interpreter, tmp_path: Path
+) -> None:
+    """mpirun ends all workers of a job when one ends with another status than 0."""
+    found = line(python311, ROCM_AUTOPATCH="perhaps")
+    assert (found["active"], found["errors"]) == (True, 1)
+    # An interpreter that gives no report at all.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\nif 'search_path.py' in open('/proc/self/cmdline').read():\n    os._exit(3)\n"
+    )
+    found = line(python311, PYTHONPATH=str(tmp_path))
+    assert (found["active"], found["torch"], found["errors"]) == (False, "", 1)
+
+
 def test_metrics(python311: Interpreter, tmp_path: Path) -> None:
     file = tmp_path / "rocm_autopatch.prom"
     command = ("-m", "rocm_autopatch", "status", "--no-torch", "--textfile", file)

@@ -24,7 +24,10 @@ def add(commands: Any) -> None:
     )
     statuses.state(
         parser,
-        {0: "a report", 1: "something failed, there is no report, or FILE.prom can't be written"},
+        {
+            0: "a report; with --line always, and errors are in the line",
+            1: "something failed, there is no report, or FILE.prom can't be written",
+        },
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -53,11 +56,19 @@ def _textfile(text: str) -> Path:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    report = fresh_interpreter.report(torch=not arguments.no_torch, assume=arguments.assume)
+    try:
+        report = fresh_interpreter.report(torch=not arguments.no_torch, assume=arguments.assume)
+    except fresh_interpreter.NoReport as error:
+        if not arguments.line:
+            raise
+        terminal.say(f"rocm-autopatch status: {error}")
+        report = fleet.NO_REPORT
     if arguments.line:
         shown = fresh_interpreter.secrets().data(fleet.summary(report))
         terminal.lines([json.dumps(shown)])
-    elif arguments.textfile:
+        # Another status makes mpirun end the other workers before they have printed theirs.
+        return 0
+    if arguments.textfile:
         shown = fresh_interpreter.secrets().data(report)
         text = "".join(f"{line}\n" for line in fleet.metrics(shown, arguments.textfile.name))
         try:

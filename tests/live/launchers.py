@@ -102,6 +102,12 @@ def proves(line: str, count: int, env: Mapping[str, str] = NOTHING) -> list[dict
     return rows
 
 
+def with_an_error(line: str, count: int, env: Mapping[str, str] = NOTHING) -> None:
+    """A worker with an error does not end the job, so each prints its line."""
+    rows = said(sh(line, {**env, "ROCM_AUTOPATCH": "perhaps"}).stdout)
+    expect("errors", [row["errors"] for row in rows], [1] * count)
+
+
 def quiet(done: subprocess.CompletedProcess[str], count: int, lines: int = 1) -> None:
     """Each worker looked and saw nothing, and so many lines were written."""
     # Compose and Ray put names or colours around what workers print.
@@ -258,17 +264,20 @@ def openmpi() -> None:
     # More workers than cores.
     env["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
     proves(PAGE["openmpi"], 4, env)
+    with_an_error(PAGE["openmpi"], 4, env)
 
 
 @check
 def mpich() -> None:
     proves(PAGE["mpich"], 4)
+    with_an_error(PAGE["mpich"], 4)
 
 
 @check
 def torchrun() -> None:
     """Not in the root: Debian's torch has no libuv, without which torchrun has no store."""
     proves(PAGE["torchrun"], 4)
+    with_an_error(PAGE["torchrun"], 4)
 
 
 @check
