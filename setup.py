@@ -73,7 +73,23 @@ def mode(path: "str | Path") -> int:
 
 
 class SameWheel(bdist_wheel):
-    """setuptools takes the times from SOURCE_DATE_EPOCH, but the modes from the builder's files."""
+    """setuptools takes the times from SOURCE_DATE_EPOCH, but the modes from the builder's files.
+
+    The start-up files come after the package: pip writes in the order of the archive, and a Python
+    that starts meanwhile must not find them alone.
+    """
+
+    def run(self) -> None:
+        super().run()
+        assert self.dist_dir
+        path = Path(self.dist_dir, "-".join([self.wheel_dist_name, *self.get_tag()]) + ".whl")
+        with ZipFile(path) as archive:
+            members = [(one, archive.read(one)) for one in archive.infolist()]
+        # The order of the others stays: .dist-info is the last.
+        members.sort(key=lambda one: (".dist-info/" in one[0].filename, "/" not in one[0].filename))
+        with ZipFile(path, "w") as archive:
+            for one, data in members:
+                archive.writestr(one, data)
 
     def write_wheelfile(self, *arguments: Any, **options: Any) -> None:
         super().write_wheelfile(*arguments, **options)

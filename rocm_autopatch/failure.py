@@ -77,7 +77,11 @@ def give_up(error: BaseException) -> bool:
     if programs_own(error):
         return True
     startup: Any = sys.modules.get("rocm_autopatch.startup")
-    what = "the start-up hook failed and was undone: " + describe(error)
+    what = "the start-up hook failed and was undone: "
+    if isinstance(error, ImportError) and (error.name or "").startswith("rocm_autopatch"):
+        # An installer has written or removed one part of the package, and not yet the other.
+        what += "the package is not whole: it is being installed, or install it again: "
+    what += describe(error)
     try:
         startup.waiting.clear()
         fail = startup.fail

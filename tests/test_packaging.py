@@ -34,6 +34,21 @@ def test_the_root_of_the_wheel_has_the_start_up_files(wheel: Path) -> None:
     assert {"rocm_autopatch/plans/safe.plan", "rocm_autopatch/py.typed"} <= members(wheel)
 
 
+def test_a_start_at_any_moment_of_an_installation(wheel: Path, tmp_path: Path) -> None:
+    """Installers write in the order of the archive: what the hook needs is there before it."""
+    made = make_venv(tmp_path / "venv")
+    label_torch(made.site_packages, "2.13.0+rocm7.0", HIP)
+    said = []
+    with zipfile.ZipFile(wheel) as archive:
+        for number, name in enumerate(archive.namelist()):
+            archive.extract(name, made.site_packages)
+            if number % 20 == 0 or "/" not in name or ".dist-info/" in name:
+                done = made.run("-c", SEEN, env={MAX: "1"})
+                assert done.stderr == "" or " policy safe applies " in done.stderr, name
+                said.append(done.stdout)
+    assert (said[0], said[-1]) == ("1\n", "None\n")
+
+
 def test_one_plain_line(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         pth = archive.read("rocm_autopatch.pth").decode("ascii")
