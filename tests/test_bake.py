@@ -223,6 +223,35 @@ class TestStale:
         other = label_torch(tmp_path / "other", "2.14.0+rocm7.2", HIP)
         golden(unused(place, PYTHONPATH=str(other)), "another place")
 
+    def test_a_process_that_does_not_look_where_torch_is(
+        self, place: Interpreter, tmp_path: Path
+    ) -> None:
+        """It is as the image was made, so there is nothing to bake again."""
+        other = tmp_path / "other"
+        other.mkdir()
+        (place.site_packages / "torch").rename(other / "torch")
+        path = {"PYTHONPATH": str(other)}
+        bake(place, PYTHONPATH=str(other))
+        assert report(place, **path)["baked"]
+        for flags, env in ((("-I",), path), (("-E",), path), ((), {}), ((), {"PYTHONPATH": "/x"})):
+            assert place.run(*flags, "-c", "pass", env=env).stderr == ""
+            seen = report(place, *flags, **env)
+            assert (seen["active"], seen["errors"]) == (False, [])
+            (note,) = seen["notes"]
+            assert "it was baked for another sys.path: no torch/version.py is found" in note
+        # One of the system's, which the variable hides.
+        label_torch(place.site_packages, "2.12.0+rocm7.0", HIP)
+        (line,) = place.run("-I", "-c", "pass", env={MAX: "1", **path}).stderr.splitlines()
+        assert "policy safe applies" in line
+        # It is gone, or another one is before it: then the plan is for nobody.
+        (other / "torch").rename(tmp_path / "torch")
+        first, _ = place.run("-c", "pass", env={MAX: "1", **path}).stderr.splitlines()
+        assert first.endswith("run rocm-autopatch bake again")
+        (tmp_path / "torch").rename(other / "torch")
+        env = {MAX: "1", "PYTHONPATH": f"{place.site_packages}:{other}"}
+        first, _ = place.run("-c", "pass", env=env).stderr.splitlines()
+        assert first.endswith("run rocm-autopatch bake again")
+
     def test_torch_is_gone(self, place: Interpreter) -> None:
         bake(place)
         shutil.rmtree(place.site_packages / "torch")
