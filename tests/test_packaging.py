@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import HIP, ROOT, Interpreter, building, label_torch, make_venv, pip
+from tests.conftest import (
+    HIP,
+    ROOT,
+    Interpreter,
+    building,
+    copy_interpreter,
+    label_torch,
+    make_venv,
+    pip,
+)
 from tools import dist, readme
 
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
@@ -149,3 +159,32 @@ def test_console_script(python: Interpreter) -> None:
 
 def test_pip_check(python: Interpreter) -> None:
     pip(python, "check")
+
+
+@pytest.mark.parametrize("kind", ["a venv of uv's", "Debian's"])
+def test_the_way_of_the_page_to_remove_it(wheel: Path, tmp_path: Path, kind: str) -> None:
+    """docs/overlay.md, for a Python without pip, and for one whose pip says that it may not."""
+    page = (ROOT / "docs/overlay.md").read_text()
+    (script,) = re.findall(r"^```sh remove\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    if kind == "Debian's":
+        python = copy_interpreter(tmp_path / "debian")
+        pip(python, "install", "pip", "--force-reinstall")
+        pip(python, "install", "--no-deps", wheel)
+        library = python.site_packages.parent
+        (library / "EXTERNALLY-MANAGED").write_text("[externally-managed]\nError=Use apt.\n")
+        refused = python.run("-m", "pip", "uninstall", "-y", "rocm_autopatch", check=False)
+        assert (refused.returncode, "externally-managed" in refused.stderr) == (1, True)
+    else:
+        python = make_venv(tmp_path / "venv")
+        pip(python, "install", "--no-deps", wheel)
+        assert python.run("-m", "pip", "--version", check=False).returncode == 1
+    site = python.site_packages
+    assert list(site.glob("rocm_autopatch*"))
+    script = script.replace("/opt/venv/bin/python3", str(python.path))
+    script = script.replace("/usr/bin/python3", sys.executable)
+    done = subprocess.run(
+        ["sh", "-euc", script], capture_output=True, text=True, env={"PATH": os.defpath}
+    )
+    assert done.returncode == 0, done.stderr
+    # pip removes a directory that gets empty.
+    assert list(site.glob("rocm_autopatch*")) == []
