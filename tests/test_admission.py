@@ -890,6 +890,24 @@ def test_what_came_between_is_kept_in_our_init_container() -> None:
 
 
 @each_variant
+def test_what_came_between_is_kept_in_our_volumes(variant: str) -> None:
+    """AlwaysPullImages sets the policy of an image volume, and refuses another one at the end."""
+    config = given(namespacePolicies="policies")
+    between = policy(variant).admit(pod(), config)
+    for volume in between["spec"]["volumes"]:
+        if "image" in volume:
+            volume["image"]["pullPolicy"] = "Always"
+        elif "emptyDir" in volume:
+            volume["emptyDir"]["medium"] = "Memory"
+        else:
+            volume["configMap"]["defaultMode"] = 0o444
+    admitted = policy(variant).admit(instrumented(between), config)
+    distinct(admitted)
+    for volume in between["spec"]["volumes"]:
+        assert volume in admitted["spec"]["volumes"]
+
+
+@each_variant
 @pytest.mark.parametrize(
     "fields",
     [
