@@ -10,7 +10,7 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import _ASSUME, _read, failure, kfd, sites, startup
+from rocm_autopatch import _ASSUME, _read, cpus, failure, kfd, sites, startup
 from rocm_autopatch.evidence import defects, match
 from rocm_autopatch.evidence.defects import Defect
 from rocm_autopatch.evidence.file import Evidence
@@ -117,6 +117,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
         ]
     report["notes"] += _unknown_kept(report)
     report["notes"] += _ranks_not_compared(report)
+    report["notes"] += _crowded()
     report["notes"] += _uncompiled()
     if not switch:
         report["errors"].append(f"the start-up hook does not run: {_why_no_start()}")
@@ -162,6 +163,18 @@ def _graphs() -> list[dict[str, Any]]:
     # A report must not import it, because it imports torch.
     graphs = sys.modules.get("rocm_autopatch.graphs.record")
     return graphs.render() if graphs else []
+
+
+def _crowded() -> list[str]:
+    """A note where torch starts more compile workers than this process has CPUs for."""
+    module = sys.modules.get("torch._inductor.config")
+    workers = getattr(module, "compile_threads", None)
+    if not isinstance(workers, int):
+        return []
+    said = cpus.crowd(workers)
+    return (
+        [f"torch compiles with {said} (docs/watchdog.md#compile-workers-and-cpus)"] if said else []
+    )
 
 
 def _uncompiled() -> list[str]:

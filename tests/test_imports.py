@@ -16,7 +16,8 @@ from tests.conftest import ROOT
 NAME = "rocm_autopatch"
 # A room imports only from those before it.
 ORDER = (
-    *("__init__", "failure", "late_site", "trust", "sites", "kfd", "plan", "text", "masking"),
+    *("__init__", "failure", "late_site", "trust", "sites", "kfd", "cpus", "plan", "text"),
+    "masking",
     *("files", "processes", "search_path", "here", "startup", "image", "evidence"),
     *(
         "graphs",

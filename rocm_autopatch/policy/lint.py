@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import startup, trust
+from rocm_autopatch import cpus, startup, trust
 from rocm_autopatch.patches.config import FORMER_NAMES, fits
 from rocm_autopatch.policy.model import DELETE_EMPTY, ConfigEntry, Policy, Range
 from rocm_autopatch.policy.problem import ERROR, REMARK, Hint, Problem, Problems, quoted
@@ -55,6 +55,8 @@ class Record:
     def fits(self, value: Any) -> bool:
         """Whether patches.config takes *value* for the key."""
         kinds = [_KINDS[name] for name in self.type.split("|")]
+        if value == cpus.WORD and int in kinds:
+            return True
         before = kinds[0]() if self.default is _UNKNOWN else self.default
         return fits(value, before, set(kinds))
 

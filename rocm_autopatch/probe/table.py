@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rocm_autopatch import _ASSUME, kfd, masking
+from rocm_autopatch import _ASSUME, cpus, kfd, masking
 from rocm_autopatch.policy import lint
 from rocm_autopatch.probe import blame, variables
 from rocm_autopatch.probe.blame import Findings, Investigation
@@ -253,6 +253,16 @@ def _who(name: str, value: str, written: Mapping[str, Mapping[str, Any]]) -> str
     return {"image": "the image's", "user": "a user's"}.get(baseline.origin(name, value, image), "")
 
 
+def _workers(seen: Reading, hooked: Reading) -> Iterator[str]:
+    """Whether torch itself starts more compile workers than there are CPUs for them."""
+    key = "torch._inductor.config.compile_threads"
+    own, ours = seen.values.get(key), hooked.values.get(key)
+    said = cpus.crowd(own) if isinstance(own, int) else ""
+    if said:
+        changed = f"; with rocm_autopatch {ours}" if ours not in (None, own) else ""
+        yield f"torch compiles with {said}{changed} (docs/watchdog.md#compile-workers-and-cpus)"
+
+
 def _notes(findings: Findings, hooked: Reading, imports: Sequence[str]) -> Iterator[str]:
     seen = findings.reading
     torch = str(seen.torch.get("version", ""))
@@ -288,6 +298,7 @@ def _notes(findings: Findings, hooked: Reading, imports: Sequence[str]) -> Itera
     for name, file in seen.found.get("installed", {}).items():
         if name not in (module.partition(".")[0] for module in imports):
             yield f"{name} is installed ({file}) but was not imported; --import {name} imports it"
+    yield from _workers(seen, hooked)
     report = hooked.found.get("report") or {}
     if not report.get("active"):
         yield f"rocm_autopatch is not active here: {report.get('reason') or hooked.died}"

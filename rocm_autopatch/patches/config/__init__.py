@@ -22,7 +22,7 @@ import sys
 import types
 import typing
 
-from rocm_autopatch import failure
+from rocm_autopatch import cpus, failure
 from rocm_autopatch.patches import kept, row
 from rocm_autopatch.patches.config import refused_writes
 
@@ -86,7 +86,11 @@ def _apply_entry(
             return "kept", "ROCM_AUTOPATCH_KEEP"
         if done["yields_to"] and done["yields_to"] in os.environ:
             return "skipped", "%s is set in the environment" % done["yields_to"]
-        value = done["wanted"] = _switched(done["wanted"], done["switch"])
+        value, why = _switched(done["wanted"], done["switch"]), ""
+        if value == cpus.WORD and not isinstance(done["before"], str):
+            value = cpus.share()
+            why = "for " + cpus.limits() if value != done["before"] else ""
+        done["wanted"] = value
         if not fits(value, done["before"], _kinds(getattr(entry, "value_type", None))):
             kind = type(done["before"]).__name__
             return "failed", "the value %r has the wrong type: this key takes %s" % (value, kind)
@@ -101,7 +105,7 @@ def _apply_entry(
         done["after"] = _read(owner, name)
         implied = _implied(owner, name)
     if done["after"] == value:
-        return "applied", "" if name == key else "this torch calls the key %s" % name
+        return "applied", why if name == key else "this torch calls the key %s" % name
     if implied:
         return "skipped" if strength == "default" else "failed", implied
     if strength == "default":

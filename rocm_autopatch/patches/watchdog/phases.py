@@ -8,6 +8,7 @@ and differ between versions (tests/matrix/watchdog_versions.py). What is not fou
 import os
 import sys
 
+from rocm_autopatch import cpus
 from rocm_autopatch.patches import callers
 from rocm_autopatch.patches.watchdog import underway
 from rocm_autopatch.text import duration
@@ -302,9 +303,16 @@ def _workers(frame: "FrameType") -> "list[str]":
             left = total
             if known["key"] in waiting:
                 left = len(waiting) - waiting.index(known["key"])
-            return ["for %s, %d of %d left" % (known["key"], left, total)]
+            return ["for %s, %d of %d left" % (known["key"], left, total), *_crowd()]
         frame = frame.f_back  # type: ignore[assignment]
     return []
+
+
+def _crowd() -> "list[str]":
+    """Whether there are more workers than CPUs for them, which a container does not show."""
+    workers = getattr(sys.modules.get("torch._inductor.config"), "compile_threads", None)
+    said = cpus.crowd(workers) if isinstance(workers, int) else ""
+    return [said] if said else []
 
 
 def _is_future(one: "Any") -> bool:
