@@ -16,6 +16,7 @@ import os
 import threading
 
 from rocm_autopatch import _RECORD, cut_libraries, failure, startup
+from rocm_autopatch.startup import caches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     Parts = dict[str, tuple[str, str]]
 
 TARGET = "torch._inductor.codecache"
-DIRECTORY = "keys"
+DIRECTORY = caches.KEYS
 # Our event in PyTorch's trace, which the compile report reads.
 CHANGED = "rocm_autopatch_cache_miss"
 # The part of a key that all graphs of a process share. It is kept once.
@@ -73,34 +74,35 @@ def watch(module: "ModuleType") -> None:
 
 def missed(key: str, hit: bool) -> None:
     """Take note of a lookup. Raises CacheMiss where a miss is an error."""
-    caches = _RECORD["caches"]
+    record = _RECORD["caches"]
+    kept = record["node"] or record["place"]
     made, lines = getattr(_last, "key", ("", []))
     if hit or key != made:
         # AOTAutograd looks up graphs by keys that it has kept. If one is not there, Inductor makes
         # its key and looks again.
-        caches["hits"] += hit
+        record["hits"] += hit
         return
-    caches["misses"] += 1
+    record["misses"] += 1
     try:
         mine = dict(_parts(lines))
-        before = _nearest(caches["place"], mine)
-        if not caches["require"]:
-            _keep(caches["place"], key, mine)
+        before = _nearest(kept, mine)
+        if not record["require"]:
+            _keep(kept, key, mine)
         changes = _changes(mine, before) if before else ""
         if changes:
             _trace(changes)
-        if changes and not caches["require"]:
+        if changes and not record["require"]:
             text = "a graph is compiled again that is in the caches in %s: %s"
-            startup.say("cache-miss", text % (caches["place"], changes))
+            startup.say("cache-miss", text % (kept, changes))
     except Exception as error:
         if failure.programs_own(error):
             raise
         changes = "why is not known: " + failure.describe(error)
-    if caches["require"]:
+    if record["require"]:
         raise CacheMiss(
             "ROCM_AUTOPATCH_CACHE=require, but graph %s is not in the caches in %s: %s. "
             '"rocm-autopatch cache warm -- COMMAND" fills them'
-            % (key, caches["place"], changes or "no such graph was compiled there")
+            % (key, kept, changes or "no such graph was compiled there")
         )
 
 

@@ -44,7 +44,8 @@ def watch(module: "ModuleType") -> None:
 
 def _remove(path: str) -> None:
     # In the place only: a directory of the user's is not ours.
-    if path.startswith(_RECORD["caches"]["place"] + "/"):
+    caches = _RECORD["caches"]
+    if path.startswith((caches["node"] or caches["place"]) + "/"):
         try:
             os.unlink(path)
         except OSError:

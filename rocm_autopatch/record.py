@@ -28,6 +28,7 @@ _NO_CACHES: dict[str, Any] = {
     "layer": "",
     "root": "",
     "place": "",
+    "node": "",
     "of": {},
     "reason": "",
     "require": False,
@@ -274,6 +275,9 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
     if caches["use"] != "off":
         text = f"not kept: {caches['reason']}" if caches["reason"] else caches["place"]
         yield from wrapped(f"caches: {text}  [{caches['layer']}]", "  ", "    ")
+        if caches["node"] and not caches["reason"]:
+            text = f"its root is on a network file system, so programs write to {caches['node']}"
+            yield from wrapped(text, "    ", "      ")
     if report["keep"]:
         yield from wrapped(
             "kept by ROCM_AUTOPATCH_KEEP: " + ", ".join(report["keep"]), "  ", "    "

@@ -89,16 +89,17 @@ def look(path: str, longest: int, judged: bool = True) -> "tuple[bytes, str]":
         os.close(descriptor)
 
 
-def directory(path: str) -> str:
+def directory(path: str, sticky: bool = False) -> str:
     """Why nothing in a directory may be obeyed, "" if it may be. Raises OSError.
 
     The rule is that of a file. In it, nobody else may make a file either, so its sticky bit changes
-    nothing.
+    nothing. It does if *sticky*: then only what is there counts, and what this process makes there.
     """
     status = os.stat(path)
     if not stat.S_ISDIR(status.st_mode):
         return "it is not a directory"
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not _is_read_only(path):
+    writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if writable and not sticky and not _is_read_only(path):
         return "others may write it; run chmod go-w %s" % path
     return _objection(path, status)
 

@@ -30,7 +30,7 @@ from typing import IO, Any, Callable
 
 from rocm_autopatch import trust
 from rocm_autopatch.caches import UNFINISHED, Refused, contents, moved, places, users
-from rocm_autopatch.startup import caches
+from rocm_autopatch.startup import cache_place, caches
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -266,8 +266,7 @@ def seed(
             place = root / caches.name(fields)
             # Whatever this process's umask lets others do, nobody else may write here.
             with _umask(0o022), _named(root, UNFINISHED):
-                root.mkdir(parents=True, exist_ok=True)
-                places.judge(root)
+                places.make_root(root)
                 _refuse(place, replace)
                 new = Path(tempfile.mkdtemp(dir=root, prefix=UNFINISHED))
                 try:
@@ -472,7 +471,7 @@ def _finish(new: Path, fields: Mapping[str, str], private: bool) -> None:
     """What a start gives a place: the file that says which one it is, and directories."""
     text = "".join(f"{name} {value}\n" for name, value in fields.items())
     (new / caches.MARK).write_text(text, encoding="utf-8")
-    caches.directories(str(new))
+    cache_place.directories(str(new))
     # An image's layer is for all its users.
     new.chmod(0o700 if private else 0o755)
 

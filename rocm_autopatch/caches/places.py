@@ -15,7 +15,7 @@ from typing import Any
 
 from rocm_autopatch import OFF, fresh_interpreter
 from rocm_autopatch.caches import RUNS, UNFINISHED, Refused
-from rocm_autopatch.startup import caches
+from rocm_autopatch.startup import cache_place, caches
 
 # What a field is where its value is not known: no file says it, or there is no GPU, as in a build.
 UNKNOWN = ("", "no-gpu")
@@ -31,6 +31,7 @@ class Here:
     torch: str  # the path of torch/version.py, "" if unknown
     layer: str  # who asks for caches: a policy, or ROCM_AUTOPATCH_CACHE; "" if nobody does
     unused: str  # why starts do not use caches, "" if they do
+    node: str = ""  # where programs write instead, if the root is on a network file system
 
 
 @dataclass
@@ -84,8 +85,15 @@ def here() -> Here:
 
 
 def start(environ: Mapping[str, str]) -> Here:
-    """The place of *environ*, made as any start makes it. Raises Refused and NoReport."""
-    return _here(fresh_interpreter.report(torch=False, environ=environ), "")
+    """The place of *environ*, made as any start makes it. Raises Refused, NoReport and OSError."""
+    report = fresh_interpreter.report(torch=False, environ=environ)
+    made = _here(report, "")
+    home = report["caches"]["use"] == "on"
+    try:
+        cache_place.make(str(made.root), str(made.place), made.fields, home, made.node, looks=False)
+    except caches.Unusable as error:
+        raise Refused(str(error)) from None
+    return made
 
 
 def _here(report: dict[str, Any], unused: str) -> Here:
@@ -102,15 +110,24 @@ def _here(report: dict[str, Any], unused: str) -> Here:
         torch=source if source.endswith("/torch/version.py") else "",
         layer="" if unused else said["layer"],
         unused=unused,
+        node=said["node"],
     )
 
 
 def judge(directory: Path) -> None:
     """Raise Refused if others may write a directory, in a start's words. It need not be there."""
     try:
-        caches.check(str(directory))
+        cache_place.check(str(directory))
     except FileNotFoundError:
         return
+    except caches.Unusable as error:
+        raise Refused(str(error)) from None
+
+
+def make_root(root: Path) -> None:
+    """Make a root and what is above it. Raises Refused where others could write, and OSError."""
+    try:
+        cache_place.make_root(os.path.abspath(root), home=False)
     except caches.Unusable as error:
         raise Refused(str(error)) from None
 

@@ -355,18 +355,25 @@ def say(kind, text):
     said = environ.get(SAID, "") if b"ROCM_AUTOPATCH_SAID" in present else ""
     if log == "quiet" or (kind in said.split(",") and log != "debug"):
         return
-    first = str(sys.argv[0]) if getattr(sys, "argv", None) else ""
-    # argv[0] is -m until Python has found that module. Python 3.9 has no sys.orig_argv.
-    words = _read("/proc/self/cmdline") if first == "-m" else os.fsencode(first)
-    if words.endswith((b"/rocm-autopatch", b"/rocm_autopatch/__main__.py")) or (
-        b"\0-m\0rocm_autopatch\0" in words
-    ):
+    if is_command():
         # Our own commands print their own output. What they start is quiet, too.
         return
     environ[SAID] = said + "," + kind if said else kind
     # Only one rank of a job writes the line.
     if log == "debug" or {None, b"", b"0"}.issuperset(map(present.get, RANKS)):
         write(text)
+
+
+def is_command():
+    # type: () -> bool
+    """Whether this process is a command of ours."""
+    first = str(sys.argv[0]) if getattr(sys, "argv", None) else ""
+    # argv[0] is -m until Python has found that module. Python 3.9 has no sys.orig_argv.
+    words = _read("/proc/self/cmdline") if first == "-m" else os.fsencode(first)
+    return (
+        words.endswith((b"/rocm-autopatch", b"/rocm_autopatch/__main__.py"))
+        or b"\0-m\0rocm_autopatch\0" in words
+    )
 
 
 def fail(kind, text):

@@ -13,7 +13,7 @@ from rocm_autopatch import _RECORD, _read, kfd, startup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
     from rocm_autopatch.plan import Plan
@@ -32,13 +32,12 @@ MARK = "place"
 LINKED = "layer"
 # Where a container has places for the parts that are PRIVATE: here, for each user.
 OWN = "/tmp/rocm-autopatch-%d"
-# How a part is used. SHARED: by all processes that have the root. LOCAL: the same, but not on a
-# network file system: SQLite and mapped files, for which MIOpen and comgr avoid those themselves.
-# PRIVATE: a build that is killed leaves a lock file, for which the next one waits without end. So
-# each container has a directory of its own, which goes with it, with links to what the root has. It
-# is used only where the root has something, because with it, aiter and FlyDSL no longer look at
-# what was built into the image.
-SHARED, LOCAL, PRIVATE = "shared", "local", "private"
+# How a part is used. SHARED: by all processes that have the root. PRIVATE: a build that is killed
+# leaves a lock file, for which the next one waits without end. So each container has a directory of
+# its own, which goes with it, with links to what the root has. It is used only where the root has
+# something, because with it, aiter and FlyDSL no longer look at what was built into the image. If
+# the root is on a network file system, each container has all parts for itself.
+SHARED, PRIVATE = "shared", "private"
 # Variable, its part of a place, how it is used, and from which torch on.
 PARTS = (
     ("TORCHINDUCTOR_CACHE_DIR", "inductor", SHARED, ()),
@@ -48,23 +47,29 @@ PARTS = (
     ("AITER_JIT_DIR", "aiter-modules", PRIVATE, ()),
     ("AITER_ROOT_DIR", "aiter", PRIVATE, ()),
     ("FLYDSL_RUNTIME_CACHE_DIR", "flydsl", PRIVATE, ()),
-    ("MIOPEN_USER_DB_PATH", "miopen", LOCAL, ()),
-    ("MIOPEN_CUSTOM_CACHE_DIR", "miopen-kernels", LOCAL, ()),
-    ("AMD_COMGR_CACHE_DIR", "comgr", LOCAL, ()),
+    ("MIOPEN_USER_DB_PATH", "miopen", SHARED, ()),
+    ("MIOPEN_CUSTOM_CACHE_DIR", "miopen-kernels", SHARED, ()),
+    ("AMD_COMGR_CACHE_DIR", "comgr", SHARED, ()),
     ("PYTORCH_TUNABLEOP_FILENAME", "tunableop/results.csv", SHARED, ()),
     ("VLLM_CACHE_ROOT", "vllm", SHARED, ()),
     ("SGLANG_CACHE_DIR", "sglang", SHARED, ()),
     ("SGLANG_JIT_CACHE_DIR", "sglang-jit", SHARED, ()),
     ("TILELANG_CACHE_DIR", "tilelang", SHARED, ()),
 )
+# The part that is ours: what the keys of Inductor's graphs were made of (cache_misses).
+KEYS = "keys"
 WHY = "one root for all caches, by the policy's caches"
 # The types of network file systems, as MIOpen knows them (expanduser.cpp), and a few more.
 _NETWORK = (
     *(b"nfs", b"nfs4", b"cifs", b"smb3", b"smbfs", b"lustre", b"ceph", b"glusterfs", b"afs"),
-    *(b"gpfs", b"beegfs", b"9p", b"ocfs2", b"coda", b"wekafs", b"fuse.juicefs"),
+    *(b"gpfs", b"beegfs", b"beegfs_nodev", b"9p", b"ocfs2", b"gfs2", b"coda", b"wekafs", b"panfs"),
+    *(b"pvfs2", b"smb2", b"fuse.juicefs", b"fuse.sshfs", b"fuse.glusterfs", b"fuse.ceph"),
+    *(b"fuse.ceph-fuse", b"fuse.cephfs", b"fuse.s3fs", b"fuse.mount-s3", b"fuse.gcsfuse"),
+    *(b"fuse.goofys", b"fuse.rclone", b"fuse.blobfuse", b"fuse.blobfuse2", b"fuse.mfs"),
 )
-# What a place must have room for, in bytes.
+# What a place must have room for: bytes, and files.
 _LEAST_ROOM = 128 << 20
+_LEAST_FILES = 1000
 # The module of torch that looks graphs up.
 _LOOKUPS = "torch._inductor.codecache"
 _PLAIN = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.+-"
@@ -74,14 +79,18 @@ class Unusable(Exception):
     """No cache is used; the text says why."""
 
 
+class Unsafe(Unusable):
+    """Somebody else could have changed what is in the caches, or can put others in their place."""
+
+
 def add(plan: "Plan") -> None:
     """Add the environment rules for the caches of this place to a plan, if anybody asks for them.
 
     Makes the place's directory. If it can't be used, says why.
     """
     use, layer, why, require = wanted(plan)
-    done: dict[str, Any] = {"use": use, "layer": layer, "root": "", "place": "", "of": {}}
-    done.update(reason="", require=require, hits=0, misses=0)
+    done: dict[str, Any] = {"use": use, "layer": layer, "root": "", "place": "", "node": ""}
+    done.update(of={}, reason="", require=require, hits=0, misses=0)
     _RECORD["caches"] = done
     keep = os.environ.get("ROCM_AUTOPATCH_KEEP", "").split(",")
     if use != "off" and "caches" in map(str.strip, keep):
@@ -92,14 +101,39 @@ def add(plan: "Plan") -> None:
         root = done["root"] = where(use)
         fields = done["of"] = place(plan)
         directory = done["place"] = "%s/%s" % (root, name(fields))
+        plain = is_plain(root)
+        done["node"] = own(directory) if _is_network(root, plain) else ""
         if not _RECORD["observe"]:
-            _make(root, directory, fields)
+            looks = makes_nothing()
+            if looks or not (plain and is_in_order(directory, done["node"])):
+                from rocm_autopatch.startup import cache_place
+
+                cache_place.make(root, directory, fields, use == "on", done["node"], looks)
             startup.arm({_LOOKUPS: "rocm_autopatch.cache_misses:watch"})
-        # First: a policy that names one of the variables decides.
-        plan["env"] = (*_rules(done, why), *plan["env"])
+        users: list[str] = []
+        rows = tuple(_rules(done, why, users))
+        if done["node"] or users:
+            from rocm_autopatch.startup import cache_place
+
+            cache_place.tell_of_network(done, users)
     except (OSError, Unusable) as error:
-        done["reason"] = str(error) if isinstance(error, Unusable) else _of_system(error)
-        startup.say("caches", "no cache is kept: " + done["reason"])
+        from rocm_autopatch.startup import cache_place
+
+        rows = cache_place.give_up(done, error)
+    # First: a policy that names one of the variables decides.
+    plan["env"] = (*rows, *plan["env"])
+    # An earlier start in this process tree has given their values, and no user.
+    plan["insist"] = (*plan["insist"], *(row[0] for row in rows if row[1] != "default"))
+
+
+def makes_nothing() -> bool:
+    """Whether this process only looks: it observes, is a command of ours, or answers one."""
+    first = str(sys.argv[0]) if getattr(sys, "argv", None) else ""
+    return (
+        _RECORD["observe"]
+        or first.endswith("/rocm_autopatch/search_path.py")
+        or startup.is_command()
+    )
 
 
 def wanted(plan: "Plan") -> "tuple[str, str, str, bool]":
@@ -135,7 +169,7 @@ def where(use: str) -> str:
         home = os.path.expanduser("~")
         if not home.startswith("/"):
             raise Unusable("this user has no home directory; %s=/PATH names a root" % VARIABLE)
-        base = home + "/.cache"
+        base = home.rstrip("/") + "/.cache"
     return "%s/%s" % (base, BELOW_HOME)
 
 
@@ -176,126 +210,86 @@ def name(fields: "dict[str, str]") -> str:
     return "_".join([*parts, seal])
 
 
-def _make(root: str, directory: str, fields: "dict[str, str]") -> None:
-    """Make a place, or look whether the one that is there may be used."""
-    if not os.access(directory + "/" + MARK, os.R_OK):
-        _directories(root)
-        check(root)
-        _at_once(directory, lambda new: _fill(new, directory, fields))
-    check(directory)
-    below = _below(directory)
-    if os.access(below + "/" + MARK, os.R_OK) and not os.access(directory + "/" + LINKED, os.F_OK):
-        # The place was there before the layer.
-        _link(below, directory)
+def is_in_order(directory: str, node: str) -> bool:
+    """Whether a place can be used as it is: nearly always. cache_place looks again, and says why.
+
+    is_plain() has judged the root. *node* is this container's own directory if the root is on a
+    network file system, else "".
+    """
     try:
+        if node and not is_plain(node):
+            return False
+        if not os.access(directory + "/" + MARK, os.R_OK):
+            return False
+        status = os.lstat(directory)
+        if status.st_mode & 0o170077 != 0o040000 or status.st_uid != os.geteuid():
+            return False
+        below = "%s/%s" % (LAYER, directory.rpartition("/")[2])
+        layer = os.access(below + "/" + MARK, os.R_OK)
+        if layer != os.access(directory + "/" + LINKED, os.F_OK) or (layer and not is_plain(below)):
+            return False
         # The last use, by which gc goes.
         os.utime(directory)
+        return not lack_of_room(node or directory)
     except OSError:
-        raise Unusable("%s can't be written" % directory) from None
+        return False
+
+
+def is_plain(path: str) -> bool:
+    """Whether a path has nothing but directories that others can't write, and no link.
+
+    It is the short rule, for nearly all starts. trust has the whole one, with the exceptions.
+    """
+    user = os.geteuid()
+    step = ""
+    mode = 0o040000
+    try:
+        for part in path.split("/"):
+            # In a directory with the sticky bit, others can't replace what is there.
+            if mode & 0o22 and not mode & 0o1000:
+                return False
+            step += "/" + part if step != "/" else part
+            status = os.lstat(step)
+            mode = status.st_mode
+            if mode >> 12 != 0o04 or not (status.st_uid == 0 or status.st_uid == user):
+                return False
+    except OSError:
+        return False
+    return not mode & 0o22
+
+
+def lack_of_room(directory: str) -> str:
+    """What a directory has too little of, "" if nothing: a compile that can't write fails."""
     room = os.statvfs(directory)
     if room.f_bavail * room.f_frsize < _LEAST_ROOM:
-        # A compile that can't write fails, and would not have failed elsewhere.
-        text = "%s has less than %d MiB of room left; rocm-autopatch cache gc --max SIZE makes room"
-        raise Unusable(text % (directory, _LEAST_ROOM >> 20))
+        return "%d MiB" % (_LEAST_ROOM >> 20)
+    # Some file systems have no such limit, and say that they have no files.
+    return "%d files" % _LEAST_FILES if room.f_files and room.f_favail < _LEAST_FILES else ""
 
 
-def _at_once(directory: str, fill: "Callable[[str], None]") -> None:
-    """Make a directory that nobody sees before it is filled. Another process may be faster."""
-    above = directory.rpartition("/")[0]
-    new = "%s/.new-%d-%s" % (above, os.getpid(), os.urandom(4).hex())
-    # Nobody else may come in: what is in it is code, and a program may have a umask that lets
-    # everybody write.
-    os.mkdir(new, 0o700)
-    try:
-        fill(new)
-        os.rename(new, directory)
-    except OSError:
-        from rocm_autopatch.startup import layer
+def _rules(done: "dict[str, Any]", why: str, users: "list[str]") -> "Iterator[tuple[Any, ...]]":
+    """A default for each variable, as rows of plan.ENV_FIELDS. Raises Unusable and OSError.
 
-        layer.remove(new)
-        if not os.access(directory, os.F_OK):
-            raise
-
-
-def _fill(new: str, directory: str, fields: "dict[str, str]") -> None:
-    below = _below(directory)
-    if os.access(below + "/" + MARK, os.R_OK):
-        _link(below, new)
-    else:
-        text = "".join("%s %s\n" % field for field in fields.items())
-        with open(new + "/" + MARK, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        if os.access(LAYER, os.R_OK | os.X_OK):
-            from rocm_autopatch.startup import layer
-
-            apart = layer.apart(LAYER, MARK, fields)
-            if apart:
-                startup.say("caches-layer", "the caches in %s do not fit: %s" % (LAYER, apart))
-    directories(new)
-
-
-def _below(directory: str) -> str:
-    return "%s/%s" % (LAYER, directory.rpartition("/")[2])
-
-
-def _link(below: str, directory: str) -> None:
-    from rocm_autopatch.startup import layer
-
-    check(below)
-    layer.link(below, directory)
-    with open(directory + "/" + LINKED, "w", encoding="ascii") as stream:
-        stream.write("%s\n" % below)
-
-
-def directories(place: str) -> None:
-    """Make the directories of a place's parts. Not all that keeps something there makes them."""
-    for _, part, use, _ in PARTS:
-        inner = place + "/" + (part.rpartition("/")[0] or part)
-        if use != PRIVATE and not os.access(inner, os.F_OK):
-            os.mkdir(inner)
-
-
-def _directories(path: str) -> None:
-    """Make a directory and those above it. The umask may let everybody write; this does not."""
-    if not os.access(path, os.F_OK):
-        _directories(path.rpartition("/")[0] or "/")
-        try:
-            os.mkdir(path, 0o755)
-        except FileExistsError:
-            pass  # Another process was faster.
-
-
-def check(directory: str) -> None:
-    """Raise Unusable if others could have changed what is in a directory."""
-    status = os.lstat(directory)
-    if status.st_uid == os.geteuid() and status.st_mode & 0o170077 == 0o040000:
-        # A directory of this user's that nobody else can enter. Nobody else can make one.
-        return
-    from rocm_autopatch import trust
-
-    why = trust.directory(directory)
-    if why:
-        raise Unusable("%s: %s" % (directory, why))
-
-
-def _rules(done: "dict[str, Any]", why: str) -> "Iterator[tuple[Any, ...]]":
-    """A default for each variable, as rows of plan.ENV_FIELDS."""
-    root, directory = done["root"], done["place"]
+    *users* gets the variables that a user has set.
+    """
+    directory, node = done["place"], done["node"]
     torch = startup.release(done["of"]["torch"])
     present = os.environ._data  # type: ignore[attr-defined]
-    network: Any = None
     for variable, part, use, since in PARTS:
         path = "%s/%s" % (directory, part)
+        inherited = False
+        if variable.encode() in present:
+            # A program that another torch has started is in another place.
+            value = os.environ[variable]
+            inherited = is_ours(value, directory, part) or is_ours(value, own(directory), part)
+            if not inherited:
+                users.append(variable)
         if torch < since or (use == PRIVATE and not os.access(path, os.F_OK)):
             continue
-        if use == LOCAL:
-            network = _is_network(root) if network is None else network
-            if network:
+        if use == PRIVATE or node:
+            path = _own_part(directory, part, node)
+            if not path:
                 continue
-        if use == PRIVATE:
-            path = _own(directory, part)
-        # A program that another torch has started is in another place.
-        inherited = variable.encode() in present and _is_ours(os.environ[variable], path, part)
         yield variable, "set" if inherited else "default", path, done["layer"], why, (), ()
 
 
@@ -305,34 +299,32 @@ def own(directory: str) -> str:
     return "%s/%s" % (OWN % os.geteuid(), startup.digest(os.fsencode(directory)).hex())
 
 
-def _own(directory: str, part: str) -> str:
-    """This container's own directory for a part of a place that is PRIVATE, with links to it."""
-    above = own(directory)
-    path = "%s/%s" % (above, part)
-    if not (_RECORD["observe"] or os.access(path, os.F_OK)):
-        from rocm_autopatch.startup import layer
+def _own_part(directory: str, part: str, node: str) -> str:
+    """This container's own directory for a part, "" if it can't have one."""
+    mine = own(directory)
+    # With *node*, it has been judged.
+    if os.access(mine + "/" + part.partition("/")[0], os.F_OK) and (node or is_plain(mine)):
+        return "%s/%s" % (mine, part)
+    from rocm_autopatch.startup import cache_place
 
-        for outer in (above.rpartition("/")[0], above):
-            if not os.access(outer, os.F_OK):
-                _at_once(outer, lambda new: None)
-            check(outer)
-        _at_once(path, lambda new: layer.link(directory, new, "/" + part))
-    if not _RECORD["observe"]:
-        check(path)
-    return path
+    return cache_place.own_part(directory, part)
 
 
-def _is_ours(value: str, path: str, part: str) -> bool:
-    """Whether a value is this part of any place beside the one that *path* is in."""
-    root = path[: -len(part) - 1].rpartition("/")[0]
+def is_ours(value: str, directory: str, part: str) -> bool:
+    """Whether a value is this part of a place, or of any place beside it."""
+    root = directory.rpartition("/")[0]
     if not (value.startswith(root + "/") and value.endswith("/" + part)):
         return False
     return "/" not in value[len(root) + 1 : -len(part) - 1]
 
 
-def _is_network(path: str) -> bool:
-    """Whether a path is on a network file system, by the longest mount point that has it."""
-    here, found, network = os.fsencode(path) + b"/", -1, False
+def _is_network(path: str, plain: bool = False) -> bool:
+    """Whether a path is on a network file system, by the longest mount point that has it.
+
+    A home directory is often a link; *plain*: this path has none.
+    """
+    here = os.fsencode(path if plain else os.path.realpath(path)) + b"/"
+    found, network = -1, False
     for line in _read("/proc/self/mountinfo", 1 << 20).split(b"\n"):
         # Some optional fields come before the dash (proc(5)).
         fields, _, rest = line.partition(b" - ")
@@ -346,7 +338,3 @@ def _is_network(path: str) -> bool:
         if here.startswith(point.rstrip(b"/") + b"/") and len(point) >= found:
             found, network = len(point), rest.partition(b" ")[0] in _NETWORK
     return network
-
-
-def _of_system(error: OSError) -> str:
-    return "%s: %s" % (error.filename, error.strerror) if error.filename else str(error)

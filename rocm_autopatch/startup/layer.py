@@ -22,13 +22,16 @@ LINKED = (
 )
 # What is changed in them, nevertheless: torch before 2.8 writes .best_config files in their place.
 _CHANGED = (".best_config", ".csv", ".txt", ".db", ".lock")
+# What the names of Triton's files with the paths of a kernel's files begin with.
+GROUP = "__grp__"
 _PIECE = 1 << 20
 
 
-def link(below: str, new: str, part: str = "") -> None:
+def link(below: str, new: str, part: str = "", to: str = "") -> None:
     """Give the directory *new* all that the place *below* has, or that its *part* "/NAME" has.
 
-    What is there already stays. Raises OSError.
+    What is there already stays. Triton's group files have paths of *below*: with *to*, they get
+    paths of the directory *to* instead, which *new* will be a part of. Raises OSError.
     """
     for inner, directories, files in _walk(below, part):
         target = new + inner[len(part) :]
@@ -38,7 +41,9 @@ def link(below: str, new: str, part: str = "") -> None:
         for name in files:
             path = inner + "/" + name
             with suppress(FileExistsError):
-                if path.split("/")[1] in LINKED and not name.endswith(_CHANGED):
+                if to and name.startswith(GROUP):
+                    _copy_with_paths(below + path, "%s/%s" % (target, name), below, to)
+                elif path.split("/")[1] in LINKED and not name.endswith(_CHANGED):
                     os.symlink(below + path, "%s/%s" % (target, name))
                 else:
                     _copy(below + path, "%s/%s" % (target, name))
@@ -66,6 +71,12 @@ def _copy(source: str, target: str) -> None:
         while piece:
             writer.write(piece)
             piece = reader.read(_PIECE)
+
+
+def _copy_with_paths(source: str, target: str, old: str, new: str) -> None:
+    with open(source, "rb") as reader, open(target, "xb") as writer:
+        # As a JSON string begins. The paths are in no other file that Triton looks them up in.
+        writer.write(reader.read().replace(os.fsencode('"%s/' % old), os.fsencode('"%s/' % new)))
 
 
 def apart(directory: str, mark: str, fields: "dict[str, str]") -> str:
