@@ -18,7 +18,7 @@ from rocm_autopatch.image import facts
 from rocm_autopatch.patches import NAMES, config, kept, load, ranks, row
 from rocm_autopatch.patches.ranks import content
 from rocm_autopatch.policy.problem import PolicyError
-from rocm_autopatch.startup import baseline, proofs
+from rocm_autopatch.startup import baseline, cache_place, caches, proofs
 from rocm_autopatch.startup.patching import patches
 from rocm_autopatch.startup.rows import of_variable, sentence
 from rocm_autopatch.text import wrapped
@@ -88,6 +88,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
             *evidence.notes,
             *unread,
             *kfd.overridden(os.environ, gfx),
+            *_on_network(record),
         ],
         "errors": list(dict.fromkeys((*record["errors"], *evidence.wrong))),
     }
@@ -190,6 +191,13 @@ def _uncompiled() -> list[str]:
     ]
 
 
+def _on_network(record: dict[str, Any]) -> list[str]:
+    """Advice where the user's variables name caches on a network file system."""
+    ours = {rule[0] for rule, _, status in record["env"] if status == "applied"}
+    text = cache_place.on_network(name for name, *_ in caches.PARTS if name not in ours)
+    return [text] if text else []
+
+
 def caches_row(report: dict[str, Any]) -> list[dict[str, Any]]:
     """What became of ``caches``, as a row like those of the other entries; [] without an entry."""
     said = report["caches"]
@@ -271,12 +279,12 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
     if report["evidence"]["files"] and report["policies"]:
         applied = report["evidence"]["applied"]
         yield f"  evidence {'changes' if applied else 'does not change'} what is applied here"
-    caches = report["caches"]
-    if caches["use"] != "off":
-        text = f"not kept: {caches['reason']}" if caches["reason"] else caches["place"]
-        yield from wrapped(f"caches: {text}  [{caches['layer']}]", "  ", "    ")
-        if caches["node"] and not caches["reason"]:
-            text = f"its root is on a network file system, so programs write to {caches['node']}"
+    said = report["caches"]
+    if said["use"] != "off":
+        text = f"not kept: {said['reason']}" if said["reason"] else said["place"]
+        yield from wrapped(f"caches: {text}  [{said['layer']}]", "  ", "    ")
+        if said["node"] and not said["reason"]:
+            text = f"its root is on a network file system, so programs write to {said['node']}"
             yield from wrapped(text, "    ", "      ")
     if report["keep"]:
         yield from wrapped(

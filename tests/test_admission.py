@@ -1489,7 +1489,7 @@ def test_beside_opentelemetry(tree: Tree, tmp_path: Path, opentelemetry: Path) -
     done = python.run(*status, env=env, check=False)
     (error,) = json.loads(done.stdout)["errors"]
     hidden = f"{opentelemetry}/opentelemetry/instrumentation/auto_instrumentation/sitecustomize.py"
-    said = f"Python found {hidden} first, which does not run {place}/sitecustomize.py"
+    said = f"{hidden} comes first on sys.path and does not run {place}/sitecustomize.py"
     assert (done.returncode, said in error) == (1, True), error
 
     admitted = policy("image-volume").admit(between, config)

@@ -345,6 +345,17 @@ CRAFTED: dict[str, tuple[list[Any], Any]] = {
     "files as a list": ([A], {**PLAIN, "files": ["vllm/a"]}),
     "size that is no number": ([A], {**PLAIN, "files": {"vllm/a": {"size": "x", "sha256": ""}}}),
     "line break": ([A], {**PLAIN, "place": {**FIELDS, "hip": "7\ntorch 9"}, "files": {}}),
+    "another line break": (
+        [A],
+        {**PLAIN, "place": {**FIELDS, "hip": "7\u2028torch 9"}, "files": {}},
+    ),
+    "no text": ([A], {**PLAIN, "place": {**FIELDS, "gpu": "\ud800"}, "files": {}}),
+    "our list of runs": ([("runs", b"{}", {})], None),
+    "our link to the layer": ([("layer", b"", {})], None),
+    "deep manifest": ([A], b"[" * 100_000),
+    "deep field": ([A], b'{"format": 1, "place": ' + b'{"a":' * 100_000),
+    "infinite size": ([A], b'{"format": 1, "files": {"vllm/a": {"size": 1e999, "sha256": ""}}}'),
+    "infinite format": ([A], b'{"format": 1e999}'),
     "manifest twice": ([(archive.MANIFEST, b"{}", {})], {**PLAIN, "files": {}}),
 }
 
@@ -383,6 +394,30 @@ class TestRefusedArchives:
         file.write_bytes(data)
         said = refused_and_nothing_left(file, a_here(tmp_path / "root"))
         assert said.startswith(str(file))
+
+    def test_headers_without_end(self, tmp_path: Path) -> None:
+        """Each of them is about the next one."""
+        file = tmp_path / "a.tar.gz"
+        header = tarfile.TarInfo("pax")
+        header.type = tarfile.XHDTYPE
+        file.write_bytes(gzip.compress(header.tobuf() * 5000 + bytes(1024)))
+        said = refused_and_nothing_left(file, a_here(tmp_path / "root"))
+        assert "is damaged or no archive of ours" in said
+
+    @pytest.mark.parametrize("where", ["in the block", "later", "in another stream"])
+    def test_what_follows_the_end(self, tmp_path: Path, golden: Golden, where: str) -> None:
+        file, here = tmp_path / "a.tar.gz", a_here(tmp_path / "root")
+        craft(file, [A])
+        text = gzip.decompress(file.read_bytes())
+        more = tarfile.TarInfo("vllm/evil").tobuf()
+        at = 4096 if where == "in the block" else len(text)
+        assert not text[at:].strip(b"\0")
+        streams = [text[:at] + more] if where != "in another stream" else [text, more]
+        file.write_bytes(b"".join(map(gzip.compress, [*streams])))
+        golden(refused_and_nothing_left(file, here))
+        # Zeros are what tar itself writes there.
+        file.write_bytes(gzip.compress(text + bytes(30_000)))
+        archive.seed(file, here, quiet)
 
     def test_a_manifest_of_gigabytes(self, tmp_path: Path) -> None:
         file = tmp_path / "a.tar.gz"
@@ -683,6 +718,23 @@ class TestGc:
         assert [path.name for path in done.unfinished] == [".new-1-old"]
         assert done.size == 3500
         assert {"mine", ".new-2-young", ".new-file"} <= set(os.listdir(root))
+
+    def test_a_place_without_its_mark(self, tmp_path: Path) -> None:
+        """A running program has made its directories again after its place was removed."""
+        some = self.some(tmp_path / "root")
+        for name in ("new", "older"):
+            (some[name].place / caches.MARK).unlink()
+            os.utime(some[name].place, (9e8, 9e8) if name == "older" else (1e9, 1e9))
+        (tmp_path / "root" / "torch-mine").mkdir()
+        here = a_here(tmp_path / "root", policy="here")
+        done = gc.collect(here, 2000)
+        assert (self.left(some), done.size) == ({"new", "old"}, 2000)
+        with using(some["new"].place, "environ"):
+            assert self.left(some) == {"new", "old"}
+            done = gc.collect(here, 0)
+        assert list(done.kept) == [some["new"].place.name]
+        assert (gc.collect(here, 0).size, self.left(some)) == (0, set())
+        assert os.listdir(here.root) == ["torch-mine"]
 
     def test_no_root(self, tmp_path: Path) -> None:
         assert gc.collect(a_here(tmp_path / "root"), 0).size == 0

@@ -318,3 +318,142 @@ def test_somebody_elses_directory_in_tmp(
         else:
             assert variables.pop("AITER_JIT_DIR").startswith(f"{own}/")
             assert variables == before
+
+
+# A program that compiles: it leaves a file in two of the caches.
+FILLS = """
+import os
+for name, part in (("TRITON_CACHE_DIR", "K/k.hsaco"), ("TRITON_CACHE_DIR", "K/__grp__k.json")):
+    path = os.environ[name] + "/" + part
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as stream:
+        stream.write('{"child_paths": {"k.hsaco": "%s/K/k.hsaco"}}' % os.environ[name])
+"""
+
+
+class TestNetwork:
+    """The root, or what a user names, is on a network file system.
+
+    A test can't mount one. But the kernel's list of mounts can be another one for a process.
+    """
+
+    def run(
+        self, python: Interpreter, work: Path, *arguments: str | Path, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        with open("/proc/self/mountinfo") as stream:
+            lines = stream.read()
+        listed = work / "mountinfo"
+        listed.write_text(f"{lines}999 1 0:99 / {work}/nfs rw - nfs4 server:/home rw\n")
+        (work / "nfs").mkdir(exist_ok=True)
+        # exec keeps the process, so what is mounted over its own file stays in front of it.
+        script = f"mount --bind {listed} /proc/$$/mountinfo"
+        return with_own_tmp(work, script, python, *map(str, arguments), **env)
+
+    def test_what_is_compiled_stays_on_the_node(
+        self, python311: Interpreter, work: Path, golden: Golden
+    ) -> None:
+        root = work / "nfs" / "root"
+        env = {"ROCM_AUTOPATCH_CACHE": str(root)}
+        # Through a link, as home directories often are.
+        (work / "home").symlink_to(work / "nfs")
+        for name in (root, work / "home" / "root"):
+            done = self.run(
+                python311, work, "-c", SHOW, **{**env, "ROCM_AUTOPATCH_CACHE": str(name)}
+            )
+            report, variables = json.loads(done.stdout)
+            node = report["caches"]["node"]
+            assert node.startswith("/tmp/rocm-autopatch-0/")
+            assert {name for name, value in variables.items() if value} == {
+                name
+                for name, _, use, since in caches.PARTS
+                if use != caches.PRIVATE and since <= (2, 13)
+            }
+            assert all(value.startswith(f"{node}/") for value in variables.values() if value)
+            (line,) = done.stderr.splitlines()
+            golden(line.replace(node, "<NODE>"), name.parent.name, WORK=work)
+        # Nothing but the place is written there.
+        done = self.run(python311, work, "-c", FILLS, **env)
+        (place,) = root.iterdir()
+        assert [path.name for path in place.rglob("*") if path.is_file()] == [caches.MARK]
+
+    def test_warm_adds_to_the_root_and_others_get_links(
+        self, python311: Interpreter, work: Path, golden: Golden
+    ) -> None:
+        env = {"ROCM_AUTOPATCH_CACHE": str(work / "nfs" / "root")}
+        words = ("-m", "rocm_autopatch", "cache", "warm", "--", python311.path, "-c", FILLS)
+        self.run(python311, work, *words, **env)
+        (place,) = (work / "nfs" / "root").iterdir()
+        group = place / "triton" / "K" / "__grp__k.json"
+        assert json.loads(group.read_text())["child_paths"]["k.hsaco"] == (
+            f"{place}/triton/K/k.hsaco"
+        )
+        # Another container has links, and paths of its own.
+        code = (
+            "import os; d = os.environ['TRITON_CACHE_DIR'] + '/K/'\n"
+            "print(os.readlink(d + 'k.hsaco'), open(d + '__grp__k.json').read(), d, sep='\\n')"
+        )
+        link, text, directory = self.run(python311, work, "-c", code, **env).stdout.splitlines()
+        assert link == str(place / "triton" / "K" / "k.hsaco")
+        assert json.loads(text)["child_paths"]["k.hsaco"] == directory + "k.hsaco"
+        for action in ("status", "pack"):
+            more = (work / "a.tar.gz",) if action == "pack" else ()
+            command = ("-m", "rocm_autopatch", "cache", action, *more)
+            done = self.run(python311, work, *command, **env)
+            assert "2 files" in done.stdout
+
+    def test_a_variable_of_the_user(
+        self, python311: Interpreter, work: Path, golden: Golden
+    ) -> None:
+        env = {"HOME": str(work), "TRITON_CACHE_DIR": str(work / "nfs" / "mine")}
+        on = self.run(python311, work, "-c", SHOW, ROCM_AUTOPATCH_CACHE=str(work / "root"), **env)
+        (line,) = on.stderr.splitlines()
+        golden(line, WORK=work)
+        assert json.loads(on.stdout)[1]["TRITON_CACHE_DIR"] == env["TRITON_CACHE_DIR"]
+        # Without caches of ours, the report has it.
+        code = "import rocm_autopatch; print(*rocm_autopatch.status()['notes'], sep='\\n')"
+        for given, notes in ((env, 1), ({}, 0)):
+            done = self.run(python311, work, "-c", code, **given)
+            assert done.stdout.count("mine: on a network file system") == notes
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("status", "--no-torch"),
+        ("explain", "caches", "--no-torch"),
+        ("cache", "status"),
+        ("cache", "path"),
+        ("probe",),
+        ("policies",),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_only_looks_writes_nothing(
+    python311: Interpreter, work: Path, command: tuple[str, ...]
+) -> None:
+    env = {
+        "HOME": str(work),
+        "XDG_CACHE_HOME": "",
+        "TMPDIR": str(work),
+        "ROCM_AUTOPATCH_POLICY": "performance",
+    }
+    done = python311.run("-m", "rocm_autopatch", *command, env=env, check=False)
+    assert "Traceback" not in done.stderr
+    assert list(work.rglob("*")) == []
+    if command[0] == "status":
+        # It says what a start would do.
+        assert f"{work}/.cache/rocm-autopatch/torch-" in "".join(done.stdout.split())
+    python311.run("-c", "pass", env=env)
+    assert len(list(work.rglob("*"))) > 10
+
+
+def test_status_with_torch_writes_nothing(torch_python: Interpreter, work: Path) -> None:
+    env = {
+        "HOME": str(work),
+        "XDG_CACHE_HOME": "",
+        "TMPDIR": str(work),
+        "ROCM_AUTOPATCH_CACHE": "on",
+        "ROCM_AUTOPATCH_POLICY": "performance",
+    }
+    torch_python.run("-m", "rocm_autopatch", "status", env=env)
+    assert list(work.rglob("*")) == []

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import IO, Any, Callable
 
 from rocm_autopatch import trust
-from rocm_autopatch.caches import UNFINISHED, Refused, contents, moved, places, users
+from rocm_autopatch.caches import RUNS, UNFINISHED, Refused, contents, moved, places, users
 from rocm_autopatch.startup import cache_place, caches
 
 FORMAT = 1
@@ -37,6 +37,12 @@ MANIFEST = "manifest.json"
 # How it is told how far it is: bytes done, and all bytes.
 Tell = Callable[[int, int], None]
 _LONGEST_MANIFEST = 1 << 26
+# What tarfile, gzip and json raise at what somebody has made up: headers that follow one another
+# without end and JSON that is too deep end in RecursionError, a size of 1e999 in OverflowError.
+_UNREADABLE = (
+    *(tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile),
+    *(ValueError, RecursionError, OverflowError),
+)
 _PIECE = 1 << 20
 
 
@@ -271,8 +277,7 @@ def seed(
                 new = Path(tempfile.mkdtemp(dir=root, prefix=UNFINISHED))
                 try:
                     _unpack(tar, manifest.files, new, tell)
-                    while text.read(_PIECE):
-                        pass  # to its end, where the sum is
+                    _read_to_the_end(tar, text)
                     # Starts go by their own root, also where they link what is in the layer.
                     old, now = f"{manifest.root}/{manifest.name}", f"{here.root}/{place.name}"
                     rewritten = _settle(new, manifest, old, now)
@@ -299,10 +304,10 @@ def _reasons(file: Path) -> Iterator[None]:
     """Say of which file it is that something is wrong."""
     try:
         yield
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise Refused(f"{file} is damaged or no archive of ours: {error}") from None
     except _Wrong as error:
         raise Refused(f"{file}: {error}") from None
+    except _UNREADABLE as error:
+        raise Refused(f"{file} is damaged or no archive of ours: {error}") from None
 
 
 class _Wrong(Exception):
@@ -341,12 +346,12 @@ def _manifest(tar: tarfile.TarFile) -> _Manifest:
         }
         fields = {str(name): str(value) for name, value in said["place"].items()}
         root, name = str(said["root"]), str(said["name"])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError, OverflowError):
         raise _Wrong(f"its {MANIFEST} is not one that cache pack writes") from None
     for one in files:
         _check_name(one)
-    if any("\n" in text for row in fields.items() for text in row):
-        raise _Wrong(f"its {MANIFEST} has a field with a line break")
+    if not all(text.isprintable() for row in fields.items() for text in row):
+        raise _Wrong(f"its {MANIFEST} has a field that is no line of text")
     return _Manifest(root, name, fields, files)
 
 
@@ -356,8 +361,9 @@ def _check_name(name: str) -> None:
         raise _Wrong(f"the name {name!r} is absolute")
     if ".." in parts:
         raise _Wrong(f"the name {name!r} has ..")
-    # Our own file in a place says what it is, and is not the archive's to write.
-    if "" in parts or "." in parts or "\0" in name or name == caches.MARK:
+    # Our own files in a place say what it is, and are not the archive's to write.
+    ours = name in (caches.MARK, caches.LINKED, RUNS)
+    if "" in parts or "." in parts or "\0" in name or ours:
         raise _Wrong(f"the name {name!r} can't be a file's in a place")
 
 
@@ -450,6 +456,19 @@ def _unpack(tar: tarfile.TarFile, listed: Mapping[str, _Listed], new: Path, tell
         tell(done, size)
     if left:
         raise _Wrong(f"of what its {MANIFEST} lists, {len(left)} are missing: {next(iter(left))!r}")
+
+
+def _read_to_the_end(tar: tarfile.TarFile, text: gzip.GzipFile) -> None:
+    """Read what follows the last member: nothing but zeros, and the sum at the end."""
+    # tarfile has read more than it has looked at.
+    for stream in (tar.fileobj, text):
+        assert stream is not None
+        while True:
+            data = stream.read(_PIECE)
+            if data.strip(b"\0"):
+                raise _Wrong("something follows its last member")
+            if not data:
+                break
 
 
 def _settle(new: Path, manifest: _Manifest, old: str, now: str) -> int:

@@ -32,7 +32,7 @@ def rewrite(path: Path, old: str, new: str) -> bool:
         group: Any = json.loads(path.read_bytes())
         children = group[_CHILDREN]
         found = {name: _moved(child, old, new) for name, child in children.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
     if found == children:
         return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,8 @@ from rocm_autopatch import OFF, fresh_interpreter
 from rocm_autopatch.caches import RUNS, UNFINISHED, Refused
 from rocm_autopatch.startup import cache_place, caches
 
+# What startup.caches.name() makes. Anything else in a root is not ours.
+_NAME = re.compile(r"torch-[^/]*_[^/]+_[^/]+_[0-9a-f]{16}")
 # What a field is where its value is not known: no file says it, or there is no GPU, as in a build.
 UNKNOWN = ("", "no-gpu")
 
@@ -177,6 +180,21 @@ def is_empty(path: Path) -> bool:
     return not measure(path)[1]
 
 
+def unmarked(root: Path) -> list[Place]:
+    """Directories with the name of a place, but no file that says which: the last used one first.
+
+    Where gc removed a place beside a running program, the program has made its directories again.
+    """
+    found = []
+    for path in _directories(root):
+        with contextlib.suppress(OSError):
+            if _NAME.fullmatch(path.name) and not (path / caches.MARK).exists():
+                place = Place(path, {}, path.stat().st_mtime)
+                place.size, place.files, place.parts = measure(path)
+                found.append(place)
+    return sorted(found, key=lambda place: (-place.used, place.path.name))
+
+
 def unfinished(root: Path) -> Iterator[Path]:
     """What was left by a process that was killed, or is being made right now."""
     for path in _directories(root):
@@ -203,7 +221,7 @@ def runs(path: Path) -> list[dict[str, Any]]:
     found = []
     with contextlib.suppress(OSError):
         for line in (path / RUNS).read_bytes().splitlines():
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 row = json.loads(line)
                 if isinstance(row, dict):
                     found.append(row)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch.caches import RUNS, UNFINISHED, contents
+from rocm_autopatch.caches import RUNS, UNFINISHED, contents, moved
 from rocm_autopatch.compile_report.model import Report
 from rocm_autopatch.compile_report.trace import CACHES, File
 from rocm_autopatch.startup import caches
@@ -53,8 +53,10 @@ def keep(place: Path) -> None:
     A part that stayed empty is removed: an empty one would hide what another image has. Raises
     OSError.
     """
-    for part in PRIVATE:
-        own = Path(caches.own(str(place)), part)
+    above = Path(caches.own(str(place)))
+    # Only PRIVATE ones, unless the root is on a network file system.
+    for part in dict.fromkeys(row[1].partition("/")[0] for row in caches.PARTS):
+        own = above / part
         # Links lead to what the place has.
         built = [path for path in own.rglob("*") if path.is_file() and not path.is_symlink()]
         for path in built if (place / part).is_dir() else ():
@@ -62,13 +64,16 @@ def keep(place: Path) -> None:
             target = place / name
             if not contents.may_go(name):
                 continue
-            if target.is_file() and filecmp.cmp(path, target, shallow=False):
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=place.parent, prefix=UNFINISHED) as scratch:
-                os.replace(shutil.copy(path, scratch), target)
-        with contextlib.suppress(OSError):
-            (place / part).rmdir()
+                copy = Path(shutil.copy(path, scratch))
+                if moved.is_group(name):
+                    moved.rewrite(copy, str(above), str(place))
+                if not (target.is_file() and filecmp.cmp(copy, target, shallow=False)):
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    os.replace(copy, target)
+        if part in PRIVATE:
+            with contextlib.suppress(OSError):
+                (place / part).rmdir()
 
 
 @contextlib.contextmanager

@@ -234,6 +234,7 @@ def _status(arguments: argparse.Namespace) -> int:
     found = places.beneath(here.root)
     layer = places.beneath(Path(caches.LAYER))
     left = [(path, places.measure(path)[0]) for path in places.unfinished(here.root)]
+    unmarked = places.unmarked(here.root)
     if arguments.json:
         terminal.data(
             {
@@ -245,11 +246,12 @@ def _status(arguments: argparse.Namespace) -> int:
                 "of": here.fields,
                 "places": [_data(place, here) for place in found],
                 "image": [_data(place, here) for place in layer],
+                "unmarked": [{"path": str(one.path), "bytes": one.size} for one in unmarked],
                 "unfinished": [{"path": str(path), "bytes": size} for path, size in left],
             }
         )
     else:
-        terminal.lines(_status_lines(here, found, layer, left))
+        terminal.lines(_status_lines(here, found, layer, left, unmarked))
     return 0
 
 
@@ -273,6 +275,7 @@ def _status_lines(
     found: list[places.Place],
     layer: list[places.Place],
     left: list[tuple[Path, int]],
+    unmarked: list[places.Place],
 ) -> Iterator[str]:
     yield f"root: {here.root}"
     if here.unused.startswith("ROCM_AUTOPATCH"):  # it, or ROCM_AUTOPATCH_CACHE
@@ -282,10 +285,20 @@ def _status_lines(
         yield from wrapped(f"starts do not use it: {here.unused}; {how}", "  ", "    ")
     else:
         yield from wrapped(f"starts use it  [{here.layer}]", "  ", "    ")
+    if here.node:
+        text = f"it is on a network file system: what programs compile stays in {here.node}"
+        yield from wrapped(text, "  ", "    ")
     if all(place.path != here.place for place in found):
         yield f"  the place of starts here is not there yet: {here.place.name}"
     for place in found:
         yield from _place_lines(place, here)
+    for place in unmarked:
+        text = (
+            f"{place.path.name}: {_of_size(place.size)} in {_files(place.files)}, without the file "
+            "that says which place it is; a start that uses it writes this file, and "
+            "rocm-autopatch cache gc counts it"
+        )
+        yield from ["", *wrapped(text, "", "  ")]
     if left:
         text = f"left over: {len(left)}, {_of_size(sum(size for _, size in left))}; "
         yield from ["", *wrapped(text + "rocm-autopatch cache gc removes them", "", "  ")]

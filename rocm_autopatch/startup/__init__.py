@@ -13,7 +13,8 @@ silent on stdout, and unable to fail: everything that it imports is loaded alrea
 - ``baseline``, ``image_file``: where an overlay recorded its image.
 - ``unbaked``: where a baked plan does not fit.
 - ``proofs``: where evidence may change the plan.
-- ``caches``, ``layer``: where caches are kept.
+- ``caches``, ``cache_place``, ``layer``: where caches are kept.
+- ``nameless``: where no variable has the user's name.
 - ``rows``: where ``ROCM_AUTOPATCH_LOG=debug`` asks for a line for each change.
 
 This module is also the finder on ``sys.meta_path``. The import system asks a finder for
@@ -185,6 +186,12 @@ def carry_out(plan):
     if b"ROCM_AUTOPATCH_KEEP" in os.environ._data:  # type: ignore[attr-defined]
         keep = os.environ["ROCM_AUTOPATCH_KEEP"].split(",")
         _RECORD["keep"] = tuple(filter(None, map(str.strip, keep)))
+    # getpass.getuser() asks for the id's name only if no variable has one, and root has one.
+    present = os.environ._data  # type: ignore[attr-defined]
+    if os.getuid() and not (present.get(b"USER") or present.get(b"LOGNAME")):
+        from rocm_autopatch.startup import nameless
+
+        nameless.add(plan, release(_RECORD["facts"].get("torch", ("",))[0]))
     replaced = _apply_env(plan, _RECORD["keep"])
     if replaced:
         announce(plan, replaced)
