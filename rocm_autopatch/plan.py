@@ -16,6 +16,9 @@ FORMAT = 7
 RANGE_FIELDS = ("since", "until")
 # The action is ``delete`` (value None), ``default`` or ``set``; the layer is a policy's name.
 ENV_FIELDS = ("name", "action", "value", "layer", "why", *RANGE_FIELDS)
+# ``about`` is the name of a variable, in bytes, and the full name of the config key that it would
+# decide. It is overruled where (its value == text) == equal.
+OVERRULED_FIELDS = ("about", "text", "equal", *RANGE_FIELDS)
 PATCH_FIELDS = ("patch", "target", "entries")
 # The name is always ``caches``; ``use`` is ``on``, ``off`` or the path of a root.
 CACHES_FIELDS = ("name", "use", "layer", "why", *RANGE_FIELDS)
@@ -27,7 +30,8 @@ class Plan(TypedDict):
     ``env`` has rows of ENV_FIELDS. The variables in ``insist`` are changed even if a user gave
     them, those in ``image_only`` only if a baseline says that they are the image's. ``empty`` has
     rows of ENV_FIELDS that are carried out before those, and only where the variable's value is the
-    empty text; in a file they are marshalled apart, as patches are. ``patches`` has
+    empty text; in a file they are marshalled apart, as patches are. ``overruled`` has rows of
+    OVERRULED_FIELDS, for the line on stderr. ``patches`` has
     rows of PATCH_FIELDS: the name of a patch, the module that it waits for, and its entries. An
     entry has the ``FIELDS`` of its patch and then RANGE_FIELDS. ``targets`` are the modules that
     the patches wait for. ``caches`` has rows of CACHES_FIELDS, and ``digest`` tells plans that
@@ -41,6 +45,7 @@ class Plan(TypedDict):
     layers: tuple[str, ...]
     env: tuple[tuple[Any, ...], ...]
     empty: tuple[tuple[Any, ...], ...]
+    overruled: tuple[tuple[Any, ...], ...]
     insist: tuple[str, ...]
     image_only: tuple[str, ...]
     caches: tuple[tuple[Any, ...], ...]

@@ -11,8 +11,8 @@ from typing import Any
 from rocm_autopatch import fresh_interpreter, patches, record, startup
 from rocm_autopatch.cli import entries, options, statuses, style, terminal
 from rocm_autopatch.patches import kept
-from rocm_autopatch.policy import lower, select
-from rocm_autopatch.policy.model import Policy
+from rocm_autopatch.policy import lint, lower, select
+from rocm_autopatch.policy.model import DELETE_EMPTY, Policy
 from rocm_autopatch.startup import misnamed, rows
 from rocm_autopatch.text import wrapped
 
@@ -62,17 +62,23 @@ def run(arguments: argparse.Namespace) -> int:
     if report["baked"]:
         named = startup.load(report["baked"])["named"]
     chosen = select.select(facts, named)
-    rows += _of_empty_text(chosen.layers, facts, {row["name"] for row in rows})
+    rows = [*_of_empty_text(chosen.layers, facts, {row["name"] for row in rows}), *rows]
     # The name of a patch stands for its fields, too: watchdog for watchdog.warn_after.
+    # So does a variable, for the keys whose values it would give.
+    keys = lint.keys_by_variable(arguments.name)
     found = [
         row
         for row in rows
-        if kept(row["name"], (arguments.name,)) or row["name"].startswith(arguments.name + ".")
+        if kept(row["name"], (arguments.name,))
+        or row["name"].startswith(arguments.name + ".")
+        or row["name"] in keys
     ]
     if not found:
         names = [row["name"].rpartition(".")[2] for row in rows]
         close = difflib.get_close_matches(arguments.name, names, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
+        if keys:
+            hint = f", nor for {' or '.join(keys)}, of which it gives the default"
         terminal.say(
             f"rocm-autopatch explain: no policy here has an entry for {arguments.name}{hint}"
         )
@@ -80,6 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     explained = [
         {
             **row,
+            "variable": arguments.name if row["name"] in keys else "",
             "layers": list(_layers(chosen.layers, row["name"], facts)),
             "images": list(_images(chosen.records, row["name"])),
         }
@@ -137,11 +144,15 @@ def _lines(explained: list[dict[str, Any]]) -> Iterator[str]:
             reason = f" ({row['reason']})" if row["reason"] else ""
             yield f"patch {row['name']} of {row['target']}: {row['status']}{reason}"
             continue
+        if row["variable"]:
+            yield f"{row['variable']} gives the default of {row['name']}:"
         yield rows.sentence(row)
         holding = [said for said in row["layers"] if not said["lacks"]]
         counts = [said for said in holding if said["layer"] == row["layer"]][-1:]
         for said in row["layers"]:
             effect = "applies" if said in counts else "overridden"
+            if said["strength"] == DELETE_EMPTY:
+                effect = "applies if it is empty"
             if said["lacks"]:
                 effect = f"does not hold: {said['lacks']}"
             value = "" if said["strength"] in entries.DELETIONS else f" {said['value']!r}"

@@ -141,6 +141,7 @@ def _for_torch(plan: Plan, known: dict[str, tuple[str, str]]) -> Plan:
     """The plan without rows for other torches, so that a start does not even read them."""
     made = plan.copy()
     made["env"] = tuple(startup.for_this_torch(plan["env"], known))
+    made["overruled"] = tuple(startup.for_this_torch(plan["overruled"], known))
     made["empty"] = tuple(startup.for_this_torch(plan["empty"], known))
     made["caches"] = tuple(startup.for_this_torch(plan["caches"], known))
     made["patches"] = tuple(

@@ -69,9 +69,36 @@ class _Torches:
 
 
 @cache
-def _torches() -> _Torches:
+def _document() -> dict[str, Any]:
     file = Path(__file__).with_name("torch_keys.json")
-    document = json.loads(trust.read(str(file), _LARGEST, judged=False))
+    found: dict[str, Any] = json.loads(trust.read(str(file), _LARGEST, judged=False))
+    return found
+
+
+def variables_of(module: str, key: str) -> list[str]:
+    """The variables from which any torch computes the default of a key, or reads its value."""
+    modules = _document()["modules"]
+    found: set[str] = set()
+    for name in (key, FORMER_NAMES.get(key, key)):
+        for run in modules.get(module, {}).get(name, {}).values():
+            for kind in ("env", "env_default", "env_force"):
+                found.update((run or {}).get(kind, ()))
+    return sorted(found)
+
+
+def keys_by_variable(variable: str) -> list[str]:
+    """The full names of the keys whose variables_of() have this one."""
+    return [
+        f"{module}.{key}"
+        for module, keys in _document()["modules"].items()
+        for key in keys
+        if variable in variables_of(module, key)
+    ]
+
+
+@cache
+def _torches() -> _Torches:
+    document = _document()
     versions = tuple(document["versions"])
 
     def spread(runs: dict[str, Any]) -> dict[str, Record]:

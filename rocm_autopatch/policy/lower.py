@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from rocm_autopatch import patches, plan
 from rocm_autopatch.patches.config import FORMER_NAMES
-from rocm_autopatch.policy import when
+from rocm_autopatch.policy import lint, when
 from rocm_autopatch.policy.model import DELETE_EMPTY, Common, ConfigEntry, Policy, Range
 from rocm_autopatch.policy.problem import Problem, Problems, quoted
 
@@ -85,6 +85,7 @@ def lower(
         "layers": tuple(layer.name for layer in layers),
         "env": env.all(),
         "empty": empty.all(),
+        "overruled": tuple(_overruled(config)),
         "insist": tuple(insist),
         "image_only": tuple(image_only),
         "caches": caches.all(),
@@ -93,6 +94,24 @@ def lower(
         "targets": tuple(dict.fromkeys(target for _, target, _ in lowered)),
         "patches": tuple(lowered),
     }
+
+
+def _overruled(config: Mapping[str, _Rows]) -> Iterator[tuple[Any, ...]]:
+    """What a start asks of variables that torch reads for a key that is pinned or set: rows of
+    plan.OVERRULED_FIELDS."""
+    for module, rows in config.items():
+        decided = {key for key, strength, *_ in rows.all() if strength != "default"}
+        for key, strength, value, *_, since, until in rows.all():
+            # Torch reads most switches by == "1", and some that it ships on by != "0".
+            text, equal = str(value), False
+            if isinstance(value, bool):
+                text, equal = str(int(not value)), True
+            if strength == "default":
+                # No variable has this value, so it overrules none.
+                text, equal = "\0", True
+            for name in lint.variables_of(module, key) if key in decided else ():
+                about = (name.encode(), f"{module}.{key}")
+                yield (about, text.encode(), equal, since, until)
 
 
 def held(policy: Policy, facts: Mapping[str, str]) -> Policy:

@@ -12,6 +12,7 @@ silent on stdout, and unable to fail: everything that it imports is loaded alrea
 - ``from_yaml``: where a policy is not lowered yet.
 - ``baseline``, ``image_file``: where an overlay recorded its image.
 - ``unbaked``: where a baked plan does not fit.
+- ``overruled``: where a variable is set that a pin overrules.
 - ``proofs``: where evidence may change the plan.
 - ``caches``, ``cache_place``, ``layer``: where caches are kept.
 - ``nameless``: where no variable has the user's name.
@@ -260,6 +261,11 @@ def _apply_env(plan, keep):
         environ[SAID] = said + changed
     if baseline:
         baseline.tell(rows, say)
+    for about, text, equal, _, _ in plan["overruled"]:
+        if about[0] in present and (present[about[0]] == text) is equal:
+            from rocm_autopatch.startup import overruled
+
+            return replaced + overruled.named(plan, keep)
     return replaced
 
 

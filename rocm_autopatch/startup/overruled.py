@@ -1,0 +1,30 @@
+"""Variables that somebody set, and that a config key which a policy pins or sets overrules.
+
+A start loads it only where one is set to another value than the policy's.
+"""
+
+import os
+
+from rocm_autopatch import startup
+from rocm_autopatch.patches import kept
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rocm_autopatch.plan import Plan
+
+
+def named(plan: "Plan", keep: "tuple[str, ...]") -> str:
+    """Each such variable, as the line on stderr says it; "" if there is none.
+
+    *keep* is what ROCM_AUTOPATCH_KEEP names.
+    """
+    # Where evidence is looked at later, it may lift a pin.
+    if plan.get("evidence"):
+        return ""
+    names: dict[str, None] = {}
+    for about, text, equal, _, _ in startup.for_this_torch(plan["overruled"]):
+        name, key = about
+        value = os.environb.get(name)
+        if value is not None and (value == text) is equal and not kept(key, keep):
+            names[name.decode()] = None
+    return "".join(["overruled %s, " % name for name in names])
