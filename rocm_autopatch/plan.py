@@ -30,8 +30,9 @@ class Plan(TypedDict):
     ``env`` has rows of ENV_FIELDS. The variables in ``insist`` are changed even if a user gave
     them, those in ``image_only`` only if a baseline says that they are the image's. ``empty`` has
     rows of ENV_FIELDS that are carried out before those, and only where the variable's value is the
-    empty text; in a file they are marshalled apart, as patches are. ``overruled`` has rows of
-    OVERRULED_FIELDS, for the line on stderr. ``patches`` has
+    empty text. ``overruled`` has rows of OVERRULED_FIELDS, for the line on stderr; ``pinned`` are
+    the variables that they are about, in bytes. In a file, ``empty``, ``overruled`` and ``patches``
+    are marshalled apart. ``patches`` has
     rows of PATCH_FIELDS: the name of a patch, the module that it waits for, and its entries. An
     entry has the ``FIELDS`` of its patch and then RANGE_FIELDS. ``targets`` are the modules that
     the patches wait for. ``caches`` has rows of CACHES_FIELDS, and ``digest`` tells plans that
@@ -45,6 +46,7 @@ class Plan(TypedDict):
     layers: tuple[str, ...]
     env: tuple[tuple[Any, ...], ...]
     empty: tuple[tuple[Any, ...], ...]
+    pinned: tuple[bytes, ...]
     overruled: tuple[tuple[Any, ...], ...]
     insist: tuple[str, ...]
     image_only: tuple[str, ...]

@@ -100,15 +100,15 @@ def test_no_torch(hooked: Interpreter, bare: Interpreter) -> None:
 
 
 def test_active(hooked: Interpreter, bare: Interpreter, child: dict[str, str]) -> None:
-    assert instructions(hooked) - instructions(bare) < 2.61 * MILLION
+    assert instructions(hooked) - instructions(bare) < 2.64 * MILLION
     image = {"TORCHINDUCTOR_MAX_AUTOTUNE": "1"}
-    assert instructions(hooked, **image) - instructions(bare, **image) < 2.68 * MILLION
-    assert instructions(hooked, **child) - instructions(bare, **child) < 2.6 * MILLION
+    assert instructions(hooked, **image) - instructions(bare, **image) < 2.74 * MILLION
+    assert instructions(hooked, **child) - instructions(bare, **child) < 2.64 * MILLION
 
 
 def test_image_named(hooked: Interpreter, bare: Interpreter) -> None:
     env = {"ROCM_AUTOPATCH_IMAGE": IMAGE}
-    assert instructions(hooked, **env) - instructions(bare, **env) < 3.17 * MILLION
+    assert instructions(hooked, **env) - instructions(bare, **env) < 3.22 * MILLION
 
 
 def test_baked(
@@ -125,7 +125,7 @@ def test_baked(
         costs.append(instructions(hooked, **child) - without)
     (hooked.site_packages / "rocm_autopatch" / "baked.plan").unlink()
     few, many = costs
-    assert few < 2.64 * MILLION
+    assert few < 2.7 * MILLION
     # Only the first 64 KiB of a file are hashed.
     assert many - few < 0.25 * MILLION
 

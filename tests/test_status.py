@@ -57,6 +57,25 @@ def status(python: Interpreter, *flags: str, **env: str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.parametrize(
+    ("rocm", "sources"),
+    [
+        ("6.4.2", set()),
+        ("7.0.2", {"pytorch/pytorch#197377, pytorch/pytorch#197017"}),
+        ("7.1.1", set()),
+        ("7.2.1", {"sgl-project/sglang#34452"}),
+        ("7.2.4", {"sgl-project/sglang#34452", "ROCm/rocm-systems#6888"}),
+    ],
+)
+def test_defects_of_the_runtime_alone(
+    python311: Interpreter, rocm: str, sources: set[str]
+) -> None:
+    """Whatever the image, framework and GPU are, the version of ROCm says what is known."""
+    report = status(python311, "--no-torch", ROCM_AUTOPATCH_ASSUME=f"rocm={rocm}")
+    known = {issue["source"] for issue in report["known_issues"] if "ROCm" in issue["record"]}
+    assert known == sources
+
+
 def test_a_gpu_that_claims_to_be_another(python311: Interpreter) -> None:
     def notes(value: str, gfx: str) -> list[str]:
         assumed = {"ROCM_AUTOPATCH_ASSUME": f"gfx={gfx}"} if gfx else {}

@@ -72,6 +72,7 @@ def lower(
         for cache in layer.caches:
             caches.put(("caches", cache.use, layer.name, cache.why, *cache.range))
     lowered = [("config", module, rows.all()) for module, rows in config.items()]
+    overruled = tuple(_overruled(config))
     inductor = config.get(_INDUCTOR, _Rows()).all()
     # What a mode stands for follows from pins, too.
     if modes.all() or any(strength == "pin" for _, strength, *_ in inductor):
@@ -85,7 +86,8 @@ def lower(
         "layers": tuple(layer.name for layer in layers),
         "env": env.all(),
         "empty": empty.all(),
-        "overruled": tuple(_overruled(config)),
+        "pinned": tuple(dict.fromkeys(about[0] for about, *_ in overruled)),
+        "overruled": overruled,
         "insist": tuple(insist),
         "image_only": tuple(image_only),
         "caches": caches.all(),

@@ -13,7 +13,7 @@ from rocm_autopatch import startup
 from rocm_autopatch.plan import Plan
 
 _MARSHAL_VERSION = 4
-_APART = ("patches", "empty")
+_APART = ("patches", "empty", "overruled")
 
 
 def content(plan: Plan) -> bytes:

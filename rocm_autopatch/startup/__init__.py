@@ -12,7 +12,8 @@ silent on stdout, and unable to fail: everything that it imports is loaded alrea
 - ``from_yaml``: where a policy is not lowered yet.
 - ``baseline``, ``image_file``: where an overlay recorded its image.
 - ``unbaked``: where a baked plan does not fit.
-- ``overruled``: where a variable is set that a pin overrules.
+- ``empty_text``: where a variable is set to nothing.
+- ``overruled``: where a variable is set that a pin may overrule.
 - ``proofs``: where evidence may change the plan.
 - ``caches``, ``cache_place``, ``layer``: where caches are kept.
 - ``nameless``: where no variable has the user's name.
@@ -217,10 +218,10 @@ def _apply_env(plan, keep):
     rules = for_this_torch(plan["env"])
     empty: Any = ()
     if b"" in present.values():
+        from rocm_autopatch.startup import empty_text
+
         # First, so that a default holds for a variable that was set to nothing.
-        packed: Any = plan["empty"]
-        empty = for_this_torch(marshal.loads(packed) if type(packed) is bytes else packed)
-        empty = [rule for rule in empty if present.get(rule[0].encode()) == b""]
+        empty = empty_text.rules(plan)
         rules = empty + rules
     for rule in rules:
         name, action, value, _, _, _, _ = rule  # plan.ENV_FIELDS
@@ -261,11 +262,10 @@ def _apply_env(plan, keep):
         environ[SAID] = said + changed
     if baseline:
         baseline.tell(rows, say)
-    for about, text, equal, _, _ in plan["overruled"]:
-        if about[0] in present and (present[about[0]] == text) is equal:
-            from rocm_autopatch.startup import overruled
+    if not present.keys().isdisjoint(plan["pinned"]):
+        from rocm_autopatch.startup import overruled
 
-            return replaced + overruled.named(plan, keep)
+        replaced += overruled.named(plan, keep)
     return replaced
 
 

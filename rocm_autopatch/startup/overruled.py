@@ -1,8 +1,9 @@
 """Variables that somebody set, and that a config key which a policy pins or sets overrules.
 
-A start loads it only where one is set to another value than the policy's.
+A start loads it only where a variable is set that torch reads for such a key.
 """
 
+import marshal
 import os
 
 from rocm_autopatch import startup
@@ -10,6 +11,8 @@ from rocm_autopatch.patches import kept
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from rocm_autopatch.plan import Plan
 
 
@@ -22,7 +25,9 @@ def named(plan: "Plan", keep: "tuple[str, ...]") -> str:
     if plan.get("evidence"):
         return ""
     names: dict[str, None] = {}
-    for about, text, equal, _, _ in startup.for_this_torch(plan["overruled"]):
+    packed: Any = plan["overruled"]
+    rows = marshal.loads(packed) if type(packed) is bytes else packed
+    for about, text, equal, _, _ in startup.for_this_torch(rows):
         name, key = about
         value = os.environb.get(name)
         if value is not None and (value == text) is equal and not kept(key, keep):
