@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -53,6 +54,17 @@ os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 """
 
 
+# Run without us: what the other one imports.
+_IMPORTS = """
+import importlib, sys
+try:
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
+except BaseException:
+    pass
+"""
+
+
 def command(code: str, *arguments: str, python: Sequence[str] = ()) -> list[str]:
     """The command that runs *code*; *python* is another interpreter with its options.
 
@@ -70,9 +82,57 @@ def report(
     """What a fresh interpreter reports, with torch and the patched modules imported if *torch*.
 
     *assume* are facts, NAME=VALUE, beyond those of ROCM_AUTOPATCH_ASSUME. *environ* stands for this
-    process's environment, *python* is another interpreter with its options. Raises NoReport.
+    process's environment, *python* is another interpreter with its options. If the import of torch
+    ends the interpreter, the report is one without torch, and an error in it says so. Raises
+    NoReport.
     """
     given = environment(assume, environ)
+    text, status = _ask(torch, given, python)
+    why = ""
+    if torch and not text:
+        why, torch = how_it_ended(status), False
+        text, status = _ask(torch, given, python)
+    if not text:
+        raise NoReport(f"the interpreter that makes the report {how_it_ended(status)}")
+    found: dict[str, Any] | str = json.loads(text)
+    if isinstance(found, str):
+        raise NoReport("; ".join([found, *_left_out(given)]))
+    found["notes"] += _left_out(given)
+    if why:
+        found["errors"].append(_died(found, why, given, python))
+    return found
+
+
+def how_it_ended(status: int) -> str:
+    """How an interpreter without an answer ended, by its status in subprocess."""
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"ended with status {status}"
+
+
+def _died(found: Mapping[str, Any], why: str, given: Mapping[str, str], python: Any) -> str:
+    """What is said of an import of torch that ends the interpreter: whether it is our doing."""
+    targets = ["torch", *dict.fromkeys(patch["target"] for patch in found["patches"])]
+    done = subprocess.run(
+        command(_IMPORTS, *targets, python=python),
+        env={**search_path.absolute(given), "ROCM_AUTOPATCH": "off"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    without = "it goes on"
+    if done.returncode:
+        how = how_it_ended(done.returncode)
+        without = "so it is, too" if how == why else f"it {how}"
+    return (
+        f"import torch: the interpreter {why}; without rocm_autopatch (ROCM_AUTOPATCH=off), "
+        f"{without}. This report is of a start without torch, as with --no-torch"
+    )
+
+
+def _ask(torch: bool, given: Mapping[str, str], python: Sequence[str]) -> tuple[str, int]:
+    """The report as JSON, "" if the interpreter ended without one, and its status."""
     read, write = os.pipe()
     with open(read, encoding="utf-8") as stream:
         child = subprocess.Popen(
@@ -84,14 +144,7 @@ def report(
         )
         os.close(write)
         text = stream.read()
-    status = child.wait()
-    if not text:
-        raise NoReport(f"the interpreter that makes the report ended with status {status}")
-    found: dict[str, Any] | str = json.loads(text)
-    if isinstance(found, str):
-        raise NoReport("; ".join([found, *_left_out(given)]))
-    found["notes"] += _left_out(given)
-    return found
+    return text, child.wait()
 
 
 def answer(

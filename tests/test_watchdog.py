@@ -230,11 +230,11 @@ def phases(
 
 
 FRAME = {
-    "dynamo": ("model", "; tracing (Dynamo); at ", "set TORCH_COMPILE_DISABLE=1"),
+    "dynamo": ("model", "; tracing (Dynamo); at ", "set TORCHDYNAMO_DISABLE=1"),
     "aot": (
         "model",
         "; tracing forward and backward (AOTAutograd); at ",
-        "set TORCH_COMPILE_DISABLE=1",
+        "set TORCHDYNAMO_DISABLE=1",
     ),
     "lowering": ("model", ", graph of 5 nodes; lowering to Inductor's IR; at ", "run uncompiled"),
     "pass": (

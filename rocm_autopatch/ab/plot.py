@@ -26,7 +26,7 @@ def check(path: Path) -> None:
     if path.suffix.lower() not in SUFFIXES:
         raise Wrong(f"--plot {path}: the name has to end in {' or '.join(SUFFIXES)}")
     if find_spec("matplotlib") is None:
-        raise Refused("--plot needs matplotlib: pip install rocm_autopatch[plot]")
+        raise Refused("--plot needs matplotlib: pip install matplotlib")
     try:
         import_module("matplotlib.figure")
     except Exception as error:

@@ -117,8 +117,8 @@ def _caches(report: Report) -> Iterator[Advice]:
         yield Advice(
             "caches off",
             f"Inductor's graph cache is off for {counted(len(disabled), 'graph')}",
-            "unset TORCHINDUCTOR_FX_GRAPH_CACHE, or set it to 1; rocm-autopatch explain "
-            "fx_graph_cache says which layer decides",
+            "set TORCHINDUCTOR_FX_GRAPH_CACHE=1; rocm-autopatch explain fx_graph_cache says which "
+            "layer decides",
         )
     changed: dict[str, list[Graph]] = defaultdict(list)
     for graph in report.graphs:
@@ -229,10 +229,17 @@ def _recompiles(report: Report) -> Iterator[Advice]:
 _BREAKS = (
     (
         "item",
-        re.compile(r"\.item\b|Tensor\.item|_local_scalar_dense|tolist|aten\.nonzero", re.I),
+        re.compile(r"\.item\b|Tensor\.item|_local_scalar_dense|tolist", re.I),
         "the code reads a value out of a tensor (.item(), tolist())",
         "keep the value in a tensor (torch.where, masks), or set "
         "TORCHDYNAMO_CAPTURE_SCALAR_OUTPUTS=1, so that Dynamo captures it",
+    ),
+    (
+        "shape",
+        re.compile(r"dynamic (output )?shape|aten\.(nonzero|unique|masked_select)", re.I),
+        "the size of a result depends on the content of a tensor (nonzero, masks as an index)",
+        "keep the size (torch.where, masks), or set "
+        "TORCHDYNAMO_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS=1, so that Dynamo captures it",
     ),
     (
         "branch",

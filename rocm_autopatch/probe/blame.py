@@ -97,11 +97,13 @@ class Difference:
 class Findings:
     """What a place does to a process without us.
 
+    ``first`` is what was read first, ``reading`` is without the variables that crash it.
     ``compared`` says what the values were compared with. ``clean`` has the values of torch itself,
     without variables and start-up files.
     """
 
     reading: Reading
+    first: Reading
     clean: Reading | None = None
     differences: list[Difference] = field(default_factory=list)
     crashes: list[Crash] = field(default_factory=list)
@@ -127,7 +129,7 @@ class Investigation:
         return self.findings(first), hooked
 
     def findings(self, first: Reading) -> Findings:
-        found = Findings(first)
+        found = Findings(first, first)
         if not lacks_torch(first):
             found.reading, found.crashes = self.survive(first)
             self.compare(found)

@@ -323,7 +323,7 @@ def read(ask: "dict[str, Any]") -> "dict[str, Any]":
         except BaseException as error:
             failed.append({"import": "site", "error": repr(error), "file": "", "line": 0})
     here = dict(os.environ)
-    for stage, names in (("site", []), *stages(ask["imports"])):
+    for stage, names in (("site", []), *(stages(ask["imports"]) if ask["torch"] else ())):
         for name in names:
             if not attempt(name, failed):
                 break

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import fresh_interpreter, search_path, startup
+from rocm_autopatch import _read as _read_file
+from rocm_autopatch import _read_torch, fresh_interpreter, search_path, startup
 
 _CHILD = Path(__file__).with_name("child.py")
 
@@ -32,7 +33,10 @@ class Ask:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a child found, in the form of child.py, or why it ended without an answer."""
+    """What a child found, in the form of child.py, and why it died if it did.
+
+    If the import of torch ends a child, another one imports nothing, and *found* is its answer.
+    """
 
     ask: Ask
     found: Mapping[str, Any]
@@ -94,9 +98,30 @@ def _read(ask: Ask, environment: Mapping[str, str]) -> Reading:
         "without": sorted(ask.without),
         "imports": ask.imports,
         "path": ask.path,
+        "torch": True,
     }
+    found, died = _answer(given, child)
+    if found is None:
+        # What dies is the import of torch, or of a framework: a start imports neither.
+        found, _ = _answer({**given, "torch": False}, child)
+    if found is None:
+        return Reading(ask, {}, died)
+    torch = found["torch"]
+    if died and torch:
+        facts: dict[str, tuple[str, str]] = {}
+        path = str(Path(torch["file"]).with_name("version.py"))
+        _read_torch(facts, path, _read_file(path).decode("utf-8", "replace"))
+        torch.update({name: facts.get(name, ("", ""))[0] or None for name in ("hip", "cuda")})
+        torch["version"] = facts.get("torch", ("", ""))[0]
+    return Reading(ask, found, died)
+
+
+def _answer(
+    given: Mapping[str, Any], environment: Mapping[str, str]
+) -> tuple[dict[str, Any] | None, str]:
+    """What a child answers, or None and why it ended without an answer."""
     # With our hook, Python itself has to run site. Otherwise the child runs it and watches.
-    flags = [] if ask.hook else ["-S"]
+    flags = [] if given["hook"] else ["-S"]
     code = _CHILD.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory(prefix="rocm-autopatch-") as directory:
         answer = Path(directory, "answer")
@@ -105,7 +130,7 @@ def _read(ask: Ask, environment: Mapping[str, str]) -> Reading:
                 fresh_interpreter.command(
                     code, json.dumps(given), str(answer), python=[sys.executable, *flags]
                 ),
-                env=search_path.absolute(child),
+                env=search_path.absolute(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
@@ -113,9 +138,9 @@ def _read(ask: Ask, environment: Mapping[str, str]) -> Reading:
             stderr.seek(0)
             said = stderr.read()[-10000:].decode("utf-8", "replace").strip().splitlines()
         if answer.exists():
-            return Reading(ask, json.loads(answer.read_text(encoding="utf-8")))
+            return json.loads(answer.read_text(encoding="utf-8")), ""
     last = f": {said[-1]}" if said else ""
-    return Reading(ask, {}, f"the interpreter ended with status {status}{last}")
+    return None, f"the interpreter {fresh_interpreter.how_it_ended(status)}{last}"
 
 
 def without(ask: Ask, names: Iterable[str]) -> Ask:

@@ -299,6 +299,13 @@ def _notes(findings: Findings, hooked: Reading, imports: Sequence[str]) -> Itera
         if name not in (module.partition(".")[0] for module in imports):
             yield f"{name} is installed ({file}) but was not imported; --import {name} imports it"
     yield from _workers(seen, hooked)
+    first = findings.first
+    if hooked.died:
+        without = "so it is, too" if first.died == hooked.died else first.died or "it goes on"
+        yield (
+            f"import torch: {hooked.died}; without rocm_autopatch (ROCM_AUTOPATCH=off), {without}. "
+            "No config could be read with it"
+        )
     report = hooked.found.get("report") or {}
     if not report.get("active"):
         yield f"rocm_autopatch is not active here: {report.get('reason') or hooked.died}"

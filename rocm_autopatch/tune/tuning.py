@@ -176,9 +176,7 @@ def prepare(request: Request, directory: Path) -> Tuning:
     if not request.same:
         notes.append("only exit statuses say whether a run was right; --same compares results")
     if find_spec("optuna") is None:
-        notes.append(
-            "with optuna, more is found in the same time: pip install rocm_autopatch[tune]"
-        )
+        notes.append("with optuna, more is found in the same time: pip install optuna")
     return Tuning(request, here, measurement.describe(here), found, notes)
 
 

@@ -126,11 +126,13 @@ _WAYS = {
     "aiter": "build aiter's kernels before the program starts, and keep AITER_REBUILD unset",
     "workers": "set TORCHINDUCTOR_COMPILE_THREADS=1 to compile without workers",
     "isa": "set TORCHINDUCTOR_VEC_ISA_OK to 1 or 0, so that torch does not test the CPU",
-    "cpp": "set CXX to another compiler, or set TORCH_COMPILE_DISABLE=1 to run uncompiled",
+    "cpp": "set CXX to another compiler, or set TORCHDYNAMO_DISABLE=1 to run uncompiled",
     "own": "remove the *_custom_*_pass that the program sets in torch._inductor.config",
     "symbols": "use torch.compile(dynamic=False), which has no symbolic shapes",
 }
-_OTHERWISE = "set TORCH_COMPILE_DISABLE=1 to run uncompiled"
+# Not TORCH_COMPILE_DISABLE: from torch 2.13 on, a program with fullgraph=True dies of that
+# (pytorch#181247; tests/advice.py).
+_OTHERWISE = "set TORCHDYNAMO_DISABLE=1 to run uncompiled"
 
 
 def describe(watch: "underway.Watch") -> str:
