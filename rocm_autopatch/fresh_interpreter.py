@@ -40,8 +40,11 @@ try:
     text = json.dumps(report, default=repr)
 except BaseException as error:
     text = json.dumps("%s: %s" % (type(error).__name__, error))
-with open(pipe, "w", encoding="utf-8") as stream:
-    stream.write(text)
+try:
+    with open(pipe, "w", encoding="utf-8") as stream:
+        stream.write(text)
+except BrokenPipeError:
+    pass  # Who asked has ended.
 """
 
 
@@ -141,10 +144,18 @@ def _ask(torch: bool, given: Mapping[str, str], python: Sequence[str]) -> tuple[
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(write,),
+            # A terminal's Ctrl-C is for this process, which ends the other one.
+            start_new_session=True,
         )
         os.close(write)
-        text = stream.read()
-    return text, child.wait()
+        try:
+            text = stream.read()
+            status = child.wait()
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
+    return text, status
 
 
 def answer(

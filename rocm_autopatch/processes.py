@@ -6,6 +6,7 @@ Also what happens to them if this process is told to end.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -20,6 +21,8 @@ _GRACE_S = 2.0
 LEFT_OVER_S = 5.0
 # The exit status of a command that was interrupted.
 INTERRUPTED = 130
+# prctl(2): what this process's descendants leave behind becomes its own child.
+_SET_CHILD_SUBREAPER = 36
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -43,6 +46,11 @@ class Command:
         self.status = self.process.wait()
         self.seconds = time.perf_counter() - self.began
         self._over.set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self._over.is_set()
 
     def ends(self, within_s: float) -> bool:
         """Whether it ends by itself."""
@@ -68,7 +76,8 @@ def start(
 
     It runs in *directory*, None for this process's. Raises OSError.
     """
-    return Command(
+    _adopt()
+    command = Command(
         subprocess.Popen(
             program,
             env=environment,
@@ -79,6 +88,24 @@ def start(
             start_new_session=True,
         )
     )
+    _started[command.process.pid] = command, frozenset(environment.values())
+    return command
+
+
+# By their session, the commands that were started and not ended with all that they started, and the
+# values in their environments.
+_started: dict[int, tuple[Command, frozenset[str]]] = {}
+# The children that this process had before it started a command.
+_others: set[int] = set()
+
+
+def _adopt() -> None:
+    """Become the parent of what a command leaves behind, whatever session it has put itself in."""
+    if all(command.is_over for command, _ in [*_started.values()]):
+        _others.clear()
+        _others.update(pid for pid, _, parent, _ in _table() if parent == os.getpid())
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
@@ -89,13 +116,18 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
 def end_left_over(mark: str, grace_s: float) -> None:
     """Kill the processes that a command has left behind: they would disturb the next one.
 
-    Inductor's compile workers have process groups of their own. So they are found by *mark*, a text
-    in their environment. They get *grace_s* seconds to end by themselves.
+    They are found by *mark*, a text in the environment that the command was given: Inductor's
+    compile workers have sessions of their own, and have it, too. A process with another environment
+    is found by the command's session. One with another session, too, has become our child: it is
+    ended once no other command runs. They get *grace_s* seconds to end by themselves.
     """
     patience = time.monotonic() + grace_s
     while True:
-        left = marked(mark)
+        left = _left_over(mark)
         if not left:
+            for session, (command, values) in [*_started.items()]:
+                if command.is_over and any(mark in value for value in values):
+                    _started.pop(session, None)
             return
         now = time.monotonic()
         if now >= patience:
@@ -105,6 +137,40 @@ def end_left_over(mark: str, grace_s: float) -> None:
         if now >= patience + LEFT_OVER_S:
             return  # It is stuck in a driver, where no signal ends it.
         time.sleep(0.02)
+
+
+def _left_over(mark: str) -> set[int]:
+    sessions = set()
+    alone = True
+    for session, (command, values) in [*_started.items()]:
+        if any(mark in value for value in values):
+            sessions.add(session)
+        else:
+            alone = alone and command.is_over
+    found = set(marked(mark))
+    for pid, state, parent, session in _table():
+        adopted = parent == os.getpid() and session != os.getsid(0)
+        adopted = adopted and pid not in _others and pid not in _started
+        if state in "ZX":
+            if adopted:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+        elif session in sessions or (adopted and alone):
+            found.add(pid)
+    return found
+
+
+def _table() -> list[tuple[int, str, int, int]]:
+    """Each process: its id, state, parent and session."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                text = Path("/proc", entry, "stat").read_bytes()
+                # The name before may have blanks and parentheses.
+                state, parent, _, session = text.rpartition(b")")[2].split()[:4]
+                found.append((int(entry), state.decode(), int(parent), int(session)))
+    return found
 
 
 def marked(text: str) -> list[int]:

@@ -202,7 +202,6 @@ def measure(done: Measurement) -> None:
     done.planned = len(cells)
     environments = [arm.environ for arm in done.arms]
     began = time.monotonic()
-    processes.take_interrupts()
     progress = Progress(len(cells))
     runs: list[runner.Run] = []
     watched: list[numbers.Metric] = []

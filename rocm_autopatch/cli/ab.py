@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from rocm_autopatch import processes
 from rocm_autopatch.ab import (
     Refused,
     Wrong,
@@ -19,7 +20,6 @@ from rocm_autopatch.ab import (
 )
 from rocm_autopatch.ab.measurement import Request
 from rocm_autopatch.cli import options, statuses, terminal
-from rocm_autopatch.processes import INTERRUPTED
 
 
 def add(commands: Any) -> None:
@@ -163,6 +163,7 @@ def run(arguments: argparse.Namespace) -> int:
         metrics=arguments.metric,
         plot=arguments.plot,
     )
+    processes.take_interrupts()
     try:
         with tempfile.TemporaryDirectory(prefix="rocm-autopatch-ab-") as directory:
             done = measurement.prepare(request, Path(directory))
@@ -175,7 +176,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     except KeyboardInterrupt:
         terminal.say("rocm-autopatch ab: interrupted before the first run")
-        return INTERRUPTED
+        return processes.INTERRUPTED
     status = measurement.evaluate(done, None if arguments.json else output.MOST_METRICS)
     if arguments.json:
         terminal.data(output.document(done))

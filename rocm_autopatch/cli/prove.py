@@ -101,13 +101,13 @@ def run(arguments: argparse.Namespace) -> int:
         assume=arguments.assume,
     )
     proof = None
+    processes.take_interrupts()
     try:
         if arguments.record:
             images.check(arguments.record)
         proof = prepare(request, terminal.say)
         if arguments.record and not proof.place.get("image"):
             raise Refused("--record needs the image's name: give --assume image=REPOSITORY:TAG")
-        processes.take_interrupts()
         proof.battery.run()
     except KeyboardInterrupt:
         known = proof.out if proof and proof.out.exists() else None

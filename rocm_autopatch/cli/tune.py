@@ -253,6 +253,7 @@ def run(arguments: argparse.Namespace) -> int:
         fill=arguments.fill,
         plot=arguments.plot,
     )
+    processes.take_interrupts()
     try:
         with tempfile.TemporaryDirectory(prefix="rocm-autopatch-tune-") as directory:
             done = tuning.prepare(request, Path(directory))
@@ -262,7 +263,6 @@ def run(arguments: argparse.Namespace) -> int:
                 terminal.lines(output.candidates(done))
             if arguments.list:
                 return 0
-            processes.take_interrupts()
             tuning.run(done, Path(directory), terminal.say)
     except Wrong as error:
         terminal.say(f"rocm-autopatch tune: {error}")

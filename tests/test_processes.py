@@ -1,0 +1,133 @@
+"""What a command leaves behind is ended, whatever environment, group and session it has."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rocm_autopatch import processes
+from tests.conftest import Interpreter
+
+# How a command starts a child that outlives it: each writes its process id.
+SLEEP = "sh -c 'echo $$ > FILE; exec sleep 300'"
+LEFT: dict[str, str] = {
+    "as it is": f"{SLEEP} &",
+    "another environment": f"env -i {SLEEP} &",
+    "another environment and group": f"set -m; env -i {SLEEP} &",
+    "another session": f"setsid {SLEEP} &",
+    "another environment and session": f"setsid env -i {SLEEP} &",
+    "a grandchild": f'setsid env -i sh -c "{SLEEP.replace("$", chr(92) + "$")} & sleep 0.2" &',
+}
+# Overwrites its environment, as setproctitle does.
+TITLE = """
+import ctypes, os, sys, time
+start, end = (int(open("/proc/self/stat").read().rpartition(")")[2].split()[n]) for n in (47, 48))
+ctypes.memset(start, 0, end - start)
+open(sys.argv[1], "w").write(str(os.getpid()))
+time.sleep(300)
+"""
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone, or a zombie that its parent has to reap."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
+
+
+def wait_for(file: Path) -> int:
+    patience = time.monotonic() + 30
+    while not (file.exists() and file.read_text().strip()):
+        assert time.monotonic() < patience
+        time.sleep(0.02)
+    return int(file.read_text())
+
+
+def start(script: str, mark: str, tmp_path: Path) -> processes.Command:
+    environment = {**os.environ, "MARK": mark}
+    with (tmp_path / "output").open("wb") as output:
+        return processes.start(["bash", "-c", script], environment, output, output)
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_is_left_is_ended(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    command = start(LEFT[name].replace("FILE", str(file)), str(tmp_path), tmp_path)
+    pid = wait_for(file)
+    assert command.ends(30)
+    assert not ended(pid)
+    processes.end_left_over(str(tmp_path), 0)
+    assert ended(pid)
+
+
+def test_a_changed_title(tmp_path: Path) -> None:
+    file, program = tmp_path / "pid", tmp_path / "title.py"
+    program.write_text(TITLE)
+    command = start(f"{sys.executable} {program} {file} &", str(tmp_path), tmp_path)
+    pid = wait_for(file)
+    assert command.ends(30)
+    processes.end_left_over(str(tmp_path), 0)
+    assert ended(pid)
+
+
+def test_others_are_left_alone(tmp_path: Path) -> None:
+    """A child that this process has for another purpose, and another command that runs."""
+    mine = subprocess.Popen(["sleep", "300"], start_new_session=True)
+    other = start("sleep 300", "another mark", tmp_path)
+    command = start("true", str(tmp_path), tmp_path)
+    assert command.ends(30)
+    processes.end_left_over(str(tmp_path), 0)
+    assert mine.poll() is None
+    assert not other.is_over
+    other.kill()
+    processes.end_left_over("another mark", 0)
+    assert mine.poll() is None
+    mine.kill()
+    assert mine.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("command", ["tune --budget 5m --out FILE", "ab --repeat 2 default aot"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("to_all", [True, False])
+def test_interrupted_before_the_first_run(
+    command: str, number: signal.Signals, to_all: bool, torch_python: Interpreter, tmp_path: Path
+) -> None:
+    """While it asks a fresh interpreter: it ends that one, and leaves nothing in /tmp."""
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    words = command.replace("FILE", str(tmp_path / "best.yaml")).split()
+    program = [str(torch_python.path), "-c", "import time; time.sleep(300)"]
+    running = subprocess.Popen(
+        [str(torch_python.path), "-m", "rocm_autopatch", *words, "--", *program],
+        env={**os.environ, "TMPDIR": str(scratch), "ROCM_AUTOPATCH_POLICY": "safe"},
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    patience = time.monotonic() + 120
+    while not [*scratch.iterdir()] or not children(running.pid):
+        assert time.monotonic() < patience
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.01)
+    asked = children(running.pid)
+    time.sleep(0.3)
+    (os.killpg if to_all else os.kill)(running.pid, number)
+    out, err = running.communicate(timeout=60)
+    name = words[0]
+    assert err == f"rocm-autopatch {name}: interrupted before the first run\n"
+    assert (running.returncode, out) == (processes.INTERRUPTED, "")
+    assert [*scratch.iterdir()] == []
+    assert all(map(ended, asked))
+
+
+def children(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
