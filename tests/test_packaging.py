@@ -161,12 +161,13 @@ def test_pip_check(python: Interpreter) -> None:
     pip(python, "check")
 
 
-@pytest.mark.parametrize("kind", ["a venv of uv's", "Debian's"])
-def test_the_way_of_the_page_to_remove_it(wheel: Path, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("name", ["remove-without-pip", "remove-pep-668"])
+def test_the_way_of_the_page_to_remove_it(wheel: Path, tmp_path: Path, name: str) -> None:
     """docs/overlay.md, for a Python without pip, and for one whose pip says that it may not."""
     page = (ROOT / "docs/overlay.md").read_text()
-    (script,) = re.findall(r"^```sh remove\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    if kind == "Debian's":
+    (script,) = re.findall(rf"^```sh {name}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    own = sys.executable
+    if name == "remove-pep-668":
         python = copy_interpreter(tmp_path / "debian")
         pip(python, "install", "pip", "--force-reinstall")
         pip(python, "install", "--no-deps", wheel)
@@ -174,6 +175,7 @@ def test_the_way_of_the_page_to_remove_it(wheel: Path, tmp_path: Path, kind: str
         (library / "EXTERNALLY-MANAGED").write_text("[externally-managed]\nError=Use apt.\n")
         refused = python.run("-m", "pip", "uninstall", "-y", "rocm_autopatch", check=False)
         assert (refused.returncode, "externally-managed" in refused.stderr) == (1, True)
+        own = str(python.path)
     else:
         python = make_venv(tmp_path / "venv")
         pip(python, "install", "--no-deps", wheel)
@@ -181,7 +183,7 @@ def test_the_way_of_the_page_to_remove_it(wheel: Path, tmp_path: Path, kind: str
     site = python.site_packages
     assert list(site.glob("rocm_autopatch*"))
     script = script.replace("/opt/venv/bin/python3", str(python.path))
-    script = script.replace("/usr/bin/python3", sys.executable)
+    script = script.replace("/usr/bin/python3", own)
     done = subprocess.run(
         ["sh", "-euc", script], capture_output=True, text=True, env={"PATH": os.defpath}
     )

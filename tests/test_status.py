@@ -67,9 +67,7 @@ def status(python: Interpreter, *flags: str, **env: str) -> dict[str, Any]:
         ("7.2.4", {"sgl-project/sglang#34452", "ROCm/rocm-systems#6888"}),
     ],
 )
-def test_defects_of_the_runtime_alone(
-    python311: Interpreter, rocm: str, sources: set[str]
-) -> None:
+def test_defects_of_the_runtime_alone(python311: Interpreter, rocm: str, sources: set[str]) -> None:
     """Whatever the image, framework and GPU are, the version of ROCm says what is known."""
     report = status(python311, "--no-torch", ROCM_AUTOPATCH_ASSUME=f"rocm={rocm}")
     known = {issue["source"] for issue in report["known_issues"] if "ROCm" in issue["record"]}

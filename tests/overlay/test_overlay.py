@@ -143,6 +143,25 @@ CASES = {
     "none": Case("docker.io/overlay-tests/none:1", "", SYSTEM_PATH, {}, ()),
 }
 GOOD = [name for name, case in CASES.items() if case.pythons]
+# Settings of an image that are for its own pip and Python, not for those of the build.
+UNHELPFUL = {
+    "PIP_PYTHON": "/opt/venv/bin/python3",
+    "PIP_REQUIRE_VIRTUALENV": "1",
+    "PYTHONINSPECT": "1",
+    "PYTHONWARNINGS": "error",
+    "PYTHONIOENCODING": "utf-16",
+    "PYTHONPYCACHEPREFIX": "/opt/bytecode",
+    "CDPATH": "/opt:/usr",
+    # The names of variables of the script.
+    "name": "a",
+    "here": "b",
+    "work": "c",
+}
+PRINTS = (
+    "import atexit\n"
+    "print('rocm 9.9 nothing /nowhere')\n"
+    "atexit.register(print, 'none ? nothing /elsewhere')\n"
+)
 
 
 @pytest.fixture(scope="session")
@@ -451,18 +470,25 @@ def test_the_system_s_python_without_torch_is_as_it_was(built: Built) -> None:
     assert done.stdout == "True False\n1,1,None\n"
 
 
-def page_block(name: str) -> str:
-    """A block of the page, by the word after its language."""
-    page = (ROOT / "docs/overlay.md").read_text()
-    (text,) = re.findall(rf"^```sh {name}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    return str(text)
-
-
 def test_it_can_be_removed(built: Built) -> None:
+    """By the commands of the page, as a user goes on by what the last one said."""
+    page = (ROOT / "docs/overlay.md").read_text()
+    remove = dict(re.findall(r"^```sh (remove\S*)\n(.*?)\n```$", page, re.MULTILINE | re.DOTALL))
     for python in built.case.pythons:
         with built.image.store.container(built.image.reference) as root:
-            script = page_block("remove").replace("/opt/venv/bin/python3", python)
-            built.image.run("sh", "-euc", script, root=root, env={"PIP_ROOT_USER_ACTION": "ignore"})
+            run = partial(built.image.run, root=root, check=False)
+            env = {"PIP_ROOT_USER_ACTION": "ignore"}
+            said = ""
+            for name, goes_on in (
+                ("remove", ""),
+                ("remove-pep-668", "externally-managed-environment"),
+                ("remove-without-pip", "No module named pip"),
+            ):
+                if goes_on in said:
+                    command = remove[name].replace("/opt/venv/bin/python3", python)
+                    done = run("-c", command, entrypoint=["sh"], env=env)
+                    said = done.stderr if done.status else "done"
+            assert done.status == 0, done.stderr
             done = built.image.run(python, "-c", SEEN, root=root)
             assert done.stdout == "1,1,None\n"
             # A container's other Pythons keep theirs.
@@ -539,9 +565,183 @@ def test_an_error_of_the_package(store: Store, bases: dict[str, Image], context:
         name = root_name(store, root)
         store.buildah("commit", "-q", name, base)
     done = overlay(store, context, base, "localhost/overlay-tests/none", check=False)
-    line = one_line(done)
-    assert line == "error: rocm-autopatch bake failed in /opt/venv/bin/python3"
-    assert "torch 2.3.1+rocm6.0 is older than 2.4" in done.stderr
+    assert one_line(done) == (
+        "error: nothing to install for: "
+        "/opt/venv/bin/python3 has torch 2.3.1+rocm6.0, which is older than 2.4"
+    )
+
+
+@pytest.fixture(scope="session")
+def odd(store: Store, bases: dict[str, Image], tmp_path_factory: pytest.TempPathFactory) -> Image:
+    """An image with environments in unusual places and states, and with unhelpful settings."""
+    tag = "localhost/overlay-tests/odd"
+    work = tmp_path_factory.mktemp("odd")
+    name = store.buildah("from", "--pull-never", bases["two"].reference).stdout.strip()
+    root = Path(store.buildah("mount", name).stdout.strip())
+    rocm = "2.13.0+rocm7.0", HIP
+
+    def library(environment: str, version: str = "3.11") -> Path:
+        return root / environment / f"lib/python{version}/site-packages"
+
+    # Distributions have their second Python so, without python3.
+    copy_prefix(find_python("3.9"), work / "3.9")
+    shutil.copytree(work / "3.9/lib/python3.9", root / "usr/lib/python3.9", symlinks=True)
+    shutil.copy2(work / "3.9/bin/python3", root / "usr/bin/python3.9")
+    for library_of_python in (work / "3.9/lib").glob("libpython3.9.so*"):
+        shutil.copy2(library_of_python, root / "usr/lib")
+    label_torch(library("usr", "3.9"), *rocm)
+    copy_prefix(find_python("3.8"), root / "opt/old-python")
+    for library_of_python in (root / "opt/old-python/lib").glob("libpython3.8.so*"):
+        shutil.copy2(library_of_python, root / "usr/lib")
+    label_torch(library("opt/old-python", "3.8"), *rocm)
+    for place in ("home/some body/.venv", "srv/old-torch", "srv/prints"):
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+        make = ("python3", "-m", "venv", "--without-pip", f"/{place}")
+        subprocess.run(["chroot", root, *make], check=True)
+    label_torch(library("home/some body/.venv"), *rocm)
+    label_torch(library("srv/old-torch"), "2.3.1+rocm6.0", "6.0.3")
+    label_torch(library("srv/prints"), *rocm)
+    (library("srv/prints") / "sitecustomize.py").write_text(PRINTS)
+    for package in ("yaml", "packaging"):
+        source = root / "usr/lib/python3/dist-packages" / package
+        shutil.copytree(source, library("srv/prints") / package)
+    broken = root / "srv/broken/bin/python3"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("#!/bin/sh\necho it is broken >&2\nexit 3\n")
+    broken.chmod(0o755)
+    options = [word for item in UNHELPFUL.items() for word in ("--env", "=".join(item))]
+    store.buildah("config", *options, name)
+    store.buildah("commit", "-q", name, tag)
+    store.buildah("rm", name)
+    return Image(store, tag)
+
+
+def test_each_environment_of_an_odd_image(store: Store, odd: Image, context: Path) -> None:
+    tag = "localhost/overlay-tests/odd-overlay"
+    done = overlay(store, context, odd.reference, tag)
+    said = [re.sub("; .*", "", line) for line in ours(done.stdout.splitlines())]
+    torch = "has torch 2.13.0+rocm7.0: installed"
+    baked = ["/opt/conda/envs/py_3.11/bin/python3", "/srv/prints/bin/python3"]
+    # They have no PyYAML.
+    unbaked = [
+        "/opt/venv/bin/python3",
+        "/home/some body/.venv/bin/python3",
+        "/usr/bin/python3.9",
+    ]
+    assert sorted(said) == sorted(
+        [
+            *(f"{python} {torch} and baked" for python in baked),
+            *(f"{python} {torch}" for python in unbaked),
+            *(f"{python} lacks yaml,packaging: not baked" for python in unbaked),
+            "/opt/conda/bin/python3 has torch 2.13.0+cpu, which is not a ROCm build: not changed",
+            "/opt/old-python/bin/python3 is Python 3.8.18, which is older than 3.9: not changed",
+            "/srv/broken/bin/python3 does not run: not changed: it is broken",
+            "/srv/old-torch/bin/python3 has torch 2.3.1+rocm6.0, which is older than 2.4: not "
+            "changed",
+            "/usr/bin/python3 has no torch: not changed",
+        ]
+    )
+    image = Image(store, tag)
+    with store.container(tag) as root:
+        recorded = (root / SITE[1:] / "baseline").read_text().rstrip("\0").split("\0")
+        assert recorded == sorted(odd.config["Env"])
+        # Nothing of the build stays.
+        assert list(root.glob("tmp/*")) == []
+        assert not (root / "opt/bytecode").exists()
+        for python in (*baked, *unbaked):
+            # Without the image's PYTHONINSPECT and the others.
+            done = image.run(
+                *("-i", "PATH=/usr/bin:/bin", f"{MAX}=1", python, "-c", SEEN),
+                root=root,
+                entrypoint=["env"],
+            )
+            assert "None,None,None\n" in done.stdout, python
+
+
+def test_only_environments_that_are_too_old(store: Store, odd: Image, context: Path) -> None:
+    base = "localhost/overlay-tests/all-old"
+    with store.container(odd.reference) as root:
+        for torch in root.glob("**/*-packages/torch"):
+            if "old" not in str(torch.relative_to(root)):
+                shutil.rmtree(torch)
+        for torch in root.glob("home/*/.venv/lib/*/*-packages/torch"):
+            shutil.rmtree(torch)
+        store.buildah("commit", "-q", root_name(store, root), base)
+    done = overlay(store, context, base, "localhost/overlay-tests/none", check=False)
+    assert one_line(done) == (
+        "error: nothing to install for: "
+        "/opt/old-python/bin/python3 is Python 3.8.18, which is older than 3.9; "
+        "/srv/old-torch/bin/python3 has torch 2.3.1+rocm6.0, which is older than 2.4"
+    )
+
+
+BY_HAND = ("/srv/hand/overlay/install.sh", "overlay/install.sh", "./install.sh", "install.sh")
+
+
+@pytest.mark.parametrize("path", BY_HAND)
+def test_by_hand(bases: dict[str, Image], store: Store, context: Path, path: str) -> None:
+    """From any directory, by any path; what lies beside the script stays."""
+    python = "/opt/venv/bin/python3"
+    with store.container(bases["venv"].reference) as root:
+        hand = root / "srv/hand/overlay"
+        hand.mkdir(parents=True)
+        (wheel,) = (context / "dist").glob("*.whl")
+        for file in (wheel, context / "overlay/install.sh"):
+            shutil.copy(file, hand)
+        (hand / "mine").write_text("mine")
+        # It is looked for beside the script, too.
+        (hand / "rocm_autopatch-caches.tar.gz").write_bytes(b"nothing")
+        where = "/srv/hand" if path.startswith("overlay") else "/srv/hand/overlay"
+        command = f"cd {where} && exec sh {path}"
+        env = {"ROCM_AUTOPATCH_BASE": CASES["venv"].name}
+        run = partial(bases["venv"].run, "-c", command, root=root, entrypoint=["sh"], check=False)
+        before = tree(root)
+        done = run()
+        assert one_line(done).startswith("error: ROCM_AUTOPATCH_BASE is not set: ")
+        assert tree(root) == before
+        done = run(env=env)
+        assert one_line(done).startswith("error: the packed caches are for no Python of ")
+        (hand / "rocm_autopatch-caches.tar.gz").unlink()
+        (root / SITE[1:] / "caches.yaml").unlink()
+        done = run(env=env)
+        assert (done.status, ours(done.said)) == (0, [])
+        assert sorted(file.name for file in hand.iterdir()) == ["install.sh", "mine", wheel.name]
+        done = bases["venv"].run(python, "-c", SEEN, root=root)
+        assert done.stdout == "None,None,None\n"
+
+
+def test_an_image_without_coreutils(
+    bases: dict[str, Image], store: Store, context: Path, tmp_path: Path
+) -> None:
+    """A sort or env that lacks the option: the script says so, and changes nothing."""
+    with store.container(bases["venv"].reference) as root:
+        before = tree(root)
+        for name in ("sort", "env"):
+            (tmp_path / name).write_text("#!/bin/sh\necho invalid option >&2\nexit 1\n")
+            (tmp_path / name).chmod(0o755)
+            done = bases["venv"].run(
+                "/mnt/install.sh",
+                root=root,
+                entrypoint=["sh"],
+                env={"ROCM_AUTOPATCH_BASE": "any"},
+                mounts={"/mnt": context / "overlay", f"/usr/bin/{name}": tmp_path / name},
+                check=False,
+            )
+            assert one_line(done) == ("error: env or sort of this image lacks the option -0 or -z")
+        mounted = {"/mnt", "/usr/bin/sort", "/usr/bin/env"}
+        assert {path for path, what in tree(root).items() if before.get(path) != what} <= mounted
+
+
+def test_the_page_has_the_messages_of_the_script() -> None:
+    page = (ROOT / "docs/overlay.md").read_text()
+    table = page.partition("**Errors.**")[2].partition("\n\n|")[2].partition("\n\n")[0]
+    documented = re.findall(r"^\| `(.*?)`", table, re.MULTILINE)
+    varies = "DIRECTORY FILES IMAGE LENDER PACKAGE PYTHON REASONS? TORCHES WHAT WHEEL"
+    of_page = [re.sub(rf"\b({varies.replace(' ', '|')})\b", "X", text) for text in documented]
+    script = (ROOT / "overlay/install.sh").read_text()
+    texts = re.findall(r"\bdie (?:\\\n *)?\"(.*?)\"(?: ;;.*)?$", script, re.MULTILINE)
+    assert len(texts) == len(re.findall(r"\bdie\b(?!\()", script))
+    assert sorted(of_page) == sorted(re.sub(r"\$(\{.*?\}|\w+)", "X", text) for text in texts)
 
 
 def test_no_pip_at_all(store: Store, bases: dict[str, Image], context: Path) -> None:
