@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -57,6 +58,12 @@ def test_a_start_at_any_moment_of_an_installation(wheel: Path, tmp_path: Path) -
                 assert done.stderr == "" or " policy safe applies " in done.stderr, name
                 said.append(done.stdout)
     assert (said[0], said[-1]) == ("1\n", "None\n")
+    # A start that had begun before the package was removed.
+    shutil.rmtree(made.site_packages / "rocm_autopatch" / "startup")
+    done = made.run("-c", SEEN, env={MAX: "1"})
+    assert done.stdout == "1\n"
+    (line,) = done.stderr.splitlines()
+    assert "the package is not whole: it is being installed, or install it again: " in line
 
 
 def test_one_plain_line(wheel: Path) -> None:
