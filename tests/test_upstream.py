@@ -390,6 +390,7 @@ def test_flaky_tests_are_no_differences(tmp_path: Path) -> None:
     assert upstream.Report(torch, "2.13.0a0").foreign
 
 
+@pytest.mark.nightly
 def test_all_of_it(tmp_path: Path, wheel: Path) -> None:
     """A few tests on the labelled torch of another venv, and our wheel."""
     _, hip = hip_torch.create(WORK)
