@@ -221,7 +221,7 @@ def _apply_env(plan, keep):
         from rocm_autopatch.startup import empty_text
 
         # First, so that a default holds for a variable that was set to nothing.
-        empty = empty_text.rules(plan)
+        empty = empty_text.rules(plan, for_this_torch)
         rules = empty + rules
     for rule in rules:
         name, action, value, _, _, _, _ = rule  # plan.ENV_FIELDS
@@ -265,7 +265,7 @@ def _apply_env(plan, keep):
     if not present.keys().isdisjoint(plan["pinned"]):
         from rocm_autopatch.startup import overruled
 
-        replaced += overruled.named(plan, keep)
+        replaced += overruled.named(plan, keep, for_this_torch)
     return replaced
 
 

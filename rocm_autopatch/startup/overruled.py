@@ -6,28 +6,32 @@ A start loads it only where a variable is set that torch reads for such a key.
 import marshal
 import os
 
-from rocm_autopatch import startup
-from rocm_autopatch.patches import kept
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from rocm_autopatch.plan import Plan
 
 
-def named(plan: "Plan", keep: "tuple[str, ...]") -> str:
+def named(
+    plan: "Plan",
+    keep: "tuple[str, ...]",
+    for_this_torch: "Callable[[Any], list[tuple[Any, ...]]]",
+) -> str:
     """Each such variable, as the line on stderr says it; "" if there is none.
 
-    *keep* is what ROCM_AUTOPATCH_KEEP names.
+    *keep* is what ROCM_AUTOPATCH_KEEP names. *for_this_torch* is that of ``startup``.
     """
     # Where evidence is looked at later, it may lift a pin.
     if plan.get("evidence"):
         return ""
-    names: dict[str, None] = {}
+    from rocm_autopatch.patches import kept
+
     packed: Any = plan["overruled"]
     rows = marshal.loads(packed) if type(packed) is bytes else packed
-    for about, text, equal, _, _ in startup.for_this_torch(rows):
+    names: dict[str, None] = {}
+    for about, text, equal, _, _ in for_this_torch(rows):
         name, key = about
         value = os.environb.get(name)
         if value is not None and (value == text) is equal and not kept(key, keep):
