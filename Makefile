@@ -68,7 +68,9 @@ lint: $(DEV)/ready
 
 # The longer matrix: it checks config strengths, the capture patch, compile modes, the watchdog, the
 # recompiles patch, the compile report, misses of caches, docs/claims.md and probe's verdicts on what
-# only a ROCm build reads against the modules of every torch from 2.4 to 2.15.
+# only a ROCm build reads against the modules of every torch from 2.4 to 2.15. What messages advise is
+# done on the oldest and the newest torch that can be had.
+OLDEST_NEWEST ?= 2.4.1 2.14.1
 matrix: $(DEV)/ready
 	$(DEV)/bin/python tests/matrix/config_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/capture_versions.py $(WORK)/torch-versions
@@ -80,6 +82,12 @@ matrix: $(DEV)/ready
 	$(DEV)/bin/python tests/matrix/ranks_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/claims_versions.py $(WORK)/torch-versions
 	$(DEV)/bin/python tests/matrix/rocm_versions.py $(WORK)/torch-versions
+	for torch in $(OLDEST_NEWEST); do \
+	    venv=$(abspath $(WORK))/advice-$$torch && $(PYTHON) -m venv $$venv && \
+	    $$venv/bin/pip install -q --disable-pip-version-check torch==$$torch "numpy<2" setuptools || exit 1; \
+	done
+	$(DEV)/bin/python tests/matrix/advice_versions.py \
+	    $(foreach torch,$(OLDEST_NEWEST),$(WORK)/advice-$(torch)/bin/python)
 
 # The tests of graphs with a stand-in for the GPU, on other torches than that of "make test": five
 # minutes and up to 6 GB for each. A finished venv is used again.

@@ -193,7 +193,7 @@ _GUARDS = (
         re.compile(r"(==|!=|<=|>=|<|>) …"),
         "a Python number is not the one that the code was compiled for",
         "use torch.compile(dynamic=True), or pass the number as a tensor; for an attribute of a "
-        "module: torch._dynamo.config.allow_unspec_int_on_nn_module = True",
+        "module, from torch 2.7 on: torch._dynamo.config.allow_unspec_int_on_nn_module = True",
     ),
     (
         "dtype",
