@@ -1,20 +1,21 @@
 """A place for the caches: made by the first start that needs it, and judged where it is unusual.
 
-``caches`` loads it only if a place is not there, or the short rule does not do; what the start then
-says comes from here. The commands use it, too.
+A start loads it only where ``caches`` is not enough: the place is not there, the short rule does
+not do, or something has to be said. The commands use it, too.
 """
 
 import os
-from contextlib import suppress
 
-from rocm_autopatch import startup
-from rocm_autopatch.startup import caches, layer
+from rocm_autopatch import _RECORD, startup
+from rocm_autopatch.startup import caches
 from rocm_autopatch.startup.caches import LAYER, LINKED, MARK, PARTS, PRIVATE, Unsafe, Unusable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
+
+    from rocm_autopatch.plan import Plan
 
 _ON_NODE = (
     "the caches' root %s is on a network file system: what programs compile stays on this node, in "
@@ -25,6 +26,32 @@ _GIVEN = (
     "%s: on a network file system, where programs may find files missing or stale while another "
     "node writes them; name a directory of this node instead, such as /tmp/NAME"
 )
+
+
+def add(plan: "Plan") -> None:
+    """What caches.add() does, where it has to be made, looked at or told."""
+    done = _RECORD["caches"]
+    why = caches.wanted(plan)[2]
+    rows: tuple[tuple[Any, ...], ...] = ()
+    users: list[str] = []
+    try:
+        caches.locate(plan, done)
+        looks = caches.makes_nothing()
+        if not _RECORD["observe"]:
+            home = done["use"] == "on"
+            make(done["root"], done["place"], done["of"], home, done["node"], looks)
+        own = _Own(looks)
+        rows = tuple(caches.rules(done, why, users, own.part))
+        if done["node"]:
+            startup.say("caches-network", _ON_NODE % (done["root"], done["node"]))
+        text = on_network(users)
+        if text:
+            startup.say("caches-network-given", text)
+    except (OSError, Unusable) as error:
+        done["reason"] = _reason(error)
+        startup.say("caches", "no cache is kept: " + done["reason"])
+        rows = tuple(_taken_back(done)) if isinstance(error, Unsafe) else ()
+    caches.finish(plan, rows)
 
 
 def make(
@@ -65,8 +92,10 @@ def _make_place(directory: str, fields: "dict[str, str]", looks: bool) -> None:
                 check(inner)
     below = _below(directory)
     if os.access(directory + "/" + LINKED, os.F_OK):
-        with suppress(FileNotFoundError):  # The layer is not mounted here.
+        try:
             check(below)
+        except FileNotFoundError:
+            pass  # The layer is not mounted here.
     elif not looks and os.access(below + "/" + MARK, os.R_OK):
         # The place was there before the layer.
         _link(below, directory)
@@ -102,9 +131,11 @@ def make_root(path: str, home: bool, looks: bool = False, sticky: bool = False) 
             if os.access(above, os.F_OK) and not os.access(above, os.W_OK):
                 raise Unusable("%s can't be written" % above)
             return
-        with suppress(FileExistsError):  # Another process was faster.
+        try:
             # The umask may let everybody write; this does not.
             os.mkdir(path, 0o755)
+        except FileExistsError:
+            pass  # Another process was faster.
     check(path, home, sticky)
 
 
@@ -137,6 +168,8 @@ def _at_once(directory: str, fill: "Callable[[str], None]") -> None:
         fill(new)
         os.rename(new, directory)
     except OSError:
+        from rocm_autopatch.startup import layer
+
         layer.remove(new)
         if not os.access(directory, os.F_OK):
             raise
@@ -149,6 +182,8 @@ def _fill(new: str, directory: str, fields: "dict[str, str]") -> None:
     else:
         _write_mark(new, fields)
         if os.access(LAYER, os.R_OK | os.X_OK):
+            from rocm_autopatch.startup import layer
+
             apart = layer.apart(LAYER, MARK, fields)
             if apart:
                 startup.say("caches-layer", "the caches in %s do not fit: %s" % (LAYER, apart))
@@ -167,6 +202,8 @@ def _below(directory: str) -> str:
 
 
 def _link(below: str, directory: str) -> None:
+    from rocm_autopatch.startup import layer
+
     check(below)
     layer.link(below, directory)
     with open(directory + "/" + LINKED, "w", encoding="ascii") as stream:
@@ -181,20 +218,28 @@ def directories(place: str) -> None:
             os.mkdir(inner)
 
 
-def own_part(directory: str, part: str) -> str:
-    """This container's own directory for a part of a place, made with links to what the part has.
+class _Own:
+    """This container's own directories, with links to what the root has."""
 
-    If this container can't have one, "": the parts that are for all are used without it.
-    """
-    looks = caches.makes_nothing()
-    try:
-        _make_own(directory, looks)
-        _own(directory, part, looks)
-    except (OSError, Unusable) as error:
-        names = ", ".join(variable for variable, _, use, _ in PARTS if use == PRIVATE)
-        startup.say("caches-own", "%s are not set: %s" % (names, _reason(error)))
+    def __init__(self, looks: bool) -> None:
+        self.looks = looks
+        self.why: Exception | None = None
+
+    def part(self, directory: str, part: str) -> str:
+        """Where the part of a place is; "" if this container can't have one, and a line says why.
+
+        The parts that are for all are used without it.
+        """
+        try:
+            if self.why is None:
+                _make_own(directory, self.looks)
+                _own(directory, part, self.looks)
+                return "%s/%s" % (caches.own(directory), part)
+        except (OSError, Unusable) as error:
+            self.why = error
+            names = ", ".join(variable for variable, _, use, _ in PARTS if use == PRIVATE)
+            startup.say("caches-own", "%s are not set: %s" % (names, _reason(error)))
         return ""
-    return "%s/%s" % (caches.own(directory), part)
 
 
 def _make_own(directory: str, looks: bool) -> None:
@@ -218,18 +263,11 @@ def _own(directory: str, part: str, looks: bool) -> None:
 
     def fill(new: str) -> None:
         if os.access("%s/%s" % (directory, inner), os.F_OK):
+            from rocm_autopatch.startup import layer
+
             layer.link(directory, new, "/" + inner, above)
 
     _at_once(path, fill)
-
-
-def tell_of_network(done: "dict[str, Any]", users: "Iterable[str]") -> None:
-    """Say that the root, or what variables of a user name, is on a network file system."""
-    if done["node"]:
-        startup.say("caches-network", _ON_NODE % (done["root"], done["node"]))
-    text = on_network(users)
-    if text:
-        startup.say("caches-network-given", text)
 
 
 def on_network(variables: "Iterable[str]") -> str:
@@ -237,16 +275,6 @@ def on_network(variables: "Iterable[str]") -> str:
     values = [(name, os.environ.get(name, "")) for name in variables]
     found = ["%s=%s" % row for row in values if row[1][:1] == "/" and caches._is_network(row[1])]
     return _GIVEN % ", ".join(found) if found else ""
-
-
-def give_up(done: "dict[str, Any]", error: Exception) -> "tuple[tuple[Any, ...], ...]":
-    """Say why no cache is kept. Returns rows of plan.ENV_FIELDS.
-
-    They unset what an earlier start of this process tree has set before others could write there.
-    """
-    done["reason"] = _reason(error)
-    startup.say("caches", "no cache is kept: " + done["reason"])
-    return tuple(_taken_back(done)) if isinstance(error, Unsafe) else ()
 
 
 def _taken_back(done: "dict[str, Any]") -> "Iterator[tuple[Any, ...]]":
