@@ -118,7 +118,10 @@ def _run():
         if plan["caches"] or b"ROCM_AUTOPATCH_CACHE" in os.environ._data:  # type: ignore[attr-defined]
             from rocm_autopatch.startup import caches
 
-            caches.add(plan)
+            if not caches.add(plan):
+                from rocm_autopatch.startup import cache_place
+
+                cache_place.add(plan)
         # startup made the plan, so it is loaded.
         sys.modules["rocm_autopatch.startup"].carry_out(plan)
     if b"ROCM_AUTOPATCH_REPORT" in os.environ._data:  # type: ignore[attr-defined]

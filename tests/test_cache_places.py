@@ -169,9 +169,9 @@ def test_the_layer_is_judged_at_each_start(
     (below / "torch-1" / caches.MARK).write_text("torch 1\n")
     for _ in range(2):
         cache_place.make(str(root), directory, {"torch": "1"}, False, "", looks=False)
-    assert caches.is_in_order(directory, "")
+    assert caches._is_in_order(directory)
     below.chmod(0o777)
-    assert not caches.is_in_order(directory, "")
+    assert not caches._is_in_order(directory)
     with pytest.raises(caches.Unsafe, match="everybody may write"):
         cache_place.make(str(root), directory, {"torch": "1"}, False, "", looks=False)
 
@@ -217,7 +217,17 @@ class TestAnothersHome:
         home = work / "home"
         home.mkdir()
         script = f'mount -t tmpfs none {home} && chown {NOBODY} {home} && "$@" && ls -A {home}'
-        command = ["unshare", "-m", "sh", "-ec", script, "sh", python311.path, "-c", SHOW]
+        command: list[str | Path] = [
+            "unshare",
+            "-m",
+            "sh",
+            "-ec",
+            script,
+            "sh",
+            python311.path,
+            "-c",
+            SHOW,
+        ]
         env = {"PATH": os.environ["PATH"], "HOME": str(home), "ROCM_AUTOPATCH_CACHE": "on"}
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
         (shown,) = done.stdout.splitlines()  # and ls has none

@@ -13,7 +13,7 @@ from rocm_autopatch import _RECORD, _read, kfd, startup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from rocm_autopatch.plan import Plan
@@ -83,10 +83,11 @@ class Unsafe(Unusable):
     """Somebody else could have changed what is in the caches, or can put others in their place."""
 
 
-def add(plan: "Plan") -> None:
+def add(plan: "Plan") -> bool:
     """Add the environment rules for the caches of this place to a plan, if anybody asks for them.
 
-    Makes the place's directory. If it can't be used, says why.
+    This is the way of nearly all starts, to a place that is in order. If False, cache_place has to
+    look: it makes the place, or says why none can be used.
     """
     use, layer, why, require = wanted(plan)
     done: dict[str, Any] = {"use": use, "layer": layer, "root": "", "place": "", "node": ""}
@@ -96,30 +97,35 @@ def add(plan: "Plan") -> None:
     if use != "off" and "caches" in map(str.strip, keep):
         done["reason"] = "ROCM_AUTOPATCH_KEEP"
     if use == "off" or done["reason"]:
-        return
+        return True
     try:
-        root = done["root"] = where(use)
-        fields = done["of"] = place(plan)
-        directory = done["place"] = "%s/%s" % (root, name(fields))
-        plain = is_plain(root)
-        done["node"] = own(directory) if _is_network(root, plain) else ""
-        if not _RECORD["observe"]:
-            looks = makes_nothing()
-            if looks or not (plain and is_in_order(directory, done["node"])):
-                from rocm_autopatch.startup import cache_place
+        plain = locate(plan, done)
+    except Unusable:
+        return False
+    if makes_nothing() or done["node"] or not (plain and _is_in_order(done["place"])):
+        return False
+    odd: list[str] = []
+    rows = tuple(rules(done, why, odd, _own_part))
+    if odd:
+        return False
+    finish(plan, rows)
+    return True
 
-                cache_place.make(root, directory, fields, use == "on", done["node"], looks)
-            startup.arm({_LOOKUPS: "rocm_autopatch.cache_misses:watch"})
-        users: list[str] = []
-        rows = tuple(_rules(done, why, users))
-        if done["node"] or users:
-            from rocm_autopatch.startup import cache_place
 
-            cache_place.tell_of_network(done, users)
-    except (OSError, Unusable) as error:
-        from rocm_autopatch.startup import cache_place
+def locate(plan: "Plan", done: "dict[str, Any]") -> bool:
+    """Put on record where the place is. Returns is_plain() of its root. Raises Unusable."""
+    root = done["root"] = where(done["use"])
+    done["of"] = place(plan)
+    done["place"] = "%s/%s" % (root, name(done["of"]))
+    plain = is_plain(root)
+    done["node"] = own(done["place"]) if _is_network(root, plain) else ""
+    return plain
 
-        rows = cache_place.give_up(done, error)
+
+def finish(plan: "Plan", rows: "tuple[tuple[Any, ...], ...]") -> None:
+    """Add rows to a plan."""
+    if not _RECORD["observe"]:
+        startup.arm({_LOOKUPS: "rocm_autopatch.cache_misses:watch"})
     # First: a policy that names one of the variables decides.
     plan["env"] = (*rows, *plan["env"])
     # An earlier start in this process tree has given their values, and no user.
@@ -210,15 +216,9 @@ def name(fields: "dict[str, str]") -> str:
     return "_".join([*parts, seal])
 
 
-def is_in_order(directory: str, node: str) -> bool:
-    """Whether a place can be used as it is: nearly always. cache_place looks again, and says why.
-
-    is_plain() has judged the root. *node* is this container's own directory if the root is on a
-    network file system, else "".
-    """
+def _is_in_order(directory: str) -> bool:
+    """Whether a place can be used as it is, if its root is plain."""
     try:
-        if node and not is_plain(node):
-            return False
         if not os.access(directory + "/" + MARK, os.R_OK):
             return False
         status = os.lstat(directory)
@@ -230,7 +230,7 @@ def is_in_order(directory: str, node: str) -> bool:
             return False
         # The last use, by which gc goes.
         os.utime(directory)
-        return not lack_of_room(node or directory)
+        return not lack_of_room(directory)
     except OSError:
         return False
 
@@ -267,10 +267,13 @@ def lack_of_room(directory: str) -> str:
     return "%d files" % _LEAST_FILES if room.f_files and room.f_favail < _LEAST_FILES else ""
 
 
-def _rules(done: "dict[str, Any]", why: str, users: "list[str]") -> "Iterator[tuple[Any, ...]]":
-    """A default for each variable, as rows of plan.ENV_FIELDS. Raises Unusable and OSError.
+def rules(
+    done: "dict[str, Any]", why: str, odd: "list[str]", own_part: "Callable[[str, str], str]"
+) -> "Iterator[tuple[Any, ...]]":
+    """A default for each variable, as rows of plan.ENV_FIELDS.
 
-    *users* gets the variables that a user has set.
+    *own_part* says where a container has a part of a place for itself, "" if nowhere. *odd* gets
+    the variables that it says this of, and those that a user has set.
     """
     directory, node = done["place"], done["node"]
     torch = startup.release(done["of"]["torch"])
@@ -283,12 +286,13 @@ def _rules(done: "dict[str, Any]", why: str, users: "list[str]") -> "Iterator[tu
             value = os.environ[variable]
             inherited = is_ours(value, directory, part) or is_ours(value, own(directory), part)
             if not inherited:
-                users.append(variable)
+                odd.append(variable)
         if torch < since or (use == PRIVATE and not os.access(path, os.F_OK)):
             continue
         if use == PRIVATE or node:
-            path = _own_part(directory, part, node)
+            path = own_part(directory, part)
             if not path:
+                odd.append(variable)
                 continue
         yield variable, "set" if inherited else "default", path, done["layer"], why, (), ()
 
@@ -299,15 +303,10 @@ def own(directory: str) -> str:
     return "%s/%s" % (OWN % os.geteuid(), startup.digest(os.fsencode(directory)).hex())
 
 
-def _own_part(directory: str, part: str, node: str) -> str:
-    """This container's own directory for a part, "" if it can't have one."""
+def _own_part(directory: str, part: str) -> str:
     mine = own(directory)
-    # With *node*, it has been judged.
-    if os.access(mine + "/" + part.partition("/")[0], os.F_OK) and (node or is_plain(mine)):
-        return "%s/%s" % (mine, part)
-    from rocm_autopatch.startup import cache_place
-
-    return cache_place.own_part(directory, part)
+    path = "%s/%s" % (mine, part)
+    return path if os.access(path, os.F_OK) and is_plain(mine) else ""
 
 
 def is_ours(value: str, directory: str, part: str) -> bool:
