@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,17 +26,24 @@ class NoReport(Exception):
 # Run in the fresh interpreter. The report comes back through a pipe of its own, because what is
 # imported may print.
 _CHILD = """
-import importlib, json, sys
-pipe, torch = int(sys.argv[1]), sys.argv[2] == "torch"
+import importlib, json, os, sys
+pipe, torch, scratch = int(sys.argv[1]), sys.argv[2] == "torch", sys.argv[3]
 failed = []
+given = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
 try:
     import rocm_autopatch
     targets = [patch["target"] for patch in rocm_autopatch.status()["patches"]] if torch else []
+    # torch 2.10 and later make the directory of their caches when they are imported.
+    if scratch:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = scratch
     try:
         for target in ["torch", *targets] if targets else ():
             importlib.import_module(target)
     except BaseException as error:
         failed.append("import %s: %s: %s" % (target, type(error).__name__, error))
+    os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
+    if given is not None:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = given
     report = rocm_autopatch.status()
     report["errors"] += failed
     text = json.dumps(report, default=repr)
@@ -137,9 +146,10 @@ def _died(found: Mapping[str, Any], why: str, given: Mapping[str, str], python: 
 def _ask(torch: bool, given: Mapping[str, str], python: Sequence[str]) -> tuple[str, int]:
     """The report as JSON, "" if the interpreter ended without one, and its status."""
     read, write = os.pipe()
+    scratch = _scratch() if torch else ""
     with open(read, encoding="utf-8") as stream:
         child = subprocess.Popen(
-            command(_CHILD, str(write), "torch" if torch else "", python=python),
+            command(_CHILD, str(write), "torch" if torch else "", scratch, python=python),
             env=search_path.absolute(given),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -155,7 +165,18 @@ def _ask(torch: bool, given: Mapping[str, str], python: Sequence[str]) -> tuple[
             child.kill()
             child.wait()
             raise
+        finally:
+            if scratch:
+                shutil.rmtree(scratch, ignore_errors=True)
     return text, status
+
+
+def _scratch() -> str:
+    """A directory for what torch makes when it is imported, "" where there is no room for one."""
+    try:
+        return tempfile.mkdtemp(prefix="rocm-autopatch-")
+    except OSError:
+        return ""
 
 
 def answer(

@@ -880,7 +880,7 @@ def test_status(python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
     assert place.stat().st_mtime == 1e9 + 1
     show("switched off", TZ="UTC", ROCM_AUTOPATCH="off")
     shutil.rmtree(left)
-    # Now the command's own start uses it.
+    # The command's own start only looks.
     found = data(python311, tmp_path, "status", ROCM_AUTOPATCH_CACHE="on")
     assert (found["used"], found["layer"], found["reason"]) == (True, "ROCM_AUTOPATCH_CACHE", "")
     assert found["root"] == str(place.parent)
@@ -894,7 +894,7 @@ def test_status(python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
         2,
         {"inductor": 1000, "triton": 1000},
     )
-    assert one["used"] > 1e9 + 1
+    assert one["used"] == 1e9 + 1
     assert one["warmed"]["fx_graph_cache"] == counted
     assert (found["unfinished"], found["image"]) == ([], [])
 
