@@ -93,7 +93,9 @@ def test_others_are_left_alone(tmp_path: Path) -> None:
     assert mine.wait() == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("command", ["tune --budget 5m --out FILE", "ab --toggle epilogue_fusion --repeat 2"])
+@pytest.mark.parametrize(
+    "command", ["tune --budget 5m --out FILE", "ab --toggle epilogue_fusion --repeat 2"]
+)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("to_all", [True, False])
 def test_interrupted_before_the_first_run(
