@@ -57,8 +57,24 @@ def _execute_next():  # type: () -> None
 
     module = module_from_spec(spec)
     sys.modules[__name__] = module
-    # What it raises is site's to report, as it would without this file in front.
-    spec.loader.exec_module(module)
+    before = os.environ.get("PYTHONPATH")
+    try:
+        # What it raises is site's to report, as it would without this file in front.
+        spec.loader.exec_module(module)
+    finally:
+        _stay_first(here, before)
+
+
+def _stay_first(here, before):  # type: (str, str | None) -> None
+    """OpenTelemetry's puts itself in front, so children would find it in place of this one."""
+    now = os.environ.get("PYTHONPATH")
+    if not before or not now or now == before:
+        return
+    first = before.split(os.pathsep)[0]
+    paths = now.split(os.pathsep)
+    if first and _absolute(first) == here and paths[0] != first:
+        paths = [first] + [path for path in paths if path != first]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
 def _execute_next_of_python_2(after):  # type: (list[str]) -> None

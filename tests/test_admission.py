@@ -1497,9 +1497,12 @@ def test_beside_opentelemetry(tree: Tree, tmp_path: Path, opentelemetry: Path) -
     done = python.run("-c", code, env=env)
     assert done.stdout == "None\nTrue\n"
     assert done.stderr.startswith("rocm_autopatch: policy safe applies")
-    # A child has OpenTelemetry's environment, which has lost its directory.
+    # Children have both, too, though OpenTelemetry has put itself in front for them.
+    code += "; import rocm_autopatch; print(rocm_autopatch.status()['active'])"
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"
-    assert python.run("-c", child, env=env).stdout == "None\nFalse\n"
+    assert python.run("-c", child, env=env).stdout == "None\nTrue\nTrue\n"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    assert python.run("-c", child, env=env).stdout == "None\nTrue\nTrue\n"
     report = json.loads(python.run(*status, env=env).stdout)
     assert (report["active"], report["errors"]) == (True, [])
 

@@ -100,6 +100,19 @@ def test_the_shadowed_one_runs_once(
     assert counts == "x None"
 
 
+def test_children_find_it_first_again(plain: Interpreter, injected: Path, tmp_path: Path) -> None:
+    """The other one puts itself in front for children, as OpenTelemetry's does, or drops all."""
+    other = tmp_path / "other"
+    front = f"import os\nos.environ['PYTHONPATH'] = {str(other)!r} + ':' + os.environ['PYTHONPATH']"
+    env = {MAX: "1", "PYTHONPATH": f"{injected}:{customize(other, 'other', front)}:/last"}
+    code = "import os, sys; print(os.environ['PYTHONPATH'], 'rocm_autopatch' in sys.modules)"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"
+    assert plain.run("-c", child, env=env).stdout.endswith(":/last True\n")
+    assert plain.run("-c", code, env=env).stdout == f"{injected}:{other}:{other}:/last True\n"
+    customize(other, "other", "import os\ndel os.environ['PYTHONPATH']")
+    assert plain.value("import os; print('PYTHONPATH' in os.environ)", env=env) == "False"
+
+
 def test_nothing_shadowed(plain: Interpreter, injected: Path) -> None:
     code = "import sitecustomize; print(sitecustomize.__file__)"
     where = plain.value(code, env={"PYTHONPATH": str(injected)})
