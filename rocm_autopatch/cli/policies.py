@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -115,7 +116,7 @@ def _show(arguments: argparse.Namespace) -> int:
         ]
         for part, rows in (("env", plan["env"]), ("empty", plan["empty"]))
     }
-    plan = secrets.data({**plan, **rules})
+    plan = secrets.data({name: _readable(part) for name, part in {**plan, **rules}.items()})
     if arguments.json:
         terminal.data({"facts": facts, **plan})
         return 0
@@ -124,6 +125,13 @@ def _show(arguments: argparse.Namespace) -> int:
     terminal.lines(_lines(plan, facts, left_out))
     terminal.lines(_unproven(holding, facts, secrets))
     return 0
+
+
+def _readable(part: Any) -> Any:
+    """A part of a plan for JSON, which has no bytes. A start compares variables as bytes."""
+    if isinstance(part, (tuple, list)):
+        return [_readable(one) for one in part]
+    return os.fsdecode(part) if isinstance(part, bytes) else part
 
 
 def _assumed(given: list[str]) -> dict[str, tuple[str, str]]:
