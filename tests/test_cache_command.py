@@ -805,6 +805,15 @@ def test_counts(tmp_path: Path) -> None:
     }
 
 
+def test_json_that_is_too_deep(tmp_path: Path) -> None:
+    """Whoever made an archive has written Triton's group files; a file of runs may be damaged."""
+    here = a_here(tmp_path / "root")
+    deep = b"[" * 100_000
+    place = a_place(here, {"triton/K/__grp__k.json": deep, RUNS: deep + b"\n{}\n"})
+    assert not moved.rewrite(place.path / "triton/K/__grp__k.json", "/old", "/new")
+    assert places.runs(place.path) == [{}]
+
+
 def test_runs(tmp_path: Path) -> None:
     assert places.runs(tmp_path) == []
     warm.note(tmp_path, {"status": 0})
