@@ -304,15 +304,14 @@ def pins() -> None:
 
 def unset() -> None:
     # In processes of their own: a config reads variables when it is imported.
-    for variable, key in UNSET.items():
-        code = f"import torch._inductor.config as config; print(config.{key})"
-        told = []
-        for value in ("1", None):
-            env = {name: text for name, text in os.environ.items() if name not in UNSET}
-            if value:
-                env[variable] = value
-            told.append(subprocess.check_output([sys.executable, "-c", code], env=env, text=True))
-        assert told == ["True\n", "False\n"], (variable, told)
+    code = "import sys, torch._inductor.config as config\n"
+    code += "print(*[getattr(config, key) for key in sys.argv[1:]])"
+    env = {name: text for name, text in os.environ.items() if name not in UNSET}
+    for value, seen in (("1", "True"), ("", "False")):
+        given = {**env, **(dict.fromkeys(UNSET, value) if value else {})}
+        command = [sys.executable, "-c", code, *UNSET.values()]
+        told = subprocess.check_output(command, env=given, text=True).split()
+        assert told == [seen] * len(UNSET), (value, told)
 
 
 # The trials that share a process: they set what they need themselves.
