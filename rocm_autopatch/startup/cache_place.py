@@ -23,8 +23,8 @@ _ON_NODE = (
 )
 # pytorch#173679, torchtitan#2146
 _GIVEN = (
-    "%s: on a network file system, where programs may find files missing or stale while another "
-    "node writes them; name a directory of this node instead, such as /tmp/NAME"
+    "%s: on a network file system, where programs may find files missing or stale; name "
+    "a directory of this node instead, such as /tmp/NAME"
 )
 
 
