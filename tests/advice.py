@@ -52,6 +52,12 @@ def compiled(function: Any, **options: Any) -> Any:
     return torch.compile(function, fullgraph=FULL, **options)
 
 
+def torch_release() -> tuple[int, ...]:
+    import torch.version
+
+    return tuple(map(int, torch.version.__version__.split(".")[:2]))
+
+
 def graph_count() -> int:
     """How many graphs Dynamo has made since the last reset."""
     import torch._dynamo.utils
@@ -105,6 +111,8 @@ def isa() -> None:
 
     import torch._inductor.config as config
 
+    if torch_release() < (2, 5):
+        return  # The message says so.
     assert config.cpp.vec_isa_ok is False
     try:
         isas = importlib.import_module("torch._inductor.cpu_vec_isa")
