@@ -111,7 +111,7 @@ def isa() -> None:
 
     import torch._inductor.config as config
 
-    if torch_release() < (2, 5):
+    if torch_release() < (2, 7):
         return  # The message says so.
     assert config.cpp.vec_isa_ok is False
     try:

@@ -125,8 +125,8 @@ _WAYS = {
     "baton": "delete this file if no process is building there",
     "aiter": "build aiter's kernels before the program starts, and keep AITER_REBUILD unset",
     "workers": "set TORCHINDUCTOR_COMPILE_THREADS=1 to compile without workers",
-    "isa": "set TORCHINDUCTOR_VEC_ISA_OK to 1 or 0, so that torch does not test the CPU (torch 2.4 "
-    "does not read it)",
+    "isa": "set TORCHINDUCTOR_VEC_ISA_OK to 1 or 0, so that torch does not test the CPU (read "
+    "from torch 2.7 on)",
     "cpp": "set CXX to another compiler, or set TORCHDYNAMO_DISABLE=1 to run uncompiled",
     "own": "remove the *_custom_*_pass that the program sets in torch._inductor.config",
     "symbols": "use torch.compile(dynamic=False), which has no symbolic shapes",
