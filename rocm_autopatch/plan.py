@@ -32,7 +32,7 @@ class Plan(TypedDict):
     rows of ENV_FIELDS that are carried out before those, and only where the variable's value is the
     empty text. ``overruled`` has rows of OVERRULED_FIELDS, for the line on stderr; ``pinned`` are
     the variables that they are about, in bytes. In a file, ``empty``, ``overruled`` and ``patches``
-    are marshalled apart. ``patches`` has
+    are marshalled apart, and the first two compressed. ``patches`` has
     rows of PATCH_FIELDS: the name of a patch, the module that it waits for, and its entries. An
     entry has the ``FIELDS`` of its patch and then RANGE_FIELDS. ``targets`` are the modules that
     the patches wait for. ``caches`` has rows of CACHES_FIELDS, and ``digest`` tells plans that

@@ -6,14 +6,19 @@ They are marshalled, in a version of marshal's format that every Python from 3.4
 from __future__ import annotations
 
 import marshal
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 from rocm_autopatch import startup
 from rocm_autopatch.plan import Plan
 
-_MARSHAL_VERSION = 4
-_APART = ("patches", "empty", "overruled")
+# The older version is the cheaper one to read: it has no references to what was there before. What
+# is read by few starts has them, because its texts are often the same.
+_MARSHAL_VERSION, _WITH_REFERENCES = 2, 4
+# What few starts read is compressed: each start reads all bytes of the file.
+_RARE = ("empty", "overruled")
+_APART = ("patches", *_RARE)
 
 
 def content(plan: Plan) -> bytes:
@@ -22,13 +27,18 @@ def content(plan: Plan) -> bytes:
     What few processes need is marshalled apart: most never import torch, and have no variable that
     is set to nothing.
     """
-    return pack({**plan, **{key: _dumps(part) for key, part in plan.items() if key in _APART}})
+    return pack({**plan, **_packed(plan)})
 
 
 def evidence(machine: Mapping[str, str], changes: Mapping[str, Any], label: str) -> bytes:
     """The field ``evidence`` of a baked plan: *changes* are parts of a plan."""
-    packed = {key: _dumps(part) if key in _APART else part for key, part in changes.items()}
+    packed = {**changes, **_packed(changes)}
     return _dumps({"machine": dict(machine), "plan": packed, "label": label})
+
+
+def _packed(plan: Mapping[str, Any]) -> dict[str, bytes]:
+    packed = {key: _dumps(part, _WITH_REFERENCES) for key, part in plan.items() if key in _APART}
+    return {key: zlib.compress(part) if key in _RARE else part for key, part in packed.items()}
 
 
 def pack(value: Any) -> bytes:
@@ -36,8 +46,8 @@ def pack(value: Any) -> bytes:
     return startup.MAGIC + startup.UNSEALED + _dumps(value)
 
 
-def _dumps(value: Any) -> bytes:
-    return marshal.dumps(value, _MARSHAL_VERSION)
+def _dumps(value: Any, version: int = _MARSHAL_VERSION) -> bytes:
+    return marshal.dumps(value, version)
 
 
 def seal(file: bytes) -> bytes:

@@ -3,7 +3,6 @@
 A start loads it only where the value of any variable is the empty text.
 """
 
-import marshal
 import os
 
 TYPE_CHECKING = False
@@ -21,6 +20,16 @@ def rules(
 
     *for_this_torch* is that of ``startup``.
     """
-    packed: Any = plan["empty"]
-    rows = for_this_torch(marshal.loads(packed) if type(packed) is bytes else packed)
+    rows = for_this_torch(unpacked(plan["empty"]))
     return [rule for rule in rows if os.environb.get(rule[0].encode()) == b""]
+
+
+def unpacked(part: "Any") -> "Any":
+    """A part of a plan that few starts read: of a file, or lowered here."""
+    if type(part) is not bytes:
+        return part
+    # Imported only here, because it is a shared library.
+    import marshal
+    import zlib
+
+    return marshal.loads(zlib.decompress(part))

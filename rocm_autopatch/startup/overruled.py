@@ -3,7 +3,6 @@
 A start loads it only where a variable is set that torch reads for such a key.
 """
 
-import marshal
 import os
 
 TYPE_CHECKING = False
@@ -27,9 +26,9 @@ def named(
     if plan.get("evidence"):
         return ""
     from rocm_autopatch.patches import kept
+    from rocm_autopatch.startup.empty_text import unpacked
 
-    packed: Any = plan["overruled"]
-    rows = marshal.loads(packed) if type(packed) is bytes else packed
+    rows = unpacked(plan["overruled"])
     names: dict[str, None] = {}
     for about, text, equal, _, _ in for_this_torch(rows):
         name, key = about
