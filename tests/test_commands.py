@@ -228,9 +228,11 @@ class TestExplain:
         name = "TORCHINDUCTOR_MAX_AUTOTUNE"
         _, out, _ = self.explain(python311, name, "--assume", f"image={IMAGE}")
         golden(next(line for line in out.splitlines() if "images.yaml" in line))
-        (row,) = json.loads(
+        # The others are of the keys whose default it gives.
+        row, *others = json.loads(
             self.explain(python311, name, "--assume", f"image={IMAGE}", "--json")[1]
         )
+        assert (row["name"], {one["variable"] for one in others}) == (name, {name})
         assert row["images"][0]["why"].startswith("Since sgl-project/sglang#1939, merged 2024-11")
 
     def test_assumed_image(self, python311: Interpreter) -> None:
