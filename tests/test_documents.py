@@ -207,6 +207,9 @@ def hold(name: str, command: Command, python: Interpreter, place: Path) -> None:
     for release, document in kept(name):
         (place / release).mkdir()
         made = run(command, python, DOCUMENTS / release / "given", place / release)
+        if name == "explain":
+            # The rows of keys whose default the variable gives came later, and are other rows.
+            made = [row for row in made if not row["variable"]]
         assert lost(document, made) == [], release
 
 
