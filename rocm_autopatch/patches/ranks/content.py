@@ -57,7 +57,7 @@ def content() -> "dict[str, str]":
     if _RECORD["observe"]:
         found["ROCM_AUTOPATCH"] = "observe"
     for name in sorted(os.environ):
-        if name in variables or (_READ.fullmatch(name) and not _ONLY_HERE.fullmatch(name)):
+        if (name in variables or _READ.fullmatch(name)) and not _ONLY_HERE.fullmatch(name):
             # Another thread may have deleted it.
             value = os.environ.get(name)
             if value is not None:
