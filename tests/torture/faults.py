@@ -151,8 +151,10 @@ def _injections(bench: Bench) -> Iterator[str]:
                 bench.run(_start(bench, scene, *arguments, env=count))
             calls = hits.read_text().split()
             for call in sorted(set(calls)):
+                # The program asks for its directory itself, after us.
+                last = calls.count(call) - (call == "getcwd")
                 for error in ERRORS[call]:
-                    for number in range(1, calls.count(call) + 1):
+                    for number in range(1, last + 1):
                         yield f"inject/{scene}/{part}/{call}/{error}/{number}"
                     if error != "EINTR":
                         yield f"inject/{scene}/{part}/{call}/{error}/0"
@@ -166,7 +168,7 @@ def inject(bench: Bench, scene: str, part: str, call: str, error: str, number: s
     with bench.broken("rocm_autopatch/baked.plan"):
         start = _start(bench, scene, *arguments, env=fault)
         ours = bench.run(start)
-        if call == "getcwd":
+        if call == "getcwd" and number == "0":
             return oracle.judge(start, ours, bench.run(start.off()))
         # Compared with a run in which nothing fails: without us, the n-th call is another one.
         none = _injected(bench, part, "none", -1, "")
