@@ -270,6 +270,16 @@ def test_no_room_for_files(python311: Interpreter, work: Path, golden: Golden) -
         assert errors == ""
 
 
+def test_status_says_why_starts_keep_nothing(python311: Interpreter, work: Path) -> None:
+    env = {"HOME": str(work), "ROCM_AUTOPATCH_CACHE": str(work / "root")}
+    command = (python311.path, "-m", "rocm_autopatch", "cache", "status")
+    assert "starts use it" in mounted("-o mode=755", work, *command, **env)[0]
+    said = mounted("-o ro,mode=755", work, *command, **env)[0]
+    assert f"starts keep nothing in it: {work} can't be written" in " ".join(said.split())
+    found = json.loads(mounted("-o ro,mode=755", work, *command, "--json", **env)[0])
+    assert (found["used"], found["reason"]) == (False, f"{work} can't be written")
+
+
 def test_a_place_without_its_mark(python311: Interpreter, work: Path) -> None:
     """``cache gc`` removed it beside a running program, which made its directories again."""
     env = {"ROCM_AUTOPATCH_CACHE": str(work / "root")}

@@ -96,6 +96,8 @@ def test_names_that_each_torch_has(module: str, entry: str, chosen: str) -> None
         # no default, so that anything passes, in 2.6 alone
         (INDUCTOR, "worker_start_method", "3", "2.4 to 2.5, 2.7 and later"),
         (DYNAMO, "cache_size_limit", "x", "2.4 to 2.15"),
+        # The word for the CPUs, misspelt.
+        (DYNAMO, "cache_size_limit", "cpu", "2.4 to 2.15"),
     ],
 )
 def test_wrong_types(module: str, key: str, value: str, torches: str, golden: Golden) -> None:

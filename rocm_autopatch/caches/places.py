@@ -35,6 +35,19 @@ class Here:
     layer: str  # who asks for caches: a policy, or ROCM_AUTOPATCH_CACHE; "" if nobody does
     unused: str  # why starts do not use caches, "" if they do
     node: str = ""  # where programs write instead, if the root is on a network file system
+    home: bool = False  # whether nobody has named the root
+
+    def refusal(self) -> str:
+        """Why starts that use caches keep none here, "" if nothing is in their way."""
+        try:
+            self.make(looks=True)
+        except (OSError, caches.Unusable) as error:
+            return str(error)
+        return ""
+
+    def make(self, looks: bool) -> None:
+        """Make the place as a start does, or only look. Raises caches.Unusable and OSError."""
+        cache_place.make(str(self.root), str(self.place), self.fields, self.home, self.node, looks)
 
 
 @dataclass
@@ -91,9 +104,8 @@ def start(environ: Mapping[str, str]) -> Here:
     """The place of *environ*, made as any start makes it. Raises Refused, NoReport and OSError."""
     report = fresh_interpreter.report(torch=False, environ=environ)
     made = _here(report, "")
-    home = report["caches"]["use"] == "on"
     try:
-        cache_place.make(str(made.root), str(made.place), made.fields, home, made.node, looks=False)
+        made.make(looks=False)
     except caches.Unusable as error:
         raise Refused(str(error)) from None
     return made
@@ -114,6 +126,7 @@ def _here(report: dict[str, Any], unused: str) -> Here:
         layer="" if unused else said["layer"],
         unused=unused,
         node=said["node"],
+        home=said["use"] == "on",
     )
 
 

@@ -231,6 +231,7 @@ def _path(arguments: argparse.Namespace) -> int:
 def _status(arguments: argparse.Namespace) -> int:
     here = places.here()
     places.judge(here.root)
+    refusal = "" if here.unused else here.refusal()
     found = places.beneath(here.root)
     layer = places.beneath(Path(caches.LAYER))
     left = [(path, places.measure(path)[0]) for path in places.unfinished(here.root)]
@@ -239,9 +240,9 @@ def _status(arguments: argparse.Namespace) -> int:
         terminal.data(
             {
                 "root": str(here.root),
-                "used": not here.unused,
+                "used": not (here.unused or refusal),
                 "layer": here.layer,
-                "reason": here.unused,
+                "reason": here.unused or refusal,
                 "place": str(here.place),
                 "of": here.fields,
                 "places": [_data(place, here) for place in found],
@@ -251,7 +252,7 @@ def _status(arguments: argparse.Namespace) -> int:
             }
         )
     else:
-        terminal.lines(_status_lines(here, found, layer, left, unmarked))
+        terminal.lines(_status_lines(here, refusal, found, layer, left, unmarked))
     return 0
 
 
@@ -272,6 +273,7 @@ def _data(place: places.Place, here: places.Here) -> dict[str, Any]:
 
 def _status_lines(
     here: places.Here,
+    refusal: str,
     found: list[places.Place],
     layer: list[places.Place],
     left: list[tuple[Path, int]],
@@ -283,6 +285,8 @@ def _status_lines(
     elif here.unused:
         how = f'{caches.VARIABLE}=on or a policy with "caches: on" turns it on'
         yield from wrapped(f"starts do not use it: {here.unused}; {how}", "  ", "    ")
+    elif refusal:
+        yield from wrapped(f"starts keep nothing in it: {refusal}  [{here.layer}]", "  ", "    ")
     else:
         yield from wrapped(f"starts use it  [{here.layer}]", "  ", "    ")
     if here.node:

@@ -325,8 +325,10 @@ class _Key:
         value = json.dumps(self.entry.value, ensure_ascii=False)
         if isinstance(self.entry.value, str):
             value = value if len(value) < 100 else quoted(self.entry.value)
+        meant = difflib.get_close_matches(str(self.entry.value), [cpus.WORD])
         for kind, versions in types.items():
-            yield ERROR, f"{value} is not of type {kind} in torch {_span(versions)}"
+            hint = f"; did you mean {cpus.WORD}?" if meant and "int" in kind else ""
+            yield ERROR, f"{value} is not of type {kind} in torch {_span(versions)}{hint}"
 
     def _implied(self) -> Iterator[tuple[str, str]]:
         """What other keys imply for this one, if it is not what the entry says."""

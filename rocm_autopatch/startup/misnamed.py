@@ -34,9 +34,11 @@ def find_policy(fail: "Fail") -> str:
         return policy
     if trust.is_path(policy):
         above, name = os.path.split(policy)
-        files = [*filter(trust.is_path, _names_in(above or "."))]
-        hint = _suggestion(name, files, above and above.rstrip("/") + "/")
-        hint = hint or _suggestion(name.rpartition(".")[0], builtin_names())
+        # Without ".yaml", by which names that have nothing in common would be close.
+        files = [one[:-5] for one in _names_in(above or ".") if one.endswith(".yaml")]
+        stem = name.partition(".")[0]
+        hint = _suggestion(stem, files, above and above.rstrip("/") + "/", ".yaml")
+        hint = hint or _suggestion(stem, builtin_names())
         why = "there is no such file%s" % hint
     elif policy.lower() in (*OFF, "none"):
         why = "no such policy; ROCM_AUTOPATCH=off turns the package off"
@@ -107,7 +109,7 @@ def _names_in(directory: str) -> "list[str]":
         return []
 
 
-def _suggestion(word: str, names: "list[str]", before: str = "") -> str:
+def _suggestion(word: str, names: "list[str]", before: str = "", after: str = "") -> str:
     # The word that may be meant, in brackets, "" if none is close.
     try:
         # Only here: no start whose names are right loads it.
@@ -115,7 +117,7 @@ def _suggestion(word: str, names: "list[str]", before: str = "") -> str:
 
         lower = {name.lower(): name for name in names}
         close = difflib.get_close_matches(word.lower(), lower, n=1)
-        return " (did you mean %s%s?)" % (before, lower[close[0]]) if close else ""
+        return " (did you mean %s%s%s?)" % (before, lower[close[0]], after) if close else ""
     except Exception as error:
         # The program's PYTHONPATH may have a difflib of its own.
         from rocm_autopatch import failure
