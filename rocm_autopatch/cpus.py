@@ -34,7 +34,7 @@ def visible_cpus() -> int:
     return len(os.sched_getaffinity(0)) or 1
 
 
-def quota(root: str = "/") -> float:
+def cpu_quota(root: str = "/") -> float:
     """How many CPUs' time the cgroups of this process allow, 0 if they set no limit.
 
     Raises nothing. *root* is the directory that stands for ``/``. A parent's limit holds, too. In a
@@ -76,25 +76,25 @@ def local_ranks(environ: "Mapping[str, str]" = os.environ) -> int:
     return 1
 
 
-def share(root: str = "/") -> int:
+def cpu_share(root: str = "/") -> int:
     """How many compile workers this process has CPUs for: 1 to 32."""
     seen = visible_cpus()
-    allowed = min(seen, quota(root) or seen)
+    allowed = min(seen, cpu_quota(root) or seen)
     return max(1, min(MOST_WORKERS, int(allowed / local_ranks())))
 
 
-def limits(root: str = "/") -> str:
+def describe_limits(root: str = "/") -> str:
     """What the share is made of, as text: ``a quota of 4 CPUs for 8 ranks on this node``."""
-    seen, allowed, ranks = visible_cpus(), quota(root), local_ranks()
+    seen, allowed, ranks = visible_cpus(), cpu_quota(root), local_ranks()
     limited = 0 < allowed < seen
     text = "a quota of %g" % round(allowed, 1) if limited else "%d" % seen
     text += " CPU" if (allowed if limited else seen) == 1 else " CPUs"
     return text + (" for %d ranks on this node" % ranks if ranks > 1 else "")
 
 
-def crowd(workers: int, root: str = "/") -> str:
+def describe_crowding(workers: int, root: str = "/") -> str:
     """``32 workers on a quota of 4 CPUs``, "" if this process has CPUs for so many workers."""
     # One worker is no worker: the process compiles by itself.
-    if workers <= max(1, share(root)):
+    if workers <= max(1, cpu_share(root)):
         return ""
-    return "%d workers on %s" % (workers, limits(root))
+    return "%d workers on %s" % (workers, describe_limits(root))

@@ -60,12 +60,12 @@ def _name(major: int, minor: int, stepping: int) -> str:
     )
 
 
-def kinds(assumed: str = "") -> "tuple[str, ...]":
+def gpu_kinds(assumed: str = "") -> "tuple[str, ...]":
     """The architectures of the GPUs here, or the one that a user assumes."""
     return (assumed,) if assumed else tuple(sorted({gfx for gfx, _, _ in gpus()}))
 
 
-def claimed(value: str) -> str:
+def claimed_gfx(value: str) -> str:
     """The architecture that a value of OVERRIDE names, "" if it is not of the form 11.0.0."""
     numbers = value.split(".")
     if len(numbers) != 3 or not all(part.isascii() and part.isdigit() for part in numbers):
@@ -73,16 +73,16 @@ def claimed(value: str) -> str:
     return _name(*[int(part[:4]) for part in numbers])
 
 
-def family(gfx: str) -> str:
+def gfx_family(gfx: str) -> str:
     """What the minor version and the stepping of an architecture do not tell: gfx11 for gfx1103."""
     return gfx[:-2]
 
 
-def overridden(environ: "Mapping[str, str]", kinds: "Sequence[str]") -> "Iterator[str]":
+def overridden_gpus(environ: "Mapping[str, str]", kinds: "Sequence[str]") -> "Iterator[str]":
     """A sentence for each value of OVERRIDE that does not name what these GPUs are."""
     for name in sorted(name for name in environ if name.startswith(OVERRIDE)):
         value = environ[name]
-        says = claimed(value)
+        says = claimed_gfx(value)
         others = [kind for kind in kinds if kind != says]
         if says and others:
             real = " and ".join(others)

@@ -53,7 +53,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
     known_issues, unread = _known_issues(found.values())
     image, _ = baseline.read()
     assumed = found.facts.get("gfx")
-    gfx = kfd.kinds(assumed.value if assumed and assumed.source == _ASSUME else "")
+    gfx = kfd.gpu_kinds(assumed.value if assumed and assumed.source == _ASSUME else "")
     report: dict[str, Any] = {
         "active": record["active"],
         "observe": record["observe"],
@@ -87,7 +87,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
             *map(str, found.contradictions),
             *evidence.notes,
             *unread,
-            *kfd.overridden(os.environ, gfx),
+            *kfd.overridden_gpus(os.environ, gfx),
             *_on_network(record),
         ],
         "errors": list(dict.fromkeys((*record["errors"], *evidence.wrong))),
@@ -173,7 +173,7 @@ def _crowded() -> list[str]:
     workers = getattr(module, "compile_threads", None)
     if not isinstance(workers, int):
         return []
-    said = cpus.crowd(workers)
+    said = cpus.describe_crowding(workers)
     return (
         [f"torch compiles with {said} (docs/watchdog.md#compile-workers-and-cpus)"] if said else []
     )

@@ -26,10 +26,10 @@ def directories() -> "list[str]":
 
 def named() -> "list[str]":
     """The directories that the variable names and that are there."""
-    return [directory for directory, _ in read()[0]]
+    return [directory for directory, _ in read_sites()[0]]
 
 
-def read() -> "tuple[list[tuple[str, list[str]]], list[tuple[str, str]], str]":
+def read_sites() -> "tuple[list[tuple[str, list[str]]], list[tuple[str, str]], str]":
     """What is in each directory that the variable names, what is left out, and what is wrong.
 
     What is no directory is left out, with the reason. The text says why a directory that is there

@@ -178,6 +178,21 @@ def test_kubernetes_takes_the_pods(variant: str, maker: str) -> None:
     kubernetes_validate.validate(policy(variant).admit(original), "1.36", strict=True)
 
 
+def find_kubectl() -> str:
+    """Where it is. Skips the test if it is not installed."""
+    found = shutil.which("kubectl")
+    if found is None:
+        pytest.skip("kubectl is not installed")
+    return found
+
+
+def page_block(page: str, words: str) -> str:
+    """A block of a page in docs/, by its language and the word after it."""
+    text = (ROOT / f"docs/{page}.md").read_text()
+    (block,) = re.findall(rf"^ *```{words}\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
+    return textwrap.dedent(block)
+
+
 @pytest.mark.parametrize("variant", ["image-volume", "kyverno"])
 def test_the_image_is_the_volume(variant: str) -> None:
     admitted = policy(variant).admit(pod(), given(image="r.example/hook@sha256:12"))
@@ -1029,9 +1044,7 @@ COMPONENTS = ("labelled-namespaces", "node-directory")
 @pytest.mark.parametrize("variant", [*VARIANTS, "init-container-1.34"])
 @pytest.mark.parametrize("component", [None, *COMPONENTS])
 def test_kustomize(variant: str, component: str | None, tmp_path: Path) -> None:
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("kubectl is not installed")
+    kubectl = find_kubectl()
     place, expected = PLACE / variant, rendered(variant)
     if component:
         # kustomize goes to other directories by relative paths alone.
@@ -1208,13 +1221,9 @@ def test_the_page_for_users() -> None:
 
 @pytest.mark.parametrize("name", ["first", "node"])
 def test_the_kustomizations_of_the_page(name: str, tmp_path: Path) -> None:
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("kubectl is not installed")
-    page = (ROOT / "docs/fleet.md").read_text()
-    (text,) = re.findall(rf"^ *```yaml {name}\n(.*?)^ *```$", page, re.MULTILINE | re.DOTALL)
+    kubectl = find_kubectl()
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
-    (tmp_path / "kustomization.yaml").write_text(textwrap.dedent(text))
+    (tmp_path / "kustomization.yaml").write_text(page_block("fleet", f"yaml {name}"))
     command = [kubectl, "kustomize", str(tmp_path)]
     made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = {row["kind"]: row for row in yaml.safe_load_all(made) if row}
@@ -1360,11 +1369,8 @@ def test_the_tree_with_policies(tree: Tree, tmp_path: Path) -> None:
 
 def test_the_wheel_in_a_config_map(wheel: Path, tmp_path: Path) -> None:
     """docs/overlay.md, for one Pod. What else a release puts into dist/ is too much for it."""
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("kubectl is not installed")
-    page = (ROOT / "docs/overlay.md").read_text()
-    (script,) = re.findall(r"^```sh configmap\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    kubectl = find_kubectl()
+    script = page_block("overlay", "sh configmap")
     (tmp_path / "dist").mkdir()
     shutil.copy(wheel, tmp_path / "dist")
     for name in ("rocm_autopatch-0.1.0.tar.gz", "rocm_autopatch-caches.tar.gz"):
@@ -1379,6 +1385,7 @@ def test_the_wheel_in_a_config_map(wheel: Path, tmp_path: Path) -> None:
     assert set(found["data"]) == {"sitecustomize.py"}
     size = len(base64.b64decode(found["binaryData"][wheel.name]))
     assert size + len(found["data"]["sitecustomize.py"]) < 1 << 20
+    page = (ROOT / "docs/overlay.md").read_text()
     (said,) = re.findall(r"put the wheel \(([0-9.]+) MB\) into a ConfigMap", page)
     assert float(said) == pytest.approx(size / 1e6, rel=0.15)
 

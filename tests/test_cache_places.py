@@ -168,12 +168,12 @@ def test_the_layer_is_judged_at_each_start(
     (below / "torch-1").mkdir()
     (below / "torch-1" / caches.MARK).write_text("torch 1\n")
     for _ in range(2):
-        cache_place.make(str(root), directory, {"torch": "1"}, False, "", looks=False)
+        cache_place.make_place(str(root), directory, {"torch": "1"}, False, "", looks=False)
     assert caches._is_in_order(directory)
     below.chmod(0o777)
     assert not caches._is_in_order(directory)
-    with pytest.raises(caches.Unsafe, match="everybody may write"):
-        cache_place.make(str(root), directory, {"torch": "1"}, False, "", looks=False)
+    with pytest.raises(caches.UnsafePlace, match="everybody may write"):
+        cache_place.make_place(str(root), directory, {"torch": "1"}, False, "", looks=False)
 
 
 def test_a_place_that_others_can_enter(python311: Interpreter, work: Path) -> None:

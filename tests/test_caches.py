@@ -428,7 +428,7 @@ def test_a_copy_of_gigabytes_has_little_in_memory(tmp_path: Path) -> None:
     content = os.urandom(1 << 20) * 3 + b"end"
     (tmp_path / "below" / "vllm" / "model").write_bytes(content)
     (tmp_path / "new").mkdir()
-    layer.link(str(tmp_path / "below"), str(tmp_path / "new"))
+    layer.link_layer(str(tmp_path / "below"), str(tmp_path / "new"))
     assert (tmp_path / "new" / "vllm" / "model").read_bytes() == content
 
 

@@ -65,7 +65,7 @@ def _below(files: dict[str, str]) -> dict[str, str]:
 @pytest.mark.parametrize("name", GROUPS)
 def test_quota(name: str, tmp_path: Path) -> None:
     groups, files, expected = GROUPS[name]
-    assert cpus.quota(put(tmp_path, groups, files)) == expected
+    assert cpus.cpu_quota(put(tmp_path, groups, files)) == expected
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_share(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(seen)))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
     root = put(tmp_path, "0::/", {"cpu.max": f"{quota} 100000"})
-    assert (cpus.share(root), cpus.crowd(32, root)) == (share, said)
-    assert cpus.crowd(share, root) == ""
+    assert (cpus.cpu_share(root), cpus.describe_crowding(32, root)) == (share, said)
+    assert cpus.describe_crowding(share, root) == ""
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_the_watchdog_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
     config = SimpleNamespace(compile_threads=32)
     monkeypatch.setitem(sys.modules, "torch._inductor.config", config)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    monkeypatch.setattr(cpus, "quota", lambda root="/": 0.0)
+    monkeypatch.setattr(cpus, "cpu_quota", lambda root="/": 0.0)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     code = compile(
         "def wait(key, kernels): return here()", "torch/_inductor/async_compile.py", "exec"

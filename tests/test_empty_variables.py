@@ -114,13 +114,15 @@ def test_every_verdict_knows_the_empty_text() -> None:
             verdict = variables.of_variable(name, "", torch)
             said = "Only the value 1 turns it on" in verdict.why or verdict.verdict == "not read"
             told = any("" in case.get("is", ()) for case in cases)
-            assert said or told or name in variables.empties() or name in document["parsed"], name
+            assert (
+                said or told or name in variables.empty_verdicts() or name in document["parsed"]
+            ), name
 
 
 @pytest.mark.parametrize("torch", TORCHES)
 def test_safe_deletes_what_nobody_can_want(torch: str) -> None:
     document = variables.table()
-    names = {*document["variables"], *document["parsed"], *variables.empties()}
+    names = {*document["variables"], *document["parsed"], *variables.empty_verdicts()}
     dangerous = {name for name in names if variables.of_variable(name, "", torch).dangerous}
     assert dangerous - deleted() == WANTED
     assert not deleted() & WANTED
@@ -138,7 +140,7 @@ def test_against_the_real_torch(torch_python: Interpreter) -> None:
     said = {
         name: variables.of_variable(name, "", "2.13.0", environment={})
         for name in feeds
-        if name in variables.empties()
+        if name in variables.empty_verdicts()
     }
     same = [name for name, one in said.items() if "same as no value" in one.why]
     off = [name for name, one in said.items() if "turns it off" in one.why]

@@ -490,7 +490,7 @@ def _finish(new: Path, fields: Mapping[str, str], private: bool) -> None:
     """What a start gives a place: the file that says which one it is, and directories."""
     text = "".join(f"{name} {value}\n" for name, value in fields.items())
     (new / caches.MARK).write_text(text, encoding="utf-8")
-    cache_place.directories(str(new))
+    cache_place.make_parts(str(new))
     # An image's layer is for all its users.
     new.chmod(0o700 if private else 0o755)
 

@@ -36,7 +36,7 @@ def collect(here: places.Here, most: int) -> Collected:
             left.unfinished.append(path)
         else:
             left.size += places.measure(path)[0]
-    found = [*places.beneath(here.root), *places.unmarked(here.root)]
+    found = [*places.beneath(here.root), *places.unmarked_places(here.root)]
     found.sort(key=lambda place: (-place.used, place.path.name))
     left.size += sum(place.size for place in found)
     for place in reversed(found):

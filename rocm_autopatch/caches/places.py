@@ -40,14 +40,16 @@ class Here:
     def refusal(self) -> str:
         """Why starts that use caches keep none here, "" if nothing is in their way."""
         try:
-            self.make(looks=True)
+            self.make_place(looks=True)
         except (OSError, caches.Unusable) as error:
             return str(error)
         return ""
 
-    def make(self, looks: bool) -> None:
+    def make_place(self, looks: bool) -> None:
         """Make the place as a start does, or only look. Raises caches.Unusable and OSError."""
-        cache_place.make(str(self.root), str(self.place), self.fields, self.home, self.node, looks)
+        cache_place.make_place(
+            str(self.root), str(self.place), self.fields, self.home, self.node, looks
+        )
 
 
 @dataclass
@@ -105,7 +107,7 @@ def start(environ: Mapping[str, str]) -> Here:
     report = fresh_interpreter.report(torch=False, environ=environ)
     made = _here(report, "")
     try:
-        made.make(looks=False)
+        made.make_place(looks=False)
     except caches.Unusable as error:
         raise Refused(str(error)) from None
     return made
@@ -133,7 +135,7 @@ def _here(report: dict[str, Any], unused: str) -> Here:
 def judge(directory: Path) -> None:
     """Raise Refused if others may write a directory, in a start's words. It need not be there."""
     try:
-        cache_place.check(str(directory))
+        cache_place.check_directory(str(directory))
     except FileNotFoundError:
         return
     except caches.Unusable as error:
@@ -193,7 +195,7 @@ def is_empty(path: Path) -> bool:
     return not measure(path)[1]
 
 
-def unmarked(root: Path) -> list[Place]:
+def unmarked_places(root: Path) -> list[Place]:
     """Directories with the name of a place, but no file that says which: the last used one first.
 
     Where gc removed a place beside a running program, the program has made its directories again.

@@ -235,7 +235,7 @@ def _status(arguments: argparse.Namespace) -> int:
     found = places.beneath(here.root)
     layer = places.beneath(Path(caches.LAYER))
     left = [(path, places.measure(path)[0]) for path in places.unfinished(here.root)]
-    unmarked = places.unmarked(here.root)
+    unmarked = places.unmarked_places(here.root)
     if arguments.json:
         terminal.data(
             {

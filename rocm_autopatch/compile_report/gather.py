@@ -15,11 +15,11 @@ from rocm_autopatch.cache_misses import CHANGED
 from rocm_autopatch.compile_report import ENDED, PROCESSES, STATUS, TRACES, operations
 from rocm_autopatch.compile_report.model import (
     Break,
-    End,
-    Failure,
+    FailedCompile,
     Graph,
     Place,
     Process,
+    ProcessEnd,
     Recompile,
     Report,
 )
@@ -141,7 +141,7 @@ def _told(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _ends(told: list[dict[str, Any]], announced: list[dict[str, Any]]) -> Iterator[End]:
+def _ends(told: list[dict[str, Any]], announced: list[dict[str, Any]]) -> Iterator[ProcessEnd]:
     commands = {row["pid"]: row["command"] for row in announced}
     for row in told:
         if ENDED in row:
@@ -150,7 +150,7 @@ def _ends(told: list[dict[str, Any]], announced: list[dict[str, Any]]) -> Iterat
             file, function = str(row.get("file", "")), str(row.get("function", ""))
             error = row[ENDED]
             place = Place(file, row["line"], function)
-            yield End(row["pid"], process.name, error, place, bool(_LIMIT.search(error)))
+            yield ProcessEnd(row["pid"], process.name, error, place, bool(_LIMIT.search(error)))
 
 
 def _files(directory: Path, announced: list[dict[str, Any]], notes: list[str]) -> list[Path]:
@@ -515,13 +515,13 @@ def alike(guard: str) -> str:
     return re.sub(r"(==|!=|<=|>=|<|>) -?[\d.]+(e-?\d+)?\b", r"\1 …", guard)
 
 
-def _failures(graphs: Iterable[Graph]) -> Iterator[Failure]:
+def _failures(graphs: Iterable[Graph]) -> Iterator[FailedCompile]:
     """What failed; a limit that only makes code run uncompiled is no failure."""
-    found: dict[tuple[Place, str], Failure] = {}
+    found: dict[tuple[Place, str], FailedCompile] = {}
     for graph in graphs:
         if graph.failure and (graph.raised or not graph.limit):
             one = found.setdefault(
-                (graph.place, graph.failure), Failure(graph.place, graph.failure)
+                (graph.place, graph.failure), FailedCompile(graph.place, graph.failure)
             )
             one.count += 1
             one.processes.add(graph.process)

@@ -128,7 +128,7 @@ class Recompile:
 
 
 @dataclass
-class Failure:
+class FailedCompile:
     """Compiles at one place that failed for one reason."""
 
     place: Place
@@ -138,7 +138,7 @@ class Failure:
 
 
 @dataclass
-class End:
+class ProcessEnd:
     """The exception that ended a process, and the program's line that led to it."""
 
     pid: int
@@ -157,8 +157,8 @@ class Report:
     graphs: list[Graph] = field(default_factory=list)
     breaks: list[Break] = field(default_factory=list)
     recompiles: list[Recompile] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
-    ends: list[End] = field(default_factory=list)
+    failures: list[FailedCompile] = field(default_factory=list)
+    ends: list[ProcessEnd] = field(default_factory=list)
     status: int = 0  # of the command, as a shell has it; 0 if unknown
     notes: list[str] = field(default_factory=list)
     traces: list[str] = field(default_factory=list)

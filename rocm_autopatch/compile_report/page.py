@@ -76,7 +76,7 @@ def _body(report: Report, links: Mapping[str, str]) -> Iterator[str]:
 
 
 def _ended(report: Report) -> Iterator[str]:
-    lines = summary.ended(report)
+    lines = summary.describe_end(report)
     if lines:
         yield f"<h2>{escape(lines[0])}</h2><pre>"
         yield escape("\n".join(lines[1:]))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rocm_autopatch.compile_report.advice import advise
-from rocm_autopatch.compile_report.model import PHASES, End, Graph, Place, Report
+from rocm_autopatch.compile_report.model import PHASES, Graph, Place, ProcessEnd, Report
 from rocm_autopatch.patches.callers import PACKAGES
 from rocm_autopatch.text import WIDTH, counted, wrapped
 
@@ -20,7 +20,7 @@ ROWS = 12
 def lines(report: Report, dearest: int = DEAREST) -> Iterator[str]:
     """The summary: what ended the program, failures, the slowest compiles, graph breaks,
     recompiles, and what to do."""
-    before = ended(report)
+    before = describe_end(report)
     yield from before
     if before:
         yield ""
@@ -66,7 +66,7 @@ def lines(report: Report, dearest: int = DEAREST) -> Iterator[str]:
     yield from _notes(report)
 
 
-def ended(report: Report) -> list[str]:
+def describe_end(report: Report) -> list[str]:
     """What ended the program, as far as it is known: a title and lines, [] if nothing is."""
     return list(_ended(report))
 
@@ -75,7 +75,7 @@ def _ended(report: Report) -> Iterator[str]:
     if not report.ends and not report.status:
         return
     yield "What ended the program"
-    same: dict[tuple[str, Place], list[End]] = {}
+    same: dict[tuple[str, Place], list[ProcessEnd]] = {}
     for end in report.ends:
         same.setdefault((end.error, end.place), []).append(end)
     for (error, place), ends in [*same.items()][:ROWS]:

@@ -79,7 +79,7 @@ def find_restrictions(
 
 def _seen(defect: Defect, evidence: tuple[Evidence, ...]) -> bool:
     """Whether the trials of our graphs would have shown a defect, and found them sound."""
-    verdicts = match.Found(evidence).weighed("sound")
+    verdicts = match.Found(evidence).careful_verdicts("sound")
     return any(
         one.place.get("runtime")
         and one.subjects.get(subject, {}).get("sound")

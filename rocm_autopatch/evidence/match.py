@@ -61,12 +61,12 @@ class Found:
         """The same, with what the ledger withholds where the facts of *place* are known."""
         reasons = {
             subject: defects.why_withheld(evidence, subject, place)
-            for subject, (sound, evidence) in self.weighed("sound").items()
+            for subject, (sound, evidence) in self.careful_verdicts("sound").items()
             if sound
         }
         return replace(self, withheld={name: why for name, why in reasons.items() if why})
 
-    def weighed(self, verdict: str) -> dict[str, tuple[bool, Evidence]]:
+    def careful_verdicts(self, verdict: str) -> dict[str, tuple[bool, Evidence]]:
         """For each subject the verdict that counts, and the evidence that has it.
 
         Where files disagree, the careful verdict wins: only a newer file takes back that a subject
@@ -82,7 +82,11 @@ class Found:
     def facts(self) -> list[Named]:
         """The facts ``proven`` and ``gains``, without what is withheld."""
         sound, gains = (
-            {subject: one.file for subject, (yes, one) in self.weighed(verdict).items() if yes}
+            {
+                subject: one.file
+                for subject, (yes, one) in self.careful_verdicts(verdict).items()
+                if yes
+            }
             for verdict in file.VERDICTS
         )
         sound = {name: source for name, source in sound.items() if name not in self.withheld}

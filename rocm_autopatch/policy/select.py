@@ -49,7 +49,7 @@ def select(
     """
     reading = load.Reading()
     if at is None:
-        _, _, why = places.read()
+        _, _, why = places.read_sites()
         if why:
             reading.add(Problem(places.VARIABLE, 0, 0, "", why.partition(": ")[2]))
         at = sites()

@@ -178,7 +178,7 @@ def _of_culprit(culprit: blame.Culprit, torch: str) -> Verdict | None:
 
 def _gfx(hooked: Reading) -> tuple[str, ...]:
     fact = (hooked.found.get("report") or {}).get("facts", {}).get("gfx")
-    return kfd.kinds(fact["value"] if fact and fact["source"] == _ASSUME else "")
+    return kfd.gpu_kinds(fact["value"] if fact and fact["source"] == _ASSUME else "")
 
 
 def _variables(
@@ -257,7 +257,7 @@ def _workers(seen: Reading, hooked: Reading) -> Iterator[str]:
     """Whether torch itself starts more compile workers than there are CPUs for them."""
     key = "torch._inductor.config.compile_threads"
     own, ours = seen.values.get(key), hooked.values.get(key)
-    said = cpus.crowd(own) if isinstance(own, int) else ""
+    said = cpus.describe_crowding(own) if isinstance(own, int) else ""
     if said:
         changed = f"; with rocm_autopatch {ours}" if ours not in (None, own) else ""
         yield f"torch compiles with {said}{changed} (docs/watchdog.md#compile-workers-and-cpus)"

@@ -129,7 +129,7 @@ def of_variable(
 
 
 @cache
-def empties() -> dict[str, list[dict[str, Any]]]:
+def empty_verdicts() -> dict[str, list[dict[str, Any]]]:
     """For each variable that the section ``empty`` has, its groups, the last one first."""
     found: dict[str, list[dict[str, Any]]] = {}
     for group in reversed(table()["empty"]):
@@ -139,7 +139,7 @@ def empties() -> dict[str, list[dict[str, Any]]]:
 
 
 def _of_nothing(name: str, value: str) -> Sequence[Mapping[str, Any]]:
-    return () if value else empties().get(name, ())
+    return () if value else empty_verdicts().get(name, ())
 
 
 def of_value(key: str, value: Any, torch: str) -> Verdict:
@@ -190,7 +190,7 @@ def _is_for(case: Mapping[str, Any], gfx: Sequence[str]) -> bool:
 
 def _of_override(value: str, gfx: Sequence[str]) -> Verdict | None:
     """The verdict on a GPU that claims to be another one; None if nothing is known of the GPU."""
-    claimed = kfd.claimed(value)
+    claimed = kfd.claimed_gfx(value)
     if not claimed:
         why = f"{value!r} is no version such as '11.0.0', so ROCm finds no GPU."
         return Verdict("crashes", why, "ROCm/ROCR-Runtime#354")
@@ -200,7 +200,7 @@ def _of_override(value: str, gfx: Sequence[str]) -> Verdict | None:
     real = " and ".join(others)
     if not others:
         return Verdict("harmless", f"The GPU is {claimed}, so it changes nothing.")
-    if any(kfd.family(kind) != kfd.family(claimed) for kind in others):
+    if any(kfd.gfx_family(kind) != kfd.gfx_family(claimed) for kind in others):
         why = f"The GPU is {real}, and claims to be {claimed}, of another family: kernels crash."
         return Verdict("crashes", why, "ROCm/rocm-systems#5686, #3461")
     why = f"The GPU is {real}, and claims to be {claimed}: kernels that it can't run crash."

@@ -100,7 +100,7 @@ def _unlike(plan):
         if (present[name].strip() if name in present else b"") not in values:
             from rocm_autopatch.startup import misnamed
 
-            if misnamed.obeyed(name, fail) not in values:
+            if misnamed.obeyed_value(name, fail) not in values:
                 return name.decode()  # type: ignore[no-any-return]
     path = rocm_autopatch._find_torch()
     if path != plan["torch"]:
@@ -221,7 +221,7 @@ def _apply_env(plan, keep):
         from rocm_autopatch.startup import empty_text
 
         # First, so that a default holds for a variable that was set to nothing.
-        empty = empty_text.rules(plan, for_this_torch)
+        empty = empty_text.empty_rules(plan, for_this_torch)
         rules = empty + rules
     for rule in rules:
         name, action, value, _, _, _, _ = rule  # plan.ENV_FIELDS
@@ -265,7 +265,7 @@ def _apply_env(plan, keep):
     if not present.keys().isdisjoint(plan["pinned"]):
         from rocm_autopatch.startup import overruled
 
-        replaced += overruled.named(plan, keep, for_this_torch)
+        replaced += overruled.name_overruled(plan, keep, for_this_torch)
     return replaced
 
 

@@ -8,7 +8,7 @@ import os
 
 from rocm_autopatch import _RECORD, startup
 from rocm_autopatch.startup import caches
-from rocm_autopatch.startup.caches import LAYER, LINKED, MARK, PARTS, PRIVATE, Unsafe, Unusable
+from rocm_autopatch.startup.caches import LAYER, LINKED, MARK, PARTS, PRIVATE, UnsafePlace, Unusable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ def add(plan: "Plan") -> None:
     rows: tuple[tuple[Any, ...], ...] = ()
     users: list[str] = []
     try:
-        caches.locate(plan, done)
+        caches.locate_place(plan, done)
         looks = caches.makes_nothing()
         if not _RECORD["observe"]:
             home = done["use"] == "on"
-            make(done["root"], done["place"], done["of"], home, done["node"], looks)
+            make_place(done["root"], done["place"], done["of"], home, done["node"], looks)
         own = _Own(looks)
-        rows = tuple(caches.rules(done, why, users, own.part))
+        rows = tuple(caches.variable_rules(done, why, users, own.own_part))
         if done["node"]:
             startup.say("caches-network", _ON_NODE % (done["root"], done["node"]))
         text = on_network(users)
@@ -50,11 +50,11 @@ def add(plan: "Plan") -> None:
     except (OSError, Unusable) as error:
         done["reason"] = _reason(error)
         startup.say("caches", "no cache is kept: " + done["reason"])
-        rows = tuple(_taken_back(done)) if isinstance(error, Unsafe) else ()
-    caches.finish(plan, rows)
+        rows = tuple(_taken_back(done)) if isinstance(error, UnsafePlace) else ()
+    caches.add_rows(plan, rows)
 
 
-def make(
+def make_place(
     root: str, directory: str, fields: "dict[str, str]", home: bool, node: str, looks: bool
 ) -> None:
     """Make a place, or look whether the one that is there may be used. Raises Unusable and OSError.
@@ -83,17 +83,17 @@ def _make_place(directory: str, fields: "dict[str, str]", looks: bool) -> None:
         if looks:
             return
         _at_once(directory, lambda new: _fill(new, directory, fields))
-    check(directory)
+    check_directory(directory)
     if os.stat(directory).st_mode & 0o011:
         # Others may come in, so what is in it counts, too.
         for _, part, _, _ in PARTS:
             inner = "%s/%s" % (directory, part.partition("/")[0])
             if os.access(inner, os.F_OK):
-                check(inner)
+                check_directory(inner)
     below = _below(directory)
     if os.access(directory + "/" + LINKED, os.F_OK):
         try:
-            check(below)
+            check_directory(below)
         except FileNotFoundError:
             pass  # The layer is not mounted here.
     elif not looks and os.access(below + "/" + MARK, os.R_OK):
@@ -102,7 +102,7 @@ def _make_place(directory: str, fields: "dict[str, str]", looks: bool) -> None:
     if not looks and not os.access(directory + "/" + MARK, os.R_OK):
         # It was removed beside a running program, which has made its directories again.
         os.chmod(directory, 0o700)
-        directories(directory)
+        make_parts(directory)
         _write_mark(directory, fields)
     if looks:
         writable = os.access(directory, os.W_OK)
@@ -121,8 +121,8 @@ def make_root(path: str, home: bool, looks: bool = False, sticky: bool = False) 
     """Make a directory and those above it, but nothing where somebody else could have led it.
 
     As root with another user's HOME, it would be left there as root's, and a link of that user
-    would lead anywhere. *home* is that of make(), *sticky* that of check(); if it *looks*, it makes
-    nothing. Raises Unusable and OSError.
+    would lead anywhere. *home* is that of make_place(), *sticky* that of check_directory(); if it
+    *looks*, it makes nothing. Raises Unusable and OSError.
     """
     if not os.access(path, os.F_OK):
         above = path.rpartition("/")[0] or "/"
@@ -136,11 +136,11 @@ def make_root(path: str, home: bool, looks: bool = False, sticky: bool = False) 
             os.mkdir(path, 0o755)
         except FileExistsError:
             pass  # Another process was faster.
-    check(path, home, sticky)
+    check_directory(path, home, sticky)
 
 
-def check(directory: str, home: bool = False, sticky: bool = False) -> None:
-    """Raise Unsafe if others could have changed what is in a directory, or can replace it.
+def check_directory(directory: str, home: bool = False, sticky: bool = False) -> None:
+    """Raise UnsafePlace if others could have changed what is in a directory, or can replace it.
 
     The rule is trust.directory's, also for *sticky*. With *home*, what belongs to another user is
     no home of this one, whoever has mounted it. Raises OSError.
@@ -154,7 +154,7 @@ def check(directory: str, home: bool = False, sticky: bool = False) -> None:
     if home and not why and owner not in (0, os.geteuid()):
         why = "it belongs to user %d, not to root or to this user" % owner
     if why:
-        raise Unsafe("%s: %s" % (directory, why))
+        raise UnsafePlace("%s: %s" % (directory, why))
 
 
 def _at_once(directory: str, fill: "Callable[[str], None]") -> None:
@@ -187,7 +187,7 @@ def _fill(new: str, directory: str, fields: "dict[str, str]") -> None:
             apart = layer.apart(LAYER, MARK, fields)
             if apart:
                 startup.say("caches-layer", "the caches in %s do not fit: %s" % (LAYER, apart))
-    directories(new)
+    make_parts(new)
 
 
 def _write_mark(directory: str, fields: "dict[str, str]") -> None:
@@ -204,13 +204,13 @@ def _below(directory: str) -> str:
 def _link(below: str, directory: str) -> None:
     from rocm_autopatch.startup import layer
 
-    check(below)
-    layer.link(below, directory)
+    check_directory(below)
+    layer.link_layer(below, directory)
     with open(directory + "/" + LINKED, "w", encoding="ascii") as stream:
         stream.write("%s\n" % below)
 
 
-def directories(place: str) -> None:
+def make_parts(place: str) -> None:
     """Make the directories of a place's parts. Not all that keeps something there makes them."""
     for _, part, use, _ in PARTS:
         inner = place + "/" + part.partition("/")[0]
@@ -225,7 +225,7 @@ class _Own:
         self.looks = looks
         self.why: Exception | None = None
 
-    def part(self, directory: str, part: str) -> str:
+    def own_part(self, directory: str, part: str) -> str:
         """Where the part of a place is; "" if this container can't have one, and a line says why.
 
         The parts that are for all are used without it.
@@ -246,12 +246,12 @@ def _make_own(directory: str, looks: bool) -> None:
     path = caches.own(directory)
     for step in (path.rpartition("/")[0], path):
         if os.access(step, os.F_OK):
-            check(step)
+            check_directory(step)
         elif looks:
             return
         else:
             _at_once(step, lambda new: None)
-            check(step)
+            check_directory(step)
 
 
 def _own(directory: str, part: str, looks: bool) -> None:
@@ -265,7 +265,7 @@ def _own(directory: str, part: str, looks: bool) -> None:
         if os.access("%s/%s" % (directory, inner), os.F_OK):
             from rocm_autopatch.startup import layer
 
-            layer.link(directory, new, "/" + inner, above)
+            layer.link_layer(directory, new, "/" + inner, above)
 
     _at_once(path, fill)
 

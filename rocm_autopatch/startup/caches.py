@@ -79,7 +79,7 @@ class Unusable(Exception):
     """No cache is used; the text says why."""
 
 
-class Unsafe(Unusable):
+class UnsafePlace(Unusable):
     """Somebody else could have changed what is in the caches, or can put others in their place."""
 
 
@@ -99,20 +99,20 @@ def add(plan: "Plan") -> bool:
     if use == "off" or done["reason"]:
         return True
     try:
-        plain = locate(plan, done)
+        plain = locate_place(plan, done)
     except Unusable:
         return False
     if makes_nothing() or done["node"] or not (plain and _is_in_order(done["place"])):
         return False
     odd: list[str] = []
-    rows = tuple(rules(done, why, odd, _own_part))
+    rows = tuple(variable_rules(done, why, odd, _own_part))
     if odd:
         return False
-    finish(plan, rows)
+    add_rows(plan, rows)
     return True
 
 
-def locate(plan: "Plan", done: "dict[str, Any]") -> bool:
+def locate_place(plan: "Plan", done: "dict[str, Any]") -> bool:
     """Put on record where the place is. Returns is_plain() of its root. Raises Unusable."""
     root = done["root"] = where(done["use"])
     done["of"] = place(plan)
@@ -122,7 +122,7 @@ def locate(plan: "Plan", done: "dict[str, Any]") -> bool:
     return plain
 
 
-def finish(plan: "Plan", rows: "tuple[tuple[Any, ...], ...]") -> None:
+def add_rows(plan: "Plan", rows: "tuple[tuple[Any, ...], ...]") -> None:
     """Add rows to a plan."""
     if not _RECORD["observe"]:
         startup.arm({_LOOKUPS: "rocm_autopatch.cache_misses:watch"})
@@ -267,7 +267,7 @@ def lack_of_room(directory: str) -> str:
     return "%d files" % _LEAST_FILES if room.f_files and room.f_favail < _LEAST_FILES else ""
 
 
-def rules(
+def variable_rules(
     done: "dict[str, Any]", why: str, odd: "list[str]", own_part: "Callable[[str, str], str]"
 ) -> "Iterator[tuple[Any, ...]]":
     """A default for each variable, as rows of plan.ENV_FIELDS.

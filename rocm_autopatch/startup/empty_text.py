@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from rocm_autopatch.plan import Plan
 
 
-def rules(
+def empty_rules(
     plan: "Plan", for_this_torch: "Callable[[Any], list[tuple[Any, ...]]]"
 ) -> "list[tuple[Any, ...]]":
     """The rules of the plan for variables whose value is the empty text here.
 
     *for_this_torch* is that of ``startup``.
     """
-    rows = for_this_torch(unpacked(plan["empty"]))
+    rows = for_this_torch(unpack_part(plan["empty"]))
     return [rule for rule in rows if os.environb.get(rule[0].encode()) == b""]
 
 
-def unpacked(part: "Any") -> "Any":
+def unpack_part(part: "Any") -> "Any":
     """A part of a plan that few starts read: of a file, or lowered here."""
     if type(part) is not bytes:
         return part

@@ -27,7 +27,7 @@ GROUP = "__grp__"
 _PIECE = 1 << 20
 
 
-def link(below: str, new: str, part: str = "", to: str = "") -> None:
+def link_layer(below: str, new: str, part: str = "", to: str = "") -> None:
     """Give the directory *new* all that the place *below* has, or that its *part* "/NAME" has.
 
     What is there already stays. Triton's group files have paths of *below*: with *to*, they get

@@ -51,7 +51,7 @@ def find_policy(fail: "Fail") -> str:
 
 
 def without_sites(left_out: "list[tuple[str, str]]", fail: "Fail") -> None:
-    """Say what ROCM_AUTOPATCH_SITE names and is no directory (``sites.read``)."""
+    """Say what ROCM_AUTOPATCH_SITE names and is no directory (``sites.read_sites``)."""
     for directory, why in left_out:
         above, name = os.path.split(directory.rstrip("/"))
         above = above.rstrip("/") + "/"
@@ -61,12 +61,12 @@ def without_sites(left_out: "list[tuple[str, str]]", fail: "Fail") -> None:
         fail("site", "%s: %s: %s%s" % (sites.VARIABLE, directory, why, INSTEAD))
 
 
-def obeyed(variable: bytes, fail: "Fail") -> bytes:
+def obeyed_value(variable: bytes, fail: "Fail") -> bytes:
     """The value of a variable, for a baked plan: what is not there is left out, and said."""
     if variable == _VARIABLE.encode():
         return os.fsencode(find_policy(fail))
     if variable == sites.VARIABLE.encode():
-        found, left_out, _ = sites.read()
+        found, left_out, _ = sites.read_sites()
         without_sites(left_out, fail)
         return os.fsencode(":".join([directory for directory, _ in found]))
     return os.environb.get(variable, b"").strip()

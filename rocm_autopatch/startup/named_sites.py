@@ -10,7 +10,7 @@ def add(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> bool:
     False if a directory can't be read. Then nothing is applied: somebody chose the policies in it
     for a reason.
     """
-    found, left_out, wrong = sites.read()
+    found, left_out, wrong = sites.read_sites()
     if wrong:
         _RECORD["reason"] = "the policies of a site can't be read, see errors"
         startup.fail("policy", "no policy is applied: " + wrong)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rocm_autopatch.plan import Plan
 
 
-def named(
+def name_overruled(
     plan: "Plan",
     keep: "tuple[str, ...]",
     for_this_torch: "Callable[[Any], list[tuple[Any, ...]]]",
@@ -26,9 +26,9 @@ def named(
     if plan.get("evidence"):
         return ""
     from rocm_autopatch.patches import kept
-    from rocm_autopatch.startup.empty_text import unpacked
+    from rocm_autopatch.startup.empty_text import unpack_part
 
-    rows = unpacked(plan["overruled"])
+    rows = unpack_part(plan["overruled"])
     names: dict[str, None] = {}
     for about, text, equal, _, _ in for_this_torch(rows):
         name, key = about

@@ -250,7 +250,7 @@ def _modes(program: Sequence[str]) -> set[str]:
 
 def _unsound(here: Place) -> dict[str, str]:
     """By label, what evidence of this machine says is wrong. ``mode.*=USE`` is for each mode."""
-    known = match.look(None, here.fact("torch")).weighed("sound")
+    known = match.look(None, here.fact("torch")).careful_verdicts("sound")
     return dict(_labels_of(name for name, (sound, _) in known.items() if not sound))
 
 

@@ -88,8 +88,8 @@ def _apply_entry(
             return "skipped", "%s is set in the environment" % done["yields_to"]
         value, why = _switched(done["wanted"], done["switch"]), ""
         if value == cpus.WORD and not isinstance(done["before"], str):
-            value = cpus.share()
-            why = "for " + cpus.limits() if value != done["before"] else ""
+            value = cpus.cpu_share()
+            why = "for " + cpus.describe_limits() if value != done["before"] else ""
         done["wanted"] = value
         if not fits(value, done["before"], _kinds(getattr(entry, "value_type", None))):
             kind = type(done["before"]).__name__
@@ -122,7 +122,7 @@ def _implications(module: "Any", name: str) -> "tuple[tuple[str, Any, Any], ...]
 def _implied(module: "Any", name: str) -> str:
     """Which key implies the value of *name* now, as text, "" if none does."""
     for source, condition, value in _implications(module, name):
-        if refused_writes.same(_read(module, source), condition):
+        if refused_writes.is_same_value(_read(module, source), condition):
             return "%s is %r, which implies %r for this key" % (source, condition, value)
     return ""
 
@@ -134,15 +134,17 @@ def _against(
     for source, condition, value in _implications(module, name):
         if is_wrong(value):
             yield source, condition
-            yield from _against(module, source, functools.partial(refused_writes.same, condition))
+            yield from _against(
+                module, source, functools.partial(refused_writes.is_same_value, condition)
+            )
 
 
 def _unpinnable(module: "Any", name: str, value: "Any") -> str:
     """Why *name* can't be pinned to *value*, "" if it can be."""
     for source, condition in _against(
-        module, name, lambda one: not refused_writes.same(one, value)
+        module, name, lambda one: not refused_writes.is_same_value(one, value)
     ):
-        if refused_writes.same(_read(module, source), condition):
+        if refused_writes.is_same_value(_read(module, source), condition):
             text = "%s is %r, which implies another value for this key: pin %s as well"
             return text % (source, condition, source)
     return ""
@@ -302,10 +304,12 @@ def _write(module: "Any", name: str, done: "dict[str, Any]") -> None:
     if strength == "pin":
         pin = refused_writes.Pin(done, value)
         for source, condition in _against(
-            module, name, lambda one: not refused_writes.same(one, value)
+            module, name, lambda one: not refused_writes.is_same_value(one, value)
         ):
             implying = module.__dict__["_config"][source]
-            refused_writes.watch_implying(implying, refused_writes.Implying(pin, source, condition))
+            refused_writes.watch_implying(
+                implying, refused_writes.ImplyingValue(pin, source, condition)
+            )
         entry.env_value_force = value
         try:
             refused_writes.watch(entry, pin)

@@ -46,10 +46,10 @@ class Pin:
             if failure.programs_own(error):
                 raise
             # The value can't be compared.
-        self.note(value)
+        self.record_refusal(value)
         return True
 
-    def note(self, value: "Any", source: str = "") -> None:
+    def record_refusal(self, value: "Any", source: str = "") -> None:
         """Put a refused write on the record. *source* is the key that was written, if another."""
         try:
             text = repr(value)[:LONGEST_VALUE]
@@ -92,7 +92,7 @@ class Pin:
         )
 
 
-class Implying:
+class ImplyingValue:
     """A value of another key that implies a value against a pin, on torch 2.15 and later.
 
     Torch takes an implied value before all others. So writes of this value are refused.
@@ -103,13 +103,13 @@ class Implying:
 
     def refuses(self, value: "Any") -> bool:
         """Whether a program's write is refused. A refused write is put on the pin's record."""
-        if not same(value, self.value):
+        if not is_same_value(value, self.value):
             return False
-        self.pin.note(value, self.name)
+        self.pin.record_refusal(value, self.name)
         return True
 
 
-def same(one: "Any", other: "Any") -> bool:
+def is_same_value(one: "Any", other: "Any") -> bool:
     """Whether two values are the same where torch looks for what a value implies: 1 is not True."""
     return type(one) is type(other) and bool(one == other)
 
@@ -163,7 +163,7 @@ def watch(entry: "Any", pin: Pin) -> None:
         entry.__class__ = _watched(type(entry), pin, unset)
 
 
-def watch_implying(entry: "Any", implying: Implying) -> None:
+def watch_implying(entry: "Any", implying: ImplyingValue) -> None:
     """Refuse the value of an entry that implies a value against a pin of another one."""
     unset = type(entry).env_value_default
     entry.user_override = _ImplyingOverride(entry.user_override, implying, unset)
@@ -173,7 +173,7 @@ def pin_against(entry: "Any", value: "Any") -> str:
     """Which pin of another key refuses *value* for an entry, as text, "" if none does."""
     override = getattr(entry, "user_override", None)
     while isinstance(override, _Override):
-        if isinstance(override, _ImplyingOverride) and same(value, override.pin.value):
+        if isinstance(override, _ImplyingOverride) and is_same_value(value, override.pin.value):
             row = override.pin.pin.row
             return "%r implies another %s, which policy %s pins" % (
                 value,
@@ -192,7 +192,7 @@ class _Override:
 
     __slots__ = ("get", "name", "pin", "reset", "unset", "variable")
 
-    def __init__(self, variable: "Any", pin: "Pin | Implying", unset: object) -> None:
+    def __init__(self, variable: "Any", pin: "Pin | ImplyingValue", unset: object) -> None:
         self.variable, self.pin, self.unset = variable, pin, unset
         self.get, self.reset, self.name = variable.get, variable.reset, variable.name
 
@@ -211,15 +211,15 @@ class _ImplyingOverride(_Override):
     """The same for a value that is against a pin: other threads may have written it before."""
 
     __slots__ = ()
-    pin: Implying
+    pin: ImplyingValue
 
-    def __init__(self, variable: "Any", pin: Implying, unset: object) -> None:
+    def __init__(self, variable: "Any", pin: ImplyingValue, unset: object) -> None:
         super().__init__(variable, pin, unset)
         self.get = self._read
 
     def _read(self) -> "Any":
         value = self.variable.get()
-        return self.unset if same(value, self.pin.value) else value
+        return self.unset if is_same_value(value, self.pin.value) else value
 
 
 def _watched(plain: "Any", pin: Pin, unset: object) -> "Any":

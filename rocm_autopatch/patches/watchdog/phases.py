@@ -314,7 +314,7 @@ def _workers(frame: "FrameType") -> "list[str]":
 def _crowd() -> "list[str]":
     """Whether there are more workers than CPUs for them, which a container does not show."""
     workers = getattr(sys.modules.get("torch._inductor.config"), "compile_threads", None)
-    said = cpus.crowd(workers) if isinstance(workers, int) else ""
+    said = cpus.describe_crowding(workers) if isinstance(workers, int) else ""
     return [said] if said else []
 
 
