@@ -108,7 +108,7 @@ def test_active(hooked: Interpreter, bare: Interpreter, child: dict[str, str]) -
 
 def test_image_named(hooked: Interpreter, bare: Interpreter) -> None:
     env = {"ROCM_AUTOPATCH_IMAGE": IMAGE}
-    assert instructions(hooked, **env) - instructions(bare, **env) < 3.22 * MILLION
+    assert instructions(hooked, **env) - instructions(bare, **env) < 3.24 * MILLION
 
 
 def test_baked(

@@ -55,7 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     rows += record.caches_row(report)
     facts = {name: fact["value"] for name, fact in report["facts"].items()}
     for text in report["errors"]:
-        if text.endswith(misnamed.INSTEAD):
+        # The others are of single entries, which their own rows tell.
+        if text.endswith(misnamed.INSTEAD) or text.startswith("import torch: "):
             terminal.say(f"rocm-autopatch explain: {text}")
     named = os.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
     if not misnamed.is_there(named):

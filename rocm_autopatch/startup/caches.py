@@ -124,7 +124,7 @@ def locate_place(plan: "Plan", done: "dict[str, Any]") -> bool:
 
 def add_rows(plan: "Plan", rows: "tuple[tuple[Any, ...], ...]") -> None:
     """Add rows to a plan."""
-    if not _RECORD["observe"]:
+    if not (_RECORD["observe"] or _RECORD["caches"]["reason"]):
         startup.arm({_LOOKUPS: "rocm_autopatch.cache_misses:watch"})
     # First: a policy that names one of the variables decides.
     plan["env"] = (*rows, *plan["env"])
