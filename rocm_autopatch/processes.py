@@ -6,13 +6,12 @@ Also what happens to them if this process is told to end.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -104,6 +103,9 @@ def _adopt() -> None:
     if all(command.is_over for command, _ in [*_started.values()]):
         _others.clear()
         _others.update(pid for pid, _, parent, _ in _table() if parent == os.getpid())
+    # Most commands start no such process.
+    import ctypes
+
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -188,15 +190,24 @@ def marked(text: str) -> list[int]:
     return found
 
 
-def take_interrupts() -> None:
-    """From now on the first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt.
+@contextlib.contextmanager
+def taken_interrupts() -> Iterator[None]:
+    """In it, the first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt.
 
-    So a command can end what it has started, and keep what it knows. Further ones are ignored:
-    they would stop this clean-up. A signal that is ignored stays so.
+    So a command can end what it has started, remove what only it needs, and keep what it knows.
+    Further ones are ignored: they would stop this clean-up. A signal that is ignored stays so.
+    Outside of the main thread, Python lets nobody take signals, and none is taken.
     """
-    for number in _INTERRUPTS:
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(number, _interrupt)
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in _INTERRUPTS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+                before[number] = signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _interrupt(*_: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -94,7 +95,13 @@ def test_others_are_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["tune --budget 5m --out FILE", "ab --toggle epilogue_fusion --repeat 2"]
+    "command",
+    [
+        "tune --budget 5m --out FILE -- PROGRAM",
+        "ab --toggle epilogue_fusion --repeat 2 -- PROGRAM",
+        "probe",
+        "status",
+    ],
 )
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("to_all", [True, False])
@@ -104,11 +111,19 @@ def test_interrupted_before_the_first_run(
     """While it asks a fresh interpreter: it ends that one, and leaves nothing in /tmp."""
     scratch = tmp_path / "tmp"
     scratch.mkdir()
-    words = command.replace("FILE", str(tmp_path / "best.yaml")).split()
-    program = [str(torch_python.path), "-c", "import time; time.sleep(300)"]
+    program = [str(torch_python.path), "-S", "-c", "import time; time.sleep(300)"]
+    words = [
+        more
+        for word in command.split()
+        for more in (program if word == "PROGRAM" else [word.replace("FILE", f"{tmp_path}/best")])
+    ]
     running = subprocess.Popen(
-        [str(torch_python.path), "-m", "rocm_autopatch", *words, "--", *program],
-        env={**os.environ, "TMPDIR": str(scratch), "ROCM_AUTOPATCH_POLICY": "safe"},
+        [str(torch_python.path), "-m", "rocm_autopatch", *words],
+        env={
+            **os.environ,
+            "TMPDIR": str(scratch),
+            "ROCM_AUTOPATCH_POLICY": "safe",
+        },
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -125,11 +140,53 @@ def test_interrupted_before_the_first_run(
     (os.killpg if to_all else os.kill)(running.pid, number)
     out, err = running.communicate(timeout=60)
     name = words[0]
-    assert err == f"rocm-autopatch {name}: interrupted before the first run\n"
     assert (running.returncode, out) == (processes.INTERRUPTED, "")
-    assert [*scratch.iterdir()] == []
+    more = " before the first run" if name in ("tune", "ab") else ""
+    assert err == f"rocm-autopatch {name}: interrupted{more}\n"
+    # torch itself leaves torchinductor_USER behind.
+    assert [*scratch.glob("rocm-autopatch*")] == []
     assert all(map(ended, asked))
 
 
+def test_a_terminated_cache_warm_leaves_nothing(torch_python: Interpreter, tmp_path: Path) -> None:
+    """The command gets the signal; its status is ours."""
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    ready = tmp_path / "ready"
+    code = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(300)"
+    running = subprocess.Popen(
+        [
+            *(str(torch_python.path), "-m", "rocm_autopatch", "cache", "warm", "--"),
+            *(str(torch_python.path), "-S", "-c", code),
+        ],
+        env={
+            **os.environ,
+            "TMPDIR": str(scratch),
+            "ROCM_AUTOPATCH_POLICY": "safe",
+            "ROCM_AUTOPATCH_CACHE": str(tmp_path / "caches"),
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    patience = time.monotonic() + 120
+    while not ready.exists():
+        assert time.monotonic() < patience
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.01)
+    started = children(running.pid)
+    running.terminate()
+    out, err = running.communicate(timeout=60)
+    assert (running.returncode, out) == (128 + signal.SIGTERM, ""), err
+    assert [*scratch.iterdir()] == []
+    assert started
+    assert all(map(ended, started))
+
+
 def children(pid: int) -> list[int]:
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """The processes that any thread of a process has started."""
+    found = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            found += [int(one) for one in (thread / "children").read_text().split()]
+    return found

@@ -163,7 +163,6 @@ def run(arguments: argparse.Namespace) -> int:
         metrics=arguments.metric,
         plot=arguments.plot,
     )
-    processes.take_interrupts()
     try:
         with tempfile.TemporaryDirectory(prefix="rocm-autopatch-ab-") as directory:
             done = measurement.prepare(request, Path(directory))

@@ -12,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Callable
 
-from rocm_autopatch import processes
 from rocm_autopatch.caches import Refused, archive, gc, places, users, warm
 from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.compile_report import session
@@ -206,9 +205,6 @@ def _guarded(
     def guarded(arguments: argparse.Namespace) -> int:
         try:
             return run(arguments)
-        except KeyboardInterrupt:
-            terminal.say(f"rocm-autopatch cache {name}: interrupted")
-            return processes.INTERRUPTED
         except Refused as error:
             terminal.say(f"rocm-autopatch cache {name}: {error}")
         except OSError as error:
@@ -434,7 +430,6 @@ def _pack(arguments: argparse.Namespace) -> int:
             f"{users.told(using)} uses {path}: end it before, because it may be writing there; "
             "--even-if-used packs nevertheless"
         )
-    processes.take_interrupts()
     done = archive.pack(places.look(path), arguments.file, _Progress("pack"))
     for left_out in done.notes:
         terminal.say(f"rocm-autopatch cache pack: left out {left_out}")
@@ -458,7 +453,6 @@ def _pack(arguments: argparse.Namespace) -> int:
 
 def _seed(arguments: argparse.Namespace) -> int:
     here = places.here()
-    processes.take_interrupts()
     done = archive.seed(
         arguments.file,
         here,

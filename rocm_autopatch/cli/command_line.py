@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from rocm_autopatch import _SITE, fresh_interpreter, sites
+from rocm_autopatch import _SITE, fresh_interpreter, processes, sites
 from rocm_autopatch.cli import statuses, terminal
 from rocm_autopatch.policy.problem import PolicyError
 from rocm_autopatch.text import printable
@@ -23,7 +23,7 @@ COMMANDS = (
 
 def run(arguments: Sequence[str] | None) -> int:
     """Run a command and return its status."""
-    with terminal.harmless():
+    with terminal.harmless(), processes.taken_interrupts():
         try:
             return _run(parser().parse_args(arguments))
         finally:
@@ -47,6 +47,9 @@ def _run(chosen: argparse.Namespace) -> int:
         status = 1
     except OSError as error:
         return _not_written(error)
+    except KeyboardInterrupt:
+        terminal.say(f"rocm-autopatch {chosen.command}: interrupted")
+        return processes.INTERRUPTED
     except Exception:
         # The interpreter itself would write control characters as they are.
         sys.stderr.write(traceback.format_exc())

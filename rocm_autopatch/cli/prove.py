@@ -101,7 +101,6 @@ def run(arguments: argparse.Namespace) -> int:
         assume=arguments.assume,
     )
     proof = None
-    processes.take_interrupts()
     try:
         if arguments.record:
             images.check(arguments.record)

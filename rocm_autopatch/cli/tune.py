@@ -253,7 +253,6 @@ def run(arguments: argparse.Namespace) -> int:
         fill=arguments.fill,
         plot=arguments.plot,
     )
-    processes.take_interrupts()
     try:
         with tempfile.TemporaryDirectory(prefix="rocm-autopatch-tune-") as directory:
             done = tuning.prepare(request, Path(directory))
