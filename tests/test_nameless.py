@@ -76,3 +76,25 @@ def test_it_gets_the_name_that_later_torches_give(reachable: Interpreter) -> Non
     # Those with a name keep it.
     assert start(reachable, 65534) == ("nobody", [])
     assert start(reachable, 0) == ("root", [])
+
+
+def test_probe_says_that_it_works_with_us(reachable: Interpreter) -> None:
+    label_torch(reachable.site_packages, "2.11.0+rocm7.0", HIP)
+    (reachable.site_packages / "torch" / "__init__.py").write_text(
+        "import getpass\nfrom torch import version\ngetpass.getuser()\n"
+    )
+    done = subprocess.run(
+        [reachable.path, "-m", "rocm_autopatch", "probe", "--import", "torch"],
+        env={**reachable.env, "PATH": os.environ["PATH"], "HOME": "/"},
+        cwd="/",
+        user=NAMELESS,
+        group=NAMELESS,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+    )
+    said = " ".join(done.stdout.split())
+    assert "import torch fails: KeyError: 'getpwuid(): uid not found: 45678'" in said, done.stderr
+    assert (
+        "it also fails without variables and start-up files; with rocm_autopatch it works" in said
+    )

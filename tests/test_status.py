@@ -63,6 +63,7 @@ def status(python: Interpreter, *flags: str, **env: str) -> dict[str, Any]:
         ("6.4.2", set()),
         ("7.0.2", {"pytorch/pytorch#197377, pytorch/pytorch#197017"}),
         ("7.1.1", set()),
+        ("7.2.0", {"sgl-project/sglang#34452", "pytorch/pytorch#177873"}),
         ("7.2.1", {"sgl-project/sglang#34452"}),
         ("7.2.4", {"sgl-project/sglang#34452", "ROCm/rocm-systems#6888"}),
     ],
@@ -72,6 +73,19 @@ def test_defects_of_the_runtime_alone(python311: Interpreter, rocm: str, sources
     report = status(python311, "--no-torch", ROCM_AUTOPATCH_ASSUME=f"rocm={rocm}")
     known = {issue["source"] for issue in report["known_issues"] if "ROCm" in issue["record"]}
     assert known == sources
+
+
+@pytest.mark.parametrize(
+    ("rocm", "torch", "there"),
+    [("7.2.0", "2.9.1", True), ("7.2.1", "2.9.1", False), ("7.2.0", "2.12.0", False)],
+)
+def test_the_watchdog_of_a_process_group(
+    python311: Interpreter, tmp_path: Path, rocm: str, torch: str, there: bool
+) -> None:
+    stand_in = label_torch(tmp_path, f"{torch}+rocm", HIP)
+    assumed = {"ROCM_AUTOPATCH_ASSUME": f"rocm={rocm}", "PYTHONPATH": str(stand_in)}
+    known = status(python311, "--no-torch", **assumed)["known_issues"]
+    assert any("sgl-project/sglang#24151" in issue["source"] for issue in known) is there
 
 
 def test_a_gpu_that_claims_to_be_another(python311: Interpreter) -> None:

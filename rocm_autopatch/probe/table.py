@@ -291,7 +291,9 @@ def _notes(findings: Findings, hooked: Reading, imports: Sequence[str]) -> Itera
                 blame.UNSEEN: "no variable is the cause",
             }[crash.culprit]
             place = f" ({crash.file}:{crash.line})" if crash.file else ""
-            yield f"import {crash.module} fails: {crash.error}{place}; {what}"
+            mended = crash.module not in {one["import"] for one in hooked.failed}
+            ours = "; with rocm_autopatch it works" if mended and not hooked.died else ""
+            yield f"import {crash.module} fails: {crash.error}{place}; {what}{ours}"
     for one in seen.failed:
         if one["import"].split(".")[0] != "torch":
             yield f"import {one['import']} fails: {one['error']}"
