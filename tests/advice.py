@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -134,6 +135,25 @@ def directory() -> None:
     try:
         compiled(lambda x: torch.relu(x) + 1, backend="inductor")(torch.ones(300))
         assert os.listdir(place)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def compiler() -> None:
+    """CXX names the C++ compiler, here a script that takes note of being asked."""
+    place = tempfile.mkdtemp()
+    try:
+        script = os.path.join(place, "c++")
+        asked = os.path.join(place, "asked")
+        real = shutil.which("g++")
+        with open(script, "w", encoding="utf-8") as stream:
+            stream.write(f'#!/bin/sh\necho >> {asked}\nexec {real} "$@"\n')
+        os.chmod(script, 0o755)
+        os.environ.update(CXX=script, TORCHINDUCTOR_CACHE_DIR=os.path.join(place, "caches"))
+        import torch
+
+        compiled(lambda x: torch.relu(x) + 1, backend="inductor")(torch.ones(300))
+        assert os.path.exists(asked)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
@@ -330,6 +350,7 @@ TRIALS: dict[str, tuple[Callable[[], Any], ...]] = {
     "attribute": (attribute,),
     "limit": (limit,),
     "prints": (prints,),
+    "compiler": (compiler,),
     "unset": (unset,),
     "graphs": (graph_cache,),
     **{name: (globals()[name],) for name in ENVIRONMENT if name != "graphs"},
@@ -347,6 +368,7 @@ COVERED = {
     "TORCHINDUCTOR_FX_GRAPH_CACHE": "graphs",
     "TORCHINDUCTOR_CACHE_DIR": "directory",
     "TORCH_LOGS": "logs",
+    "CXX": "compiler",
     **dict.fromkeys(UNSET, "unset"),
     "torch.compile": "here",
     "torch._dynamo.mark_dynamic": "here",
@@ -381,12 +403,13 @@ def failures(python: str) -> Iterator[str]:
 
 
 def main() -> None:
-    import torch._dynamo.utils
-
     for trial in TRIALS[sys.argv[1]]:
-        torch._dynamo.reset()
-        torch._dynamo.utils.counters.clear()
         try:
+            if len(TRIALS[sys.argv[1]]) > 1:
+                import torch._dynamo.utils
+
+                torch._dynamo.reset()
+                torch._dynamo.utils.counters.clear()
             trial()
         except Exception as error:
             raise SystemExit(f"{trial.__name__}: {type(error).__name__}: {error}") from error

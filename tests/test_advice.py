@@ -42,7 +42,7 @@ def test_nothing_is_installed_by_our_name() -> None:
 
 
 # Variables that a message says to set or to unset, and what it calls of torch.
-SET = re.compile(r"\b(?:un)?set (?:the |both )?([A-Z][A-Z0-9]*_[A-Z0-9_]+)|(TORCH_LOGS)=")
+SET = re.compile(r"\b(?:un)?set (?:the |both )?([A-Z][A-Z0-9]*_[A-Z0-9_]+|CXX)\b|(TORCH_LOGS)=")
 CALL = re.compile(r"\b(torch\.[a-z_]\w*(?:\.\w+)*)")
 # Where advice names parts of torch. Elsewhere such a name is a module that is patched.
 CALLS = ("compile_report/advice.py", "patches/watchdog/phases.py", "patches/watchdog/libraries.py")
