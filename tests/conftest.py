@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 
 from surroundings import hip_torch
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from tests.messages import Golden
 
 pytest.register_assert_rewrite("tests.messages")
+# An example may take long on a busy machine.
+hypothesis.settings.register_profile("default", deadline=None)
 
 ROOT = Path(__file__).parent.parent
 WORK = Path(os.environ.get("ROCM_AUTOPATCH_TEST_WORK", ROOT / ".work"))

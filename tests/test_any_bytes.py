@@ -85,7 +85,7 @@ ANY = st.one_of(st.binary(max_size=300), st.lists(st.sampled_from(WORDS)).map(b"
 QUIET = [HealthCheck.function_scoped_fixture]
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=300, suppress_health_check=QUIET)
 @given(data=ANY, name=st.sampled_from(["policy.yaml", "images.yaml"]))
 def test_check(data: bytes, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / name
@@ -96,7 +96,7 @@ def test_check(data: bytes, name: str, tmp_path: Path, capsys: pytest.CaptureFix
     assert all(line.startswith(f"{file}:") for line in out.splitlines())
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=40, suppress_health_check=QUIET)
 @given(data=ANY)
 def test_start(data: bytes, tmp_path: Path, python311: Interpreter) -> None:
     policy = tmp_path / "policy.yaml"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rocm_autopatch.image import clues
@@ -283,7 +283,6 @@ def test_only_the_beginning_of_a_file_is_read(tmp_path: Path) -> None:
     assert [name for name, _, _ in tell(tmp_path)] == ["rocm", "os"]
 
 
-@settings(deadline=None)
 @given(data=st.binary() | st.text().map(str.encode), name=st.sampled_from(CLUE_FILES + METADATA))
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_no_bytes_raise(tmp_path_factory: pytest.TempPathFactory, data: bytes, name: str) -> None:
