@@ -111,11 +111,11 @@ def test_interrupted_before_the_first_run(
     """While it asks a fresh interpreter: it ends that one, and leaves nothing in /tmp."""
     scratch = tmp_path / "tmp"
     scratch.mkdir()
-    program = [str(torch_python.path), "-S", "-c", "import time; time.sleep(300)"]
+    program = [str(torch_python.path), "-c", "import time; time.sleep(300)"]
     words = [
         more
         for word in command.split()
-        for more in (program if word == "PROGRAM" else [word.replace("FILE", f"{tmp_path}/best")])
+        for more in (program if word == "PROGRAM" else [word.replace("FILE", f"{tmp_path}/best.yaml")])
     ]
     running = subprocess.Popen(
         [str(torch_python.path), "-m", "rocm_autopatch", *words],
@@ -140,7 +140,7 @@ def test_interrupted_before_the_first_run(
     (os.killpg if to_all else os.kill)(running.pid, number)
     out, err = running.communicate(timeout=60)
     name = words[0]
-    assert (running.returncode, out) == (processes.INTERRUPTED, "")
+    assert (running.returncode, out) == (processes.INTERRUPTED, ""), err
     more = " before the first run" if name in ("tune", "ab") else ""
     assert err == f"rocm-autopatch {name}: interrupted{more}\n"
     # torch itself leaves torchinductor_USER behind.
