@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -48,6 +49,12 @@ HIP = "7.0.51831-a3e329ad8"
 SLOW = {"wheel", "store"}
 # Of those, the ones with which each test takes seconds: compiles and images.
 LONG = {"torch_python", "amd_python", "store"}
+
+
+def pytest_configure() -> None:
+    """A shell lets what it starts in the background ignore Ctrl-C, and all programs inherit that."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
