@@ -52,7 +52,7 @@ LONG = {"torch_python", "amd_python", "store"}
 
 
 def pytest_configure() -> None:
-    """A shell lets what it starts in the background ignore Ctrl-C, and all programs inherit that."""
+    """What a shell starts in the background ignores Ctrl-C, and so does all that it starts."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -112,10 +112,11 @@ def test_interrupted_before_the_first_run(
     scratch = tmp_path / "tmp"
     scratch.mkdir()
     program = [str(torch_python.path), "-c", "import time; time.sleep(300)"]
+    best = tmp_path / "best.yaml"
     words = [
         more
         for word in command.split()
-        for more in (program if word == "PROGRAM" else [word.replace("FILE", f"{tmp_path}/best.yaml")])
+        for more in (program if word == "PROGRAM" else [word.replace("FILE", str(best))])
     ]
     running = subprocess.Popen(
         [str(torch_python.path), "-m", "rocm_autopatch", *words],
