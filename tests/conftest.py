@@ -42,7 +42,11 @@ WORK = Path(os.environ.get("ROCM_AUTOPATCH_TEST_WORK", ROOT / ".work"))
 CLEAN = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(WORK.absolute() / "cache")}
 VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 # For what takes long and hardly depends on the Python: the oldest and the newest one.
-OLD_AND_NEW = pytest.mark.parametrize("python", [VERSIONS[0], VERSIONS[-1]], indirect=True)
+ENDS = (VERSIONS[0], VERSIONS[-1])
+OLD_AND_NEW = pytest.mark.parametrize("python", ENDS, indirect=True)
+# The Pythons between them are for the nightly, and for "make starts", which a pull request runs on
+# each. The tests' own Python has tests of its own ("python311").
+_BETWEEN = [pytest.param(one, marks=pytest.mark.nightly) for one in VERSIONS if one not in ENDS]
 HIP = "7.0.51831-a3e329ad8"
 # Fixtures that take long to make: the built wheel, which all our interpreters and the real torch
 # use, and container images.
@@ -271,7 +275,7 @@ def make_hooked(directory: Path, wheel: Path, base: str = sys.executable) -> Int
 _hooked: dict[str, Interpreter] = {}
 
 
-@pytest.fixture(scope="session", params=VERSIONS)
+@pytest.fixture(scope="session", params=[*ENDS, *_BETWEEN])
 def python(
     request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Interpreter:

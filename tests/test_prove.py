@@ -163,8 +163,7 @@ class TestFaults:
             *("good", "wrong", "nan", "grows", "aborts", "quits", "raises", "second_start"),
             *("stubborn", "slow", "grows_once", "at_exit"),
         )
-        names = ("default", "memory_planning", "aggressive_fusion", "freezing")
-        found = directly(faulty, tmp_path, trials=tried, subjects=names)
+        found = directly(faulty, tmp_path, trials=tried, subjects=("default", "freezing"))
         rows, said = found["rows"], found["subjects"]
 
         cold, warm = by_unit(rows, "freezing", COLD), by_unit(rows, "freezing", WARM)
@@ -207,12 +206,20 @@ class TestFaults:
         assert faults == wanted | {("second_start", WARM)}
         assert said["freezing"]["missing"] == []
 
+        assert (said["default"]["sound"], said["default"]["faults"]) == (True, [])
+        assert {*by_unit(rows, "default", WARM)} == {*tried}
+
+    def test_others(self, faulty: Interpreter, tmp_path: Path, golden: Golden) -> None:
+        """Faults that act under another subject, and what is slow."""
+        tried = ("good", "slow", "at_exit")
+        names = ("default", "memory_planning", "aggressive_fusion")
+        found = directly(faulty, tmp_path, trials=tried, subjects=names)
+        rows, said = found["rows"], found["subjects"]
         # Its only fault is the exit after the last trial.
         own = [row for row in rows if row["subject"] == "aggressive_fusion"]
         fault = {"trial": "at_exit", "start": COLD, "status": CRASHED}
         assert said["aggressive_fusion"]["faults"] == [fault], own
         golden(by_unit(rows, "aggressive_fusion", COLD)["at_exit"]["reason"], "exit status")
-
         for name in ("default", "memory_planning"):
             assert (said[name]["sound"], said[name]["faults"]) == (True, [])
             assert {*by_unit(rows, name, WARM)} == {*tried}
