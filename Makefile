@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo demo-ranks test test-all quick starts messages documents coverage lint matrix graphs live amd overlay
+.PHONY: demo demo-ranks test test-later test-all quick starts messages documents coverage lint matrix graphs live amd overlay
 .PHONY: torture docs site bench bench-startup dist oldest clean
 
 # The main job: run one unmodified program in an environment like an image's, without and with us.
@@ -16,11 +16,15 @@ demo-ranks: compiler
 
 # Lint, types, and the tests: real interpreters, the real wheel, the real torch. There is one process
 # for each core, and all tests of a file run in the same process, the longest files first.
-TESTED ?= not nightly
+TESTED ?= not later and not nightly
 test: system lint
 	$(DEV)/bin/pytest -n auto --dist loadfile --no-loadscope-reorder --durations 15 -m "$(TESTED)"
 
-# The same with the tests that take minutes each.
+# What is left out there (tests/left_out.yaml), but for the nightly's. A pull request runs both.
+test-later:
+	$(MAKE) test TESTED="later and not nightly"
+
+# All tests: the nightly.
 test-all:
 	$(MAKE) test TESTED=
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+import yaml
 
 from surroundings import hip_torch
 from tests import forked
@@ -51,6 +52,12 @@ HIP = "7.0.51831-a3e329ad8"
 # Fixtures that take long to make: the built wheel, which all our interpreters and the real torch
 # use, and container images.
 SLOW = {"wheel", "store"}
+# What "make test" leaves out: by how a test's id begins, the mark that says when it runs.
+LEFT_OUT = {
+    f"tests/{test}": row["runs"]
+    for row in yaml.safe_load((ROOT / "tests" / "left_out.yaml").read_text(encoding="utf-8"))
+    for test in row["tests"]
+}
 # Of those, the ones with which each test takes seconds: compiles and images.
 LONG = {"torch_python", "amd_python", "store"}
 
@@ -74,6 +81,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
             item.add_marker(pytest.mark.slow)
         if LONG.intersection(fixtures):
             long.add(item.path)
+        for test, mark in LEFT_OUT.items():
+            if item.nodeid.startswith(test):
+                item.add_marker(mark)
     yield
     # Last: pytest itself brings the tests of each Python together, whatever their files are.
     items.sort(key=lambda item: (item.path not in long, item.path))
