@@ -228,6 +228,12 @@ class TestRefused:
         assert variables == {}
         golden(line)
 
+    def test_lookups_are_not_watched_then(self, python311: Interpreter, tmp_path: Path) -> None:
+        """Else a miss would be counted, and be an error under ``require``."""
+        code = "from rocm_autopatch import startup; print('torch._inductor.codecache' in startup.waiting)"
+        for root, watched in ((str(tmp_path), "True"), ("/proc/caches", "False")):
+            assert python311.value(code, env={"ROCM_AUTOPATCH_CACHE": root}) == watched
+
     def test_a_word_that_it_does_not_know(
         self, python311: Interpreter, golden: Golden, tmp_path: Path
     ) -> None:
