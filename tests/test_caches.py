@@ -230,7 +230,8 @@ class TestRefused:
 
     def test_lookups_are_not_watched_then(self, python311: Interpreter, tmp_path: Path) -> None:
         """Else a miss would be counted, and be an error under ``require``."""
-        code = "from rocm_autopatch.startup import waiting as w; print(any('codecache' in n for n in w))"
+        module = "torch._inductor.codecache"
+        code = f"from rocm_autopatch import startup; print({module!r} in startup.waiting)"
         for root, watched in ((str(tmp_path), "True"), ("/proc/caches", "False")):
             assert python311.value(code, env={"ROCM_AUTOPATCH_CACHE": root}) == watched
 
