@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import forked
-from tests.conftest import ROOT, Interpreter, pip
+from tests.conftest import ROOT, WORK, Interpreter, pip
 from tests.messages import Golden
 
 ON = {"ROCM_AUTOPATCH_LOG": "quiet"}
@@ -23,10 +24,20 @@ def test_with_a_stand_in(
     pip(torch_python, "install", "pytest")
     # It does not run in the checkout, whose package would be found before the wheel's.
     shutil.copytree(ROOT / "tests" / "graphs", tmp_path / "graphs")
+    # What is compiled is kept as long as neither the graphs nor their tests change.
+    text = b"".join(
+        path.read_bytes()
+        for directory in (ROOT / "rocm_autopatch" / "graphs", ROOT / "tests" / "graphs")
+        for path in sorted(directory.glob("*.py"))
+    )
+    caches = WORK.absolute() / "cache" / f"graphs-{hashlib.sha256(text).hexdigest()[:16]}"
+    for other in caches.parent.glob("graphs-*"):
+        if other != caches:
+            shutil.rmtree(other, ignore_errors=True)
     env = {
         "ROCM_AUTOPATCH": "off",
         "HOME": str(tmp_path),
-        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "caches"),
+        "TORCHINDUCTOR_CACHE_DIR": str(caches),
     }
 
     def run(*more: str | Path) -> str:
