@@ -3,8 +3,8 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo demo-ranks test test-all quick starts messages documents coverage lint matrix graphs live amd overlay
-.PHONY: torture docs site bench bench-startup dist oldest clean
+.PHONY: demo demo-ranks test test-all quick starts messages documents coverage lint experiment matrix graphs
+.PHONY: live amd overlay torture docs site bench bench-startup dist oldest clean
 
 # The main job: run one unmodified program in an environment like an image's, without and with us.
 demo: compiler
@@ -65,6 +65,14 @@ lint: $(DEV)/ready
 	$(DEV)/bin/check-jsonschema -q --builtin-schema vendor.github-issue-forms \
 	    $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 	$(DEV)/bin/zizmor -q --offline .github
+
+# What is run by hand: without NAME, the list of experiments/manifest.yaml. WITH is an interpreter that
+# has what the experiment needs, such as torch. "python -m experiments" does the same.
+NAME =
+OPTIONS =
+WITH ?= $(DEV)/bin/python
+experiment: $(DEV)/ready
+	@$(WITH) -m experiments $(NAME) $(OPTIONS)
 
 # The longer matrix: it checks config strengths, the capture patch, compile modes, the watchdog, the
 # recompiles patch, the compile report, misses of caches, docs/claims.md and probe's verdicts on what
@@ -138,6 +146,7 @@ docs: $(DEV)/ready
 	$(DEV)/bin/python tools/patches_table.py docs/patches.md
 	$(DEV)/bin/python tools/amd_page.py > docs/amd-compiler.md
 	$(DEV)/bin/python tools/evidence_page.py > docs/proven.md
+	$(DEV)/bin/python tools/experiments_page.py > docs/experiments.md
 	$(DEV)/bin/python tools/policy_keys_page.py > docs/policy-keys.md
 	$(DEV)/bin/python tools/statuses_page.py > docs/exit-statuses.md
 	$(DEV)/bin/python tools/variables_page.py > docs/variables.md
