@@ -71,7 +71,7 @@ lint: $(DEV)/ready
 NAME =
 OPTIONS =
 WITH ?= $(DEV)/bin/python
-experiment: $(DEV)/ready
+experiment: $(if $(filter $(DEV)/bin/python,$(WITH)),$(DEV)/ready)
 	@$(WITH) -m experiments $(NAME) $(OPTIONS)
 
 # The longer matrix: it checks config strengths, the capture patch, compile modes, the watchdog, the

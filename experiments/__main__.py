@@ -23,6 +23,7 @@ import os
 import platform
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -197,11 +198,12 @@ def run(command: Sequence[str], look: bool) -> Outcome:
     Raises ExperimentError if it can't be started.
     """
     begun = time.monotonic()
-    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if look else {}
+    pipes = (subprocess.PIPE, subprocess.STDOUT) if look else (None, None)
     try:
-        process = subprocess.Popen(command, cwd=ROOT, **pipe)  # type: ignore[call-overload]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=pipes[0], stderr=pipes[1])
     except OSError as error:
         raise ExperimentError(f"{command[0]} can't be started: {error.strerror}") from None
+    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     outcome = Outcome(0, 0.0)
     reader = threading.Thread(target=_pass_on, args=(process.stdout, outcome.output), daemon=True)
     if look:
@@ -219,10 +221,13 @@ def run(command: Sequence[str], look: bool) -> Outcome:
 
 
 def _pass_on(pipe: Any, kept: bytearray) -> None:
-    """Show what comes out of a pipe at once, and keep its end."""
+    """Show what comes out of a pipe at once, and keep its end, also if nobody reads any more."""
+    shown = True
     while part := os.read(pipe.fileno(), 65536):
-        sys.stdout.buffer.write(part)
-        sys.stdout.buffer.flush()
+        try:
+            shown = shown and os.write(sys.stdout.fileno(), part) > 0
+        except OSError:
+            shown = False
         kept += part
         del kept[: -_LINES * _LINE * 4]
 

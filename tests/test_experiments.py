@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import datetime
 import json
+import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -207,6 +209,51 @@ def test_the_status_is_the_experiment_s(
     assert done.returncode == status
     assert f"tiny: exit status {status} after " in done.stderr
     assert (tmp_path / "results" / "tiny.json").exists() == bool(keep)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_it_ends_with_its_experiment(tmp_path: Path, number: int, status: int) -> None:
+    """Ctrl-C goes to both, SIGTERM to the runner alone: nothing goes on, and the result is kept."""
+    program = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    file = manifest(tmp_path, command=shlex.join(["python", "-c", program]))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "experiments", "--manifest", file, "--keep", "tiny"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert f"tiny: exit status {status} after " in said
+    assert json.loads((tmp_path / "results" / "tiny.json").read_text())["status"] == status
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+def test_a_reader_that_leaves_ends_nothing(tmp_path: Path) -> None:
+    program = "import sys; [print('x' * 999) for _ in range(999)]; print('the end')"
+    file = manifest(tmp_path, command=shlex.join(["python", "-c", program]))
+    words = [sys.executable, "-m", "experiments", "--manifest", str(file), "--keep", "tiny"]
+    line = f"{shlex.join(words)} | head -c 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, stdout=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stdout) == (0, b"x")
+    assert json.loads((tmp_path / "results" / "tiny.json").read_text())["output"][-1] == "the end"
+
+
+def test_each_result_is_one_of_an_experiment() -> None:
+    found = sorted((FOLDER / "results").glob("*"))
+    assert found
+    for file in found:
+        assert EXPERIMENTS[file.stem].result == f"experiments/results/{file.name}"
+        assert json.loads(file.read_text(encoding="utf-8"))["name"] == file.stem
 
 
 def test_options_and_words_reach_the_command(tmp_path: Path) -> None:
