@@ -21,7 +21,7 @@ change are in `tests/`. What takes hours, or needs a GPU, a network or others' p
 
 ```sh
 make experiment                                  # the list
-make experiment NAME=donated-buffer              # runs one, by .work/dev/bin/python
+make experiment NAME=matrix                      # runs one, by .work/dev/bin/python
 make experiment NAME=compare WITH=python3        # by an interpreter with torch and the wheel
 python3 -m experiments entries --at-once 4       # the same without make; options go to the command
 python3 -m experiments --keep entries            # and writes experiments/results/entries.json
