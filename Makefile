@@ -3,8 +3,8 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo demo-ranks test test-later test-all quick starts messages documents coverage lint matrix graphs live amd overlay
-.PHONY: torture docs site bench bench-startup dist oldest clean
+.PHONY: demo demo-ranks test test-later test-all quick starts messages documents coverage lint experiment
+.PHONY: matrix graphs live amd overlay torture docs site bench bench-startup dist oldest clean
 
 # The main job: run one unmodified program in an environment like an image's, without and with us.
 demo: compiler
@@ -70,27 +70,35 @@ lint: $(DEV)/ready
 	    $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 	$(DEV)/bin/zizmor -q --offline .github
 
+# What is run by hand: without NAME, the list of experiments/manifest.yaml. WITH is an interpreter that
+# has what the experiment needs, such as torch. "python -m experiments" does the same.
+NAME =
+OPTIONS =
+WITH ?= $(DEV)/bin/python
+experiment: $(if $(filter $(DEV)/bin/python,$(WITH)),$(DEV)/ready)
+	@$(WITH) -m experiments $(NAME) $(OPTIONS)
+
 # The longer matrix: it checks config strengths, the capture patch, compile modes, the watchdog, the
 # recompiles patch, the compile report, misses of caches, docs/claims.md and probe's verdicts on what
 # only a ROCm build reads against the modules of every torch from 2.4 to 2.15. What messages advise is
 # done on the oldest and the newest torch that can be had.
 OLDEST_NEWEST ?= 2.4.1 2.14.1
 matrix: $(DEV)/ready
-	$(DEV)/bin/python tests/matrix/config_versions.py $(WORK)/torch-versions
-	$(DEV)/bin/python tests/matrix/capture_versions.py $(WORK)/torch-versions
-	$(DEV)/bin/python tests/matrix/modes_versions.py $(WORK)/torch-versions
-	$(DEV)/bin/python tests/matrix/watchdog_versions.py $(WORK)/torch-versions
-	$(DEV)/bin/python tests/matrix/recompile_versions.py $(WORK)/torch-versions
-	$(DEV)/bin/python tests/matrix/trace_versions.py $(WORK)/torch-versions
-	$(DEV)/bin/python tests/matrix/cache_versions.py $(WORK)/torch-versions
-	$(DEV)/bin/python tests/matrix/ranks_versions.py $(WORK)/torch-versions
-	$(DEV)/bin/python tests/matrix/claims_versions.py $(WORK)/torch-versions
-	$(DEV)/bin/python tests/matrix/rocm_versions.py $(WORK)/torch-versions
+	$(DEV)/bin/python experiments/matrix/config_versions.py $(WORK)/torch-versions
+	$(DEV)/bin/python experiments/matrix/capture_versions.py $(WORK)/torch-versions
+	$(DEV)/bin/python experiments/matrix/modes_versions.py $(WORK)/torch-versions
+	$(DEV)/bin/python experiments/matrix/watchdog_versions.py $(WORK)/torch-versions
+	$(DEV)/bin/python experiments/matrix/recompile_versions.py $(WORK)/torch-versions
+	$(DEV)/bin/python experiments/matrix/trace_versions.py $(WORK)/torch-versions
+	$(DEV)/bin/python experiments/matrix/cache_versions.py $(WORK)/torch-versions
+	$(DEV)/bin/python experiments/matrix/ranks_versions.py $(WORK)/torch-versions
+	$(DEV)/bin/python experiments/matrix/claims_versions.py $(WORK)/torch-versions
+	$(DEV)/bin/python experiments/matrix/rocm_versions.py $(WORK)/torch-versions
 	for torch in $(OLDEST_NEWEST); do \
 	    venv=$(abspath $(WORK))/advice-$$torch && $(PYTHON) -m venv $$venv && \
 	    $$venv/bin/pip install -q --disable-pip-version-check torch==$$torch "numpy<2" setuptools || exit 1; \
 	done
-	$(DEV)/bin/python tests/matrix/advice_versions.py \
+	$(DEV)/bin/python experiments/matrix/advice_versions.py \
 	    $(foreach torch,$(OLDEST_NEWEST),$(WORK)/advice-$(torch)/bin/python)
 
 # The tests of graphs with a stand-in for the GPU, on other torches than that of "make test": five
@@ -111,12 +119,12 @@ graphs: compiler
 # done. Then programs of frameworks such as transformers, without us and with us. Needs root on Debian
 # or Ubuntu. The roots take 15 GB.
 live: $(DEV)/ready
-	$(PYTHON) tests/live/run.py --work $(WORK)/roots --surroundings $(WORK)
-	$(DEV)/bin/python -m tests.live.admission --work $(WORK)/roots
+	$(PYTHON) experiments/live/run.py --work $(WORK)/roots --surroundings $(WORK)
+	$(DEV)/bin/python -m experiments.live.admission --work $(WORK)/roots
 	ROCM_AUTOPATCH_TEST_CACHES=50 $(DEV)/bin/pytest tests/test_cache_real.py
 	$(PYTHON) -m demo.ranks --work $(WORK)
-	$(PYTHON) tests/live/rejoins.py $(WORK)/demo/with/bin/python --results $(WORK)/rejoins.jsonl
-	$(DEV)/bin/python -m tests.frameworks --work $(WORK)/frameworks --surroundings $(WORK)
+	$(PYTHON) experiments/live/rejoins.py $(WORK)/demo/with/bin/python --results $(WORK)/rejoins.jsonl
+	$(DEV)/bin/python -m experiments.frameworks --work $(WORK)/frameworks --surroundings $(WORK)
 
 # Figures of AMD's compiler for real models, on a GPU that compiles and does not run. It takes hours;
 # results are kept, and a second call goes on. AMD takes the options of "python -m benchmarks.amd -h".
@@ -130,10 +138,10 @@ overlay: system $(DEV)/ready
 	ROCM_AUTOPATCH_TEST_OVERLAY=full $(DEV)/bin/pytest tests/overlay
 
 # Tries for an hour to make a start fail: fuzzed starts, faults, signals, threads, embedding. Needs
-# root, for mount namespaces. TORTURE takes the options of "python -m tests.torture --help".
+# root, for mount namespaces. TORTURE takes the options of "python -m experiments.torture --help".
 TORTURE ?= --pythons 3.9 3.10 3.11 3.12 3.13
 torture: $(DEV)/ready
-	$(DEV)/bin/python -m tests.torture --work $(WORK) $(TORTURE)
+	$(DEV)/bin/python -m experiments.torture --work $(WORK) $(TORTURE)
 
 # Make the files in docs/ that come from the sources.
 docs: $(DEV)/ready
@@ -142,6 +150,7 @@ docs: $(DEV)/ready
 	$(DEV)/bin/python tools/patches_table.py docs/patches.md
 	$(DEV)/bin/python tools/amd_page.py > docs/amd-compiler.md
 	$(DEV)/bin/python tools/evidence_page.py > docs/proven.md
+	$(DEV)/bin/python tools/experiments_page.py > docs/experiments.md
 	$(DEV)/bin/python tools/policy_keys_page.py > docs/policy-keys.md
 	$(DEV)/bin/python tools/statuses_page.py > docs/exit-statuses.md
 	$(DEV)/bin/python tools/variables_page.py > docs/variables.md

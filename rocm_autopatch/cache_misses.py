@@ -7,7 +7,7 @@ error before the compile.
 
 ``FxGraphCache._lookup_graph`` makes the lookup on every torch from 2.4 to 2.15, and
 ``compiled_fx_graph_hash`` the key; from 2.5 on with lines that tell what is in it
-(tests/matrix/cache_versions.py).
+(experiments/matrix/cache_versions.py).
 """
 
 import functools

@@ -8,7 +8,7 @@ has led to it, Inductor then compiles the kernel. Else this start fails, as it w
 the next one compiles it.
 
 ``CppCodeCache._load_library`` loads such a file on every torch from 2.4 to 2.15
-(tests/matrix/cache_versions.py).
+(experiments/matrix/cache_versions.py).
 """
 
 import functools

@@ -1,1 +1,1 @@
-"""The tests, as a package: each module has one name for pytest, mypy and ``tests.torture``."""
+"""The tests, as a package: each module has one name for pytest, mypy and ``experiments``."""

@@ -4,8 +4,8 @@
 
 It raises, or ends with another status than 0, if advice does not do on this torch what is said of
 it. With ``full``, programs compile with ``fullgraph=True``. ENVIRONMENT has what a trial needs in
-its environment before Python starts. tests/test_advice.py and tests/matrix/advice_versions.py run
-it; the latter with the oldest and the newest torch.
+its environment before Python starts. tests/test_advice.py and
+experiments/matrix/advice_versions.py run it; the latter with the oldest and the newest torch.
 """
 
 from __future__ import annotations

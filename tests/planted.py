@@ -1,6 +1,6 @@
-"""A trial of ``prove`` with a fault: tests/test_prove.py and tests/gpu/faults.py copy it into an
-environment, under the name of each fault. The fault acts where the subject's config key is on, and
-nowhere else. "imports_slowly" and "dies_at_import" act while their module is imported."""
+"""A trial of ``prove`` with a fault: tests/test_prove.py and experiments/gpu/faults.py copy it into
+an environment, under the name of each fault. The fault acts where the subject's config key is on,
+and nowhere else. "imports_slowly" and "dies_at_import" act while their module is imported."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_all_advice_has_a_trial() -> None:
 @pytest.mark.parametrize("name", advice.TRIALS)
 @pytest.mark.parametrize("full", [(), ("full",)], ids=["", "fullgraph"])
 def test_it_does_what_is_said(torch_python: Interpreter, name: str, full: tuple[str, ...]) -> None:
-    """On the suite's torch; tests/matrix/advice_versions.py takes the oldest and the newest."""
+    """On the suite's torch. experiments/matrix/advice_versions.py has the oldest and the newest."""
     env = {"ROCM_AUTOPATCH": "off", **advice.ENVIRONMENT.get(name, {})}
     done = torch_python.run(advice.__file__, name, *full, env=env, check=False)
     assert done.returncode == 0, done.stderr

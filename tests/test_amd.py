@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from experiments.live.amd_compiler import GPUS as MATRIX
+from experiments.live.amd_compiler import IMAGE, PROGRAM, SEARCH, Ran, run
 from surroundings import amd_torch, hip_torch
 from surroundings.compiling_gpu import NOT_RUN, kernel_file
 from surroundings.compiling_gpu.gpus import GPUS
 from tests.conftest import WORK, Interpreter, pip, quicken
-from tests.live.amd_compiler import GPUS as MATRIX
-from tests.live.amd_compiler import IMAGE, PROGRAM, SEARCH, Ran, run
 from tests.measuring import measure
 
 

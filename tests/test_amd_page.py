@@ -17,8 +17,9 @@ PAGE = (ROOT / "docs" / "amd.md").read_text()
 
 
 def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A script of tests/gpu as a module: the folder is no package."""
-    spec = importlib.util.spec_from_file_location(f"gpu_{name}", ROOT / f"tests/gpu/{name}.py")
+    """A script of experiments/gpu as a module: the folder is no package."""
+    file = ROOT / "experiments" / "gpu" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"gpu_{name}", file)
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)

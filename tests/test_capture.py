@@ -4,7 +4,7 @@ Torch here is a build for the CPU, which captures nothing. The programs below pr
 ``with capture():`` this thread's ``torch.cuda.is_initialized`` and ``is_current_stream_capturing``
 say yes, and where the random generator is the subject, its readers find a GPU whose generator
 raises in a capture, as it does up to torch 2.9. Dynamo, its backends and all functions between them
-and that generator are the real ones. On a real GPU: tests/gpu/capture.py.
+and that generator are the real ones. On a real GPU: experiments/gpu/capture.py.
 
 ROCM_AUTOPATCH_TEST_TORCH names an interpreter with another torch, which must find rocm_autopatch.
 """

@@ -1,4 +1,4 @@
-"""What tests.frameworks compares. The programs themselves run in make live."""
+"""What experiments.frameworks compares. The programs themselves run in make live."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.frameworks import __main__ as frameworks
-from tests.frameworks import commands
-from tests.live import run as live
+from experiments.frameworks import __main__ as frameworks
+from experiments.frameworks import commands
+from experiments.live import run as live
 
 LINE = (
     "rocm_autopatch: policy safe applies (image: not named): unset TORCHINDUCTOR_MAX_AUTOTUNE, "

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
+from experiments.__main__ import read_manifest
 from tests.conftest import ROOT, VERSIONS
 
 WORKFLOWS = {
     path.stem: yaml.safe_load(path.read_text()) for path in ROOT.glob(".github/workflows/*.yml")
 }
 TEST = WORKFLOWS["test"]["jobs"]
+NIGHTLY = WORKFLOWS["nightly"]["jobs"]
 
 
 def matrix(job: str) -> list[str]:
@@ -38,16 +40,31 @@ def test_they_call_targets_of_the_makefile() -> None:
         for line in runs(workflow)
     ]
     used = {name for names in called for name in names}
-    assert used == {"lint", "quick", "starts", "oldest", "dist", "test"}
+    assert used == {"lint", "quick", "starts", "oldest", "dist", "test", "test-all", "experiment"}
     assert used <= targets
+
+
+def test_the_night_runs_all_that_the_manifest_says() -> None:
+    # YAML 1.1 reads the key "on" as true.
+    assert {"schedule", "workflow_dispatch"} <= WORKFLOWS["nightly"][True].keys()
+    assert any(line.endswith(" make test-all") for line in runs(WORKFLOWS["nightly"]))
+    named = set()
+    for job in NIGHTLY.values():
+        for line in (step["run"] for step in job["steps"] if "run" in step):
+            for name in re.findall(r"\bmake experiment NAME=(\S+|\$\{\{.*\}\})$", line):
+                of_matrix = re.fullmatch(r"\$\{\{ matrix\.(\w+) \}\}", name)
+                named |= set(job["strategy"]["matrix"][of_matrix[1]]) if of_matrix else {name}
+    assert named == {name for name, one in read_manifest().items() if one.nightly}
+    assert {"matrix", "torture"} <= named
 
 
 def test_the_pythons_are_those_of_the_tests() -> None:
     assert matrix("starts") == list(VERSIONS)
-    (setup,) = [step for step in TEST["all"]["steps"] if "python-version" in step.get("with", {})]
-    # The one that runs the tests is the last one.
-    assert set(setup["with"]["python-version"].split()) == set(VERSIONS)
-    assert setup["with"]["python-version"].split()[-1] == "3.11"
+    for job in (TEST["all"], *NIGHTLY.values()):
+        (setup,) = [step for step in job["steps"] if "python-version" in step.get("with", {})]
+        # The one that runs the tests is the last one.
+        assert set(setup["with"]["python-version"].split()) == set(VERSIONS)
+        assert setup["with"]["python-version"].split()[-1] == "3.11"
     setup_cfg = ConfigParser()
     setup_cfg.read(ROOT / "setup.cfg")
     named = re.findall(r":: (3\.\d+)$", setup_cfg["metadata"]["classifiers"], re.MULTILINE)
@@ -55,8 +72,9 @@ def test_the_pythons_are_those_of_the_tests() -> None:
 
 
 def test_no_job_may_write_but_the_one_that_releases() -> None:
-    assert WORKFLOWS["test"]["permissions"] == {"contents": "read"}
-    assert not any("permissions" in job for job in TEST.values())
+    for name, jobs in (("test", TEST), ("nightly", NIGHTLY)):
+        assert WORKFLOWS[name]["permissions"] == {"contents": "read"}
+        assert not any("permissions" in job for job in jobs.values())
     assert WORKFLOWS["release"]["permissions"] == {}
 
 

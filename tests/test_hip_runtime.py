@@ -1,7 +1,7 @@
 """ROCm's own libraries as facts, laid out as packages lay them out; none of them is opened.
 
 Names and link texts are those of the packages named beside them. The real packages are tried by
-``make live`` (tests/live/hip_runtime.py).
+``make live`` (experiments/live/hip_runtime.py).
 """
 
 from __future__ import annotations

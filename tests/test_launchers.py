@@ -1,4 +1,4 @@
-"""docs/launchers.md: tests/live/launchers.py runs each line of it, and the shell is right."""
+"""docs/launchers.md: experiments/live/launchers.py runs each line of it, and the shell is right."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import ROOT
 
 PAGE = (ROOT / "docs" / "launchers.md").read_text()
-SCRIPT = (ROOT / "tests" / "live" / "launchers.py").read_text()
+SCRIPT = (ROOT / "experiments" / "live" / "launchers.py").read_text()
 BLOCKS = re.findall(r"^```(\w+) (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 

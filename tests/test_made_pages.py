@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from experiments.__main__ import read_manifest
 from rocm_autopatch import patches
 from rocm_autopatch.evidence import SUBJECTS
 from rocm_autopatch.policy import load
 from tests.conftest import ROOT
-from tools import amd_page, evidence_page, patches_table
+from tools import amd_page, evidence_page, experiments_page, patches_table
 
 
 def test_the_images_are_not_stale() -> None:
@@ -69,6 +70,16 @@ def test_what_was_proven_is_not_stale() -> None:
     for one in found:
         assert Path(one.file).name in page
         assert page.count("| `") == len(SUBJECTS) * len(found)
+
+
+def test_the_experiments_are_not_stale() -> None:
+    page = (ROOT / "docs" / "experiments.md").read_text()
+    found = read_manifest()
+    assert "\n".join(experiments_page.page(found)) + "\n" == page
+    for name, one in found.items():
+        assert f"| [`{name}`](#{name}) | {one.purpose} | " in page
+        assert f"\n### `{name}`\n`{one.command}`. " in page
+        assert one.notes in page
 
 
 def test_both_breakages_were_found() -> None:

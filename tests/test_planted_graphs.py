@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent / "gpu"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "experiments" / "gpu"))
 
 import planted_graphs
 

@@ -836,7 +836,7 @@ class TestTable:
         # The same on every torch from 2.4 to 2.15 is in make matrix.
         (tmp_path / "2.13.0").mkdir()
         (tmp_path / "2.13.0" / "torch").symlink_to(torch_python.site_packages / "torch")
-        script = ROOT / "tests" / "matrix" / "rocm_versions.py"
+        script = ROOT / "experiments" / "matrix" / "rocm_versions.py"
         command = [sys.executable, str(script), str(tmp_path), "2.13.0"]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         assert done.returncode == 0, done.stdout

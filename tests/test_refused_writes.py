@@ -1,6 +1,6 @@
 """Who wrote to a pinned value, and the current values in a report, on the real torch 2.13.0.
 
-All versions of torch by all ways of writing are in tests/matrix/config_versions.py.
+All versions of torch by all ways of writing are in experiments/matrix/config_versions.py.
 """
 
 from __future__ import annotations
@@ -572,8 +572,8 @@ print(json.dumps([len(ours), len(theirs)]))
         assert ran.shown == [0, 1]
 
 
-# A table of keys that imply others, as torch 2.15 has it. tests/matrix/config_versions.py runs the
-# same on the config module of 2.15 itself.
+# A table of keys that imply others, as torch 2.15 has it. experiments/matrix/config_versions.py
+# runs the same on the config module of 2.15 itself.
 IMPLIES = """
 class Implying(type(c)):
     def __getattr__(self, name):

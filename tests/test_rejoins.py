@@ -1,4 +1,4 @@
-"""What tests/live/rejoins.py says of its counts, and that it loses no result."""
+"""What experiments/live/rejoins.py says of its counts, and that it loses no result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 
 from tests.conftest import ROOT
 
-_SPEC = importlib.util.spec_from_file_location("rejoins", ROOT / "tests" / "live" / "rejoins.py")
+_FILE = ROOT / "experiments" / "live" / "rejoins.py"
+_SPEC = importlib.util.spec_from_file_location("rejoins", _FILE)
 assert _SPEC is not None
 assert _SPEC.loader is not None
 rejoins: Any = importlib.util.module_from_spec(_SPEC)

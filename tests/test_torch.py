@@ -510,7 +510,7 @@ show(ask(), ask("lite"))
         assert seen == [[{}, {}, {}, {"triton.cudagraphs": False}]]
 
 
-# What set_torch_compile_config and patch_model of SGLang do (tests/live/sglang_compile.py).
+# What set_torch_compile_config and patch_model of SGLang do (experiments/live/sglang_compile.py).
 SGLANG = """
 import os
 c.coordinate_descent_tuning = True

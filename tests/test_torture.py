@@ -1,4 +1,4 @@
-"""A few minutes of the adversary: tests/torture in small, with a fixed seed."""
+"""A few minutes of the adversary: experiments/torture in small, with a fixed seed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tests.conftest import ROOT, Interpreter
 def test_family(python311: Interpreter, tmp_path: Path, family: str, count: int) -> None:
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "tests.torture", "--family", family, f"--{family}", str(count)),
+            *(sys.executable, "-m", "experiments.torture"),
+            *("--family", family, f"--{family}", str(count)),
             *("--environment", python311.path.parent.parent, "--keep", tmp_path, "--seed", "1"),
         ],
         cwd=ROOT,

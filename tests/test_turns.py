@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-TURNS = Path(__file__).parent / "gpu" / "tuned"
+TURNS = Path(__file__).parents[1] / "experiments" / "gpu" / "tuned"
 _LONGEST_S = 20.0
 # A wrapper that has started the program is one of the others, too.
 _BUSY = ["sh", "-c", f"{sys.executable} -c 'while True: pass'; true"]

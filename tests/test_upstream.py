@@ -1,4 +1,4 @@
-"""tests/matrix/upstream.py, which runs PyTorch's own tests without us and with us.
+"""experiments/matrix/upstream.py, which runs PyTorch's own tests without us and with us.
 
 Here PyTorch is a repository of a few files, and torch a package of a few names.
 """
@@ -18,7 +18,7 @@ import pytest
 from surroundings import hip_torch
 from tests.conftest import CLEAN, ROOT, WORK
 
-MATRIX = ROOT / "tests" / "matrix"
+MATRIX = ROOT / "experiments" / "matrix"
 sys.path.append(str(MATRIX))
 
 import upstream  # noqa: E402

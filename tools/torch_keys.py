@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "matrix")]
+sys.path[:0] = [str(ROOT), str(ROOT / "experiments" / "matrix")]
 
 from torch_files import VERSIONS, fetch, load  # noqa: E402
 

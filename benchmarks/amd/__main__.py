@@ -30,11 +30,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.live.run import build_wheel
 from rocm_autopatch.policy import select
 from rocm_autopatch.prove.subjects import SUBJECTS
 from surroundings import amd_torch, hip_torch, image_env
 from surroundings.compiling_gpu import gpus, kernel_file
-from tests.live.run import build_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("program.py")

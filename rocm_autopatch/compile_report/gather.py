@@ -26,7 +26,8 @@ from rocm_autopatch.compile_report.model import (
 from rocm_autopatch.compile_report.trace import CACHES, GRAPHS, METRICS, PATTERN, Event, File
 from rocm_autopatch.patches.callers import INSTALLED
 
-# From which torch on the trace has what. tests/matrix/trace_versions.py checks this on the files.
+# From which torch on the trace has what. experiments/matrix/trace_versions.py checks this on the
+# files.
 SINCE = {
     "the line and the hints of a graph break": (2, 6),
     "which guard failed before a recompile": (2, 5),

@@ -10,10 +10,10 @@
 - ``off``: change nothing.
 
 Both settings change ``torch._dynamo.convert_frame._compile``. Dynamo looks this function up by its
-global name for each frame, on every torch from 2.4 to 2.15 (tests/matrix/capture_versions.py).
-``preserve_global_state`` is not the place: from 2.9 on it is applied when convert_frame is
-imported, and it is only one of three readers of the state. The others are aot_autograd and
-compile_fx, through ``preserve_rng_state``.
+global name for each frame, on every torch from 2.4 to 2.15
+(experiments/matrix/capture_versions.py). ``preserve_global_state`` is not the place: from 2.9 on it
+is applied when convert_frame is imported, and it is only one of three readers of the state. The
+others are aot_autograd and compile_fx, through ``preserve_rng_state``.
 """
 
 import contextlib

@@ -10,7 +10,7 @@ guard.
 Dynamo asks ``exceeds_recompile_limit`` before each compile of a frame (``exceeds_cache_size_limit``
 up to 2.6). ``convert_frame._compile`` looks this up by its global name, and has the frame's code,
 its variables, whether it may have graph breaks (``one_graph``), and the failed guard as local
-variables (tests/matrix/recompile_versions.py).
+variables (experiments/matrix/recompile_versions.py).
 """
 
 import functools

@@ -1,7 +1,7 @@
 """Warnings about long compiles: who compiles what, where it is stuck, and how to stop it.
 
-On every torch from 2.4 to 2.15 (tests/matrix/watchdog_versions.py) a compile begins in one of two
-functions: ``torch._dynamo.convert_frame._compile`` for a frame, and
+On every torch from 2.4 to 2.15 (experiments/matrix/watchdog_versions.py) a compile begins in one
+of two functions: ``torch._dynamo.convert_frame._compile`` for a frame, and
 ``torch._inductor.compile_fx.fx_codegen_and_compile`` for a graph. The second is also where a
 backward begins in autograd's thread, and where a framework begins that calls Inductor itself. The
 tuning of a Triton kernel in its first call begins in a third place: ``CachingAutotuner``. Each of

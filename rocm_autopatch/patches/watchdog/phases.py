@@ -2,7 +2,8 @@
 
 Nothing is patched for this. The frames are compared with ``_PHASES``, from the innermost outward,
 and the first that is in it tells the phase. Names of functions and of their locals are torch's own
-and differ between versions (tests/matrix/watchdog_versions.py). What is not found is left out.
+and differ between versions (experiments/matrix/watchdog_versions.py). What is not found is
+left out.
 """
 
 import os

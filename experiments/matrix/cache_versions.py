@@ -1,0 +1,101 @@
+"""What cache_misses.py and cut_libraries.py assume of each torch from 2.4 to 2.15, by its files.
+
+    python experiments/matrix/cache_versions.py DIRECTORY [VERSION ...]
+
+DIRECTORY/VERSION/torch holds the Python files of a torch wheel; a version that is missing is
+downloaded. A line of the table printed is a fact, and says for which versions it holds how. What is
+not as expected is marked with an exclamation mark, and makes the exit status 1.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+
+from capture_versions import Source
+from torch_files import facts_table
+
+CODECACHE = "torch/_inductor/codecache.py"
+
+
+def method(source: Source) -> str:
+    """The method that looks a graph up, which must be a static one: we put another in its place."""
+    for top in source.tree(CODECACHE).body:
+        for node in getattr(top, "body", ()):
+            if getattr(node, "name", "") == "_lookup_graph":
+                assert isinstance(node, ast.FunctionDef)
+                kinds = [ast.unparse(one) for one in node.decorator_list]
+                return (
+                    f"{' '.join(kinds)} {getattr(top, 'name', '?')}({node.args.args[0].arg}, ...)"
+                )
+    return "?"
+
+
+def called(source: Source) -> str:
+    """How the method and the function that makes the key are called: by their global names."""
+    found = set()
+    for node in ast.walk(source.tree(CODECACHE)):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name.endswith(("_lookup_graph", "compiled_fx_graph_hash")):
+                found.add(name)
+    return ", ".join(sorted(found))
+
+
+def key(source: Source) -> str:
+    """What the function that makes the key returns."""
+    (function,) = source.functions(CODECACHE, "compiled_fx_graph_hash")
+    return ", ".join(
+        ast.unparse(node.value)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Return) and node.value
+    )
+
+
+def lines(source: Source) -> str:
+    """The form of the lines that tell what is in a key."""
+    forms = set()
+    for function in ast.walk(source.tree(CODECACHE)):
+        if getattr(function, "name", "") == "debug_lines":
+            for node in ast.walk(function):
+                if isinstance(node, ast.JoinedStr):
+                    forms.add("".join(map(_letters, node.values)))
+    return " or ".join(sorted(forms)) or "none"
+
+
+def _letters(part: ast.expr) -> str:
+    return str(part.value) if isinstance(part, ast.Constant) else "*"
+
+
+def loads(source: Source) -> str:
+    """The method that loads a compiled kernel (cut_libraries.py)."""
+    for top in source.tree(CODECACHE).body:
+        for node in getattr(top, "body", ()):
+            if getattr(node, "name", "") == "_load_library":
+                assert isinstance(node, ast.FunctionDef)
+                kinds = [ast.unparse(one) for one in node.decorator_list]
+                arguments = [one.arg for one in node.args.args]
+                return f"{' '.join(kinds)} {getattr(top, 'name', '?')}({', '.join(arguments)})"
+    return "?"
+
+
+FACTS = {"looks up": method, "called": called, "key": key, "lines": lines, "loads": loads}
+
+
+def expected(version: str) -> dict[str, str]:
+    old = version.startswith("2.4.")
+    return {
+        "loads": "classmethod CppCodeCache(cls, path, key)",
+        "looks up": "staticmethod FxGraphCache(key, ...)",
+        "called": "FxGraphCache._lookup_graph, compiled_fx_graph_hash",
+        "key": "key" if old else "(key, debug_lines)",
+        "lines": "none" if old else "[*] *: * or [*] *[*]: *",
+    }
+
+
+def main() -> int:
+    return facts_table("Lookups of graphs on every torch, as a table.", Source, FACTS, expected)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
