@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -26,6 +27,7 @@ def ids(expression: str) -> set[str]:
             *(f"tests/{file}" for file in sorted(files)),
         ],
         cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
         capture_output=True,
         text=True,
     )
