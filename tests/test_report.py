@@ -647,6 +647,25 @@ def test_what_other_torches_write(version: str, tmp_path: Path) -> None:
     assert trained.operations["aten.mm"] == 1
 
 
+def test_a_graph_that_is_partly_in_the_cache(tmp_path: Path) -> None:
+    """Its forward was found and its backward not, or the other way round."""
+    text = (ROOT / "tests" / "data" / "traces" / "2.14.1.log").read_text()
+    # One graph's miss is followed by a hit.
+    event = r"^V.*\"fx_graph_cache_miss\".*\"frame_id\": 0,.*\n(\t.*\n)+"
+    found = re.search(event, text, re.MULTILINE)
+    assert found
+    hit = found[0].replace("fx_graph_cache_miss", "fx_graph_cache_hit")
+    (tmp_path / "dedicated_log_torch_trace_a.log").write_text(
+        text[: found.end()] + hit + text[found.end() :]
+    )
+    report = gather(tmp_path)
+    (part,) = (graph for graph in report.graphs if graph.cache == "part")
+    assert part.place.function == "scale"
+    others = sum(graph.cache == "miss" for graph in report.graphs)
+    assert others == len(report.graphs) - 1
+    assert f"{others} compiled anew, 1 partly from the cache" in summary.caches(report)
+
+
 def test_what_torch_2_4_does_not_tell(tmp_path: Path) -> None:
     # torch 2.4 and 2.5 do not record the break's line, and 2.4 does not record the guard.
     told: dict[str, Any] = {"co_name": "scale", "co_filename": "/p.py", "co_firstlineno": 3}

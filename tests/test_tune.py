@@ -146,6 +146,27 @@ class TestPlanted:
         assert found["ratio"] == pytest.approx(1.2, abs=0.03)
         assert found["entries"][0]["ratio"] == pytest.approx(1.2, abs=0.05)
 
+    def test_a_gain_that_is_not_worth_it(
+        self, python311: Interpreter, tmp_path: Path, program: Path
+    ) -> None:
+        """GOOD takes a fifth of the time away."""
+        given = command(python311, program, *trying("GOOD"), *LATENCY, "--worth", "40%")
+        done = tune(python311, tmp_path, *given)
+        assert done.returncode == 0, done.stderr
+        assert "Nothing helps: no switch was worth 40 % or more" in done.stdout
+        assert not (tmp_path / "team.yaml").exists()
+
+    def test_less_is_better_of_what_sounds_like_a_rate(
+        self, python311: Interpreter, tmp_path: Path, program: Path
+    ) -> None:
+        program.write_text(program.read_text().replace("latency:", "speed:"))
+        given = command(python311, program, *trying("GOOD"), *LATENCY, "--metric", "speed")
+        done = tune(python311, tmp_path, *given)
+        assert (done.returncode, "say what is better" in done.stderr) == (2, True)
+        found = document(tune(python311, tmp_path, "--json", "--lower", *given))
+        assert (found["higher"], found["helps"]) == (False, True)
+        assert found["ratio"] == pytest.approx(0.8, abs=0.03)
+
     def test_cold_starts_are_weighed(
         self, python311: Interpreter, tmp_path: Path, program: Path
     ) -> None:
