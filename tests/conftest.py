@@ -49,6 +49,12 @@ OLD_AND_NEW = pytest.mark.parametrize("python", ENDS, indirect=True)
 # each. The tests' own Python has tests of its own ("python311").
 _BETWEEN = [pytest.param(one, marks=pytest.mark.nightly) for one in VERSIONS if one not in ENDS]
 HIP = "7.0.51831-a3e329ad8"
+TORCH = "2.13.0+rocm7.0"
+# The variable of SGLang's images that most tests are about, and programs that print it and the
+# report.
+MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
+SEEN = f"import os; print(os.environ.get({MAX!r}))"
+REPORT = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.status()))"
 # Fixtures that take long to make: the built wheel, which all our interpreters and the real torch
 # use, and container images.
 SLOW = {"wheel", "store"}

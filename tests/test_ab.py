@@ -33,11 +33,8 @@ from rocm_autopatch.ab import (
 from rocm_autopatch.ab.numbers import Metric
 from rocm_autopatch.ab.place import Place
 from rocm_autopatch.policy import lower, select
-from tests.conftest import HIP, Interpreter, document, label_torch, run_in
+from tests.conftest import HIP, MAX, TORCH, Interpreter, document, label_torch, run_in
 from tests.messages import Golden
-
-TORCH = "2.13.0+rocm7.0"
-MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 
 # Prints numbers with noise that does not depend on the machine. The number of runs is its seed.
 PROGRAM = """

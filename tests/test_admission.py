@@ -46,7 +46,9 @@ from tests.admission import (
 )
 from tests.conftest import (
     HIP,
+    MAX,
     ROOT,
+    SEEN,
     Interpreter,
     find_python,
     label_torch,
@@ -59,7 +61,6 @@ AT = "/opt/rocm-autopatch"
 HOOK = "rocm-autopatch-hook"
 POLICIES = "rocm-autopatch-policies"
 MARKS = ("rocm-autopatch/injected", "rocm-autopatch/left-out")
-MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 policy = cache(Policy)
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 # Which containers of the Pods in tests/data/pods.yaml ask for a GPU.
@@ -1425,9 +1426,6 @@ def plain(request: pytest.FixtureRequest, tmp_path: Path) -> Interpreter:
     made = make_venv(tmp_path / "plain", find_python(request.param))
     label_torch(made.site_packages, "2.13.0+rocm7.0", HIP)
     return made
-
-
-SEEN = f"import os; print(os.environ.get({MAX!r}))"
 
 
 @each_variant

@@ -16,6 +16,8 @@ import pytest
 
 from tests.conftest import (
     HIP,
+    MAX,
+    REPORT,
     Interpreter,
     copy_interpreter,
     label_torch,
@@ -26,9 +28,7 @@ from tests.conftest import (
 )
 from tests.messages import Golden, line_on
 
-MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129"
-REPORT = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.status()))"
 LOADED = "import sys; print(*[n for n in sys.modules if n.startswith('rocm_autopatch')])"
 POLICY = "version: 1\nname: team\nenv: {TEAM: {set: 'baked', why: ours}}\n"
 

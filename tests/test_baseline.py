@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 
 from rocm_autopatch.policy import load
-from tests.conftest import Interpreter, run_with_site
+from tests.conftest import MAX, REPORT, Interpreter, run_with_site
 from tests.messages import Golden
 
-MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
 SEEN = f"import os; print(os.environ.get({MAX!r}), os.environ.get({POINTWISE!r}))"
-REPORT = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.status()))"
 
 
 @pytest.fixture

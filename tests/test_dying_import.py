@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Interpreter, make_hooked
+from tests.conftest import MAX, Interpreter, make_hooked
 
-MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 SIGNAL = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)\n"
 EXIT = "import os; os._exit(3)\n"
 # Only where our hook has unset a variable.

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from rocm_autopatch.image import clues
 from rocm_autopatch.image.fact import ASSUMPTION, CLUE, TAG, Fact, Facts
 from rocm_autopatch.image.facts import gather
+from tests.conftest import ROOT
 from tests.messages import Golden
 
-ROOT = Path(__file__).parent.parent
 ASSUME = "ROCM_AUTOPATCH_ASSUME"
 NODES = "sys/class/kfd/kfd/topology/nodes"
 ROCM_FILE = "opt/rocm/.info/version"

@@ -23,9 +23,8 @@ from pathlib import Path
 import pytest
 
 from surroundings import hip_torch
-from tests.conftest import HIP, WORK, Interpreter, label_torch, make_venv, pip
+from tests.conftest import HIP, MAX, WORK, Interpreter, label_torch, make_venv, pip
 
-MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 TOOLS = {
     "beartype": "0.23.1",
     "coverage": "7.17.3",

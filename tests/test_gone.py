@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import HIP, Interpreter, find_python, make_hooked
+from tests.conftest import HIP, MAX, Interpreter, find_python, make_hooked
 
-MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 RIGHTS = "-dac_override,-dac_read_search"
 CODE = "import torch; print(1, torch.version.hip)"
 

@@ -18,9 +18,9 @@ import pytest
 from rocm_autopatch.image import clues
 from rocm_autopatch.image.fact import CLUE, LIBRARY, Fact
 from rocm_autopatch.image.facts import gather
+from tests.conftest import ROOT
 from tests.test_facts import ROCM_FILE, install, known, make, tell
 
-ROOT = Path(__file__).parent.parent
 DEBIAN = f"usr/lib/{os.uname().machine}-linux-gnu/libamdhip64.so"
 CORE = f"usr/lib/{os.uname().machine}-linux-gnu/librocm-core.so"
 FEDORA = "usr/lib64/libamdhip64.so"

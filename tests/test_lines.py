@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Interpreter
+from tests.conftest import MAX, Interpreter
 from tests.messages import Golden
 
-MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 ONE = {MAX: "1"}
 
 

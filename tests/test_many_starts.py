@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Interpreter, make_hooked
+from tests.conftest import MAX, Interpreter, make_hooked
 
-MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 # What a start did, as its program sees it. Not the report: it costs more than the start.
 SEEN = (
     f"import os, sys, rocm_autopatch as r; print(os.environ.get({MAX!r}), r._RECORD['active'], "

@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 
 from rocm_autopatch.policy import plan_file
-from tests.conftest import Interpreter, run_with_site
+from tests.conftest import MAX, REPORT, Interpreter, run_with_site
 from tests.messages import Golden
 
-MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 NAMED = "ROCM_AUTOPATCH_POLICY"
 SITE = "ROCM_AUTOPATCH_SITE"
 SEEN = f"import os; print(os.environ.get({MAX!r}), os.environ.get('TEAM'))"
-REPORT = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.status()))"
 TEAM = "version: 1\nname: team\nenv: {TEAM: {set: 'ours', why: ours}}\n"
 
 

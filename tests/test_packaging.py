@@ -16,7 +16,9 @@ import pytest
 
 from tests.conftest import (
     HIP,
+    MAX,
     ROOT,
+    SEEN,
     Interpreter,
     building,
     copy_interpreter,
@@ -26,9 +28,7 @@ from tests.conftest import (
 )
 from tools import dist, readme
 
-MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 VERSION = dist.version(ROOT)
-SEEN = f"import os; print(os.environ.get({MAX!r}))"
 
 
 def members(wheel: Path) -> set[str]:

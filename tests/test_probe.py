@@ -26,6 +26,7 @@ from surroundings import hip_torch, image_env
 from tests.conftest import (
     HIP,
     ROOT,
+    TORCH,
     Interpreter,
     find_python,
     label_torch,
@@ -38,7 +39,6 @@ IMAGE = "rocm/sgl-dev:v0.5.8.post1-rocm700-mi35x-20260219"
 MAX, POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
 INDUCTOR = "torch._inductor.config"
 GFX = "HSA_OVERRIDE_GFX_VERSION"
-TORCH = "2.13.0+rocm7.0"
 
 Json = dict[str, Any]
 # The status, the report, and the place of the files that it has to name.

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from rocm_autopatch import trust
-from tests.conftest import Interpreter, make_hooked
+from tests.conftest import MAX, Interpreter, make_hooked
 from tests.messages import Golden, line_on
 
-MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
 SITE = "/etc/rocm-autopatch"
 NAMED = "/etc/team/named.yaml"

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Interpreter, label_torch, make_hooked, run_with_site
+from tests.conftest import REPORT, Interpreter, label_torch, make_hooked, run_with_site
 from tests.messages import Golden
 
 SITE = "ROCM_AUTOPATCH_SITE"
 IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129"
 SEEN = "import os; print(*[os.environ.get(n, '-') for n in ('A', 'B', 'C')])"
-REPORT = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.status()))"
 
 
 def policy(directory: Path, name: str, **env: str) -> Path:

@@ -16,6 +16,9 @@ import pytest
 from rocm_autopatch.policy import plan_file
 from tests.conftest import (
     HIP,
+    MAX,
+    REPORT,
+    SEEN,
     Interpreter,
     copy_interpreter,
     label_torch,
@@ -25,10 +28,7 @@ from tests.conftest import (
 )
 from tests.messages import Golden
 
-MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
-SEEN = f"import os; print(os.environ.get({MAX!r}))"
 PATH = {"PATH": os.environ["PATH"]}
-REPORT = "import json, rocm_autopatch; print(json.dumps(rocm_autopatch.status()))"
 
 
 def report(python: Interpreter, *flags: str, **env: str) -> dict[str, Any]:

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import HIP, Interpreter, label_torch, make_venv, pip
+from tests.conftest import HIP, MAX, Interpreter, label_torch, make_venv, pip
 from tests.messages import Golden
 
-MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi35x-20260210"
 KEYS = {
     *(

@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import HIP, ROOT, Interpreter, find_python, label_torch, make_venv
+from tests.conftest import HIP, MAX, ROOT, SEEN, Interpreter, find_python, label_torch, make_venv
 from tests.messages import Golden
-
-MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
-SEEN = f"import os; print(os.environ.get({MAX!r}))"
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ import subprocess
 import pytest
 
 from rocm_autopatch.cli import command_line, style, terminal
-from tests.conftest import ROOT, Interpreter
+from tests.conftest import MAX, ROOT, Interpreter
 from tools.statuses_page import parsers
 
-MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 COLOUR = re.compile(r"\x1b\[[0-9]*m")
 STATUS = ("-m", "rocm_autopatch", "status", "--no-torch")
 ENV = {MAX: "1", "TERM": "xterm", "ROCM_AUTOPATCH_LOG": "quiet"}

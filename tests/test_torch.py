@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from tests import forked
-from tests.conftest import Interpreter
+from tests.conftest import MAX, Interpreter
 from tests.messages import Golden
-
-MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 
 POLICY = """
 version: 1

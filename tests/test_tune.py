@@ -35,10 +35,8 @@ from rocm_autopatch.tune.sampler import Sampler
 from rocm_autopatch.tune.search import BASE, Option, Search, Spent
 from rocm_autopatch.tune.served import STARTED, ServedRunner
 from rocm_autopatch.tune.session import Session
-from tests.conftest import Interpreter, document, run_in
+from tests.conftest import TORCH, Interpreter, document, run_in
 from tests.messages import Golden
-
-TORCH = "2.13.0+rocm7.0"
 
 # Prints numbers with noise that does not depend on the machine. The number of runs is its seed.
 PROGRAM = """

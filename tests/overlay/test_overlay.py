@@ -29,10 +29,9 @@ import yaml
 
 from surroundings import hip_torch, image_env
 from tests.admission import Policy, environment, parameters
-from tests.conftest import HIP, ROOT, WORK, find_python, label_torch
+from tests.conftest import HIP, MAX, ROOT, WORK, find_python, label_torch
 from tests.overlay.containers import CanNot, Image, Result, Store, copy_prefix, tree
 
-MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
 DEBUG = "TORCH_COMPILE_DEBUG"
 SEEN = (
