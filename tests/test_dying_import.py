@@ -74,3 +74,12 @@ def test_probe(place: Interpreter, torch: Path) -> None:
     )
     assert f"{MAX} 1 unset" in said
     assert said.endswith("still dangerous with rocm_autopatch: import torch")
+
+
+def test_probe_of_a_torch_that_raises(place: Interpreter, torch: Path) -> None:
+    torch.write_text("raise ImportError('libamdhip64.so.6: cannot open shared object file')\n")
+    done = place.run(*COMMAND, "probe", env={MAX: "1"}, check=False)
+    said = " ".join(done.stdout.split())
+    assert said.startswith(f"torch 2.13.0+rocm7.0, {torch} with rocm_autopatch: layers safe;")
+    assert "import torch fails: ImportError: libamdhip64.so.6" in said
+    assert f"{MAX} 1 unset" in said

@@ -107,7 +107,8 @@ def _read(ask: Ask, environment: Mapping[str, str]) -> Reading:
     if found is None:
         return Reading(ask, {}, died)
     torch = found["torch"]
-    if died and torch:
+    if torch and not torch.get("version"):
+        # It could not be imported.
         facts: dict[str, tuple[str, str]] = {}
         path = str(Path(torch["file"]).with_name("version.py"))
         _read_torch(facts, path, _read_file(path).decode("utf-8", "replace"))
