@@ -43,7 +43,8 @@ def test_a_policy(python311: Interpreter, name: str, golden: Golden) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["site/taem.yaml", "site/nofile.yaml", "site/safe.yml", "nowhere/a.yaml", "site/x"]
+    "name",
+    ["site/taem.yaml", "site/nofile.yaml", "site/safe.yml", "nowhere/a.yaml", "site/x", "site"],
 )
 def test_a_file(python311: Interpreter, team: Path, name: str, golden: Golden) -> None:
     done = python311.run("-c", SEEN, env={MAX: "1", NAMED: f"{team.parent}/{name}"})

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rocm_autopatch import processes
+from rocm_autopatch.cli import command_line, main
 from tests.conftest import Interpreter
 
 # How a command starts a child that outlives it: each writes its process id.
@@ -191,3 +192,17 @@ def children(pid: int) -> list[int]:
         with contextlib.suppress(OSError):
             found += [int(one) for one in (thread / "children").read_text().split()]
     return found
+
+
+def test_interrupted_while_it_is_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def parser() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    before = [signal.getsignal(number) for number in processes._INTERRUPTS]
+    monkeypatch.setattr(command_line, "parser", parser)
+    assert main(["status"]) == processes.INTERRUPTED
+    assert capsys.readouterr() == ("", "rocm-autopatch: interrupted\n")
+    assert [signal.getsignal(number) for number in processes._INTERRUPTS] == before

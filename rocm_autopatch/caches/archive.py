@@ -361,6 +361,9 @@ def _check_name(name: str) -> None:
         raise _Wrong(f"the name {name!r} is absolute")
     if ".." in parts:
         raise _Wrong(f"the name {name!r} has ..")
+    if len(parts) > contents.DEEPEST:
+        many = f"{len(parts)} parts, more than {contents.DEEPEST}"
+        raise _Wrong(f"the name {name[:100]!r}... has {many}")
     # Our own files in a place say what it is, and are not the archive's to write.
     ours = name in (caches.MARK, caches.LINKED, RUNS)
     if "" in parts or "." in parts or "\0" in name or ours:

@@ -32,6 +32,9 @@ _SQLITE = b"SQLite format 3\0"
 # What SQLite has beside a database. A copy by its own means has all of it.
 _BESIDE = ("-wal", "-shm", "-journal")
 _BUSY_S = 10.0
+# So many parts a name has at most. What compilers write has less than ten; with a thousand,
+# Python's own walks through directories end in RecursionError.
+DEEPEST = 64
 
 
 def files(place: Path) -> Iterator[tuple[str, Path]]:
@@ -58,6 +61,8 @@ def may_go(name: str) -> bool:
     parts = name.rstrip("/").split("/")
     last = parts[-1]
     if name in (caches.MARK, caches.LINKED, RUNS) or parts[0] == _WITHOUT_USE:
+        return False
+    if len(parts) > DEEPEST:
         return False
     if any(fnmatchcase(last, pattern) for pattern in _LEFT_OUT):
         return False

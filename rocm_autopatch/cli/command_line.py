@@ -26,6 +26,10 @@ def run(arguments: Sequence[str] | None) -> int:
     with terminal.harmless(), processes.taken_interrupts():
         try:
             return _run(parser().parse_args(arguments))
+        except KeyboardInterrupt:
+            # While the commands are imported.
+            terminal.say("rocm-autopatch: interrupted")
+            return processes.INTERRUPTED
         finally:
             # argparse may have printed, too. Text that is still in a buffer would fail once more
             # when the interpreter ends, and change the exit status to 120.

@@ -40,6 +40,9 @@ def find_policy(fail: "Fail") -> str:
         hint = _suggestion(stem, files, above and above.rstrip("/") + "/", ".yaml")
         hint = hint or _suggestion(stem, builtin_names())
         why = "there is no such file%s" % hint
+        if os.path.isdir(policy):
+            # docker run -v makes one where the file to mount is missing.
+            why = "it is a directory, and no policy's file"
     elif policy.lower() in (*OFF, "none"):
         why = "no such policy; ROCM_AUTOPATCH=off turns the package off"
     else:
@@ -73,14 +76,13 @@ def obeyed_value(variable: bytes, fail: "Fail") -> bytes:
 
 
 def is_there(policy: str) -> bool:
-    """Whether there is a policy of this name. What can't be looked at counts as there."""
+    """Whether there is a policy of this name: a file, too, that can't be read, but no directory."""
     if not trust.is_path(policy):
         return policy in builtin_names()
     try:
-        os.stat(policy)
+        return os.stat(policy).st_mode >> 12 != 0o04
     except OSError as error:
         return not sites.is_missing(error)
-    return True
 
 
 def builtin_names() -> "list[str]":
