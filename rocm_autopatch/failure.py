@@ -93,6 +93,16 @@ def give_up(error: BaseException) -> bool:
     return False
 
 
+def without_passwords(text: str) -> str:
+    """*text* without what addresses have before their host: ``https://user:password@host``."""
+    words = []
+    for word in text.split(" "):
+        head, scheme, rest = word.partition("://")
+        _, at, path = rest.rpartition("@")
+        words.append(head + scheme + (at and "***@") + path if scheme else word)
+    return " ".join(words)
+
+
 def printable(text: str) -> str:
     """*text* as one line, with escapes for what controls a terminal or reorders text."""
     return "".join([c if c.isprintable() else repr(c)[1:-1] for c in text.replace("\n", " ")])

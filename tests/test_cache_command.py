@@ -356,6 +356,7 @@ CRAFTED: dict[str, tuple[list[Any], Any]] = {
     "deep field": ([A], b'{"format": 1, "place": ' + b'{"a":' * 100_000),
     "infinite size": ([A], b'{"format": 1, "files": {"vllm/a": {"size": 1e999, "sha256": ""}}}'),
     "infinite format": ([A], b'{"format": 1e999}'),
+    "a part as a file": ([("triton", b"", {})], None),
     "directories without end": ([("/".join(["vllm", *"d" * 1900, "a"]), b"", {})], None),
     "manifest twice": ([(archive.MANIFEST, b"{}", {})], {**PLAIN, "files": {}}),
 }

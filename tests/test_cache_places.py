@@ -477,3 +477,20 @@ def test_status_with_torch_writes_nothing(torch_python: Interpreter, work: Path)
     }
     torch_python.run("-m", "rocm_autopatch", "status", env=env)
     assert list(work.rglob("*")) == []
+
+
+def test_a_link_that_leads_nowhere(python311: Interpreter, tmp_path: Path) -> None:
+    """What looks says the same as a start."""
+    (tmp_path / "root").symlink_to(tmp_path / "nowhere")
+    env = {"ROCM_AUTOPATCH_CACHE": str(tmp_path / "root"), "HOME": str(tmp_path)}
+    started = python311.run("-c", "pass", env=env).stderr
+    said = python311.run("-m", "rocm_autopatch", "cache", "status", env=env, check=False)
+    assert "root: a link that leads nowhere" in started
+    assert "root: a link that leads nowhere" in " ".join(said.stdout.split())
+
+
+def test_a_home_that_is_set_to_nothing(python311: Interpreter) -> None:
+    env = {"ROCM_AUTOPATCH_CACHE": "on", "HOME": "", "XDG_CACHE_HOME": ""}
+    said = python311.run("-c", "pass", env=env).stderr
+    assert "no cache is kept: this user has no home directory" in said
+    assert not Path("/.cache/rocm-autopatch").exists()

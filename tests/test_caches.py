@@ -228,6 +228,13 @@ class TestRefused:
         assert variables == {}
         golden(line)
 
+    def test_slashes_of_a_root(self, python311: Interpreter, tmp_path: Path) -> None:
+        """A place has one name, by which gc and status know it."""
+        for root in (f"/{tmp_path}", f"{tmp_path}//"):
+            found, *_ = start(python311, tmp_path, ROCM_AUTOPATCH_CACHE=root)
+            assert found["root"] == str(tmp_path)
+            assert found["place"].startswith(f"{tmp_path}/torch-")
+
     def test_lookups_are_not_watched_then(self, python311: Interpreter, tmp_path: Path) -> None:
         """Else a miss would be counted, and be an error under ``require``."""
         module = "torch._inductor.codecache"

@@ -78,7 +78,13 @@ WRONG = {
     "made: expected a time such as '2026-11-22T18:40:00Z', found \"2026-02-30T00:00:00Z\"": (
         *("made", "2026-02-30T00:00:00Z"),
     ),
+    'made: expected a time that is not in the future, found "9999-12-31T00:00:00Z"': (
+        *("made", "9999-12-31T00:00:00Z"),
+    ),
     'battery: expected one of full, quick, partial, found "half"': ("battery", "half"),
+    'subjects: expected a name without blanks, found "graphs multi_kernel"': (
+        *("subjects", {"graphs multi_kernel": {"sound": True, "gains": None}}),
+    ),
     "place: expected an object, found a list": ("place", []),
     "place.driver is missing": ("place.driver", ...),
     "place.python: expected a text, found 3.12": ("place.python", 3.12),

@@ -159,3 +159,11 @@ def test_a_difflib_of_the_program_s_own(python311: Interpreter, tmp_path: Path) 
     done = python311.run("-c", SEEN, env={MAX: "1", NAMED: "saf", "PYTHONPATH": str(tmp_path)})
     assert done.stdout == "None None\n"
     assert "no such policy. Built-in policies: " in done.stderr
+
+
+def test_passwords_are_not_printed(python311: Interpreter) -> None:
+    """Also not where an address is no name of a policy."""
+    env = {NAMED: "https://user:secret@host/team.yaml", "ROCM_AUTOPATCH_CACHE": "s3://a:secret@b"}
+    said = python311.run("-c", "pass", env=env).stderr
+    assert "https://***@host/team.yaml: there is no such file" in said
+    assert "secret" not in said

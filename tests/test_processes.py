@@ -206,3 +206,33 @@ def test_interrupted_while_it_is_imported(
     assert main(["status"]) == processes.INTERRUPTED
     assert capsys.readouterr() == ("", "rocm-autopatch: interrupted\n")
     assert [signal.getsignal(number) for number in processes._INTERRUPTS] == before
+
+
+@pytest.mark.parametrize("command", ["run --report REPORT --", "cache warm --"])
+def test_ctrl_c_without_a_terminal_reaches_the_command(
+    command: str, python311: Interpreter, tmp_path: Path
+) -> None:
+    """As under "docker run" without -t, where it comes to the first process alone."""
+    ready = tmp_path / "ready"
+    words = command.replace("REPORT", str(tmp_path / "report")).split()
+    code = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(300)"
+    running = subprocess.Popen(
+        [
+            *(str(python311.path), "-m", "rocm_autopatch", *words),
+            *(str(python311.path), "-S", "-c", code),
+        ],
+        env={**python311.environment(), "ROCM_AUTOPATCH_CACHE": str(tmp_path / "caches")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    patience = time.monotonic() + 120
+    while not ready.exists():
+        assert time.monotonic() < patience
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.01)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 128 + signal.SIGINT, err
+    assert "KeyboardInterrupt" in err

@@ -115,13 +115,16 @@ class Cell:
 
     def spots(self) -> list[Spot]:
         """The keys of the built-in policies."""
+        from rocm_autopatch import cpus
         from rocm_autopatch.policy.builtin import POLICIES
 
         values: dict[tuple[str, str], list[Any]] = {}
         patches = (patch for plan in POLICIES.values() for patch in plan["patches"])
         for name, module, entries in patches:
             for entry in entries if name == "config" else ():
-                values.setdefault((module, entry[0]), []).append(entry[2])
+                # The word stands for another number on each machine.
+                if entry[2] != cpus.WORD:
+                    values.setdefault((module, entry[0]), []).append(entry[2])
         spots = [find(*place, *some) for place, some in values.items()]
         if self.strength == "torch":
             return [replace(spot, wanted=spot.shipped, other=spot.wanted) for spot in spots]

@@ -37,6 +37,8 @@ MANIFEST = "manifest.json"
 # How it is told how far it is: bytes done, and all bytes.
 Tell = Callable[[int, int], None]
 _LONGEST_MANIFEST = 1 << 26
+# The directories of a place's parts.
+_DIRECTORIES = {part.partition("/")[0] for _, part, _, _ in caches.PARTS} | {caches.KEYS}
 # What tarfile, gzip and json raise at what somebody has made up: headers that follow one another
 # without end and JSON that is too deep end in RecursionError, a size of 1e999 in OverflowError.
 _UNREADABLE = (
@@ -364,8 +366,9 @@ def _check_name(name: str) -> None:
     if len(parts) > contents.DEEPEST:
         many = f"{len(parts)} parts, more than {contents.DEEPEST}"
         raise _Wrong(f"the name {name[:100]!r}... has {many}")
-    # Our own files in a place say what it is, and are not the archive's to write.
-    ours = name in (caches.MARK, caches.LINKED, RUNS)
+    # Our own files in a place say what it is, and are not the archive's to write; where its parts
+    # are, programs find directories.
+    ours = name in (caches.MARK, caches.LINKED, RUNS) or name in _DIRECTORIES
     if "" in parts or "." in parts or "\0" in name or ours:
         raise _Wrong(f"the name {name!r} can't be a file's in a place")
 

@@ -15,6 +15,8 @@ def main(arguments: "Optional[Sequence[str]]" = None) -> int:
     """Run ``rocm-autopatch`` with *arguments* (default: the process's) and return its status."""
     # Before anything else is imported, "from __future__" included.
     search_path.leave_out_relative()
-    from rocm_autopatch.cli import command_line
-
+    try:
+        from rocm_autopatch.cli import command_line
+    except KeyboardInterrupt:
+        return 130  # processes.INTERRUPTED; it is not imported yet
     return command_line.run(arguments)

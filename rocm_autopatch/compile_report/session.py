@@ -90,8 +90,10 @@ def run(words: list[str], environment: dict[str, str]) -> int:
         else:
             child.send_signal(number)
 
-    # A terminal sends these two to the command, too. The command decides, and we wait for it.
-    before = {number: signal.signal(number, _wait) for number in (signal.SIGINT, signal.SIGQUIT)}
+    # A terminal sends these two to the command, too. The command decides, and we wait for it. Where
+    # there is none, as under "docker run" without -t, they came to this process alone.
+    mine = _wait if _has_terminal() else hand_on
+    before = {number: signal.signal(number, mine) for number in (signal.SIGINT, signal.SIGQUIT)}
     before.update({number: signal.signal(number, hand_on) for number in _PASSED})
     before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, _wait)
     # Each signal writes to it. One that comes just before a wait would not end it: Python calls its
@@ -127,6 +129,15 @@ def record_status(directory: Path, status: int) -> None:
         os.write(descriptor, json.dumps({STATUS: status}).encode("ascii") + b"\n")
     finally:
         os.close(descriptor)
+
+
+def _has_terminal() -> bool:
+    """Whether this process has a controlling terminal, which sends Ctrl-C to a whole group."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _wait(*_: object) -> None:

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ _FOLDER = "evidence"
 # Where evidence of this machine is written.
 SITE = Path(_SITE, _FOLDER)
 VERSION = 1
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
 BATTERIES = ("full", "quick", "partial")
 # Each field of a file, and what it is.
 FIELDS = {
@@ -185,6 +186,9 @@ def check(document: Any, name: str) -> Evidence:
         need(_is(document[field], kind), field, _KINDS[kind], document[field])
     made, battery = document["made"], document["battery"]
     need(_is_time(made), "made", "a time such as '2026-11-22T18:40:00Z'", made)
+    # Else it would win over all that is found later. Clocks may differ.
+    latest = (datetime.now(timezone.utc) + timedelta(days=1)).strftime(_TIME)
+    need(made <= latest, "made", "a time that is not in the future", made)
     need(battery in BATTERIES, "battery", f"one of {', '.join(BATTERIES)}", battery)
     for key in REQUIRED:
         if key not in document["place"]:
@@ -192,6 +196,8 @@ def check(document: Any, name: str) -> Evidence:
     for key, value in document["place"].items():
         need(isinstance(value, str), f"place.{key}", "a text", value)
     for subject, said in document["subjects"].items():
+        plain = subject.isprintable() and subject and " " not in subject
+        need(plain, "subjects", "a name without blanks", subject)
         path = f"subjects.{subject}"
         need(isinstance(said, dict), path, "an object", said)
         for key in VERDICTS:
@@ -225,7 +231,7 @@ def _is(value: Any, kind: type) -> bool:
 
 def _is_time(text: str) -> bool:
     try:
-        datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ")
+        datetime.strptime(text, _TIME)
     except ValueError:
         return False
     return bool(MADE.fullmatch(text))

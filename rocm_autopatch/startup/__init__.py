@@ -405,10 +405,10 @@ def fail(kind, text):
 def write(text, longest=LONGEST_LINE):
     # type: (str, int) -> None
     """Write a line to stderr, harmless to a terminal, if it can be written at once."""
-    if not text.isprintable():
+    if "@" in text or not text.isprintable():
         from rocm_autopatch import failure
 
-        text = failure.printable(text)
+        text = failure.printable(failure.without_passwords(text))
     line = "rocm_autopatch: " + text
     if len(line) >= longest:
         # The end says what to do, so it is kept.

@@ -48,7 +48,7 @@ def add(plan: "Plan") -> None:
         if text:
             startup.say("caches-network-given", text)
     except (OSError, Unusable) as error:
-        done["reason"] = _reason(error)
+        done["reason"] = _reason(error, done["place"])
         startup.say("caches", "no cache is kept: " + done["reason"])
         rows = tuple(_taken_back(done)) if isinstance(error, UnsafePlace) else ()
     caches.add_rows(plan, rows)
@@ -127,6 +127,8 @@ def make_root(path: str, home: bool, looks: bool = False, sticky: bool = False) 
     if not os.access(path, os.F_OK):
         above = path.rpartition("/")[0] or "/"
         make_root(above, home, looks, sticky=True)
+        if os.path.lexists(path):
+            raise Unusable("%s: a link that leads nowhere" % path)
         if looks:
             if os.access(above, os.F_OK) and not os.access(above, os.W_OK):
                 raise Unusable("%s can't be written" % above)
@@ -286,7 +288,7 @@ def _taken_back(done: "dict[str, Any]") -> "Iterator[tuple[Any, ...]]":
                 break
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename:
-        return "%s: %s" % (error.filename, error.strerror)
+def _reason(error: Exception, place: str = "") -> str:
+    if isinstance(error, OSError) and (error.filename or place):
+        return "%s: %s" % (error.filename or place, error.strerror)
     return str(error)

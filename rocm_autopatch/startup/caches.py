@@ -116,7 +116,7 @@ def locate_place(plan: "Plan", done: "dict[str, Any]") -> bool:
     """Put on record where the place is. Returns is_plain() of its root. Raises Unusable."""
     root = done["root"] = where(done["use"])
     done["of"] = place(plan)
-    done["place"] = "%s/%s" % (root, name(done["of"]))
+    done["place"] = "%s/%s" % (root.rstrip("/"), name(done["of"]))
     plain = is_plain(root)
     done["node"] = own(done["place"]) if _is_network(root, plain) else ""
     return plain
@@ -169,11 +169,12 @@ def wanted(plan: "Plan") -> "tuple[str, str, str, bool]":
 def where(use: str) -> str:
     """The root of the caches. Raises Unusable where there is none."""
     if use.startswith("/"):
-        return use.rstrip("/") or "/"
+        return "/" + use.strip("/")
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not base.startswith("/"):
         home = os.path.expanduser("~")
-        if not home.startswith("/"):
+        # HOME= is no home: expanduser makes / of it.
+        if not (home.startswith("/") and os.environ.get("HOME", home)):
             raise Unusable("this user has no home directory; %s=/PATH names a root" % VARIABLE)
         base = home.rstrip("/") + "/.cache"
     return "%s/%s" % (base, BELOW_HOME)
