@@ -197,3 +197,19 @@ rocm_autopatch.start()
     assert done.stderr == (
         "rocm_autopatch: the start-up hook failed and was undone: ValueError: broken\n"
     )
+
+
+def test_a_start_that_failed_leaves_the_variables_as_they_were(python311: Interpreter) -> None:
+    code = """
+import os, rocm_autopatch
+from rocm_autopatch import failure
+os.environ.update(ADDED="ours", CHANGED="ours", KEPT="theirs")
+os.environ.pop("REMOVED", None)
+rocm_autopatch._RECORD["env"][:] = [
+    (("ADDED",), None, "applied"), (("CHANGED",), "theirs", "applied"),
+    (("REMOVED",), "theirs", "applied"), (("KEPT",), None, "kept"),
+]
+failure.give_up(RuntimeError("planted"))
+print(*map(os.environ.get, ("ADDED", "CHANGED", "REMOVED", "KEPT")))
+"""
+    assert python311.value(code) == "None theirs theirs theirs"
