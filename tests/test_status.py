@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rocm_autopatch import cpus
 from tests.conftest import HIP, MAX, Interpreter, label_torch, make_venv, pip
 from tests.messages import Golden
 
@@ -72,6 +73,21 @@ def test_defects_of_the_runtime_alone(python311: Interpreter, rocm: str, sources
     report = status(python311, "--no-torch", ROCM_AUTOPATCH_ASSUME=f"rocm={rocm}")
     known = {issue["source"] for issue in report["known_issues"] if "ROCm" in issue["record"]}
     assert known == sources
+
+
+def test_what_waits_and_will_not_be_changed(python311: Interpreter) -> None:
+    key = "torch._inductor.config.max_autotune_gemm_backends"
+    env = {"ROCM_AUTOPATCH_KEEP": "max_autotune_gemm_backends"}
+    env["TORCHINDUCTOR_COMPILE_THREADS"] = "3"
+    rows = {one["name"]: one for one in status(python311, "--no-torch", **env)["config"]}
+    assert (rows[key]["status"], rows[key]["reason"]) == ("waiting", "ROCM_AUTOPATCH_KEEP")
+    threads = rows["torch._inductor.config.compile_threads"]
+    assert threads["reason"] == "TORCHINDUCTOR_COMPILE_THREADS is set in the environment"
+    done = python311.run("-m", "rocm_autopatch", "status", "--no-torch", env=env, check=False)
+    said = " ".join(done.stdout.split())
+    assert f"{key}: will stay as it is" in said
+    rows = {one["name"]: one for one in status(python311, "--no-torch")["config"]}
+    assert rows["torch._inductor.config.compile_threads"]["wanted"] == cpus.cpu_share()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any, Optional
 
+# How the reason ends for which a waiting entry will not be applied, as a patch says it later.
+KEPT, IS_SET = "ROCM_AUTOPATCH_KEEP", " is set in the environment"
 _ORIGINS = {"image": " (set by the image)", "user": " (set by a user)"}
 
 
@@ -61,6 +63,8 @@ def sentence(row: "dict[str, Any]") -> str:
         change += " -> " + _value(row["after"])
     elif row["status"] == "observed":
         change += ", would become " + _value(row["wanted"])
+    elif row["status"] == "waiting" and row["reason"].endswith((KEPT, IS_SET)):
+        change = "will stay as it is"
     elif row["status"] == "waiting":
         change = "will become " + _value(row["wanted"])
     strength = row.get("action") or row.get("strength") or "use"
