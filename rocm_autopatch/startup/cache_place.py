@@ -127,7 +127,8 @@ def make_root(path: str, home: bool, looks: bool = False, sticky: bool = False) 
     if not os.access(path, os.F_OK):
         above = path.rpartition("/")[0] or "/"
         make_root(above, home, looks, sticky=True)
-        if os.path.lexists(path):
+        # Not if something is there: another process may have been faster.
+        if os.path.islink(path):
             raise Unusable("%s: a link that leads nowhere" % path)
         if looks:
             if os.access(above, os.F_OK) and not os.access(above, os.W_OK):
