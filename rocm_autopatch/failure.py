@@ -94,7 +94,10 @@ def give_up(error: BaseException) -> bool:
 
 
 def without_passwords(text: str) -> str:
-    """*text* without what addresses have before their host: ``https://user:password@host``."""
+    """*text* without what addresses have before their host: ``https://user:password@host``.
+
+    masking knows more secrets, but needs ``re``, and the program's path may have another one.
+    """
     words = []
     for word in text.split(" "):
         head, scheme, rest = word.partition("://")

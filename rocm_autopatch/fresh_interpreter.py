@@ -23,6 +23,8 @@ class NoReport(Exception):
     """The interpreter gave no report; the text says why."""
 
 
+# How the error begins that says how the import of torch ended the interpreter.
+DIED = "import torch: "
 # Run in the fresh interpreter. The report comes back through a pipe of its own, because what is
 # imported may print.
 _CHILD = """
@@ -138,7 +140,7 @@ def _died(found: Mapping[str, Any], why: str, given: Mapping[str, str], python: 
         how = how_it_ended(done.returncode)
         without = "so it is, too" if how == why else f"it {how}"
     return (
-        f"import torch: the interpreter {why}; without rocm_autopatch (ROCM_AUTOPATCH=off), "
+        f"{DIED}the interpreter {why}; without rocm_autopatch (ROCM_AUTOPATCH=off), "
         f"{without}. This report is of a start without torch, as with --no-torch"
     )
 

@@ -201,7 +201,8 @@ def taken_interrupts() -> Iterator[None]:
     before = {}
     if threading.current_thread() is threading.main_thread():
         for number in _INTERRUPTS:
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            # nohup ignores SIGHUP. None: a handler that is not Python's could not be put back.
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
                 before[number] = signal.signal(number, _interrupt)
     try:
         yield

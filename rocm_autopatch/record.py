@@ -10,7 +10,7 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import _ASSUME, _RECORD, _read, cpus, failure, kfd, sites, startup
+from rocm_autopatch import _ASSUME, _read, cpus, failure, kfd, sites, startup
 from rocm_autopatch.evidence import defects, match
 from rocm_autopatch.evidence.defects import Defect
 from rocm_autopatch.evidence.file import Evidence
@@ -116,7 +116,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
         report[name] += [
             {**one, "name": f"{target}.{one['name']}" if name == "config" else one["name"]}
             for one in rows
-            or _untouched(name, target, startup.for_this_torch(entries), status, reason)
+            or _untouched(record, name, target, startup.for_this_torch(entries), status, reason)
         ]
     report["notes"] += _unknown_kept(report)
     report["notes"] += _ranks_not_compared(report)
@@ -258,15 +258,15 @@ def ledger_issue(defect: Defect) -> dict[str, str]:
 
 
 def _untouched(
-    name: str, target: str, entries: list[Any], status: str, reason: str
+    record: dict[str, Any], name: str, target: str, entries: list[Any], status: str, reason: str
 ) -> Iterator[dict[str, Any]]:
     """Rows of a patch that was not applied, with what it will not change as far as is known."""
     for entry in entries:
         made = row(load(name).FIELDS, entry, status=status, reason=reason)
         # Who observes wants to know what would be, if the variables were changed, too.
-        if status == "waiting" and not _RECORD["observe"]:
+        if status == "waiting" and not record["observe"]:
             whole = f"{target}.{made['name']}" if name == "config" else made["name"]
-            if kept(whole, _RECORD["keep"]):
+            if kept(whole, record["keep"]):
                 made["reason"] = KEPT
             elif (made.get("yields_to") or "") in os.environ:
                 made["reason"] = made["yields_to"] + IS_SET

@@ -151,8 +151,10 @@ class TestAStart:
         (line,) = [line for line in lines if "a user set them" not in line]
         where = ("/etc/open" if "777" in way else "/etc/tmp/f.yaml") if "link" in way else file
         assert (os.path.dirname(file) if way.startswith("directory of") else where) in line
-        reasons = ("-w", "belongs to user 65534", "is not a regular file", "No such device")
-        reasons += ("it is a directory",)
+        reasons = (
+            *("-w", "belongs to user 65534", "is not a regular file", "No such device"),
+            "it is a directory",
+        )
         assert any(reason in line for reason in reasons), line
 
     @pytest.mark.parametrize("way", SAFE)

@@ -37,7 +37,7 @@ class Here:
     node: str = ""  # where programs write instead, if the root is on a network file system
     home: bool = False  # whether nobody has named the root
 
-    def refusal(self) -> str:
+    def place_refusal(self) -> str:
         """Why starts that use caches keep none here, "" if nothing is in their way."""
         try:
             self.make_place(looks=True)

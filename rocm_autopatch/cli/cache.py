@@ -227,7 +227,7 @@ def _path(arguments: argparse.Namespace) -> int:
 def _status(arguments: argparse.Namespace) -> int:
     here = places.here()
     places.judge(here.root)
-    refusal = "" if here.unused else here.refusal()
+    refusal = "" if here.unused else here.place_refusal()
     found = places.beneath(here.root)
     layer = places.beneath(Path(caches.LAYER))
     left = [(path, places.measure(path)[0]) for path in places.unfinished(here.root)]

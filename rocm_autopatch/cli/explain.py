@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     facts = {name: fact["value"] for name, fact in report["facts"].items()}
     for text in report["errors"]:
         # The others are of single entries, which their own rows tell.
-        if text.endswith(misnamed.INSTEAD) or text.startswith("import torch: "):
+        if text.endswith(misnamed.INSTEAD) or text.startswith(fresh_interpreter.DIED):
             terminal.say(f"rocm-autopatch explain: {text}")
     named = os.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
     if not misnamed.is_there(named):

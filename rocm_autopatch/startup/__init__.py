@@ -405,7 +405,7 @@ def fail(kind, text):
 def write(text, longest=LONGEST_LINE):
     # type: (str, int) -> None
     """Write a line to stderr, harmless to a terminal, if it can be written at once."""
-    if "@" in text or not text.isprintable():
+    if "://" in text or not text.isprintable():
         from rocm_autopatch import failure
 
         text = failure.printable(failure.without_passwords(text))
