@@ -156,33 +156,36 @@ class TestPolicy:
             assert row["reason"].startswith("the subject's policy is not applied: torch 2.")
 
 
-# What becomes of a planted fault in its first start. One of each kind, and the others.
-EACH = [
-    pytest.param(
-        {"good": ENDED, "wrong": WRONG, "grows": LEAKS, "aborts": CRASHED, "second_start": ENDED},
-        id="one of a kind",
-    ),
-    pytest.param(
-        {
-            "slow": ENDED,
-            "grows_once": ENDED,
-            "nan": WRONG,
-            "quits": CRASHED,
-            "raises": CRASHED,
-            "stubborn": HUNG,
-            "at_exit": HUNG,
-        },
-        id="others",
-    ),
-]
+# What becomes of a planted fault in its first start.
+ONE_OF_EACH_KIND = {
+    "good": ENDED,
+    "wrong": WRONG,
+    "grows": LEAKS,
+    "aborts": CRASHED,
+    "second_start": ENDED,
+}
+OTHERS_OF_THE_KINDS = {
+    "slow": ENDED,
+    "grows_once": ENDED,
+    "nan": WRONG,
+    "quits": CRASHED,
+    "raises": CRASHED,
+    "stubborn": HUNG,
+    "at_exit": HUNG,
+}
 
 
 class TestFaults:
     """Each fault is found where it is, and the subjects without it are sound in the same run."""
 
-    @pytest.mark.parametrize("some", EACH)
-    def test_each(
-        self, faulty: Interpreter, tmp_path: Path, golden: Golden, some: dict[str, str]
+    def test_one_of_each_kind(self, faulty: Interpreter, tmp_path: Path, golden: Golden) -> None:
+        self.each_is_found(ONE_OF_EACH_KIND, faulty, tmp_path, golden)
+
+    def test_others_of_the_kinds(self, faulty: Interpreter, tmp_path: Path, golden: Golden) -> None:
+        self.each_is_found(OTHERS_OF_THE_KINDS, faulty, tmp_path, golden)
+
+    def each_is_found(
+        self, some: dict[str, str], faulty: Interpreter, tmp_path: Path, golden: Golden
     ) -> None:
         tried = tuple(some)
         found = directly(faulty, tmp_path, trials=tried, subjects=("default", "freezing"))
