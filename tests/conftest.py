@@ -25,7 +25,7 @@ import pytest
 import yaml
 
 from surroundings import hip_torch
-from tests import forked
+from tests import forked, kept_compiler
 from tests.measuring import measure
 
 if TYPE_CHECKING:
@@ -351,7 +351,12 @@ def torch_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Inter
     hip_torch.copy(hip, made)
     # With empty caches, torch would compile a dozen programs to see what this processor can do.
     # What one test compiles is not there for the next one.
-    env = {"TORCHINDUCTOR_VEC_ISA_OK": "1", "ROCM_AUTOPATCH_CACHE": "off"}
+    kept_compiler.install(WORK / "compiler", WORK / "cache" / "compiled")
+    env = {
+        "TORCHINDUCTOR_VEC_ISA_OK": "1",
+        "ROCM_AUTOPATCH_CACHE": "off",
+        "PATH": f"{(WORK / 'compiler').absolute()}:{CLEAN['PATH']}",
+    }
     python = Interpreter(made / "bin" / "python", env)
     pip(python, "install", "--no-deps", wheel)
     quicken(python)

@@ -7,27 +7,40 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests import forked
-from tests.conftest import ROOT, WORK, Interpreter, pip
+from tests.conftest import LEFT_OUT, ROOT, WORK, Interpreter, pip
 from tests.messages import Golden
 
 ON = {"ROCM_AUTOPATCH_LOG": "quiet"}
 
 
-def test_with_a_stand_in(
-    torch_python: Interpreter, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+GRAPHS = "tests/graphs/"
+
+
+def left_out(runs: str) -> list[str]:
+    """The tests of tests/graphs that "make test" leaves out, for later or for the nightly."""
+    return [name for name, when in LEFT_OUT.items() if name.startswith(GRAPHS) and when == runs]
+
+
+def deselect(*names: str) -> list[str]:
+    return [word for name in names for word in ("--deselect", name)]
+
+
+@pytest.fixture
+def run_with_a_stand_in(torch_python: Interpreter, tmp_path: Path) -> Callable[..., str]:
+    """Runs pytest on tests/graphs with the real torch, and gives what it says."""
     pip(torch_python, "install", "pytest")
     # It does not run in the checkout, whose package would be found before the wheel's.
-    shutil.copytree(ROOT / "tests" / "graphs", tmp_path / "graphs")
+    shutil.copytree(ROOT / GRAPHS, tmp_path / GRAPHS)
     # What is compiled is kept as long as neither the graphs nor their tests change.
     text = b"".join(
         path.read_bytes()
-        for directory in (ROOT / "rocm_autopatch" / "graphs", ROOT / "tests" / "graphs")
+        for directory in (ROOT / "rocm_autopatch" / "graphs", ROOT / GRAPHS)
         for path in sorted(directory.glob("*.py"))
     )
     caches = WORK.absolute() / "cache" / f"graphs-{hashlib.sha256(text).hexdigest()[:16]}"
@@ -40,21 +53,25 @@ def test_with_a_stand_in(
         "TORCHINDUCTOR_CACHE_DIR": str(caches),
     }
 
-    def run(*more: str | Path) -> str:
+    def run(*arguments: str) -> str:
         done = torch_python.run(
             *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", "--show-capture=no"),
-            # What takes minutes is left out there, too.
-            *("-m", request.config.getoption("-m")),
-            *more,
+            *("--rootdir", tmp_path),
+            *arguments,
             env=env,
             cwd=tmp_path,
             check=False,
-            timeout=900,
+            timeout=1800,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    said = run(tmp_path / "graphs")
+    return run
+
+
+def test_with_a_stand_in(run_with_a_stand_in: Callable[..., str]) -> None:
+    others = deselect(*left_out("later"), *left_out("nightly"))
+    said = run_with_a_stand_in(GRAPHS, *others)
     found = re.search(r"(\d+) passed, (\d+) skipped", said)
     assert found is not None, said
     passed, skipped = map(int, found.groups())
@@ -62,7 +79,15 @@ def test_with_a_stand_in(
     assert (passed >= 340, skipped <= 26) == (True, True), said
     # With warm caches, torch finds a backward together with its forward.
     warm = "steps or dropout or shapes"
-    assert "4 passed" in run(tmp_path / "graphs" / "test_training.py", "-k", warm)
+    assert "4 passed" in run_with_a_stand_in(f"{GRAPHS}test_training.py", "-k", warm, *others)
+
+
+def test_later_with_a_stand_in(run_with_a_stand_in: Callable[..., str]) -> None:
+    run_with_a_stand_in(*left_out("later"))
+
+
+def test_nightly_with_a_stand_in(run_with_a_stand_in: Callable[..., str]) -> None:
+    run_with_a_stand_in(*left_out("nightly"))
 
 
 POLICY = """

@@ -157,14 +157,10 @@ class TestPolicy:
 
 
 # What becomes of a planted fault in its first start.
-ONE_OF_EACH_KIND = {
-    "good": ENDED,
-    "wrong": WRONG,
-    "grows": LEAKS,
-    "aborts": CRASHED,
-    "second_start": ENDED,
-}
+ONE_OF_EACH_KIND = {"good": ENDED, "wrong": WRONG, "aborts": CRASHED}
 OTHERS_OF_THE_KINDS = {
+    "grows": LEAKS,
+    "second_start": ENDED,
     "slow": ENDED,
     "grows_once": ENDED,
     "nan": WRONG,

@@ -71,8 +71,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
-@OLD_AND_NEW
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@OLD_AND_NEW
 def test_the_script(
     python: Interpreter, command: tuple[str, ...], hostile: Path, tmp_path: Path
 ) -> None:
@@ -83,8 +83,8 @@ def test_the_script(
     assert "Traceback" not in done.stderr
 
 
-@OLD_AND_NEW
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@OLD_AND_NEW
 def test_dash_m(
     python: Interpreter, command: tuple[str, ...], hostile: Path, tmp_path: Path
 ) -> None:

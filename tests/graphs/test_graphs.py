@@ -636,7 +636,7 @@ class TestArgumentsChangedInPlace:
         assert sum("shares memory" in reason for reason in function.row["plain"]) == 1
 
     # With other seeds, the call that is observed has arguments that share memory: a refusal.
-    @pytest.mark.parametrize("seed", [0, pytest.param(5, marks=pytest.mark.nightly)])
+    @pytest.mark.parametrize("seed", [0, 5])
     @pytest.mark.parametrize("mode", [False, True])
     def test_random_calls(self, seen: Seen, mode: bool, seed: int) -> None:
         """Caches that stay, are new, or are parts of one memory, in random turns."""

@@ -1397,7 +1397,7 @@ def test_graphs_of_a_model_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None
     assert set(pools.owners) <= owners
 
 
-@pytest.mark.parametrize("seed", [4, pytest.param(129, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("seed", [4, 129])
 def test_random_programs(seed: int) -> None:
     found = fuzz.one(seed)
     assert "wrong" not in found
@@ -1434,13 +1434,7 @@ def test_a_forward_that_nothing_is_known_of(monkeypatch: pytest.MonkeyPatch, see
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        # Checkpoints have tests of their own here.
-        pytest.param(name, marks=[pytest.mark.nightly] * (name == "checkpoint"))
-        for name in trials.NAMES
-        if "training" in trials.load(name).ABOUT
-    ],
+    "name", [name for name in trials.NAMES if "training" in trials.load(name).ABOUT]
 )
 def test_trials_of_prove(name: str, seen: Seen) -> None:
     """What ``prove`` trains is trained in graphs, and right."""
