@@ -335,3 +335,13 @@ def test_the_help_names_what_is_read(python311: Interpreter) -> None:
         assert file in text
     assert "torch/version.py" in text
     assert "ROCM_AUTOPATCH_POLICY" in text
+
+
+def test_a_command_does_not_wait_for_the_others(python311: Interpreter) -> None:
+    code = (
+        "import sys\nfrom rocm_autopatch.cli import main\n"
+        "try:\n    main(['run', '--help'])\nexcept SystemExit:\n    pass\n"
+        "print([name for name in sys.modules if name.startswith('rocm_autopatch.cli.tune')])\n"
+    )
+    assert python311.run("-c", code).stdout.endswith("\n[]\n")
+    assert "tune" in python311.run("-m", "rocm_autopatch", "--help").stdout

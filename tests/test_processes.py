@@ -197,7 +197,7 @@ def children(pid: int) -> list[int]:
 def test_interrupted_while_it_is_imported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def parser() -> None:
+    def parser(_: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(60)
 
