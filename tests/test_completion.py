@@ -18,7 +18,7 @@ from rocm_autopatch.startup import assume
 
 FACTS = {f"{name}=" for name in assume.FACTS}
 POLICIES = {"capture-guard", "debug", "no-hipblaslt", "no-library-search", "performance", "safe"}
-POLICIES |= {"sglang-compile"}
+POLICIES |= {"sglang-compile", "tuning-notes"}
 # bash splits words like this because of its COMP_WORDBREAKS.
 BREAKS = re.compile(r"[:=]|[^:=]+")
 

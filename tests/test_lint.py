@@ -254,6 +254,7 @@ REMARKS = {
     "no-hipblaslt": [],
     "no-library-search": [],
     "sglang-compile": [],
+    "tuning-notes": [],
     "debug": [],
     "performance": [
         f"{INDUCTOR}.shape_padding",

@@ -40,7 +40,7 @@ def test_the_root_of_the_wheel_has_the_start_up_files(wheel: Path) -> None:
     roots = {name.partition("/")[0] for name in members(wheel)}
     assert roots == {"rocm_autopatch", "rocm_autopatch.pth", "rocm_autopatch.start"}
     policies = {f"rocm_autopatch/policies/{path.name}" for path in ROOT.glob("policies/*.yaml")}
-    assert len(policies) == 8
+    assert len(policies) == 9
     assert policies <= members(wheel)
     assert {"rocm_autopatch/plans/safe.plan", "rocm_autopatch/py.typed"} <= members(wheel)
 

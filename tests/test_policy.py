@@ -293,9 +293,6 @@ class TestBuiltins:
             "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE": ("delete", None),
             "TORCHINDUCTOR_FORCE_DISABLE_CACHES": ("delete", None),
             "TORCH_COMPILE_DEBUG": ("delete", None),
-            "HIP_LAUNCH_BLOCKING": ("default", "0"),
-            "AMD_LOG_LEVEL": ("default", "0"),
-            "HIP_CACHE_ENABLED": ("default", "1"),
             "inductor.max_autotune": ("default", False),
             "inductor.max_autotune_gemm_backends": ("pin", "ATEN"),
             "inductor.coordinate_descent_tuning": ("default", False),
@@ -310,6 +307,15 @@ class TestBuiltins:
             "reduce-overhead": ("use", "default"),
             "max-autotune": ("use", "max-autotune-no-cudagraphs"),
         }.items() <= safe.items()
+
+    def test_tuning_notes_hold_the_settings_of_003_that_change_nothing(self) -> None:
+        notes = {
+            "HIP_LAUNCH_BLOCKING": ("default", "0"),
+            "AMD_LOG_LEVEL": ("default", "0"),
+            "HIP_CACHE_ENABLED": ("default", "1"),
+        }
+        assert notes.items() <= entries("tuning-notes").items()
+        assert not notes.keys() & entries("safe").keys()
 
     def test_performance_has_the_switches_of_001(self) -> None:
         (rows,) = (
@@ -374,20 +380,19 @@ class TestBuiltins:
             name: {row[0] for row in plan["env"] if row[1] == "default"}
             for name, plan in builtin.POLICIES.items()
         }
-        safe = {"HIP_LAUNCH_BLOCKING", "AMD_LOG_LEVEL", "HIP_CACHE_ENABLED"}
         assert defaults == {
-            "safe": safe,
-            "performance": safe,
-            "debug": {*safe, "TORCH_LOGS"},
-            "capture-guard": safe,
+            "safe": set(),
+            "performance": set(),
+            "debug": {"TORCH_LOGS"},
+            "capture-guard": set(),
             "no-hipblaslt": {
-                *safe,
                 "TORCH_BLAS_PREFER_HIPBLASLT",
                 "DISABLE_ADDMM_CUDA_LT",
                 "ROCBLAS_USE_HIPBLASLT",
             },
-            "no-library-search": {*safe, "MIOPEN_FIND_MODE", "PYTORCH_TUNABLEOP_TUNING"},
-            "sglang-compile": {*safe, "SGLANG_TORCH_COMPILE_MODE"},
+            "no-library-search": {"MIOPEN_FIND_MODE", "PYTORCH_TUNABLEOP_TUNING"},
+            "sglang-compile": {"SGLANG_TORCH_COMPILE_MODE"},
+            "tuning-notes": {"HIP_LAUNCH_BLOCKING", "AMD_LOG_LEVEL", "HIP_CACHE_ENABLED"},
         }
         page = (ROOT / "docs" / "policies.md").read_text()
         section = page.partition("### Variables that outrank a flag")[2].partition("\n## ")[0]

@@ -265,7 +265,7 @@ def check_driver() -> None:
 
 
 def check_runtime() -> None:
-    """The variables of safe reach the real runtime, and it obeys them."""
+    """Variables reach the real runtime, and it obeys them."""
     compile_program()
     child = (
         "import json, os, subprocess, sys, time\n"
@@ -285,7 +285,7 @@ def check_runtime() -> None:
     hip = runtime()
     major, minor, patch = map(int, hip.split("."))
     answer = f"100 0 hipErrorNoDevice {major * 10_000_000 + minor * 100_000 + patch}\n"
-    defaults = {"HIP_LAUNCH_BLOCKING": "0", "AMD_LOG_LEVEL": "0", "HIP_CACHE_ENABLED": "1"}
+    notes = {"HIP_LAUNCH_BLOCKING": "0", "AMD_LOG_LEVEL": "0", "HIP_CACHE_ENABLED": "1"}
     for env in (
         {},
         CHOSEN,
@@ -293,9 +293,11 @@ def check_runtime() -> None:
         {"AMD_LOG_LEVEL": "0"},
         {"AMD_LOG_LEVEL": "4"},
         {"TORCHINDUCTOR_MAX_AUTOTUNE": "1", "AMD_LOG_LEVEL": "4"},
+        {"ROCM_AUTOPATCH_POLICY": "tuning-notes"},
     ):
         out, log, variables = under(**env)
-        given = {name: value for name, value in env.items() if not name.startswith("TORCH")}
+        given = {name: env[name] for name in env if not name.startswith(("TORCH", "ROCM_"))}
+        defaults = notes if "ROCM_AUTOPATCH_POLICY" in env else {}
         expect(f"{env}: variables", variables, {**defaults, **given})
         expect(f"{env}: answer", out, answer)
         logged = "hipGetDeviceCount: Returned hipErrorNoDevice" in log
