@@ -28,14 +28,12 @@ KEPT = 5
 class Begun:
     """A process that has run a beginning."""
 
-    def __init__(
-        self, python: Interpreter, directory: str, beginning: str, env: Mapping[str, str]
-    ) -> None:
+    def __init__(self, python: Interpreter, beginning: str, env: Mapping[str, str]) -> None:
         self.directory = tempfile.TemporaryDirectory()
         self.said = Path(self.directory.name, "said")
         with open(self.said, "w") as stderr:
             self.process = subprocess.Popen(
-                [python.path, program("forked/serve.py"), directory, beginning],
+                [python.path, program("forked/serve.py"), beginning],
                 env=python.environment(env),
                 cwd=python.path.parent,
                 stdin=subprocess.PIPE,
@@ -96,14 +94,14 @@ def run(
 
     *code* is the program's file, or a text that may use all names of *beginning*, which stands
     before it in *file*: tracebacks and ``sys.argv`` name it. *later* are variables that are set
-    only after the beginning. Both can import what is beside the program's file.
+    only after the beginning.
     """
-    directory, line = "", beginning.count("\n")
+    line = beginning.count("\n")
     if isinstance(code, Path):
-        file, directory, line = code, str(code.parent), 0
+        file, line = code, 0
         code = code.read_text(encoding="utf-8")
-    key = (python.path, directory, beginning, *sorted(env.items()))
-    begun = _begun.pop(key, None) or Begun(python, directory, beginning, env)
+    key = (python.path, beginning, *sorted(env.items()))
+    begun = _begun.pop(key, None) or Begun(python, beginning, env)
     _begun[key] = begun
     while len(_begun) > KEPT:
         _begun.pop(next(iter(_begun))).close()

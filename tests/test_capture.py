@@ -21,7 +21,7 @@ import pytest
 
 from tests import forked
 from tests.conftest import Interpreter
-from tests.programs import line_of, program
+from tests.programs import import_of, line_of, program
 
 CAPTURING = program("capture/capturing.py")
 
@@ -46,7 +46,7 @@ def shown_by(python: Interpreter, tmp_path: Path) -> Any:
         file = program(f"capture/{name}.py")
         later = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
         off = {"ROCM_AUTOPATCH": "off"}
-        done = forked.run(python, "import capturing\n", file, *arguments, env=off, later=later)
+        done = forked.run(python, import_of(CAPTURING), file, *arguments, env=off, later=later)
         return json.loads(done.stdout.splitlines()[-1])
 
     return shown_by

@@ -17,6 +17,11 @@ def program(name: str) -> Path:
     return path
 
 
+def import_of(path: Path) -> str:
+    """A beginning for forks (tests/forked.py): the import of a module that is beside programs."""
+    return f"import sys; sys.path[0] = {str(path.parent)!r}; import {path.stem}\n"
+
+
 def line_of(path: Path, beginning: str) -> int:
     """The number of the line of a program that begins so; no other line may."""
     lines = path.read_text(encoding="utf-8").splitlines()

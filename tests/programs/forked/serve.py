@@ -11,10 +11,10 @@ import os
 import signal
 import sys
 
-directory, beginning = sys.argv[1:]
+beginning = sys.argv[1]
 # As for a program of -c, until a request says otherwise.
 sys.argv[:] = ["-c"]
-sys.path[0] = directory
+sys.path[0] = ""
 del __file__
 exec(compile(beginning, "<string>", "exec"))
 # What a collector writes to, each fork would have to copy.
