@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.programs import program
+from tests.programs import program_file
 
 if TYPE_CHECKING:
     from tests.conftest import Interpreter
@@ -33,7 +33,7 @@ class Begun:
         self.said = Path(self.directory.name, "said")
         with open(self.said, "w") as stderr:
             self.process = subprocess.Popen(
-                [python.path, program("forked/serve.py"), beginning],
+                [python.path, program_file("forked/serve.py"), beginning],
                 env=python.environment(env),
                 cwd=python.path.parent,
                 stdin=subprocess.PIPE,

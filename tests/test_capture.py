@@ -21,9 +21,9 @@ import pytest
 
 from tests import forked
 from tests.conftest import Interpreter
-from tests.programs import import_of, line_of, program
+from tests.programs import import_of, line_of, program_file
 
-CAPTURING = program("capture/capturing.py")
+CAPTURING = program_file("capture/capturing.py")
 
 # This fixture asks for the torch by name, which conftest.py can't see.
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ def shown_by(python: Interpreter, tmp_path: Path) -> Any:
     """What a program in programs/capture prints with ``show``."""
 
     def shown_by(name: str, *arguments: str) -> Any:
-        file = program(f"capture/{name}.py")
+        file = program_file(f"capture/{name}.py")
         later = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
         off = {"ROCM_AUTOPATCH": "off"}
         done = forked.run(python, import_of(CAPTURING), file, *arguments, env=off, later=later)

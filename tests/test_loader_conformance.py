@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Interpreter
-from tests.programs import program
+from tests.programs import program_file
 
 # The modules that have hooks in every program, whether it imports them or not.
 NAMES = (
@@ -39,7 +39,7 @@ def hook(module, hooks=%r):
 startup.arm(dict.fromkeys(%r.split(), hook))
 """
 
-PROGRAMS = program("loader_conformance/imported/memory.py").parent.parent
+PROGRAMS = program_file("loader_conformance/imported/memory.py").parent.parent
 # What else is imported, beside programs/loader_conformance/imported: no linter reads it.
 BROKEN = {"syntax.py": "VALUE = = 6\n"}
 

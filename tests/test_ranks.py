@@ -20,7 +20,7 @@ from rocm_autopatch.patches.ranks import content, told
 from tests import forked
 from tests.conftest import Interpreter
 from tests.messages import Golden
-from tests.programs import program
+from tests.programs import program_file
 
 HEAD = "import torch, torch._dynamo, torch.distributed\n"
 # safe compares ranks.
@@ -60,7 +60,7 @@ class Job:
             **more,
         }
         env = {"ROCM_AUTOPATCH_POLICY": str(self.policy), "ROCM_AUTOPATCH_RANKS": use}
-        forked.run(self.python, HEAD, program("ranks/job.py"), json.dumps(asked), env=env)
+        forked.run(self.python, HEAD, program_file("ranks/job.py"), json.dumps(asked), env=env)
         raised, notes, lines = [], [], []
         for rank in range(size):
             file = self.directory / str(rank)
@@ -191,7 +191,7 @@ class TestJobs:
         assert "ROCM_AUTOPATCH_RANKS=loud is not one of say, abort, off; say is used" in done.stderr
 
     def test_a_store_that_is_gone(self, job: Job) -> None:
-        before = program("ranks/gone_store.py").read_text()
+        before = program_file("ranks/gone_store.py").read_text()
         raised, notes, lines = job.run(3, {1: {"AITER_X": "1"}}, before=before, compiles=False)
         assert (raised, lines) == (["gone", "", ""], [])
         assert [note.partition(": ")[0] for note in notes] == ["ranks were not compared"] * 2
@@ -232,7 +232,7 @@ class TestAbort:
     )
     def test_a_last_rank_without_a_verdict(self, job: Job, fails: str, differs: bool) -> None:
         """The others compare for themselves: none is ended because another one has failed."""
-        before = program("ranks/last_without_a_verdict.py").read_text()
+        before = program_file("ranks/last_without_a_verdict.py").read_text()
         of = {2: {"AITER_X": "1"}} if differs else {}
         raised, notes, lines = job.run(
             3, of, before=before, fails=fails, use="abort", wait=2, compiles=False
@@ -285,7 +285,7 @@ def torchrun(
         "bash",
         str(script),
         str(python.path),
-        str(program("ranks/worker.py")),
+        str(program_file("ranks/worker.py")),
     ]
     return python.run(*words, env=env)
 
@@ -319,7 +319,7 @@ class TestMessages:
     """Few messages a rank, whatever the size of the job."""
 
     def test_virtual_ranks(self, torch_python: Interpreter) -> None:
-        done = forked.run(torch_python, HEAD, program("ranks/virtual_ranks.py"), env={})
+        done = forked.run(torch_python, HEAD, program_file("ranks/virtual_ranks.py"), env={})
         first, second = done.stdout.splitlines()
         most, last, asking, (text,) = json.loads(first)
         assert (most, asking) == (4, 1)

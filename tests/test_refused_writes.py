@@ -16,7 +16,7 @@ import pytest
 from tests import forked
 from tests.conftest import Interpreter
 from tests.messages import Golden
-from tests.programs import program
+from tests.programs import program_file
 
 HEAD = """
 import json, os, sys, threading, torch
@@ -113,7 +113,7 @@ def programs(torch_python: Interpreter, env: dict[str, str], tmp_path: Path) -> 
 
 class TestWriters:
     def test_every_route(self, programs: Programs) -> None:
-        ran = programs.run(program("refused_writes/every_route.py"))
+        ran = programs.run(program_file("refused_writes/every_route.py"))
         # Inductor applies its config_patches twice in a compile.
         want = {
             ("every_route.py", "True", line, count)
@@ -265,7 +265,7 @@ print(json.dumps(report()))
         assert 16 <= count <= 64
 
     def test_noticing_that_fails(self, programs: Programs) -> None:
-        ran = programs.run(program("refused_writes/noticing_that_fails.py"))
+        ran = programs.run(program_file("refused_writes/noticing_that_fails.py"))
         ran.shown, seen = ran.shown
         assert seen == [False, False]
         assert ran.rows["triton.cudagraphs"]["status"] == "applied"
@@ -274,7 +274,7 @@ print(json.dumps(report()))
 
 class TestFrameworks:
     def test_what_they_write(self, programs: Programs) -> None:
-        frameworks = program("refused_writes/frameworks.py")
+        frameworks = program_file("refused_writes/frameworks.py")
         ran = programs.run(frameworks, ROCM_AUTOPATCH_POLICY="safe")
         ran.shown, same, (before, inside), reads = ran.shown
         assert same is True
@@ -290,7 +290,7 @@ class TestFrameworks:
         ):
             assert (rows[key]["status"], rows[key]["after"]) == ("applied", after)
             assert rows[key]["reason"] == f"the calling thread reads {here}"
-        ran.path = program("refused_writes/vllm_stand_in.py")
+        ran.path = program_file("refused_writes/vllm_stand_in.py")
         (line,) = ran.lines("writes")
         for key, value in (
             ("max_autotune_gemm_backends", "'TRITON'"),
@@ -398,7 +398,7 @@ print(json.dumps([torch.equal(done, f(x)), report()["errors"], dict(counters["in
 
 class TestReport:
     def test_says_what_is(self, programs: Programs) -> None:
-        ran = programs.run(program("refused_writes/says_what_is.py"))
+        ran = programs.run(program_file("refused_writes/says_what_is.py"))
         first, here, elsewhere, changed = ran.shown
         assert first == elsewhere
         rows = []
@@ -430,7 +430,7 @@ print(json.dumps([report(), report()]))
 
     def test_reads_in_a_thread_only_when_asked(self, programs: Programs) -> None:
         # During an import, a thread that needs the import's lock would never end.
-        reads = program("refused_writes/reads_in_a_thread.py")
+        reads = program_file("refused_writes/reads_in_a_thread.py")
         done = programs.python.run(reads, env=programs.env)
         assert done.stdout.splitlines() == ["0 1", "True True []"]
 
@@ -458,7 +458,7 @@ print(json.dumps([len(ours), len(theirs)]))
 
 class TestImpliedKeys:
     def test_a_pin_refuses_what_implies_another_value(self, programs: Programs) -> None:
-        ran = programs.run(program("refused_writes/implied_value.py"))
+        ran = programs.run(program_file("refused_writes/implied_value.py"))
         row, read, more = ran.shown
         assert (row["status"], read) == ("applied", [True, False, 7, False, False])
         assert [(one["value"], one["line"]) for one in row["refused"]] == [
@@ -477,11 +477,11 @@ class TestImpliedKeys:
 
     def test_what_was_written_before(self, programs: Programs) -> None:
         """In this thread or in another one: it is not read under a pin."""
-        ran = programs.run(program("refused_writes/implied_before.py"))
+        ran = programs.run(program_file("refused_writes/implied_before.py"))
         assert ran.shown == [True, False, False]
 
     def test_a_pin_that_cannot_hold_is_refused(self, programs: Programs) -> None:
-        ran = programs.run(program("refused_writes/implied_pins.py"))
+        ran = programs.run(program_file("refused_writes/implied_pins.py"))
         pinned = "which implies another value for this key: pin max_fusion_size as well"
         why = "realize_reads_threshold is 79, which implies 78 for this key"
         assert ran.shown == [

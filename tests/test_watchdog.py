@@ -24,9 +24,9 @@ from rocm_autopatch.patches.watchdog import aborts as ending
 from rocm_autopatch.patches.watchdog import libraries, sleeper, underway
 from tests.conftest import Interpreter
 from tests.messages import Golden
-from tests.programs import line_of, program
+from tests.programs import line_of, program_file
 
-PHASES = program("watchdog/phases.py")
+PHASES = program_file("watchdog/phases.py")
 
 
 def policy(path: Path, fields: str) -> Path:
@@ -113,7 +113,7 @@ class TestPhases:
         number = line_of(PHASES, f"def {frame}(")
         assert f"/phases.py:{number}), compile 0/0{phase}" in line
         assert line.split(" s: ")[1].startswith(f"{frame} (/")
-        place = line_of(program("watchdog/hangs.py"), "        time.sleep(nap)")
+        place = line_of(program_file("watchdog/hangs.py"), "        time.sleep(nap)")
         assert f"/hangs.py:{place} in hang; to stop it: " in line
         assert setting in line
 
@@ -253,7 +253,8 @@ class TestLibraries:
 def aborts(torch_python: Interpreter, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
     path = tmp_path_factory.mktemp("aborts")
     done = torch_python.run(
-        program("watchdog/aborts.py"), env=environment(path, "warn_after: off, abort_after: 60")
+        program_file("watchdog/aborts.py"),
+        env=environment(path, "warn_after: off, abort_after: 60"),
     )
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
@@ -301,7 +302,7 @@ def test_one_that_is_stuck_in_c(torch_python: Interpreter, tmp_path: Path, golde
     """The process is ended once no other compile is under way. The stacks are on stderr."""
     began = time.monotonic()
     env = environment(tmp_path, "abort_after: 60")
-    stuck = program("watchdog/stuck_in_c.py")
+    stuck = program_file("watchdog/stuck_in_c.py")
     done = torch_python.run(stuck, env=env, check=False, cwd=tmp_path)
     assert time.monotonic() - began < 40
     assert done.stdout.splitlines() == ["[true, 0]"]
@@ -378,7 +379,7 @@ def test_a_warning_while_an_abort_waits(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_short_compiles_forks_and_the_end(torch_python: Interpreter, tmp_path: Path) -> None:
     done = torch_python.run(
-        program("watchdog/quiet.py"), env=environment(tmp_path, "warn_after: 120")
+        program_file("watchdog/quiet.py"), env=environment(tmp_path, "warn_after: 120")
     )
     before, during, same, child, after_fork, status, left, name, uses = json.loads(done.stdout)
     assert before[1] is None
@@ -396,7 +397,7 @@ def test_short_compiles_forks_and_the_end(torch_python: Interpreter, tmp_path: P
 
 def test_settings_observe_and_log(torch_python: Interpreter, tmp_path: Path) -> None:
     done = torch_python.run(
-        program("watchdog/settings.py"), env=environment(tmp_path, "warn_after: 0.2")
+        program_file("watchdog/settings.py"), env=environment(tmp_path, "warn_after: 0.2")
     )
     seen, outcomes, without, _ = json.loads(done.stdout.splitlines()[-1])
     fields = ("warn_after", "dump_stacks", "abort_after")

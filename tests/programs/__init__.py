@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def program(name: str) -> Path:
+def program_file(name: str) -> Path:
     """The file of a program, such as ``watchdog/stuck_in_c.py``."""
     path = Path(__file__).parent.absolute() / name
     assert path.is_file(), f"{path} is not there"
