@@ -11,6 +11,7 @@ import pytest
 from rocm_autopatch.policy import load
 from tests.conftest import MAX, REPORT, Interpreter, run_with_site
 from tests.messages import Golden
+from tests.programs import program_file
 
 POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
 SEEN = f"import os; print(os.environ.get({MAX!r}), os.environ.get({POINTWISE!r}))"
@@ -209,33 +210,11 @@ def test_names_cost_nothing_where_nothing_is_to_be_changed(python311: Interprete
         assert python311.value(code, env=env) == needed
 
 
-PARENT = """
-import os, subprocess, sys, multiprocessing
-os.environ["{name}"] = "1"
-def child():
-    import rocm_autopatch
-    row = [row for row in rocm_autopatch.status()["env"] if row["name"] == "{name}"][0]
-    print(os.environ.get("{name}"), row["status"], row["reason"], flush=True)
-if __name__ == "__main__":
-    if sys.argv[1:] == ["child"]:
-        child()
-    elif sys.argv[1:]:
-        context = multiprocessing.get_context(sys.argv[1])
-        for _ in range(2):
-            worker = context.Process(target=child)
-            worker.start()
-            worker.join()
-    else:
-        subprocess.run([sys.executable, __file__, "child"])
-"""
-
-
 @pytest.mark.parametrize("how", ["", "spawn", "forkserver"])
 def test_what_a_program_sets_for_its_children_is_kept(
     python: Interpreter, tmp_path: Path, golden: Golden, how: str
 ) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PARENT.format(name=MAX))
+    program = program_file("baseline/parent.py")
     done = python.run(program, *filter(None, [how]), env={MAX: "1", POINTWISE: "1"})
     first, *others = done.stdout.splitlines()
     assert others == ([first] if how else [])

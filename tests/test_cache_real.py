@@ -16,6 +16,7 @@ import pytest
 
 from rocm_autopatch.startup import caches
 from tests.conftest import Interpreter
+from tests.programs import program_file
 
 PROGRAM = """
 import json, torch
@@ -25,76 +26,9 @@ import rocm_autopatch
 caches = rocm_autopatch.status()["caches"]
 print(json.dumps([value, caches["hits"], caches["misses"], caches["reason"]]))
 """
-# Children that compile graph N, each in a process group of its own, as a container has one.
-FORKS = """
-import json, os, pathlib, random, signal, sys, time, traceback
-import torch, torch._dynamo, torch._inductor.compile_fx
-import rocm_autopatch
-
-def child(number, path):
-    os.setsid()
-    compiled = torch.compile(lambda x: (x * number).relu().sum())
-    value = compiled(torch.arange(8.0)).item()
-    caches = rocm_autopatch.status()["caches"]
-    with open(path, "w") as stream:
-        json.dump([value, caches["hits"], caches["misses"]], stream)
-
-def start(number, path):
-    pid = os.fork()
-    if not pid:
-        try:
-            child(number, path)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(0)
-    return pid
-
-directory = sys.argv[1]
-os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-def end(pid):
-    os.waitpid(pid, 0)
-def said(path):
-    try:
-        return json.load(open(path))
-    except (OSError, ValueError):
-        return None
-"""
-TOGETHER = """
-paths = [f"{directory}/{number}" for number in range(int(sys.argv[2]))]
-for pid in [start(3, path) for path in paths]:
-    end(pid)
-end(start(3, directory + "/last"))
-print(json.dumps([said(path) for path in [*paths, directory + "/last"]]))
-"""
-KILLED = """
-chance = random.Random(int(sys.argv[3]))
-found = []
-for number in range(5, 5 + int(sys.argv[2])):
-    pid = start(number, directory + "/killed")
-    time.sleep(chance.uniform(0.05, 2.5))
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        os.kill(pid, signal.SIGKILL)
-    end(pid)
-    # A kernel that was cut off may fail once.
-    for turn in (1, 2):
-        end(start(number, f"{directory}/{number}"))
-    found.append([number, said(f"{directory}/{number}")])
-print(json.dumps(found))
-"""
-CUT = """
-path = directory + "/first"
-end(start(3, path))
-place = rocm_autopatch.status()["caches"]["place"]
-(library,) = pathlib.Path(place, "inductor").rglob("*.main.so")
-# What the linker has made room for, and not written yet.
-library.write_bytes(bytes(library.stat().st_size))
-end(start(3, directory + "/second"))
-end(start(3, directory + "/third"))
-print(json.dumps([said(directory + "/" + name) for name in ("first", "second", "third")]))
-"""
+TOGETHER = program_file("cache_real/together.py")
+KILLED = program_file("cache_real/killed.py")
+CUT = program_file("cache_real/cut.py")
 # "make live" has fifty.
 MANY = int(os.environ.get("ROCM_AUTOPATCH_TEST_CACHES", "6"))
 
@@ -103,9 +37,11 @@ def environment(home: Path) -> dict[str, str]:
     return {"HOME": str(home), "XDG_CACHE_HOME": "", "ROCM_AUTOPATCH_CACHE": "on"}
 
 
-def forks(python: Interpreter, directory: Path, program: str, *arguments: str) -> Any:
+def forks(python: Interpreter, directory: Path, program: Path, *arguments: str) -> Any:
     done = python.run(
-        *("-c", FORKS + program, str(directory), *arguments),
+        program,
+        str(directory),
+        *arguments,
         env=environment(directory),
         timeout=900,
     )
@@ -161,7 +97,7 @@ def test_killed_at_any_moment(torch_python: Interpreter, tmp_path: Path) -> None
 
 def test_a_kernel_that_is_cut_off(torch_python: Interpreter, tmp_path: Path) -> None:
     """It is removed. AOTAutograd's cache gives up at the error, and Inductor compiles it."""
-    done = torch_python.run("-c", FORKS + CUT, tmp_path, env=environment(tmp_path), timeout=900)
+    done = torch_python.run(CUT, tmp_path, env=environment(tmp_path), timeout=900)
     first, second, third = json.loads(done.stdout)
     assert first == [84, 0, 1]
     assert second == third == [84, 1, 0]

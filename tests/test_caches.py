@@ -17,6 +17,7 @@ from rocm_autopatch.ab import runner
 from rocm_autopatch.startup import caches, layer
 from tests.conftest import OLD_AND_NEW, Interpreter, label_torch
 from tests.messages import Golden
+from tests.programs import program_file
 
 SHOW = """
 import json, os, rocm_autopatch
@@ -446,21 +447,7 @@ def test_a_copy_of_gigabytes_has_little_in_memory(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "vllm" / "model").read_bytes() == content
 
 
-COMPILES = """
-import json, sys, torch
-import torch._inductor.config as config
-for key in sys.argv[2:]:
-    setattr(config, key, not getattr(config, key))
-compiled = torch.compile(lambda x: (x * int(sys.argv[1])).relu().sum())
-try:
-    compiled(torch.ones(8))
-    ended = ""
-except Exception as error:
-    ended = next(line for line in str(error).splitlines() if "CACHE" in line)
-import rocm_autopatch
-caches = rocm_autopatch.status()["caches"]
-print(json.dumps([ended, caches["hits"], caches["misses"]]))
-"""
+COMPILES = program_file("caches/compiles.py")
 
 
 class TestMisses:
@@ -470,7 +457,7 @@ class TestMisses:
         self, python: Interpreter, home: Path, *arguments: str, use: str = "on"
     ) -> tuple[list[Any], list[str]]:
         env = {"HOME": str(home), "XDG_CACHE_HOME": "", "ROCM_AUTOPATCH_CACHE": use}
-        done = python.run("-c", COMPILES, *arguments, env=env)
+        done = python.run(COMPILES, *arguments, env=env)
         said = [line for line in done.stderr.splitlines() if "caches" in line]
         return json.loads(done.stdout), said
 
@@ -502,7 +489,7 @@ class TestMisses:
         for number, more in enumerate(((), ("freezing",))):
             report = tmp_path / f"report-{number}"
             command = ("-m", "rocm_autopatch", "run", "--report", report, "--")
-            torch_python.run(*command, torch_python.path, "-c", COMPILES, "2", *more, env=env)
+            torch_python.run(*command, torch_python.path, COMPILES, "2", *more, env=env)
             read = ("-m", "rocm_autopatch", "report", report, "--json")
             reports.append(json.loads(torch_python.run(*read, env=env).stdout))
         hit, miss = ([graph["cache"] for graph in one["graphs"]] for one in reports)

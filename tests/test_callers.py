@@ -15,38 +15,10 @@ from rocm_autopatch.compile_report.model import Place
 from rocm_autopatch.compile_report.summary import short
 from rocm_autopatch.patches import callers
 from tests.conftest import Interpreter
+from tests.programs import line_of, program_file
 
-FRAMEWORK = """
-import functools, torch
-def wraps(forward):
-    @functools.wraps(forward)
-    def wrapper(self, *args):
-        return forward(self, *args)
-    return wrapper
-class First(torch.nn.Module):
-    @wraps
-    def forward(self, x):
-        return x + len(x)
-class Second(torch.nn.Module):
-    @wraps
-    def forward(self, x):
-        return x * len(x)
-def generate(model, x):
-    return model(x)
-"""
-PROGRAM = """
-import time, torch, framework
-slow = [True]
-def backend(graph, inputs):
-    if slow:
-        slow.clear()
-        time.sleep(3)
-    return graph
-for model in (framework.First(), framework.Second()):
-    model = torch.compile(model, backend=backend, dynamic=False)
-    for size in range(2, 12):
-        framework.generate(model, torch.ones(size))
-"""
+FRAMEWORK = program_file("callers/framework.py").read_text()
+PROGRAM = program_file("callers/models.py").read_text()
 POLICY = "version: 1\npatches: {watchdog: {warn_after: 0.5}}\n"
 
 
@@ -72,7 +44,10 @@ def test_the_class_of_the_model_and_the_program_s_line(
             "ROCM_AUTOPATCH_POLICY": str(place / "policy.yaml"),
         },
     )
-    wrapper, line = f"{place}/site-packages/framework.py:4", f"{program}:12"
+    library = place / "site-packages" / "framework.py"
+    wrapper = f"{library}:{line_of(library, '    @functools.wraps(')}"
+    number = line_of(program, "        framework.generate(")
+    line = f"{program}:{number}"
     said = done.stderr
     first = f"First.wrapper ({wrapper}), compile 0/0; called at {line};"
     assert f"a compile has lasted 0.5 s: {first}" in said
@@ -84,7 +59,7 @@ def test_the_class_of_the_model_and_the_program_s_line(
         (name, f"{name}.wrapper", line) for name in ("First", "Second")
     }
     text = torch_python.run("-m", "rocm_autopatch", "report", report, cwd=place).stdout
-    assert " First.wrapper, called at program.py:12\n" in text
+    assert f" First.wrapper, called at program.py:{number}\n" in text
 
 
 def code(file: str) -> CodeType:

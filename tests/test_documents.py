@@ -21,6 +21,7 @@ from packaging.version import Version
 
 from rocm_autopatch.evidence import file
 from tests.conftest import FILL, ROOT, Interpreter
+from tests.programs import program_file
 from tests.test_json_schema import EVIDENCE, IMAGES, VALIDATOR
 from tools import dist
 
@@ -45,20 +46,7 @@ runs = os.path.getsize("runs")
 print("latency: %.4f ms" % (10 - 2 * (os.environ.get("GOOD") == "1") + runs % 3 / 1000))
 print("loss: 0.5")
 """
-COMPILED = """
-import torch
-
-def broken(x):
-    print("a graph break")
-    return x.cos() + 1
-
-x = torch.ones(8, 8)
-torch.compile(broken, backend="eager")(x)
-grows = torch.compile(lambda x: x @ x, backend="eager", dynamic=False)
-for size in range(2, 6):
-    grows(torch.ones(size, size))
-torch.compile(lambda x: x.sin().sum())(x)
-"""
+COMPILED = program_file("documents/compiled.py").read_text()
 ONCE = ("--repeat", "1", "--warmup", "0", "--caches", "cold")
 TUNED = ("--only", "--try", "GOOD=1", "--metric", "latency", "--same", "loss", "--seed", "1")
 

@@ -24,6 +24,7 @@ import pytest
 
 from surroundings import hip_torch
 from tests.conftest import HIP, MAX, WORK, Interpreter, label_torch, make_venv, pip
+from tests.programs import program_file
 
 TOOLS = {
     "beartype": "0.23.1",
@@ -65,23 +66,7 @@ def __getattr__(name: str) -> object:
 # What a process sees without us: the variable, and two config values.
 AS_WITHOUT = ("1", True, True)
 
-PROGRAM = f"""
-import json, os, sys
-
-def note(where: str) -> str:
-    import torch, torch._inductor.config as config
-    with open(os.environ["SEEN"], "a") as stream:
-        row = [where, os.environ.get({MAX!r}), config.max_autotune, config.memory_planning]
-        stream.write(json.dumps(row) + "\\n")
-    return "%s: torch %s, %s" % (where, torch.__version__, type(config.__loader__).__name__)
-
-def main() -> None:
-    print(note("main"), sys.argv[1:], __name__)
-    print(sorted(name for name in sys.modules if name.startswith("torch")))
-
-if __name__ == "__main__":
-    main()
-"""
+PROGRAM = program_file("foreign_tools/program.py").read_text()
 
 
 @pytest.fixture(scope="session")
@@ -269,24 +254,7 @@ class TestDebuggersAndCoverage:
         place.needs("debugpy")
         place.same("-m", "debugpy", "--listen", "localhost:0", "program.py", "argument")
 
-    CHILD = """
-import subprocess, sys
-import program
-def test_here():
-    assert program.note("test").startswith("test")
-def test_in_a_child():
-    done = subprocess.run([sys.executable, "program.py"], stdout=subprocess.PIPE)
-    assert done.stdout.startswith(b"main: torch")
-def test_in_another():
-    import multiprocessing
-    context = multiprocessing.get_context("spawn")
-    process = context.Process(target=program.note, args=("spawned",))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-if __name__ == "__main__":
-    test_here(), test_in_a_child(), test_in_another()
-"""
+    CHILD = program_file("foreign_tools/child.py").read_text()
     SETTINGS = "[run]\nbranch = true\nparallel = true\npatch = subprocess\nsource = .\n"
 
     def test_coverage(self, place: Place) -> None:
@@ -321,153 +289,27 @@ if __name__ == "__main__":
         assert "2 failed" in place.same("-m", "pytest", *options, status=1)
 
 
-CODE = {
-    "gevent": """
-from gevent import monkey
-monkey.patch_all()
-import gevent, threading, time
-import program
-jobs = [gevent.spawn(program.note, str(number)) for number in range(4)]
-gevent.joinall(jobs, timeout=20)
-print([job.value for job in jobs])
-thread = threading.Thread(target=program.main)
-thread.start()
-thread.join()
-""",
-    "gevent, after torch": """
-import program
-program.main()
-from gevent import monkey
-monkey.patch_all()
-import gevent
-print(gevent.spawn(program.note, "later").get(timeout=20))
-""",
-    "eventlet": """
-import warnings
-warnings.simplefilter("ignore")
-import eventlet
-eventlet.monkey_patch()
-import program
-pool = eventlet.GreenPool()
-print(list(pool.imap(program.note, ["a", "b", "c"])))
-""",
-    "uvloop": """
-import asyncio, uvloop
-import program
-async def work(name):
-    await asyncio.sleep(0)
-    return await asyncio.get_running_loop().run_in_executor(None, program.note, name)
-async def main():
-    print(await asyncio.gather(*map(work, "abc")), type(asyncio.get_running_loop()).__module__)
-    child = await asyncio.create_subprocess_exec(
-        __import__("sys").executable, "program.py", stdout=asyncio.subprocess.PIPE)
-    print((await child.communicate())[0].decode())
-uvloop.run(main())
-""",
-    "beartype": """
-import warnings
-warnings.simplefilter("ignore")
-from beartype.claw import beartype_all
-beartype_all()
-import program
-program.main()
-import torch._inductor.config
-try:
-    program.note(1)
-except Exception as error:
-    print(type(error).__name__)
-try:
-    torch._inductor.config.__getattr__(1)
-except Exception as error:
-    print(type(error).__name__)
-""",
-    "typeguard": """
-from typeguard import install_import_hook
-install_import_hook(["program"])
-import program
-program.main()
-try:
-    program.note(1)
-except Exception as error:
-    print(type(error), error)
-""",
-    "typeguard, all": """
-from typeguard import install_import_hook
-install_import_hook()
-import program
-program.main()
-import json, torch
-print(json.__name__)
-""",
-    "wrapt": """
-import sys, wrapt
-names = ("torch", "torch._inductor.config")
-def hook(module):
-    print("hook of", module.__name__, module.__spec__.loader.__class__.__name__)
-for name in names:
-    wrapt.register_post_import_hook(hook, name)
-# wrapt puts its finder in front of ours; "behind" moves it behind ours.
-if sys.argv[1:] == ["behind"]:
-    finder = sys.meta_path.pop(0)
-    sys.meta_path.insert(1, finder)
-import program
-program.main()
-for name in names:
-    wrapt.register_post_import_hook(hook, name)
-""",
-    "LazyLoader": """
-import importlib.util, sys
-for name in ("torch", "torch._inductor.config"):
-    spec = importlib.util.find_spec(name)
-    spec.loader = importlib.util.LazyLoader(spec.loader)
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    print(type(module).__name__)
-import torch
-print(torch.version.hip)
-import program
-program.main()
-""",
-    "multiprocessing": """
-import multiprocessing, sys
-from concurrent.futures import ProcessPoolExecutor
-import program
-def work(name):
-    return program.note(name)
-if __name__ == "__main__":
-    if "first" in sys.argv:
-        import torch._inductor.config
-    for method in ("fork", "spawn", "forkserver"):
-        context = multiprocessing.get_context(method)
-        with context.Pool(2) as pool:
-            print(pool.map(work, [method + "1", method + "2"], chunksize=1))
-        with ProcessPoolExecutor(2, mp_context=context) as pool:
-            print(list(pool.map(work, [method + "3", method + "4"])))
-""",
-}
-
-
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
         ("gevent", ()),
-        ("gevent, after torch", ()),
+        ("gevent_after_torch", ()),
         ("eventlet", ()),
         ("uvloop", ()),
         ("beartype", ()),
         ("typeguard", ()),
-        ("typeguard, all", ()),
+        ("typeguard_everywhere", ()),
         ("wrapt", ()),
         ("wrapt", ("behind",)),
-        ("LazyLoader", ()),
+        ("lazy_loader", ()),
         ("multiprocessing", ()),
         ("multiprocessing", ("first",)),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
 )
 def test_library(place: Place, name: str, arguments: tuple[str, ...]) -> None:
-    place.needs(*[tool for tool in TOOLS if tool in name.split(",")])
-    place.write("other.py", CODE[name])
+    place.needs(*[tool for tool in TOOLS if tool in name.split("_")])
+    place.write("other.py", program_file(f"foreign_tools/with_{name}.py").read_text())
     if name == "beartype":
         # beartype_all() instruments our modules too. It can't resolve annotations with names that
         # only a type checker imports. Torch is not changed, one line says so, the program runs.
@@ -478,7 +320,7 @@ def test_library(place: Place, name: str, arguments: tuple[str, ...]) -> None:
         return
     # typeguard's finder comes before ours and asks PathFinder itself, so what it instruments is as
     # without us.
-    place.same("other.py", *arguments, config=name != "typeguard, all")
+    place.same("other.py", *arguments, config=name != "typeguard_everywhere")
 
 
 def test_gevent_runs_it(place: Place) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import HIP, MAX, Interpreter, find_python, make_hooked
+from tests.programs import program_file
 
 RIGHTS = "-dac_override,-dac_read_search"
 CODE = "import torch; print(1, torch.version.hip)"
@@ -164,19 +165,10 @@ def _at_most_a_line(text: str) -> None:
     assert all(line.startswith("rocm_autopatch: ") for line in text.splitlines())
 
 
-# What happens to the package of a process that has started, and has not imported torch.
-BETWEEN = {
-    "removed": "shutil.rmtree(package)",
-    "uninstalled": "shutil.rmtree(package); os.unlink(site + '/rocm_autopatch.pth')",
-    "unreadable": "os.chmod(package, 0)",
-    "unreadable files": "[os.chmod(p, 0) for p in files]",
-    "another release": "[open(p, 'w').close() for p in files]",
-    "another release that fails": "[open(p, 'w').write('raise RuntimeError') for p in files]",
-    "damaged": "[open(p, 'wb').write(bytes(99)) for p in files]",
-    "no more descriptors": "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
-    "denied": "sys.addaudithook(deny)",
-    "off sys.path": "sys.path.remove(site); sys.path.append(copy)",
-}
+BETWEEN = (
+    *("removed", "uninstalled", "unreadable", "unreadable files", "another release"),
+    *("another release that fails", "damaged", "no more descriptors", "denied", "off sys.path"),
+)
 
 
 @pytest.mark.parametrize("name", BETWEEN)
@@ -184,25 +176,14 @@ def test_gone_while_it_runs(powerless: Interpreter, tmp_path: Path, name: str) -
     site = powerless.site_packages
     shutil.copytree(site / "torch", tmp_path / "copy" / "torch")
     pth = (site / "rocm_autopatch.pth").read_bytes()
-    code = f"""
-import glob, os, resource, shutil, sys
-site, copy = {str(site)!r}, {str(tmp_path / "copy")!r}
-package = site + "/rocm_autopatch"
-files = [p for p in glob.glob(package + "/**", recursive=True) if os.path.isfile(p)]
-def deny(event, arguments):
-    if event in ("open", "import") and "rocm_autopatch" in str(arguments[0]):
-        raise PermissionError("denied")
-{BETWEEN[name]}
-for name in ("torch", "torch", "json"):
-    try:
-        module = __import__(name)
-        print(module.__spec__.name, sorted(name for name in sys.modules if name[:5] == "torch"))
-    except (ImportError, OSError) as error:
-        print(error)
-"""
+    code = program_file("gone/gone_while_it_runs.py").read_text()
     results = []
     for switch in ("off", "on"):
-        done = powerless.run("-c", code, env={"ROCM_AUTOPATCH": switch, MAX: "1"}, check=False)
+        done = powerless.run(
+            *("-c", code, str(site), str(tmp_path / "copy"), name),
+            env={"ROCM_AUTOPATCH": switch, MAX: "1"},
+            check=False,
+        )
         _at_most_a_line(done.stderr)
         results.append((done.stdout, done.returncode))
         (site / "rocm_autopatch.pth").write_bytes(pth)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Interpreter
+from tests.programs import program_file
 
 TARGET = """
 import sys
@@ -99,125 +100,25 @@ print(sys.meta_path == before, tuple(startup.waiting))
     assert out.endswith("1 ('broken',)\nTrue ()\n")
 
 
-PROGRAMS = {
-    "resources": """
-import importlib.resources as r
-print((r.files("target") / "data.txt").read_text())
-""",
-    "inspect": """
-import inspect, target
-print(inspect.getsource(target)[:40], inspect.getfile(target), inspect.getmodule(target))
-""",
-    "pkgutil": """
-import pkgutil, target
-print(pkgutil.get_data("target", "data.txt"))
-""",
-    "find_spec": """
-from importlib.util import find_spec
-spec = find_spec("target")
-print(spec.origin, type(spec.loader), spec.loader.get_source("target")[:9])
-print(find_spec("target.absent"), find_spec("absent"))
-""",
-    "runpy": "import runpy; runpy.run_module('target', run_name='__main__')",
-    "reload": """
-import importlib, target
-target.VALUE = 0
-print(importlib.reload(target) is target, target.VALUE)
-""",
-    "absent submodule": "import target.absent",
-    "absent name": "from target import absent",
-    "raises": "import broken",
-    "raises, and is mended": """
-try:
-    import broken
-except RuntimeError:
-    open("mended", "w").close()
-import broken
-print(broken.VALUE)
-""",
-    "lazy loader": """
-import importlib.util as u, sys
-spec = u.find_spec("target")
-spec.loader = u.LazyLoader(spec.loader)
-module = sys.modules["target"] = u.module_from_spec(spec)
-spec.loader.exec_module(module)
-print("lazy")
-print(module.VALUE)
-""",
-    "executed by hand": """
-import importlib.util as u
-spec = u.find_spec("target")
-module = u.module_from_spec(spec)
-spec.loader.exec_module(module)
-print(module.VALUE)
-""",
-    "a finder that asks the others": """
-import sys
-class Asks:
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        for finder in sys.meta_path:
-            spec = None if finder is cls else finder.find_spec(name, path, target)
-            if spec is not None:
-                return spec
-sys.meta_path.insert(0, Asks)
-import target.inner
-print(target.VALUE, target.inner.VALUE)
-""",
-    "two finders that ask the others": """
-import sys
-class Asks:
-    def find_spec(self, name, path=None, target=None):
-        if name in self.asked:
-            return None
-        self.asked.append(name)
-        for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(name, path, target)
-            if spec is not None:
-                return spec
-for _ in range(2):
-    one = Asks()
-    one.asked = []
-    sys.meta_path.insert(0, one)
-import target.inner
-print(target.VALUE, target.inner.VALUE)
-""",
-    "other things in place of modules": """
-import sys, types
-class Slots:
-    __slots__ = ()
-class Raises:
-    def __getattr__(self, name):
-        raise RuntimeError(name)
-for thing in (Slots(), Raises(), types.SimpleNamespace(), types.ModuleType("broken"), None, 1):
-    sys.modules["broken"] = thing
-    sys.modules.pop("target", None)
-    import target
-del sys.modules["broken"]
-open("mended", "w").close()
-import broken
-print(broken.VALUE)
-""",
-    "another finder": """
-import sys
-class Finder:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name in ("target", "target.absent"):
-            print("asked for", name)
-sys.meta_path.append(Finder)
-import target
-try:
-    import target.absent
-except ImportError as error:
-    print(error)
-""",
-}
+SHORT = [
+    "import runpy; runpy.run_module('target', run_name='__main__')",
+    "import target.absent",
+    "from target import absent",
+    "import broken",
+    "import importlib.resources as r; print((r.files('target') / 'data.txt').read_text())",
+    "import pkgutil, target; print(pkgutil.get_data('target', 'data.txt'))",
+]
+FILES = sorted(program_file("hooks/reload.py").parent.glob("*.py"))
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_as_without_us(python: Interpreter, directory: Path, name: str) -> None:
-    same(python, directory, PROGRAMS[name])
+@pytest.mark.parametrize("code", SHORT)
+def test_one_line_as_without_us(python: Interpreter, directory: Path, code: str) -> None:
+    same(python, directory, code)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.stem))
+def test_as_without_us(python: Interpreter, directory: Path, file: Path) -> None:
+    same(python, directory, file.read_text())
 
 
 def test_a_module_that_raises_waits_on(python: Interpreter, directory: Path) -> None:
@@ -268,22 +169,7 @@ def test_no_thread_gets_a_module_before_its_hook_has_run(
     python: Interpreter, directory: Path
 ) -> None:
     (directory / "broken.py").write_text("VALUE = 5\n")
-    code = """
-import threading, time
-from rocm_autopatch import startup
-def hook(module):
-    time.sleep(0.3)
-    module.VALUE = "patched"
-startup.arm({"broken": hook})
-seen = []
-def work():
-    import broken
-    seen.append(broken.VALUE)
-threads = [threading.Thread(target=work) for _ in range(4)]
-for thread in threads: thread.start()
-for thread in threads: thread.join(20)
-print(seen)
-"""
+    code = program_file("hooks/armed/each_thread.py").read_text()
     out = python.run("-c", code, env={"ROCM_AUTOPATCH": "off"}, cwd=directory).stdout
     assert out == "['patched', 'patched', 'patched', 'patched']\n"
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MAX, Interpreter, make_hooked
+from tests.programs import program_file
 
 # What a start did, as its program sees it. Not the report: it costs more than the start.
 SEEN = (
@@ -19,21 +20,7 @@ SEEN = (
     "r._RECORD['errors'], r._RECORD['notes'], os.path.basename(r._RECORD['baked']), "
     "sys.meta_path[0].__name__)"
 )
-# It runs all starts in the place itself, so that a read-only place is set up only once.
-DRIVER = """
-import json, subprocess, sys
-python, code, total, at_once = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-seen = set()
-for _ in range(total // at_once):
-    started = [
-        subprocess.Popen([python, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for _ in range(at_once)
-    ]
-    for process in started:
-        out, err = process.communicate()
-        seen.add((process.returncode, out.decode(), err.decode()))
-print(json.dumps(sorted(seen)))
-"""
+DRIVER = program_file("many_starts/driver.py")
 
 
 def files(python: Interpreter) -> set[str]:
@@ -61,7 +48,7 @@ def test_all_are_the_same(
     before = files(place)
     for cache in place.site_packages.glob("rocm_autopatch/**/__pycache__"):
         shutil.rmtree(cache)
-    command = [sys.executable, "-c", DRIVER, str(place.path), SEEN, str(total), str(at_once)]
+    command = [sys.executable, str(DRIVER), str(place.path), SEEN, str(total), str(at_once)]
     if not writable:
         if os.getuid() != 0:
             pytest.skip("mounting needs root")

@@ -14,27 +14,9 @@ import pytest
 
 from rocm_autopatch import patches
 from tests.conftest import ROOT
+from tests.programs import program_file
 
-PATCH = """
-from rocm_autopatch.patches import row
-
-TITLE = "Greetings"
-TARGETS = ("torch.first", "torch.second")
-SETTINGS = {"greeting": ("off", "hello")}
-NOUN = "greeting"
-CHANGES_CODE = True
-FIELDS = ("name", "wanted", "layer", "why")
-
-
-def apply(module, entries, keep, observe):
-    rows = []
-    for entry in entries:
-        done = row(FIELDS, entry, keep, observe)
-        if done["status"] == "applied":
-            module.greeting = done["after"] = done["wanted"]
-        rows.append(done)
-    return rows
-"""
+PATCH = program_file("new_patch/greeting.py").read_text()
 SEVERAL = (
     PATCH.replace("greeting", "warmth")
     .replace('{"warmth": ("off", "hello")}', '{"warmth.for": "seconds or off"}')
@@ -47,33 +29,7 @@ patches:
   greeting: {use: hello, why: It is polite.}
   warmth: {for: 5}
 """
-PROGRAM = """
-import json, sys
-from pathlib import Path
-sys.path.insert(0, str(Path(sys.argv[1]) / "tools"))
-import json_schema
-import rocm_autopatch
-from rocm_autopatch import record
-from rocm_autopatch.ab import arms
-from rocm_autopatch.policy import PolicyError, document, schema
-rocm_autopatch.start()
-import torch.first, torch.second
-status = rocm_autopatch.status()
-try:
-    schema.read_policy(document.parse(b"version: 1\\npatches: {greeting: bye}", "f"), "f", "f")
-except PolicyError as error:
-    wrong = str(error)
-print(json.dumps([
-    [torch.first.greeting, torch.second.greeting, torch.first.warmth],
-    [(row["name"], row["after"], row["status"], row["layer"]) for row in status["greeting"]],
-    [row["after"] for row in status["warmth"]],
-    [line for line in record.lines(status) if not line.startswith(" ")],
-    wrong,
-    json_schema.policy()["properties"]["patches"]["properties"]["greeting"]["anyOf"][0],
-    sorted({row[0] for row in arms._effects(status)} - {""}, key=str),
-    status["errors"],
-]))
-"""
+PROGRAM = program_file("new_patch/derived.py").read_text()
 
 
 @pytest.fixture

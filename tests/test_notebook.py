@@ -10,25 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Interpreter
+from tests.programs import program_file
 
-CLIENT = """
-import json, sys
-from jupyter_client.manager import start_new_kernel
-manager, client = start_new_kernel(kernel_name="python3")
-said = []
-for cell in sys.argv[1:]:
-    out = {"stdout": "", "stderr": ""}
-    def hook(message):
-        if message["msg_type"] == "stream":
-            out[message["content"]["name"]] += message["content"]["text"]
-        elif message["msg_type"] == "error":
-            out["stderr"] += str(message["content"]["evalue"])
-    client.execute_interactive(cell, output_hook=hook, timeout=120)
-    said.append(out)
-client.stop_channels()
-manager.shutdown_kernel(now=False)
-print(json.dumps(said))
-"""
+CLIENT = program_file("notebook/client.py")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +29,8 @@ def cells(
 ) -> tuple[list[dict[str, str]], str]:
     """What each cell writes to the notebook, and what goes to the server's log."""
     done = python.run(
-        *("-c", CLIENT, *code),
+        CLIENT,
+        *code,
         env={
             "PYTHONPATH": str(jupyter),
             "HOME": str(home),
@@ -83,26 +68,11 @@ def test_quiet(torch_python: Interpreter, jupyter: Path, tmp_path: Path) -> None
     assert "rocm_autopatch" not in log
 
 
-STREAMS = """
-import contextlib, io, sys
-from rocm_autopatch import startup
-class Tee:
-    "A stream that may wait for somebody."
-    def write(self, text):
-        print("written", file=sys.__stdout__)
-    def flush(self):
-        pass
-for stream in (io.StringIO(), io.TextIOWrapper(io.BytesIO()), Tee(), None):
-    with contextlib.redirect_stderr(stream):
-        startup.write("something")
-    if hasattr(stream, "seek"):
-        stream.seek(0)
-        print(repr(stream.read()))
-"""
+STREAMS = program_file("notebook/streams.py")
 
 
 def test_streams_in_memory(python: Interpreter) -> None:
     """A stream that may wait gets nothing, and none of them makes a line fail."""
-    done = python.run("-c", STREAMS, env={"ROCM_AUTOPATCH": "off"})
+    done = python.run(STREAMS, env={"ROCM_AUTOPATCH": "off"})
     assert done.stdout == "'rocm_autopatch: something\\n'\n" * 2
     assert done.stderr == ""

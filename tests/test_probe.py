@@ -34,6 +34,7 @@ from tests.conftest import (
     run_with_site,
 )
 from tests.messages import Golden
+from tests.programs import program_file
 
 IMAGE = "rocm/sgl-dev:v0.5.8.post1-rocm700-mi35x-20260219"
 MAX, POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
@@ -614,41 +615,7 @@ class TestRecord:
         assert [path.name for path in tmp_path.iterdir()] == ["images.yaml"]
 
 
-# It runs on the real torch, and executes the config modules again with each variable set.
-MEASURE = """
-import importlib, json, os, sys, types
-import torch
-names, asked = json.loads(sys.argv[1]), json.loads(sys.argv[2])
-modules = [importlib.import_module(name) for name in names]
-codes = [compile(open(m.__file__).read(), m.__file__, "exec") for m in modules]
-
-def execute():
-    found = {}
-    for module, code in zip(modules, codes):
-        anew = types.ModuleType(module.__name__)
-        anew.__file__, anew.__package__ = module.__file__, module.__package__
-        sys.modules[module.__name__] = anew
-        try:
-            exec(code, anew.__dict__)
-            for key, entry in anew._config.items():
-                if not entry.alias:
-                    found[module.__name__ + "." + key] = repr(getattr(anew, key))
-        finally:
-            sys.modules[module.__name__] = module
-    return found
-
-plain, answers = execute(), []
-for env in asked:
-    os.environ.update(env)
-    try:
-        now = execute()
-        answers.append([key for key in now if now[key] != plain[key]])
-    except Exception as error:
-        answers.append(type(error).__name__)
-    for name in env:
-        del os.environ[name]
-print(json.dumps(answers))
-"""
+MEASURE = program_file("probe/measure.py")
 
 
 class TestTable:
@@ -682,7 +649,7 @@ class TestTable:
         known = json.dumps(list(TARGETS))
         answers = json.loads(
             torch_python.run(
-                *("-c", MEASURE, known, json.dumps(asked)), env={"ROCM_AUTOPATCH": "off"}
+                *(MEASURE, known, json.dumps(asked)), env={"ROCM_AUTOPATCH": "off"}
             ).stdout
         )
         for env, answer in zip(asked, answers):

@@ -20,73 +20,9 @@ from rocm_autopatch.patches.ranks import content, told
 from tests import forked
 from tests.conftest import Interpreter
 from tests.messages import Golden
+from tests.programs import program_file
 
 HEAD = "import torch, torch._dynamo, torch.distributed\n"
-# Starts ranks: for each a variable or none, and what it does.
-JOB = """
-import faulthandler, random, rocm_autopatch, time, traceback
-from rocm_autopatch.patches import ranks
-from rocm_autopatch.patches.ranks import meeting
-asked = json.loads(sys.argv[1])
-distributed = torch.distributed
-meeting.WAIT, meeting.ON_THEIR_WAY = asked.get("wait", 60), asked.get("wait", 5)
-
-def job(rank):
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(asked["size"]))
-    os.environ.update(asked["of"].get(str(rank), {}))
-    exec(asked["before"], {**globals(), "rank": rank})
-    for number in range(asked.get("times", 1)):
-        # Of two stores at one port, some ranks find the first one, and wait: also without us.
-        port = ports[number]
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        method = asked["method"].format(directory=asked["directory"], number=number, port=port)
-        distributed.init_process_group(
-            "gloo", init_method=method, rank=rank, world_size=asked["size"]
-        )
-        exec(asked.get("after", ""), {**globals(), "rank": rank})
-        if asked["compiles"]:
-            torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
-            # Each one leaves when all have asked.
-            distributed.barrier()
-        distributed.destroy_process_group()
-
-def told(rank):
-    path = f"{asked['directory']}/{rank}"
-    error = os.open(path + ".stderr", os.O_CREAT | os.O_WRONLY)
-    os.dup2(error, 2)
-    # A rank that waits for ever says where.
-    faulthandler.dump_traceback_later(120, exit=True)
-    said = ""
-    try:
-        job(rank)
-    except ranks.DifferentRanks as raised:
-        said = "DifferentRanks: " + str(raised)
-    except BaseException:
-        said = traceback.format_exc()
-    with open(path, "w") as stream:
-        notes = rocm_autopatch.status()["notes"]
-        json.dump([said, [note for note in notes if "rank" in note]], stream)
-
-import socket
-ports = []
-while len(ports) < 2:
-    # Of these the system gives none to a connection that names no port.
-    port = random.randrange(10_000, 32_000)
-    with socket.socket() as free:
-        if free.connect_ex(("127.0.0.1", port)):
-            ports.append(port)
-children = []
-for rank in range(asked["size"]):
-    child = os.fork()
-    if not child:
-        try:
-            told(rank)
-        finally:
-            os._exit(0)
-    children.append(child)
-for child in children:
-    os.waitpid(child, 0)
-"""
 # safe compares ranks.
 POLICY = "version: 1\nname: job\nextends: safe\n"
 METHODS = ("env://", "tcp://127.0.0.1:{port}", "file://{directory}/store-{number}")
@@ -124,7 +60,7 @@ class Job:
             **more,
         }
         env = {"ROCM_AUTOPATCH_POLICY": str(self.policy), "ROCM_AUTOPATCH_RANKS": use}
-        forked.run(self.python, HEAD, JOB, json.dumps(asked), env=env)
+        forked.run(self.python, HEAD, program_file("ranks/job.py"), json.dumps(asked), env=env)
         raised, notes, lines = [], [], []
         for rank in range(size):
             file = self.directory / str(rank)
@@ -255,34 +191,20 @@ class TestJobs:
         assert "ROCM_AUTOPATCH_RANKS=loud is not one of say, abort, off; say is used" in done.stderr
 
     def test_a_store_that_is_gone(self, job: Job) -> None:
-        before = """
-attend = meeting.Meeting.attend
-def late(self):
-    joined = os.path.join(asked["directory"], "joined")
-    with open(joined, "a") as stream:
-        stream.write(f"{rank}\\n")
-    if rank == 0:
-        # The others are still in torch's own beginning until they come here.
-        while open(joined).read().count("\\n") < asked["size"]:
-            time.sleep(0.01)
-        os._exit(0)  # The store is in this process.
-    time.sleep(1)
-    return attend(self)
-meeting.Meeting.attend = late
-"""
+        before = program_file("ranks/gone_store.py").read_text()
         raised, notes, lines = job.run(3, {1: {"AITER_X": "1"}}, before=before, compiles=False)
         assert (raised, lines) == (["gone", "", ""], [])
         assert [note.partition(": ")[0] for note in notes] == ["ranks were not compared"] * 2
         assert all("DistNetworkError" in note for note in notes)
 
     def test_a_store_that_does_nothing(self, torch_python: Interpreter, policy: Path) -> None:
-        program = """
+        code = """
 import torch.distributed, torch.testing._internal.distributed.fake_pg as fake, rocm_autopatch
 torch.distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=2)
 print([note for note in rocm_autopatch.status()["notes"] if "rank" in note])
 """
         env = {"ROCM_AUTOPATCH_POLICY": str(policy)}
-        done = forked.run(torch_python, HEAD, program, env=env)
+        done = forked.run(torch_python, HEAD, code, env=env)
         assert "ranks were not compared: RuntimeError" in done.stdout
 
 
@@ -306,34 +228,17 @@ class TestAbort:
     @pytest.mark.parametrize("differs", [False, True])
     @pytest.mark.parametrize(
         "fails",
-        [
-            "raise OSError('full')",
-            "os._exit(0)",
-        ],
+        ["raises", "exits"],
     )
     def test_a_last_rank_without_a_verdict(self, job: Job, fails: str, differs: bool) -> None:
         """The others compare for themselves: none is ended because another one has failed."""
-        before = f"""
-class Failing:
-    def __init__(self, store):
-        self.store = store
-    def __getattr__(self, name):
-        return getattr(self.store, name)
-    def set(self, name, value):
-        if name.endswith("verdict"):
-            {fails}
-        self.store.set(name, value)
-class Late(meeting.Meeting):
-    def __init__(self, store, *others):
-        time.sleep(1)  # So it is the last one.
-        super().__init__(Failing(store), *others)
-if rank == 1:
-    meeting.Meeting = Late
-"""
+        before = program_file("ranks/last_without_a_verdict.py").read_text()
         of = {2: {"AITER_X": "1"}} if differs else {}
-        raised, notes, lines = job.run(3, of, before=before, use="abort", wait=2, compiles=False)
+        raised, notes, lines = job.run(
+            3, of, before=before, fails=fails, use="abort", wait=2, compiles=False
+        )
         text = raised[0]
-        assert raised == [text, "gone" if "exit" in fails else text, text]
+        assert raised == [text, "gone" if fails == "exits" else text, text]
         assert ("DifferentRanks: " in text and "on rank 2" in text) if differs else text == ""
         assert (notes, lines) == ([], [])
 
@@ -370,28 +275,18 @@ else:
 def torchrun(
     python: Interpreter, directory: Path, size: int, *options: str, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    program = directory / "program.py"
-    program.write_text(
-        "import os, sys, torch, torch.distributed as distributed\n"
-        # Nothing is connected but the store. With gloo, half of all restarts fail without us, too:
-        # "connectFullMesh failed" (torch 2.13).
-        "import torch.testing._internal.distributed.fake_pg\n"
-        "store, rank, size = next(distributed.rendezvous('env://'))\n"
-        "distributed.init_process_group('fake', store=store, rank=rank, world_size=size)\n"
-        "import rocm_autopatch\n"
-        "print(rocm_autopatch.status()['digest'], flush=True)\n"
-        # torchrun ends all as soon as one has failed.
-        "told = store.add('told', 1)\n"
-        "while store.add('told', 0) % size:\n"
-        "    pass\n"
-        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and 'RESTART' in os.environ:\n"
-        "    sys.exit(1)\n"
-    )
     script = directory / "rank.sh"
     script.write_text('[ "$RANK" = 1 ] && [ -n "$ODD" ] && export "$ODD"\nexec "$@"\n')
     command = ["-m", "torch.distributed.run", f"--nproc-per-node={size}", *options]
     env = {"OMP_NUM_THREADS": "1", **env}
-    words = [*command, "--no-python", "bash", str(script), str(python.path), str(program)]
+    words = [
+        *command,
+        "--no-python",
+        "bash",
+        str(script),
+        str(python.path),
+        str(program_file("ranks/worker.py")),
+    ]
     return python.run(*words, env=env)
 
 
@@ -424,36 +319,8 @@ class TestMessages:
     """Few messages a rank, whatever the size of the job."""
 
     def test_virtual_ranks(self, torch_python: Interpreter) -> None:
-        program = """
-from rocm_autopatch.patches.ranks import content, meeting
-class Counting:
-    def __init__(self, store):
-        self.store, self.count = store, 0
-    def __getattr__(self, name):
-        self.count += name != "has_extended_api"
-        return getattr(self.store, name)
-size, odd = 3000, (5, 2999)
-content.content = lambda: {"kind": str(rank in odd)}
-store = Counting(torch.distributed.HashStore())
-most, texts = 0, []
-for rank in range(size):
-    before = store.count
-    texts.append(meeting.Meeting(store, 1, rank, size).attend())
-    if rank < size - 1:
-        most = max(most, store.count - before)
-last = store.count - before
-before = store.count
-assert meeting.Meeting(store, 1, 0, size).missing() == ""
-print(json.dumps([most, last, store.count - before, [text for text in texts if text]]))
-store = Counting(torch.distributed.HashStore())
-for rank in range(size):
-    if rank not in odd:
-        meeting.Meeting(store, 1, rank, size).attend()
-before = store.count
-meeting.ON_THEIR_WAY = 0.01
-print(json.dumps([meeting.Meeting(store, 1, 0, size).missing(), store.count - before]))
-"""
-        first, second = forked.run(torch_python, HEAD, program, env={}).stdout.splitlines()
+        done = forked.run(torch_python, HEAD, program_file("ranks/virtual_ranks.py"), env={})
+        first, second = done.stdout.splitlines()
         most, last, asking, (text,) = json.loads(first)
         assert (most, asking) == (4, 1)
         # Three reads of a thousand keys, and one of two contents.

@@ -3,72 +3,49 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from tests import forked
 from tests.conftest import Interpreter
+from tests.programs import line_of, program_file
 
-HEAD = """
-import json, sys, torch
-import torch._dynamo
-"""
-PROGRAM = """\
-limit = {"program": 50}.get(sys.argv[1])
-if limit:
-    torch._dynamo.config.recompile_limit = limit
-
-def step(x):
-    return x + len(x)
-
-def other(x):
-    return x * 2
-
-for function in (step, other):
-    full = "full" in sys.argv[3:]
-    compiled = torch.compile(function, backend="eager", dynamic=False, fullgraph=full)
-    for size in range(2, 2 + int(sys.argv[2])):
-        compiled(torch.ones(size))
-import rocm_autopatch
-(row,) = rocm_autopatch.status()["recompiles"]
-print(json.dumps([row["status"], row["reason"], row.get("uses", 0)]))
-"""
+HEAD = "import torch, torch._dynamo\n"
+PROGRAM = program_file("recompiles/steps.py")
 
 
-def run(
-    python: Interpreter, directory: Path, *arguments: str, **env: str
+def row_and_lines(
+    python: Interpreter, *arguments: str, **env: str
 ) -> tuple[list[object], list[str]]:
     """The patch's row, and the lines about limits on stderr."""
-    program = directory / "program.py"
-    program.write_text(HEAD + PROGRAM)
     if env:
-        done = python.run(program, *arguments, env=env)
+        done = python.run(PROGRAM, *arguments, env=env)
     else:
-        done = forked.run(python, HEAD, PROGRAM, *arguments, env={}, file=program)
+        done = forked.run(python, HEAD, PROGRAM, *arguments, env={})
     said = [line for line in done.stderr.splitlines() if "limit" in line and "policy" in line]
     native = "torch._dynamo hit config" in done.stderr
     return json.loads(done.stdout), said + ["torch's own"] * native
 
 
-def test_a_line_for_each_function(torch_python: Interpreter, tmp_path: Path) -> None:
-    row, said = run(torch_python, tmp_path, "", "12")
+def test_a_line_for_each_function(torch_python: Interpreter) -> None:
+    row, said = row_and_lines(torch_python, "", "12")
     assert row == ["applied", "", 2]
     first, second = said
     # The guard is torch's text, and longer on some versions.
-    begin = f"rocm_autopatch: step ({tmp_path}/program.py:8) is compiled for the 9th time, as "
+    step, other = line_of(PROGRAM, "def step("), line_of(PROGRAM, "def other(")
+    begin = f"rocm_autopatch: step ({PROGRAM}:{step}) is compiled for the 9th time, as "
     assert first.startswith(f"{begin}policy safe sets recompile_limit to 128; torch itself would ")
     assert "The guard that failed last: " in first
     assert "size mismatch at index 0. expected 9, actual 10" in first
-    assert second.startswith(f"rocm_autopatch: other ({tmp_path}/program.py:11) ")
+    assert second.startswith(f"rocm_autopatch: other ({PROGRAM}:{other}) ")
 
 
-def test_with_fullgraph_torch_would_raise(torch_python: Interpreter, tmp_path: Path) -> None:
-    _, said = run(torch_python, tmp_path, "", "12", "full")
+def test_with_fullgraph_torch_would_raise(torch_python: Interpreter) -> None:
+    _, said = row_and_lines(torch_python, "", "12", "full")
     assert len(said) == 2
     for line in said:
         assert "torch itself would stop at 8 and raise an error, because of fullgraph=True" in line
-    _, said = run(torch_python, tmp_path, "", "12")
+    _, said = row_and_lines(torch_python, "", "12")
     for line in said:
         assert "torch itself would stop at 8 and run it without a compile" in line
 
@@ -88,18 +65,17 @@ def test_with_fullgraph_torch_would_raise(torch_python: Interpreter, tmp_path: P
 )
 def test_no_line(
     torch_python: Interpreter,
-    tmp_path: Path,
     arguments: tuple[str, ...],
     env: dict[str, str],
     wanted: list[object],
 ) -> None:
-    row, said = run(torch_python, tmp_path, *arguments, **env)
+    row, said = row_and_lines(torch_python, *arguments, **env)
     assert row[0] == wanted[0]
     assert row[2] == wanted[2]
     assert said == []
 
 
-def test_torch_warns_where_the_limit_is_its_own(torch_python: Interpreter, tmp_path: Path) -> None:
-    row, said = run(torch_python, tmp_path, "", "12", ROCM_AUTOPATCH_KEEP="recompile_limit")
+def test_torch_warns_where_the_limit_is_its_own(torch_python: Interpreter) -> None:
+    row, said = row_and_lines(torch_python, "", "12", ROCM_AUTOPATCH_KEEP="recompile_limit")
     assert row == ["skipped", "no policy raised the limit, so torch warns itself", 0]
     assert said == ["torch's own"]

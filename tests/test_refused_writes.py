@@ -16,6 +16,7 @@ import pytest
 from tests import forked
 from tests.conftest import Interpreter
 from tests.messages import Golden
+from tests.programs import program_file
 
 HEAD = """
 import json, os, sys, threading, torch
@@ -67,17 +68,20 @@ class Run:
 
 @dataclass
 class Programs:
-    """Runs programs in a directory of their own."""
+    """Runs programs: files, or texts that go on after HEAD, in a directory of their own."""
 
     python: Interpreter
     directory: Path
     # The same for all tests, so that their programs begin in the same process.
     env: dict[str, str]
 
-    def run(self, source: str, later: Mapping[str, str] | None = None, /, **env: str) -> Run:
+    def run(self, source: str | Path, later: Mapping[str, str] | None = None, /, **env: str) -> Run:
         """Run with *env* beside what all have; *later* may be set after the imports."""
-        path = self.directory / "program.py"
-        path.write_text(HEAD + source)
+        if isinstance(source, Path):
+            path = source
+        else:
+            path = self.directory / "program.py"
+            path.write_text(HEAD + source)
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(self.directory / "cache")}
         later = {**cache, **(later or {})}
         if env in ({}, {"ROCM_AUTOPATCH": "off"}):
@@ -109,45 +113,10 @@ def programs(torch_python: Interpreter, env: dict[str, str], tmp_path: Path) -> 
 
 class TestWriters:
     def test_every_route(self, programs: Programs) -> None:
-        ran = programs.run("""
-from unittest import mock
-from torch._inductor.compile_fx import compile_fx
-change = {"triton.cudagraphs": True}
-f = lambda x: x + 1
-def backend(gm, inputs):
-    return compile_fx(gm, inputs, config_patches=change)  #: twice
-c.triton.cudagraphs = True  #: once
-setattr(c, "triton.cudagraphs", True)  #: once
-with c.patch(change):  #: once
-    pass
-with c.patch("triton.cudagraphs", True):  #: once
-    c.triton.cudagraphs = False
-@c.patch(**change)
-def decorated(): pass
-decorated()  #: once
-c.load_config(change)  #: once
-revert = c._make_closure_patcher(**change)()  #: once
-revert()
-with mock.patch.object(c.triton, "cudagraphs", True):  #: once
-    pass
-threading.Thread(target=lambda: c.load_config(change)).start()  #: once
-for _ in range(3):
-    c.triton.cudagraphs = True  #: three times
-torch.compile(f, backend=backend)(x)
-g = torch.compile(lambda x: x - 1, options=change)  #: once
-g(x)  #: twice
-class Module(torch.nn.Module):
-    def forward(self, x): return x * 2
-m = Module()
-m.compile(options=change)  #: once
-m(x)  #: twice
-c.load_config(c.save_config())
-assert c.triton.cudagraphs is False
-print(json.dumps(report()))
-""")
+        ran = programs.run(program_file("refused_writes/every_route.py"))
         # Inductor applies its config_patches twice in a compile.
         want = {
-            ("program.py", "True", line, count)
+            ("every_route.py", "True", line, count)
             for count, mark in enumerate(("once", "twice", "three times"), 1)
             for line in ran.lines(mark)
         }
@@ -296,19 +265,7 @@ print(json.dumps(report()))
         assert 16 <= count <= 64
 
     def test_noticing_that_fails(self, programs: Programs) -> None:
-        ran = programs.run("""
-from rocm_autopatch.patches.config import refused_writes
-class Odd:
-    def __eq__(self, other): raise ValueError
-    def __repr__(self): raise ValueError
-c.triton.cudagraphs = Odd()
-seen = [c.triton.cudagraphs]
-def fail(): raise OSError
-refused_writes._writer = fail
-c.triton.cudagraphs = True
-seen.append(c.triton.cudagraphs)
-print(json.dumps([report(), seen]))
-""")
+        ran = programs.run(program_file("refused_writes/noticing_that_fails.py"))
         ran.shown, seen = ran.shown
         assert seen == [False, False]
         assert ran.rows["triton.cudagraphs"]["status"] == "applied"
@@ -316,52 +273,9 @@ print(json.dumps([report(), seen]))
 
 
 class TestFrameworks:
-    SGLANG = """
-import torch._dynamo.config, torch._inductor.config
-def set_torch_compile_config():
-    torch._inductor.config.coordinate_descent_tuning = True
-    torch._inductor.config.triton.unique_kernel_names = True
-    torch._inductor.config.fx_graph_cache = True
-    torch._dynamo.config.accumulated_cache_size_limit = 1024
-    torch._dynamo.config.cache_size_limit = 1024
-"""
-    VLLM = """
-import os
-os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-import torch._inductor.config as config
-from torch._inductor.compile_fx import compile_fx
-from torch.utils._config_module import _Config, _ConfigEntry
-config.compile_threads = 1
-key = "custom_should_partition_ops"
-config._config[key] = _ConfigEntry(_Config(default=[]), key)
-def backend(graph, inputs):
-    patches = {"max_autotune": True, "coordinate_descent_tuning": True,
-               "max_autotune_gemm_backends": "TRITON", "triton.cudagraphs": True}
-    seen.append([config.max_autotune, config.max_autotune_gemm_backends])
-    return compile_fx(graph, inputs, config_patches=patches, inner_compile=inner)  #: writes
-def inner(graph, inputs, **options):
-    seen.append([config.max_autotune, config.max_autotune_gemm_backends, config.triton.cudagraphs,
-                 config.coordinate_descent_tuning])
-    return compile_fx_inner(graph, inputs, **options)
-from torch._inductor.compile_fx import compile_fx_inner
-seen = []
-"""
-
     def test_what_they_write(self, programs: Programs) -> None:
-        for name, source in (("sglang", self.SGLANG), ("vllm", self.VLLM)):
-            (programs.directory / f"{name}_stand_in.py").write_text(source)
-        ran = programs.run(
-            """
-import sglang_stand_in, vllm_stand_in
-sglang_stand_in.set_torch_compile_config()
-model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())
-with torch.no_grad():
-    same = torch.allclose(torch.compile(model, backend=vllm_stand_in.backend)(x), model(x))
-reads = [c.coordinate_descent_tuning, c.max_autotune, d.recompile_limit, c.compile_threads]
-print(json.dumps([report(), same, vllm_stand_in.seen, reads]))
-""",
-            ROCM_AUTOPATCH_POLICY="safe",
-        )
+        frameworks = program_file("refused_writes/frameworks.py")
+        ran = programs.run(frameworks, ROCM_AUTOPATCH_POLICY="safe")
         ran.shown, same, (before, inside), reads = ran.shown
         assert same is True
         assert before == [False, "ATEN"]
@@ -376,7 +290,7 @@ print(json.dumps([report(), same, vllm_stand_in.seen, reads]))
         ):
             assert (rows[key]["status"], rows[key]["after"]) == ("applied", after)
             assert rows[key]["reason"] == f"the calling thread reads {here}"
-        ran.path = programs.directory / "vllm_stand_in.py"
+        ran.path = program_file("refused_writes/vllm_stand_in.py")
         (line,) = ran.lines("writes")
         for key, value in (
             ("max_autotune_gemm_backends", "'TRITON'"),
@@ -484,20 +398,7 @@ print(json.dumps([torch.equal(done, f(x)), report()["errors"], dict(counters["in
 
 class TestReport:
     def test_says_what_is(self, programs: Programs) -> None:
-        ran = programs.run("""
-first = report()
-c.max_fusion_size = 3
-c.epilogue_fusion = True
-d.recompile_limit = 4
-elsewhere = []
-thread = threading.Thread(target=lambda: elsewhere.append(report()))
-thread.start(); thread.join()
-here = report()
-c._config["max_fusion_size"].default = 7
-del c.max_fusion_size
-c._config["max_fusion_size"].hide = False
-print(json.dumps([first, here, *elsewhere, report()]))
-""")
+        ran = programs.run(program_file("refused_writes/says_what_is.py"))
         first, here, elsewhere, changed = ran.shown
         assert first == elsewhere
         rows = []
@@ -529,26 +430,9 @@ print(json.dumps([report(), report()]))
 
     def test_reads_in_a_thread_only_when_asked(self, programs: Programs) -> None:
         # During an import, a thread that needs the import's lock would never end.
-        ran = programs.run("""
-import subprocess
-code = '''
-import threading
-started = []
-start = threading.Thread.start
-threading.Thread.start = lambda self: (started.append(1), start(self))
-import torch._inductor.config, torch._dynamo.config
-before = len(started)
-import rocm_autopatch
-first = rocm_autopatch.status()
-print(before, len(started))
-def refuse(self): raise RuntimeError("can't start new thread")
-threading.Thread.start = refuse
-print(rocm_autopatch.status() == first, bool(first["config"]), first["errors"])
-'''
-done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
-print(json.dumps(done.stdout.splitlines()))
-""")
-        assert ran.shown == ["0 1", "True True []"]
+        reads = program_file("refused_writes/reads_in_a_thread.py")
+        done = programs.python.run(reads, env=programs.env)
+        assert done.stdout.splitlines() == ["0 1", "True True []"]
 
     def test_leaves_torchs_warnings_alone(self, programs: Programs) -> None:
         policy = programs.directory / "policy.yaml"
@@ -572,43 +456,9 @@ print(json.dumps([len(ours), len(theirs)]))
         assert ran.shown == [0, 1]
 
 
-# A table of keys that imply others, as torch 2.15 has it. experiments/matrix/config_versions.py
-# runs the same on the config module of 2.15 itself.
-IMPLIES = """
-class Implying(type(c)):
-    def __getattr__(self, name):
-        for source, condition, value in self.__dict__["_implications"].get(name, ()):
-            if getattr(self, source) == condition:
-                return value
-        return super().__getattr__(name)
-c.__dict__["_implications"] = {
-    "emulate_precision_casts": (("compile_threads", 77, True), ("max_fusion_size", 78, True)),
-    "max_fusion_size": (("realize_reads_threshold", 79, 78),),
-}
-object.__setattr__(c, "__class__", Implying)
-from rocm_autopatch.patches import config
-def pin(name, value, strength="pin"):
-    return config.apply(c, [(name, strength, value, "", "", "layer", "why")], (), False)[0]
-"""
-
-
 class TestImpliedKeys:
     def test_a_pin_refuses_what_implies_another_value(self, programs: Programs) -> None:
-        ran = programs.run(
-            IMPLIES
-            + """
-row = pin("emulate_precision_casts", False)
-c.compile_threads = 77  #: direct
-read = [c.compile_threads != 77, c.emulate_precision_casts]
-c.compile_threads = 7
-c.realize_reads_threshold = 79  #: by another
-read += [c.compile_threads, c.emulate_precision_casts]
-with c.patch(max_fusion_size=78):  #: in a patch
-    read.append(c.emulate_precision_casts)
-more = [pin("max_fusion_size", 78, one) for one in ("default", "set", "pin")]
-print(json.dumps([row, read, [(one["status"], one["reason"]) for one in more]]))
-"""
-        )
+        ran = programs.run(program_file("refused_writes/implied_value.py"))
         row, read, more = ran.shown
         assert (row["status"], read) == ("applied", [True, False, 7, False, False])
         assert [(one["value"], one["line"]) for one in row["refused"]] == [
@@ -627,39 +477,11 @@ print(json.dumps([row, read, [(one["status"], one["reason"]) for one in more]]))
 
     def test_what_was_written_before(self, programs: Programs) -> None:
         """In this thread or in another one: it is not read under a pin."""
-        ran = programs.run(
-            IMPLIES
-            + """
-both = threading.Barrier(2)
-def other():
-    c.compile_threads = 77
-    both.wait()
-    both.wait()
-    read.append(c.emulate_precision_casts)
-read = []
-thread = threading.Thread(target=other)
-thread.start()
-both.wait()
-c.compile_threads = 77
-read.append(c.emulate_precision_casts)
-pin("emulate_precision_casts", False)
-both.wait()
-thread.join()
-print(json.dumps([*read, c.emulate_precision_casts]))
-"""
-        )
+        ran = programs.run(program_file("refused_writes/implied_before.py"))
         assert ran.shown == [True, False, False]
 
     def test_a_pin_that_cannot_hold_is_refused(self, programs: Programs) -> None:
-        ran = programs.run(
-            IMPLIES
-            + """
-pin("realize_reads_threshold", 79)
-rows = [pin("emulate_precision_casts", value) for value in (False, True)]
-rows += [pin("max_fusion_size", 1, one) for one in ("default", "set")]
-print(json.dumps([(row["status"], row["reason"], row["after"]) for row in rows]))
-"""
-        )
+        ran = programs.run(program_file("refused_writes/implied_pins.py"))
         pinned = "which implies another value for this key: pin max_fusion_size as well"
         why = "realize_reads_threshold is 79, which implies 78 for this key"
         assert ran.shown == [

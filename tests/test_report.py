@@ -28,76 +28,11 @@ from rocm_autopatch.compile_report.trace import File
 from tests.chromium import Browser, browser
 from tests.conftest import ROOT, Interpreter
 from tests.messages import Golden
+from tests.programs import program_file
 
-BREAKS = """
-import _struct
-import torch
+BREAKS = program_file("report/breaks.py").read_text()
 
-def scale(x):
-    n = x.sum().item()
-    return x.cos() * n
-
-def speak(x):
-    y = x * 3
-    print("value")
-    return y.relu()
-
-@torch.compiler.disable
-def vendor(x):
-    return x + 1
-
-def wrapped(x):
-    return vendor(x.exp()).tanh()
-
-def branches(x):
-    if x.sum() > 0:
-        return x + 1
-    return x - 1
-
-def native(x):
-    _struct.calcsize("i")
-    return x.sin()
-
-def sizes(x):
-    return x @ x
-
-def numbers(x, n):
-    return x * n
-
-def types(x):
-    return x + 1
-
-x = torch.ones(8, 8)
-for function in (scale, speak, wrapped, branches, native):
-    torch.compile(function, backend="eager")(x)
-compiled = torch.compile(sizes, backend="eager", dynamic=False)
-for n in range(2, 13):
-    compiled(torch.ones(n, n))
-compiled = torch.compile(numbers, backend="eager", dynamic=False)
-for n in range(3):
-    compiled(x, n)
-compiled = torch.compile(types, backend="eager")
-for dtype in (torch.float32, torch.float64):
-    compiled(x.to(dtype))
-"""
-
-# A parent without torch and three children. Two compile the same with separate caches. The third
-# finds it in the cache of the first.
-PROCESSES = """
-import os, subprocess, sys
-child = [sys.executable, "-c", '''
-import torch
-def block(x, w):
-    return torch.softmax(x @ w, -1).sum(0)
-w = torch.ones(16, 16, requires_grad=True)
-torch.compile(block)(torch.ones(4, 16), w).sum().backward()
-''']
-def start(cache):
-    return subprocess.Popen(child, env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache})
-both = [start(sys.argv[1] + "/one"), start(sys.argv[1] + "/two")]
-assert [one.wait() for one in both] == [0, 0]
-assert start(sys.argv[1] + "/one").wait() == 0
-"""
+PROCESSES = program_file("report/processes.py").read_text()
 
 # On a CPU, Inductor benchmarks ATen's and its own kernels for a GEMM with frozen weights.
 TUNED = """
@@ -122,24 +57,7 @@ torch.compile(fine, backend="eager")(torch.ones(2))
 torch.compile(hangs, backend=backend)(torch.ones(2))
 """
 
-# The eleven slower compiles come first, so the failure is not among the ten slowest.
-LIMIT = """
-import sys, time, torch
-def slow(module, inputs):
-    time.sleep(0.1)
-    return module.forward
-def shift(x, n):
-    return x + n
-def scale(x, n):
-    return x * n
-x = torch.ones(2)
-def steps(function, fullgraph):
-    compiled = torch.compile(function, backend=slow, dynamic=False, fullgraph=fullgraph)
-    for n in range(12):
-        compiled(x, n)
-steps(shift, False)
-steps(scale, True)
-"""
+LIMIT = program_file("report/limit.py").read_text()
 
 OTHER = """
 import torch
@@ -399,7 +317,7 @@ def test_what_else_ends_a_program(torch_python: Interpreter, tmp_path: Path) -> 
 
 
 def test_what_a_program_catches_is_no_end(torch_python: Interpreter, tmp_path: Path) -> None:
-    caught = "try:\n    steps(scale, True)\nexcept Exception: sys.exit(3)"
+    caught = "try:\n    steps(scale, True)\nexcept Exception: raise SystemExit(3)"
     code = LIMIT.replace("steps(scale, True)", caught)
     ran = Ran(torch_python, tmp_path / "caught", code, **NO_POLICY)
     assert (ran.done.returncode, ran.data["ends"], ran.data["status"]) == (3, [], 3)

@@ -14,6 +14,7 @@ import pytest
 from tests import forked
 from tests.conftest import MAX, Interpreter
 from tests.messages import Golden
+from tests.programs import import_of, program_file
 
 POLICY = """
 version: 1
@@ -37,16 +38,7 @@ compile_modes:
 """
 
 
-HEAD = (
-    "import json, sys, threading, torch\n"
-    "from torch import compile as early\n"
-    "import torch._inductor.config as c, torch._dynamo.config as d\n"
-    "def show(*values): print(json.dumps(values))\n"
-    "def elsewhere(read):\n"
-    "    seen = []\n"
-    "    thread = threading.Thread(target=lambda: seen.append(read()))\n"
-    "    thread.start(); thread.join(); return seen[0]\n"
-)
+HEAD = import_of(program_file("torch/shown.py")) + "from shown import *\n"
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +59,9 @@ def env(place: Path) -> dict[str, str]:
     }
 
 
-def program(python: Interpreter, env: dict[str, str], code: str, **more: str) -> Any:
-    """What a program prints as JSON with ``show``, in which ``c`` and ``d`` are torch's configs."""
+def shown_by(python: Interpreter, env: dict[str, str], code: str | Path, **more: str) -> Any:
+    """What a program prints as JSON with ``show``. A text may use all names of
+    programs/torch/shown.py: ``c`` and ``d`` are torch's configs."""
     done = forked.run(python, HEAD, code, env={**env, **more})
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -86,7 +79,7 @@ class TestConfig:
         pool = "from concurrent.futures import ThreadPoolExecutor as P; pool = P(1)"
         code = f"{read}\n{pool}\nshow(read(), elsewhere(read), pool.submit(read).result())"
         wanted = [100, True, False, "ATEN", 1, 77, 77, True, True]
-        assert program(torch_python, env, code) == [wanted] * 3
+        assert shown_by(torch_python, env, code) == [wanted] * 3
 
     def test_a_program_wins_over_default_and_set(
         self, torch_python: Interpreter, env: dict[str, str]
@@ -100,44 +93,19 @@ with c.patch(max_fusion_size=6, epilogue_fusion=False):
     inside = [c.max_fusion_size, c.epilogue_fusion]
 show(c.max_fusion_size, c.epilogue_fusion, d.recompile_limit, inside)
 """
-        assert program(torch_python, env, code) == [5, True, 9, [6, False]]
+        assert shown_by(torch_python, env, code) == [5, True, 9, [6, False]]
 
     def test_a_pin_holds(self, torch_python: Interpreter, env: dict[str, str]) -> None:
-        code = """
-from unittest import mock
-seen = []
-def look(): seen.append([c.max_autotune_gemm_backends, c.triton.cudagraphs])
-c.max_autotune_gemm_backends = "TRITON"
-c.triton.cudagraphs = True
-look()
-with c.patch({"max_autotune_gemm_backends": "TRITON", "triton.cudagraphs": True}): look()
-with c.patch("triton.cudagraphs", True): look()
-@c.patch(max_autotune_gemm_backends="TRITON")
-def decorated(): look()
-decorated()
-c.load_config({"triton.cudagraphs": True, "max_autotune_gemm_backends": "TRITON"})
-look()
-revert = c._make_closure_patcher(**{"triton.cudagraphs": True})()
-look()
-revert()
-with mock.patch.object(c, "max_autotune_gemm_backends", "TRITON"): look()
-look()
-def thread():
-    c.triton.cudagraphs = True
-    look()
-elsewhere(thread)
-copy = c.get_config_copy()
-show(seen, copy["triton.cudagraphs"], copy["max_autotune_gemm_backends"])
-"""
-        seen, cudagraphs, backends = program(torch_python, env, code)
+        code = program_file("torch/a_pin_holds.py")
+        seen, cudagraphs, backends = shown_by(torch_python, env, code)
         assert seen == [["ATEN", False]] * 9
         assert (cudagraphs, backends) == (False, "ATEN")
 
     def test_hashes_follow(self, torch_python: Interpreter, env: dict[str, str]) -> None:
         # Inductor's cache keys hash the config. So a changed value has to give another key.
         code = "show(c.get_hash().hex(), c.codegen_config())"
-        ours, written = program(torch_python, env, code)
-        off, _ = program(torch_python, env, code, ROCM_AUTOPATCH="off")
+        ours, written = shown_by(torch_python, env, code)
+        off, _ = shown_by(torch_python, env, code, ROCM_AUTOPATCH="off")
         assert ours != off
         assert "torch._inductor.config.max_autotune_gemm_backends = 'ATEN'" in written
 
@@ -145,7 +113,7 @@ show(seen, copy["triton.cudagraphs"], copy["max_autotune_gemm_backends"])
         self, torch_python: Interpreter, env: dict[str, str], golden: Golden
     ) -> None:
         code = "import rocm_autopatch; show(rocm_autopatch.status())"
-        (report,) = program(torch_python, env, code)
+        (report,) = shown_by(torch_python, env, code)
         rows = {row["name"].replace("torch._inductor.config.", ""): row for row in report["config"]}
         assert rows["max_fusion_size"] == {
             "name": "torch._inductor.config.max_fusion_size",
@@ -188,23 +156,23 @@ show(c.max_fusion_size, c.triton.cudagraph_trees, d.recompile_limit, sorted(
     name for name in rows if rows[name] == "kept"))
 """
         keep = "max_fusion_size,recompile_limit"
-        assert program(torch_python, env, code, ROCM_AUTOPATCH_KEEP=keep) == [
+        assert shown_by(torch_python, env, code, ROCM_AUTOPATCH_KEEP=keep) == [
             64,
             True,
             8,
             ["torch._dynamo.config.recompile_limit", "torch._inductor.config.max_fusion_size"],
         ]
-        assert program(torch_python, env, code, ROCM_AUTOPATCH_KEEP="config")[:3] == [64, True, 8]
+        assert shown_by(torch_python, env, code, ROCM_AUTOPATCH_KEEP="config")[:3] == [64, True, 8]
 
     def test_a_default_yields_to_its_variable(
         self, torch_python: Interpreter, env: dict[str, str]
     ) -> None:
         code = "show(c.benchmark_kernel)"
-        assert program(torch_python, env, code, TORCHINDUCTOR_BENCHMARK_KERNEL="0") == [False]
+        assert shown_by(torch_python, env, code, TORCHINDUCTOR_BENCHMARK_KERNEL="0") == [False]
         keep = {"ROCM_AUTOPATCH_KEEP": MAX, MAX: "1"}
         del env["ROCM_AUTOPATCH_POLICY"]
-        assert program(torch_python, env, "show(c.max_autotune)", **keep) == [True]
-        assert program(torch_python, env, "show(c.max_autotune)", **{MAX: "1"}) == [False]
+        assert shown_by(torch_python, env, "show(c.max_autotune)", **keep) == [True]
+        assert shown_by(torch_python, env, "show(c.max_autotune)", **{MAX: "1"}) == [False]
 
     def test_switches(self, torch_python: Interpreter, env: dict[str, str], golden: Golden) -> None:
         code = """
@@ -214,7 +182,7 @@ show(c.freezing, c.coordinate_descent_tuning, c.aggressive_fusion, c.group_fusio
 """
         env["ROCM_AUTOPATCH_POLICY"] = "performance"
         env["PYTHONWARNINGS"] = "ignore"
-        *values, errors = program(torch_python, env, code)
+        *values, errors = shown_by(torch_python, env, code)
         assert (values, errors) == ([False, False, False, True, False, 64], [])
         switched = {
             "INDUCTOR_FREEZING": "1",
@@ -224,11 +192,11 @@ show(c.freezing, c.coordinate_descent_tuning, c.aggressive_fusion, c.group_fusio
             "INDUCTOR_BENCHMARK_KERNEL": "True",
             "INDUCTOR_MAX_FUSION_SIZE": "96",
         }
-        *values, errors = program(torch_python, env, code, **switched)
+        *values, errors = shown_by(torch_python, env, code, **switched)
         assert values == [True, True, True, False, True, 96]
         (error,) = errors
         golden(error, "not a boolean")
-        *values, errors = program(torch_python, env, code, INDUCTOR_MAX_FUSION_SIZE="many")
+        *values, errors = shown_by(torch_python, env, code, INDUCTOR_MAX_FUSION_SIZE="many")
         assert values[-1] == 64
         (error,) = errors
         golden(error, "not a number")
@@ -242,26 +210,11 @@ show(c.max_fusion_size, c.max_autotune_gemm_backends, sys.meta_path[0].__class__
      {row["status"] for row in report["config"]} == {"observed", "skipped", "failed"},
      [row["after"] for row in report["compile_modes"]])
 """
-        *values, modes = program(torch_python, env, code, ROCM_AUTOPATCH="observe")
+        *values, modes = shown_by(torch_python, env, code, ROCM_AUTOPATCH="observe")
         plain = [64, "ATEN,TRITON,CPP"]
         assert values[:2] == plain
         assert values[3:] == [{"triton.cudagraphs": True}, True]
         assert modes == ["reduce-overhead", "max-autotune"]
-
-
-RECORDER = """
-import torch._inductor.compile_fx as fx
-patches = []
-def compile_fx(gm, inputs, config_patches=None, **_):
-    patches.append(sorted(k for k, v in (config_patches or {}).items() if v))
-    return gm.forward
-fx.compile_fx = compile_fx
-x = torch.ones(3)
-f = lambda x: x + 1
-class Module(torch.nn.Module):
-    def forward(self, x):
-        return x + 1
-"""
 
 
 ROUTES = {
@@ -272,36 +225,16 @@ ROUTES = {
     "Module.compile": "m = Module(); m.compile(mode=MODE); m(x)",
     "a module": "torch.compile(Module(), mode=MODE, dynamic=False)(x)",
 }
-# The mode table does not affect these calls: each prints or raises the same as without us.
-OTHERS = [
-    "torch.compile(f, mode='no-such-mode')",
-    "torch.compile(f, mode='reduce-overhead', options={'max_fusion_size': 3})",
-    "torch.compile(f, 'default')",
-    "torch.compile(f, mode=3)(x)",
-    "torch.compile(f, options={'triton.cudagraphs': True})(x), patches",
-    "torch.compile(f, options={'no_such_option': False})(x)",
-    "torch.compile(f, options={'max_fusion_size': 'x'})(x)",
-    "torch.compile(f, mode=None)(x), patches",
-    "str(inspect.signature(torch.compile)), torch.compile.__doc__",
-    "torch.compile.__module__, torch.compile.__qualname__, type(torch.compile)",
-    "torch.compile(f, backend=backend, mode='reduce-overhead')(x)",
-    "torch.compile(f, backend=backend, options={'a': 1})(x)",
-    "torch.compile(f, backend='eager')(x)",
-    "torch.compile(f, backend='no-such-backend')(x)",
-    "torch.compile(nested, fullgraph=True, backend='eager')(x)",
-    "torch.compile(nested, backend='eager')(x)",
-    "torch._dynamo.explain(nested)(x).graph_break_count",
-]
 
 
 class TestCompileModes:
     def test_every_route(self, torch_python: Interpreter, env: dict[str, str]) -> None:
-        code = RECORDER
+        code = "from recorder import *\n"
         modes = ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "default")
         for route in ROUTES.values():
             for mode in modes:
                 code += f"torch._dynamo.reset()\n{route.replace('MODE', repr(mode))}\n"
-        (seen,) = program(torch_python, env, code + "show(patches)")
+        (seen,) = shown_by(torch_python, env, code + "show(patches)")
         tuned = ["coordinate_descent_tuning", "max_autotune"]
         for number, route in enumerate(ROUTES):
             assert seen[number * 4 : number * 4 + 4] == [[], tuned, tuned, []], route
@@ -309,28 +242,11 @@ class TestCompileModes:
     def test_every_other_call_is_untouched(
         self, torch_python: Interpreter, env: dict[str, str]
     ) -> None:
-        code = f"""{RECORDER}
-import inspect, re
-def backend(gm, inputs, mode=None, options=None):
-    patches.append([mode, options])
-    return gm.forward
-def nested(x):
-    return torch.compile(f, mode="reduce-overhead")(x)
-seen = []
-for call in {OTHERS!r}:
-    torch._dynamo.reset()
-    patches.clear()
-    try:
-        seen.append(repr(eval(call)))
-    except Exception as error:
-        seen.append(repr(error))
-show([re.sub("0x[0-9a-f]+", "0x", text) for text in seen])
-"""
-        (ours,) = program(torch_python, env, code)
-        (without,) = program(torch_python, env, code, ROCM_AUTOPATCH="off")
-        for call, with_us, off in zip(OTHERS, ours, without):
-            assert with_us == off, call
-        assert len(ours) == len(OTHERS)
+        code = program_file("torch/other_calls.py")
+        (ours,) = shown_by(torch_python, env, code)
+        (without,) = shown_by(torch_python, env, code, ROCM_AUTOPATCH="off")
+        assert ours == without
+        assert len(ours) == 17
         assert "either mode or options" in ours[1].lower()
 
     def test_uses_are_counted(self, torch_python: Interpreter, env: dict[str, str]) -> None:
@@ -340,7 +256,7 @@ import rocm_autopatch
 rows = rocm_autopatch.status()["compile_modes"]
 show([(row["name"], row["before"], row["after"], row["uses"]) for row in rows])
 """
-        assert program(torch_python, env, code) == [
+        assert shown_by(torch_python, env, code) == [
             [
                 ["reduce-overhead", "reduce-overhead", "default", 1],
                 ["max-autotune", "max-autotune", "max-autotune-no-cudagraphs", 0],
@@ -355,9 +271,9 @@ show([(row["name"], row["before"], row["after"], row["uses"]) for row in rows])
             ("reduce-overhead,cudagraphs", True),
             ("compile_modes", True),
         ):
-            seen = program(torch_python, env, code, ROCM_AUTOPATCH_KEEP=keep)
+            seen = shown_by(torch_python, env, code, ROCM_AUTOPATCH_KEEP=keep)
             assert seen == [{"triton.cudagraphs": captures}]
-        assert program(torch_python, env, code) == [{}]
+        assert shown_by(torch_python, env, code) == [{}]
 
 
 ANSWERS = """
@@ -389,7 +305,7 @@ class TestWhatAModeMeans:
         self, python: Interpreter, env: dict[str, str], *modes: str, first: str = "", **more: str
     ) -> list[Any]:
         code = f"plain = {PLAIN!r}\n{first}{ANSWERS}show(*[asked(mode) for mode in {modes!r}])"
-        found: list[Any] = program(python, env, code, **more)
+        found: list[Any] = shown_by(python, env, code, **more)
         return found
 
     def test_without_us(self, torch_python: Interpreter, env: dict[str, str]) -> None:
@@ -416,7 +332,7 @@ asked = refused()
 torch.compile(abs, mode="reduce-overhead")
 show(asked, [(w["value"], w["file"], w["count"]) for w in refused()])
 """
-        asked, compiled = program(torch_python, env, code, ROCM_AUTOPATCH_KEEP="reduce-overhead")
+        asked, compiled = shown_by(torch_python, env, code, ROCM_AUTOPATCH_KEEP="reduce-overhead")
         assert asked == []
         assert compiled == [["True", "<string>", 1]]
 
@@ -430,24 +346,12 @@ from rocm_autopatch.patches import compile_modes
 compile_modes.apply(torch, [("reduce-overhead", "default", "layer", "why")], (), False)
 show(torch._inductor.list_mode_options("reduce-overhead"))
 """
-        assert program(torch_python, env, code, ROCM_AUTOPATCH="off") == [{}]
+        assert shown_by(torch_python, env, code, ROCM_AUTOPATCH="off") == [{}]
 
     def test_errors_and_signature(self, torch_python: Interpreter, env: dict[str, str]) -> None:
-        code = """
-import inspect
-ask = torch._inductor.list_mode_options
-def tried(call):
-    try:
-        return repr(call())
-    except Exception as error:
-        return repr(error)
-show(tried(lambda: ask("no-such-mode")), tried(lambda: ask(3)), tried(lambda: ask(["a"])),
-     tried(lambda: ask(mode="default", dynamic=True)), tried(lambda: ask("")) == tried(ask),
-     str(inspect.signature(ask)), ask.__module__, ask.__qualname__, ask.__doc__,
-     torch._inductor.list_options() == torch._inductor.list_options(), list(ask()))
-"""
-        ours = program(torch_python, env, code)
-        assert ours == program(torch_python, env, code, ROCM_AUTOPATCH="off")
+        code = program_file("torch/list_mode_options.py")
+        ours = shown_by(torch_python, env, code)
+        assert ours == shown_by(torch_python, env, code, ROCM_AUTOPATCH="off")
 
     def test_an_answer_is_the_programs_own(
         self, torch_python: Interpreter, env: dict[str, str]
@@ -459,7 +363,7 @@ for mode in ask():
     ask()[mode]["freezing"] = True
 show(ask(), ask("lite"))
 """
-        every, lite = program(torch_python, env, code)
+        every, lite = shown_by(torch_python, env, code)
         assert every["lite"] == lite
         assert lite["fallback_by_default"] is True
         assert not any("freezing" in options for options in every.values())
@@ -537,7 +441,7 @@ def test_sglang(
 ) -> None:
     env["ROCM_AUTOPATCH_POLICY"] = policy
     more = {"SGLANG_TORCH_COMPILE_MODE": given} if given else {}
-    assert program(torch_python, env, SGLANG, **more) == seen
+    assert shown_by(torch_python, env, SGLANG, **more) == seen
 
 
 def test_a_program_may_plan_memory(torch_python: Interpreter, env: dict[str, str]) -> None:
@@ -545,9 +449,9 @@ def test_a_program_may_plan_memory(torch_python: Interpreter, env: dict[str, str
     code = "wrapper = torch._TorchCompileInductorWrapper(None, {'memory_planning': True}, None)\n"
     code += "before = c.memory_planning\nc.memory_planning = True\n"
     code += "show(before, c.memory_planning, wrapper.get_compiler_config()['memory_planning'])"
-    assert program(torch_python, env, code) == [False, True, True]
+    assert shown_by(torch_python, env, code) == [False, True, True]
     wish = {"TORCHINDUCTOR_MEMORY_PLANNING": "1"}
-    assert program(torch_python, env, "show(c.memory_planning)", **wish) == [True]
+    assert shown_by(torch_python, env, "show(c.memory_planning)", **wish) == [True]
 
 
 class TestLaziness:
@@ -578,7 +482,7 @@ class TestLaziness:
 
     def test_the_finder_leaves(self, torch_python: Interpreter, env: dict[str, str]) -> None:
         code = "show([type(f).__module__ for f in sys.meta_path if 'rocm' in type(f).__module__])"
-        assert program(torch_python, env, code) == [[]]
+        assert shown_by(torch_python, env, code) == [[]]
 
     def test_torch_imported_before_we_came(
         self, torch_python: Interpreter, env: dict[str, str]
@@ -590,7 +494,7 @@ rocm_autopatch._started = ""
 rocm_autopatch.start()
 show(c.max_fusion_size, d.recompile_limit)
 """
-        assert program(torch_python, env, code, ROCM_AUTOPATCH="off") == [100, 77]
+        assert shown_by(torch_python, env, code, ROCM_AUTOPATCH="off") == [100, 77]
 
 
 def test_an_empty_policy_leaves_torch_as_it_is(torch_python: Interpreter, tmp_path: Path) -> None:
@@ -643,7 +547,7 @@ def work():
 show(elsewhere(work), counters["stats"]["unique_graphs"])
 """
     wanted = [[True, False, "ATEN", 128], 1]
-    assert program(torch_python, env, code, **{MAX: "1"}) == wanted
+    assert shown_by(torch_python, env, code, **{MAX: "1"}) == wanted
 
 
 def test_inductors_compile_workers(
@@ -666,7 +570,7 @@ pid, *seen = pool.submit(job.job).result()
 pool.shutdown()
 show(pid != os.getpid(), seen)
 """
-    assert program(torch_python, env, code, **{MAX: "1"}) == [True, [None, False, "ATEN", True]]
+    assert shown_by(torch_python, env, code, **{MAX: "1"}) == [True, [None, False, "ATEN", True]]
 
 
 class TestBadTorch:

@@ -15,6 +15,7 @@ from rocm_autopatch.cli import main
 from rocm_autopatch.policy import PolicyError, load, select
 from tests.conftest import Interpreter
 from tests.messages import Golden
+from tests.programs import program_file
 
 TEXT = "version: 1\nenv: {A: {set: a}}\n"
 
@@ -77,21 +78,8 @@ def test_a_base_and_what_is_in_the_place_too(kind: str, policy: Path, golden: Go
     images = policy.with_name("images.yaml")
     images.write_text("version: 1\nimages: [{image: a, policy: team.yaml}]\n")
     make(kind, policy)
-    code = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from rocm_autopatch.policy import PolicyError, load, select\n"
-        "top, place = Path(sys.argv[1]), Path(sys.argv[2])\n"
-        "for read in (lambda: load.layers(load.policy(top)),\n"
-        "             lambda: select.select({'image': 'a'}, at=[place])):\n"
-        "    try:\n"
-        "        read()\n"
-        "    except PolicyError as error:\n"
-        "        print(error)\n"
-        "print(sys.stdin.read())\n"
-    )
     done = subprocess.run(
-        [sys.executable, "-c", code, top, policy.parent],
+        [sys.executable, program_file("trusted_policies/read_both.py"), top, policy.parent],
         input="the input",
         stdout=subprocess.PIPE,
         text=True,

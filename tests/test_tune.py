@@ -37,23 +37,9 @@ from rocm_autopatch.tune.served import STARTED, ServedRunner
 from rocm_autopatch.tune.session import Session
 from tests.conftest import TORCH, Interpreter, document, run_in
 from tests.messages import Golden
+from tests.programs import program_file
 
-# Prints numbers with noise that does not depend on the machine. The number of runs is its seed.
-PROGRAM = """
-import os, random, sys, time
-with open("runs", "a") as stream:
-    stream.write(" ".join(n for n in os.environ if n in "GOOD BAD WRONG CRASH ONE TWO") + "\\n")
-runs = len(open("runs").readlines())
-on = lambda *names: all(os.environ.get(name) == "1" for name in names)
-if on("CRASH"):
-    sys.exit("RuntimeError: no kernel image")
-if os.environ.get("STOP_AFTER") == str(runs):
-    open("stopped", "w").close()
-    time.sleep(600)
-latency = 10 - 2 * on("GOOD") + 3 * on("BAD") - 4 * on("WRONG") - 2.5 * on("ONE", "TWO")
-print("latency: %.5f ms" % (latency * random.Random(runs).gauss(1, 0.01)))
-print("loss: %.6f" % (0.7 if on("WRONG") else 0.5 + runs * 1e-9))
-"""
+PROGRAM = program_file("tune/latency.py").read_text()
 PLANTED = ("GOOD", "BAD", "WRONG", "CRASH", "ONE", "TWO")
 
 
@@ -261,34 +247,14 @@ class TestResume:
 
 # Notes when it runs and with which caches. A first run waits until four others have begun, or for a
 # while. The base's does not wait, and with HEAVY it gets no memory once.
-FILLS = (
-    PROGRAM
-    + """
-caches = os.environ["TORCHINDUCTOR_CACHE_DIR"]
-kind = "warm" if os.path.exists(caches) else "fill"
-os.makedirs(caches, exist_ok=True)
-with open("times", "a") as stream:
-    stream.write("%s begin %d\\n" % (kind, os.getpid()))
-patience = time.monotonic() + float(os.environ.get("PATIENCE", "1"))
-if on("HEAVY") and "tried" not in os.listdir("."):
-    with open("times", "a") as stream, open("tried", "w"):
-        stream.write("%s end %d\\n" % (kind, os.getpid()))
-    sys.exit("RuntimeError: out of memory")
-planted = any(name in os.environ for name in "GOOD BAD WRONG ONE TWO".split())
-while kind == "fill" and planted and open("times").read().count("fill begin") < 5:
-    if time.monotonic() > patience:
-        break
-    time.sleep(0.01)
-with open("times", "a") as stream:
-    stream.write("%s end %d\\n" % (kind, os.getpid()))
-"""
-)
+FILLS = program_file("tune/fills.py").read_text()
 
 
 class TestFill:
     def test_only_first_runs_are_beside_each_other(
         self, python311: Interpreter, tmp_path: Path, program: Path
     ) -> None:
+        program.with_name("latency.py").write_text(PROGRAM)
         program.write_text(FILLS)
         tried = trying(*PLANTED, "HEAVY")
         given = command(python311, program, *tried, *LATENCY, "--fill", "4", "--budget", "10m")
@@ -317,6 +283,7 @@ class TestFill:
     def test_it_is_stopped_and_goes_on(
         self, python311: Interpreter, tmp_path: Path, program: Path
     ) -> None:
+        program.with_name("latency.py").write_text(PROGRAM)
         program.write_text(FILLS)
         given = command(
             python311, program, *trying("GOOD", "BAD", "CRASH"), *LATENCY, "--fill", "8"
@@ -337,23 +304,7 @@ class TestFill:
         assert found["runs"] > found["new_runs"] > 0
 
 
-# Its number depends on luck when its caches are filled: first slow, then fast, then one of the two.
-LUCK = """
-import os, random
-caches = os.environ["TORCHINDUCTOR_CACHE_DIR"]
-os.makedirs(caches, exist_ok=True)
-luck = os.path.join(caches, "luck")
-if not os.path.exists(luck):
-    with open("fills", "a") as stream:
-        stream.write("one\\n")
-    count = len(open("fills").readlines())
-    with open(luck, "w") as stream:
-        stream.write("%d" % (count - 1 if count < 3 else random.Random(count).random() < 0.5))
-with open("runs", "a") as stream:
-    stream.write("one\\n")
-noise = random.Random(len(open("runs").readlines())).gauss(1, 0.001)
-print("latency: %.5f ms" % (noise * (10 if open(luck).read() == "1" else 12)))
-"""
+LUCK = program_file("tune/luck.py").read_text()
 
 
 @pytest.mark.parametrize("fill", ["1", "4"])
@@ -445,32 +396,7 @@ def test_first_runs_beside_each_other_share_the_cores(
     assert found[0] == found[-1][:1] == [given or "all"]
 
 
-# In place of torch: the trace of a first run, with code that only a policy with "two" changes.
-TRACES = """
-import os, time
-policy = os.environ.get("ROCM_AUTOPATCH_POLICY", "")
-text = open(policy).read() if policy else ""
-if os.environ.get("ENDLESS", "nothing") in text:
-    time.sleep(600)
-if "patience" in text and not os.path.exists("waited"):
-    open("waited", "w").close()
-    time.sleep(2)
-directory = os.environ.get("TORCH_TRACE", "")
-if directory and os.environ.get("MODES"):
-    os.makedirs(os.environ["ROCM_AUTOPATCH_REPORT"])
-    with open(os.environ["ROCM_AUTOPATCH_REPORT"] + "/processes.jsonl", "w") as stream:
-        print('{"pid": 7, "torch": "2.13.0"}', file=stream)
-        print('{"pid": 7, "mode": "%s"}' % os.environ["MODES"], file=stream)
-if directory:
-    print("traced", file=open("traced", "a"))
-    os.makedirs(directory)
-    with open(directory + "/dedicated_log_torch_trace_1.log", "w") as stream:
-        print('V1125 09:00:00.000000 7 graph.py:1] {"inductor_output_code": {}}', file=stream)
-        print("\\t# kernel path: " + policy, file=stream)
-        print("\\tload(%r)" % os.environ["TORCHINDUCTOR_CACHE_DIR"], file=stream)
-        print("\\t#pragma omp parallel num_threads(%d)" % (2 + ("two" in text)), file=stream)
-print("call: %d ms" % (100 - 10 * ("two" in text)))
-"""
+TRACES = program_file("tune/traces.py").read_text()
 
 
 class TestSameCode:
@@ -761,28 +687,7 @@ def wait_for(what: Callable[[], bool]) -> None:
     assert what()
 
 
-SERVER = """
-import http.server, os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
-                         start_new_session=True)
-open("children", "a").write("%d %d\\n" % (os.getpid(), child.pid))
-if "CRASH" in os.environ:
-    sys.exit("RuntimeError: out of memory")
-time.sleep(0.05)
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"8" if "GOOD" in os.environ else b"10")
-    def log_message(self, *_):
-        pass
-
-server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-open("port", "w").write(str(server.server_port))
-print("ready to serve", flush=True)
-server.serve_forever()
-"""
+SERVER = program_file("tune/server.py").read_text()
 CLIENT = """
 import urllib.request
 with urllib.request.urlopen("http://127.0.0.1:%s" % open("port").read()) as answer:
@@ -1646,19 +1551,7 @@ def test_what_was_measured_beside_others_is_not_called_the_same_code() -> None:
     assert output._same_code(done) == ["0"]
 
 
-READS = """
-import numpy
-import torch
-import torch._inductor.config as config
-print("fusion: %d" % (100 - (config.max_fusion_size == 128) * 40))
-out = torch.ones(3) * (1 + 1e-5 * config.max_fusion_size)
-numpy.save("out.npy", out.numpy())
-torch.save({"out": out}, "out.pt")
-import os
-with open("places", "a") as stream:
-    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
-        print(config.max_fusion_size, os.environ.get(name), file=stream)
-"""
+READS = program_file("tune/reads.py").read_text()
 
 # It claims what can't be: only the second switch changes the code here.
 COMPILES = """

@@ -17,6 +17,7 @@ import pytest
 
 from surroundings import hip_torch
 from tests.conftest import CLEAN, ROOT, WORK
+from tests.programs import program_file
 
 MATRIX = ROOT / "experiments" / "matrix"
 sys.path.append(str(MATRIX))
@@ -177,38 +178,7 @@ class TestAbsentNames:
     def test_a_missing_name_skips_the_tests_that_use_it(self, tmp_path: Path) -> None:
         ended, absent = names(
             tmp_path,
-            '"""Text."""\n'
-            "from __future__ import annotations\n"
-            "import unittest\n"
-            "import torch\n"
-            "from torch._dynamo import config, testing as t\n"
-            "from torch._dynamo.testing import new, old\n"
-            "import torch._dynamo.newer\n"
-            "import torch.newest as newest\n"
-            "class T(unittest.TestCase):\n"
-            "    def test_old(self): self.assertEqual((old(), t.old()), (1, 1))\n"
-            "    def test_new(self): raise RuntimeError(new())\n"
-            "    def test_newer(self): torch._dynamo.newer.f()\n"
-            "    def test_newest(self):\n"
-            "        def inner(): return newest\n"
-            "        inner()\n"
-            "    def test_config(self): config.gone\n"
-            "    def test_inside(self):\n"
-            "        from torch._dynamo.testing import gone\n"
-            "    def test_method(self): torch.Tensor.cos\n"
-            "    def test_hidden(self): helper()\n"
-            "    def test_own(self):\n"
-            "        new = config = unittest\n"
-            "        assert config.skip and new\n"
-            "    @torch.compiler.skipped(why=1)\n"
-            "    def test_decorated(self): raise RuntimeError\n"
-            "    @unittest.skipIf(torch.gone.is_here(), 'gone')\n"
-            "    def test_condition(self): raise RuntimeError\n"
-            "def helper(): return torch._dynamo.newer.f\n"
-            "class U(new):\n"
-            "    def test_base(self): raise RuntimeError\n"
-            "value = torch.gone.value\n"
-            "def test_value(): value + 1\n",
+            program_file("upstream/absent_names.py").read_text(),
         )
         passed = {"test_old", "test_own"}
         assert {name for name, one in ended.items() if one.status == "passed"} == passed
@@ -235,27 +205,7 @@ class TestAbsentNames:
     def test_what_a_test_looks_for_itself_stays_missing(self, tmp_path: Path) -> None:
         ended, absent = names(
             tmp_path,
-            "import pytest, torch\n"
-            "try:\n"
-            "    from torch import gone\n"
-            "except ImportError:\n"
-            "    gone = None\n"
-            "def test_import(): assert gone is None\n"
-            "def test_has(): assert not hasattr(torch, 'other') or torch.other()\n"
-            "def test_get(): assert getattr(torch, 'third', 3) == 3\n"
-            "def test_tried():\n"
-            "    try:\n"
-            "        torch.fourth\n"
-            "    except (AttributeError, KeyError):\n"
-            "        return\n"
-            "    raise RuntimeError\n"
-            "def test_expected():\n"
-            "    with pytest.raises(AttributeError, match='fifth'):\n"
-            "        torch.fifth\n"
-            "    pytest.raises((KeyError, AttributeError), lambda: torch.fifth)\n"
-            "def test_other():\n"
-            "    with pytest.raises(KeyError):\n"
-            "        torch.sixth\n",
+            program_file("upstream/looks_for_names.py").read_text(),
         )
         assert ended.pop("test_other").status == "skipped"
         assert {one.status for one in ended.values()} == {"passed"}

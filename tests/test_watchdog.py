@@ -1,8 +1,8 @@
 """The watchdog on the real torch: compiles that really hang, and what it writes about them.
 
 A process meets many hangs, one after the other, because the import of torch takes longer than all
-of them. ``hang()`` is where each hangs: it goes on when the watchdog has warned twice, so a
-slow machine makes a test slow and not red.
+of them. ``hang()`` (programs/watchdog/hangs.py) is where each hangs: it goes on when the watchdog
+has warned twice, so a slow machine makes a test slow and not red.
 """
 
 from __future__ import annotations
@@ -24,33 +24,9 @@ from rocm_autopatch.patches.watchdog import aborts as ending
 from rocm_autopatch.patches.watchdog import libraries, sleeper, underway
 from tests.conftest import Interpreter
 from tests.messages import Golden
+from tests.programs import line_of, program_file
 
-HEAD = """
-import ctypes, json, os, signal, sys, threading, time, torch
-import rocm_autopatch
-from rocm_autopatch.patches import watchdog
-from rocm_autopatch.patches.watchdog import sleeper, underway
-def rows():
-    return {row["name"].partition(".")[2]: row for row in rocm_autopatch.status()["watchdog"]}
-def uses(name="warn_after"):
-    return underway.rows[name]["uses"]
-def change(**fields):
-    "Other settings from here on, for the sleeping thread too."
-    underway.settings.update(fields)
-    if sleeper.current:
-        sleeper.current.alarm.release()
-def say(text): os.write(2, ("== %s\\n" % text).encode())
-def show(*values): print(json.dumps(values, default=repr))
-def hang(times=2, nap=0.02, longest=30.0):
-    end, before = time.monotonic() + longest, uses()
-    while uses() < before + times and time.monotonic() < end:
-        time.sleep(nap)
-def tried(call, *args):
-    try:
-        return call(*args)
-    except BaseException as error:
-        return "%s: %s" % (type(error).__name__, error)
-"""
+PHASES = program_file("watchdog/phases.py")
 
 
 def policy(path: Path, fields: str) -> Path:
@@ -80,131 +56,6 @@ def lines(stderr: str) -> dict[str, list[str]]:
     return said
 
 
-PHASES = (
-    HEAD
-    + """
-from functorch.compile import make_boxed_func
-from torch._inductor import config
-from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-from torch._inductor.lowering import register_lowering, fallback_handler
-where = ""
-class Enough(Exception):
-    "Ends a compile, before it has C++ to compile."
-def hangs():
-    hang()
-    raise Enough
-def aot():
-    frame = sys._getframe(1)
-    while frame and "_functorch" not in frame.f_code.co_filename:
-        frame = frame.f_back
-    return frame is not None
-
-@torch.library.custom_op("watchdog_test::op", mutates_args=())
-def op(x: torch.Tensor) -> torch.Tensor:
-    return x * 2
-@op.register_fake
-def fake_op(x):
-    if where == "dynamo" and not aot() or where == "aot" and aot():
-        hangs()
-    return torch.empty_like(x)
-@register_lowering(torch.ops.watchdog_test.op.default)
-def lowering(x):
-    if where == "lowering":
-        hangs()
-    return fallback_handler(torch.ops.watchdog_test.op.default)(x)
-def graph_pass(graph):
-    hangs()
-def backend(gm, inputs):
-    hangs()
-def only_backward(gm, inputs):
-    def inner(gm, inputs, **more):
-        if more.get("is_backward"):
-            return compile_fx_inner(gm, inputs, **more)
-        return make_boxed_func(gm.forward)
-    return compile_fx(gm, inputs, inner_compile=inner)
-
-def model(x):
-    return torch.relu(op(x)) + 1
-def trained(x):
-    return torch.tanh(x).sum()
-x = torch.randn(8)
-def compiled(call, name, *args, **options):
-    torch._dynamo.reset()
-    say(name)
-    return tried(torch.compile(call, **options), *args)
-
-def outer(gm, inputs):
-    # This is a short compile within a compile.
-    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
-    hangs()
-
-seen = []
-config.force_disable_caches = True
-for where in ("dynamo", "aot", "lowering"):
-    backend_name = "aot_eager" if where == "aot" else "inductor"
-    seen.append(compiled(model, where, x, backend=backend_name))
-where = ""
-with config.patch(post_grad_custom_pre_pass=graph_pass):
-    seen.append(compiled(model, "pass", x))
-seen.append(compiled(model, "backend", x, backend=backend))
-seen.append(compiled(model, "nested", x, backend=outer))
-loss = compiled(trained, "backward", x.clone().requires_grad_(), backend=only_backward)
-with config.patch(post_grad_custom_pre_pass=graph_pass):
-    seen.append(tried(loss.backward))
-
-# A C++ compiler that does not return while the file exists, and then fails.
-busy = os.environ["BUSY"]
-def let_go():
-    while not os.path.exists(busy + ".reached"):
-        time.sleep(0.02)
-    hang()
-    os.unlink(busy + ".reached")
-    os.unlink(busy)
-def stuck(*args, **more):
-    open(busy, "w").close()
-    thread = threading.Thread(target=let_go)
-    thread.start()
-    compiled(*args, **more)
-    thread.join()
-config.cpp_cache_precompile_headers = False
-config.compile_threads = 1
-stuck(trained, "cpp", x)
-config.compile_threads = 2
-stuck(trained, "worker", x)
-mode = "max-autotune-no-cudagraphs"
-with torch.no_grad(), config.patch(freezing=True, max_autotune_gemm_backends="CPP,ATEN"):
-    stuck(torch.nn.Linear(64, 64), "autotune", torch.randn(32, 64), mode=mode)
-# The C++ candidate fails at once now, and then a library's is benchmarked.
-from torch._inductor.select_algorithm import ExternKernelCaller
-measured = ExternKernelCaller.benchmark
-def benchmark(self, *args, **more):
-    hang()
-    return measured(self, *args, **more)
-ExternKernelCaller.benchmark = benchmark
-os.environ["PYTORCH_TUNABLEOP_ENABLED"] = "1"
-with torch.no_grad(), config.patch(freezing=True, max_autotune_gemm_backends="CPP,ATEN"):
-    compiled(torch.nn.Linear(64, 64), "library", torch.randn(32, 64), mode=mode)
-
-import aiter.jit.core
-from torch.utils.file_baton import FileBaton
-def builds(gm, inputs):
-    aiter.jit.core.build_module("module_test", hangs)
-def waits(gm, inputs):
-    open(busy, "w").close()
-    thread = threading.Thread(target=lambda: (hang(), os.unlink(busy)))
-    thread.start()
-    FileBaton(busy).wait()
-    thread.join()
-    raise Enough
-compiled(model, "aiter", x, backend=builds)
-compiled(model, "baton", x, backend=waits)
-say("end")
-nothing = underway.running == {} and not getattr(underway.here, "watch", None)
-show(nothing, seen, rows())
-"""
-)
-
-
 @pytest.fixture(scope="module")
 def phases(
     torch_python: Interpreter, tmp_path_factory: pytest.TempPathFactory
@@ -221,10 +72,9 @@ def phases(
     jit = path / "aiter" / "jit"
     jit.mkdir(parents=True)
     (jit / "core.py").write_text("def build_module(md_name, build):\n    build()\n")
-    program = path / "program.py"
-    program.write_text(PHASES)
     more = {"BUSY": str(busy), "CXX": str(compiler), "TORCHINDUCTOR_VEC_ISA_OK": "1"}
-    done = torch_python.run(program, env=environment(path, "warn_after: 0.25", **more))
+    more["PYTHONPATH"] = str(path)
+    done = torch_python.run(PHASES, env=environment(path, "warn_after: 0.25", **more))
     (path / "stderr").write_text(done.stderr)
     return json.loads(done.stdout.splitlines()[-1]), lines(done.stderr)
 
@@ -260,20 +110,20 @@ class TestPhases:
         _, said = phases
         frame, phase, setting = FRAME[name]
         line = said[name][-1]
-        number = PHASES[: PHASES.index(f"def {frame}(")].count("\n") + 1
-        assert f"/program.py:{number}), compile 0/0{phase}" in line
+        number = line_of(PHASES, f"def {frame}(")
+        assert f"/phases.py:{number}), compile 0/0{phase}" in line
         assert line.split(" s: ")[1].startswith(f"{frame} (/")
-        place = PHASES[: PHASES.index("        time.sleep(nap)")].count("\n") + 1
-        assert f"/program.py:{place} in hang; to stop it: " in line
+        place = line_of(program_file("watchdog/hangs.py"), "        time.sleep(nap)")
+        assert f"/hangs.py:{place} in hang; to stop it: " in line
         assert setting in line
 
     def test_a_backward_of_its_own(self, phases: Any) -> None:
         # Autograd's thread compiles it, outside of the compile of any frame.
         _, said = phases
         line = said["backward"][-1].split(" s: ")[1]
-        number = PHASES[: PHASES.index("def trained(")].count("\n") + 1
+        number = line_of(PHASES, "def trained(")
         assert line.startswith("backward graph of 8 nodes of trained (/")
-        assert f"/program.py:{number}), compile 0/0; graph passes of Inductor; at " in line
+        assert f"/phases.py:{number}), compile 0/0; graph passes of Inductor; at " in line
 
     def test_a_compiler_that_does_not_come_back(self, phases: Any) -> None:
         _, said = phases
@@ -399,104 +249,13 @@ class TestLibraries:
         return torch
 
 
-ABORTS = (
-    HEAD
-    + """
-import logging
-from rocm_autopatch.patches.watchdog import aborts
-from torch._functorch.aot_autograd import aot_module_simplified
-import torch._inductor.compile_fx as fx
-x = torch.randn(4)
-def model(x):
-    return x + 1
-def loops(gm, inputs):
-    while True:
-        time.sleep(0.005)
-def swallows(gm, inputs):
-    "As the search for a kernel does with a candidate that fails."
-    seen = 0
-    while seen < 2:
-        try:
-            loops(gm, inputs)
-        except Exception:
-            seen += 1
-    return gm.forward
-def compiled(backend):
-    torch._dynamo.reset()
-    return tried(torch.compile(model, backend=backend), x)
-compiled("eager")
-change(abort_after=0.25)
-aborts.SHORTEST = 0.1
-
-said = [compiled(loops)]
-try:
-    torch._dynamo.reset()
-    torch.compile(model, backend=loops)(x)
-except Exception as error:
-    while error is not None and not isinstance(error, TimeoutError):
-        error = error.__cause__ or error.__context__
-    kind = [type(error).__name__, type(error).__module__, str(error)]
-torch._dynamo.config.suppress_errors = True
-eager = compiled(loops)
-torch._dynamo.config.suppress_errors = False
-before = uses("abort_after")
-said.append([compiled(swallows), uses("abort_after") - before])
-
-# The compile ends at about the time of the abort: it raises, or it ends normally.
-late = []
-for number in range(16):
-    nap = 0.25 + (number - 8) * 0.002
-    def naps(gm, inputs):
-        end = time.monotonic() + nap - 0.01
-        while time.monotonic() < end:
-            time.sleep(0.001)
-        return gm.forward
-    before = uses("abort_after")
-    got = compiled(naps)
-    try:
-        for _ in range(2000):  # Nothing arrives when it is over.
-            pass
-    except TimeoutError:
-        late.append(number)
-    if isinstance(got, str):
-        # Dynamo may turn it into another error, such as a guard that fails.
-        late.append("ended" if uses("abort_after") > before else got)
-    else:
-        late.append("compiled" if torch.equal(got, x + 1) else got)
-
-# A compile of another thread, which began later, is not ended because of this one.
-def graph(name):
-    return torch.fx.symbolic_trace(model)
-def other():
-    def compile(gm, inputs, **more):
-        for _ in range(10):
-            time.sleep(0.02)
-        return gm
-    results.append(tried(wrapped(compile), graph("other"), [x]))
-def wrapped(function):
-    class Owner: fx_codegen_and_compile = staticmethod(function)
-    watchdog._watch_graphs(Owner)
-    return Owner.fx_codegen_and_compile
-results = []
-def first(gm, inputs):
-    time.sleep(0.1)
-    thread.start()
-    loops(gm, inputs)
-thread = threading.Thread(target=other)
-mine = compiled(first)
-thread.join()
-show(said, kind, eager.tolist(), late, mine, [type(one).__name__ for one in results],
-     underway.running == {}, uses("abort_after"))
-"""
-)
-
-
 @pytest.fixture(scope="module")
 def aborts(torch_python: Interpreter, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
     path = tmp_path_factory.mktemp("aborts")
-    program = path / "program.py"
-    program.write_text(ABORTS)
-    done = torch_python.run(program, env=environment(path, "warn_after: off, abort_after: 60"))
+    done = torch_python.run(
+        program_file("watchdog/aborts.py"),
+        env=environment(path, "warn_after: off, abort_after: 60"),
+    )
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
@@ -506,7 +265,7 @@ class TestAbort:
         assert "CompileTimeout: a compile has lasted 0." in said[0]
         assert kind[:2] == ["CompileTimeout", "rocm_autopatch.patches.watchdog.aborts"]
         assert re.match(
-            r"a compile has lasted 0\.\d s \(abort_after: 0\.\d s\): model \(.*/program\.py:\d+\), "
+            r"a compile has lasted 0\.\d s \(abort_after: 0\.\d s\): model \(.*/aborts\.py:\d+\), "
             r"compile \d+/0; in the backend, loops; at .* in loops; to stop it: .* "
             r"\(rocm_autopatch, watchdog\)$",
             kind[2],
@@ -539,64 +298,12 @@ class TestAbort:
         assert nothing is True
 
 
-STUCK = (
-    HEAD
-    + """
-from rocm_autopatch.patches.watchdog import aborts
-aborts.SHORTEST = 0.3
-libc = ctypes.CDLL(None)
-x = torch.randn(4)
-def model(x):
-    return x + 1
-def legitimate(gm, inputs):
-    # The process is stopped, as by docker pause, a debugger or a closed laptop.
-    if not os.fork():
-        time.sleep(2.5)
-        os.kill(os.getppid(), signal.SIGCONT)
-        os._exit(0)
-    os.kill(os.getpid(), signal.SIGSTOP)
-    time.sleep(0.2)
-    return gm.forward
-torch.compile(model, backend="eager")(x)
-change(warn_after=False, abort_after=1.0)
-torch._dynamo.reset()
-show(torch.equal(torch.compile(model, backend=legitimate)(x), x + 1), uses("abort_after"))
-sys.stdout.flush()
-os.wait()
-def graph_pass(gm, inputs):
-    libc.sleep(60)
-def another(gm, inputs):
-    raise AssertionError
-torch._dynamo.reset()
-import atexit
-atexit.register(lambda: print("not reached"))
-def legit():
-    class Owner:
-        def fx_codegen_and_compile(gm):
-            end = time.monotonic() + 2.2
-            while time.monotonic() < end:
-                watch = underway.running[threading.get_ident()]
-                watch.next_abort = underway.time.monotonic() + 1  # It is within its time.
-                time.sleep(0.01)
-            say("legitimate")
-    watchdog._watch_graphs(Owner)
-    Owner.fx_codegen_and_compile(None)
-def later():
-    time.sleep(0.5)
-    legit()
-threading.Thread(target=later).start()
-torch.compile(model, backend=graph_pass)(x)
-"""
-)
-
-
 def test_one_that_is_stuck_in_c(torch_python: Interpreter, tmp_path: Path, golden: Golden) -> None:
     """The process is ended once no other compile is under way. The stacks are on stderr."""
-    program = tmp_path / "program.py"
-    program.write_text(STUCK)
     began = time.monotonic()
     env = environment(tmp_path, "abort_after: 60")
-    done = torch_python.run(program, env=env, check=False, cwd=tmp_path)
+    stuck = program_file("watchdog/stuck_in_c.py")
+    done = torch_python.run(stuck, env=env, check=False, cwd=tmp_path)
     assert time.monotonic() - began < 40
     assert done.stdout.splitlines() == ["[true, 0]"]
     assert done.returncode == -signal.SIGABRT
@@ -605,7 +312,7 @@ def test_one_that_is_stuck_in_c(torch_python: Interpreter, tmp_path: Path, golde
     assert "its thread gets the exception CompileTimeout" in before
     assert "the process is ended by SIGABRT" not in before
     line, _, stacks = after.partition("\n")
-    golden(re.sub(r"\d+\.\d s|/.*; at |compile \d+/\d+", "...", line))
+    golden(re.sub(r"\d+\.\d s|/.*; at |compile \d+/\d+", "...", line), PROGRAM=stuck)
     assert "in graph_pass" in stacks
 
 
@@ -670,73 +377,10 @@ def test_a_warning_while_an_abort_waits(monkeypatch: pytest.MonkeyPatch) -> None
     ]
 
 
-QUIET = (
-    HEAD
-    + """
-import warnings, inspect
-warnings.simplefilter("always")
-import torch._dynamo.convert_frame as convert_frame
-x = torch.randn(4)
-def model(x):
-    return x + 1
-def threads():
-    return len(os.listdir("/proc/self/task"))
-before = threads(), sleeper.current
-f = torch.compile(model, backend="eager", dynamic=False)
-f(x)
-during = sleeper.current is not None
-started = sleeper.current
-for size in range(5):
-    f(torch.randn(size + 5))
-same = sleeper.current is started
-pid = os.fork()
-if not pid:
-    # The child compiles, with a thread of its own.
-    torch._dynamo.reset()
-    fine = sleeper.current is None and torch.equal(f(x), x + 1) and sleeper.current is not None
-    os._exit(0 if fine else 3)
-child = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-after_fork = sleeper.current is None
-torch._dynamo.reset()
-def forks(gm, inputs):
-    # It forks during a compile. The parent's compile is still watched.
-    pid = os.fork()
-    if not pid:
-        os._exit(0 if underway.running == {} else 3)
-    status.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    status.append(sleeper.current is not None)
-    return gm.forward
-status = []
-torch.compile(model, backend=forks)(x)
-# An interrupt between the entry and its try leaves an ended compile behind.
-def interrupted():
-    class Owner: fx_codegen_and_compile = staticmethod(model)
-    watchdog._watch_graphs(Owner)
-    leave, watchdog._leave = watchdog._leave, lambda *_: None
-    Owner.fx_codegen_and_compile(x)
-    watchdog._leave = leave
-interrupted()
-left = len(underway.running)
-stale = underway.here.watch
-torch._dynamo.reset()
-f(x)
-left = [left, len(underway.running), underway.here.watch is stale, stale.lasts()]
-signature = str(inspect.signature(convert_frame._compile)), convert_frame._compile.__name__
-show(before, during, same, child, after_fork, status, left, signature[1], uses())
-def never(gm, inputs):
-    threading.Event().wait()
-thread = threading.Thread(target=lambda: torch.compile(model, backend=never)(torch.ones(9)))
-thread.daemon = True
-thread.start()
-time.sleep(0.2)
-"""
-)
-
-
 def test_short_compiles_forks_and_the_end(torch_python: Interpreter, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(QUIET)
-    done = torch_python.run(program, env=environment(tmp_path, "warn_after: 120"))
+    done = torch_python.run(
+        program_file("watchdog/quiet.py"), env=environment(tmp_path, "warn_after: 120")
+    )
     before, during, same, child, after_fork, status, left, name, uses = json.loads(done.stdout)
     assert before[1] is None
     assert (during, same, child, after_fork) == (True, True, 0, True)
@@ -751,58 +395,10 @@ def test_short_compiles_forks_and_the_end(torch_python: Interpreter, tmp_path: P
     ]
 
 
-SETTINGS = (
-    HEAD
-    + """
-import torch._dynamo.convert_frame as m
-def applied(fields, keep=(), observe=False):
-    original = m._compile
-    underway.settings.clear()
-    entries = [("watchdog." + k, v, "layer", "why", (), ()) for k, v in fields.items()]
-    done = watchdog.apply(m, entries, keep, observe)
-    changed, m._compile = m._compile is not original, original
-    return [[row["name"], row["after"], row["status"], row["reason"]] for row in done], changed, \
-        dict(underway.settings)
-seen = [
-    applied({"warn_after": 5}),
-    applied({"abort_after": 50, "dump_stacks": True}),
-    applied({"warn_after": False, "abort_after": None}),
-    applied({"warn_after": 5, "abort_after": 7}, keep=("abort_after",)),
-    applied({"warn_after": 5, "abort_after": 7}, keep=("watchdog.warn_after", "abort_after")),
-    applied({"warn_after": 5}, observe=True),
-]
-underway.settings.update(warn_after=0.2, dump_stacks=True, abort_after=0.5)
-original = m._compile
-def compiled(observe, log):
-    underway._RECORD["observe"] = observe
-    os.environ["ROCM_AUTOPATCH_LOG"] = log
-    m._compile = original
-    watchdog._watch_frames(m)
-    torch._dynamo.reset()
-    before = uses()
-    say(log or str(observe))
-    def backend(gm, inputs):
-        hang(1)
-        if observe: time.sleep(0.5)
-        return gm.forward
-    return tried(torch.compile(lambda x: x + 1, backend=backend), torch.ones(1)).tolist(), \
-        uses() - before
-torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
-change()
-outcomes = [compiled(True, ""), uses("abort_after")]
-change(abort_after=None)
-outcomes += [compiled(False, "quiet"), compiled(False, "")]
-del m._compile
-show(seen, outcomes, tried(applied, {"warn_after": 5}) if hasattr(m, "_compile") else
-     tried(watchdog._watch_frames, m), tried(applied, {"warn": 5}) )
-"""
-)
-
-
 def test_settings_observe_and_log(torch_python: Interpreter, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(SETTINGS)
-    done = torch_python.run(program, env=environment(tmp_path, "warn_after: 0.2"))
+    done = torch_python.run(
+        program_file("watchdog/settings.py"), env=environment(tmp_path, "warn_after: 0.2")
+    )
     seen, outcomes, without, _ = json.loads(done.stdout.splitlines()[-1])
     fields = ("warn_after", "dump_stacks", "abort_after")
     settings = [[one[2].get(name) for name in fields] for one in seen]

@@ -15,6 +15,7 @@ from rocm_autopatch import failure
 from rocm_autopatch.patches.config import refused_writes
 from tests.conftest import Interpreter
 from tests.messages import Golden
+from tests.programs import program_file
 
 # Every locale but this one is UTF-8 to Python.
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -98,25 +99,8 @@ def test_what_a_handler_raises_that_drops_its_frame(handled: None) -> None:
 
 
 def test_what_another_thread_sends(python: Interpreter) -> None:
-    code = """
-import ctypes, threading, time
-from rocm_autopatch import startup
-class Timeout(Exception):
-    pass
-def hook(module):
-    raise AssertionError
-def send(ident):
-    time.sleep(0.2)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(Timeout))
-from rocm_autopatch import failure
-threading.Thread(target=send, args=(threading.get_ident(),)).start()
-spin = "while True: sys.getrecursionlimit()"
-try:
-    exec(compile(spin, failure.__file__, "exec"), vars(failure))
-except Timeout as error:
-    print(failure.programs_own(error))
-"""
-    assert python.value(code, env={"ROCM_AUTOPATCH": "off"}) == "True"
+    code = program_file("whole_or_not/sent_by_a_thread.py")
+    assert python.run(code, env={"ROCM_AUTOPATCH": "off"}).stdout == "True\n"
 
 
 def test_what_nobody_s_handler_raised(handled: None) -> None:
@@ -143,30 +127,7 @@ def test_a_refused_write_lets_it_through(handled: None) -> None:
         pin.refuses(Interrupts())
 
 
-INTERRUPTED = """
-import os, signal, sys, threading, _frozen_importlib as importlib
-import rocm_autopatch
-signal.alarm(30)
-del os.environ["ROCM_AUTOPATCH"]
-rocm_autopatch._started = ""
-os.environ["TORCHINDUCTOR_MAX_AUTOTUNE"] = "1"
-lock = importlib._get_module_lock("rocm_autopatch.failure")
-class Finder:
-    # Ctrl-C while failure is being imported: nobody releases importlib's lock on it.
-    def find_spec(name, path=None, target=None):
-        if name == "rocm_autopatch.startup.%s":
-            holder = threading.Thread(target=lock.acquire)
-            holder.start()
-            holder.join()
-            raise KeyboardInterrupt
-sys.meta_path.insert(0, Finder)
-try:
-    rocm_autopatch.start()
-    import torch
-except KeyboardInterrupt:
-    given = "TORCHINDUCTOR_MAX_AUTOTUNE" in os.environ
-    print("interrupted", "rocm_autopatch.failure" in sys.modules, given)
-"""
+INTERRUPTED = program_file("whole_or_not/interrupted.py")
 
 
 @pytest.mark.parametrize("module", ["caches", "hooks"])
@@ -174,7 +135,7 @@ def test_ctrl_c_in_the_middle_of_an_import(
     python: Interpreter, tmp_path: Path, module: str
 ) -> None:
     env = {"ROCM_AUTOPATCH": "off", "ROCM_AUTOPATCH_CACHE": str(tmp_path / "caches")}
-    done = python.run("-c", INTERRUPTED % module, env=env, timeout=60)
+    done = python.run(INTERRUPTED, module, env=env, timeout=60)
     # What a start has changed is undone if it is interrupted itself.
     assert done.stdout.split() == ["interrupted", "False", str(module == "caches")]
 

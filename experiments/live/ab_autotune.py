@@ -28,28 +28,7 @@ sys.path.insert(0, str(ROOT))
 from surroundings import hip_torch  # noqa: E402
 
 EFFECT, NONE = "max_autotune", "triton.dense_indexing"
-PROGRAM = """
-import resource, time
-import torch
-import torch._inductor.config as config
-
-torch.manual_seed(0)
-torch.set_num_threads(2)
-config.freezing = True
-config.max_autotune_gemm_backends = "CPP,ATEN"
-model = torch.nn.Sequential(torch.nn.Linear(512, 768), torch.nn.GELU(), torch.nn.Linear(768, 512))
-x = torch.randn(64, 512)
-
-def used():
-    both = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return sum(one.ru_utime + one.ru_stime for one in both)
-
-with torch.no_grad():
-    began, before = time.perf_counter(), used()
-    torch.compile(model.eval())(x)
-    print("first call: %.2f s" % (time.perf_counter() - began))
-    print("CPU time of first call: %.2f s" % (used() - before))
-"""
+PROGRAM = Path(__file__).with_name("programs") / "gemm.py"
 
 
 def main() -> int:
@@ -69,7 +48,7 @@ def main() -> int:
     if arguments.plot:
         subprocess.run([python, "-m", "pip", "install", "-q", "matplotlib"], check=True)
     with tempfile.TemporaryDirectory() as directory:
-        Path(directory, "gemm.py").write_text(PROGRAM, encoding="utf-8")
+        Path(directory, "gemm.py").write_bytes(PROGRAM.read_bytes())
         command = [python, "-m", "rocm_autopatch", "ab", "--toggle", EFFECT, "--toggle", NONE]
         command += ["--repeat", str(arguments.repeat), "--caches", "cold", "--warmup", "0"]
         if arguments.plot:

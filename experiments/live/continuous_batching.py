@@ -15,33 +15,15 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
-PROGRAM = """
-import json
-from transformers import CompileConfig
-from transformers.generation.configuration_utils import ContinuousBatchingConfig
-from transformers.generation.continuous_batching import initialization
-
-initialization.get_accelerator_graph_name = lambda: "cuda"
-found = {}
-for mode in %r:
-    compiled = CompileConfig(mode=mode)
-    config = ContinuousBatchingConfig(
-        varlen_compile_config=compiled, decode_compile_config=compiled
-    )
-    initialization.decide_use_cuda_graphs(
-        config, is_attn_mask_needed=False, cuda_graph_requested=False
-    )
-    initialization.decide_use_async_batching(config, is_attn_mask_needed=False)
-    found[mode] = [all(config.use_cuda_graph), config.use_async_batching]
-print(json.dumps(found))
-""" % (MODES,)
+PROGRAM = Path(__file__).with_name("programs") / "batching_modes.py"
 
 
 def decided(**env: str) -> dict[str, list[bool]]:
     """By mode, whether transformers captures graphs of its own, and batches asynchronously."""
-    command = [sys.executable, "-Wignore", "-c", PROGRAM]
+    command = [sys.executable, "-Wignore", str(PROGRAM), *MODES]
     done = subprocess.run(
         command, env={**os.environ, **env}, check=True, stdout=subprocess.PIPE, text=True
     )

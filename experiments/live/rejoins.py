@@ -64,20 +64,7 @@ files = sorted(pathlib.Path(rocm_autopatch.__file__).parent.rglob("*.py"))
 code = b"".join(map(pathlib.Path.read_bytes, files))
 print(torch.__version__, hashlib.sha256(code).hexdigest()[:12])
 """
-AGAIN = """
-import datetime, os, sys, torch, torch.distributed as distributed
-kind, rank, *ports = sys.argv[1:]
-for port in ports:
-    os.environ["MASTER_PORT"] = port
-    method, given = "env://", {}
-    if kind == "tcp":
-        method, given = f"tcp://127.0.0.1:{port}", {"rank": int(rank), "world_size": 3}
-    distributed.init_process_group(
-        "gloo", init_method=method, timeout=datetime.timedelta(seconds=20), **given)
-    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
-    distributed.barrier()
-    distributed.destroy_process_group()
-"""
+AGAIN = Path(__file__).with_name("programs") / "again.py"
 RESTARTED = """
 import datetime, os, sys, torch, torch.distributed as distributed
 import torch.testing._internal.distributed.fake_pg
@@ -107,7 +94,7 @@ def commands(python: str, kind: str) -> list[tuple[list[str], dict[str, str]]]:
         ports = [str(one.getsockname()[1]) for one in sockets]
     common = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1"}
     return [
-        ([python, "-c", AGAIN, kind, str(rank), *ports], {**common, "RANK": str(rank)})
+        ([python, str(AGAIN), kind, str(rank), *ports], {**common, "RANK": str(rank)})
         for rank in range(3)
     ]
 

@@ -21,45 +21,12 @@ PLACES = (
     "sglang/srt/compilation/torch_compile_decoration.py",
     "sglang/srt/model_executor/cuda_graph_runner.py",
 )
-PROGRAM = """
-import ast, contextlib, json, os, sys, types
-from unittest import mock
-
-import torch
-
-file = sys.argv[1]
-tree = ast.parse(open(file).read())
-wanted = ("set_torch_compile_config", "patch_model")
-tree.body = [node for node in tree.body if getattr(node, "name", "") in wanted]
-for node in tree.body:
-    node.returns = None
-    for argument in getattr(node, "args").args:
-        argument.annotation = None
-names = mock.MagicMock()
-space = {"os": os, "torch": torch, "contextmanager": contextlib.contextmanager, "_is_hip": True}
-space.update(get_bool_env_var=lambda *_: False, _to_torch=lambda *_, **__: None)
-space.update(monkey_patch_torch_compile=lambda: None)
-exec(compile(tree, file, "exec"), space)
-space["set_torch_compile_config"]()
-config = torch._inductor.config
-model = types.SimpleNamespace(forward=lambda x: x)
-asked = []
-compiled = torch.compile
-torch.compile = lambda forward, **options: asked.append(options["mode"]) or forward
-with space["patch_model"](model, True, 1, mock.MagicMock()):
-    pass
-options = torch._inductor.list_mode_options(asked[0])
-found = {"mode": asked[0], "max_autotune": options.get("max_autotune", config.max_autotune)}
-name = "coordinate_descent_tuning"
-found[name] = options.get(name, getattr(config, name))
-found["max_autotune_gemm_backends"] = config.max_autotune_gemm_backends
-print(json.dumps(found))
-"""
+PROGRAM = Path(__file__).with_name("programs") / "sglang_settings.py"
 
 
 def settings(file: Path, **env: str) -> dict[str, object]:
     """The mode in which SGLang compiles, and Inductor's values while it does."""
-    command = [sys.executable, "-Wignore", "-c", PROGRAM, str(file)]
+    command = [sys.executable, "-Wignore", str(PROGRAM), str(file)]
     done = subprocess.run(
         command, env={**os.environ, **env}, check=True, stdout=subprocess.PIPE, text=True
     )

@@ -27,29 +27,7 @@ PROGRAM = (
     "print(torch.__name__, torch._inductor.config.epilogue_fusion, "
     "sorted(n for n in sys.modules if n.startswith('torch')), flush=True)"
 )
-INTERPRETERS = """
-import sys, threading
-try:
-    import _interpreters as interpreters
-except ImportError:
-    import _xxsubinterpreters as interpreters
-program, how = sys.argv[1:]
-arguments = (False,) if how.endswith("-isolated") and sys.version_info < (3, 13) else ()
-def run():
-    one = interpreters.create(*arguments)
-    failed = interpreters.run_string(one, program)
-    interpreters.destroy(one)
-    if failed:
-        print("failed", failed)
-for _ in range(3):
-    if how.endswith("-threads"):
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join()
-    else:
-        run()
-exec(program)
-"""
+INTERPRETERS = (HERE / "programs" / "interpreters.py").read_text()
 
 
 def _program(bench: Bench) -> str:

@@ -1,0 +1,7 @@
+"""Alone."""
+
+VALUE = 4
+
+
+def function():
+    return VALUE  # a comment

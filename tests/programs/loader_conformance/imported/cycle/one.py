@@ -1,0 +1,3 @@
+from cycle import two
+
+VALUE = two.VALUE + 1

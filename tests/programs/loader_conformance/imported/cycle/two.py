@@ -1,0 +1,3 @@
+import cycle.one
+
+VALUE = hasattr(cycle, "one")

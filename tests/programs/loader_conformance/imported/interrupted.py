@@ -1,0 +1,2 @@
+VALUE = 9
+raise KeyboardInterrupt

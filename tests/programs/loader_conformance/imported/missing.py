@@ -1,0 +1,2 @@
+VALUE = 7
+import quite_absent

@@ -1,0 +1,5 @@
+def work():
+    import broken
+
+
+work()

@@ -1,0 +1,4 @@
+import sys
+
+VALUE = 16
+del sys.modules[__name__]

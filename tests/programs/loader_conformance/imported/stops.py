@@ -1,0 +1,2 @@
+VALUE = 8
+raise SystemExit(3)
