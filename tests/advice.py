@@ -218,7 +218,7 @@ def static() -> None:
 def numbers() -> None:
     import torch
 
-    def run(values: Any, function: Any, **options: Any) -> int:
+    def count_compiles(values: Any, function: Any, **options: Any) -> int:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         step = compiled(function, **options)
@@ -226,8 +226,8 @@ def numbers() -> None:
             step(torch.ones(2), value)
         return graph_count()
 
-    assert run(range(3, 8), lambda x, n: x + n, dynamic=True) == 1
-    assert run(map(torch.tensor, range(3, 8)), lambda x, n: x + n, dynamic=False) == 1
+    assert count_compiles(range(3, 8), lambda x, n: x + n, dynamic=True) == 1
+    assert count_compiles(map(torch.tensor, range(3, 8)), lambda x, n: x + n, dynamic=False) == 1
 
 
 def attribute() -> None:
@@ -241,7 +241,7 @@ def attribute() -> None:
         def forward(self, x: Any) -> Any:
             return x + self.number
 
-    def run() -> int:
+    def count_compiles() -> int:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         module = Counts()
@@ -253,9 +253,9 @@ def attribute() -> None:
 
     if not hasattr(torch._dynamo.config, "allow_unspec_int_on_nn_module"):
         return  # The message says: from torch 2.7 on.
-    assert run() == 5
+    assert count_compiles() == 5
     torch._dynamo.config.allow_unspec_int_on_nn_module = True
-    assert run() == 1
+    assert count_compiles() == 1
 
 
 def limit() -> None:

@@ -43,13 +43,13 @@ class Browser:
     def open(self, url: str) -> None:
         self._call("POST", "/url", {"url": url})
 
-    def run(self, script: str) -> Any:
+    def run_script(self, script: str) -> Any:
         return self._call("POST", "/execute/sync", {"script": script, "args": []})
 
     def wait(self, script: str) -> None:
         """Wait until a script returns something true. Fails after ten seconds."""
         over = time.monotonic() + 10
-        while not self.run(script):
+        while not self.run_script(script):
             assert time.monotonic() < over, script
             time.sleep(0.05)
 

@@ -81,6 +81,16 @@ class Begun:
 _begun: dict[tuple[object, ...], Begun] = {}
 
 
+def say_failure(what: str, done: subprocess.CompletedProcess[str]) -> str:
+    """What was expected of a program that has failed, and all that it wrote.
+
+    pytest shows the first line once more in its summary, so that has the last line of stderr.
+    """
+    last = (done.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+    said = f"{what} ended with status {done.returncode}, not 0: {last}"
+    return f"{said}\n{done.stdout}\n{done.stderr}"
+
+
 def run(
     python: Interpreter,
     beginning: str,
@@ -113,7 +123,8 @@ def run(
         env=dict(later or {}),
     )
     if done.returncode:
-        raise AssertionError(f"status {done.returncode}\n{done.stdout}\n{done.stderr}")
+        __tracebackhide__ = True  # for pytest: the test's own line stands above the message
+        raise AssertionError(say_failure(file.name if file else "the program", done))
     return done
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from rocm_autopatch.policy import document
+from tests.names import INDUCTOR
 
-INDUCTOR = "torch._inductor.config"
 # Every limit is reached by one of them: bytes by long scalars, values by short ones.
 BYTES, VALUES = document.MAX_BYTES, document.MAX_VALUES
 

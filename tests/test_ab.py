@@ -435,27 +435,27 @@ def test_warm_runs_have_what_the_last_cold_run_compiled(tmp_path: Path) -> None:
     command = ["sh", "-c", f'cd {tmp_path} && exec "$0" program.py', sys.executable]
     with runner.Runner(command, [environ], 60, []) as made:
 
-        def run(*cells: runner.Cell) -> list[str]:
+        def run_cells(*cells: runner.Cell) -> list[str]:
             for cell in cells:
                 made.run(cell)
             return (tmp_path / "places").read_text().split("caches: ")[-len(cells) :]
 
-        one, other = run(cold, warm)
+        one, other = run_cells(cold, warm)
         assert one == other
-        last, *rest = run(cold, warm, warm)
+        last, *rest = run_cells(cold, warm, warm)
         assert rest == [last, last]
         assert last != one
         # What no run needs any more is gone.
         assert len(list(made.directory.glob("caches-*"))) == 1
         # One that failed has compiled nothing to go on with.
         (tmp_path / "fail").touch()
-        run(cold)
+        run_cells(cold)
         (tmp_path / "fail").unlink()
-        assert run(warm) == [last]
+        assert run_cells(warm) == [last]
         assert len(list(made.directory.glob("caches-*"))) == 1
         made.forget()
         assert not list(made.directory.glob("caches-*"))
-        assert run(warm) != [last]
+        assert run_cells(warm) != [last]
 
 
 class TestRuns:

@@ -56,6 +56,7 @@ from tests.conftest import (
     make_venv,
     pip,
 )
+from tests.names import GIVEN
 
 AT = "/opt/rocm-autopatch"
 HOOK = "rocm-autopatch-hook"
@@ -672,9 +673,6 @@ def test_the_parameters(variant: str) -> None:
     }
     (mount,) = container["volumeMounts"]
     assert mount["mountPath"] == "/hook"
-
-
-GIVEN = "ROCM_AUTOPATCH_GIVEN"
 
 
 @each_variant

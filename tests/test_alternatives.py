@@ -12,8 +12,7 @@ import yaml
 
 from rocm_autopatch.policy import PolicyError, lint, load, lower
 from tests.conftest import ROOT
-
-INDUCTOR = "torch._inductor.config"
+from tests.names import INDUCTOR
 
 
 def write(directory: Path, name: str, text: str) -> Path:

@@ -38,7 +38,7 @@ class Device:
             **env,
         }
 
-    def run(self, source: str, check: bool = True, **env: str) -> Any:
+    def run_without_us(self, source: str, check: bool = True, **env: str) -> Any:
         """Run a program that compiles nothing, without us."""
         env = self.environment(ROCM_AUTOPATCH="off", **env)
         return self.python.run("-c", textwrap.dedent(source), env=env, check=check)
@@ -75,7 +75,7 @@ def device(amd_python: Interpreter, tmp_path: Path) -> Device:
 
 class TestDevice:
     def test_gives_shapes_and_never_a_number(self, device: Device) -> None:
-        ran = device.run(
+        ran = device.run_without_us(
             program_file("amd/never_a_number.py").read_text(),
         )
         shapes, errors, grown, left = json.loads(ran.stdout)
@@ -86,12 +86,12 @@ class TestDevice:
 
     def test_has_no_memory_to_read(self, device: Device) -> None:
         source = "import ctypes, torch; x = torch.ones(9, device='cuda'); "
-        ran = device.run(source + "ctypes.string_at(x.data_ptr(), 4)", check=False)
+        ran = device.run_without_us(source + "ctypes.string_at(x.data_ptr(), 4)", check=False)
         assert ran.returncode == -11
 
     def test_says_what_it_is(self, device: Device) -> None:
         source = "import torch; print(torch.cuda.get_device_name())"
-        ran = device.run(source, COMPILING_GPU="mi355x", COMPILING_GPU_SAID="")
+        ran = device.run_without_us(source, COMPILING_GPU="mi355x", COMPILING_GPU_SAID="")
         assert ran.stderr == (
             "compiling_gpu: cuda:0 is a stand-in for an AMD Instinct MI355X (gfx950): "
             "it compiles and does not run\n"
@@ -101,7 +101,7 @@ class TestDevice:
     @pytest.mark.parametrize(("gpu", "last"), [("off", ""), ("mi999", "mi300x, mi355x, rx9070xt")])
     def test_another_name(self, device: Device, gpu: str, last: str) -> None:
         source = "import torch; print(torch.cuda.is_available())"
-        ran = device.run(source, check=False, COMPILING_GPU=gpu)
+        ran = device.run_without_us(source, check=False, COMPILING_GPU=gpu)
         if last:
             assert ran.stderr.endswith(f"COMPILING_GPU={gpu}: there are {last} and off\n")
         else:

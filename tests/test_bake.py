@@ -27,8 +27,8 @@ from tests.conftest import (
     run_with_site,
 )
 from tests.messages import Golden, line_on
+from tests.names import MI30X_IMAGE
 
-IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129"
 LOADED = "import sys; print(*[n for n in sys.modules if n.startswith('rocm_autopatch')])"
 POLICY = "version: 1\nname: team\nenv: {TEAM: {set: 'baked', why: ours}}\n"
 
@@ -64,15 +64,15 @@ def plan_of(python: Interpreter) -> Path:
 
 class TestUsed:
     def test_does_what_the_unbaked_start_does(self, place: Interpreter) -> None:
-        env = {MAX: "1", "ROCM_AUTOPATCH_IMAGE": IMAGE}
+        env = {MAX: "1", "ROCM_AUTOPATCH_IMAGE": MI30X_IMAGE}
         unbaked = report(place, **env)
-        done = json.loads(bake(place, "--image", IMAGE, "--json").stdout)
+        done = json.loads(bake(place, "--image", MI30X_IMAGE, "--json").stdout)
         assert done["path"] == str(plan_of(place))
         # The image was fixed, so nobody need name it any more.
         for more in (env, {MAX: "1"}):
             baked = report(place, **more)
             assert (baked.pop("baked"), unbaked["baked"]) == (done["path"], "")
-            assert baked.pop("reason") == f"baked, images.yaml lists {IMAGE}"
+            assert baked.pop("reason") == f"baked, images.yaml lists {MI30X_IMAGE}"
             source = baked["facts"]["image"].pop("source")
             assert source == "rocm-autopatch bake --image"
             assert baked["contradictions"] == unbaked["contradictions"]
@@ -112,7 +112,7 @@ class TestUsed:
         golden(note)
 
     def test_wishes_go_past_it(self, place: Interpreter, golden: Golden) -> None:
-        bake(place, "--image", IMAGE)
+        bake(place, "--image", MI30X_IMAGE)
         for name, value, policies in (
             ("ROCM_AUTOPATCH_POLICY", "performance", ["safe", "performance"]),
             ("ROCM_AUTOPATCH_IMAGE", "rocm/sgl-dev:other", ["safe"]),
@@ -301,7 +301,7 @@ class TestStale:
     ) -> None:
         policy = tmp_path / "team.yaml"
         policy.write_text(POLICY)
-        image = ("--image", IMAGE)
+        image = ("--image", MI30X_IMAGE)
         for name, options in (
             ("policy", ("--policy", policy)),
             ("image", image),

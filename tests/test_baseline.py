@@ -11,9 +11,10 @@ import pytest
 from rocm_autopatch.policy import load
 from tests.conftest import MAX, REPORT, Interpreter, run_with_site
 from tests.messages import Golden
+from tests.names import GIVEN, POINTWISE
 from tests.programs import program_file
+from tests.running import run_at_site
 
-POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
 SEEN = f"import os; print(os.environ.get({MAX!r}), os.environ.get({POINTWISE!r}))"
 
 
@@ -29,20 +30,15 @@ def site(tmp_path: Path) -> Path:
     return directory
 
 
-def run(python: Interpreter, site: Path, code: str, **env: str) -> tuple[str, list[str]]:
-    done = run_with_site(site, python.path, "-c", code, **env)
-    return done.stdout, done.stderr.splitlines()
-
-
 def rows(python: Interpreter, site: Path, **env: str) -> dict[str, dict[str, Any]]:
-    out, _ = run(python, site, REPORT, ROCM_AUTOPATCH_LOG="quiet", **env)
+    out, _ = run_at_site(python, site, REPORT, ROCM_AUTOPATCH_LOG="quiet", **env)
     report = json.loads(out)
     assert report["baseline"] == "/etc/rocm-autopatch/baseline"
     return {row["name"]: row for row in report["env"]}
 
 
 def test_the_image_s_own_is_removed(python: Interpreter, site: Path) -> None:
-    out, said = run(python, site, SEEN, **{MAX: "1"})
+    out, said = run_at_site(python, site, SEEN, **{MAX: "1"})
     assert out == "None None\n"
     assert len(said) == 1
     row = rows(python, site, **{MAX: "1"})[MAX]
@@ -52,7 +48,7 @@ def test_the_image_s_own_is_removed(python: Interpreter, site: Path) -> None:
 def test_a_user_s_is_kept_and_said_once(python: Interpreter, site: Path, golden: Golden) -> None:
     env = {MAX: "1", POINTWISE: "1"}
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SEEN!r}])"
-    out, said = run(python, site, child, **env)
+    out, said = run_at_site(python, site, child, **env)
     assert out == "None 1\n"
     assert POINTWISE in said[0]
     golden("\n".join(said), "stderr")
@@ -76,7 +72,7 @@ def test_a_policy_may_insist(python311: Interpreter, site: Path) -> None:
         f"version: 1\nenv: {{{POINTWISE}: {{delete: true, insist: true}}, OURS: {{set: b}}}}\n"
     )
     env = {POINTWISE: "1", "OURS": "a"}
-    out, _ = run(python311, site, SEEN + "; print(os.environ['OURS'])", **env)
+    out, _ = run_at_site(python311, site, SEEN + "; print(os.environ['OURS'])", **env)
     assert out == "None None\na\n"
     row = rows(python311, site, **env)[POINTWISE]
     assert (row["origin"], row["status"]) == ("user", "applied")
@@ -116,7 +112,7 @@ def test_without_a_baseline_nobody_knows(python311: Interpreter, golden: Golden)
 @pytest.mark.parametrize("data", [b"", b"\0\0", b"no equals sign\0", b"\xff" * 100])
 def test_a_baseline_that_says_nothing(python311: Interpreter, site: Path, data: bytes) -> None:
     (site / "baseline").write_bytes(data)
-    out, said = run(python311, site, "print(1)", **{MAX: "1"})
+    out, said = run_at_site(python311, site, "print(1)", **{MAX: "1"})
     assert out == "1\n"
     assert len(said) in (1, 2)
 
@@ -131,9 +127,6 @@ def test_baked(python311: Interpreter, site: Path, tmp_path: Path) -> None:
     code = SEEN + "; import rocm_autopatch as r; print(bool(r._RECORD['baked']))"
     done = run_with_site(site, "sh", "-c", steps, code, **{MAX: "1", POINTWISE: "1"})
     assert done.stdout == "None 1\nTrue\n", done.stderr
-
-
-GIVEN = "ROCM_AUTOPATCH_GIVEN"
 
 
 def named(python: Interpreter, names: str, **env: str) -> dict[str, dict[str, Any]]:

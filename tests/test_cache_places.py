@@ -15,6 +15,7 @@ import pytest
 from rocm_autopatch.startup import cache_place, caches
 from tests.conftest import ROOT, Interpreter
 from tests.messages import Golden
+from tests.running import run_mounted
 from tests.test_caches import SHOW, start
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="other users and mounts need root")
@@ -243,13 +244,7 @@ class TestAnothersHome:
 
 def mounted(options: str, directory: Path, *command: str | Path, **env: str) -> tuple[str, str]:
     """What a command prints with a file system of its own at a directory."""
-    script = f'mount -t tmpfs {options} none {directory} && exec "$@"'
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", script, "sh", *command],
-        env={"PATH": os.environ["PATH"], **env},
-        capture_output=True,
-        text=True,
-    )
+    done = run_mounted(f"mount -t tmpfs {options} none {directory}", *command, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 
@@ -307,16 +302,9 @@ def with_own_tmp(
         f"mkdir /tmp/{name} && mount --bind {old}/{name} /tmp/{name} && " for name in sorted(names)
     )
     script = (
-        f"mount --rbind /tmp {old} && mount -t tmpfs -o mode=1777 none /tmp && {mounts}{script} && "
-        'exec "$@"'
+        f"mount --rbind /tmp {old} && mount -t tmpfs -o mode=1777 none /tmp && {mounts}{script}"
     )
-    return subprocess.run(
-        ["unshare", "-m", "sh", "-c", script, "sh", python.path, *arguments],
-        env={"PATH": os.environ["PATH"], **env},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    return run_mounted(script, python.path, *arguments, env=env, check=True)
 
 
 def test_somebody_elses_directory_in_tmp(
@@ -357,7 +345,7 @@ class TestNetwork:
     A test can't mount one. But the kernel's list of mounts can be another one for a process.
     """
 
-    def run(
+    def run_on_network(
         self, python: Interpreter, work: Path, *arguments: str | Path, **env: str
     ) -> subprocess.CompletedProcess[str]:
         with open("/proc/self/mountinfo") as stream:
@@ -377,7 +365,7 @@ class TestNetwork:
         # Through a link, as home directories often are.
         (work / "home").symlink_to(work / "nfs")
         for name in (root, work / "home" / "root"):
-            done = self.run(
+            done = self.run_on_network(
                 python311, work, "-c", SHOW, **{**env, "ROCM_AUTOPATCH_CACHE": str(name)}
             )
             report, variables = json.loads(done.stdout)
@@ -392,7 +380,7 @@ class TestNetwork:
             (line,) = done.stderr.splitlines()
             golden(line.replace(node, "<NODE>"), name.parent.name, WORK=work)
         # Nothing but the place is written there.
-        done = self.run(python311, work, "-c", FILLS, **env)
+        done = self.run_on_network(python311, work, "-c", FILLS, **env)
         (place,) = root.iterdir()
         assert [path.name for path in place.rglob("*") if path.is_file()] == [caches.MARK]
 
@@ -401,7 +389,7 @@ class TestNetwork:
     ) -> None:
         env = {"ROCM_AUTOPATCH_CACHE": str(work / "nfs" / "root")}
         words = ("-m", "rocm_autopatch", "cache", "warm", "--", python311.path, "-c", FILLS)
-        self.run(python311, work, *words, **env)
+        self.run_on_network(python311, work, *words, **env)
         (place,) = (work / "nfs" / "root").iterdir()
         group = place / "triton" / "K" / "__grp__k.json"
         assert json.loads(group.read_text())["child_paths"]["k.hsaco"] == (
@@ -412,27 +400,31 @@ class TestNetwork:
             "import os; d = os.environ['TRITON_CACHE_DIR'] + '/K/'\n"
             "print(os.readlink(d + 'k.hsaco'), open(d + '__grp__k.json').read(), d, sep='\\n')"
         )
-        link, text, directory = self.run(python311, work, "-c", code, **env).stdout.splitlines()
+        link, text, directory = self.run_on_network(
+            python311, work, "-c", code, **env
+        ).stdout.splitlines()
         assert link == str(place / "triton" / "K" / "k.hsaco")
         assert json.loads(text)["child_paths"]["k.hsaco"] == directory + "k.hsaco"
         for action in ("status", "pack"):
             more = (work / "a.tar.gz",) if action == "pack" else ()
             command = ("-m", "rocm_autopatch", "cache", action, *more)
-            done = self.run(python311, work, *command, **env)
+            done = self.run_on_network(python311, work, *command, **env)
             assert "2 files" in done.stdout
 
     def test_a_variable_of_the_user(
         self, python311: Interpreter, work: Path, golden: Golden
     ) -> None:
         env = {"HOME": str(work), "TRITON_CACHE_DIR": str(work / "nfs" / "mine")}
-        on = self.run(python311, work, "-c", SHOW, ROCM_AUTOPATCH_CACHE=str(work / "root"), **env)
+        on = self.run_on_network(
+            python311, work, "-c", SHOW, ROCM_AUTOPATCH_CACHE=str(work / "root"), **env
+        )
         (line,) = on.stderr.splitlines()
         golden(line, WORK=work)
         assert json.loads(on.stdout)[1]["TRITON_CACHE_DIR"] == env["TRITON_CACHE_DIR"]
         # Without caches of ours, the report has it.
         code = "import rocm_autopatch; print(*rocm_autopatch.status()['notes'], sep='\\n')"
         for given, notes in ((env, 1), ({}, 0)):
-            done = self.run(python311, work, "-c", code, **given)
+            done = self.run_on_network(python311, work, "-c", code, **given)
             assert done.stdout.count("mine: on a network file system") == notes
 
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from rocm_autopatch.startup import caches
 from tests.conftest import Interpreter
 from tests.programs import program_file
+from tests.running import run_mounted
 
 PROGRAM = """
 import json, torch
@@ -48,7 +46,6 @@ def forks(python: Interpreter, directory: Path, program: Path, *arguments: str) 
     return json.loads(done.stdout)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="mounts need root")
 def test_a_read_only_layer_and_another_home(torch_python: Interpreter, tmp_path: Path) -> None:
     # As another user it is tried in a container (tests/overlay), with a stand-in for torch.
     env = environment(tmp_path)
@@ -61,18 +58,10 @@ def test_a_read_only_layer_and_another_home(torch_python: Interpreter, tmp_path:
     home.mkdir()
     script = (
         f"mount -t tmpfs none /usr/local/share && mkdir -p {caches.LAYER} && "
-        f"mount --bind {below} {caches.LAYER} && mount -o remount,ro,bind {caches.LAYER} && "
-        'exec "$@"'
+        f"mount --bind {below} {caches.LAYER} && mount -o remount,ro,bind {caches.LAYER}"
     )
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", script, "sh", torch_python.path, "-c", PROGRAM],
-        env={**torch_python.environment(env), "HOME": str(home), "USER": "nobody"},
-        cwd=home,
-        capture_output=True,
-        text=True,
-    )
-    if "unshare" in done.stderr:
-        pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
+    env = {**torch_python.environment(env), "HOME": str(home), "USER": "nobody"}
+    done = run_mounted(script, torch_python.path, "-c", PROGRAM, env=env, cwd=home)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [56, 1, 0, ""]
     (place,) = (home / ".cache" / "rocm-autopatch").iterdir()
@@ -107,21 +96,12 @@ def test_a_kernel_that_is_cut_off(torch_python: Interpreter, tmp_path: Path) -> 
 
 def test_a_full_disk(torch_python: Interpreter, tmp_path: Path) -> None:
     """A root without room is not used, so the program does not fail for it."""
-    if os.getuid() != 0:
-        pytest.skip("mounting a small file system needs root")
     root = tmp_path / "root"
     root.mkdir()
-    script = f'mount -t tmpfs -o size=4m none {root} && chmod 700 {root} && exec "$@"'
+    script = f"mount -t tmpfs -o size=4m none {root} && chmod 700 {root}"
     env = {**torch_python.environment(environment(tmp_path)), "ROCM_AUTOPATCH_CACHE": str(root)}
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", script, "sh", str(torch_python.path), "-c", PROGRAM],
-        env={**env, "TMPDIR": str(tmp_path)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    if "unshare" in done.stderr:
-        pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
+    env["TMPDIR"] = str(tmp_path)
+    done = run_mounted(script, torch_python.path, "-c", PROGRAM, env=env, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     value, hits, misses, reason = json.loads(done.stdout)
     assert (value, hits, misses) == (56, 0, 0)

@@ -18,6 +18,7 @@ from rocm_autopatch.startup import caches, layer
 from tests.conftest import OLD_AND_NEW, Interpreter, label_torch
 from tests.messages import Golden
 from tests.programs import program_file
+from tests.running import run_mounted
 
 SHOW = """
 import json, os, rocm_autopatch
@@ -292,22 +293,16 @@ def test_many_at_once(python311: Interpreter, tmp_path: Path) -> None:
 class TestLayer:
     """An image's layer, or a volume, has a place that was filled before."""
 
-    def run(
+    def start_above(
         self, python: Interpreter, home: Path, below: Path, *more: str
     ) -> tuple[dict[str, Any], dict[str, str], list[str]]:
         script = (
             f"mount -t tmpfs none /usr/local/share && mkdir -p {caches.LAYER} && "
             f"mount --bind -o ro {below} {caches.LAYER} && "
-            f'{"; ".join([*more, "true"])} && exec "$@"'
+            f"{'; '.join([*more, 'true'])}"
         )
-        done = subprocess.run(
-            ["unshare", "-m", "sh", "-c", script, "sh", python.path, "-c", SHOW],
-            env={"PATH": os.environ["PATH"], "HOME": str(home), "ROCM_AUTOPATCH_CACHE": "on"},
-            capture_output=True,
-            text=True,
-        )
-        if "unshare" in done.stderr:
-            pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
+        env = {"HOME": str(home), "ROCM_AUTOPATCH_CACHE": "on"}
+        done = run_mounted(script, python.path, "-c", SHOW, env=env)
         assert done.returncode == 0, done.stderr
         report, variables = json.loads(done.stdout)
         return report["caches"], variables, done.stderr.splitlines()
@@ -329,7 +324,7 @@ class TestLayer:
 
     def test_links_and_copies(self, python311: Interpreter, tmp_path: Path) -> None:
         below = self.filled(python311, tmp_path)
-        found, variables, said = self.run(python311, tmp_path, below)
+        found, variables, said = self.start_above(python311, tmp_path, below)
         assert said == []
         place = Path(found["place"])
         links = {
@@ -350,7 +345,7 @@ class TestLayer:
         assert variables["AITER_ROOT_DIR"] is None
         # The next start makes no links again.
         (place / names[0]).unlink()
-        self.run(python311, tmp_path, below)
+        self.start_above(python311, tmp_path, below)
         assert not (place / names[0]).is_symlink()
 
     @pytest.mark.parametrize("other", [{"torch": "2.9.1", "gpu": "gfx942-304"}, {"digest": "0"}])
@@ -364,11 +359,11 @@ class TestLayer:
         (only / caches.MARK).write_text("".join(f"{k} {v}\n" for k, v in fields.items()))
         os.rename(only, below / "torch-1")
         (below / "no-place").mkdir()
-        found, _, (line,) = self.run(python311, tmp_path, below)
+        found, _, (line,) = self.start_above(python311, tmp_path, below)
         golden(line)
         assert not [path for path in Path(found["place"]).rglob("*") if path.is_symlink()]
         # It is said where the place is made, and not at each start.
-        assert self.run(python311, tmp_path, below)[2] == []
+        assert self.start_above(python311, tmp_path, below)[2] == []
 
     def test_others_may_write_it(
         self, python311: Interpreter, tmp_path: Path, golden: Golden
@@ -377,10 +372,10 @@ class TestLayer:
         (only,) = below.iterdir()
         only.chmod(0o777)
         # Mounted read-only, nobody in here can write it.
-        assert self.run(python311, tmp_path, below)[2] == []
+        assert self.start_above(python311, tmp_path, below)[2] == []
         shutil.rmtree(tmp_path / ".cache")
         again = f"mount -o remount,rw,bind {caches.LAYER}"
-        found, _, (line,) = self.run(python311, tmp_path, below, again)
+        found, _, (line,) = self.start_above(python311, tmp_path, below, again)
         golden(line, PLACE=only.name)
         assert not Path(found["place"]).exists()
 
@@ -389,7 +384,9 @@ class TestLayer:
     ) -> None:
         below = self.filled(python311, tmp_path)
         again = f"mount --bind {tmp_path} {tmp_path}"
-        done = self.run(python311, tmp_path, below, again, f"mount -o remount,ro,bind {tmp_path}")
+        done = self.start_above(
+            python311, tmp_path, below, again, f"mount -o remount,ro,bind {tmp_path}"
+        )
         (line,) = done[2]
         golden(line, TMP=tmp_path)
         assert not any(done[1].values())
@@ -453,7 +450,7 @@ COMPILES = program_file("caches/compiles.py")
 class TestMisses:
     """On the real torch: hits are counted, a miss is explained, and it may be an error."""
 
-    def run(
+    def compile_once(
         self, python: Interpreter, home: Path, *arguments: str, use: str = "on"
     ) -> tuple[list[Any], list[str]]:
         env = {"HOME": str(home), "XDG_CACHE_HOME": "", "ROCM_AUTOPATCH_CACHE": use}
@@ -465,26 +462,26 @@ class TestMisses:
         self, torch_python: Interpreter, tmp_path: Path, golden: Golden
     ) -> None:
         # Where nothing was compiled, there is nothing to compare with.
-        assert self.run(torch_python, tmp_path, "2") == (["", 0, 1], [])
-        found, (line,) = self.run(torch_python, tmp_path, "2", "freezing", "size_asserts")
+        assert self.compile_once(torch_python, tmp_path, "2") == (["", 0, 1], [])
+        found, (line,) = self.compile_once(torch_python, tmp_path, "2", "freezing", "size_asserts")
         assert found == ["", 0, 1]
         (place,) = (tmp_path / ".cache" / "rocm-autopatch").iterdir()
         golden(line, PLACE=place)
         # Now it is there, too.
         more = ("2", "freezing", "size_asserts")
-        assert self.run(torch_python, tmp_path, *more) == (["", 1, 0], [])
+        assert self.compile_once(torch_python, tmp_path, *more) == (["", 1, 0], [])
 
     def test_nothing_to_say(self, torch_python: Interpreter, tmp_path: Path) -> None:
-        assert self.run(torch_python, tmp_path, "2") == (["", 0, 1], [])
-        assert self.run(torch_python, tmp_path, "2") == (["", 1, 0], [])
+        assert self.compile_once(torch_python, tmp_path, "2") == (["", 0, 1], [])
+        assert self.compile_once(torch_python, tmp_path, "2") == (["", 1, 0], [])
         # Another graph is nothing to wonder about.
-        assert self.run(torch_python, tmp_path, "3") == (["", 0, 1], [])
+        assert self.compile_once(torch_python, tmp_path, "3") == (["", 0, 1], [])
 
     def test_the_compile_report_has_it(
         self, torch_python: Interpreter, tmp_path: Path, golden: Golden
     ) -> None:
         env = {"HOME": str(tmp_path), "XDG_CACHE_HOME": "", "ROCM_AUTOPATCH_CACHE": "on"}
-        self.run(torch_python, tmp_path, "2")
+        self.compile_once(torch_python, tmp_path, "2")
         reports = []
         for number, more in enumerate(((), ("freezing",))):
             report = tmp_path / f"report-{number}"
@@ -502,26 +499,26 @@ class TestMisses:
         assert len(advice["places"]) == 1
 
     def test_require(self, torch_python: Interpreter, tmp_path: Path, golden: Golden) -> None:
-        found, said = self.run(torch_python, tmp_path, "2", use="require")
+        found, said = self.compile_once(torch_python, tmp_path, "2", use="require")
         (place,) = (tmp_path / ".cache" / "rocm-autopatch").iterdir()
         assert (found[1:], said) == ([0, 1], [])
         golden(re.sub(r"graph f\w+", "graph KEY", found[0]), "nothing there", PLACE=place)
         # It was not compiled.
         assert not list(place.rglob("*.so"))
-        self.run(torch_python, tmp_path, "2")
-        assert self.run(torch_python, tmp_path, "2", use="require") == (["", 1, 0], [])
-        found, _ = self.run(torch_python, tmp_path, "2", "freezing", use="require")
+        self.compile_once(torch_python, tmp_path, "2")
+        assert self.compile_once(torch_python, tmp_path, "2", use="require") == (["", 1, 0], [])
+        found, _ = self.compile_once(torch_python, tmp_path, "2", "freezing", use="require")
         golden(re.sub(r"graph f\w+", "graph KEY", found[0]), "another key", PLACE=place)
 
     def test_what_was_kept_is_damaged(self, torch_python: Interpreter, tmp_path: Path) -> None:
-        self.run(torch_python, tmp_path, "2")
+        self.compile_once(torch_python, tmp_path, "2")
         (place,) = (tmp_path / ".cache" / "rocm-autopatch").iterdir()
         kept = [path for path in (place / "keys").rglob("*") if path.is_file()]
         assert len(kept) == 2
         for path in kept:
             path.write_bytes(os.urandom(1000))
-        found, said = self.run(torch_python, tmp_path, "2", "freezing")
+        found, said = self.compile_once(torch_python, tmp_path, "2", "freezing")
         assert (found, said) == (["", 0, 1], [])
         shutil.rmtree(place / "keys")
         (place / "keys").touch()
-        assert self.run(torch_python, tmp_path, "3")[0] == ["", 0, 1]
+        assert self.compile_once(torch_python, tmp_path, "3")[0] == ["", 0, 1]

@@ -11,11 +11,10 @@ import pytest
 from rocm_autopatch.cli import main
 from tests.conftest import ROOT, Interpreter
 from tests.messages import Golden
+from tests.names import MI35X_IMAGE
 
-IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi35x-20260210"
 
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+def call_main(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     status = main(arguments)
     return (status, *capsys.readouterr())
 
@@ -47,7 +46,7 @@ class TestCheck:
         policy = tmp_path / "team.yaml"
         policy.write_text("version: 1\nextends: safe\n")
         for name, files in (("one file", [str(policy)]), ("our own", [])):
-            status, out, err = run(capsys, "check", *files)
+            status, out, err = call_main(capsys, "check", *files)
             assert (status, out) == (0, "")
             golden(err, name)
 
@@ -58,13 +57,13 @@ class TestCheck:
         one.write_text("version: 1\nenv: {A: {set: 1}}\nfoo: 1\n")
         two.write_text("version: 1\nextends: one.yaml\n")
         for name, file in (("wrong", one), ("no such file", none)):
-            status, out, err = run(capsys, "check", str(file))
+            status, out, err = call_main(capsys, "check", str(file))
             assert status == 1
             golden(out, name)
             golden(err, f"{name}, stderr")
         # What it extends is read too.
-        assert run(capsys, "check", str(two)) == run(capsys, "check", str(one))
-        status, out, _ = run(capsys, "check", "--json", str(one))
+        assert call_main(capsys, "check", str(two)) == call_main(capsys, "check", str(one))
+        status, out, _ = call_main(capsys, "check", "--json", str(one))
         assert status == 1
         assert json.loads(out)[1] == {
             "severity": "error",
@@ -83,8 +82,8 @@ class TestCheck:
             "version: 1\nconfig:\n  torch._inductor.config:\n"
             "    max_autotun: {pin: true}\n    freezing: {default: false}\n"
         )
-        assert run(capsys, "check", str(policy))[0] == 0
-        status, out, err = run(capsys, "check", "--torch", "2.6..2.13", str(policy))
+        assert call_main(capsys, "check", str(policy))[0] == 0
+        status, out, err = call_main(capsys, "check", "--torch", "2.6..2.13", str(policy))
         assert status == 1
         golden(out, "stdout")
         golden(err, "stderr")
@@ -92,7 +91,7 @@ class TestCheck:
     def test_the_built_in_policies_against_every_torch(
         self, capsys: pytest.CaptureFixture[str], golden: Golden
     ) -> None:
-        status, out, err = run(capsys, "check", "--torch", "2.4..2.15")
+        status, out, err = call_main(capsys, "check", "--torch", "2.4..2.15")
         remarks = out.splitlines()
         assert status == 0
         assert remarks
@@ -111,30 +110,30 @@ class TestCheck:
         images.chmod(0o644)  # the checkout's umask may be 002
         images.write_text(images.read_text().replace("policy: safe", "policy: saef", 1))
         line = images.read_text().splitlines().index("    policy: saef") + 1
-        status, out, _ = run(capsys, "check", str(images))
+        status, out, _ = call_main(capsys, "check", str(images))
         assert status == 1
         golden(out, PLACE=f"{images}:{line}:13")
 
 
 class TestPolicies:
     def test_list(self, capsys: pytest.CaptureFixture[str]) -> None:
-        status, out, _ = run(capsys, "policies")
+        status, out, _ = call_main(capsys, "policies")
         assert status == 0
         lines = out.splitlines()
         assert "  safe < performance" in lines
-        assert f"  {IMAGE}" in lines
+        assert f"  {MI35X_IMAGE}" in lines
         assert "    where accelerator rocm, framework sglang" in lines
         assert "    sets TORCHINDUCTOR_MAX_AUTOTUNE=1" in lines
         issue = "hipBLASLt solver bug (docs/claims.md#hipblaslt-solver); mitigation: policy"
         assert any(line.startswith(f"    known issue: {issue}") for line in lines)
         assert max(map(len, lines)) <= 100
-        found = json.loads(run(capsys, "policies", "--json")[1])
+        found = json.loads(call_main(capsys, "policies", "--json")[1])
         assert found["policies"]["debug"]["layers"] == ["safe", "debug"]
-        (row,) = (row for row in found["images"] if row["image"] == IMAGE)
+        (row,) = (row for row in found["images"] if row["image"] == MI35X_IMAGE)
         assert row["policy"] == "safe"
 
     def test_show(self, capsys: pytest.CaptureFixture[str]) -> None:
-        status, out, _ = run(capsys, "policies", "show", "performance")
+        status, out, _ = call_main(capsys, "policies", "show", "performance")
         assert status == 0
         lines = out.splitlines()
         assert lines[0] == "safe < performance"
@@ -153,19 +152,21 @@ class TestPolicies:
             "env: {A: {set: a}}\npatches: {capture: guard}\n"
         )
         show = ("policies", "show", str(policy), "--assume")
-        _, out, _ = run(capsys, *show, f"image={IMAGE}")
+        _, out, _ = call_main(capsys, *show, f"image={MI35X_IMAGE}")
         head, _, rest = out.partition("\n  TORCHINDUCTOR_")
         assert rest
         golden(head)
-        found = json.loads(run(capsys, *show, f"image={IMAGE.replace('5.8', '5.9')}", "--json")[1])
+        found = json.loads(
+            call_main(capsys, *show, f"image={MI35X_IMAGE.replace('5.8', '5.9')}", "--json")[1]
+        )
         assert found["layers"] == ["safe", "new"]
         assert found["facts"]["framework_version"] == "0.5.9"
         assert found["env"][-1][:3] == ["A", "set", "a"]
-        _, out, _ = run(capsys, *show, f"image={IMAGE.replace('5.8', '5.9')}")
+        _, out, _ = call_main(capsys, *show, f"image={MI35X_IMAGE.replace('5.8', '5.9')}")
         assert "  capture: use guard  [new]" in out.splitlines()
 
     def test_show_nothing(self, capsys: pytest.CaptureFixture[str], golden: Golden) -> None:
-        status, out, err = run(capsys, "policies", "show", "saef")
+        status, out, err = call_main(capsys, "policies", "show", "saef")
         assert (status, out) == (1, "")
         golden(err)
 
@@ -226,18 +227,22 @@ class TestExplain:
 
     def test_what_the_image_sets(self, python311: Interpreter, golden: Golden) -> None:
         name = "TORCHINDUCTOR_MAX_AUTOTUNE"
-        _, out, _ = self.explain(python311, name, "--assume", f"image={IMAGE}")
+        _, out, _ = self.explain(python311, name, "--assume", f"image={MI35X_IMAGE}")
         golden(next(line for line in out.splitlines() if "images.yaml" in line))
         # The others are of the keys whose default it gives.
         row, *others = json.loads(
-            self.explain(python311, name, "--assume", f"image={IMAGE}", "--json")[1]
+            self.explain(python311, name, "--assume", f"image={MI35X_IMAGE}", "--json")[1]
         )
         assert (row["name"], {one["variable"] for one in others}) == (name, {name})
         assert row["images"][0]["why"].startswith("Since sgl-project/sglang#1939, merged 2024-11")
 
     def test_assumed_image(self, python311: Interpreter) -> None:
         status, out, _ = self.explain(
-            python311, "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM", "--assume", f"image={IMAGE}", "--json"
+            python311,
+            "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM",
+            "--assume",
+            f"image={MI35X_IMAGE}",
+            "--json",
         )
         assert status == 0
         assert json.loads(out)[0]["layers"][0]["layer"] == "safe"

@@ -93,7 +93,7 @@ WITH_TORCH = {
 }
 
 
-def run(command: Command, python: Interpreter, given: Path, place: Path) -> Any:
+def print_document(command: Command, python: Interpreter, given: Path, place: Path) -> Any:
     """The JSON that *command* prints in *place*, for what is in *given*."""
     # Nobody but this user may change what a start obeys, whoever has the checkout.
     shutil.copytree(given, place / "given", copy_function=shutil.copyfile)
@@ -190,11 +190,11 @@ def hold(name: str, command: Command, python: Interpreter, place: Path) -> None:
         given = DOCUMENTS / dist.version(ROOT) / "given"
         if not given.exists():
             shutil.copytree(DOCUMENTS / RELEASES[-1] / "given", given)
-        write(name, run(command, python, given, place), python, place)
+        write(name, print_document(command, python, given, place), python, place)
         return
     for release, document in kept(name):
         (place / release).mkdir()
-        made = run(command, python, DOCUMENTS / release / "given", place / release)
+        made = print_document(command, python, DOCUMENTS / release / "given", place / release)
         if name == "explain":
             # The rows of keys whose default the variable gives came later, and are other rows.
             made = [row for row in made if not row["variable"]]
@@ -242,7 +242,7 @@ def asked(report: Mapping[str, Any]) -> dict[str, list[dict[str, object]]]:
 def test_a_policy_means_what_it_meant(release: str, python311: Interpreter, tmp_path: Path) -> None:
     printed = dict(kept("status-no-torch"))[release]
     given = DOCUMENTS / release / "given"
-    report = run(COMMANDS["status-no-torch"], python311, given, tmp_path)
+    report = print_document(COMMANDS["status-no-torch"], python311, given, tmp_path)
     assert report["errors"] == []
     assert asked(report) == asked(printed)
     assert all(asked(printed).values())

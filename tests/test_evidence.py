@@ -15,6 +15,7 @@ import pytest
 
 from tests.conftest import Interpreter, run_with_site
 from tests.messages import Golden, line_on
+from tests.running import QUIET, run_at_site
 
 HERE = {
     "device": "no GPU",
@@ -29,7 +30,6 @@ MEMSET = [
     {"trial": "memset", "subject": subject, "start": "cold", "status": "ended", "wave": 1}
     for subject in ("graphs", "cudagraphs")
 ]
-QUIET = {"ROCM_AUTOPATCH_LOG": "quiet"}
 FILE = "/etc/rocm-autopatch/evidence/one.json"
 GRAPHS = {"graphs": True}
 
@@ -365,25 +365,25 @@ PROVEN = [
 UNPROVEN = [SAFE, {}, False]
 
 
-def run(python: Interpreter, site: Path, **env: str) -> tuple[list[Any], list[str], str]:
+def seen_at_site(python: Interpreter, site: Path, **env: str) -> tuple[list[Any], list[str], str]:
     """What the program sees, its notes, and what it says on stderr."""
-    done = run_with_site(site, python.path, "-c", PROGRAM, **env)
-    *seen, applied, notes, errors = json.loads(done.stdout)
+    out, said = run_at_site(python, site, PROGRAM, **env)
+    *seen, applied, notes, errors = json.loads(out)
     assert errors == []
-    return [*seen, applied], notes, done.stderr
+    return [*seen, applied], notes, "\n".join(said)
 
 
 def test_at_the_import_of_torch(torch_python: Interpreter, site: Path, golden: Golden) -> None:
     put(site, {"cudagraphs": True})
-    seen, notes, said = run(torch_python, site)
+    seen, notes, said = seen_at_site(torch_python, site)
     assert (seen, notes) == ([*PROVEN, "no GPU 2026-11-22"], [])
     golden(line_on(said, "applies"))
-    seen, *_ = run(torch_python, site, ROCM_AUTOPATCH="observe")
+    seen, *_ = seen_at_site(torch_python, site, ROCM_AUTOPATCH="observe")
     assert seen[1:3] == [{"triton.cudagraphs": True}, True]
-    seen, *_ = run(torch_python, site, ROCM_AUTOPATCH_KEEP="reduce-overhead")
+    seen, *_ = seen_at_site(torch_python, site, ROCM_AUTOPATCH_KEEP="reduce-overhead")
     assert seen[0]["reduce-overhead"] == "reduce-overhead"
     put(site, {"cudagraphs": False})
-    seen, notes, said = run(torch_python, site)
+    seen, notes, said = seen_at_site(torch_python, site)
     assert (seen, notes) == ([*UNPROVEN, ""], [])
     golden(line_on(said, "applies"), "without evidence")
 
@@ -409,7 +409,7 @@ def test_baked(baked: Interpreter, site: Path, golden: Golden) -> None:
     golden(done.stdout.partition("  evidence")[2])
     done = run_with_site(site, baked.path, "-c", LOADED, **QUIET)
     assert done.stdout == "['startup']\n"
-    seen, notes, said = run(baked, site)
+    seen, notes, said = seen_at_site(baked, site)
     assert (seen, notes) == ([*PROVEN, "no GPU 2026-11-22"], [])
     golden(line_on(said, "applies"), "the line")
     # The report of a process that has not imported torch has what will be applied.
@@ -429,7 +429,7 @@ def test_baked_for_another_machine(baked: Interpreter, site: Path, golden: Golde
     done = json.loads(bake(baked, site, "--json").stdout)
     machine = {name: THERE[name] for name in THERE if name != "torch"}
     assert done["evidence"] == {"machine": machine, "files": [FILE], "unused": ""}
-    seen, notes, said = run(baked, site)
+    seen, notes, said = seen_at_site(baked, site)
     assert seen == [*UNPROVEN, ""]
     golden(notes[0], "note")
     golden(line_on(said, "evidence"), "line")
@@ -441,7 +441,7 @@ def test_baked_for_another_machine(baked: Interpreter, site: Path, golden: Golde
     another = {**THERE, "device": "gfx950 0x75a0 256 CUs"}
     put(site, {"cudagraphs": True}, "two", place=another, trials=MEMSET)
     golden(bake(baked, site).stdout.partition("  evidence")[2], "two machines")
-    assert run(baked, site)[0] == [*UNPROVEN, ""]
+    assert seen_at_site(baked, site)[0] == [*UNPROVEN, ""]
 
 
 def test_what_the_ledger_withholds_is_not_baked(baked: Interpreter, site: Path) -> None:
@@ -452,7 +452,7 @@ def test_what_the_ledger_withholds_is_not_baked(baked: Interpreter, site: Path) 
     assert done["evidence"]["unused"].startswith(
         "evidence does not count for cudagraphs (pytorch/pytorch#197377: "
     )
-    assert run(baked, site)[0] == [*UNPROVEN, ""]
+    assert seen_at_site(baked, site)[0] == [*UNPROVEN, ""]
 
 
 def test_baked_for_another_runtime(baked: Interpreter, site: Path) -> None:
@@ -464,7 +464,7 @@ def test_baked_for_another_runtime(baked: Interpreter, site: Path) -> None:
 def test_baked_and_stale(baked: Interpreter, site: Path, golden: Golden) -> None:
     put(site, {"cudagraphs": True}, place={**HERE, "torch": "2.12.0"})
     golden(bake(baked, site).stdout.partition("  evidence")[2])
-    assert run(baked, site)[0] == [*UNPROVEN, ""]
+    assert seen_at_site(baked, site)[0] == [*UNPROVEN, ""]
 
 
 def test_a_wrong_file_is_not_baked(python311: Interpreter, site: Path) -> None:

@@ -75,7 +75,7 @@ def manifest(directory: Path, **row: Any) -> Path:
     return file
 
 
-def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+def run_experiments(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "experiments", *words], cwd=ROOT, capture_output=True, text=True
     )
@@ -175,7 +175,7 @@ def test_a_script_without_an_entry_is_seen(name: str) -> None:
 
 
 def test_the_list_has_all_of_each() -> None:
-    done = run()
+    done = run_experiments()
     assert done.returncode == 0
     for one in EXPERIMENTS.values():
         assert re.search(rf"^{one.name} .* min  {re.escape(one.purpose)}$", done.stdout, re.M)
@@ -190,7 +190,7 @@ def test_the_list_has_all_of_each() -> None:
     ],
 )
 def test_a_wrong_name(name: str, hint: str) -> None:
-    done = run(name)
+    done = run_experiments(name)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == f"experiments: There is no experiment {name!r}: {hint}\n"
@@ -205,7 +205,7 @@ def test_the_status_is_the_experiment_s(
     tmp_path: Path, program: str, status: int, keep: tuple[str, ...]
 ) -> None:
     file = manifest(tmp_path, command=f'python -c "{program}"')
-    done = run("--manifest", file, *keep, "tiny")
+    done = run_experiments("--manifest", file, *keep, "tiny")
     assert done.returncode == status
     assert f"tiny: exit status {status} after " in done.stderr
     assert (tmp_path / "results" / "tiny.json").exists() == bool(keep)
@@ -258,7 +258,7 @@ def test_each_result_is_one_of_an_experiment() -> None:
 
 def test_options_and_words_reach_the_command(tmp_path: Path) -> None:
     file = manifest(tmp_path, command="python -c 'import sys; print(sys.argv[1:])' PYTHON WORK")
-    done = run("--manifest", file, "tiny", "--runs", "3", "a b")
+    done = run_experiments("--manifest", file, "tiny", "--runs", "3", "a b")
     place = ROOT / ".work" / "experiments" / "tiny"
     words = [sys.executable, ".work/experiments/tiny", "--runs", "3", "a b"]
     assert done.stdout == f"{words}\n"
@@ -275,7 +275,7 @@ def test_what_is_kept(tmp_path: Path) -> None:
     )
     command = shlex.join(["python", "-c", program])
     file = manifest(tmp_path, command=command)
-    done = run("--manifest", file, "tiny", "--keep", "--out", str(tmp_path / "x.md"))
+    done = run_experiments("--manifest", file, "tiny", "--keep", "--out", str(tmp_path / "x.md"))
     assert done.returncode == 0, done.stderr
     assert "line 0\n" in done.stdout
     text = (tmp_path / "results" / "tiny.json").read_text(encoding="utf-8")
@@ -326,7 +326,7 @@ def test_no_machine_is_named(text: str, kept: str) -> None:
 def test_what_is_missing_is_said_before(
     tmp_path: Path, needs: Mapping[str, Any], said: str
 ) -> None:
-    done = run(
+    done = run_experiments(
         "--manifest", manifest(tmp_path, command="python -c 'print(1)'", needs=needs), "tiny"
     )
     assert done.returncode == 1
@@ -336,7 +336,9 @@ def test_what_is_missing_is_said_before(
 
 
 def test_a_command_that_is_not_there(tmp_path: Path) -> None:
-    done = run("--manifest", manifest(tmp_path, command="no-such-command"), "--keep", "tiny")
+    done = run_experiments(
+        "--manifest", manifest(tmp_path, command="no-such-command"), "--keep", "tiny"
+    )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "experiments: no-such-command can't be started: No such file or directory\n"

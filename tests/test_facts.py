@@ -18,12 +18,12 @@ from rocm_autopatch.image.fact import ASSUMPTION, CLUE, TAG, Fact, Facts
 from rocm_autopatch.image.facts import gather
 from tests.conftest import ROOT
 from tests.messages import Golden
+from tests.names import NEW_IMAGE
 
 ASSUME = "ROCM_AUTOPATCH_ASSUME"
 NODES = "sys/class/kfd/kfd/topology/nodes"
 ROCM_FILE = "opt/rocm/.info/version"
 VERSION_PY = "/opt/venv/lib/python3.10/site-packages/torch/version.py"
-IMAGE = "rocm/sgl-dev:v0.5.8.post1-rocm700-mi35x-20260219"
 
 VERSIONS_TXT = (
     "BASE_IMAGE: rocm/dev-ubuntu-22.04:7.2.1-complete\n"
@@ -315,8 +315,8 @@ def test_kinds_and_sources() -> None:
 
 
 def test_values_have_the_image_and_its_tag() -> None:
-    assert gather(known(image=IMAGE), ()).values() == {
-        "image": IMAGE,
+    assert gather(known(image=NEW_IMAGE), ()).values() == {
+        "image": NEW_IMAGE,
         "tag": "v0.5.8.post1-rocm700-mi35x-20260219",
         "repository": "rocm/sgl-dev",
         "accelerator": "rocm",
@@ -371,11 +371,11 @@ def test_the_more_precise_source_is_named() -> None:
 
 def test_assumption_before_clue_before_tag() -> None:
     told = [clue("gfx", "gfx942")]
-    facts = gather(known(gfx_="gfx90a", image=IMAGE), told)
+    facts = gather(known(gfx_="gfx90a", image=NEW_IMAGE), told)
     assert facts.facts["gfx"] == Fact("gfx90a", ASSUME, ASSUMPTION)
     assert rows(facts) == [("gfx", "gfx90a", "gfx942"), ("gfx", "gfx90a", "gfx950")]
-    assert gather(known(image=IMAGE), told).facts["gfx"] == told[0][1]
-    assert gather(known(image=IMAGE), ()).facts["gfx"].kind == TAG
+    assert gather(known(image=NEW_IMAGE), told).facts["gfx"] == told[0][1]
+    assert gather(known(image=NEW_IMAGE), ()).facts["gfx"].kind == TAG
 
 
 def test_an_assumption_is_not_refined() -> None:
@@ -416,7 +416,7 @@ def test_a_source_that_contradicts_itself_does_not_count(tmp_path: Path, golden:
 
 
 def test_a_contradiction_is_a_sentence() -> None:
-    facts = gather(known(image=IMAGE), [clue("rocm", "7.2.0", "/opt/rocm/.info/version")])
+    facts = gather(known(image=NEW_IMAGE), [clue("rocm", "7.2.0", "/opt/rocm/.info/version")])
     assert [str(c) for c in facts.contradictions] == [
         "rocm is 7.2.0 (/opt/rocm/.info/version), not 7.0.0 (image, by ROCM_AUTOPATCH_IMAGE)"
     ]
@@ -571,7 +571,7 @@ def test_clues_are_this_containers_unless_given(monkeypatch: pytest.MonkeyPatch)
     assert gather({}, ()).facts == {}
 
 
-values = st.text() | st.sampled_from([IMAGE, "rocm/pytorch", "7.2", "7.2.4", "2.9.1+rocm7.2"])
+values = st.text() | st.sampled_from([NEW_IMAGE, "rocm/pytorch", "7.2", "7.2.4", "2.9.1+rocm7.2"])
 names = st.sampled_from(["image", "torch", "hip", "rocm", "framework", "framework_version", "gfx"])
 
 

@@ -6,13 +6,14 @@ import os
 import resource
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rocm_autopatch import files
 from tests.conftest import Interpreter
+from tests.running import QUIET, run_command
 
-ENV = {"ROCM_AUTOPATCH_LOG": "quiet"}
 IMAGE = ("--assume", "image=team/image:1")
 
 
@@ -29,11 +30,10 @@ def commands(out: Path) -> dict[str, tuple[str | Path, ...]]:
 
 @pytest.mark.parametrize("name", ["bake", "probe", "report"])
 class TestCommands:
-    def run(
-        self, python: Interpreter, name: str, out: Path, **options: object
+    def write_to(
+        self, python: Interpreter, name: str, out: Path, **options: Any
     ) -> subprocess.CompletedProcess[str]:
-        command = ("-m", "rocm_autopatch", *commands(out)[name])
-        return python.run(*command, env=ENV, check=False, **options)
+        return run_command(python, *commands(out)[name], **options)
 
     def test_a_link_is_not_followed(
         self, python311: Interpreter, name: str, tmp_path: Path
@@ -42,7 +42,7 @@ class TestCommands:
         theirs.write_text("version: 1\nimages: []\n")
         before = theirs.read_bytes()
         out.symlink_to(theirs)
-        done = self.run(python311, name, out)
+        done = self.write_to(python311, name, out)
         assert "can't be written" not in done.stderr
         assert theirs.read_bytes() == before
         assert not out.is_symlink()
@@ -53,7 +53,7 @@ class TestCommands:
         if name == "probe":
             pytest.skip("it is read first, as an images file")
         os.mkfifo(out)
-        done = self.run(python311, name, out)
+        done = self.write_to(python311, name, out)
         assert done.returncode == 1
         assert "is not a regular file" in done.stderr.replace(
             "Invalid argument", "is not a regular file"
@@ -72,7 +72,7 @@ class TestCommands:
         def small() -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
-        done = self.run(python311, name, out, preexec_fn=small)
+        done = self.write_to(python311, name, out, preexec_fn=small)
         assert done.returncode == 1
         assert "Traceback" not in done.stderr
         assert out.read_bytes() == before
@@ -92,7 +92,7 @@ def test_run_follows_no_link(python311: Interpreter, tmp_path: Path) -> None:
         (directory / name).symlink_to(theirs)
         done = python311.run(
             *("-m", "rocm_autopatch", "run", "--report", directory, "--", "true"),
-            env=ENV,
+            env=QUIET,
             check=False,
         )
         assert done.returncode == 1
@@ -104,7 +104,7 @@ def test_a_distributions_list_is_whole(fresh: Interpreter, tmp_path: Path) -> No
     (record,) = fresh.site_packages.glob("rocm_autopatch-*.dist-info/RECORD")
     record.chmod(0o640)
     before = record.read_text()
-    fresh.run("-m", "rocm_autopatch", "bake", env=ENV)
+    fresh.run("-m", "rocm_autopatch", "bake", env=QUIET)
     assert record.read_text() == before + "rocm_autopatch/baked.plan,,\n"
     assert record.stat().st_mode & 0o777 == 0o640
 

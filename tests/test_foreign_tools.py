@@ -143,7 +143,7 @@ class Place:
             if not [*self.python.site_packages.glob(f"{found}-{TOOLS[name]}.dist-info")]:
                 pytest.skip(f"{name} {TOOLS[name]} could not be installed")
 
-    def run(self, switch: str, *command: str) -> Ran:
+    def run_switched(self, switch: str, *command: str) -> Ran:
         """stdout, stderr, status and what the processes saw."""
         seen = self.work / "seen.txt"
         env = {
@@ -177,7 +177,7 @@ class Place:
         for switch in ("off", "on"):
             shutil.rmtree(self.work, ignore_errors=True)
             shutil.copytree(self.template, self.work)
-            results.append(self.run(switch, *command))
+            results.append(self.run_switched(switch, *command))
         return results
 
     def compare(
@@ -238,13 +238,13 @@ class TestArchives:
         # A frozen application runs no .pth line. It has our package only if something imports it.
         place.write("frozen.py", "import rocm_autopatch\n" + PROGRAM)
         place.work = place.template
-        _, err, status, _ = place.run("on", "-m", "PyInstaller", "frozen.py")
+        _, err, status, _ = place.run_switched("on", "-m", "PyInstaller", "frozen.py")
         assert status == 0, err
         place.python = Interpreter(place.template / "dist" / "frozen" / "frozen")
 
         def application(switch: str) -> Ran:
             (place.template / "seen.txt").unlink(missing_ok=True)
-            return place.run(switch, "argument")
+            return place.run_switched(switch, "argument")
 
         place.compare(application("off"), application("on"))
 

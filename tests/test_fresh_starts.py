@@ -35,6 +35,7 @@ from rocm_autopatch.prove import (
 )
 from rocm_autopatch.prove.supervisor import FreshStarts, Start, Supervisor
 from tests.conftest import Interpreter
+from tests.running import run_battery
 from tests.test_prove_parts import HERE
 
 CAPTURES = [name for name, one in subjects.SUBJECTS.items() if one.gpu]
@@ -138,46 +139,44 @@ class Simulated:
         ]
 
 
-def run(
+def run_simulated(
     supervisor: Simulated,
     only: Sequence[str] = (FRESH_STARTS,),
     how: battery.Thoroughness = battery.FULL,
     kept: Sequence[battery.Row] = (),
 ) -> battery.Battery:
-    work = battery.Battery(supervisor, how, only, kept, lambda: None, lambda _: None)  # type: ignore[arg-type]
-    work.run()
-    return work
+    return run_battery(supervisor, how, only, kept)
 
 
 class TestBattery:
     def test_they_are_made_once_for_all_subjects(self) -> None:
         supervisor = Simulated(lambda: False)
-        work = run(supervisor)
+        work = run_simulated(supervisor)
         assert [one.count for one in supervisor.asked] == [battery.FULL.fresh] == [21]
         assert [(row["subject"], row["start"]) for row in work.rows] == [
             (name, FRESH) for name in CAPTURES
         ]
         # A second call goes on from there.
         again = Simulated(lambda: True)
-        assert run(again, kept=work.rows).rows == work.rows
+        assert run_simulated(again, kept=work.rows).rows == work.rows
         assert again.asked == []
 
     def test_a_full_battery_adds_to_a_quick_one(self) -> None:
         supervisor = Simulated(lambda: False)
-        quick = run(supervisor, how=battery.QUICK)
+        quick = run_simulated(supervisor, how=battery.QUICK)
         assert [row["subject"] for row in quick.rows] == ["graphs"]
         assert verdicts.count_fresh(quick.rows, "graphs") == battery.QUICK.fresh
-        run(supervisor, only=(FRESH_STARTS, "graphs"), kept=quick.rows)
+        run_simulated(supervisor, only=(FRESH_STARTS, "graphs"), kept=quick.rows)
         counts = [one.count for one in supervisor.asked]
         assert counts == [battery.QUICK.fresh, battery.FULL.fresh - battery.QUICK.fresh]
 
     def test_out_of_time(self) -> None:
         supervisor = Simulated(lambda: False, made=7)
-        work = run(supervisor, only=(FRESH_STARTS, "graphs"))
+        work = run_simulated(supervisor, only=(FRESH_STARTS, "graphs"))
         assert verdicts.count_fresh(work.rows, "graphs") == 7
         assert document.make(work, HERE)["subjects"]["graphs"]["sound"] is None
         supervisor.made = None
-        run(supervisor, only=(FRESH_STARTS, "graphs"), kept=work.rows)
+        run_simulated(supervisor, only=(FRESH_STARTS, "graphs"), kept=work.rows)
         assert supervisor.asked[-1].count == 14
 
     @pytest.mark.parametrize(
@@ -212,7 +211,7 @@ class TestBattery:
             return real(start)
 
         supervisor.run = note  # type: ignore[method-assign]
-        work = run(supervisor, only=("graphs",), how=battery.QUICK)
+        work = run_simulated(supervisor, only=("graphs",), how=battery.QUICK)
         assert order[:10] == ["fresh"] * 10
         assert order[10] == "trial"
         assert document.make(work, HERE)["subjects"]["graphs"]["sound"] is True
@@ -227,7 +226,7 @@ class TestChance:
         seen = 0.0
         for bad in range(count + 1):
             left = iter([True] * bad + [False] * (count - bad))
-            work = run(Simulated(left.__next__), only=(FRESH_STARTS, "graphs"))
+            work = run_simulated(Simulated(left.__next__), only=(FRESH_STARTS, "graphs"))
             said = document.make(work, HERE)["subjects"]["graphs"]
             assert said["sound"] is (False if bad else None)  # Its trials were not run.
             if said["sound"] is False:
@@ -242,7 +241,7 @@ class TestChance:
         found = 0
         for _ in range(2000):
             supervisor = Simulated(lambda: chance.random() < 1 / verdicts.SELDOM)
-            work = run(supervisor, only=(FRESH_STARTS, "graphs"))
+            work = run_simulated(supervisor, only=(FRESH_STARTS, "graphs"))
             found += verdicts.has_fresh_faults(work.rows, "graphs")
         assert found >= 0.99 * 2000
 
@@ -254,7 +253,7 @@ class TestChance:
         assert percents == ["0", "48", "89", "95", "98", "99"]
 
     def test_the_command_says_it(self) -> None:
-        work = run(Simulated(lambda: False), how=battery.QUICK)
+        work = run_simulated(Simulated(lambda: False), how=battery.QUICK)
         said = _fresh_sentences(document.make(work, HERE)["subjects"])
         (sentence,) = said
         assert said == {sentence: ["graphs"]}

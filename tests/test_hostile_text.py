@@ -14,6 +14,7 @@ import pytest
 from rocm_autopatch.cli import terminal
 from rocm_autopatch.policy import Problem
 from tests.conftest import OLD_AND_NEW, ROOT, Interpreter
+from tests.running import run_command
 
 # An escape sequence, OSC 52 (it writes the clipboard), a C1 control, a bidi override, a line
 # separator, a delete, a carriage return and a new line of what looks like output.
@@ -52,11 +53,10 @@ def policy(tmp_path: Path) -> Path:
     return file
 
 
-def run(
+def run_harmless(
     python: Interpreter, *arguments: str | Path, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    env = {"ROCM_AUTOPATCH_LOG": "quiet", **(env or {})}
-    done = python.run("-m", "rocm_autopatch", *arguments, env=env, check=False, errors="replace")
+    done = run_command(python, *arguments, env=env, errors="replace")
     check(done)
     return done
 
@@ -69,39 +69,41 @@ class TestCommands:
             "ROCM_AUTOPATCH_IMAGE": f"team/image:{EVIL}",
             "GONE": EVIL + SURROGATE,
         }
-        text = run(python311, "status", "--no-torch", env=env)
+        text = run_harmless(python311, "status", "--no-torch", env=env)
         assert "\\x1b" in text.stdout
         assert "\\udcff" in text.stdout
-        found = json.loads(run(python311, "status", "--no-torch", "--json", env=env).stdout)
+        found = json.loads(
+            run_harmless(python311, "status", "--no-torch", "--json", env=env).stdout
+        )
         # The variable comes out of JSON as it was.
         assert {row["name"]: row["before"] for row in found["env"]}["GONE"] == EVIL + SURROGATE
         assert found["facts"]["image"]["value"].startswith("team/image:\x1b[31mE")
         for name in ("PLAIN", "GONE", "cudagraphs", "no\x1b[31m\nthing"):
-            run(python311, "explain", "--no-torch", name, env=env)
-            run(python311, "explain", "--no-torch", "--json", name, env=env)
+            run_harmless(python311, "explain", "--no-torch", name, env=env)
+            run_harmless(python311, "explain", "--no-torch", "--json", name, env=env)
         env = {"ROCM_AUTOPATCH_SITE": f"/no{EVIL}", "ROCM_AUTOPATCH_GIVEN": EVIL}
-        text = run(python311, "status", "--no-torch", env=env)
+        text = run_harmless(python311, "status", "--no-torch", env=env)
         assert "ROCM_AUTOPATCH_SITE: /no" in " ".join(text.stdout.split())
-        run(python311, "policies", "show", "safe", env=env)
-        run(python311, "check", env=env)
+        run_harmless(python311, "policies", "show", "safe", env=env)
+        run_harmless(python311, "check", env=env)
 
     def test_policies_and_check(self, python311: Interpreter, policy: Path) -> None:
-        run(python311, "policies", "show", policy)
-        found = json.loads(run(python311, "policies", "show", policy, "--json").stdout)
+        run_harmless(python311, "policies", "show", policy)
+        found = json.loads(run_harmless(python311, "policies", "show", policy, "--json").stdout)
         assert ["PLAIN", "set", EVIL] in [row[:3] for row in found["env"]]
-        run(python311, "policies", "show", "--assume", f"image={EVIL}")
-        done = run(python311, "check", policy)
+        run_harmless(python311, "policies", "show", "--assume", f"image={EVIL}")
+        done = run_harmless(python311, "check", policy)
         key = json.dumps("k" + EVIL)
         policy.write_text(f"version: 1\n{key}: 1\nenv:\n  {key}: {{set: 1}}\nextends: {key}\n")
-        done = run(python311, "check", policy)
+        done = run_harmless(python311, "check", policy)
         assert done.returncode == 1
         for line in done.stdout.splitlines():
             assert line.startswith(str(policy.parent.parent) + "/evil\\x1b[31m\\n\\u202e/"), line
-        (row, *_) = json.loads(run(python311, "check", "--json", policy).stdout)
+        (row, *_) = json.loads(run_harmless(python311, "check", "--json", policy).stdout)
         assert row["file"] == str(policy)
-        run(python311, "status", "--no-torch", env={"ROCM_AUTOPATCH_POLICY": str(policy)})
-        run(python311, "bake", "--policy", policy, "--out", policy.parent / "plan")
-        run(python311, "bake", "--image", EVIL)
+        run_harmless(python311, "status", "--no-torch", env={"ROCM_AUTOPATCH_POLICY": str(policy)})
+        run_harmless(python311, "bake", "--policy", policy, "--out", policy.parent / "plan")
+        run_harmless(python311, "bake", "--image", EVIL)
 
     def test_probe(self, python311: Interpreter, tmp_path: Path) -> None:
         env = {
@@ -110,22 +112,24 @@ class TestCommands:
             "TORCH_COMPILE_DEBUG": EVIL,
             "ROCM_AUTOPATCH_IMAGE": f"team/image:{EVIL}",
         }
-        run(python311, "probe", env=env)
-        found = json.loads(run(python311, "probe", "--json", env=env).stdout)
+        run_harmless(python311, "probe", env=env)
+        found = json.loads(run_harmless(python311, "probe", "--json", env=env).stdout)
         values = {row["name"]: row["without"] for row in found["variables"]}
         assert values["TRITON_X\x1b[31m\n"] == EVIL + SURROGATE
         image = ("--assume", "image=team/image:1")
-        run(python311, "probe", "--record", tmp_path / "im\x1b\n.yaml", *image, env=env)
-        run(python311, "probe", "--record", tmp_path / "no\x1b\n" / "x", *image, env=env)
+        run_harmless(python311, "probe", "--record", tmp_path / "im\x1b\n.yaml", *image, env=env)
+        run_harmless(python311, "probe", "--record", tmp_path / "no\x1b\n" / "x", *image, env=env)
 
     def test_ab(self, python311: Interpreter, tmp_path: Path) -> None:
         program = f"import sys; print({EVIL!r}, 'n\x1b[31m: 5 ms'); sys.exit({EVIL!r})"
         once = ("ab", "--repeat", "1", "--warmup", "0", "--caches", "cold", "--toggle")
         for toggle in (f"X={EVIL}", f"NO\x1b{EVIL}", f"X=1,2{EVIL}", "X\x1b\n=1"):
             command = (*once, toggle, "--", str(python311.path), "-c", program)
-            run(python311, *command)
-        run(python311, *once, f"X={EVIL}", "--json", "--", str(python311.path), "-c", program)
-        run(python311, *once, "X=1", "--", f"no{EVIL}")
+            run_harmless(python311, *command)
+        run_harmless(
+            python311, *once, f"X={EVIL}", "--json", "--", str(python311.path), "-c", program
+        )
+        run_harmless(python311, *once, "X=1", "--", f"no{EVIL}")
 
     def test_report_and_run(self, python311: Interpreter, tmp_path: Path) -> None:
         directory = tmp_path / "re\x1b[31m\nport"
@@ -137,15 +141,15 @@ class TestCommands:
         if sample and sample.suffix != ".gz":
             evil = json.dumps(EVIL)[1:-1]
             (traces / sample.name).write_text(sample.read_text().replace("program.py", evil))
-        run(python311, "report", directory)
-        found = json.loads(run(python311, "report", directory, "--json").stdout)
+        run_harmless(python311, "report", directory)
+        found = json.loads(run_harmless(python311, "report", directory, "--json").stdout)
         assert found["directory"] == str(directory)
-        run(python311, "report", directory, "--html", directory / "x\x1b\n.html")
-        run(python311, "report", directory, "--html", tmp_path / "no\x1b\n" / "x.html")
-        run(python311, "report", tmp_path / "no\x1b\nne")
-        run(python311, "run", "--report", tmp_path / "a\x1b\n", "--", "true")
-        run(python311, "run", "--report", tmp_path / "b", "--", f"no{EVIL}")
-        run(python311, "run", "--trace", tmp_path / "no\x1b\n" / "t", "--", "true")
+        run_harmless(python311, "report", directory, "--html", directory / "x\x1b\n.html")
+        run_harmless(python311, "report", directory, "--html", tmp_path / "no\x1b\n" / "x.html")
+        run_harmless(python311, "report", tmp_path / "no\x1b\nne")
+        run_harmless(python311, "run", "--report", tmp_path / "a\x1b\n", "--", "true")
+        run_harmless(python311, "run", "--report", tmp_path / "b", "--", f"no{EVIL}")
+        run_harmless(python311, "run", "--trace", tmp_path / "no\x1b\n" / "t", "--", "true")
 
     @pytest.mark.parametrize("word", [EVIL, SURROGATE, "\x1b[31m"], ids=ascii)
     def test_wrong_usage(self, python311: Interpreter, word: str) -> None:
@@ -159,7 +163,7 @@ class TestCommands:
             ("ab", "--caches", word),
             ("completion", word),
         ):
-            done = run(python311, *arguments)
+            done = run_harmless(python311, *arguments)
             assert done.returncode == 2, arguments
 
 
@@ -203,7 +207,7 @@ def test_any_encoding(python: Interpreter, encoding: Mapping[str, str], tmp_path
         ("bake", "--policy", str(policy), "--out", str(tmp_path / f"ü{SURROGATE}.plan")),
         (f"ü{SURROGATE}",),
     ):
-        done = run(python, *arguments, env=env)
+        done = run_harmless(python, *arguments, env=env)
         assert "UnicodeEncodeError" not in done.stdout + done.stderr, arguments
 
 
@@ -225,7 +229,7 @@ def test_run_keeps_the_status(python311: Interpreter, name: str, tmp_path: Path)
         )
     ):
         directory = tmp_path / f"{kind}{name}"
-        done = run(python311, "run", "--report", directory, "--", *command)
+        done = run_harmless(python311, "run", "--report", directory, "--", *command)
         assert done.returncode == 7, command
 
 
@@ -259,7 +263,7 @@ def test_a_page_with_names_that_are_no_unicode(tmp_path: Path, python311: Interp
     row = {"pid": 1, "time": 1.0, "torch": "2", "command": [f"p{SURROGATE}"], "traces": "trace"}
     (directory / "processes.jsonl").write_text(json.dumps(row) + "\n")
     page = tmp_path / f"p{SURROGATE}.html"
-    assert run(python311, "report", directory, "--html", page).returncode == 0
+    assert run_harmless(python311, "report", directory, "--html", page).returncode == 0
     assert "\\udcff" in page.read_text(encoding="utf-8")
 
 

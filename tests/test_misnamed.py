@@ -12,9 +12,9 @@ import pytest
 from rocm_autopatch.policy import plan_file
 from tests.conftest import MAX, REPORT, Interpreter, run_with_site
 from tests.messages import Golden
+from tests.names import SITE
 
 NAMED = "ROCM_AUTOPATCH_POLICY"
-SITE = "ROCM_AUTOPATCH_SITE"
 SEEN = f"import os; print(os.environ.get({MAX!r}), os.environ.get('TEAM'))"
 TEAM = "version: 1\nname: team\nenv: {TEAM: {set: 'ours', why: ours}}\n"
 

@@ -34,11 +34,10 @@ from tests.conftest import (
     run_with_site,
 )
 from tests.messages import Golden
+from tests.names import INDUCTOR, NEW_IMAGE
 from tests.programs import program_file
 
-IMAGE = "rocm/sgl-dev:v0.5.8.post1-rocm700-mi35x-20260219"
 MAX, POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
-INDUCTOR = "torch._inductor.config"
 GFX = "HSA_OVERRIDE_GFX_VERSION"
 
 Json = dict[str, Any]
@@ -65,7 +64,7 @@ def image(torch_python: Interpreter) -> table.Probe:
         **image_env.load().env,
         "HIP_CACHE_ENABLED": "1",
         "INDUCTOR_COORD_DESCENT": "1",
-        "ROCM_AUTOPATCH_ASSUME": f"image={IMAGE}",
+        "ROCM_AUTOPATCH_ASSUME": f"image={NEW_IMAGE}",
         "ROCM_AUTOPATCH_LOG": "quiet",
     }
     with mock.patch.object(sys, "executable", str(torch_python.path)):
@@ -369,7 +368,7 @@ class TestOtherTorches:
         version = copy.site_packages / "torch" / "version.py"
         replace(version, version.read_text().replace("2.13.0+rocm7.0", "2.99.0+rocm7.0"))
         file = tmp_path / "images.yaml"
-        flags = ("--assume", f"image={IMAGE}", "--record", str(file))
+        flags = ("--assume", f"image={NEW_IMAGE}", "--record", str(file))
         status, found = cli(copy, *flags, **{MAX: "1"})
         golden(found["notes"][0], "note")
         golden(found["compared_with"], "compared with")
@@ -380,7 +379,7 @@ class TestOtherTorches:
         assert status == 0
         # A new images file.
         (row,) = load.images(file)
-        assert row.image == IMAGE
+        assert row.image == NEW_IMAGE
         assert [(setting.name, setting.value) for setting in row.sets] == [(MAX, "1")]
         assert "with torch 2.99.0+rocm7.0 and Python 3" in row.description
 
@@ -472,7 +471,7 @@ class TestOtherTorches:
     def test_the_image_s_and_a_user_s(self, python311: Interpreter, tmp_path: Path) -> None:
         site, file = tmp_path / "site", tmp_path / "images.yaml"
         site.mkdir()
-        (site / "image").write_text(IMAGE + "\n")
+        (site / "image").write_text(NEW_IMAGE + "\n")
         (site / "baseline").write_bytes(b"HIP_CACHE_ENABLED=1\0HIP_B=1\0HIP_D=1\0")
         command = (python311.path, "-m", "rocm_autopatch", "probe", "--json", "--record", file)
         env = {"HIP_CACHE_ENABLED": "1", "HIP_B": "2", "HIP_C": "3", "HIP_D": "1"}
@@ -487,7 +486,7 @@ class TestOtherTorches:
         # It is in none of our lists, so its value is not recorded.
         assert "look secret: HIP_D\n" in done.stderr
         (row,) = load.images(file)
-        assert row.image == IMAGE
+        assert row.image == NEW_IMAGE
         assert [setting.name for setting in row.sets] == ["HIP_CACHE_ENABLED"]
 
     def test_off(self, stub: Interpreter, golden: Golden) -> None:
@@ -512,11 +511,11 @@ class TestRecord:
         os.chmod(file, 0o640)
         golden(images.record(file, image), "changed")
         text = file.read_text()
-        start = BUILT_IN.index(f"  - image: {IMAGE}")
+        start = BUILT_IN.index(f"  - image: {NEW_IMAGE}")
         assert text.startswith(BUILT_IN[:start])
         assert file.stat().st_mode & 0o777 == 0o640
         row = load.images(file)[-1]
-        assert (row.image, row.base) == (IMAGE, "safe")
+        assert (row.image, row.base) == (NEW_IMAGE, "safe")
         assert "Not probed yet" not in row.description
         assert f"with torch {TORCH} and Python 3" in row.description
         assert f"differs from what torch ships: {INDUCTOR}.max_autotune" in row.description
@@ -529,14 +528,14 @@ class TestRecord:
         assert main(["check", str(file)]) == 0
 
     def test_a_new_row_and_a_new_file(self, image: table.Probe, tmp_path: Path) -> None:
-        start = BUILT_IN.index(f"\n  - image: {IMAGE}")
+        start = BUILT_IN.index(f"\n  - image: {NEW_IMAGE}")
         file = tmp_path / "images.yaml"
         file.write_text(BUILT_IN[:start] + "# the end\n")
-        assert images.record(file, image) == f"{file}: {IMAGE} added"
+        assert images.record(file, image) == f"{file}: {NEW_IMAGE} added"
         text = file.read_text()
         assert text.startswith(BUILT_IN[: start - 1])
         assert text.endswith("# the end\n")
-        assert load.images(file)[-1].image == IMAGE
+        assert load.images(file)[-1].image == NEW_IMAGE
         new = tmp_path / "new.yaml"
         images.record(new, image)
         (row,) = load.images(new)
@@ -550,13 +549,13 @@ class TestRecord:
         [
             "version: 1\nimages:\n"
             "- image: a:b # one\n  sets: {A: a} # two\n  # three\n"
-            f"- # four\n  image: {IMAGE}\n  # five\n  sets:\n    # old\n    GPU_ARCH: gfx942\n"
+            f"- # four\n  image: {NEW_IMAGE}\n  # five\n  sets:\n    # old\n    GPU_ARCH: gfx942\n"
             "  # six\n  policy: debug  # seven\n"
             "  known_issues:\n  - one # eight\n  # nine\n- image: c:d\n# ten\n",
-            f"version: 1\nimages: [{{image: a:b}}, {{image: '{IMAGE}', policy: debug}}]\n",
-            f"images:\n  - {{image: '{IMAGE}', policy: debug, known_issues: x}} # one\n"
+            f"version: 1\nimages: [{{image: a:b}}, {{image: '{NEW_IMAGE}', policy: debug}}]\n",
+            f"images:\n  - {{image: '{NEW_IMAGE}', policy: debug, known_issues: x}} # one\n"
             "  - image: a:b\n\nversion: 1 # two",
-            f"version: 1\nimages:\n  - image: {IMAGE}\n    policy: debug\n    description: |\n"
+            f"version: 1\nimages:\n  - image: {NEW_IMAGE}\n    policy: debug\n    description: |\n"
             "      Seen by hand.\n      Not probed yet.\n\n  # one\n  - image: a:b\n",
         ],
     )
@@ -573,17 +572,17 @@ class TestRecord:
         images.record(file, image)
         after = {row.image: row for row in load.images(file)}
         assert list(after) == list(before)
-        assert {n: r for n, r in after.items() if n != IMAGE} == {
-            n: r for n, r in before.items() if n != IMAGE
+        assert {n: r for n, r in after.items() if n != NEW_IMAGE} == {
+            n: r for n, r in before.items() if n != NEW_IMAGE
         }
-        row = after[IMAGE]
+        row = after[NEW_IMAGE]
         assert row.base == "debug"
         assert (MAX, "1") in {(setting.name, setting.value) for setting in row.sets}
         assert "Probed 2" in row.description
         assert "Not probed" not in row.description
         assert ("Seen by hand." in row.description) == ("Seen by hand." in text)
         assert [issue.text for issue in row.known_issues] == [
-            issue.text for issue in before[IMAGE].known_issues
+            issue.text for issue in before[NEW_IMAGE].known_issues
         ]
         done = file.read_bytes()
         comments = re.findall(r"# \w+", text)

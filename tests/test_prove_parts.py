@@ -44,6 +44,7 @@ from rocm_autopatch.prove.supervisor import Start, Supervisor
 from tests.conftest import Interpreter
 from tests.messages import Golden
 from tests.programs import program_file
+from tests.running import run_battery
 
 HERE = {
     "accelerator": "rocm",
@@ -385,19 +386,17 @@ class Hanging:
 FOUR = ("mlp", "decoder", "convolution", "attention")
 
 
-def run(
+def run_freezing(
     supervisor: Hanging,
     cores: int,
     monkeypatch: pytest.MonkeyPatch,
-    kept: Sequence[Mapping[str, Any]] = (),
+    kept: Sequence[battery.Row] = (),
 ) -> battery.Battery:
     """Run a battery of four trials of freezing."""
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     monkeypatch.setattr(trials, "NAMES", FOUR)
     how = dataclasses.replace(battery.FULL, trials=FOUR, subjects=("default", "freezing"))
-    work = battery.Battery(supervisor, how, (), kept, lambda: None, lambda _: None)  # type: ignore[arg-type]
-    work.run()
-    return work
+    return run_battery(supervisor, how, kept=kept)
 
 
 def cold_of(work: battery.Battery) -> dict[str, Any]:
@@ -417,7 +416,7 @@ class TestHangs:
         self, monkeypatch: pytest.MonkeyPatch, golden: Golden
     ) -> None:
         supervisor = Hanging(FOUR)
-        work = run(supervisor, 2, monkeypatch)
+        work = run_freezing(supervisor, 2, monkeypatch)
         found, verdict = cold_of(work), verdict_of(work)
         statuses = [found[name]["status"] for name in FOUR]
         assert statuses == [HUNG, HUNG, NOT_TRIED, NOT_TRIED]
@@ -427,7 +426,7 @@ class TestHangs:
 
     def test_beside_others_one_is_confirmed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         supervisor = Hanging(FOUR)
-        found = cold_of(run(supervisor, 8, monkeypatch))
+        found = cold_of(run_freezing(supervisor, 8, monkeypatch))
         statuses = [found[name]["status"] for name in FOUR]
         assert statuses == [HUNG, HUNG, NOT_TRIED, NOT_TRIED]
         own = [one[2:] for one in supervisor.started if one[0] == "freezing"]
@@ -437,7 +436,7 @@ class TestHangs:
 
     def test_others_were_guilty(self, monkeypatch: pytest.MonkeyPatch) -> None:
         supervisor = Hanging(FOUR, alone=("attention",))
-        work = run(supervisor, 8, monkeypatch)
+        work = run_freezing(supervisor, 8, monkeypatch)
         found, verdict = cold_of(work), verdict_of(work)
         assert [found[name]["status"] for name in FOUR] == [ENDED, ENDED, ENDED, HUNG]
         assert "beside_others" in found["mlp"]
@@ -471,7 +470,7 @@ class TestGains:
     @pytest.mark.parametrize("cores", [2, 8])
     def test_seems_to_gain(self, monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
         supervisor = Fast(starts=9)
-        work = run(supervisor, cores, monkeypatch)
+        work = run_freezing(supervisor, cores, monkeypatch)
         verdict = verdict_of(work)
         assert (verdict["gains"], verdict["trials"]["mlp"]["starts"]) == (True, 5)
         for name in ("default", "freezing"):
@@ -488,23 +487,23 @@ class TestGains:
 
     def test_by_chance(self, monkeypatch: pytest.MonkeyPatch) -> None:
         supervisor = Fast(starts=2)
-        verdict = verdict_of(run(supervisor, 2, monkeypatch))
+        verdict = verdict_of(run_freezing(supervisor, 2, monkeypatch))
         assert (verdict["sound"], verdict["gains"]) == (True, False)
         assert len([one for one in supervisor.started if one[:2] == ("freezing", WARM)]) == 5
 
     def test_no_gain(self, monkeypatch: pytest.MonkeyPatch) -> None:
         supervisor = Fast(starts=0)
-        verdict = verdict_of(run(supervisor, 2, monkeypatch))
+        verdict = verdict_of(run_freezing(supervisor, 2, monkeypatch))
         assert verdict["gains"] is False
         assert len([one for one in supervisor.started if one[1] == WARM]) == 4
 
     def test_interrupted_before_it_was_settled(self, monkeypatch: pytest.MonkeyPatch) -> None:
         supervisor = Fast(starts=9)
         monkeypatch.setattr(battery, "FULL", dataclasses.replace(battery.FULL, settle=1))
-        first = run(supervisor, 2, monkeypatch)
+        first = run_freezing(supervisor, 2, monkeypatch)
         assert verdict_of(first)["gains"] is None
         monkeypatch.undo()
-        assert verdict_of(run(supervisor, 2, monkeypatch, first.rows))["gains"] is True
+        assert verdict_of(run_freezing(supervisor, 2, monkeypatch, first.rows))["gains"] is True
         started = [one[2] for one in supervisor.started if one[:2] == ("freezing", COLD)]
         assert started == [FOUR, ("mlp",), ("mlp",)]
 
@@ -641,12 +640,12 @@ class TestCommand:
         on["gpu"] = "AMD Instinct MI300X" if arguments else ""
         out = tmp_path / "evidence.json"
 
-        def run(work: battery.Battery) -> None:
+        def run_nothing(work: battery.Battery) -> None:
             assert work.supervisor.device == "cpu"
             work.rows = [*unit("mlp", "default"), *unit("mlp", "freezing")]
             work.keep()
 
-        monkeypatch.setattr(battery.Battery, "run", run)
+        monkeypatch.setattr(battery.Battery, "run", run_nothing)
         command = ["prove", *arguments, "--out", str(out), "--only", "mlp,freezing"]
         assert main(command) == 0
         found = file.read(out)

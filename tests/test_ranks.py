@@ -41,7 +41,7 @@ class Job:
     def __init__(self, python: Interpreter, policy: Path, directory: Path) -> None:
         self.python, self.policy, self.directory = python, policy, directory
 
-    def run(
+    def run_ranks(
         self,
         size: int,
         of: Mapping[int, Mapping[str, str]] | None = None,
@@ -99,11 +99,11 @@ class TestJobs:
             }
             for rank in range(size)
         }
-        assert job.run(size, of) == ([""] * size, [], [])
+        assert job.run_ranks(size, of) == ([""] * size, [], [])
 
     @pytest.mark.parametrize("method", METHODS)
     def test_one_rank_differs(self, job: Job, method: str, golden: Golden) -> None:
-        raised, notes, (line,) = job.run(4, {2: {MAX: "EXHAUSTIVE"}}, method)
+        raised, notes, (line,) = job.run_ranks(4, {2: {MAX: "EXHAUSTIVE"}}, method)
         assert raised == [""] * 4
         golden(line, "line")
         # One rank has it, whichever that is.
@@ -116,7 +116,7 @@ class TestJobs:
             1: {MAX: "EXHAUSTIVE", "AITER_X": "a" * 500, "HSA_X": "1"},
             4: {f"MIOPEN_{letter}": "1" for letter in "ABCDEFGH"},
         }
-        _, _, (line,) = job.run(6, of)
+        _, _, (line,) = job.run_ranks(6, of)
         golden(line)
 
     @pytest.mark.parametrize("name", ["AITER_API_KEY", "TRITON_AUTH_TOKEN", "TORCHINDUCTOR_TOKEN"])
@@ -126,7 +126,7 @@ class TestJobs:
         after = "with open(asked['directory'] + '/store-0', 'rb') as store:\n"
         after += "    open(f\"{asked['directory']}/{rank + 9}\", 'wb').write(store.read())\n"
         of = {1: {name: "correct-horse"}}
-        raised, notes, (line,) = job.run(2, of, METHODS[2], after=after)
+        raised, notes, (line,) = job.run_ranks(2, of, METHODS[2], after=after)
         assert name in line
         assert raised == ["", ""]
         stores = b"".join((tmp_path / str(rank + 9)).read_bytes() for rank in range(2))
@@ -136,12 +136,12 @@ class TestJobs:
 
     def test_ranks_that_differ_in_a_secret_compile_alike(self, job: Job) -> None:
         of = {rank: {"TRITON_AUTH_TOKEN": f"correct-horse-{rank}"} for rank in range(2)}
-        assert job.run(2, of) == (["", ""], [], [])
+        assert job.run_ranks(2, of) == (["", ""], [], [])
 
     def test_values_that_are_no_utf8(self, job: Job) -> None:
         before = "os.environb[b'AITER_X'] = b'a\\xff%d' % rank\n"
         before += "if rank: os.environb[b'TRITON_\\xfe'] = b'1'\n"
-        raised, (note,), (line,) = job.run(2, before=before)
+        raised, (note,), (line,) = job.run_ranks(2, before=before)
         assert raised == ["", ""]
         for text in (note, line):
             assert r"AITER_X is a\udcff1 (others: a\udcff0)" in text
@@ -149,29 +149,29 @@ class TestJobs:
 
     def test_nobody_speaks_if_the_log_is_quiet(self, job: Job) -> None:
         of = {rank: {"ROCM_AUTOPATCH_LOG": "quiet", MAX: str(rank)} for rank in range(2)}
-        raised, notes, lines = job.run(2, of)
+        raised, notes, lines = job.run_ranks(2, of)
         assert (raised, len(notes), lines) == (["", ""], 1, [])
 
     def test_a_job_of_one(self, job: Job) -> None:
-        assert job.run(1, {0: {"ROCM_AUTOPATCH_RANKS": "abort"}}) == ([""], [], [])
+        assert job.run_ranks(1, {0: {"ROCM_AUTOPATCH_RANKS": "abort"}}) == ([""], [], [])
 
     @pytest.mark.parametrize("method", METHODS)
     def test_a_second_init(self, job: Job, method: str) -> None:
         """It is compared, too: settings may have changed."""
-        raised, notes, lines = job.run(3, {1: {"AITER_X": "1"}}, method, times=2)
+        raised, notes, lines = job.run_ranks(3, {1: {"AITER_X": "1"}}, method, times=2)
         assert raised == [""] * 3
         assert (len(lines), len(notes)) == (2, 2)
 
     def test_a_rank_that_is_off_is_named_once(self, job: Job, golden: Golden) -> None:
         before = "if rank in (1, 3): ranks._meet = lambda *_: None\n"
-        raised, notes, (line,) = job.run(4, before=before, wait=1)
+        raised, notes, (line,) = job.run_ranks(4, before=before, wait=1)
         assert raised == [""] * 4
         assert len(notes) == 1
         golden(line)
 
     def test_a_rank_of_another_release_is_named(self, job: Job) -> None:
         before = "if rank == 1: meeting.FORM = 2\n"
-        raised, notes, lines = job.run(3, before=before, wait=1)
+        raised, notes, lines = job.run_ranks(3, before=before, wait=1)
         assert raised == [""] * 3
         # The one of the other release sees nobody else.
         assert len(lines) == len(notes) == 2
@@ -183,7 +183,7 @@ class TestJobs:
             "os.environ['AITER_X'] = str(rank)\n"
             "distributed.all_reduce(torch.ones(1), group=distributed.new_group([0, 1]))\n"
         )
-        assert job.run(2, before=before, after=after) == (["", ""], [], [])
+        assert job.run_ranks(2, before=before, after=after) == (["", ""], [], [])
 
     def test_a_word_that_is_none(self, torch_python: Interpreter, policy: Path) -> None:
         env = {"ROCM_AUTOPATCH_POLICY": str(policy), "ROCM_AUTOPATCH_RANKS": "loud"}
@@ -192,7 +192,9 @@ class TestJobs:
 
     def test_a_store_that_is_gone(self, job: Job) -> None:
         before = program_file("ranks/gone_store.py").read_text()
-        raised, notes, lines = job.run(3, {1: {"AITER_X": "1"}}, before=before, compiles=False)
+        raised, notes, lines = job.run_ranks(
+            3, {1: {"AITER_X": "1"}}, before=before, compiles=False
+        )
         assert (raised, lines) == (["gone", "", ""], [])
         assert [note.partition(": ")[0] for note in notes] == ["ranks were not compared"] * 2
         assert all("DistNetworkError" in note for note in notes)
@@ -210,17 +212,17 @@ print([note for note in rocm_autopatch.status()["notes"] if "rank" in note])
 
 class TestAbort:
     def test_all_ranks_raise(self, job: Job, golden: Golden) -> None:
-        raised, _, lines = job.run(4, {1: {MAX: "EXHAUSTIVE"}}, use="abort")
+        raised, _, lines = job.run_ranks(4, {1: {MAX: "EXHAUSTIVE"}}, use="abort")
         (text,) = set(raised)
         golden(_anywhere(text))
         assert lines == []
 
     def test_equal_ranks_go_on(self, job: Job) -> None:
-        assert job.run(3, use="abort") == ([""] * 3, [], [])
+        assert job.run_ranks(3, use="abort") == ([""] * 3, [], [])
 
     def test_a_rank_without_us(self, job: Job, golden: Golden) -> None:
         before = "if rank == 2: ranks._meet = lambda *_: time.sleep(8)\n"
-        raised, _, _ = job.run(3, before=before, use="abort", wait=2, compiles=False)
+        raised, _, _ = job.run_ranks(3, before=before, use="abort", wait=2, compiles=False)
         assert raised[2] == ""
         assert raised[0] == raised[1]
         golden(raised[0])
@@ -234,7 +236,7 @@ class TestAbort:
         """The others compare for themselves: none is ended because another one has failed."""
         before = program_file("ranks/last_without_a_verdict.py").read_text()
         of = {2: {"AITER_X": "1"}} if differs else {}
-        raised, notes, lines = job.run(
+        raised, notes, lines = job.run_ranks(
             3, of, before=before, fails=fails, use="abort", wait=2, compiles=False
         )
         text = raised[0]
@@ -246,7 +248,7 @@ class TestAbort:
         """The job goes on, and one line says that nothing will end it."""
         before = "def broken(*_): raise OSError('full')\nmeeting.Meeting._compare = broken\n"
         of = {0: {"AITER_X": "1"}}
-        raised, notes, (line,) = job.run(
+        raised, notes, (line,) = job.run_ranks(
             2, of, METHODS[2], before, use="abort", wait=2, compiles=False
         )
         assert raised == ["", ""]
@@ -267,7 +269,7 @@ else:
     signal.signal(signal.SIGALRM, ring)
     signal.alarm(2)
 """
-        raised, notes, lines = job.run(2, before=before, use="abort", wait=4, compiles=False)
+        raised, notes, lines = job.run_ranks(2, before=before, use="abort", wait=4, compiles=False)
         assert raised[0].endswith("TimeoutError: rang\n")
         assert (raised[1], notes, lines) == ("", [], [])
 

@@ -75,7 +75,9 @@ class Programs:
     # The same for all tests, so that their programs begin in the same process.
     env: dict[str, str]
 
-    def run(self, source: str | Path, later: Mapping[str, str] | None = None, /, **env: str) -> Run:
+    def run_program(
+        self, source: str | Path, later: Mapping[str, str] | None = None, /, **env: str
+    ) -> Run:
         """Run with *env* beside what all have; *later* may be set after the imports."""
         if isinstance(source, Path):
             path = source
@@ -113,7 +115,7 @@ def programs(torch_python: Interpreter, env: dict[str, str], tmp_path: Path) -> 
 
 class TestWriters:
     def test_every_route(self, programs: Programs) -> None:
-        ran = programs.run(program_file("refused_writes/every_route.py"))
+        ran = programs.run_program(program_file("refused_writes/every_route.py"))
         # Inductor applies its config_patches twice in a compile.
         want = {
             ("every_route.py", "True", line, count)
@@ -128,7 +130,7 @@ class TestWriters:
         assert ran.shown["errors"] == []
 
     def test_a_mode(self, programs: Programs) -> None:
-        ran = programs.run("""
+        ran = programs.run_program("""
 f = torch.compile(lambda x: x + 1, mode="max-autotune-no-cudagraphs")  #: once
 f(x)
 print(json.dumps(report()))
@@ -139,7 +141,7 @@ print(json.dumps(report()))
         assert [row["reason"] for row in ran.rows.values()] == [""] * 5
 
     def test_a_thread_without_a_frame_of_the_program(self, programs: Programs) -> None:
-        ran = programs.run("""
+        ran = programs.run_program("""
 g = torch.compile(lambda x: x + 1, options={"triton.cudagraphs": True})  #: asks
 thread = threading.Thread(target=g, args=(x,))
 thread.start(); thread.join()
@@ -154,7 +156,7 @@ print(json.dumps([report(), torch.__file__]))
 
     @pytest.mark.parametrize("space", ["{'c': c}", "globals()", "{'c': c, '__name__': 'made'}"])
     def test_code_from_a_string(self, programs: Programs, space: str) -> None:
-        ran = programs.run(f"""
+        ran = programs.run_program(f"""
 def configure():
     exec("c.triton.cudagraphs = True", {space})  #: execs
 configure()
@@ -170,7 +172,7 @@ print(json.dumps(report()))
         assert "rocm_autopatch: <string>:7 tried to set triton.cudagraphs = True" in done.stderr
 
     def test_code_that_the_standard_library_runs_for_a_user(self, programs: Programs) -> None:
-        ran = programs.run("""
+        ran = programs.run_program("""
 import doctest
 def documented():
     '>>> c.triton.cudagraphs = True'
@@ -193,7 +195,7 @@ if not sys.argv[1:]:
     os.wait()
 print(json.dumps(report()))
 """
-        ran = programs.run(source)
+        ran = programs.run_program(source)
         (line,) = ran.lines("says")
         active, refused, other = ran.said
         assert "tried to set max_autotune = True" in other
@@ -201,7 +203,7 @@ print(json.dumps(report()))
         golden(refused, WRITER=f"{ran.path}:{line}")
         # A fork has its own record.
         assert ran.refused("triton.cudagraphs") == [("program.py", "True", line, 1)]
-        assert programs.run(source, ROCM_AUTOPATCH_LOG="quiet").said == []
+        assert programs.run_program(source, ROCM_AUTOPATCH_LOG="quiet").said == []
 
     def test_each_key_is_said_once(self, programs: Programs, golden: Golden) -> None:
         keys = ["max_fusion_size", "max_autotune", "epilogue_fusion", "shape_padding"]
@@ -210,7 +212,7 @@ print(json.dumps(report()))
         policy = programs.directory / "many.yaml"
         pins = json.dumps({key: {"pin": value} for key, value in values.items()})
         policy.write_text(f"version: 1\nextends: []\nconfig: {{torch._inductor.config: {pins}}}\n")
-        ran = programs.run(
+        ran = programs.run_program(
             f"""
 for key in {keys}:
     setattr(c, key, 1)
@@ -224,7 +226,7 @@ print(json.dumps(report()))
         assert all(len(row["refused"]) == 2 for row in ran.rows.values())
 
     def test_nobody_writes(self, programs: Programs) -> None:
-        ran = programs.run("""
+        ran = programs.run_program("""
 c.triton.cudagraphs = False
 with c.patch({"max_autotune_gemm_backends": "ATEN"}): pass
 c.max_fusion_size = 3
@@ -240,14 +242,14 @@ c.triton.cudagraphs = True
 print(json.dumps([report(), c.triton.cudagraphs]))
 """
         for env in ({"ROCM_AUTOPATCH_KEEP": "cudagraphs"}, {"ROCM_AUTOPATCH": "observe"}):
-            ran = programs.run(source, **env)
+            ran = programs.run_program(source, **env)
             assert not [line for line in ran.said if "wrote" in line]
             ran.shown, value = ran.shown
             assert value is True
             assert "refused" not in ran.rows["triton.cudagraphs"]
 
     def test_many_writers_and_values(self, programs: Programs) -> None:
-        ran = programs.run("""
+        ran = programs.run_program("""
 for number in range(30):
     code = chr(10) * number + "c.max_autotune_gemm_backends = value * 200"
     exec(compile(code, "many.py", "exec"), {"c": c, "value": chr(65 + number)})
@@ -265,7 +267,7 @@ print(json.dumps(report()))
         assert 16 <= count <= 64
 
     def test_noticing_that_fails(self, programs: Programs) -> None:
-        ran = programs.run(program_file("refused_writes/noticing_that_fails.py"))
+        ran = programs.run_program(program_file("refused_writes/noticing_that_fails.py"))
         ran.shown, seen = ran.shown
         assert seen == [False, False]
         assert ran.rows["triton.cudagraphs"]["status"] == "applied"
@@ -275,7 +277,7 @@ print(json.dumps(report()))
 class TestFrameworks:
     def test_what_they_write(self, programs: Programs) -> None:
         frameworks = program_file("refused_writes/frameworks.py")
-        ran = programs.run(frameworks, ROCM_AUTOPATCH_POLICY="safe")
+        ran = programs.run_program(frameworks, ROCM_AUTOPATCH_POLICY="safe")
         ran.shown, same, (before, inside), reads = ran.shown
         assert same is True
         assert before == [False, "ATEN"]
@@ -329,10 +331,10 @@ for way in (copy.deepcopy, pickle.dumps):
     except TypeError as error: errors.append(str(error))
 print(json.dumps([before, state(), type(c._config).__name__, type(entry).__name__, errors]))
 """
-        ours = programs.run(self.STATE + source).shown
+        ours = programs.run_program(self.STATE + source).shown
         before, after, *kinds = ours
         assert before == after
-        off, _, *off_kinds = programs.run(self.STATE + source, ROCM_AUTOPATCH="off").shown
+        off, _, *off_kinds = programs.run_program(self.STATE + source, ROCM_AUTOPATCH="off").shown
         assert kinds == off_kinds
         # Only the policy's values differ from torch's own.
         assert before[0] != off[0]
@@ -348,9 +350,9 @@ change = {"triton.cudagraphs": True, "max_autotune_gemm_backends": "TRITON"}
 torch.compile(lambda x: x @ x + 1, options=change if "write" in os.environ else None)(x)
 print(json.dumps([counters["inductor"][f"fxgraph_cache_{n}"] for n in ("miss", "hit")]))
 """
-        assert programs.run(source).shown == [1, 0]
-        assert programs.run(source, {"write": "1"}).shown == [0, 1]  # the very same key
-        assert programs.run(source, ROCM_AUTOPATCH="off").shown == [1, 0]
+        assert programs.run_program(source).shown == [1, 0]
+        assert programs.run_program(source, {"write": "1"}).shown == [0, 1]  # the very same key
+        assert programs.run_program(source, ROCM_AUTOPATCH="off").shown == [1, 0]
 
     def test_inductors_compile_workers(self, programs: Programs) -> None:
         (programs.directory / "job.py").write_text(
@@ -365,7 +367,7 @@ print(json.dumps([counters["inductor"][f"fxgraph_cache_{n}"] for n in ("miss", "
             "                if row.get('refused')]\n"
             "    return os.getpid(), inside, c.triton.cudagraphs, refused\n"
         )
-        ran = programs.run("""
+        ran = programs.run_program("""
 import job
 from torch._inductor.compile_worker.subproc_pool import SubprocPool
 c.triton.cudagraphs = True
@@ -381,7 +383,7 @@ print(json.dumps([pid != os.getpid(), *seen]))
 
     def test_a_compile_in_a_subprocess(self, programs: Programs) -> None:
         # Inductor sends the whole config to the subprocess, and patches it there.
-        ran = programs.run(
+        ran = programs.run_program(
             """
 f = lambda x: (x @ x).relu() + 1
 done = torch.compile(f, options={"triton.cudagraphs": True})(x)
@@ -398,7 +400,7 @@ print(json.dumps([torch.equal(done, f(x)), report()["errors"], dict(counters["in
 
 class TestReport:
     def test_says_what_is(self, programs: Programs) -> None:
-        ran = programs.run(program_file("refused_writes/says_what_is.py"))
+        ran = programs.run_program(program_file("refused_writes/says_what_is.py"))
         first, here, elsewhere, changed = ran.shown
         assert first == elsewhere
         rows = []
@@ -413,7 +415,7 @@ class TestReport:
         ]
 
     def test_a_pin_that_no_longer_holds(self, programs: Programs, golden: Golden) -> None:
-        ran = programs.run("""
+        ran = programs.run_program("""
 from torch.utils._config_module import _Config, _ConfigEntry
 c._config["triton.cudagraphs"].env_value_force = True
 c._config["max_autotune"] = _ConfigEntry(_Config(default=True), "max_autotune")
@@ -440,7 +442,7 @@ print(json.dumps([report(), report()]))
             "version: 1\nextends: []\nconfig:\n  torch._dynamo.config:\n"
             "    inline_inbuilt_nn_modules: {default: true}\n"
         )
-        ran = programs.run(
+        ran = programs.run_program(
             """
 import warnings
 with warnings.catch_warnings(record=True) as ours:
@@ -458,7 +460,7 @@ print(json.dumps([len(ours), len(theirs)]))
 
 class TestImpliedKeys:
     def test_a_pin_refuses_what_implies_another_value(self, programs: Programs) -> None:
-        ran = programs.run(program_file("refused_writes/implied_value.py"))
+        ran = programs.run_program(program_file("refused_writes/implied_value.py"))
         row, read, more = ran.shown
         assert (row["status"], read) == ("applied", [True, False, 7, False, False])
         assert [(one["value"], one["line"]) for one in row["refused"]] == [
@@ -477,11 +479,11 @@ class TestImpliedKeys:
 
     def test_what_was_written_before(self, programs: Programs) -> None:
         """In this thread or in another one: it is not read under a pin."""
-        ran = programs.run(program_file("refused_writes/implied_before.py"))
+        ran = programs.run_program(program_file("refused_writes/implied_before.py"))
         assert ran.shown == [True, False, False]
 
     def test_a_pin_that_cannot_hold_is_refused(self, programs: Programs) -> None:
-        ran = programs.run(program_file("refused_writes/implied_pins.py"))
+        ran = programs.run_program(program_file("refused_writes/implied_pins.py"))
         pinned = "which implies another value for this key: pin max_fusion_size as well"
         why = "realize_reads_threshold is 79, which implies 78 for this key"
         assert ran.shown == [

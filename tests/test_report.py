@@ -29,6 +29,7 @@ from tests.chromium import Browser, browser
 from tests.conftest import ROOT, Interpreter
 from tests.messages import Golden
 from tests.programs import program_file
+from tests.running import run_command
 
 BREAKS = program_file("report/breaks.py").read_text()
 
@@ -462,22 +463,14 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if line.startswith("rocm_autopatch")]
 
 
-def run(
-    python: Interpreter, *arguments: str | Path, **options: Any
-) -> subprocess.CompletedProcess[str]:
-    env = {"ROCM_AUTOPATCH_LOG": "quiet"}
-    command = ("-m", "rocm_autopatch", *arguments)
-    return python.run(*command, env=env, check=False, **options)
-
-
 def test_the_commands_status_streams_and_signals(python311: Interpreter, tmp_path: Path) -> None:
     report = ("run", "--report")
     shell = ("--", "sh", "-c")
-    done = run(python311, *report, tmp_path / "a", *shell, "cat; exit 7", input="through")
+    done = run_command(python311, *report, tmp_path / "a", *shell, "cat; exit 7", input="through")
     assert (done.returncode, done.stdout) == (7, "through")
-    assert run(python311, *report, tmp_path / "b", *shell, "kill -9 $$").returncode == 137
-    assert run(python311, *report, tmp_path / "c", "--", "no-such").returncode == 127
-    assert run(python311, *report, tmp_path / "d", "--", "/").returncode == 126
+    assert run_command(python311, *report, tmp_path / "b", *shell, "kill -9 $$").returncode == 137
+    assert run_command(python311, *report, tmp_path / "c", "--", "no-such").returncode == 127
+    assert run_command(python311, *report, tmp_path / "d", "--", "/").returncode == 126
     e = str(tmp_path / "e")
     command = [str(python311.path), "-m", "rocm_autopatch", *report, e, *shell]
     script = "trap 'echo told; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
@@ -492,7 +485,7 @@ def test_the_commands_status_streams_and_signals(python311: Interpreter, tmp_pat
 def test_wrong_usage(python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
     (tmp_path / "file").write_text("")
     wanted = tmp_path / "report"
-    assert run(python311, "run", "--report", wanted, "--", "true").returncode == 0
+    assert run_command(python311, "run", "--report", wanted, "--", "true").returncode == 0
     (wanted / "trace" / "dedicated_log_torch_trace_x.log").write_text("")
     for name, arguments, status in (
         ("not empty", ("--report", wanted, "--", "true"), 1),
@@ -501,10 +494,10 @@ def test_wrong_usage(python311: Interpreter, tmp_path: Path, golden: Golden) -> 
         ("no command", ("--report", tmp_path / "new"), 2),
         ("nothing to do", ("--", "true"), 2),
     ):
-        done = run(python311, "run", *arguments)
+        done = run_command(python311, "run", *arguments)
         assert done.returncode == status
         golden(done.stderr.splitlines()[-1], name)
-    done = run(python311, "report", tmp_path / "none")
+    done = run_command(python311, "report", tmp_path / "none")
     assert (done.returncode, done.stdout) == (1, "")
     golden(done.stderr, "report")
 
@@ -636,31 +629,35 @@ def check_page(page_of: Browser, html: Path, graphs: int) -> None:
     page_of.open(html.as_uri())
     assert time.monotonic() - began < 20
     rows = "document.querySelectorAll('#graphs tbody tr')"
-    assert page_of.run(f"return {rows}.length") == graphs
-    assert page_of.run("return document.querySelectorAll('svg rect').length") > graphs
+    assert page_of.run_script(f"return {rows}.length") == graphs
+    assert page_of.run_script("return document.querySelectorAll('svg rect').length") > graphs
     # A plot needs room.
-    assert page_of.run("return document.querySelector('.plot svg').clientHeight") > 20
+    assert page_of.run_script("return document.querySelector('.plot svg').clientHeight") > 20
     first = f"return Number({rows}[0].cells[2].textContent)"
-    dearest = page_of.run(first)
+    dearest = page_of.run_script(first)
     head = "document.querySelectorAll('#graphs thead button')[2].click();"
-    page_of.run(head)
-    assert page_of.run(first) == dearest
-    page_of.run(head)
-    assert page_of.run(first) < dearest
+    page_of.run_script(head)
+    assert page_of.run_script(first) == dearest
+    page_of.run_script(head)
+    assert page_of.run_script(first) < dearest
     assert (
-        page_of.run("return document.querySelectorAll('#graphs th')[2].getAttribute('aria-sort')")
+        page_of.run_script(
+            "return document.querySelectorAll('#graphs th')[2].getAttribute('aria-sort')"
+        )
         == "ascending"
     )
-    page_of.run(
+    page_of.run_script(
         "const f = document.querySelector('input.filter'); f.value = 'branches';"
         "f.dispatchEvent(new Event('input'))"
     )
-    shown = page_of.run(f"return Array.from({rows}).filter(row => !row.hidden).length")
+    shown = page_of.run_script(f"return Array.from({rows}).filter(row => !row.hidden).length")
     assert 0 < shown < graphs
-    assert page_of.run("return document.documentElement.innerHTML.includes('onerror')") is False
-    light = page_of.run("return getComputedStyle(document.body).backgroundColor")
+    assert (
+        page_of.run_script("return document.documentElement.innerHTML.includes('onerror')") is False
+    )
+    light = page_of.run_script("return getComputedStyle(document.body).backgroundColor")
     page_of.dark()
-    assert page_of.run("return getComputedStyle(document.body).backgroundColor") != light
+    assert page_of.run_script("return getComputedStyle(document.body).backgroundColor") != light
     assert page_of.complaints() == []
     assert page_of.requests(html.as_uri()) == [html.as_uri()]
 

@@ -15,16 +15,15 @@ import pytest
 from rocm_autopatch import trust
 from tests.conftest import MAX, Interpreter, make_hooked
 from tests.messages import Golden, line_on
+from tests.names import POINTWISE, SITE_DIRECTORY
 
-POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
-SITE = "/etc/rocm-autopatch"
 NAMED = "/etc/team/named.yaml"
 # What a start obeys, and a text that shows whether it did.
 FILES = {
-    f"{SITE}/image": "team/image:1\n",
-    f"{SITE}/baseline": f"{POINTWISE}=0\0",
-    f"{SITE}/team.yaml": "version: 1\nenv: {OURS: {set: obeyed}}\n",
-    f"{SITE}/images.yaml": (
+    f"{SITE_DIRECTORY}/image": "team/image:1\n",
+    f"{SITE_DIRECTORY}/baseline": f"{POINTWISE}=0\0",
+    f"{SITE_DIRECTORY}/team.yaml": "version: 1\nenv: {OURS: {set: obeyed}}\n",
+    f"{SITE_DIRECTORY}/images.yaml": (
         "version: 1\nimages: [{name: x, when: {torch: '>=2'}, env: {OURS: {set: obeyed}}}]\n"
     ),
     NAMED: "version: 1\nenv: {OURS: {set: obeyed}}\n",
@@ -192,7 +191,7 @@ def test_the_input_is_not_a_policy(python311: Interpreter, tmp_path: Path, golde
 
 def test_an_image_can_t_write_to_the_terminal(python311: Interpreter, tmp_path: Path) -> None:
     way = "printf 'team/\\033]0;x\\007\\033[2J\\302\\233:1\\n' >\"$F\""
-    _, said = start(python311, tmp_path, f"{SITE}/image", way)
+    _, said = start(python311, tmp_path, f"{SITE_DIRECTORY}/image", way)
     assert "\\x1b]0;x\\x07\\x1b[2J\\x9b" in said
     assert all(line.isprintable() for line in said.splitlines())
 
@@ -246,7 +245,7 @@ def traced(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Interpreter
 
 
 class TestWhatAStartWrites:
-    def run(
+    def run_reported(
         self, python: Interpreter, directory: Path, *flags: str, **options: Any
     ) -> subprocess.CompletedProcess[str]:
         env = {
@@ -260,12 +259,12 @@ class TestWhatAStartWrites:
         return done
 
     def test_where_it_is_asked_to(self, traced: Interpreter, tmp_path: Path) -> None:
-        self.run(traced, tmp_path)
+        self.run_reported(traced, tmp_path)
         assert sorted(os.listdir(tmp_path)) == ["profile.json", "report"]
         assert sorted(os.listdir(tmp_path / "report")) == ["processes.jsonl", "trace"]
 
     def test_no_secret_of_the_command(self, traced: Interpreter, tmp_path: Path) -> None:
-        self.run(traced, tmp_path)
+        self.run_reported(traced, tmp_path)
         lines = (tmp_path / "report/processes.jsonl").read_text().splitlines()
         row, asked = map(json.loads, lines)
         assert asked == {"pid": row["pid"], "mode": "default"}
@@ -273,7 +272,7 @@ class TestWhatAStartWrites:
 
     @pytest.mark.parametrize("flag", ["-E", "-I"])
     def test_nothing_under_E_and_I(self, traced: Interpreter, flag: str, tmp_path: Path) -> None:
-        self.run(traced, tmp_path, flag)
+        self.run_reported(traced, tmp_path, flag)
         assert os.listdir(tmp_path) == []
 
     @pytest.mark.skipif(os.getuid() != 0, reason="running for another user needs root")
@@ -285,7 +284,7 @@ class TestWhatAStartWrites:
             # As set-uid and set-gid programs of root's run.
             os.setresgid(65534, 0, 0) if which == "group" else os.setresuid(65534, 0, 0)
 
-        self.run(traced, tmp_path, preexec_fn=other)
+        self.run_reported(traced, tmp_path, preexec_fn=other)
         assert os.listdir(tmp_path) == []
 
     @pytest.mark.parametrize("name", ["report", "report/processes.jsonl", "report/trace"])
@@ -300,7 +299,7 @@ class TestWhatAStartWrites:
         else:
             theirs.mkdir()
         link.symlink_to(theirs)
-        done = self.run(traced, tmp_path / "here")
+        done = self.run_reported(traced, tmp_path / "here")
         golden(line_on(done.stderr, "compile report"))
         if theirs.is_dir():
             assert os.listdir(theirs) == []
@@ -316,7 +315,7 @@ class TestWhatAStartWrites:
     ) -> None:
         (tmp_path / "report").mkdir()
         os.mkfifo(tmp_path / "report" / "processes.jsonl")
-        done = self.run(traced, tmp_path, timeout=60)
+        done = self.run_reported(traced, tmp_path, timeout=60)
         golden(line_on(done.stderr, "compile report"))
 
     def test_no_profile_through_a_link(self, traced: Interpreter, tmp_path: Path) -> None:
@@ -326,7 +325,7 @@ class TestWhatAStartWrites:
             here = tmp_path / name.strip(".")
             here.mkdir()
             (here / name).symlink_to(theirs)
-            self.run(traced, here)
+            self.run_reported(traced, here)
             assert theirs.read_text() == "theirs\n"
             profile = here / "profile.json"
             assert not profile.is_symlink()

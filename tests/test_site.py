@@ -171,7 +171,7 @@ def test_in_a_browser(site: Path) -> None:
             browser.open(f"file://{page}")
             for width in WIDTHS:
                 browser.width(width)
-                too_wide = browser.run(
+                too_wide = browser.run_script(
                     "return document.documentElement.scrollWidth - window.innerWidth"
                 )
                 assert too_wide <= 0, (page, width)
@@ -184,14 +184,14 @@ def test_in_a_browser(site: Path) -> None:
         browser.open(f"file://{site}/search.html?q=watchdog")
         browser.wait("return document.querySelectorAll('#search-results li a').length > 3")
         found = "return [...document.querySelectorAll('#search-results li a')].map(a => a.href)"
-        assert any("docs/watchdog.html" in address for address in browser.run(found))
+        assert any("docs/watchdog.html" in address for address in browser.run_script(found))
 
         # Light, and dark where the reader's system is dark.
         colour = "return getComputedStyle(document.body).backgroundColor"
         browser.open(f"file://{site}/docs/performance.html")
-        light = browser.run(colour)
+        light = browser.run_script(colour)
         plot = "return getComputedStyle(document.querySelector('img[src$=\".svg\"]')).filter"
-        assert browser.run(plot) == "none"
+        assert browser.run_script(plot) == "none"
         browser.dark()
-        assert (light, browser.run(colour)) == ("rgb(255, 255, 255)", "rgb(19, 20, 22)")
-        assert browser.run(plot).startswith("invert")
+        assert (light, browser.run_script(colour)) == ("rgb(255, 255, 255)", "rgb(19, 20, 22)")
+        assert browser.run_script(plot).startswith("invert")

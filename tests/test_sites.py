@@ -10,9 +10,8 @@ import pytest
 
 from tests.conftest import REPORT, Interpreter, label_torch, make_hooked, run_with_site
 from tests.messages import Golden
+from tests.names import MI30X_IMAGE, SITE
 
-SITE = "ROCM_AUTOPATCH_SITE"
-IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129"
 SEEN = "import os; print(*[os.environ.get(n, '-') for n in ('A', 'B', 'C')])"
 
 
@@ -86,7 +85,7 @@ def test_layers(python: Interpreter, fleet: Path, namespace: Path, own: Path) ->
 
 
 def test_a_named_image_and_a_directory(python311: Interpreter, fleet: Path) -> None:
-    env = {SITE: str(fleet), "ROCM_AUTOPATCH_IMAGE": IMAGE}
+    env = {SITE: str(fleet), "ROCM_AUTOPATCH_IMAGE": MI30X_IMAGE}
     assert python311.value(SEEN, env=env) == "fleet fleet fleet"
 
 
@@ -100,7 +99,7 @@ def test_a_directory_without_policies_costs_no_yaml(python: Interpreter, tmp_pat
     """As where a namespace has no ConfigMap."""
     (tmp_path / "..data").mkdir()
     code = "import sys; print('yaml' in sys.modules, 'rocm_autopatch.policy' in sys.modules)"
-    for env in ({}, {"ROCM_AUTOPATCH_IMAGE": IMAGE}):
+    for env in ({}, {"ROCM_AUTOPATCH_IMAGE": MI30X_IMAGE}):
         done = python.run("-c", code, env={SITE: str(tmp_path), **env})
         assert (done.stdout, done.stderr) == ("False False\n", "")
         said = report(python, **{SITE: str(tmp_path), **env})
@@ -111,10 +110,10 @@ def test_a_directory_without_policies_costs_no_yaml(python: Interpreter, tmp_pat
 
 def test_the_name_of_the_image(python311: Interpreter, fleet: Path, namespace: Path) -> None:
     (fleet / "image").write_text("rocm/pytorch:latest\n")
-    (namespace / "image").write_text(f"{IMAGE}\n")
+    (namespace / "image").write_text(f"{MI30X_IMAGE}\n")
     env = {SITE: f"{fleet}:{namespace}"}
     fact = report(python311, **env)["facts"]["image"]
-    assert (fact["value"], fact["source"]) == (IMAGE, str(namespace / "image"))
+    assert (fact["value"], fact["source"]) == (MI30X_IMAGE, str(namespace / "image"))
     fact = report(python311, ROCM_AUTOPATCH_IMAGE="a/b:c", **env)["facts"]["image"]
     assert fact["source"] == "ROCM_AUTOPATCH_IMAGE"
     # That of the image itself is more specific.

@@ -493,14 +493,14 @@ class TestPolicyChoice:
         def caller() -> None:
             os.setresgid(65534, 0, 0)
 
-        def run(code: str, **env: str) -> str:
+        def run_set_uid(code: str, **env: str) -> str:
             return python311.run("-c", code, env=env, preexec_fn=caller).stdout
 
-        seen = json.loads(run(REPORT, **env))
+        seen = json.loads(run_set_uid(REPORT, **env))
         assert seen["policies"] == ["safe"]
         (note,) = seen["notes"]
         golden(note)
-        assert run(SEEN, **env, ROCM_AUTOPATCH="off") == "1\n"
+        assert run_set_uid(SEEN, **env, ROCM_AUTOPATCH="off") == "1\n"
 
     def test_unknown_name(self, python: Interpreter, golden: Golden) -> None:
         done = python.run("-c", SEEN, env={MAX: "1", "ROCM_AUTOPATCH_POLICY": "saef"})
@@ -600,7 +600,7 @@ class TestSurroundings:
     def test_stderr_that_takes_nothing(
         self, python: Interpreter, bare: Interpreter, redirection: str
     ) -> None:
-        def run(interpreter: Interpreter) -> tuple[str, int]:
+        def run_redirected(interpreter: Interpreter) -> tuple[str, int]:
             done = subprocess.run(
                 ["sh", "-c", f'"{interpreter.path}" -c "print(1)" {redirection}'],
                 env={MAX: "1"},
@@ -609,7 +609,7 @@ class TestSurroundings:
             )
             return done.stdout, done.returncode
 
-        assert run(python) == run(bare)
+        assert run_redirected(python) == run_redirected(bare)
 
     @pytest.mark.parametrize("error", ["SystemExit(3)", "ZeroDivisionError"])
     def test_start_that_raises(self, fresh: Interpreter, error: str, golden: Golden) -> None:

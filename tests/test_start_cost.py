@@ -24,6 +24,7 @@ from tests.conftest import (
     make_venv,
     run_with_site,
 )
+from tests.names import MI30X_IMAGE
 from tests.test_evidence import put
 
 pytestmark = [
@@ -32,7 +33,6 @@ pytestmark = [
     ),
     pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the limits are for CPython 3.11"),
 ]
-IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi30x-20260129"
 MILLION = 1_000_000
 
 
@@ -107,7 +107,7 @@ def test_active(hooked: Interpreter, bare: Interpreter, child: dict[str, str]) -
 
 
 def test_image_named(hooked: Interpreter, bare: Interpreter) -> None:
-    env = {"ROCM_AUTOPATCH_IMAGE": IMAGE}
+    env = {"ROCM_AUTOPATCH_IMAGE": MI30X_IMAGE}
     assert instructions(hooked, **env) - instructions(bare, **env) < 3.17 * MILLION
 
 
@@ -121,7 +121,7 @@ def test_baked(
         # Their conditions don't hold, so the same rules apply.
         entries = "".join(f"  NAME_{i}: {{default: a, since: '9.{i}'}}\n" for i in range(rules))
         policy.write_text("version: 1\nenv:\n" + entries.replace("'9.0'", "'2.4'"))
-        hooked.run("-m", "rocm_autopatch", "bake", "--image", IMAGE, "--policy", policy)
+        hooked.run("-m", "rocm_autopatch", "bake", "--image", MI30X_IMAGE, "--policy", policy)
         costs.append(instructions(hooked, **child) - without)
     (hooked.site_packages / "rocm_autopatch" / "baked.plan").unlink()
     few, many = costs
@@ -138,7 +138,7 @@ def test_baked_with_evidence(hooked: Interpreter, child: dict[str, str], tmp_pat
         (site / "evidence").mkdir(parents=True)
         if trials:
             put(site, {"cudagraphs": True}, trials=[{"subject": "cudagraphs"}] * trials)
-        run_with_site(site, hooked.path, "-m", "rocm_autopatch", "bake", "--image", IMAGE)
+        run_with_site(site, hooked.path, "-m", "rocm_autopatch", "bake", "--image", MI30X_IMAGE)
         costs.append(instructions(hooked, site, **child))
     (hooked.site_packages / "rocm_autopatch" / "baked.plan").unlink()
     without, few, many = costs

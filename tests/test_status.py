@@ -12,8 +12,8 @@ import pytest
 from rocm_autopatch import cpus
 from tests.conftest import HIP, MAX, Interpreter, label_torch, make_venv, pip
 from tests.messages import Golden
+from tests.names import MI35X_IMAGE
 
-IMAGE = "rocm/sgl-dev:v0.5.8-rocm700-mi35x-20260210"
 KEYS = {
     *(
         "active",
@@ -118,12 +118,12 @@ def test_a_gpu_that_claims_to_be_another(python311: Interpreter) -> None:
 
 
 def test_with_torch(torch_python: Interpreter) -> None:
-    report = status(torch_python, ROCM_AUTOPATCH_IMAGE=IMAGE, **{MAX: "1"})
+    report = status(torch_python, ROCM_AUTOPATCH_IMAGE=MI35X_IMAGE, **{MAX: "1"})
     assert set(report) == KEYS
     assert report["active"] is True
     assert report["policies"] == ["safe"]
     issues = {issue["text"]: issue for issue in report["known_issues"]}
-    assert issues["FP8 flash attention broken"]["record"] == IMAGE
+    assert issues["FP8 flash attention broken"]["record"] == MI35X_IMAGE
     assert issues["hipBLASLt solver bug"]["mitigation"] == "no-hipblaslt"
     assert "sglang" in {issue["record"] for issue in report["known_issues"]}
     assert report["facts"]["accelerator"]["value"] == "rocm"
@@ -147,7 +147,7 @@ def test_with_torch(torch_python: Interpreter) -> None:
 
 
 def test_text(torch_python: Interpreter, golden: Golden) -> None:
-    env = {"ROCM_AUTOPATCH_IMAGE": IMAGE, MAX: "1"}
+    env = {"ROCM_AUTOPATCH_IMAGE": MI35X_IMAGE, MAX: "1"}
     done = torch_python.run("-m", "rocm_autopatch", "status", env=env)
     lines = done.stdout.splitlines()
     words = (

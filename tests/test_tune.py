@@ -721,14 +721,14 @@ class TestServed:
         (tmp_path / "server.py").write_text(SERVER)
         (tmp_path / "client.py").write_text(CLIENT)
 
-        def run(ready: str, client: str = "client.py", limit_s: float = 30) -> Run:
+        def run_served(ready: str, client: str = "client.py", limit_s: float = 30) -> Run:
             program = [str(python311.path), client]
             server = [str(python311.path), "server.py"]
             with ServedRunner(server, ready, program, limit_s, []) as runner:
                 runner.environments = [dict(os.environ)]
                 return runner.run(Cell(1, 0, COLD))
 
-        ran = run("ready to serve")
+        ran = run_served("ready to serve")
         assert ran.numbers[Metric("ttft", "ms")] == 10
         assert 0.05 < ran.numbers[STARTED] < 30
         for ready, client, limit_s, reason in (
@@ -736,7 +736,7 @@ class TestServed:
             ("http://127.0.0.1:9/", "client.py", 1.0, "the server was not ready within 1 s"),
             ("", "no.py", 30.0, "the client: exit status 2"),
         ):
-            ran = run(ready, client, limit_s)
+            ran = run_served(ready, client, limit_s)
             assert (ran.reason, ran.status == ENDED) == (reason, False)
         pids = (tmp_path / "children").read_text().split()
         assert [pid for pid in pids if running(pid)] == []

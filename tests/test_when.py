@@ -9,8 +9,7 @@ import pytest
 from rocm_autopatch import plan
 from rocm_autopatch.image import facts
 from rocm_autopatch.policy import load, lower, when
-
-IMAGE = "rocm/sgl-dev:v0.5.8.post1-rocm700-mi35x-20260219"
+from tests.names import NEW_IMAGE
 
 
 @pytest.mark.parametrize(
@@ -54,11 +53,11 @@ def test_facts_follow_from_the_image(tmp_path: Path) -> None:
         found = facts.gather({name: (value, "a test") for name, value in known.items()}, ())
         return lower.lower(load.layers(load.policy(policy)), found.values())
 
-    assert lowered(image=IMAGE)["env"]
+    assert lowered(image=NEW_IMAGE)["env"]
     assert not lowered(image="rocm/sgl-dev:latest")["env"]
     assert not lowered(image="no reference")["env"]
     # What is known of the place itself comes before what its image's tag says.
-    assert not lowered(image=IMAGE, rocm="6.4")["env"]
+    assert not lowered(image=NEW_IMAGE, rocm="6.4")["env"]
 
 
 def test_built_in_policies_ask_only_for_what_is_known_when_the_wheel_is_built() -> None:

@@ -30,14 +30,13 @@ import yaml
 from surroundings import hip_torch, image_env
 from tests.admission import Policy, environment, parameters
 from tests.conftest import HIP, MAX, ROOT, WORK, find_python, label_torch
+from tests.names import POINTWISE, SITE_DIRECTORY
 from tests.overlay.containers import CanNot, Image, Result, Store, copy_prefix, tree
 
-POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
 DEBUG = "TORCH_COMPILE_DEBUG"
 SEEN = (
     f"import os; print(*[os.environ.get(n) for n in ({MAX!r}, {POINTWISE!r}, {DEBUG!r})], sep=',')"
 )
-SITE = "/etc/rocm-autopatch"
 USERS = [("0:0", False), ("0:0", True), ("65534:65534", True), ("4711:4711", False)]
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # It starts Python twice, like an entrypoint that first asks Python for something.
@@ -350,7 +349,7 @@ def test_what_is_added_and_nothing_else(built: Built, store: Store) -> None:
     for path in added:
         site = next((site for site in sites if path.startswith(site + "/rocm_autopatch")), None)
         script = path.endswith("/bin/rocm-autopatch")
-        assert site or script or path.startswith(SITE), path
+        assert site or script or path.startswith(SITE_DIRECTORY), path
         mode, uid, gid, _ = after[path]
         assert (uid, gid) == (0, 0), path
         directory_or_script = (mode & 0o170000) == 0o040000 or script
@@ -405,7 +404,7 @@ def test_a_start(built: Built, user: str, read_only: bool) -> None:
         assert report["errors"] == []
         assert report["active"] is True
         assert report["facts"]["image"]["value"] == built.case.reference
-        assert report["baseline"] == f"{SITE}/baseline"
+        assert report["baseline"] == f"{SITE_DIRECTORY}/baseline"
         assert report["baked"].endswith("/rocm_autopatch/baked.plan") is baked
         unread = "known issues are not listed: reading a policy needs PyYAML"
         assert [
@@ -546,7 +545,7 @@ def test_a_torch_without_rocm(store: Store, bases: dict[str, Image], context: Pa
     overlay(store, context, base, tag, "--build-arg", "ROCM_AUTOPATCH_ANY_TORCH=1")
     done = Image(store, tag).run("python3", "-c", SEEN)
     assert (done.stdout, done.stderr) == ("1,1,None\n", "")
-    baseline = Image(store, tag).run("cat", f"{SITE}/baseline").stdout
+    baseline = Image(store, tag).run("cat", f"{SITE_DIRECTORY}/baseline").stdout
     assert "ROCM_AUTOPATCH" not in baseline
 
 
@@ -642,7 +641,7 @@ def test_each_environment_of_an_odd_image(store: Store, odd: Image, context: Pat
     )
     image = Image(store, tag)
     with store.container(tag) as root:
-        recorded = (root / SITE[1:] / "baseline").read_text().rstrip("\0").split("\0")
+        recorded = (root / SITE_DIRECTORY[1:] / "baseline").read_text().rstrip("\0").split("\0")
         assert recorded == sorted(odd.config["Env"])
         # Nothing of the build stays.
         assert list(root.glob("tmp/*")) == []
@@ -701,7 +700,7 @@ def test_by_hand(bases: dict[str, Image], store: Store, context: Path, path: str
         done = run(env=env)
         assert one_line(done).startswith("error: the packed caches are for no Python of ")
         (hand / "rocm_autopatch-caches.tar.gz").unlink()
-        (root / SITE[1:] / "caches.yaml").unlink()
+        (root / SITE_DIRECTORY[1:] / "caches.yaml").unlink()
         done = run(env=env)
         assert (done.status, ours(done.said)) == (0, [])
         assert sorted(file.name for file in hand.iterdir()) == ["install.sh", "mine", wheel.name]
@@ -887,7 +886,7 @@ def test_mounted_with_a_baseline(bases: dict[str, Image], mounted: Path, tmp_pat
     base = bases["venv"]
     (site / "baseline").write_text(base.run("-0", entrypoint=["env"]).stdout)
     (site / "image").write_text(CASES["venv"].name + "\n")
-    mounts = {"/opt/rocm-autopatch": mounted, SITE: site}
+    mounts = {"/opt/rocm-autopatch": mounted, SITE_DIRECTORY: site}
     env = {"PYTHONPATH": "/opt/rocm-autopatch", POINTWISE: "0"}
     done = base.run("python3", "-c", SEEN, env=env, mounts=mounts)
     assert done.stdout == "None,0,None\n"
@@ -918,7 +917,7 @@ def test_the_pod(bases: dict[str, Image], wheel: Path, tmp_path: Path) -> None:
     for path in volumes["wheel"].iterdir():
         path.chmod(0o644)
 
-    def run(container: dict[str, Any], *arguments: str, **env: str) -> Result:
+    def run_container(container: dict[str, Any], *arguments: str, **env: str) -> Result:
         assert container["image"] == CASES["venv"].name
         mounts = {
             mount["mountPath"]: volumes[mount["name"]] / mount.get("subPath", "")
@@ -938,16 +937,18 @@ def test_the_pod(bases: dict[str, Image], wheel: Path, tmp_path: Path) -> None:
         )
 
     (prepare,), (model,) = pod["initContainers"], pod["containers"]
-    done = run(prepare, *prepare.get("args", []))
+    done = run_container(prepare, *prepare.get("args", []))
     assert done.stdout.count("baked") >= 1, done.stderr
-    done = run(model, "python3", "-c", SEEN, **{MAX: "0"})
+    done = run_container(model, "python3", "-c", SEEN, **{MAX: "0"})
     assert done.stdout == "0,None,None\n"
-    status = run(model, "python3", "-m", "rocm_autopatch", "status", "--no-torch", "--json")
+    status = run_container(
+        model, "python3", "-m", "rocm_autopatch", "status", "--no-torch", "--json"
+    )
     report = json.loads(status.stdout)
     assert report["errors"] == []
     assert report["baked"] == "/opt/rocm-autopatch/rocm_autopatch/baked.plan"
     assert report["facts"]["image"]["value"] == CASES["venv"].name
-    assert report["baseline"] == f"{SITE}/baseline"
+    assert report["baseline"] == f"{SITE_DIRECTORY}/baseline"
 
 
 def test_the_pod_is_one(tmp_path: Path) -> None:
@@ -1138,7 +1139,11 @@ def test_policies_of_the_fleet_and_of_a_namespace(
             ).stdout
         )
         assert line["errors"] == []
-        assert line["sites"] == ["/opt/rocm-autopatch/site", "/opt/rocm-autopatch-policies", SITE]
+        assert line["sites"] == [
+            "/opt/rocm-autopatch/site",
+            "/opt/rocm-autopatch-policies",
+            SITE_DIRECTORY,
+        ]
         # A namespace without the ConfigMap.
         for path in (volume / "team.yaml", volume / "..data"):
             path.unlink()
@@ -1167,7 +1172,7 @@ def test_the_image_s_own_pythonpath(
 ) -> None:
     with store.container(carrier(store, hook, "volume").reference) as volume:
 
-        def run(config: dict[str, Any], *command: str) -> Result:
+        def run_admitted(config: dict[str, Any], *command: str) -> Result:
             (model,) = Policy("image-volume").admit(gpu_pod(), config)["spec"]["containers"]
             paths = [row["mountPath"] for row in model["volumeMounts"]]
             return with_pythonpath.run(
@@ -1188,18 +1193,20 @@ def test_the_image_s_own_pythonpath(
             "cd /; grep -rlsF own-modules $(ls -A | grep -vx -e proc -e sys -e dev); "
             "grep -lsF own-modules /proc/[0-9]*/environ /proc/[0-9]*/mountinfo; echo searched"
         )
-        assert run(config, "sh", "-c", search).stdout == "searched\n"
-        done = run(config, "python3", "-c", "import own")
+        assert run_admitted(config, "sh", "-c", search).stdout == "searched\n"
+        done = run_admitted(config, "python3", "-c", "import own")
         assert done.said[-1] == "ModuleNotFoundError: No module named 'own'"
 
         # Beside the standard library, the hook needs no variable.
         config["data"]["pythonZips"] = "/usr/lib/python311.zip /opt/none/lib/python312.zip"
-        done = run(config, "python3", "-c", f"import own; {SEEN}")
+        done = run_admitted(config, "python3", "-c", f"import own; {SEEN}")
         assert done.stdout == "own\nNone,None,None\n"
         assert len(ours(done.said)) == len(done.said) == 1
-        done = run(config, "python3", "-I", "-c", SEEN)
+        done = run_admitted(config, "python3", "-I", "-c", SEEN)
         assert done.stdout == "None,None,None\n"
-        done = run(config, "env", "-i", "/opt/venv/bin/python3", "-m", "rocm_autopatch", "status")
+        done = run_admitted(
+            config, "env", "-i", "/opt/venv/bin/python3", "-m", "rocm_autopatch", "status"
+        )
         assert "rocm_autopatch is active" in done.stdout
 
 

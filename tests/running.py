@@ -1,0 +1,68 @@
+"""How several test files run what they test. The rest is ``Interpreter.run`` (tests/conftest.py)
+and, for programs that begin alike, tests/forked.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocm_autopatch.prove import battery
+from tests.conftest import Interpreter, run_with_site
+
+QUIET = {"ROCM_AUTOPATCH_LOG": "quiet"}
+
+
+def run_command(
+    python: Interpreter,
+    *arguments: str | Path,
+    env: Mapping[str, str] | None = None,
+    **options: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of ours, whatever its exit status is. Its own start says nothing."""
+    env = {**QUIET, **(env or {})}
+    return python.run("-m", "rocm_autopatch", *arguments, env=env, check=False, **options)
+
+
+def run_at_site(python: Interpreter, site: Path, code: str, **env: str) -> tuple[str, list[str]]:
+    """What a program prints with the files of *site* in /etc/rocm-autopatch: its stdout, and the
+    lines of its stderr."""
+    done = run_with_site(site, python.path, "-c", code, **env)
+    return done.stdout, done.stderr.splitlines()
+
+
+def run_mounted(
+    script: str, *command: str | Path, env: Mapping[str, str], **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a mount namespace of its own, after a shell script that mounts.
+
+    *env* is all that both get but PATH. The test is skipped where namespaces can't be made.
+    """
+    if os.getuid() != 0:
+        pytest.skip("mounting needs root")
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        ["unshare", "-m", "sh", "-c", f'{script} && exec "$@"', "sh", *command],
+        env={"PATH": os.environ["PATH"], **env},
+        capture_output=True,
+        text=True,
+        **options,
+    )
+    if "unshare" in done.stderr:
+        pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
+    return done
+
+
+def run_battery(
+    supervisor: Any,
+    how: battery.Thoroughness,
+    only: Sequence[str] = (),
+    kept: Sequence[battery.Row] = (),
+) -> battery.Battery:
+    """Run a battery of prove, with a stand-in of the supervisor that starts nothing."""
+    work = battery.Battery(supervisor, how, only, kept, lambda: None, lambda _: None)
+    work.run()
+    return work
