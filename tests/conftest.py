@@ -120,7 +120,9 @@ class Interpreter:
             **options,
         )
         if check and done.returncode:
-            raise AssertionError(f"status {done.returncode}\n{done.stdout}\n{done.stderr}")
+            # The report's last lines are this error, and not these lines.
+            __tracebackhide__ = True
+            raise AssertionError(forked.say_failure(" ".join(map(str, arguments)), done))
         return done
 
     def environment(self, env: Mapping[str, str] | None = None) -> dict[str, str]:
