@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
+import textwrap
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,7 +88,8 @@ def say_failure(what: str, done: subprocess.CompletedProcess[str]) -> str:
     pytest shows the first line once more in its summary, so that has the last line of stderr.
     """
     last = (done.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
-    said = f"{what} ended with status {done.returncode}, not 0: {last}"
+    short = textwrap.shorten(what, 40, placeholder=" ...")
+    said = f"{short} ended with status {done.returncode}, not 0: {last}"
     return f"{said}\n{done.stdout}\n{done.stderr}"
 
 
