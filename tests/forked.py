@@ -89,7 +89,7 @@ def say_failure(what: str, done: subprocess.CompletedProcess[str]) -> str:
     """
     last = (done.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
     short = textwrap.shorten(what, 40, placeholder=" ...")
-    said = f"{short} ended with status {done.returncode}, not 0: {last}"
+    said = f"{last} (status {done.returncode}, not 0, of {short})"
     return f"{said}\n{done.stdout}\n{done.stderr}"
 
 
