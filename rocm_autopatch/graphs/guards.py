@@ -51,6 +51,8 @@ NOTHING = (
 )
 # So many characters of an error are told.
 _LONGEST = 200
+# Where no size may vary, a float must not become a tensor on the host either.
+_STATIC = {"specialize_float": True}
 # Errors of Dynamo that a program has asked for, and what says that it has skipped a frame.
 _ASKED_FOR = ("RecompileError", "FailOnRecompileLimitHit", "RecompileLimitExceeded")
 _SKIPPED = "ConvertFrameReturn"  # None, before torch 2.7.
@@ -180,8 +182,10 @@ class GuardedGraphs:
         )
         callback = getattr(context, "callback", None)
         if callback is not None:
-            row, fallback = self.row, self._fallback
-            context.callback = _Callback(callback, weakref.ref(entry), row, fallback)
+            config = {**_CONFIG, **_STATIC} if how.dynamic is False else _CONFIG
+            context.callback = _Callback(
+                callback, weakref.ref(entry), self.row, self._fallback, config
+            )
         compiled: Callable[..., Any] = context(_own_code(how.function))
         return compiled
 
@@ -261,16 +265,21 @@ class _Callback:
     """Dynamo's callback for frames, with our settings, and errors as reasons for plain calls."""
 
     def __init__(
-        self, callback: Any, entry: weakref.ref[Signature], row: dict[str, Any], fallback: bool
+        self,
+        callback: Any,
+        entry: weakref.ref[Signature],
+        row: dict[str, Any],
+        fallback: bool,
+        config: dict[str, bool],
     ) -> None:
         # Dynamo finds the backend by these. A __getattr__ would be a frame that it looks at.
         self.__dict__.update(vars(callback))
         self._callback, self._entry = callback, entry
-        self._row, self._fallback = row, fallback
+        self._row, self._fallback, self._config = row, fallback, config
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            with _configured():
+            with _configured(self._config):
                 return self._callback(*args, **kwargs)
         except Exception as error:
             entry = self._entry()
@@ -287,9 +296,9 @@ class _Callback:
 
 
 @contextmanager
-def _configured() -> Iterator[None]:
+def _configured(wanted: dict[str, bool]) -> Iterator[None]:
     config = importlib.import_module("torch._dynamo.config")
-    known = {name: value for name, value in _CONFIG.items() if getattr(config, name, value) != value}
+    known = {name: value for name, value in wanted.items() if getattr(config, name, value) != value}
     with _configuring, config.patch(known):
         yield
 

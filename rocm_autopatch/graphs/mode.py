@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from rocm_autopatch import startup
 from rocm_autopatch.graphs import capture, carried, record, soundness
 from rocm_autopatch.graphs.leaves import Signatures
 from rocm_autopatch.graphs.refusal import GRADIENTS, Refused
@@ -27,6 +28,8 @@ from rocm_autopatch.graphs.training import Region
 # More than for a single function: layers that share their code share the graphs of operations.
 _LIMIT = 256
 _WARMUP = 2
+# Since torch 2.8, this can be asked of the guards of a weight.
+_GUARDS_LAYOUTS = startup.release(torch.__version__) >= (2, 8)
 # Where Dynamo has found an argument of the frame, or what a container in one has.
 _ARGUMENT = re.compile(r"L(\[[^\]]*\])+")
 # From so many bytes on, a tensor that the program keeps in an attribute, a closure or a global is
@@ -62,7 +65,9 @@ class Compiled:
         # passes as an argument. Other than a weight's, its shape may differ from call to call.
         stays = _is_changed if owner is None else _is_large_state
         changed = {index for index, (one, node) in pairs if index not in fixed and stays(one, node)}
-        self._keyed = [index for index in range(self._count) if index not in fixed]
+        # Of a weight, guards may not look at more than the address: then the signature has it, too.
+        unknown = owner is not None and not _GUARDS_LAYOUTS
+        self._keyed = [index for index in range(self._count) if unknown or index not in fixed]
         # These are not inputs: weights before torch 2.5.
         self._held = [*model.parameters(), *model.buffers()]
         indices = [
