@@ -12,6 +12,7 @@ replays do nothing: what is left is what the host does.
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -53,7 +54,7 @@ def without_work() -> None:
         _, result = real(self, *args)
         return (lambda: None), result
 
-    capture.Pool.capture = emptied  # type: ignore[method-assign]
+    capture.Pool.capture = emptied  # type: ignore[assignment,method-assign]
 
 
 def main() -> None:
@@ -79,7 +80,7 @@ def main() -> None:
                 for _ in range(6):
                     call(x)
             rounds = [
-                {name: timed(lambda call=call: call(x), wait) for name, call in made.items()}
+                {name: timed(functools.partial(call, x), wait) for name, call in made.items()}
                 for _ in range(asked.rounds)
             ]
         for name in made:

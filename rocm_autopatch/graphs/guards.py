@@ -320,8 +320,10 @@ def _own_code(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def as_compiled(function: Any) -> Compile | None:
     """What the program has compiled as *function*, and how; None if it has compiled nothing."""
+    context: Any
     if isinstance(function, torch.nn.Module):
-        context, original = getattr(function, "dynamo_ctx", None), getattr(function, "_orig_mod", 0)
+        context = getattr(function, "dynamo_ctx", None)
+        original = getattr(function, "_orig_mod", None)
         own = getattr(function, "_compiled_call_impl", None)
         if context is None and own is not None:
             return as_compiled(own)

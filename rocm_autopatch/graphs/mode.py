@@ -176,8 +176,8 @@ def _is_large_state(value: Any, node: Any) -> bool:
     size = value.numel() * value.element_size()
     source = getattr(getattr(node, "_dynamo_source", None), "name", "")
     if _ARGUMENT.fullmatch(source() if callable(source) else source):
-        return size > carried.MOST and _is_changed(value, node)
-    return size > _LARGE
+        return bool(size > carried.MOST) and _is_changed(value, node)
+    return bool(size > _LARGE)
 
 
 def _is_changed(_: Any, node: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What an observed call does besides returning a result: what a replay can't do, or has to repeat."""
+"""What an observed call does besides returning a result: what a replay can't do, or repeats."""
 
 from __future__ import annotations
 

@@ -672,7 +672,7 @@ class Graphs:
             programs = [one for one in raised if not isinstance(one, RuntimeError)]
             if programs or failure.programs_own(error):
                 entry.pool = None  # The next call is observed again.
-                raise programs[0] if programs else error
+                raise programs[0] if programs else error from None
             if verification is not None:
                 verification.draw_again()
             self._failed(entry, call, error)

@@ -218,7 +218,9 @@ def graphed(
     if guards not in GUARDS:
         raise ValueError(f"guards={guards!r} is not one of {', '.join(GUARDS)}")
     if guard_filter_fn is not None and (guards == "none" or not _FILTERS):
-        why = 'guards="none" has none' if guards == "none" else f"torch {torch.__version__} has none"
+        why = (
+            'guards="none" has none' if guards == "none" else f"torch {torch.__version__} has none"
+        )
         raise ValueError(f"guard_filter_fn chooses among Dynamo's guards, and {why}")
     verify = bool(torch.version.hip) if verify is None else verify
     check = soundness.checks_by_default() if check is None else check
@@ -254,6 +256,7 @@ def _objection(plain: Any) -> str:
     if any(is_of_kind(plain) for is_of_kind in kinds):
         return "it is a generator or a coroutine: it does its work after the call"
     return ""
+
 
 def _plain(function: Any) -> Any:
     """What has the signature and the name: a module's forward, also of a compiled module."""

@@ -857,8 +857,8 @@ def test_random_numbers_of_python() -> None:
     assert "random numbers on the CPU" in refused_anyway(lambda x: x * random.random(), x)
     numpy = pytest.importorskip("numpy")
     for draw in (random.random, numpy.random.rand):
-        for guards in ("all", "none"):
-            wrapped = graphed(lambda x, draw=draw: x * float(draw()), guards=guards)
+        for way in ("all", "none"):
+            wrapped = graphed(lambda x, draw=draw: x * float(draw()), guards=way)
             assert len({wrapped(x)[0].item() for _ in range(6)}) == 6
 
 
@@ -1504,8 +1504,8 @@ def test_arguments_that_no_graph_can_have() -> None:
 
     with pytest.raises(Refused, match=r"an argument is a .*Subclass"):
         strict(torch.ones(2, device=GPU).as_subclass(Subclass))
-    for guards in ("all", "none"):
-        strict = graphed(lambda x: x, fallback=False, guards=guards)
+    for way in ("all", "none"):
+        strict = graphed(lambda x: x, fallback=False, guards=way)
         with torch.enable_grad(), pytest.raises(Refused, match="gradients are needed"):
             strict(torch.ones(2, device=GPU, requires_grad=True))
     window = torch.arange(4.0, device=GPU).as_strided((3, 2), (1, 1))

@@ -25,7 +25,7 @@ import stand_in
 torch: Any = pytest.importorskip("torch", reason="no torch here: tests/test_graphs.py has one")
 
 from rocm_autopatch import startup  # noqa: E402
-from rocm_autopatch.graphs import Bucket, Refused, graphed, guards, settings  # noqa: E402
+from rocm_autopatch.graphs import Bucket, Refused, graphed, guards, mode, settings, store  # noqa: E402
 
 REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
@@ -70,7 +70,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def alike(one: Any, other: Any) -> bool:
-    return one.dtype == other.dtype and torch.allclose(one, other)
+    return bool(one.dtype == other.dtype and torch.allclose(one, other))
 
 
 # Programs: each makes a function, and what changes between its calls.
@@ -444,7 +444,9 @@ def test_a_registered_type_whose_text_is_cut() -> None:
             self.tensor, self.table = tensor, table
 
     torch.utils._pytree.register_pytree_node(
-        Node, lambda node: ([node.tensor], node.table), lambda one, table: Node(*one, table)
+        Node,
+        lambda node: ([node.tensor], node.table),
+        lambda one, table: Node(next(iter(one)), table),
     )
     for way in WAYS:
         wrapped = graphed(lambda node: node.tensor * float(node.table[1500]), guards=way)
@@ -472,7 +474,12 @@ class Result:
 @pytest.mark.parametrize("kind", ["object", "set", "array"])
 def test_results_are_never_the_same_object(way: str, kind: str) -> None:
     numpy = pytest.importorskip("numpy")
-    more = {"object": Result, "set": lambda _: {1, 2}, "array": lambda _: numpy.arange(5000)}[kind]
+    makers: dict[str, Callable[[Any], Any]] = {
+        "object": Result,
+        "set": lambda _: {1, 2},
+        "array": lambda _: numpy.arange(5000),
+    }
+    more = makers[kind]
     function = graphed(lambda x: (x * 2, more(x * 3)), guards=way)
     kept = [function(x_of(number)) for number in range(6)]
     for number, (double, other) in enumerate(kept):
@@ -629,7 +636,7 @@ def test_what_dynamo_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise NotImplementedError("no such node")
 
-    monkeypatch.setattr(guards.mode, "Compiled", broken)
+    monkeypatch.setattr(mode, "Compiled", broken)
     done = []
 
     def function(x: Any) -> Any:
@@ -671,7 +678,7 @@ def test_what_is_compiled_anew_too_often() -> None:
 @pytest.mark.skipif(RELEASE < (2, 8), reason="it came with torch 2.8")
 def test_a_filter_of_guards() -> None:
     factor = [2.0]
-    names = {"factor": 2.0}
+    names: dict[str, Any] = {"factor": 2.0}
     exec("def f(x): return x * factor", names)
 
     def without_globals(entries: Any) -> list[bool]:
@@ -785,11 +792,11 @@ def test_nothing_stays_alive(way: str) -> None:
             function(x_of(number))
         weights = weakref.ref(model.weight), weakref.ref(model)
         assert function.row["replays"] == 2
-        before = sum(type(one) is guards.Graphs for one in gc.get_objects())
+        before = sum(type(one) is store.Graphs for one in gc.get_objects())
         del model, function
         gc.collect()
         assert [one() for one in weights] == [None, None]
-        assert sum(type(one) is guards.Graphs for one in gc.get_objects()) < before
+        assert sum(type(one) is store.Graphs for one in gc.get_objects()) < before
     finally:
         if not REAL:
             recorder.install()
