@@ -33,9 +33,12 @@ class Weights:
     def __init__(self, function: Callable[..., Any]) -> None:
         roots, loose = _reach(function)
         modules = [*dict.fromkeys(chain.from_iterable(root.modules() for root in roots))]
-        self._tables = [
+        tables = [
             table for one in modules for table in (one._parameters, one._buffers, one._modules)
         ]
+        # Most are empty, and each call looks at them.
+        self._tables = [table for table in tables if table]
+        self._empty = [table for table in tables if not table]
         self._were = self._entries()
         self._modes = [one.__dict__ for one in modules if "training" in one.__dict__]
         tensors = [one for one in self._were if isinstance(one, torch.Tensor)]
@@ -47,7 +50,9 @@ class Weights:
     def same(self) -> bool:
         """Whether the modules still have the same parameters, buffers and submodules."""
         now = self._entries()
-        return len(now) == len(self._were) and all(map(is_, now, self._were))
+        return (
+            len(now) == len(self._were) and all(map(is_, now, self._were)) and not any(self._empty)
+        )
 
     def flags(self) -> tuple[Any, ...]:
         """Which modules are in training."""

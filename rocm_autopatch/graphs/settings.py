@@ -33,9 +33,6 @@ _flags = _known(
     "_get_cublas_allow_fp16_reduced_precision_reduction",
     "_get_cublas_allow_bf16_reduced_precision_reduction",
     "_get_cublas_allow_fp16_accumulation",
-    "_get_blas_preferred_backend",
-    "_get_linalg_preferred_backend",
-    "_get_rocm_fa_preferred_backend",
 )
 # These raise once a program has set a precision that they have no name for: torch 2.9 has such.
 _precision = _known(
