@@ -150,7 +150,8 @@ class GuardedGraphs:
             why = self._without(entry)
             compiled = entry.compiled
             if why or compiled is None:
-                record.plain(self.row, why)
+                # Another thread may have dropped it.
+                record.plain(self.row, why or WARMING)
                 return self._compile.function(*args, **kwargs)
         before = _local.regions
         result = compiled(*args, **kwargs)
@@ -184,7 +185,7 @@ class GuardedGraphs:
         if callback is not None:
             config = {**_CONFIG, **_STATIC} if how.dynamic is False else _CONFIG
             context.callback = _Callback(
-                callback, weakref.ref(entry), self.row, self._fallback, config
+                callback, weakref.ref(entry), self.row, self._fallback, how.fullgraph, config
             )
         compiled: Callable[..., Any] = context(_own_code(how.function))
         return compiled
@@ -270,12 +271,15 @@ class _Callback:
         entry: weakref.ref[Signature],
         row: dict[str, Any],
         fallback: bool,
+        fullgraph: bool,
         config: dict[str, bool],
     ) -> None:
         # Dynamo finds the backend by these. A __getattr__ would be a frame that it looks at.
         self.__dict__.update(vars(callback))
         self._callback, self._entry = callback, entry
         self._row, self._fallback, self._config = row, fallback, config
+        # Then the program wants the error itself.
+        self._raises = fullgraph
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -283,7 +287,8 @@ class _Callback:
                 return self._callback(*args, **kwargs)
         except Exception as error:
             entry = self._entry()
-            if entry is None or failure.programs_own(error) or type(error).__name__ in _ASKED_FOR:
+            asked_for = self._raises or type(error).__name__ in _ASKED_FOR
+            if entry is None or asked_for or failure.programs_own(error):
                 raise
             said = " ".join(failure.describe(error).split())[:_LONGEST]
             why = f"Dynamo can't compile it: {said}"

@@ -653,6 +653,17 @@ def test_what_dynamo_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
         strict(x_of(1))
 
 
+@replayed.nothing("the program asks for an error")
+def test_a_break_where_the_program_forbids_it() -> None:
+    @torch.compile(fullgraph=True, backend="eager")  # type: ignore[untyped-decorator]
+    def function(x: Any) -> Any:
+        torch._dynamo.graph_break()
+        return x * 2
+
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        graphed(function)(x_of(1))
+
+
 def test_what_is_compiled_anew_too_often() -> None:
     model = linear()
     model.factor = 0
