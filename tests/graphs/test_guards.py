@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import recorder
-import replayed
-import stand_in
 
 torch: Any = pytest.importorskip("torch", reason="no torch here: tests/test_graphs.py has one")
+
+import recorder  # noqa: E402
+import replayed  # noqa: E402
+import stand_in  # noqa: E402
 
 from rocm_autopatch import startup  # noqa: E402
 from rocm_autopatch.graphs import Bucket, Refused, graphed, guards, mode, settings, store  # noqa: E402
