@@ -18,7 +18,8 @@ demo-ranks: compiler
 # for each core, and all tests of a file run in the same process, the longest files first.
 TESTED ?= not later and not nightly
 test: system lint
-	$(DEV)/bin/pytest -n auto --dist loadfile --no-loadscope-reorder --durations 15 -m "$(TESTED)"
+	$(DEV)/bin/pytest -n auto --dist loadfile --no-loadscope-reorder --durations 15 \
+	    --snapshot-details -m "$(TESTED)"
 
 # What is left out there (tests/left_out.yaml), but for the nightly's. A pull request runs both.
 test-later:

@@ -168,7 +168,8 @@ def ways(
         "native": lambda: torch.compile(model, dynamic=False, options=NATIVE),
         "mode": lambda: torch.compile(model, dynamic=False, mode="reduce-overhead"),
         "wrapper": lambda: graphed(compiled),
-        "alias": lambda: graphed(compiled, outputs="alias"),
+        "promise": lambda: graphed(compiled, guards="none"),
+        "alias": lambda: graphed(compiled, outputs="alias", guards="none"),
         "make_graphed": lambda: torch.cuda.make_graphed_callables(
             lambda *given: compiled(*given), arguments
         ),

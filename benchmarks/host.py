@@ -1,18 +1,18 @@
 # mypy: disable-error-code="import-not-found, no-any-return"
-"""The parts of a call of ``graphed`` on the host, each timed alone.
+"""What a call of each way to graphs costs the host, beside each other in one process.
 
-    python benchmarks/host.py [--small]
+    python benchmarks/host.py [--small] [--weights 36 300] [--rounds 60]
 
-It needs a GPU, torch and the wheel, and runs with the hook off. The model is the convolution net of
-graphs.py, with 36 weights and buffers, and a batch of 8. Microseconds are medians over rounds of 20
-calls, issued to an idle GPU. A part costs more alone than within the call: it includes the call of
-a Python function, which the line "nothing" tells. With --small, the stand-in and a CPU try the
-script.
+It needs a GPU, torch and the wheel, and runs with the hook off. A model is a row of layers with one
+weight and one bias each. Microseconds are medians over rounds of 20 calls, issued to an idle GPU;
+in each round the ways take turns. With --small, a stand-in takes the place of the GPU, and its
+replays do nothing: what is left is what the host does.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -20,78 +20,72 @@ from typing import Any
 
 import torch
 import ways
-from graphs import ConvNet
 
-from rocm_autopatch.graphs import capture, graphed, watch, wrapper
+from rocm_autopatch.graphs import capture, graphed
 
-_ROUNDS, _CALLS = 60, 20
-
-
-def timed(part: Callable[[], Any], wait: Callable[[], Any], rounds: int) -> float:
-    """Microseconds of a part."""
-    found = []
-    for _ in range(rounds):
-        wait()
-        began = time.perf_counter()
-        for _ in range(_CALLS):
-            part()
-        found.append((time.perf_counter() - began) * 1e6 / _CALLS)
-    return statistics.median(found)
+_CALLS = 20
 
 
-def parts(call: Any, x: Any) -> dict[str, Callable[[], Any]]:
-    """What a call does, by name; *call* has a graph for *x*."""
-    graphs, watched = call._graphs, call._watched
-    key, entry = graphs._recent
-    leaves = [x]
+def timed(call: Callable[[], Any], wait: Callable[[], Any]) -> float:
+    """Microseconds of a call."""
+    wait()
+    began = time.perf_counter()
+    for _ in range(_CALLS):
+        call()
+    return (time.perf_counter() - began) * 1e6 / _CALLS
+
+
+def make_ways(model: Any) -> dict[str, Callable[..., Any]]:
+    """By name, each way to call a model with graphs."""
     return {
-        "nothing": lambda: None,
-        "the call": lambda: call(x),
-        "copy in": lambda: entry.inputs.copy(leaves, ()),
-        "replay": lambda: entry.graph(),
-        "clone": lambda: entry.outputs.take((), leaves),
-        "of it, to allocate": lambda: torch.empty_like(entry.outputs.leaves[0]),
-        "signature": lambda: call._signatures.again((x,)),
-        "the same weights": watched.same,
-        "attributes of modules": watched.attributes,
-        "addresses of weights": lambda: watch.same_places(
-            watched.tensors, entry.places, entry.indices
-        ),
-        "capture under way": capture.capturing,
-        "modes": lambda: (
-            wrapper._is_compiling(),
-            wrapper._grad_enabled(),
-            wrapper._dispatch_modes(),
-            wrapper._function_modes(),
-            wrapper._transforms(),
-        ),
-        "settings": lambda: (
-            wrapper._inference_mode(),
-            wrapper._autocast(),
-            wrapper._default_dtype(),
-            wrapper._precision(),
-            wrapper._deterministic(),
-        ),
-        "comparing keys": lambda: key == graphs._recent[0],
+        'graphed, guards="all"': graphed(model),
+        'graphed, guards="none"': graphed(model, guards="none"),
+        "graphed(torch.compile)": graphed(torch.compile(model, dynamic=False)),
+        "the mode": torch.compile(model, dynamic=False, mode="reduce-overhead"),
+        "compiled, no graph": torch.compile(model, dynamic=False, backend="eager"),
     }
+
+
+def without_work() -> None:
+    """Have replays of the stand-in do nothing."""
+    real = capture.Pool.capture
+
+    def emptied(self: Any, *args: Any) -> Any:
+        _, result = real(self, *args)
+        return (lambda: None), result
+
+    capture.Pool.capture = emptied  # type: ignore[assignment,method-assign]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--small", action="store_true")
-    small = parser.parse_args().small
-    device = "cpu" if small else "cuda"
-    ways.apply("graphs", small)
-    wait = (lambda: None) if small else torch.cuda.synchronize
-    print(f"torch {torch.__version__}, {'a CPU' if small else torch.cuda.get_device_name()}, bf16")
-    with torch.no_grad():
-        model = ConvNet().to(device, torch.bfloat16).eval().requires_grad_(False)
-        x = torch.randn(8, 3, 32, 32, device=device, dtype=torch.bfloat16)
-        call = graphed(model if small else torch.compile(model, dynamic=False))
-        for _ in range(6):
-            call(x)
-        for name, part in parts(call, x).items():
-            print(f"{name:22} {timed(part, wait, 1 if small else _ROUNDS):8.2f} us", flush=True)
+    parser.add_argument("--weights", type=int, nargs="+", default=[36, 300])
+    parser.add_argument("--rounds", type=int, default=60)
+    asked = parser.parse_args()
+    device = "cpu" if asked.small else "cuda"
+    ways.apply("graphs", asked.small)
+    if asked.small:
+        without_work()
+    wait = (lambda: None) if asked.small else torch.cuda.synchronize
+    where = "a CPU, replays that do nothing" if asked.small else torch.cuda.get_device_name()
+    print(f"torch {torch.__version__}, {where}; microseconds of the host for a call")
+    for weights in asked.weights:
+        layers = [torch.nn.Linear(4, 4) for _ in range(weights // 2)]
+        model = torch.nn.Sequential(*layers).to(device).requires_grad_(False)
+        x = torch.randn(2, 4, device=device)
+        with torch.no_grad():
+            made = make_ways(model)
+            for call in made.values():
+                for _ in range(6):
+                    call(x)
+            rounds = [
+                {name: timed(functools.partial(call, x), wait) for name, call in made.items()}
+                for _ in range(asked.rounds)
+            ]
+        for name in made:
+            middle = statistics.median(one[name] for one in rounds)
+            print(f"{weights:4} weights  {name:24} {middle:8.1f} us", flush=True)
 
 
 if __name__ == "__main__":

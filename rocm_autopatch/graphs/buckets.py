@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import torch
+
+from rocm_autopatch.graphs.leaves import TENSORS, flatten
+from rocm_autopatch.graphs.refusal import Refused
 
 
 @dataclass(frozen=True)
@@ -43,27 +50,130 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class Pad:
-    """One leaf of a call, and how it is padded: from *real* to *size* in dimension *dim*."""
+class _Pad:
+    """One argument of a call, and what the function gets instead of it: a larger tensor."""
 
-    leaf: int
+    given: Any
+    whole: Any
     dim: int
-    real: int
-    size: int
-    fill: float
+    version: int
 
-    def shape(self, tensor: Any) -> tuple[int, ...]:
-        """The shape of the padded tensor."""
-        found = list(tensor.shape)
-        found[self.dim] = self.size
-        return tuple(found)
+    def write_back(self) -> None:
+        """Put into the argument what the call has changed of it."""
+        if self.whole._version != self.version:
+            self.given.copy_(self.whole.narrow(self.dim, 0, self.given.shape[self.dim]))
 
 
 @dataclass(frozen=True)
-class Cut:
+class _Cut:
     """How every tensor of a result is cut: in dimension *dim*, from *size* to *real*."""
 
     name: str
     dim: int
     size: int
     real: int
+
+    def of(self, tensor: Any) -> Any:
+        """The part of a tensor that is no padding. Raises Refused if it can't be cut."""
+        if tensor.dim() <= self.dim or tensor.shape[self.dim] != self.size:
+            raise Refused(
+                f"bucket {self.name}: a tensor of the result has no dimension {self.dim} of size "
+                f"{self.size}: its shape is {list(tensor.shape)}"
+            )
+        return tensor.narrow(self.dim, 0, self.real)
+
+
+class Buckets:
+    """The buckets of a function whose arguments have the names of *parameters*."""
+
+    def __init__(
+        self, buckets: Sequence[Bucket], parameters: Mapping[str, inspect.Parameter], name: str
+    ) -> None:
+        self._buckets, self._parameters = tuple(buckets), parameters
+        for bucket in self._buckets:
+            wrong = [one for one in bucket.inputs if one not in parameters]
+            if wrong and not any(one.kind == one.VAR_KEYWORD for one in parameters.values()):
+                raise ValueError(
+                    f"bucket {bucket.name}: {name} has no argument {wrong[0]}; it has "
+                    f"{', '.join(parameters) or 'none'}"
+                )
+
+    def pad(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]
+    ) -> Callable[[Any], Any]:
+        """Pad the leaves of a call, and return what makes its result of the function's.
+
+        Raises Refused if the call exceeds a bucket, and ValueError if it does not fit the buckets.
+        """
+        pads: dict[int, _Pad] = {}
+        cuts: list[_Cut] = []
+        of_leaf = list(self._owners(args, kwargs))
+        for bucket in self._buckets:
+            found: list[tuple[int, int]] = []
+            for index, (leaf, owner) in enumerate(zip(leaves, of_leaf)):
+                dim = bucket.inputs.get(owner)
+                if dim is None or type(leaf) not in TENSORS:
+                    continue
+                if leaf.dim() <= dim:
+                    raise ValueError(f"bucket {bucket.name}: {owner} has no dimension {dim}")
+                if index in pads:
+                    raise ValueError(f"bucket {bucket.name}: {owner} is also in another bucket")
+                found.append((index, dim))
+            sizes = {leaves[index].shape[dim] for index, dim in found}
+            if len(sizes) > 1:
+                raise ValueError(
+                    f"bucket {bucket.name}: its arguments have different sizes: {sorted(sizes)}"
+                )
+            if not sizes:
+                continue
+            (real,) = sizes
+            size = bucket.size(real)
+            if size is None:
+                raise Refused(
+                    f"bucket {bucket.name}: the call exceeds its last size, {bucket.sizes[-1]}"
+                )
+            for index, dim in found:
+                pads[index] = _padded(leaves[index], dim, size, bucket.fill)
+            if bucket.outputs is not None:
+                cuts.append(_Cut(bucket.name, bucket.outputs, size, real))
+        for index, pad in pads.items():
+            leaves[index] = pad.whole
+        return functools.partial(_finished, [*pads.values()], cuts)
+
+    def _owners(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[str]:
+        """The name of the argument that each leaf belongs to."""
+        names: list[str] = []
+        for parameter in self._parameters.values():
+            if parameter.kind == parameter.VAR_POSITIONAL:
+                names += [parameter.name] * len(args)
+            else:
+                names.append(parameter.name)
+        for name, value in [*zip(names, args), *kwargs.items()]:
+            within: list[Any] = []
+            flatten(value, within)
+            yield from [name] * len(within)
+
+
+def _padded(given: Any, dim: int, size: int, fill: float) -> _Pad:
+    shape = list(given.shape)
+    real, shape[dim] = shape[dim], size
+    # What inference mode makes does not count the writes to it.
+    with torch.inference_mode(False):
+        whole = torch.full(shape, fill, dtype=given.dtype, device=given.device)
+    whole.narrow(dim, 0, real).copy_(given)
+    return _Pad(given, whole, dim, whole._version)
+
+
+def _finished(pads: Sequence[_Pad], cuts: Sequence[_Cut], result: Any) -> Any:
+    for pad in pads:
+        pad.write_back()
+
+    def cut(leaf: Any) -> Any:
+        if not cuts or type(leaf) not in TENSORS:
+            return leaf
+        for one in cuts:
+            leaf = one.of(leaf)
+        # Without it, the caller would hold the padding, too.
+        return leaf.clone()
+
+    return torch.utils._pytree.tree_map(cut, result)

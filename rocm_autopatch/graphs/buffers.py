@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import weakref
 from collections import Counter
@@ -11,15 +12,21 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from rocm_autopatch.graphs.buckets import Cut, Pad
 from rocm_autopatch.graphs.leaves import TENSORS
-from rocm_autopatch.graphs.places import new_view, place, read_as, storage, use_count
+from rocm_autopatch.graphs.places import (
+    new_view,
+    place,
+    read_as,
+    same_places,
+    storage,
+    use_count,
+)
 from rocm_autopatch.graphs.refusal import Refused
-from rocm_autopatch.graphs.watch import same_places
 
 # From this many tensors on, one copy call for all of them is cheaper than a call for each.
 MANY = 3
 _alone = torch.empty(1)
+WITHIN = "an argument lies in the memory of a weight or buffer that the call changes"
 RESIZED = "the program has resized the memory of what its last replay returned or saved"
 
 
@@ -67,42 +74,33 @@ class Inputs:
         self,
         leaves: list[Any],
         fixed: Container[int],
-        pads: Sequence[Pad],
         inside: Container[int] | None = None,
     ) -> None:
         self.leaves = list(leaves)
         self._lean = inside is not None
         # By index of those inside, what makes a tensor where such a copy lies.
         self._inside: dict[int, Callable[[Any], Any] | None] = {}
-        padded = {pad.leaf: pad for pad in pads}
         # The leaves that are copied and their targets. Expanded ones are copied through dense().
         self._plain: list[int] = []
         self._targets: list[Any] = []
         self._expanded: list[tuple[int, Any]] = []
-        # By padded leaf: the target, and up to which size it may hold something else than padding.
-        self._padded: dict[int, list[Any]] = {}
+        self._copied: list[int] = []
         for index, leaf in enumerate(leaves):
             if type(leaf) not in TENSORS or index in fixed:
                 continue
-            pad = padded.get(index)
             if inside is not None and index in inside:
                 self._inside[index] = None
                 continue
-            if pad is not None:
-                buffer = blank(pad.shape(leaf), None, leaf)
-                self._padded[index] = [buffer, pad.size]
-            else:
-                if overlaps(dense(leaf)):
-                    raise Refused(
-                        "elements of an argument share memory, and not because of expand()"
-                    )
-                buffer = blank(leaf.shape, leaf.stride(), leaf)
-                self._add(index, buffer)
+            if overlaps(dense(leaf)):
+                raise Refused("elements of an argument share memory, and not because of expand()")
+            buffer = blank(leaf.shape, leaf.stride(), leaf)
+            self._add(index, buffer)
             self.leaves[index] = buffer
         self.tensors = [leaf for leaf in self.leaves if type(leaf) in TENSORS]
 
     def _add(self, index: int, buffer: Any) -> None:
         target = dense(buffer)
+        self._copied.append(index)
         if target is buffer:
             self._plain.append(index)
             self._targets.append(buffer)
@@ -120,19 +118,29 @@ class Inputs:
             self._let_go()
         return leaves
 
+    def within(self, leaves: Sequence[Any], extents: Sequence[tuple[int, int]]) -> str:
+        """Why copies of *leaves* would be stale, if one lies in memory that the graph writes to.
+
+        *extents* are where those memories begin and end, in order.
+        """
+        for index in self._copied if extents else ():
+            address = leaves[index].data_ptr()
+            number = bisect.bisect_right(extents, (address, math.inf))
+            if number and address < extents[number - 1][1]:
+                return WITHIN
+        return ""
+
     def targets(self) -> dict[int, Any]:
-        """The copies by the index of their leaf, without padded and expanded ones."""
+        """The copies by the index of their leaf, without expanded ones."""
         return dict(zip(self._plain, self._targets))
 
     def own_tensors(self) -> list[torch.Tensor]:
         """The copies that stay the graph's own."""
-        padded = (buffer for buffer, _ in self._padded.values())
-        return [*self._targets, *(target for _, target in self._expanded), *padded]
+        return [*self._targets, *(target for _, target in self._expanded)]
 
     def versions(self) -> dict[int, int]:
         """How often each copy was written to, by the index of its leaf."""
-        padded = ((index, buffer) for index, (buffer, _) in self._padded.items())
-        copies = (*zip(self._plain, self._targets), *self._expanded, *padded)
+        copies = (*zip(self._plain, self._targets), *self._expanded)
         return {index: copy._version for index, copy in copies}
 
     def written(self, before: dict[int, int]) -> set[int]:
@@ -154,7 +162,7 @@ class Inputs:
     def _let_go(self) -> None:
         self.leaves, self.tensors = [], []
 
-    def copy(self, leaves: list[Any], pads: Sequence[Pad]) -> None:
+    def copy(self, leaves: list[Any]) -> None:
         """Copy the content of *leaves*, which have the same signature and need no gradient."""
         if len(self._plain) < MANY:
             for index, target in zip(self._plain, self._targets):
@@ -163,13 +171,6 @@ class Inputs:
             torch._foreach_copy_(self._targets, [leaves[index] for index in self._plain])
         for index, target in self._expanded:
             target.copy_(dense(leaves[index]))
-        for pad in pads:
-            state = self._padded[pad.leaf]
-            buffer, dirty = state
-            buffer.narrow(pad.dim, 0, pad.real).copy_(leaves[pad.leaf])
-            if dirty > pad.real:
-                buffer.narrow(pad.dim, pad.real, dirty - pad.real).fill_(pad.fill)
-            state[1] = pad.real
 
 
 class Outputs:
@@ -235,9 +236,9 @@ class Outputs:
             views = [(index, place(self.leaves[index])) for index in members]
             self._shared.append((whole, views))
 
-    def take(self, cuts: Sequence[Cut], leaves: Sequence[Any]) -> Any:
+    def take(self, leaves: Sequence[Any]) -> Any:
         """The result of the last replay, a call with *leaves*, for the caller to keep."""
-        if self._only is not None and not cuts:
+        if self._only is not None:
             return self._only.clone()
         given = list(self.leaves)
         if not self.clone:
@@ -245,9 +246,6 @@ class Outputs:
             for index in self._tensors:
                 given[index] = self.leaves[index].detach()
                 self._given.append(weakref.ref(given[index]))
-        elif cuts:
-            for index in self._tensors:
-                given[index] = cut_tensor(self.leaves[index], cuts).clone()
         else:
             for index in self._single:
                 given[index] = self.leaves[index].clone()
@@ -293,7 +291,8 @@ class Outputs:
         for reference in self._given:
             tensor = reference()
             if tensor is not None:
-                with torch.no_grad():
+                # What inference mode has made can only be changed there, and nothing else there.
+                with torch.inference_mode(tensor.is_inference()), torch.no_grad():
                     tensor.set_(tensor.clone())
         if self.in_use():
             raise Refused(
@@ -363,14 +362,3 @@ def refuse_result(leaf: Any, device: Any) -> None:
         raise Refused(f"the result contains a {type(leaf).__name__}, which can't be copied")
     if leaf.device != device:
         raise Refused(f"the result has a tensor on {leaf.device}, and a replay would not fill it")
-
-
-def cut_tensor(tensor: Any, cuts: Sequence[Cut]) -> Any:
-    for cut in cuts:
-        if tensor.dim() <= cut.dim or tensor.shape[cut.dim] != cut.size:
-            raise Refused(
-                f"bucket {cut.name}: a tensor of the result has no dimension {cut.dim} of size "
-                f"{cut.size}: its shape is {list(tensor.shape)}"
-            )
-        tensor = tensor.narrow(cut.dim, 0, cut.real)
-    return tensor

@@ -323,7 +323,17 @@ class Pool:
 
     def elsewhere(self) -> tuple[Any, ...]:
         """The states of generators whose numbers a replay would not draw anew."""
-        return torch.get_rng_state().numpy().tobytes(), random.getstate()
+        # To read its bytes at once takes numpy, which torch does not require.
+        return tuple(torch.get_rng_state().tolist()), *host_generators()
+
+
+def host_generators() -> tuple[Any, ...]:
+    """The states of Python's own generator of random numbers and of numpy's, if it is there."""
+    numpy = sys.modules.get("numpy.random")
+    if numpy is None:
+        return (random.getstate(),)
+    name, keys, *more = numpy.get_state()
+    return random.getstate(), (name, keys.tobytes(), *more)
 
 
 @contextmanager

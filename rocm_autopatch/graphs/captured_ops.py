@@ -77,6 +77,8 @@ class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
         self._outer: list[tuple[Any, list[int]]] = []
         self._made: set[int] = set()
         self._read: dict[int, tuple[Any, str]] = {}
+        #: What they have written to, and not made.
+        self.written: set[int] = set()
         _register_mode(type(self))
 
     @classmethod
@@ -107,6 +109,7 @@ class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
         for one in tensors:
             if type(one) in TENSORS and storage(one) not in self._made:
                 self._note_read(one)
+        self._note_writes(func, args, kwargs)
         result = self._execute(func, tensors, args, kwargs)
         for one in _tensors_in((result,)):
             if one.is_sparse:
@@ -166,6 +169,20 @@ class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
             f"{torch.__version__} does not show the ops between them: some may be unfit for a graph"
         )
 
+    def _note_writes(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        schema = getattr(func, "_schema", None)
+        if schema is None:
+            return
+        for number, one in enumerate(schema.arguments):
+            given = args[number] if number < len(args) else kwargs.get(one.name)
+            if isinstance(given, torch.Generator) and not _is_default(given):
+                self._object(
+                    "it draws random numbers from a generator of its own, and a replay would not"
+                )
+            if one.alias_info is not None and one.alias_info.is_write:
+                tensors = [it for it in _tensors_in((given,)) if type(it) in TENSORS]
+                self.written.update(it for it in map(storage, tensors) if it not in self._made)
+
     def _note_read(self, one: Any) -> None:
         pointer = storage(one)
         if pointer not in self._read:
@@ -183,6 +200,12 @@ class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
             for pointer, (reference, about) in self._read.items()
             if pointer not in owned and not reference.expired() and _is_on(reference, kind)
         ]
+
+
+def _is_default(generator: Any) -> bool:
+    if generator.device.type == "cpu":
+        return generator is torch.default_generator
+    return any(generator is one for one in torch.cuda.default_generators)
 
 
 def is_unsafe(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

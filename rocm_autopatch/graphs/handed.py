@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from rocm_autopatch.graphs.buckets import Cut
 from rocm_autopatch.graphs.buffers import (
     RESIZED,
     Outputs,
@@ -28,8 +27,14 @@ from rocm_autopatch.graphs.buffers import (
 )
 from rocm_autopatch.graphs.leaves import TENSORS
 from rocm_autopatch.graphs.memory import Memory
-from rocm_autopatch.graphs.places import new_view, place, storage, use_count, view
-from rocm_autopatch.graphs.watch import same_places
+from rocm_autopatch.graphs.places import (
+    new_view,
+    place,
+    same_places,
+    storage,
+    use_count,
+    view,
+)
 
 SAVED = "what its last replay saved or returned is still in use"
 NEEDED = "what its forward saved or returned is still needed after it"
@@ -219,13 +224,13 @@ class Handed:
             self._copied += indices
             self._copies = self._copy()
 
-    def take(self, cuts: Sequence[Cut], leaves: Sequence[Any]) -> Any:
+    def take(self, leaves: Sequence[Any]) -> Any:
         """The result of the last replay, which was a call with *leaves*."""
         given = list(self.leaves)
         for index in self._kept:
             # With versions of its own: a change of one call's result is none of another's.
             given[index] = given[index].data
-        for index, copy in zip(self._copied, self._copies.take((), leaves)):
+        for index, copy in zip(self._copied, self._copies.take(leaves)):
             given[index] = copy
         for index, first in self._twins:
             given[index] = given[first]

@@ -16,7 +16,12 @@ TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 _PLAIN = frozenset(
     (int, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.memory_format)
 )
-_LEAVES = TENSORS | _PLAIN | {float}
+# What stands for tensors: no constants, whatever they are.
+_TRACED = (torch.Tensor, torch.fx.Proxy)
+CONSTANTS = _PLAIN | {float}
+_LEAVES = TENSORS | CONSTANTS
+# The structure of a call with only positional arguments, which are all tensors.
+FLAT = "flat"
 # What compares many tensors at once. If torch has it no more, signatures are compared.
 _dynamo = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 _guards = getattr(_dynamo, "TensorGuards", None)
@@ -31,7 +36,14 @@ class Registered:
         self.spec, self.text = spec, repr(spec)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Registered) and self.text == other.text
+        # What a node has besides its leaves may have a text that is cut, as arrays have, and be
+        # equal to something else.
+        if not isinstance(other, Registered) or self.text != other.text:
+            return False
+        try:
+            return bool(self.spec == other.spec)
+        except (ValueError, RuntimeError):
+            return False
 
     def __hash__(self) -> int:
         return hash(self.text)
@@ -69,10 +81,19 @@ def unflatten(structure: Any, leaves: Iterator[Any]) -> Any:
     return kind([unflatten(one, leaves) for one in structure[1:]])
 
 
-def signature(leaves: list[Any]) -> tuple[Any, ...]:
+def unflatten_call(structure: Any, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, by position and by name, with these leaves."""
+    if structure is FLAT:
+        return tuple(leaves), {}
+    args, kwargs = unflatten(structure, iter(leaves))
+    return args, kwargs
+
+
+def signature(leaves: list[Any], strict: bool = True) -> tuple[Any, ...]:
     """What calls that share a graph have in common: everything but the content of tensors.
 
-    Raises Refused if a leaf is neither a plain strided tensor nor a constant.
+    Raises Refused if a leaf is neither a plain strided tensor nor a constant. Of other objects than
+    tensors there is only the type, if that is not *strict*.
     """
     found: list[Any] = []
     for leaf in leaves:
@@ -89,6 +110,8 @@ def signature(leaves: list[Any]) -> tuple[Any, ...]:
             found += (kind, leaf)
         elif kind is float:
             found += (float, leaf.hex())
+        elif not (strict or issubclass(kind, _TRACED)):
+            found.append(kind)
         else:
             raise Refused(
                 f"an argument is a {kind.__module__}.{kind.__qualname__}: it has to be a plain "
@@ -118,7 +141,8 @@ def _alike(tensors: list[Any]) -> Callable[..., bool]:
 class Signatures:
     """The signatures of one function's calls. Mostly it is the last call's again."""
 
-    def __init__(self) -> None:
+    def __init__(self, strict: bool = True) -> None:
+        self._strict = strict
         # Of the last call: how many leaves, what compares others with them, and the signature.
         self._last: tuple[int, Callable[..., bool], Any] = (0, _never, None)
 
@@ -129,22 +153,24 @@ class Signatures:
 
     def of(self, leaves: list[Any]) -> tuple[Any, ...]:
         """What :func:`signature` says of these leaves."""
-        now = signature(leaves)
+        now = signature(leaves, self._strict)
         before = self._last[2]
         # What compares them is made for the second call, as signatures may take turns.
         self._last = len(leaves), _alike(leaves) if now == before else _never, now
         return now
 
 
-def describe(leaves: Iterable[tuple[Sequence[int] | None, Any]]) -> str:
-    """A signature as text, for the record: ``float32[8, 16], 3``.
+def tensors_of(leaves: Iterable[Any]) -> list[Any]:
+    """The tensors among the leaves of a call."""
+    return [leaf for leaf in leaves if type(leaf) in TENSORS]
 
-    Each leaf has the shape that it is padded to, or None.
-    """
+
+def describe(leaves: Iterable[Any]) -> str:
+    """A signature as text, for the record: ``float32[8, 16], 3``."""
     words = []
-    for shape, leaf in leaves:
+    for leaf in leaves:
         if type(leaf) in TENSORS:
-            words.append(f"{str(leaf.dtype).rpartition('.')[2]}{list(shape or leaf.shape)}")
+            words.append(f"{str(leaf.dtype).rpartition('.')[2]}{list(leaf.shape)}")
         else:
             words.append(repr(leaf))
     text = ", ".join(words)

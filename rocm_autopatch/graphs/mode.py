@@ -13,23 +13,37 @@ import functools
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from rocm_autopatch.graphs import capture, record, soundness
+from rocm_autopatch import startup
+from rocm_autopatch.graphs import capture, carried, record, soundness
 from rocm_autopatch.graphs.leaves import Signatures
-from rocm_autopatch.graphs.refusal import Refused
+from rocm_autopatch.graphs.refusal import GRADIENTS, Refused
 from rocm_autopatch.graphs.store import Call, Graphs, Options
 from rocm_autopatch.graphs.training import Region
 
 # More than for a single function: layers that share their code share the graphs of operations.
 _LIMIT = 256
 _WARMUP = 2
-_GRADIENTS = (
-    "gradients are needed: call it under torch.no_grad() or inference_mode(), or let a policy say "
-    "training-graphs"
-)
+# Since torch 2.8, this can be asked of the guards of a weight.
+_GUARDS_LAYOUTS = startup.release(torch.__version__) >= (2, 8)
+# Where Dynamo has found an argument of the frame, or what a container in one has.
+_ARGUMENT = re.compile(r"L(\[[^\]]*\])+")
+# From so many bytes on, a tensor that the program keeps in an attribute, a closure or a global is
+# read where it is.
+_LARGE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Owner:
+    """What a ``graphed`` callable has for its compiled regions: its row, options and pools."""
+
+    row: dict[str, Any]
+    options: Options
+    pools: capture.Pools
 
 
 class Compiled:
@@ -37,25 +51,31 @@ class Compiled:
 
     *model* is its ``torch.fx.GraphModule``, *inputs* its example inputs. *origin* is the mode that
     the program asked for. With *training*, forward and backward become graphs where gradients are
-    needed. All that one thread compiles shares the pools of its graphs.
+    needed. All that one thread compiles shares the pools of its graphs, if no *owner* has his own.
     """
 
-    def __init__(self, model: Any, inputs: Any, origin: str, training: bool) -> None:
+    def __init__(
+        self, model: Any, inputs: Any, origin: str, training: bool, owner: Owner | None = None
+    ) -> None:
         placeholders = [node for node in model.graph.nodes if node.op == "placeholder"]
         self._count = len(inputs)
         pairs = [*enumerate(zip(inputs, placeholders))]
         fixed = {index for index, (one, node) in pairs if _is_fixed(one, node)}
         # What is changed in place stays where it is, too: a cache of keys and values that a program
         # passes as an argument. Other than a weight's, its shape may differ from call to call.
-        changed = {index for index, (_, node) in pairs if index not in fixed and _is_changed(node)}
-        self._keyed = [index for index in range(self._count) if index not in fixed]
+        stays = _is_changed if owner is None else _is_large_state
+        changed = {index for index, (one, node) in pairs if index not in fixed and stays(one, node)}
+        # Of a weight, guards may not look at more than the address: then the signature has it, too.
+        unknown = owner is not None and not _GUARDS_LAYOUTS
+        self._keyed = [index for index in range(self._count) if unknown or index not in fixed]
         # These are not inputs: weights before torch 2.5.
         self._held = [*model.parameters(), *model.buffers()]
         indices = [
             *sorted(fixed | changed),
             *range(self._count, self._count + len(self._held)),
         ]
-        pools, name = capture.Pools.of_this_thread(), _name(model)
+        name = _name(model)
+        pools = capture.Pools.of_this_thread() if owner is None else owner.pools
         tensors = [one for one in (*inputs, *self._held) if isinstance(one, torch.Tensor)]
         self._region: Region | None = None
         gradients = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
@@ -63,12 +83,20 @@ class Compiled:
             self._region = Region(name, origin, pools)
         check = soundness.checks_by_default()
         options = Options(limit=_LIMIT, warmup=_WARMUP, clone=True, verify=True, check=check)
-        self._graphs = _Graphs(
-            self._call, name, origin, options, pools, indices, changed=changed - fixed
-        )
-        self._never = _GRADIENTS if gradients and not training else _never(tensors)
+        own = changed - fixed
+        if owner is None:
+            self.graphs: Graphs = _Graphs(
+                self._call, name, origin, options, pools, indices, changed=own
+            )
+        else:
+            self.graphs = Graphs(
+                *(self._call, name, origin, owner.options, pools, indices),
+                changed=own,
+                row=owner.row,
+            )
+        self._never = GRADIENTS if gradients and not training else _never(tensors)
         if self._never:
-            self._graphs.refuse(self._never, [])
+            self.graphs.refuse(self._never, [])
 
     def compiling(self) -> AbstractContextManager[None]:
         """The context in which it is compiled."""
@@ -78,7 +106,7 @@ class Compiled:
             return self._region.compiling()
         except Refused as refused:
             self._never = str(refused)
-            self._graphs.refuse(self._never, [])
+            self.graphs.refuse(self._never, [])
             return nullcontext()
 
     def run(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,7 +120,7 @@ class Compiled:
         return self._compiled(*leaves[: self._count])
 
     def _plain(self) -> Callable[..., Any]:
-        row, never, compiled = self._graphs.row, self._never, self._compiled
+        row, never, compiled = self.graphs.row, self._never, self._compiled
 
         def call(*args: Any) -> Any:
             record.plain(row, never)
@@ -101,7 +129,7 @@ class Compiled:
         return call
 
     def _as_graphs(self) -> Callable[..., Any]:
-        graphs, keyed, held, compiled = self._graphs, self._keyed, self._held, self._compiled
+        graphs, keyed, held, compiled = self.graphs, self._keyed, self._held, self._compiled
         signatures = Signatures()
 
         def call(*args: Any) -> Any:
@@ -115,7 +143,7 @@ class Compiled:
             except Refused as refused:
                 record.plain(graphs.row, str(refused))
                 return compiled(*args)
-            return graphs.run(key, None, [*args, *held], (), ())
+            return graphs.run(key, None, [*args, *held])
 
         return call
 
@@ -138,7 +166,21 @@ def _is_fixed(value: Any, node: Any) -> bool:
     )
 
 
-def _is_changed(node: Any) -> bool:
+def _is_large_state(value: Any, node: Any) -> bool:
+    """Whether a tensor is no argument or changed in place, and too large for a copy in each call.
+
+    A program may make an attribute anew in each call, as it makes arguments.
+    """
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    size = value.numel() * value.element_size()
+    source = getattr(getattr(node, "_dynamo_source", None), "name", "")
+    if _ARGUMENT.fullmatch(source() if callable(source) else source):
+        return bool(size > carried.MOST) and _is_changed(value, node)
+    return bool(size > _LARGE)
+
+
+def _is_changed(_: Any, node: Any) -> bool:
     """Whether the graph changes an input in place."""
     example = node.meta.get("example_value")
     # The fake tensors with which Dynamo traced count the writes to them.

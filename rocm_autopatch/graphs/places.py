@@ -11,6 +11,16 @@ import torch
 use_count: Callable[[int], int] = torch._C._storage_Use_Count
 
 
+def _same_places(tensors: list[Any], places: list[int | None], indices: list[int]) -> bool:
+    return all(tensors[index].data_ptr() == places[index] for index in indices)
+
+
+# Whether the tensors at *indices* are where they were. Builds of torch for a GPU have it in C++.
+same_places: Callable[[Any, list[int | None], list[int]], bool] = getattr(
+    torch._C, "_tensors_data_ptrs_at_indices_equal", _same_places
+)
+
+
 def storage(tensor: Any) -> int:
     """What tensors have in common that share their memory. It says nothing when they are gone."""
     pointer: int = tensor.untyped_storage()._cdata

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from rocm_autopatch import startup
+
 # How many callables are kept on the record, and how many reasons of each.
 MOST = 1000
 MOST_REASONS = 20
@@ -40,6 +42,17 @@ def plain(row: dict[str, Any], reason: str) -> None:
     reasons = row["plain"]
     if reason in reasons or len(reasons) < MOST_REASONS:
         reasons[reason] = reasons.get(reason, 0) + 1
+
+
+def refuse(row: dict[str, Any], signature: str, why: str) -> None:
+    """Put on the record, and write once to stderr, that calls like this have no graph."""
+    if len(row["refused"]) < MOST_REASONS:
+        row["refused"].append({"signature": signature, "reason": why})
+    startup.say(
+        "graphs",
+        f"graphs: {row['name']} runs without a graph: {why}; rocm_autopatch.status()['graphs'] "
+        "lists all such functions",
+    )
 
 
 def render() -> list[dict[str, Any]]:

@@ -56,6 +56,12 @@ _MEANINGS = (
 )
 
 
+GRADIENTS = (
+    "gradients are needed: call it under torch.no_grad() or inference_mode(), or let a policy say "
+    "training-graphs"
+)
+
+
 class Refused(RuntimeError):
     """A call can't run as a graph; the text says why."""
 

@@ -20,17 +20,16 @@ import torch
 from rocm_autopatch import failure, startup
 from rocm_autopatch.graphs import aside, capture, carried, record, soundness
 from rocm_autopatch.graphs.aside import Aside
-from rocm_autopatch.graphs.buckets import Cut, Pad
-from rocm_autopatch.graphs.buffers import Inputs, Outputs, cut_tensor
+from rocm_autopatch.graphs.buffers import Inputs, Outputs
 from rocm_autopatch.graphs.captured_ops import CapturedOps
 from rocm_autopatch.graphs.carried import Carried
 from rocm_autopatch.graphs.handed import Consumed, Found, Handed
-from rocm_autopatch.graphs.leaves import TENSORS, describe
+from rocm_autopatch.graphs.leaves import CONSTANTS, TENSORS, describe, tensors_of
 from rocm_autopatch.graphs.memory import Memory
-from rocm_autopatch.graphs.places import storage
+from rocm_autopatch.graphs.observation import Observation
+from rocm_autopatch.graphs.places import same_places, storage
 from rocm_autopatch.graphs.refusal import Busy, Disturbed, Refused, explain, passes
 from rocm_autopatch.graphs.verification import Verification
-from rocm_autopatch.graphs.watch import Observation, Watched, same_places, tensors_of
 
 # How often a capture is tried if something compiles in it, and how often a call is observed, if
 # what stands in the way may be another thread's. After that it would always be so.
@@ -76,13 +75,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Call:
-    """One call: its structure and leaves, what is at a fixed place, and how buckets change it."""
+    """One call: its structure and leaves."""
 
     structure: Any
     leaves: list[Any]
-    fixed: list[Any]
-    pads: Sequence[Pad]
-    cuts: Sequence[Cut]
 
     @functools.cached_property
     def device(self) -> Any:
@@ -97,34 +93,14 @@ class Call:
         """
         if self.device is None:
             return "no argument is a tensor, so the device is unknown"
-        given = [leaf for index, leaf in enumerate(self.leaves) if index not in but]
-        fixed = self.fixed if self.fixed is not self.leaves else given
-        for what, tensors in (("an argument", given), ("a weight or buffer", fixed)):
-            for device in {tensor.device for tensor in tensors_of(tensors)}:
-                # A kernel may take the value of a CPU scalar at the capture, for all replays.
-                if device.type != capture.Pool.kind:
-                    return f"{what} is on {device}, and a graph can only read the GPU's memory"
-                if device != self.device:
-                    return f"{what} is on {device}, but another tensor is on {self.device}"
+        given = (leaf for index, leaf in enumerate(self.leaves) if index not in but)
+        for device in {tensor.device for tensor in tensors_of(given)}:
+            # A kernel may take the value of a CPU scalar at the capture, for all replays.
+            if device.type != capture.Pool.kind:
+                return f"an argument is on {device}, and a graph can only read the GPU's memory"
+            if device != self.device:
+                return f"an argument is on {device}, but another tensor is on {self.device}"
         return ""
-
-    def padded(self) -> list[Any]:
-        """The leaves as the function gets them."""
-        real = list(self.leaves)
-        for pad in self.pads:
-            leaf = self.leaves[pad.leaf]
-            whole = leaf.new_full(pad.shape(leaf), pad.fill)
-            whole.narrow(pad.dim, 0, pad.real).copy_(leaf)
-            real[pad.leaf] = whole
-        return real
-
-    def cut(self, result: Any) -> Any:
-        """What the function returned, as the caller gets it."""
-        if not self.cuts:
-            return result
-        return torch.utils._pytree.tree_map(
-            lambda leaf: cut_tensor(leaf, self.cuts) if type(leaf) in TENSORS else leaf, result
-        )
 
 
 class Entry:
@@ -138,6 +114,7 @@ class Entry:
         "constants",
         "consumed",
         "draws",
+        "extents",
         "first",
         "found",
         "graph",
@@ -174,6 +151,8 @@ class Entry:
         # result was not a tensor. The tensors themselves would stay alive here: a cache for each
         # prompt that a program has made one for.
         self.written: list[int] = []
+        # Where the memories lie that its graph writes to, and that are at a fixed place.
+        self.extents: list[tuple[int, int]] = []
         # The indices of arguments that it wrote to, which are copied back.
         self.changes: list[int] = []
         self.carried: Carried | None = None
@@ -215,9 +194,9 @@ class Graphs:
     """The graphs of one callable, *function*.
 
     *indices* are the indices of leaves at a fixed place, such as a compiled model's weights.
-    *watched* is what a function uses besides its arguments. *memory* is what they write to, if that
-    is not the memory of all *pools*. *changed* are those of the indices that calls change in place,
-    and that are no weights.
+    *memory* is what they write to, if that is not the memory of all *pools*. *changed* are those of
+    the indices that calls change in place, and that are no weights. *row* is their row of the
+    record, if they share one.
     """
 
     # Whether arguments that a call changes in place may be copied back.
@@ -231,13 +210,13 @@ class Graphs:
         options: Options,
         pools: capture.Pools,
         indices: Sequence[int] = (),
-        watched: Watched | None = None,
         memory: Memory | None = None,
         changed: Iterable[int] = (),
+        row: dict[str, Any] | None = None,
     ) -> None:
         self.function = function
         self.options = options
-        self.row = record.row(name, origin)
+        self.row = record.row(name, origin) if row is None else row
         self._pools, self._lock = pools, pools.lock
         self._memory = memory or pools.memory
         # Its results may be free when it is gone, and nobody would look at them any more.
@@ -245,7 +224,6 @@ class Graphs:
         self._indices = list(indices)
         self._fixed_leaves = frozenset(indices)
         self._changed = frozenset(changed)
-        self.watch(watched)
         # Whether captures may begin.
         self._ready = True
         # What was observed before other leaves became fixed.
@@ -257,23 +235,14 @@ class Graphs:
         self._recent: tuple[Any, Entry | None] = (None, None)
         self._clock = 0
 
-    def watch(self, watched: Watched | None) -> None:
-        """Use these weights as the function's own from now on."""
-        self._watched = watched
-        if watched:
-            self._indices = list(range(len(watched.tensors)))
-
-    def run(
-        self, key: Any, structure: Any, leaves: list[Any], pads: Sequence[Pad], cuts: Sequence[Cut]
-    ) -> Any:
+    def run(self, key: Any, structure: Any, leaves: list[Any]) -> Any:
         """The result of the function for the leaves of a call with signature *key*."""
-        fixed = self._watched.tensors if self._watched is not None else leaves
         # Mostly it is the last call's signature. To compare them takes less than to hash one.
         recent, entry = self._recent
         if entry is None or entry.graph is None or key != recent:
             entry = self._latest.get(key)
-        if entry is None or not same_places(fixed, entry.places, entry.indices):
-            entry = self._find(key, fixed)
+        if entry is None or not same_places(leaves, entry.places, entry.indices):
+            entry = self._find(key, leaves)
         held = ""
         if entry.graph is not None and not soundness.distrusted:
             with self._lock:
@@ -290,37 +259,31 @@ class Graphs:
                         held = entry.memory.busy(entry.order)
                     if entry.carried is not None and not held:
                         held = entry.carried.shared(leaves)
+                    if entry.extents and not held:
+                        held = entry.inputs.within(leaves, entry.extents)
                     if entry.consumed is not None and not held:
                         held = entry.consumed.held(leaves)
                     if entry.found and not held:
                         held = _put(entry.found, leaves)
                     if not held:
                         if entry.row["replays"] + 1 == entry.checked:
-                            return self._checked(entry, leaves, fixed, pads, cuts)
-                        return self._replay(entry, leaves, fixed, pads, cuts)
-        call = Call(structure, leaves, fixed, pads, cuts)
+                            return self._checked(entry, leaves)
+                        return self._replay(entry, leaves)
+        call = Call(structure, leaves)
         if held:
             self._held(entry)
             record.plain(self.row, held)
-            return call.cut(self._execute(call))
+            return self._execute(call)
         return self._without(entry, key, call)
 
-    def _replay(
-        self,
-        entry: Entry,
-        leaves: list[Any],
-        fixed: list[Any],
-        pads: Sequence[Pad],
-        cuts: Sequence[Cut],
-        done: bool = False,
-    ) -> Any:
+    def _replay(self, entry: Entry, leaves: list[Any], done: bool = False) -> Any:
         """The result of a replay for these leaves. *done* says that it was the last one."""
         self._clock += 1
         entry.used = self._clock
         entry.held = 0
         if not done:
             entry.pool.turn()
-            entry.inputs.copy(leaves, pads)
+            entry.inputs.copy(leaves)
             entry.graph()  # type: ignore[misc]
             if entry.carried is not None:
                 entry.carried.back(leaves)
@@ -328,28 +291,21 @@ class Graphs:
         if entry.written:
             # A tensor of inference mode does not count the writes to it.
             _count_writes(
-                [fixed[index] for index in entry.written if not fixed[index].is_inference()]
+                [leaves[index] for index in entry.written if not leaves[index].is_inference()]
             )
         if entry.outputs.lends:
             entry.memory.lend(entry.order, entry.outputs)
-        return entry.outputs.take(cuts, leaves)
+        return entry.outputs.take(leaves)
 
-    def _checked(
-        self,
-        entry: Entry,
-        leaves: list[Any],
-        fixed: list[Any],
-        pads: Sequence[Pad],
-        cuts: Sequence[Cut],
-    ) -> Any:
+    def _checked(self, entry: Entry, leaves: list[Any]) -> Any:
         """The result of a replay that is compared with a plain call first, if there is time."""
         pool, number = entry.pool, entry.checked
         entry.checked = soundness.next_check(number)
         needed = entry.row["memory_after"] - entry.row["memory_before"]
         if not soundness.budget.allows_check(id(entry), number) or not pool.has_room(2 * needed):
-            return self._replay(entry, leaves, fixed, pads, cuts)
+            return self._replay(entry, leaves)
         started = time.perf_counter()
-        call = Call(entry.structure, leaves, fixed, pads, cuts)
+        call = Call(entry.structure, leaves)
         changes = [leaves[index] for index in entry.changes]
         restored = changes + self._uncounted(entry, call)
         put_back = functools.partial(_put_back, restored, [one.clone() for one in restored], None)
@@ -357,13 +313,13 @@ class Graphs:
             verification = Verification(
                 pool,
                 entry.draws,
-                lambda: [call.cut(self._again(call)), changes],
+                lambda: [self._again(call), changes],
                 put_back,
             )
         except torch.OutOfMemoryError:
             entry.checked = 0
-            return self._replay(entry, leaves, fixed, pads, cuts)
-        result = self._replay(entry, leaves, fixed, pads, cuts)
+            return self._replay(entry, leaves)
+        result = self._replay(entry, leaves)
         try:
             if verification.compare([result, changes]):
                 # The further plain calls have taken back what the replay has changed.
@@ -380,7 +336,7 @@ class Graphs:
                 del result
                 self._refuse(entry, call, str(refused))
                 self._free(entry)
-            return call.cut(self._execute(call))
+            return self._execute(call)
         soundness.budget.add_check(id(entry), number, time.perf_counter() - started)
         entry.row["checks"] += 1
         return result
@@ -398,43 +354,35 @@ class Graphs:
             self._drop(whole)
             self.row["dropped"] += 1
 
-    def _places(self, fixed: list[Any], indices: list[int]) -> list[int | None]:
-        places: list[int | None] = [None] * len(fixed)
+    def _places(self, leaves: list[Any], indices: list[int]) -> list[int | None]:
+        places: list[int | None] = [None] * len(leaves)
         for index in indices:
-            places[index] = fixed[index].data_ptr()
+            places[index] = leaves[index].data_ptr()
         return places
 
-    def _find(self, key: Any, fixed: list[Any]) -> Entry:
+    def _find(self, key: Any, leaves: list[Any]) -> Entry:
         with self._lock:
             before = self._latest.get(key)
             indices = self._indices if before is None else before.indices
-            if self._watched is not None:
-                # Another thread may have put other weights there since this call has asked.
-                indices = list(range(len(fixed)))
-            places = self._places(fixed, indices)
+            places = self._places(leaves, indices)
             if self._changed and (key, tuple(places)) not in self._entries:
-                moving = self._moving(key, indices, places, fixed)
+                moving = self._moving(key, indices, places, leaves)
                 if moving:
                     # From now on they are copied, and the entries know them by their places.
                     for one in [one for one in self._entries if one[0] == key]:
                         self._drop(one)
                     indices = [index for index in indices if index not in moving]
-                    before, places = None, self._places(fixed, indices)
+                    before, places = None, self._places(leaves, indices)
             whole = (key, tuple(places))
-            if self._watched and key in self._latest:
-                # The function's weights have moved. Graphs with the old addresses are useless.
-                for other in [one for one in self._entries if one[0] == key and one != whole]:
-                    self._drop(other)
             entry = self._entries.get(whole)
             if entry is None:
                 self._forget()
                 entry = self._entries[whole] = Entry(indices, places, self._clock)
-                # A function's weights may belong to other modules now, which do other things.
-                if before is not None and self._watched is None:
+                if before is not None:
                     entry.learn(before)
                     if not entry.refused and self._move_on(key):
                         self._refuse(entry, None, MOVING)
-                elif before is None and self._known is not None:
+                elif self._known is not None:
                     entry.take(self._known)
                     self._known = None
             self._latest[key] = entry
@@ -481,7 +429,7 @@ class Graphs:
             known = self._entries.get((key, tuple(entry.places))) is entry
             # Another thread has just captured it, or dropped it.
             if not soundness.distrusted and (entry.graph is not None or not known):
-                return self.run(key, call.structure, call.leaves, call.pads, call.cuts)
+                return self.run(key, call.structure, call.leaves)
             self._clock += 1
             entry.used = self._clock
             entry.seen += 1
@@ -494,7 +442,7 @@ class Graphs:
         if ready and self._room(entry):
             with self._lock:
                 if entry.graph is not None:
-                    return self.run(key, call.structure, call.leaves, call.pads, call.cuts)
+                    return self.run(key, call.structure, call.leaves)
                 done, value = self._capture(entry, call)
             if done:
                 return value
@@ -505,26 +453,19 @@ class Graphs:
             )
         record.plain(self.row, refused or WARMING)
         if refused or entry.pool is not None or seen < self.options.warmup:
-            state = self._watched.state() if self._watched and not refused else None
-            value = self._execute(call) if refused else self._first(call, call.padded())
-            if state is not None and self._watched is not None:
-                # Such a call changes the next one's signature, so none would ever be observed.
-                changed = self._watched.changed(state)
-                if changed:
-                    self._refuse(entry, call, changed)
-            return call.cut(value)
-        return call.cut(self._observed(entry, call))
+            return self._execute(call) if refused else self._first(call, list(call.leaves))
+        return self._observed(entry, call)
 
     def _first(self, call: Call, real: list[Any]) -> Any:
-        """A call before the capture. *real* are its leaves, padded; nobody needs them any more."""
+        """A call before the capture. *real* are its leaves; nobody needs the list any more."""
         return self._now(call.structure, real)
 
     def _again(self, call: Call) -> Any:
         """A call before the capture that is not the last one with these leaves."""
-        return self._first(call, call.padded())
+        return self._first(call, list(call.leaves))
 
     def _execute(self, call: Call) -> Any:
-        return self._now(call.structure, call.padded())
+        return self._now(call.structure, list(call.leaves))
 
     def _now(self, structure: Any, leaves: list[Any]) -> Any:
         """Call the function, not in a capture."""
@@ -537,16 +478,16 @@ class Graphs:
         if refused:
             self._refuse(entry, call, refused)
             return self._execute(call)
-        pool, real = self._pools.of(call.device), call.padded()
-        watched = self._observable(entry)
-        places = [call.fixed[index] for index in watched]
-        stay = self._stay(entry).union(on_host)
+        pool, real = self._pools.of(call.device), list(call.leaves)
+        observable = self._observable(entry)
+        places = [call.leaves[index] for index in observable]
+        stay = {*entry.indices, *on_host}
         free = [
             index for index, leaf in enumerate(real) if type(leaf) in TENSORS and index not in stay
         ]
         given = [real[index] for index in free]
         try:
-            observation = Observation(pool, self._watched, places, given, self.options.verify)
+            observation = Observation(pool, places, given, self.options.verify)
             ops = CapturedOps()
         except RuntimeError as error:
             self._refuse(entry, call, f"its effects can't be observed: {error}")
@@ -556,7 +497,7 @@ class Graphs:
             result = self._first(call, real)
         try:
             refused, changed = observation.against(), observation.changed()
-            refused = refused or ops.objection
+            refused = refused or ops.objection or _objection_to_constants(result)
             changes = [] if refused else [free[number] for number in observation.written()]
             refused = refused or self._unfit(entry, changes, call)
             meanwhile = "" if refused else observation.meanwhile()
@@ -570,8 +511,11 @@ class Graphs:
         if refused:
             self._refuse(entry, call, refused)
         elif capture.compiles() == compiled:
-            entry.pure, entry.draws = not changed, observation.draws()
-            entry.written = [watched[number] for number in changed]
+            owned = set(map(storage, tensors_of([*call.leaves, *_leaves(result)])))
+            others = (one.cdata for one, _ in ops.borrowed(owned, pool.kind))
+            entry.pure = not changed and ops.written.isdisjoint(others)
+            entry.draws = observation.draws()
+            entry.written = [observable[number] for number in changed]
             entry.changes = changes
             entry.constants = _constants(result)
             entry.hosted = _numbers_elsewhere(result, pool.device)
@@ -598,25 +542,19 @@ class Graphs:
         """Why what a call has changed of its arguments can't be copied back; "" if it can."""
         if not changes:
             return ""
-        fixed = [call.fixed[index] for index in entry.indices]
+        fixed = [call.leaves[index] for index in entry.indices]
         why = carried.unfit(changes, call.leaves, tensors_of(fixed)) if self.carries else ""
         if not self.carries:
             why = "graphs of training steps don't copy it back"
-        elif any(pad.leaf in changes for pad in call.pads):
-            why = "it is padded"
         shape = list(call.leaves[changes[0]].shape)
         text = "it changes an argument in place (shape %s), and %s: make this tensor a buffer of "
         return (text + "the module, or return the new one") % (shape, why) if why else ""
-
-    def _stay(self, entry: Entry) -> frozenset[int]:
-        """The leaves that are not copied: those at a fixed place, if they are no function's own."""
-        return frozenset(() if self._watched is not None else entry.indices)
 
     def _uncounted(self, entry: Entry, call: Call) -> list[Any]:
         """The arguments whose writes torch does not count: a write may not have been seen."""
         if not torch.is_inference_mode_enabled():
             return []
-        stay = self._stay(entry).union(entry.changes, (pad.leaf for pad in call.pads))
+        stay = {*entry.indices, *entry.changes}
         return [
             leaf
             for index, leaf in enumerate(call.leaves)
@@ -624,7 +562,7 @@ class Graphs:
         ]
 
     def _shared(self, entry: Entry, call: Call) -> bool:
-        fixed = tensors_of([call.fixed[index] for index in entry.indices])
+        fixed = tensors_of(call.leaves[index] for index in entry.indices)
         return carried.shares(entry.changes, call.leaves, map(storage, fixed))
 
     def _capture(self, entry: Entry, call: Call) -> tuple[bool, Any]:
@@ -636,6 +574,7 @@ class Graphs:
         # What a plain call changes before the replay, and what it was.
         restored: list[Any] = []
         were: list[Any] = []
+        raised: list[Exception] = []
         try:
             if changes and self._shared(entry, call):
                 raise Busy(carried.SHARED)
@@ -648,9 +587,13 @@ class Graphs:
                 raise Busy(held)
             pool.turn()
             found = self._found(call.leaves)
-            stay = self._stay(entry).union(index for index, _ in found)
+            stay = {*entry.indices, *(index for index, _ in found)}
             inside = self._inside(call.leaves) if consumed else None
-            inputs = Inputs(call.leaves, stay, call.pads, inside)
+            inputs = Inputs(call.leaves, stay, inside)
+            extents = _extents(call.leaves[index] for index in entry.written)
+            overlap = inputs.within(call.leaves, extents)
+            if overlap:
+                raise Busy(overlap)
             # Such a call writes to no weight or buffer. So it does nothing that the call itself
             # does not do again, if it also draws the same random numbers.
             verify = self.options.verify and entry.pure
@@ -662,21 +605,22 @@ class Graphs:
                 verification = Verification(
                     pool,
                     entry.draws,
-                    lambda: [call.cut(self._again(call)), changes],
+                    lambda: [self._again(call), changes],
                     functools.partial(_put_back, restored, were, kept),
                 )
                 # The capture can't use what the call has needed. So the device gets it back.
                 capture.give_back()
-            inputs.copy(call.leaves, call.pads)
+            inputs.copy(call.leaves)
             compiled = capture.compiles()
             if consumed:
                 consumed.let_go(call.leaves, pool, order)
             ops = CapturedOps(stops=True)
-            owned = set(map(storage, [*inputs.tensors, *tensors_of(call.fixed)]))
+            owned = set(map(storage, [*inputs.tensors, *tensors_of(call.leaves)]))
             enter = functools.partial(inputs.enter, pool.unowned)
             versions = inputs.versions()
             with capture.own_casts():
-                graph, result = pool.capture(self._noting(ops, call.structure), enter, memory)
+                noting = self._noting(ops, call.structure, raised)
+                graph, result = pool.capture(noting, enter, memory)
             if capture.compiles() != compiled:
                 raise Disturbed(
                     "something was compiled in the capture: more calls are needed before it"
@@ -693,11 +637,10 @@ class Graphs:
                 raise Refused("a number of the result is not on the device, except in a capture")
             owned.update(storage(one) for one in _leaves(result) if type(one) in TENSORS)
             borrowed = [reference for reference, _ in ops.borrowed(owned, pool.kind)]
-            places = {index: call.fixed[index] for index in entry.indices}
+            places = {index: call.leaves[index] for index in entry.indices}
             places.update((index, call.leaves[index]) for index, _ in found)
             outputs = self._results(result, inputs, places, pool.device)
             del result
-            _check(outputs.leaves, call.cuts)
             back = (
                 Carried(entry.changes, inputs, tensors_of([*places.values()])) if changes else None
             )
@@ -709,25 +652,27 @@ class Graphs:
                     kept = Aside(self._spoilt(call.leaves, consumed))
                     again = functools.partial(self._beside, kept, pool, memory, call)
                     verification = Verification(pool, entry.draws, again, kept.restore)
-                inputs.copy(call.leaves, call.pads)
+                inputs.copy(call.leaves)
             if verification is not None:
                 graph()
                 # What the caller is handed is compared, and not only what the graph has written.
-                taken = [outputs.take(call.cuts, call.leaves), back.targets if back else []]
+                taken = [outputs.take(call.leaves), back.targets if back else []]
                 called_again = verification.compare(taken)
                 del taken
                 # What a replay overwrites is not there for another one: it is the call itself.
                 if not consumed or called_again:
                     verification.draw_again()
                 if consumed and called_again:
-                    inputs.copy(call.leaves, call.pads)
+                    inputs.copy(call.leaves)
                     graph()
         except Exception as error:
             entry.consumed = None
             _put_back(restored, were, kept)
-            if failure.programs_own(error):
+            # Torch and the runtimes raise a RuntimeError where a function can't be captured.
+            programs = [one for one in raised if not isinstance(one, RuntimeError)]
+            if programs or failure.programs_own(error):
                 entry.pool = None  # The next call is observed again.
-                raise
+                raise programs[0] if programs else error from None
             if verification is not None:
                 verification.draw_again()
             self._failed(entry, call, error)
@@ -737,7 +682,7 @@ class Graphs:
         outputs.count_owners(inputs.own_tensors())
         pool.lends = pool.lends or outputs.lends
         entry.row = {
-            "signature": self._describe(call.leaves, call.pads),
+            "signature": self._describe(call.leaves),
             "replays": 0,
             "capture_seconds": round(time.perf_counter() - started, 4),
             "memory_before": before,
@@ -747,7 +692,7 @@ class Graphs:
         }
         # From now on other threads replay it.
         entry.inputs, entry.outputs, entry.graph = inputs, outputs, graph
-        entry.carried = back
+        entry.carried, entry.extents = back, extents
         entry.found, entry.borrowed = found, borrowed
         # A plain call must have no effect but its result.
         if self.options.check and entry.pure and not self._spoilt(call.leaves, consumed):
@@ -755,15 +700,21 @@ class Graphs:
         self.row["graphs"].append(entry.row)
         self._captured(entry)
         done = verified and consumed is not None
-        return True, self._replay(entry, call.leaves, call.fixed, call.pads, call.cuts, done)
+        return True, self._replay(entry, call.leaves, done)
 
-    def _noting(self, ops: CapturedOps, structure: Any) -> Callable[[list[Any]], Any]:
-        """The function; *ops* notes what it executes."""
+    def _noting(
+        self, ops: CapturedOps, structure: Any, raised: list[Exception]
+    ) -> Callable[[list[Any]], Any]:
+        """The function; *ops* notes what it executes, and *raised* what it raises."""
         function = self.function
 
         def run(leaves: list[Any]) -> Any:
             with ops:
-                return function(structure, leaves)
+                try:
+                    return function(structure, leaves)
+                except Exception as error:
+                    raised.append(error)
+                    raise
 
         return run
 
@@ -826,23 +777,11 @@ class Graphs:
 
     def refuse(self, why: str, leaves: Sequence[Any]) -> None:
         """Put on the record, and write once to stderr, that calls like this have no graph."""
-        if len(self.row["refused"]) < record.MOST_REASONS:
-            self.row["refused"].append({"signature": self._describe(leaves), "reason": why})
-        name = self.row["name"]
-        startup.say(
-            "graphs",
-            f"graphs: {name} runs without a graph: {why}; rocm_autopatch.status()['graphs'] lists "
-            "all such functions",
-        )
+        record.refuse(self.row, self._describe(leaves), why)
 
-    def _describe(self, leaves: Sequence[Any], pads: Sequence[Pad] = ()) -> str:
+    def _describe(self, leaves: Sequence[Any]) -> str:
         """The signature of a call as text, without what is at a fixed place."""
-        shapes = {pad.leaf: pad.shape(leaves[pad.leaf]) for pad in pads}
-        shown = [
-            (shapes.get(index), leaf)
-            for index, leaf in enumerate(leaves)
-            if index not in self._fixed_leaves
-        ]
+        shown = (one for index, one in enumerate(leaves) if index not in self._fixed_leaves)
         return describe(shown)
 
     def _room(self, entry: Entry) -> bool:
@@ -888,12 +827,6 @@ class Graphs:
                 self._drop(key)
 
 
-def _check(leaves: list[Any], cuts: Sequence[Cut]) -> None:
-    """Raise Refused if a result can't be cut."""
-    for tensor in tensors_of(leaves):
-        cut_tensor(tensor, cuts)
-
-
 def _write(tensors: list[Any], contents: list[Any]) -> None:
     for tensor, content in zip(tensors, contents):
         tensor.copy_(content)
@@ -926,6 +859,24 @@ def _constants(result: Any) -> list[Any]:
     """What in a result is not a tensor, in a form that can be compared with another call's."""
     leaves = _leaves(result)
     return [(type(leaf), repr(leaf)) for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+
+
+def _objection_to_constants(result: Any) -> str:
+    """Why all replays can't return what in a result is not a tensor; "" if they can.
+
+    That may be a container which pytree does not know, or something with a state.
+    """
+    for kind in map(type, _leaves(result)):
+        if kind not in CONSTANTS and not issubclass(kind, torch.Tensor):
+            name = f"{kind.__module__}.{kind.__qualname__}"
+            return f"the result has a {name}, and each replay would return the same one"
+    return ""
+
+
+def _extents(tensors: Iterable[Any]) -> list[tuple[int, int]]:
+    """Where the memories of tensors begin and end."""
+    memories = (tensor.untyped_storage() for tensor in tensors)
+    return sorted({(one.data_ptr(), one.data_ptr() + one.nbytes()) for one in memories})
 
 
 def _numbers_elsewhere(result: Any, device: Any) -> dict[int, Any]:

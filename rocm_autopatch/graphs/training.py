@@ -180,7 +180,7 @@ class _Graphs(Graphs):
             self.clear()
         leaves = list(inputs)
         inputs.clear()
-        return self.run(key, None, leaves, (), ())
+        return self.run(key, None, leaves)
 
     def _now(self, structure: Any, leaves: list[Any]) -> Any:
         return self._compiled(leaves)
@@ -337,7 +337,7 @@ class _BackwardGraphs(_Graphs):
         return self.region.first(device, lambda: self._now(call.structure, given))
 
     def _again(self, call: Call) -> Any:
-        return super()._first(call, call.padded())
+        return super()._first(call, list(call.leaves))
 
     def _observable(self, entry: Entry) -> list[int]:
         # A compiled backward may write to what is saved for it alone.

@@ -1,43 +1,60 @@
-"""``graphed``: a model or function whose calls become replays of one captured graph."""
+"""``graphed``: a model or function whose calls become replays of captured graphs."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import types
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._device import DeviceContext
 
+from rocm_autopatch import startup
 from rocm_autopatch.graphs import record, soundness
-from rocm_autopatch.graphs.buckets import Bucket, Cut, Pad
-from rocm_autopatch.graphs.capture import Pools, capturing
-from rocm_autopatch.graphs.leaves import TENSORS, Signatures, flatten, signature, unflatten
-from rocm_autopatch.graphs.refusal import Refused
-from rocm_autopatch.graphs.store import Graphs, Options
-from rocm_autopatch.graphs.watch import Watched
+from rocm_autopatch.graphs.buckets import Bucket, Buckets
+from rocm_autopatch.graphs.capture import capturing
+from rocm_autopatch.graphs.guards import GuardedGraphs
+from rocm_autopatch.graphs.leaves import (
+    FLAT,
+    TENSORS,
+    Signatures,
+    flatten,
+    tensors_of,
+    unflatten_call,
+)
+from rocm_autopatch.graphs.promise import PromisedGraphs
+from rocm_autopatch.graphs.refusal import GRADIENTS, Refused
+from rocm_autopatch.graphs.settings import current_settings
+from rocm_autopatch.graphs.store import Options
 
 # Each call uses these, so they are looked up once. Dynamo knows the first one by this name, too.
 _is_compiling = torch.compiler.is_compiling
-_grad_enabled = torch.is_grad_enabled
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
 _transforms = torch._C._functorch.maybe_current_level
-_inference_mode = torch.is_inference_mode_enabled
-_autocast = torch.is_autocast_enabled
-_default_dtype = torch.get_default_dtype
-_precision = torch._C._get_float32_matmul_precision
-_deterministic = torch._C._get_deterministic_algorithms
+_tracing = torch._C._get_tracing_state
+_grad_enabled = torch.is_grad_enabled
 OUTPUTS = ("clone", "alias")
-# The structure of a call with only positional arguments, which are all tensors.
-_FLAT = "flat"
+GUARDS = ("all", "none")
+# From torch 2.8 on, a program can choose among the guards.
+_FILTERS = startup.release(torch.__version__) >= (2, 8)
 
 
 class Graphed:
     """A callable that runs *function* as a graph if possible. :func:`graphed` makes it.
 
-    All other attributes are the function's. So those of a wrapped model can be used.
+    All other attributes are the function's. So those of a wrapped model can be read and set.
     """
+
+    function: Callable[..., Any]
+    _graphs: GuardedGraphs | PromisedGraphs
+    _signatures: Signatures
+    _buckets: Buckets | None
+    _given: tuple[Any, ...]
+    _fallback: bool
+    _never: str
 
     def __init__(
         self,
@@ -46,98 +63,89 @@ class Graphed:
         buckets: Sequence[Bucket],
         fallback: bool,
         name: str,
+        guards: str,
+        guard_filter_fn: Any,
     ) -> None:
-        self.function = function
-        self._buckets = tuple(buckets)
-        self._fallback = fallback
-        self._parameters = inspect.signature(_plain(function)) if buckets else None
-        for bucket in self._buckets:
-            self._check(bucket)
-        self._watched = Watched(function)
-        self._signatures = Signatures()
-        self._graphs = Graphs(
-            self._call,
-            name or _name(function),
-            "graphed",
-            options,
-            Pools(),
-            watched=self._watched,
+        plain, name = _plain(function), name or _name(function)
+        graphs: Any
+        if guards == "none":
+            graphs = PromisedGraphs(function, name, options)
+        else:
+            graphs = GuardedGraphs(function, name, options, fallback, guard_filter_fn)
+        parameters = inspect.signature(plain).parameters if buckets else {}
+        self.__dict__.update(
+            function=function,
+            _graphs=graphs,
+            _signatures=Signatures(strict=guards == "none"),
+            _buckets=Buckets(buckets, parameters, _name(function)) if buckets else None,
+            _given=(options, tuple(buckets), fallback, name, guards, guard_filter_fn),
+            _fallback=fallback,
+            _never=_objection(plain),
         )
-        functools.update_wrapper(self, _plain(function), updated=())
-
-    def _check(self, bucket: Bucket) -> None:
-        """Raise ValueError if a bucket names an argument that the function does not have."""
-        assert self._parameters is not None
-        known = self._parameters.parameters
-        wrong = [name for name in bucket.inputs if name not in known]
-        if wrong and not any(one.kind == one.VAR_KEYWORD for one in known.values()):
-            raise ValueError(
-                f"bucket {bucket.name}: {_name(self.function)} has no argument {wrong[0]}; it has "
-                f"{', '.join(known) or 'none'}"
-            )
+        functools.update_wrapper(self, plain, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # If a compiled function makes this call, Dynamo traces it and sees only the function.
         if _is_compiling():
             return self.function(*args, **kwargs)
         try:
+            if self._never:
+                raise Refused(self._never)
             if capturing():
                 raise Refused("another capture is under way and records the function's kernels")
+            settings = current_settings()
+            if _function_modes() or _dispatch_modes() or _transforms() or _tracing():
+                settings += _default_devices()
             structure: Any
-            shapes = None if kwargs else self._signatures.again(args)
+            shapes = finish = None
+            if not kwargs and self._buckets is None:
+                shapes = self._signatures.again(args)
             if shapes is not None or (not kwargs and TENSORS.issuperset(map(type, args))):
                 # Most calls are like this: there is nothing to flatten.
-                structure, leaves = _FLAT, list(args)
+                structure, leaves = FLAT, list(args)
             else:
                 leaves = []
                 structure = flatten((args, kwargs), leaves)
-            watched = self._watched
-            if not watched.same():
-                watched = self._watch_anew()
-            grad = _grad_enabled()
-            if grad or _dispatch_modes() or _function_modes() or _transforms() is not None:
-                _refuse(leaves, watched)
-            pads, cuts = self._bucketed(args, kwargs, leaves) if self._buckets else ((), ())
-            if pads:
-                shapes = _key(leaves, pads)
-            elif shapes is None:
+            if self._buckets is not None:
+                finish = self._buckets.pad(args, kwargs, leaves)
+                args, kwargs = unflatten_call(structure, leaves)
+            if shapes is None:
                 shapes = self._signatures.of(leaves)
-            # With the settings of torch that decide which kernels run.
-            key = (
-                structure,
-                shapes,
-                watched.attributes(),
-                grad,
-                _inference_mode(),
-                _autocast() and torch.get_autocast_dtype("cuda"),
-                _default_dtype(),
-                _precision(),
-                _deterministic(),
-            )
+            if _grad_enabled() and any(one.requires_grad for one in tensors_of(leaves)):
+                raise Refused(GRADIENTS)
+            key = self._graphs.key(settings, structure, shapes, leaves)
         except Refused as refused:
             if not self._fallback:
                 raise
             record.plain(self._graphs.row, str(refused))
             return self.function(*args, **kwargs)
-        return self._graphs.run(key, structure, leaves, pads, cuts)
-
-    def _call(self, structure: Any, leaves: list[Any]) -> Any:
-        """Make a call from its flattened form."""
-        if structure is _FLAT:
-            return self.function(*leaves)
-        args, kwargs = unflatten(structure, iter(leaves))
-        return self.function(*args, **kwargs)
+        result = self._graphs.run(key, structure, leaves, args, kwargs)
+        return result if finish is None else finish(result)
 
     def __getattr__(self, name: str) -> Any:
         if "function" not in self.__dict__:
             raise AttributeError(name)  # It is being unpickled.
         return getattr(self.function, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dict__ or name.startswith("__"):
+            self.__dict__[name] = value
+            return
+        try:
+            setattr(self.function, name, value)
+        except AttributeError:
+            # A bound method has none. So nothing that it does depends on this.
+            self.__dict__[name] = value
+
     def __reduce__(self) -> Any:
         # A copy has its own graphs.
-        graphs = self._graphs
-        given = self.function, graphs.options, self._buckets, self._fallback, graphs.row["name"]
-        return Graphed, given
+        function, owner = self.function, getattr(self.function, "__self__", None)
+        name = getattr(function, "__name__", "")
+        method = getattr(type(owner), name, None)
+        if method is not None and method is getattr(function, "__func__", None):
+            # The owner may have this very object as its attribute of that name.
+            return _of_method, (owner, name, *self._given)
+        return Graphed, (function, *self._given)
 
     @property
     def row(self) -> dict[str, Any]:
@@ -148,62 +156,9 @@ class Graphed:
         """Drop all graphs and free their memory. Later calls capture anew."""
         self._graphs.clear()
 
-    def _watch_anew(self) -> Watched:
-        """Drop all graphs, because a module has another weight, buffer or submodule now."""
-        self._graphs.clear()
-        self._watched = Watched(self.function)
-        self._graphs.watch(self._watched)
-        return self._watched
 
-    def _bucketed(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]
-    ) -> tuple[list[Pad], list[Cut]]:
-        """How a call's leaves are padded, and its result cut."""
-        pads: list[Pad] = []
-        cuts: list[Cut] = []
-        of_leaf = list(self._owners(args, kwargs))
-        for bucket in self._buckets:
-            found: list[tuple[int, int]] = []
-            for index, (leaf, owner) in enumerate(zip(leaves, of_leaf)):
-                dim = bucket.inputs.get(owner)
-                if dim is None or type(leaf) not in TENSORS:
-                    continue
-                if leaf.dim() <= dim:
-                    raise ValueError(f"bucket {bucket.name}: {owner} has no dimension {dim}")
-                if any(pad.leaf == index for pad in pads):
-                    raise ValueError(f"bucket {bucket.name}: {owner} is also in another bucket")
-                found.append((index, dim))
-            sizes = {leaves[index].shape[dim] for index, dim in found}
-            if len(sizes) > 1:
-                raise ValueError(
-                    f"bucket {bucket.name}: its arguments have different sizes: {sorted(sizes)}"
-                )
-            if not sizes:
-                continue
-            (real,) = sizes
-            size = bucket.size(real)
-            if size is None:
-                raise Refused(
-                    f"bucket {bucket.name}: the call exceeds its last size, {bucket.sizes[-1]}"
-                )
-            pads += [Pad(index, dim, real, size, bucket.fill) for index, dim in found]
-            if bucket.outputs is not None:
-                cuts.append(Cut(bucket.name, bucket.outputs, size, real))
-        return pads, cuts
-
-    def _owners(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[str]:
-        """The name of the argument that each leaf belongs to."""
-        assert self._parameters is not None
-        names: list[str] = []
-        for parameter in self._parameters.parameters.values():
-            if parameter.kind == parameter.VAR_POSITIONAL:
-                names += [parameter.name] * len(args)
-            else:
-                names.append(parameter.name)
-        for name, value in [*zip(names, args), *kwargs.items()]:
-            within: list[Any] = []
-            flatten(value, within)
-            yield from [name] * len(within)
+def _of_method(owner: Any, name: str, *given: Any) -> Graphed:
+    return Graphed(types.MethodType(getattr(type(owner), name), owner), *given)
 
 
 def graphed(
@@ -217,34 +172,40 @@ def graphed(
     buckets: Sequence[Bucket] = (),
     fallback: bool = True,
     name: str = "",
+    guards: str = "all",
+    guard_filter_fn: Callable[..., Any] | None = None,
 ) -> Any:
-    """Replay one HIP or CUDA graph for each signature of a function's calls. Also a decorator.
+    """Replay HIP or CUDA graphs for the calls of a function. Also a decorator.
 
-    A signature is everything but the content of tensors: structure, shapes, strides, dtypes,
-    device, constants, modules' ``training``, autocast and other settings of torch. What a function
-    does besides GPU work happens during the capture, and not in replays. docs/graphs.md says what
-    is noticed and what is not.
+    What decides whether a graph may be replayed is all that torch.compile's tracer guards: whatever
+    the result depends on. What can't be compiled runs between the graphs in each call. With
+    ``guards="none"`` the whole call is one graph, and you promise that nothing changes but the
+    content of tensors: docs/graphs.md has the table of what is not looked at.
 
     Args:
-        function: a module or any callable, compiled or not. Arguments and results are pytrees of
-            tensors and constants. Compile with ``mode="default"``.
-        limit: how many graphs are kept. A new signature replaces the graph that was used least
-            recently, if that graph was not used since the signature first appeared.
+        function: a module or any callable, compiled or not. What is not compiled keeps the kernels
+            of eager mode. Compile with ``mode="default"``.
+        limit: how many signatures of arguments have graphs. A new one replaces the one that was
+            used least recently, if that was not used since the new one first appeared.
         warmup: how many calls of a signature run without a graph before the capture, at least 1.
             The last of them is observed.
         outputs: with ``"clone"``, each call returns tensors of its own. With ``"alias"``, the
             tensors are the graph's. Those that a caller still holds at the next call are then
             moved to memory of their own. A view can't be moved, and raises Refused.
         verify: compare the first replay with one more plain call, if the observed call wrote to no
-            weight or buffer. This executes the function once more than it is called. None: only on
-            ROCm, where illegal work in a capture may go unnoticed (pytorch#155684).
+            weight or buffer. This executes the graph's operations once more; with
+            ``guards="none"``, the function. None: only on ROCm, where illegal work in a capture may
+            go unnoticed (pytorch#155684).
         check: compare some later replays with plain calls, too, if the observed call wrote to no
             weight or buffer. A difference ends all graphs of the process. None: as the patch
             ``graph_check`` of the policy says, and without it only on ROCm.
         buckets: dimensions that are padded.
         fallback: if a call can't run as a graph, call the function itself. False: raise Refused for
-            arguments that no graph can have.
+            arguments that no graph can have, and for what Dynamo raises.
         name: its name on the record.
+        guards: ``"all"`` or ``"none"``.
+        guard_filter_fn: which of Dynamo's guards are kept, as ``torch.compile`` takes it in its
+            options, from torch 2.8 on.
 
     Raises ValueError for a wrong option, and for a bucket of an argument that does not exist.
     """
@@ -254,38 +215,47 @@ def graphed(
         raise ValueError("limit and warmup must be at least 1")
     if buckets and outputs != "clone":
         raise ValueError('buckets cut the results, so they need outputs="clone"')
+    if guards not in GUARDS:
+        raise ValueError(f"guards={guards!r} is not one of {', '.join(GUARDS)}")
+    if guard_filter_fn is not None and (guards == "none" or not _FILTERS):
+        why = (
+            'guards="none" has none' if guards == "none" else f"torch {torch.__version__} has none"
+        )
+        raise ValueError(f"guard_filter_fn chooses among Dynamo's guards, and {why}")
     verify = bool(torch.version.hip) if verify is None else verify
     check = soundness.checks_by_default() if check is None else check
     options = Options(limit, warmup, outputs == "clone", verify, check)
 
     def wrap(wrapped: Callable[..., Any]) -> Graphed:
-        return Graphed(wrapped, options, buckets, fallback, name)
+        return Graphed(wrapped, options, buckets, fallback, name, guards, guard_filter_fn)
 
     return wrap if function is None else wrap(function)
 
 
-def _refuse(leaves: list[Any], watched: Watched) -> None:
-    """Raise Refused if no call can be a graph at present, whatever its signature."""
-    if _grad_enabled() and (
-        watched.needs_grad() or any(type(x) in TENSORS and x.requires_grad for x in leaves)
-    ):
-        raise Refused("gradients are needed: call it under torch.no_grad() or inference_mode()")
-    if _dispatch_modes() or _function_modes():
+def _default_devices() -> tuple[str, ...]:
+    """Where tensors are made if nobody says it. Raises Refused if no call can be a graph now."""
+    if _tracing() is not None:
+        raise Refused("torch.jit traces this call, and would not see what a replay does")
+    if _transforms() is not None:
+        raise Refused("a transform such as torch.func.vmap is active")
+    modes = [torch._C._get_function_stack_at(number) for number in range(_function_modes())]
+    if _dispatch_modes() or any(type(one) is not DeviceContext for one in modes):
         raise Refused(
             "a torch dispatch mode or function mode is active, which needs to see each operation"
         )
-    if _transforms() is not None:
-        raise Refused("a transform such as torch.func.vmap is active")
+    return tuple(str(one.device) for one in modes)
 
 
-def _key(leaves: list[Any], pads: Sequence[Pad]) -> tuple[Any, ...]:
-    """The signature of the padded leaves."""
-    shown = list(leaves)
-    for pad in pads:
-        # On the meta device a tensor has a shape but no memory. The real device is added below.
-        shown[pad.leaf] = torch.empty(pad.shape(leaves[pad.leaf]), device="meta")
-    padded = tuple((pad.leaf, leaves[pad.leaf].dtype, leaves[pad.leaf].device) for pad in pads)
-    return (*signature(shown), padded)
+def _objection(plain: Any) -> str:
+    """Why no call of a function can be a graph, whatever its arguments; "" if one may."""
+    kinds = (
+        inspect.isgeneratorfunction,
+        inspect.iscoroutinefunction,
+        inspect.isasyncgenfunction,
+    )
+    if any(is_of_kind(plain) for is_of_kind in kinds):
+        return "it is a generator or a coroutine: it does its work after the call"
+    return ""
 
 
 def _plain(function: Any) -> Any:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
-import random
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -137,7 +136,7 @@ class StandIn(capture.Pool):
         torch.set_rng_state(state)
 
     def elsewhere(self) -> tuple[Any, ...]:
-        return (random.getstate(),)
+        return capture.host_generators()
 
 
 def _let_go(memory: Memory) -> list[Any]:

@@ -211,7 +211,7 @@ def test_ops_that_are_not_seen() -> None:
     def function(x: Any) -> Any:
         return hidden_part(x.sin()).cos()
 
-    wrapped = graphed(torch.compile(function))
+    wrapped = graphed(torch.compile(function), guards="none")
     for _ in range(4):
         x = torch.randn(5, 8, device=GPU)
         torch.testing.assert_close(wrapped(x), function(x))
@@ -247,7 +247,7 @@ def test_a_function_is_called_once_for_each_call() -> None:
         calls.append(1)
         return x * x.sum().item()
 
-    wrapped = graphed(function)
+    wrapped = graphed(function, guards="none")
     for number in range(1, 6):
         wrapped(torch.ones(2, device=GPU))
         assert len(calls) == number
@@ -277,7 +277,7 @@ def test_a_compile_in_an_observed_call() -> None:
         turns.append(1)
         return inner(x) if len(turns) > 1 else torch.sin(x) * 2
 
-    compare_calls(graphed(function), lambda x: torch.sin(x) * 2, calls=8)
+    compare_calls(graphed(function, guards="none"), lambda x: torch.sin(x) * 2, calls=8)
 
 
 # Memory that nobody owns
@@ -294,7 +294,7 @@ def test_autocast(form: str, verify: bool, around: bool) -> None:
         "module": model,
         "compiled": torch.compile(model, backend="inductor" if REAL else "eager"),
     }
-    wrapped = graphed(forms[form], verify=verify)
+    wrapped = graphed(forms[form], verify=verify, guards="none")
 
     def cast() -> Any:
         return torch.autocast(GPU.type, torch.bfloat16)
@@ -325,7 +325,7 @@ def test_a_tensor_that_is_gone() -> None:
         def __call__(self, x: Any) -> Any:
             return x + held.get("table", 0)
 
-    wrapped = graphed(Holder())
+    wrapped = graphed(Holder(), guards="none")
     for _ in range(4):
         assert (wrapped(torch.zeros(8, device=GPU)) == 1).all()
     assert wrapped.row["replays"] == 2
@@ -390,7 +390,7 @@ def test_the_result_that_is_handed_out_is_compared(monkeypatch: pytest.MonkeyPat
 
     take = Outputs.take
     monkeypatch.setattr(Outputs, "take", lambda *args: take(*args) + 1)
-    wrapped = graphed(lambda x: x * 2, verify=True)
+    wrapped = graphed(lambda x: x * 2, verify=True, guards="none")
     for _ in range(4):
         x = torch.randn(4, device=GPU)
         assert torch.equal(wrapped(x), x * 2)
@@ -450,7 +450,7 @@ def spoilt(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("program", UNDETERMINED)
 def test_unwritten_values_refuse_no_graph(program: str, spoilt: None) -> None:
     function, written = UNDETERMINED[program]
-    wrapped = graphed(function, verify=True)
+    wrapped = graphed(function, verify=True, guards="none")
     for _ in range(5):
         x = torch.randn(4, device=GPU)
         torch.testing.assert_close(written(wrapped(x)), written(function(x)))
@@ -466,7 +466,7 @@ def test_unwritten_values_hide_nothing(
         pytest.skip("the stand-in makes wrong replays")
     monkeypatch.setattr(stand_in.StandIn, "wrong", True)
     function, written = UNDETERMINED[program]
-    wrapped = graphed(function, verify=True)
+    wrapped = graphed(function, verify=True, guards="none")
     for _ in range(5):
         x = torch.randn(4, device=GPU)
         torch.testing.assert_close(written(wrapped(x)), written(function(x)))
@@ -655,7 +655,7 @@ def test_several_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soundness, "_ranks", "sglang#24011: the watchdog ends the process")
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    wrapped = graphed(lambda x: x * 2)
+    wrapped = graphed(lambda x: x * 2, guards="none")
     compare_calls(wrapped, lambda x: x * 2)
     assert "sglang#24011" in reasons(wrapped.row)
 

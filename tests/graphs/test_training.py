@@ -618,7 +618,7 @@ def test_a_result_in_the_memory_of_an_argument(apart: bool) -> None:
     results.count_owners(())
     assert places.use_count(places.storage(argument)) == before
     other = torch.arange(8.0, device=GPU) + 1
-    found = results.take((), [None, None, None, other])
+    found = results.take([None, None, None, other])
     assert torch.equal(found[0], other.view(2, 4))
     assert torch.equal(found[1], other.view(torch.int32)[2:6])
     for one in found:

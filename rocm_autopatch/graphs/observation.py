@@ -1,0 +1,133 @@
+"""What an observed call does besides returning a result: what a replay can't do, or repeats."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+# Of an argument with more bytes than this there is a checksum, and no copy.
+_LARGE = 16 << 20
+# So many numbers are added up at a time.
+_SUMMED = 1 << 19
+
+
+class Observation:
+    """What a call that begins now does to *fixed* tensors, to those *given*, and to generators.
+
+    With *sums*, writes that autograd does not count are seen, too.
+    """
+
+    def __init__(self, pool: Any, fixed: list[Any], given: list[Any], sums: bool) -> None:
+        self._pool, self._fixed, self._given, self._sums = pool, fixed, given, sums
+        self._versions = [self._mark(tensor) for tensor in fixed]
+        self._content = [(_where(one), _version(one), _content(one)) for one in given]
+        self._random, self._elsewhere = pool.random(), pool.elsewhere()
+        self._collectives = _collectives()
+
+    def draws(self) -> bool:
+        """Whether the call has drawn random numbers from the device's generator."""
+        return not torch.equal(self._pool.random(), self._random)
+
+    def against(self) -> str:
+        """Why such calls can't be replayed; "" if they can."""
+        for tensor, (where, _, _) in zip(self._given, self._content):
+            if _where(tensor) != where:
+                return f"it gives other memory to an argument (shape {list(where[0])})"
+        return ""
+
+    def meanwhile(self) -> str:
+        """As :meth:`against`, if it was the call, and not another thread at the same time."""
+        if self._pool.elsewhere() != self._elsewhere:
+            return "it draws random numbers on the CPU, and a replay would not: use a GPU tensor"
+        if _collectives() != self._collectives:
+            return "it runs a collective, which is not safe in a graph on ROCm (ROCm/hip#3876)"
+        return ""
+
+    def written(self) -> list[int]:
+        """Which of the arguments the call has changed in place."""
+        return [
+            number
+            for number, (_, version, content) in enumerate(self._content)
+            if _version(self._given[number]) != version or not _has(self._given[number], content)
+        ]
+
+    def changed(self) -> list[int]:
+        """Which of the fixed tensors the call wrote to: a cache, a running mean."""
+        return [
+            number
+            for number, before in enumerate(self._versions)
+            if self._mark(self._fixed[number]) != before
+        ]
+
+    def _mark(self, tensor: Any) -> tuple[int, int]:
+        # Autograd does not count the writes of every kernel, such as cuDNN's batch norm.
+        return _version(tensor), _sum(tensor) if self._sums else 0
+
+
+def _where(tensor: Any) -> tuple[Any, ...]:
+    return tensor.size(), tensor.stride(), tensor.data_ptr()
+
+
+def _version(tensor: Any) -> int:
+    # Tensors of inference mode have no version. Their content is compared instead.
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _sum(tensor: Any) -> int:
+    """A checksum: a write to the tensor most likely changes it."""
+    sums = [part.sum(dtype=torch.int64) for part in _parts(tensor.detach())]
+    return int(torch.stack(sums).sum()) if sums else 0
+
+
+def _parts(tensor: Any) -> Iterator[Any]:
+    """The content of a tensor as integers, in parts.
+
+    Torch copies integers to the type of their sum, and ``contiguous()`` copies, too. For all of a
+    large tensor there may be no memory.
+    """
+    if tensor.is_contiguous() or tensor.dim() < 2 or tensor.numel() <= _SUMMED:
+        flat = _flat(tensor).view(torch.uint8)
+        if not (flat.numel() % 4 or flat.storage_offset() % 4):
+            flat = flat.view(torch.int32)
+        yield from flat.split(_SUMMED) if flat.numel() else ()
+        return
+    rows = max(1, _SUMMED * len(tensor) // tensor.numel())
+    for part in tensor.split(rows):
+        yield from _parts(part[0] if rows == 1 else part)
+
+
+def _content(tensor: Any) -> Any:
+    """A copy of a tensor; a checksum of a large one, for which there may be no memory."""
+    large = tensor.numel() * tensor.element_size() > _LARGE
+    return _sum(tensor) if large else tensor.clone()
+
+
+def _has(tensor: Any, content: Any) -> bool:
+    """Whether a tensor still has the content that :func:`_content` has returned."""
+    return _sum(tensor) == content if isinstance(content, int) else _same_bytes(tensor, content)
+
+
+def _same_bytes(one: Any, other: Any) -> bool:
+    # Bytes are compared, because NaN is not equal to itself.
+    return bool(torch.equal(*[_flat(tensor).view(torch.uint8) for tensor in (one, other)]))
+
+
+def _flat(tensor: Any) -> Any:
+    """A tensor with one dimension. One element may have any stride, and then it can't be viewed."""
+    flat = tensor.contiguous().reshape(-1)
+    return flat.as_strided(flat.size(), (1,))
+
+
+def _collectives() -> list[int]:
+    """How many collectives each process group has run, if its backend counts them."""
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    counts = []
+    for group in list(c10d._world.pg_map) if c10d else ():
+        try:
+            counts.append(group._get_sequence_number_for_group())
+        except (AttributeError, RuntimeError):
+            counts.append(-1)
+    return counts

@@ -1,0 +1,168 @@
+"""Graphs by promise (``graphed(function, guards="none")``): what is checked in each call.
+
+The program promises that nothing changes but the content of tensors. What costs next to nothing is
+looked at nevertheless: the signature of arguments, torch's settings, which parameters and buffers
+the modules of the function have, where these lie, and the flags ``training``. docs/graphs.md has
+the table of all that the promise covers.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import chain, islice
+from operator import is_, itemgetter
+from typing import Any
+
+import torch
+
+from rocm_autopatch.graphs import capture
+from rocm_autopatch.graphs.leaves import unflatten_call
+from rocm_autopatch.graphs.refusal import GRADIENTS, Refused
+from rocm_autopatch.graphs.store import Graphs, Options
+
+# How many items of a container are looked at. A larger one is taken for data.
+_LONGEST = 1000
+_training = itemgetter("training")
+
+
+class Weights:
+    """The parameters, buffers and modules of a function, as far as they are found."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        roots, loose = _reach(function)
+        modules = [*dict.fromkeys(chain.from_iterable(root.modules() for root in roots))]
+        tables = [
+            table for one in modules for table in (one._parameters, one._buffers, one._modules)
+        ]
+        # Most are empty, and each call looks at them.
+        self._tables = [table for table in tables if table]
+        self._empty = [table for table in tables if not table]
+        self._were = self._entries()
+        self._modes = [one.__dict__ for one in modules if "training" in one.__dict__]
+        tensors = [one for one in self._were if isinstance(one, torch.Tensor)]
+        self.tensors = [*{id(one): one for one in (*tensors, *loose)}.values()]
+
+    def _entries(self) -> list[Any]:
+        return [*chain.from_iterable(map(dict.values, self._tables))]
+
+    def same(self) -> bool:
+        """Whether the modules still have the same parameters, buffers and submodules."""
+        now = self._entries()
+        return (
+            len(now) == len(self._were) and all(map(is_, now, self._were)) and not any(self._empty)
+        )
+
+    def flags(self) -> tuple[Any, ...]:
+        """Which modules are in training."""
+        return tuple(map(_training, self._modes))
+
+    def need_gradient(self) -> bool:
+        """Whether any tensor here needs a gradient."""
+        return any(tensor.requires_grad for tensor in self.tensors)
+
+
+class PromisedGraphs:
+    """The graphs of one callable: one for each signature, of the whole call."""
+
+    def __init__(self, function: Callable[..., Any], name: str, options: Options) -> None:
+        self._function = function
+        self._make = functools.partial(
+            Graphs, name=name, origin="graphed", options=options, pools=capture.Pools()
+        )
+        # A model that is being copied or loaded is not complete before its first call.
+        self._current: tuple[Weights | None, Graphs] = (None, self._make(self._call))
+        self.row = self._current[1].row
+
+    def _call(self, structure: Any, leaves: list[Any], count: int = 0) -> Any:
+        args, kwargs = unflatten_call(structure, leaves[count:])
+        return self._function(*args, **kwargs)
+
+    def key(self, settings: Any, structure: Any, shapes: Any, leaves: list[Any]) -> Any:
+        """The graphs and the weights for a call with this signature, and the key of its graph.
+
+        Raises Refused if it needs gradients.
+        """
+        weights, graphs = self._current
+        if weights is None or not weights.same():
+            graphs.clear()
+            weights = Weights(self._function)
+            count = len(weights.tensors)
+            call = functools.partial(self._call, count=count)
+            graphs = self._make(call, indices=range(count), row=self.row)
+            self._current = weights, graphs
+        if torch.is_grad_enabled() and weights.need_gradient():
+            raise Refused(GRADIENTS)
+        return graphs, weights.tensors, (settings, structure, shapes, weights.flags())
+
+    def run(self, key: Any, structure: Any, leaves: list[Any], args: Any, kwargs: Any) -> Any:
+        """The result for a call with what :meth:`key` has returned."""
+        graphs, weights, signature = key
+        return graphs.run(signature, structure, [*weights, *leaves])
+
+    @property
+    def _entries(self) -> dict[Any, Any]:
+        return self._current[1]._entries
+
+    def clear(self) -> None:
+        """Drop all graphs, and everything known about signatures."""
+        self._current[1].clear()
+
+
+def _reach(function: Callable[..., Any]) -> tuple[list[Any], list[Any]]:
+    """The modules and the tensors that a callable refers to.
+
+    They are searched in bound methods and their object's attributes, partials, decorators,
+    closures, defaults, globals that a function's code names, and lists, tuples and dicts in these.
+    """
+    modules: dict[int, Any] = {}
+    tensors: dict[int, Any] = {}
+    seen: set[int] = set()
+    waiting: list[Any] = [function]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.nn.Module):
+            modules[id(value)] = value
+        elif isinstance(value, torch.Tensor):
+            tensors[id(value)] = value
+        elif isinstance(value, (list, tuple)):
+            waiting += value[:_LONGEST]
+        elif isinstance(value, dict):
+            waiting += islice(value.values(), _LONGEST)
+        elif isinstance(value, functools.partial):
+            waiting += (value.func, value.args, value.keywords)
+        elif value is function or callable(value):
+            waiting += _within(value)
+    return [*modules.values()], [*tensors.values()]
+
+
+def _within(value: Any) -> Iterator[Any]:
+    if not hasattr(value, "__code__"):
+        yield from list(getattr(value, "__dict__", {}).values())[:_LONGEST]
+    instance = getattr(value, "__self__", None)
+    if instance is not None:
+        yield instance
+        yield from list(getattr(instance, "__dict__", {}).values())[:_LONGEST]
+    for name in ("__func__", "__wrapped__", "_torchdynamo_orig_callable"):
+        yield getattr(value, name, None)
+    code = getattr(value, "__code__", None)
+    # Functions of torch are left out: their globals are torch itself.
+    if code is None or str(getattr(value, "__module__", "")).partition(".")[0] == "torch":
+        return
+    yield getattr(value, "__defaults__", None) or ()
+    yield getattr(value, "__kwdefaults__", None) or {}
+    for cell in getattr(value, "__closure__", None) or ():
+        with suppress(ValueError):  # The variable is not assigned yet.
+            yield cell.cell_contents
+    names = getattr(value, "__globals__", {})
+    for name in code.co_names:
+        found = names.get(name)
+        # Of the globals, only those that hold tensors, and functions of the same module.
+        if isinstance(found, (torch.nn.Module, torch.Tensor)) or (
+            hasattr(found, "__code__") and names is getattr(found, "__globals__", None)
+        ):
+            yield found

@@ -1,0 +1,88 @@
+"""A stand-in whose captures are lists of operations, and whose replays execute these again.
+
+The other one calls the function again, so that a replay sees what the function sees. With this one,
+a replay that should not have been one gives what was right at its capture, as on a GPU. It keeps
+alive what it has recorded, and shows nothing of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import stand_in
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rocm_autopatch.graphs import capture
+from rocm_autopatch.graphs.buffers import dense
+from rocm_autopatch.graphs.memory import Memory
+from rocm_autopatch.graphs.places import storage
+
+
+def _tensors(value: Any) -> list[Any]:
+    return [one for one in pytree.tree_leaves(value) if isinstance(one, torch.Tensor)]
+
+
+class _Operation:
+    """One operation with its operands, and the results that it has made."""
+
+    def __init__(self, func: Any, args: Any, kwargs: Any, results: list[Any]) -> None:
+        self._func, self._args, self._kwargs = func, args, kwargs
+        given = {storage(one) for one in _tensors((args, kwargs))}
+        # What lies in an operand is written there by the operation itself.
+        self._made = [one if storage(one) not in given else None for one in results]
+        self.is_view = not (any(one is not None for one in self._made) or _writes(func))
+
+    def execute(self) -> None:
+        again = _tensors(self._func(*self._args, **self._kwargs))
+        for there, value in zip(self._made, again):
+            if there is not None:
+                dense(there).copy_(dense(value))
+
+
+def _writes(func: Any) -> bool:
+    schema = getattr(func, "_schema", None)
+    return schema is None or schema.is_mutable
+
+
+class _Recording(TorchDispatchMode):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[_Operation] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        operation = _Operation(func, args, kwargs or {}, _tensors(result))
+        if not operation.is_view:
+            self.operations.append(operation)
+        return result
+
+
+class Recorder(stand_in.StandIn):
+    """The device, with captures that are lists of operations."""
+
+    def capture(
+        self,
+        function: Callable[[list[Any]], Any],
+        enter: Callable[[], list[Any]],
+        memory: Memory,
+    ) -> tuple[Callable[[], None], Any]:
+        leaves, recording = enter(), _Recording()
+        with stand_in.undone(), recording:
+            result = function(leaves)
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+        def replay() -> None:
+            with torch.inference_mode(modes[1]), torch.set_grad_enabled(modes[0]):
+                for operation in recording.operations:
+                    operation.execute()
+
+        return replay, result
+
+
+def install() -> None:
+    """Replace the GPU by this stand-in, in this process."""
+    stand_in.install()
+    capture.Pool = Recorder  # type: ignore[misc]
