@@ -98,7 +98,7 @@ class Buckets:
                     f"{', '.join(parameters) or 'none'}"
                 )
 
-    def pad(
+    def pad_arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]
     ) -> Callable[[Any], Any]:
         """Pad the leaves of a call, and return what makes its result of the function's.

@@ -26,6 +26,7 @@ import torch
 
 from rocm_autopatch import failure, startup
 from rocm_autopatch.graphs import capture, mode, record
+from rocm_autopatch.graphs.eviction import choose_evicted, choose_forgotten
 from rocm_autopatch.graphs.refusal import Refused
 from rocm_autopatch.graphs.store import WARMING, Graphs, Options
 
@@ -72,7 +73,7 @@ _local = _Local()
 
 
 @dataclass(frozen=True)
-class Compile:
+class CompileRequest:
     """How a function that the program gives is compiled for its graphs.
 
     *function* is what is compiled, and *backend* compiles what Dynamo has recorded of it; None: the
@@ -87,7 +88,7 @@ class Compile:
     guard_filter_fn: Any = None
 
 
-class Signature:
+class CompiledSignature:
     """Calls with arguments that are alike: what is compiled for them, if anything is."""
 
     __slots__ = ("__weakref__", "calls", "compiled", "first", "refused", "regions", "used")
@@ -114,7 +115,7 @@ class GuardedGraphs:
         self.options = options
         self._fallback = fallback
         given = as_compiled(function)
-        self._compile = Compile(function) if given is None else given
+        self._compile = CompileRequest(function) if given is None else given
         if guard_filter_fn is not None:
             self._compile = replace(self._compile, guard_filter_fn=guard_filter_fn)
         # What the program has compiled already is compiled at once, and never called itself.
@@ -123,25 +124,25 @@ class GuardedGraphs:
         self._of_regions = replace(options, warmup=warmup)
         self._pools = capture.Pools()
         self._lock = threading.RLock()
-        self._entries: dict[Any, Signature] = {}
-        self._recent: tuple[Any, Signature | None] = (None, None)
+        self._entries: dict[Any, CompiledSignature] = {}
+        self._recent: tuple[Any, CompiledSignature | None] = (None, None)
         self._clock = 0
         # Dynamo keeps what it has compiled with the program's code, which may live for ever.
         weakref.finalize(self, _clear, self._entries).atexit = False
 
-    def key(self, settings: Any, structure: Any, shapes: Any, leaves: list[Any]) -> Any:
+    def find_key(self, settings: Any, structure: Any, shapes: Any, leaves: list[Any]) -> Any:
         """What has a compile of its own. Where the program compiles, that is torch's decision."""
         return (settings, structure, shapes) if self._compile.dynamic is False else settings
 
     def run(self, key: Any, structure: Any, leaves: list[Any], args: Any, kwargs: Any) -> Any:
-        """The result for a call with what :meth:`key` has returned."""
+        """The result for a call with what :meth:`find_key` has returned."""
         recent, entry = self._recent
         if entry is None or key != recent:
             with self._lock:
                 entry = self._entries.get(key)
                 if entry is None:
                     self._forget()
-                    entry = self._entries[key] = Signature(self._clock)
+                    entry = self._entries[key] = CompiledSignature(self._clock)
                 self._recent = key, entry
         self._clock += 1
         entry.used = self._clock
@@ -159,7 +160,7 @@ class GuardedGraphs:
             record.plain(self.row, entry.refused or NOTHING)
         return result
 
-    def _without(self, entry: Signature) -> str:
+    def _without(self, entry: CompiledSignature) -> str:
         """Compile for an entry that has no compile, or say why not yet, or not at all."""
         with self._lock:
             entry.calls += 1
@@ -174,7 +175,7 @@ class GuardedGraphs:
                 entry.compiled = self._compiled(entry)
             return ""
 
-    def _compiled(self, entry: Signature) -> Callable[..., Any]:
+    def _compiled(self, entry: CompiledSignature) -> Callable[..., Any]:
         how = self._compile
         backend = _Backend(how.backend, self.row, self._of_regions, self._pools, entry.regions)
         optional = {"guard_filter_fn": how.guard_filter_fn} if how.guard_filter_fn else {}
@@ -190,24 +191,18 @@ class GuardedGraphs:
         compiled: Callable[..., Any] = context(_own_code(how.function))
         return compiled
 
-    def _room(self, entry: Signature) -> bool:
+    def _room(self, entry: CompiledSignature) -> bool:
         """Make room for one more compile. Returns whether there is some now."""
-        held = [(key, one) for key, one in self._entries.items() if one.compiled is not None]
-        if len(held) < self.options.limit:
-            return True
-        key, oldest = min(held, key=lambda item: item[1].used)
-        # As in store.Graphs: what takes turns is not made again and again.
-        if oldest.used > entry.first:
-            return False
-        self._drop(key)
-        self.row["dropped"] += 1
-        return True
+        evicted = choose_evicted(self._entries, entry, self.options.limit, _is_compiled)
+        for key in evicted or ():
+            self._drop(key)
+            self.row["dropped"] += 1
+        return evicted is not None
 
     def _forget(self) -> None:
         """Limit the number of signatures without a compile."""
-        idle = [key for key, one in self._entries.items() if one.compiled is None]
-        if len(idle) >= 8 * self.options.limit:
-            self._drop(min(idle, key=lambda key: self._entries[key].used))
+        for key in choose_forgotten(self._entries, self.options.limit, _is_compiled):
+            self._drop(key)
 
     def _drop(self, key: Any) -> None:
         _clear({key: self._entries.pop(key)})
@@ -220,7 +215,11 @@ class GuardedGraphs:
                 self._drop(key)
 
 
-def _clear(entries: dict[Any, Signature]) -> None:
+def _is_compiled(entry: CompiledSignature) -> bool:
+    return entry.compiled is not None
+
+
+def _clear(entries: dict[Any, CompiledSignature]) -> None:
     for entry in [*entries.values()]:
         entry.compiled = None
         for reference in entry.regions:
@@ -247,7 +246,7 @@ class _Backend:
 
     def __call__(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         found = mode.Compiled(
-            model, inputs, "graphed", False, mode.Owner(self._row, self._options, self._pools)
+            model, inputs, "graphed", False, mode.RegionOwner(self._row, self._options, self._pools)
         )
         self._regions.append(weakref.ref(found.graphs))
         with found.compiling():
@@ -268,7 +267,7 @@ class _Callback:
     def __init__(
         self,
         callback: Any,
-        entry: weakref.ref[Signature],
+        entry: weakref.ref[CompiledSignature],
         row: dict[str, Any],
         fallback: bool,
         fullgraph: bool,
@@ -295,7 +294,7 @@ class _Callback:
             if not self._fallback:
                 raise Refused(why) from error
             entry.refused = why
-            record.refuse(self._row, "", why)
+            record.record_refusal(self._row, "", why)
             kind = getattr(importlib.import_module("torch._dynamo.types"), _SKIPPED, None)
             return kind() if kind is not None else None
 
@@ -323,7 +322,7 @@ def _own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def as_compiled(function: Any) -> Compile | None:
+def as_compiled(function: Any) -> CompileRequest | None:
     """What the program has compiled as *function*, and how; None if it has compiled nothing."""
     context: Any
     if isinstance(function, torch.nn.Module):
@@ -349,7 +348,7 @@ def as_compiled(function: Any) -> Compile | None:
         backend = copy.copy(backend)
         delattr(backend, _MODE)
     hooks = getattr(outer, "hooks", None)
-    return Compile(
+    return CompileRequest(
         original,
         backend,
         getattr(context, "_dynamic", None),

@@ -38,7 +38,7 @@ _LARGE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Owner:
+class RegionOwner:
     """What a ``graphed`` callable has for its compiled regions: its row, options and pools."""
 
     row: dict[str, Any]
@@ -55,7 +55,7 @@ class Compiled:
     """
 
     def __init__(
-        self, model: Any, inputs: Any, origin: str, training: bool, owner: Owner | None = None
+        self, model: Any, inputs: Any, origin: str, training: bool, owner: RegionOwner | None = None
     ) -> None:
         placeholders = [node for node in model.graph.nodes if node.op == "placeholder"]
         self._count = len(inputs)

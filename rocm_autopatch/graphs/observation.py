@@ -14,7 +14,7 @@ _LARGE = 16 << 20
 _SUMMED = 1 << 19
 
 
-class Observation:
+class ObservedCall:
     """What a call that begins now does to *fixed* tensors, to those *given*, and to generators.
 
     With *sums*, writes that autograd does not count are seen, too.
@@ -27,26 +27,26 @@ class Observation:
         self._random, self._elsewhere = pool.random(), pool.elsewhere()
         self._collectives = _collectives()
 
-    def draws(self) -> bool:
+    def has_drawn(self) -> bool:
         """Whether the call has drawn random numbers from the device's generator."""
         return not torch.equal(self._pool.random(), self._random)
 
-    def against(self) -> str:
+    def find_objection(self) -> str:
         """Why such calls can't be replayed; "" if they can."""
         for tensor, (where, _, _) in zip(self._given, self._content):
             if _where(tensor) != where:
                 return f"it gives other memory to an argument (shape {list(where[0])})"
         return ""
 
-    def meanwhile(self) -> str:
-        """As :meth:`against`, if it was the call, and not another thread at the same time."""
+    def find_objection_beside(self) -> str:
+        """As :meth:`find_objection`, if it was the call, and not another thread meanwhile."""
         if self._pool.elsewhere() != self._elsewhere:
             return "it draws random numbers on the CPU, and a replay would not: use a GPU tensor"
         if _collectives() != self._collectives:
             return "it runs a collective, which is not safe in a graph on ROCm (ROCm/hip#3876)"
         return ""
 
-    def written(self) -> list[int]:
+    def written_arguments(self) -> list[int]:
         """Which of the arguments the call has changed in place."""
         return [
             number
@@ -54,7 +54,7 @@ class Observation:
             if _version(self._given[number]) != version or not _has(self._given[number], content)
         ]
 
-    def changed(self) -> list[int]:
+    def changed_tensors(self) -> list[int]:
         """Which of the fixed tensors the call wrote to: a cache, a running mean."""
         return [
             number

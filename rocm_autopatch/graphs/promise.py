@@ -27,7 +27,7 @@ _LONGEST = 1000
 _training = itemgetter("training")
 
 
-class Weights:
+class WatchedWeights:
     """The parameters, buffers and modules of a function, as far as they are found."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -47,14 +47,14 @@ class Weights:
     def _entries(self) -> list[Any]:
         return [*chain.from_iterable(map(dict.values, self._tables))]
 
-    def same(self) -> bool:
+    def are_the_same(self) -> bool:
         """Whether the modules still have the same parameters, buffers and submodules."""
         now = self._entries()
         return (
             len(now) == len(self._were) and all(map(is_, now, self._were)) and not any(self._empty)
         )
 
-    def flags(self) -> tuple[Any, ...]:
+    def training_flags(self) -> tuple[Any, ...]:
         """Which modules are in training."""
         return tuple(map(_training, self._modes))
 
@@ -72,32 +72,32 @@ class PromisedGraphs:
             Graphs, name=name, origin="graphed", options=options, pools=capture.Pools()
         )
         # A model that is being copied or loaded is not complete before its first call.
-        self._current: tuple[Weights | None, Graphs] = (None, self._make(self._call))
+        self._current: tuple[WatchedWeights | None, Graphs] = (None, self._make(self._call))
         self.row = self._current[1].row
 
     def _call(self, structure: Any, leaves: list[Any], count: int = 0) -> Any:
         args, kwargs = unflatten_call(structure, leaves[count:])
         return self._function(*args, **kwargs)
 
-    def key(self, settings: Any, structure: Any, shapes: Any, leaves: list[Any]) -> Any:
+    def find_key(self, settings: Any, structure: Any, shapes: Any, leaves: list[Any]) -> Any:
         """The graphs and the weights for a call with this signature, and the key of its graph.
 
         Raises Refused if it needs gradients.
         """
         weights, graphs = self._current
-        if weights is None or not weights.same():
+        if weights is None or not weights.are_the_same():
             graphs.clear()
-            weights = Weights(self._function)
+            weights = WatchedWeights(self._function)
             count = len(weights.tensors)
             call = functools.partial(self._call, count=count)
             graphs = self._make(call, indices=range(count), row=self.row)
             self._current = weights, graphs
         if torch.is_grad_enabled() and weights.need_gradient():
             raise Refused(GRADIENTS)
-        return graphs, weights.tensors, (settings, structure, shapes, weights.flags())
+        return graphs, weights.tensors, (settings, structure, shapes, weights.training_flags())
 
     def run(self, key: Any, structure: Any, leaves: list[Any], args: Any, kwargs: Any) -> Any:
-        """The result for a call with what :meth:`key` has returned."""
+        """The result for a call with what :meth:`find_key` has returned."""
         graphs, weights, signature = key
         return graphs.run(signature, structure, [*weights, *leaves])
 

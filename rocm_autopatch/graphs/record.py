@@ -44,7 +44,7 @@ def plain(row: dict[str, Any], reason: str) -> None:
         reasons[reason] = reasons.get(reason, 0) + 1
 
 
-def refuse(row: dict[str, Any], signature: str, why: str) -> None:
+def record_refusal(row: dict[str, Any], signature: str, why: str) -> None:
     """Put on the record, and write once to stderr, that calls like this have no graph."""
     if len(row["refused"]) < MOST_REASONS:
         row["refused"].append({"signature": signature, "reason": why})

@@ -23,10 +23,11 @@ from rocm_autopatch.graphs.aside import Aside
 from rocm_autopatch.graphs.buffers import Inputs, Outputs
 from rocm_autopatch.graphs.captured_ops import CapturedOps
 from rocm_autopatch.graphs.carried import Carried
+from rocm_autopatch.graphs.eviction import choose_evicted, choose_forgotten
 from rocm_autopatch.graphs.handed import Consumed, Found, Handed
 from rocm_autopatch.graphs.leaves import CONSTANTS, TENSORS, describe, tensors_of
 from rocm_autopatch.graphs.memory import Memory
-from rocm_autopatch.graphs.observation import Observation
+from rocm_autopatch.graphs.observation import ObservedCall
 from rocm_autopatch.graphs.places import same_places, storage
 from rocm_autopatch.graphs.refusal import Busy, Disturbed, Refused, explain, passes
 from rocm_autopatch.graphs.verification import Verification
@@ -113,6 +114,7 @@ class Entry:
         "checked",
         "constants",
         "consumed",
+        "disturbed",
         "draws",
         "extents",
         "first",
@@ -123,7 +125,6 @@ class Entry:
         "indices",
         "inputs",
         "kept",
-        "meanwhile",
         "memory",
         "order",
         "outputs",
@@ -144,7 +145,7 @@ class Entry:
         # what is copied.
         self.indices, self.places = indices, places
         self.first = self.used = first
-        self.seen = self.tries = self.meanwhile = self.held = self.kept = 0
+        self.seen = self.tries = self.disturbed = self.held = self.kept = 0
         self.refused = ""
         self.pure = self.draws = False
         # The indices of what is at a fixed place and the observed call wrote to, and what in its
@@ -487,7 +488,7 @@ class Graphs:
         ]
         given = [real[index] for index in free]
         try:
-            observation = Observation(pool, places, given, self.options.verify)
+            observation = ObservedCall(pool, places, given, self.options.verify)
             ops = CapturedOps()
         except RuntimeError as error:
             self._refuse(entry, call, f"its effects can't be observed: {error}")
@@ -496,16 +497,18 @@ class Graphs:
         with ops:
             result = self._first(call, real)
         try:
-            refused, changed = observation.against(), observation.changed()
+            refused, changed = observation.find_objection(), observation.changed_tensors()
             refused = refused or ops.objection or _objection_to_constants(result)
-            changes = [] if refused else [free[number] for number in observation.written()]
+            changes = (
+                [] if refused else [free[number] for number in observation.written_arguments()]
+            )
             refused = refused or self._unfit(entry, changes, call)
-            meanwhile = "" if refused else observation.meanwhile()
-            entry.meanwhile += bool(meanwhile)
-            if meanwhile and entry.meanwhile < _TRIES:
+            beside = "" if refused else observation.find_objection_beside()
+            entry.disturbed += bool(beside)
+            if beside and entry.disturbed < _TRIES:
                 # Another thread may have done it. The next call is observed.
                 return result
-            refused = refused or meanwhile
+            refused = refused or beside
         except RuntimeError as error:
             refused, changed, changes = f"its effects can't be observed: {error}", [], []
         if refused:
@@ -514,7 +517,7 @@ class Graphs:
             owned = set(map(storage, tensors_of([*call.leaves, *_leaves(result)])))
             others = (one.cdata for one, _ in ops.borrowed(owned, pool.kind))
             entry.pure = not changed and ops.written.isdisjoint(others)
-            entry.draws = observation.draws()
+            entry.draws = observation.has_drawn()
             entry.written = [observable[number] for number in changed]
             entry.changes = changes
             entry.constants = _constants(result)
@@ -777,7 +780,7 @@ class Graphs:
 
     def refuse(self, why: str, leaves: Sequence[Any]) -> None:
         """Put on the record, and write once to stderr, that calls like this have no graph."""
-        record.refuse(self.row, self._describe(leaves), why)
+        record.record_refusal(self.row, self._describe(leaves), why)
 
     def _describe(self, leaves: Sequence[Any]) -> str:
         """The signature of a call as text, without what is at a fixed place."""
@@ -787,23 +790,16 @@ class Graphs:
     def _room(self, entry: Entry) -> bool:
         """Make room for one more graph, if there is none. Returns whether that was possible."""
         with self._lock:
-            held = [(key, one) for key, one in self._entries.items() if one.graph is not None]
-            if len(held) < self.options.limit:
-                return True
-            key, oldest = min(held, key=lambda item: item[1].used)
-            # It was used after this signature first appeared, so it is needed, too. If both took
-            # turns, they would be captured again and again.
-            if oldest.used > entry.first:
-                return False
-            self._drop(key)
-            self.row["dropped"] += 1
-            return True
+            evicted = choose_evicted(self._entries, entry, self.options.limit, _has_graph)
+            for key in evicted or ():
+                self._drop(key)
+                self.row["dropped"] += 1
+            return evicted is not None
 
     def _forget(self) -> None:
         """Limit the number of signatures without a graph."""
-        idle = [key for key, one in self._entries.items() if one.graph is None]
-        if len(idle) >= 8 * self.options.limit:
-            self._drop(min(idle, key=lambda key: self._entries[key].used))
+        for key in choose_forgotten(self._entries, self.options.limit, _has_graph):
+            self._drop(key)
 
     def _drop(self, key: Any) -> None:
         entry = self._entries.pop(key)
@@ -825,6 +821,10 @@ class Graphs:
         with self._lock:
             for key in list(self._entries):
                 self._drop(key)
+
+
+def _has_graph(entry: Entry) -> bool:
+    return entry.graph is not None
 
 
 def _write(tensors: list[Any], contents: list[Any]) -> None:

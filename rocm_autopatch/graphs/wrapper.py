@@ -107,13 +107,13 @@ class Graphed:
                 leaves = []
                 structure = flatten((args, kwargs), leaves)
             if self._buckets is not None:
-                finish = self._buckets.pad(args, kwargs, leaves)
+                finish = self._buckets.pad_arguments(args, kwargs, leaves)
                 args, kwargs = unflatten_call(structure, leaves)
             if shapes is None:
                 shapes = self._signatures.of(leaves)
             if _grad_enabled() and any(one.requires_grad for one in tensors_of(leaves)):
                 raise Refused(GRADIENTS)
-            key = self._graphs.key(settings, structure, shapes, leaves)
+            key = self._graphs.find_key(settings, structure, shapes, leaves)
         except Refused as refused:
             if not self._fallback:
                 raise

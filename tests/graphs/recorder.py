@@ -8,7 +8,7 @@ alive what it has recorded, and shows nothing of memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import stand_in
 import torch
@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rocm_autopatch.graphs import capture
 from rocm_autopatch.graphs.buffers import dense
+from rocm_autopatch.graphs.captured_ops import CapturedOps
 from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.places import storage
 
@@ -48,16 +49,51 @@ def _writes(func: Any) -> bool:
 
 
 class _Recording(TorchDispatchMode):  # type: ignore[misc]
+    """Lists what runs. The modes that are in force write to *current*."""
+
+    current: ClassVar[list[_Recording]] = []
+
     def __init__(self) -> None:
         super().__init__()
         self.operations: list[_Operation] = []
 
+    def __enter__(self) -> _Recording:
+        self.current.append(self)
+        entered: _Recording = super().__enter__()
+        return entered
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self.current.pop()
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        operation = _Operation(func, args, kwargs or {}, _tensors(result))
-        if not operation.is_view:
-            self.operations.append(operation)
+        self.note(func, args, kwargs or {}, result)
         return result
+
+    def note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if self.current[-1:] == [self]:
+            operation = _Operation(func, args, kwargs, _tensors(result))
+            if not operation.is_view:
+                self.operations.append(operation)
+
+
+def _execute_whole(self: CapturedOps, func: Any, tensors: list[Any], args: Any, kwargs: Any) -> Any:
+    """Record an operation, and not those inside: a kernel may call none for what it writes."""
+    if not _Recording.current or _Recording.current[-1] is _PAUSED:
+        return _execute(self, func, tensors, args, kwargs)
+    recording = _Recording.current[-1]
+    _Recording.current.append(_PAUSED)
+    try:
+        result = _execute(self, func, tensors, args, kwargs)
+    finally:
+        _Recording.current.pop()
+    recording.note(func, args, kwargs, result)
+    return result
+
+
+_PAUSED = _Recording()
+_execute = CapturedOps._execute
 
 
 class Recorder(stand_in.StandIn):
@@ -86,3 +122,4 @@ def install() -> None:
     """Replace the GPU by this stand-in, in this process."""
     stand_in.install()
     capture.Pool = Recorder  # type: ignore[misc]
+    CapturedOps._execute = _execute_whole  # type: ignore[method-assign]

@@ -1752,7 +1752,7 @@ def test_a_result_with_a_constant_that_changes() -> None:
 def test_what_a_function_reaches() -> None:
     from functools import partial
 
-    from rocm_autopatch.graphs.promise import Weights
+    from rocm_autopatch.graphs.promise import WatchedWeights
 
     model, other, tensor = mlp(), mlp(), torch.ones(1, device=GPU)
 
@@ -1766,8 +1766,9 @@ def test_what_a_function_reaches() -> None:
         *(lambda x, m=model: m(x), torch.no_grad()(lambda x: [m(x) for m in (model,)])),
     ]
     for function in functions:
-        assert {id(one) for one in Weights(function).tensors} == set(map(id, model.parameters()))
-    both = Weights(lambda x: {"a": model, "b": [other]} and x + tensor)
+        tensors = WatchedWeights(function).tensors
+        assert {*map(id, tensors)} == {*map(id, model.parameters())}
+    both = WatchedWeights(lambda x: {"a": model, "b": [other]} and x + tensor)
     assert len(both.tensors) == 9
 
 

@@ -130,6 +130,18 @@ def weights_of_a_model_in_an_object() -> Made:
     ]
 
 
+@program(promised=False)
+def weights_of_attention() -> Made:
+    """Its kernel allocates by operations, and writes by none."""
+    project = linear()
+
+    def function(x: Any) -> Any:
+        heads = project(x).view(1, 2, 2, 2)
+        return torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
+
+    return function, [lambda: project.weight.mul_(2)]
+
+
 @program(promised=True)
 def another_model_in_an_object() -> Made:
     engine = Engine()
