@@ -6,7 +6,7 @@ tests, with what their fixtures take, and how many tests ran.
 
 from __future__ import annotations
 
-import sys
+import argparse
 import xml.etree.ElementTree as Element
 from collections import defaultdict
 
@@ -48,4 +48,12 @@ def table(before: dict[str, list[float]], after: dict[str, list[float]]) -> list
 
 
 if __name__ == "__main__":
-    print("\n".join(table(*map(seconds, sys.argv[1:3]))))
+    parser = argparse.ArgumentParser(description="What each test file costs.")
+    parser.add_argument("before", help="a file that pytest --junitxml has written")
+    parser.add_argument("after", help="the same of another run")
+    asked = parser.parse_args()
+    try:
+        rows = table(seconds(asked.before), seconds(asked.after))
+    except (OSError, Element.ParseError) as error:
+        parser.error(str(error))
+    print("\n".join(rows))
