@@ -1,7 +1,7 @@
 """On a machine with a GPU: faults planted behind its graphs, and whether ``prove`` finds each.
 
     python experiments/gpu/graph_faults.py WORK [--seconds S] [--runs 1] [--unharmed 20]
-        [--at-once 4]
+        [--at-once 4] [--gpus 0 1 2 3]
 
 For an interpreter that has torch 2.11 or later and our wheel, whose site-packages this process may
 write. The faults are those of experiments/gpu/planted_graphs.py: what HIP graphs are known to
@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 from planted_graphs import FAULTS, VARIABLE
@@ -55,8 +56,8 @@ def trials_of(fault: str) -> tuple[str, ...]:
     return tuple(one for one in TRIALS if one in FOUND_BY.get(fault, ())) or TRIALS
 
 
-def run_battery(fault: str, number: int) -> dict[str, Any]:
-    """What a battery says of the graphs of processes with a fault."""
+def run_battery(fault: str, number: int, gpu: str) -> dict[str, Any]:
+    """What a battery on a GPU says of the graphs of processes with a fault."""
     tried = trials_of(fault)
     how = Thoroughness(
         name="full",
@@ -72,7 +73,8 @@ def run_battery(fault: str, number: int) -> dict[str, Any]:
         trials=tried,
         fresh=FULL.fresh,
     )
-    environ = {**fresh_interpreter.environment(), VARIABLE: "" if fault == UNHARMED else fault}
+    planted = {VARIABLE: "" if fault == UNHARMED else fault, "CUDA_VISIBLE_DEVICES": gpu}
+    environ = {**fresh_interpreter.environment(), **planted}
     work = Battery(
         Supervisor(environ, "cuda", assume=True), how, (), (), lambda: None, lambda row: None
     )
@@ -129,7 +131,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1500, help="to begin runs in (1500)")
     parser.add_argument("--runs", type=int, default=1, help="of each fault (1)")
     parser.add_argument("--unharmed", type=int, default=20, help="runs without a fault (20)")
-    parser.add_argument("--at-once", type=int, default=4, help="runs beside each other (4)")
+    parser.add_argument(
+        "--at-once", type=int, default=4, help="runs beside each other on a GPU (4)"
+    )
+    parser.add_argument("--gpus", nargs="+", default=["0"], help="numbers of the GPUs to use (0)")
     parser.add_argument("--only", nargs="+", choices=(*FAULTS, UNHARMED), default=())
     asked = parser.parse_args()
     asked.work.mkdir(parents=True, exist_ok=True)
@@ -141,15 +146,21 @@ def main() -> int:
     chosen = asked.only or (*FAULTS, UNHARMED)
     left = [job for job in jobs if job not in done and job[0] in chosen]
 
+    free: Queue[str] = Queue()
+    for gpu in asked.gpus * asked.at_once:
+        free.put(gpu)
+
     def run(job: tuple[str, int]) -> None:
         if time.monotonic() < end:
-            row = run_battery(*job)
+            gpu = free.get()
+            row = run_battery(*job, gpu)
+            free.put(gpu)
             rows.append(row)
             with kept.open("a") as stream:
                 stream.write(json.dumps(row) + "\n")
             print(f"{'' if is_right(row) else 'WRONG: '}{json.dumps(row)}", flush=True)
 
-    with planted(), ThreadPoolExecutor(asked.at_once) as pool:
+    with planted(), ThreadPoolExecutor(free.qsize()) as pool:
         list(pool.map(run, left))
     for fault in (*FAULTS, UNHARMED):
         own = [row for row in rows if row["fault"] == fault]
