@@ -53,6 +53,17 @@ def give_back() -> None:
         torch.cuda.empty_cache()
 
 
+@contextmanager
+def no_other() -> Iterator[None]:
+    """A context in which no other thread captures.
+
+    What waits for the device is illegal in a capture, on ROCm also if another thread does it
+    (ROCm/rocm-systems#4508, #11698).
+    """
+    with _one:
+        yield
+
+
 def compiles() -> int:
     """How many graphs Dynamo has compiled in this process."""
     utils = sys.modules.get("torch._dynamo.utils")

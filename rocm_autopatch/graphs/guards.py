@@ -26,9 +26,10 @@ import torch
 
 from rocm_autopatch import failure, startup
 from rocm_autopatch.graphs import capture, mode, record
+from rocm_autopatch.graphs.calls import Options
 from rocm_autopatch.graphs.eviction import choose_evicted, choose_forgotten
+from rocm_autopatch.graphs.graph_cache import WARMING, GraphCache
 from rocm_autopatch.graphs.refusal import Refused
-from rocm_autopatch.graphs.store import WARMING, Graphs, Options
 
 # Settings of Dynamo while it compiles for us, as far as this torch has them. With those that it has
 # by default, its guards miss a hook that is registered later, other strides at the same address, a
@@ -97,7 +98,7 @@ class CompiledSignature:
         self.calls, self.first, self.used = 0, now, now
         self.refused = ""
         self.compiled: Callable[..., Any] | None = None
-        self.regions: list[weakref.ref[Graphs]] = []
+        self.regions: list[weakref.ref[GraphCache]] = []
 
 
 class GuardedGraphs:
@@ -124,11 +125,11 @@ class GuardedGraphs:
         self._of_regions = replace(options, warmup=warmup)
         self._pools = capture.Pools()
         self._lock = threading.RLock()
-        self._entries: dict[Any, CompiledSignature] = {}
+        self.signatures: dict[Any, CompiledSignature] = {}
         self._recent: tuple[Any, CompiledSignature | None] = (None, None)
         self._clock = 0
         # Dynamo keeps what it has compiled with the program's code, which may live for ever.
-        weakref.finalize(self, _clear, self._entries).atexit = False
+        weakref.finalize(self, _clear, self.signatures).atexit = False
 
     def find_key(self, settings: Any, structure: Any, shapes: Any, leaves: list[Any]) -> Any:
         """What has a compile of its own. Where the program compiles, that is torch's decision."""
@@ -139,10 +140,10 @@ class GuardedGraphs:
         recent, entry = self._recent
         if entry is None or key != recent:
             with self._lock:
-                entry = self._entries.get(key)
+                entry = self.signatures.get(key)
                 if entry is None:
                     self._forget()
-                    entry = self._entries[key] = CompiledSignature(self._clock)
+                    entry = self.signatures[key] = CompiledSignature(self._clock)
                 self._recent = key, entry
         self._clock += 1
         entry.used = self._clock
@@ -193,7 +194,7 @@ class GuardedGraphs:
 
     def _room(self, entry: CompiledSignature) -> bool:
         """Make room for one more compile. Returns whether there is some now."""
-        evicted = choose_evicted(self._entries, entry, self.options.limit, _is_compiled)
+        evicted = choose_evicted(self.signatures, entry, self.options.limit, _is_compiled)
         for key in evicted or ():
             self._drop(key)
             self.row["dropped"] += 1
@@ -201,17 +202,17 @@ class GuardedGraphs:
 
     def _forget(self) -> None:
         """Limit the number of signatures without a compile."""
-        for key in choose_forgotten(self._entries, self.options.limit, _is_compiled):
+        for key in choose_forgotten(self.signatures, self.options.limit, _is_compiled):
             self._drop(key)
 
     def _drop(self, key: Any) -> None:
-        _clear({key: self._entries.pop(key)})
+        _clear({key: self.signatures.pop(key)})
         self._recent = (None, None)
 
     def clear(self) -> None:
         """Drop all graphs, and everything known about signatures."""
         with self._lock:
-            for key in [*self._entries]:
+            for key in [*self.signatures]:
                 self._drop(key)
 
 
@@ -237,7 +238,7 @@ class _Backend:
         row: dict[str, Any],
         options: Options,
         pools: capture.Pools,
-        regions: list[weakref.ref[Graphs]],
+        regions: list[weakref.ref[GraphCache]],
     ) -> None:
         self._inner, self._row, self._options = inner, row, options
         self._pools, self._regions = pools, regions

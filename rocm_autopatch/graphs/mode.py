@@ -9,7 +9,6 @@ are arguments of the compiled graph, and their addresses are compared at each ca
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -20,9 +19,10 @@ import torch
 
 from rocm_autopatch import startup
 from rocm_autopatch.graphs import capture, carried, record, soundness
+from rocm_autopatch.graphs.calls import Inference, Options
+from rocm_autopatch.graphs.graph_cache import GraphCache
 from rocm_autopatch.graphs.leaves import Signatures
 from rocm_autopatch.graphs.refusal import GRADIENTS, Refused
-from rocm_autopatch.graphs.store import Call, Graphs, Options
 from rocm_autopatch.graphs.training import Region
 
 # More than for a single function: layers that share their code share the graphs of operations.
@@ -83,17 +83,17 @@ class Compiled:
             self._region = Region(name, origin, pools)
         check = soundness.checks_by_default()
         options = Options(limit=_LIMIT, warmup=_WARMUP, clone=True, verify=True, check=check)
-        own = changed - fixed
-        if owner is None:
-            self.graphs: Graphs = _Graphs(
-                self._call, name, origin, options, pools, indices, changed=own
-            )
-        else:
-            self.graphs = Graphs(
-                *(self._call, name, origin, owner.options, pools, indices),
-                changed=own,
-                row=owner.row,
-            )
+        # What Inductor has compiled does nothing but launch kernels.
+        self.graphs = GraphCache(
+            Inference(self._call, pools if owner is None else None),
+            name,
+            origin,
+            options if owner is None else owner.options,
+            pools,
+            indices,
+            changed=changed - fixed,
+            row=None if owner is None else owner.row,
+        )
         self._never = GRADIENTS if gradients and not training else _never(tensors)
         if self._never:
             self.graphs.refuse(self._never, [])
@@ -143,17 +143,9 @@ class Compiled:
             except Refused as refused:
                 record.plain(graphs.row, str(refused))
                 return compiled(*args)
-            return graphs.run(key, None, [*args, *held])
+            return graphs.run_call(key, None, [*args, *held])
 
         return call
-
-
-class _Graphs(Graphs):
-    """Graphs of a compiled function, which does nothing but launch kernels."""
-
-    def _first(self, call: Call, real: list[Any]) -> Any:
-        run = functools.partial(self.function, call.structure, real)
-        return self._pools.first(call.device, run, self._memory)
 
 
 def _is_fixed(value: Any, node: Any) -> bool:

@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from rocm_autopatch.graphs import capture
+from rocm_autopatch.graphs.calls import Inference, Options
+from rocm_autopatch.graphs.graph_cache import GraphCache
 from rocm_autopatch.graphs.leaves import unflatten_call
 from rocm_autopatch.graphs.refusal import GRADIENTS, Refused
-from rocm_autopatch.graphs.store import Graphs, Options
 
 # How many items of a container are looked at. A larger one is taken for data.
 _LONGEST = 1000
@@ -69,10 +70,13 @@ class PromisedGraphs:
     def __init__(self, function: Callable[..., Any], name: str, options: Options) -> None:
         self._function = function
         self._make = functools.partial(
-            Graphs, name=name, origin="graphed", options=options, pools=capture.Pools()
+            GraphCache, name=name, origin="graphed", options=options, pools=capture.Pools()
         )
         # A model that is being copied or loaded is not complete before its first call.
-        self._current: tuple[WatchedWeights | None, Graphs] = (None, self._make(self._call))
+        self._current: tuple[WatchedWeights | None, GraphCache] = (
+            None,
+            self._make(Inference(self._call)),
+        )
         self.row = self._current[1].row
 
     def _call(self, structure: Any, leaves: list[Any], count: int = 0) -> Any:
@@ -89,8 +93,8 @@ class PromisedGraphs:
             graphs.clear()
             weights = WatchedWeights(self._function)
             count = len(weights.tensors)
-            call = functools.partial(self._call, count=count)
-            graphs = self._make(call, indices=range(count), row=self.row)
+            strategy = Inference(functools.partial(self._call, count=count))
+            graphs = self._make(strategy, indices=range(count), row=self.row)
             self._current = weights, graphs
         if torch.is_grad_enabled() and weights.need_gradient():
             raise Refused(GRADIENTS)
@@ -99,11 +103,12 @@ class PromisedGraphs:
     def run(self, key: Any, structure: Any, leaves: list[Any], args: Any, kwargs: Any) -> Any:
         """The result for a call with what :meth:`find_key` has returned."""
         graphs, weights, signature = key
-        return graphs.run(signature, structure, [*weights, *leaves])
+        return graphs.run_call(signature, structure, [*weights, *leaves])
 
     @property
-    def _entries(self) -> dict[Any, Any]:
-        return self._current[1]._entries
+    def signatures(self) -> dict[Any, Any]:
+        """What is known of calls, by key."""
+        return self._current[1].signatures
 
     def clear(self) -> None:
         """Drop all graphs, and everything known about signatures."""

@@ -14,6 +14,7 @@ from torch.utils._device import DeviceContext
 from rocm_autopatch import startup
 from rocm_autopatch.graphs import record, soundness
 from rocm_autopatch.graphs.buckets import Bucket, Buckets
+from rocm_autopatch.graphs.calls import Options
 from rocm_autopatch.graphs.capture import capturing
 from rocm_autopatch.graphs.guards import GuardedGraphs
 from rocm_autopatch.graphs.leaves import (
@@ -27,7 +28,6 @@ from rocm_autopatch.graphs.leaves import (
 from rocm_autopatch.graphs.promise import PromisedGraphs
 from rocm_autopatch.graphs.refusal import GRADIENTS, Refused
 from rocm_autopatch.graphs.settings import current_settings
-from rocm_autopatch.graphs.store import Options
 
 # Each call uses these, so they are looked up once. Dynamo knows the first one by this name, too.
 _is_compiling = torch.compiler.is_compiling

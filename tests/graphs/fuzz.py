@@ -36,8 +36,7 @@ import torch
 import workers
 from torch.utils.checkpoint import checkpoint
 
-from rocm_autopatch.graphs import record
-from rocm_autopatch.graphs import training as training_graphs
+from rocm_autopatch.graphs import passes, record
 
 REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", 0) if REAL else torch.device("cpu")
@@ -492,7 +491,7 @@ def one(seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     record._rows.clear()
     # With every second seed, small results are handed out without a copy, too.
-    training_graphs._LARGE = 1 if seed % 2 else 1 << 20
+    passes._LARGE = 1 if seed % 2 else 1 << 20
     model = Model(chance.choices(KINDS, k=chance.randint(1, 3))).to(GPU)
     how = chance.random() < 0.6, chance.random() < 0.3
     sides = [Side(copy.deepcopy(model), "reduce-overhead", *how), Side(model, "default", *how)]

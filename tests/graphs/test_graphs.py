@@ -1553,7 +1553,7 @@ def test_settings_of_torch() -> None:
     torch.set_float32_matmul_precision("highest")
     assert wrapped(x).dtype == torch.float32
     # Without a GPU, torch leaves its autocast off.
-    entries = len(wrapped._graphs._entries)
+    entries = len(wrapped._graphs.signatures)
     assert (len(wrapped.row["graphs"]), entries) == ((2, 3) if REAL else (1, 2))
 
 
@@ -1733,7 +1733,7 @@ def test_many_signatures_are_forgotten() -> None:
     wrapped = graphed(lambda x: x + 1, limit=2)
     for size in range(1, 200):
         wrapped(torch.ones(size, device=GPU))
-    assert len(wrapped._graphs._entries) <= 8 * 2 + 2
+    assert len(wrapped._graphs.signatures) <= 8 * 2 + 2
     assert wrapped.row["calls"] == 199
 
 

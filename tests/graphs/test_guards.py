@@ -26,7 +26,7 @@ import replayed  # noqa: E402
 import stand_in  # noqa: E402
 
 from rocm_autopatch import startup  # noqa: E402
-from rocm_autopatch.graphs import Bucket, Refused, graphed, guards, mode, settings, store  # noqa: E402
+from rocm_autopatch.graphs import Bucket, Refused, graph_cache, graphed, guards, mode, settings  # noqa: E402
 
 REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
@@ -817,11 +817,11 @@ def test_nothing_stays_alive(way: str) -> None:
             function(x_of(number))
         weights = weakref.ref(model.weight), weakref.ref(model)
         assert function.row["replays"] == 2
-        before = sum(type(one) is store.Graphs for one in gc.get_objects())
+        before = sum(type(one) is graph_cache.GraphCache for one in gc.get_objects())
         del model, function
         gc.collect()
         assert [one() for one in weights] == [None, None]
-        assert sum(type(one) is store.Graphs for one in gc.get_objects()) < before
+        assert sum(type(one) is graph_cache.GraphCache for one in gc.get_objects()) < before
     finally:
         if not REAL:
             recorder.install()
@@ -870,7 +870,7 @@ def test_the_least_recent_signature_makes_room() -> None:
         for _ in range(4):
             function(torch.ones(size, device=GPU))
     assert function.row["dropped"] == 1
-    assert len(function._graphs._entries) == 2
+    assert len(function._graphs.signatures) == 2
     function.clear()
     for _ in range(4):
         function(torch.ones(3, device=GPU))

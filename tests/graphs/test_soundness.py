@@ -314,8 +314,8 @@ def test_autocast(form: str, verify: bool, around: bool) -> None:
         torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2)
         rubbish = [torch.full((64, 64), 7.0, dtype=torch.bfloat16, device=GPU) for _ in range(64)]
     del rubbish
-    for entry in wrapped._graphs._entries.values():
-        assert not entry.borrowed, "a cast of a weight is autocast's own"
+    for one in wrapped._graphs.signatures.values():
+        assert not one.state.borrowed, "a cast of a weight is autocast's own"
 
 
 def test_a_tensor_that_is_gone() -> None:

@@ -6,6 +6,7 @@ The GPU is a stand-in. Where two threads have to meet, one of them is made slow 
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 import threading
@@ -25,9 +26,18 @@ else:
 import replayed
 import stand_in
 
-from rocm_autopatch.graphs import capture, graphed, places, record, store, training, wrapper
+from rocm_autopatch.graphs import (
+    capture,
+    graph_cache,
+    graphed,
+    passes,
+    places,
+    record,
+    training,
+    wrapper,
+)
+from rocm_autopatch.graphs.graph_cache import GraphCache
 from rocm_autopatch.graphs.memory import Memory
-from rocm_autopatch.graphs.store import Graphs
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU here is a stand-in")
 replaying = replayed.replaying
@@ -73,7 +83,7 @@ def region(pools: capture.Pools | None = None) -> training.Region:
 
 
 def forward(its: training.Region) -> Any:
-    return training._ForwardGraphs(its, tuple, [])
+    return training.Forward(its, tuple, [])
 
 
 @replayed.nothing("its memory has no graph")
@@ -105,47 +115,49 @@ def test_a_forward_waits_while_others_are_looked_at(monkeypatch: pytest.MonkeyPa
                 time.sleep(0.02)
                 yield one
 
-    monkeypatch.setattr(training, "_waiting", SlowSet())
+    monkeypatch.setattr(passes, "_waiting", SlowSet())
     several = [forward(region()) for _ in range(6)]
     for one in several[:5]:
-        training._wait(one)
-    found = during(training._those_waiting, lambda: training._wait(several[5]))
+        passes.await_backward(one.calls)
+    found = during(passes.find_waiting, lambda: passes.await_backward(several[5].calls))
     assert len(found) == 5
-    assert len(training._those_waiting()) == 6
+    assert len(passes.find_waiting()) == 6
 
 
 @replayed.nothing("its forward is not called")
 def test_a_forward_gets_a_signature_in_a_backward() -> None:
     one = forward(region())
-    one._entries = Slow({number: SimpleNamespace(graph=None) for number in range(5)})
-    assert during(one.places_of_numbers, lambda: one._find(("key",), [])) == {}
-    assert len(one._entries) == 6
+    signatures = {number: SimpleNamespace(state=None) for number in range(5)}
+    one.cache.signatures = Slow(signatures)
+    find = functools.partial(one.cache.run_call, ("key",), None, [])
+    assert during(one.calls.places_of_numbers, find) == {}
+    assert len(one.cache.signatures) == 6
 
 
 @replayed.nothing("its forward is not called")
 def test_a_forward_is_captured_while_a_call_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     one = forward(region())
-    one.save({1}, {2})
+    one.calls.note_saved({1}, {2})
     with monkeypatch.context() as patched:
         patched.setattr(capture, "capturing", lambda: True)
-        one.save({5}, {6})
-    assert (one.saved, one.places) == ({1}, {1, 2})
-    one.row["graphs"].append({"replays": 0})
-    one.save({3}, {4})
-    assert (one.saved, one.places) == ({1}, {1, 2})
+        one.calls.note_saved({5}, {6})
+    assert (one.calls.saved, one.calls.places) == ({1}, {1, 2})
+    one.calls.has_graphs = True
+    one.calls.note_saved({3}, {4})
+    assert (one.calls.saved, one.calls.places) == ({1}, {1, 2})
 
 
 @replayed.nothing("its forwards are not called")
 def test_threads_that_compile_the_same_function(monkeypatch: pytest.MonkeyPatch) -> None:
     released: list[Any] = []
     monkeypatch.setattr(Memory, "release", lambda self, device=None: released.append(self))
-    monkeypatch.setattr(training, "_waiting", weakref.WeakSet())
+    monkeypatch.setattr(passes, "_waiting", weakref.WeakSet())
     monkeypatch.setattr(capture, "give_back", lambda: None)
     pools = capture.Pools()
     old, others, new = region(pools), region(), region(pools)
     kept = [forward(old), forward(others)]
     for one in kept:
-        training._wait(one)
+        passes.await_backward(one.calls)
     new.take(SimpleNamespace(fx_kwargs={}, current_callable=tuple))
     assert released == [old.memory]
 
@@ -191,10 +203,10 @@ def test_a_module_gets_other_weights_in_another_thread(monkeypatch: pytest.Monke
             return self.second(y) if hasattr(self, "second") else y
 
     module = Module()
-    wrapped, x, find = graphed(module, guards="none"), torch.ones(2, 4), Graphs._find
+    wrapped, x, find = graphed(module, guards="none"), torch.ones(2, 4), GraphCache._find
     slow = threading.main_thread()
 
-    def found(self: Graphs, *args: Any) -> Any:
+    def found(self: GraphCache, *args: Any) -> Any:
         if threading.current_thread() is slow:
             time.sleep(0.2)
         return find(self, *args)
@@ -206,7 +218,7 @@ def test_a_module_gets_other_weights_in_another_thread(monkeypatch: pytest.Monke
             wrapped(torch.ones(3, 4))
 
     wrapped(x)
-    monkeypatch.setattr(Graphs, "_find", found)
+    monkeypatch.setattr(GraphCache, "_find", found)
     module.first.weight.data = module.first.weight.data.clone()
     got = during(lambda: wrapped(x), other)
     # Its weights were looked up before, and the function ran after that.
@@ -229,11 +241,11 @@ def test_a_graph_is_dropped_before_its_call(monkeypatch: pytest.MonkeyPatch) -> 
             time.sleep(0.2)
         return result
 
-    monkeypatch.setattr(store, "same_places", slowly)
+    monkeypatch.setattr(graph_cache, "same_places", slowly)
     during(lambda: wrapped(x), wrapped.clear)
     # It counts as the first one of its signature, and nobody keeps a graph beside the entries.
     assert len(wrapped.row["graphs"]) == 1
-    assert [entry.seen for entry in wrapped._graphs._entries.values()] == [1]
+    assert [one.calls for one in wrapped._graphs.signatures.values()] == [1]
 
 
 def test_weights_are_replaced_in_a_capture_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +256,7 @@ def test_weights_are_replaced_in_a_capture_of_others(monkeypatch: pytest.MonkeyP
     module.weight = torch.nn.Parameter(torch.zeros(4, 4))
     monkeypatch.setattr(wrapper, "capturing", lambda: True)
     # To drop graphs takes a lock, and waits for the device.
-    monkeypatch.setattr(Graphs, "clear", lambda self: pytest.fail("graphs are dropped"))
+    monkeypatch.setattr(GraphCache, "clear", lambda self: pytest.fail("graphs are dropped"))
     assert torch.equal(wrapped(x), module(x))
     assert any("another capture is under way" in why for why in wrapped.row["plain"])
 
@@ -275,8 +287,8 @@ def test_results_that_other_streams_may_read(outputs: str) -> None:
     wrapped = graphed(lambda x: x + 1, outputs=outputs, guards="none")
     for _ in range(4):
         wrapped(torch.ones(2))
-    (entry,) = wrapped._graphs._entries.values()
-    assert entry.pool.lends == (outputs == "alias")
+    (one,) = wrapped._graphs.signatures.values()
+    assert one.state.observed.pool.lends == (outputs == "alias")
 
 
 @replayed.nothing("it gives memory back alone")

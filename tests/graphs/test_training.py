@@ -37,11 +37,12 @@ from rocm_autopatch.graphs import (
     aside,
     buffers,
     capture,
+    graph_cache,
     handed,
+    passes,
     places,
     record,
     soundness,
-    store,
     training,
     verification,
 )
@@ -627,7 +628,7 @@ def test_a_result_in_the_memory_of_an_argument(apart: bool) -> None:
 
 @pytest.fixture
 def all_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "_LARGE", 1)
+    monkeypatch.setattr(passes, "_LARGE", 1)
 
 
 @pytest.mark.usefixtures("all_large")
@@ -673,7 +674,7 @@ def test_large_results_that_the_program_keeps(seen: Seen) -> None:
 
 def test_results_that_are_kept_for_good(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     """The graph is captured elsewhere."""
-    monkeypatch.setattr(store, "_STUCK", 3)
+    monkeypatch.setattr(graph_cache, "CALLS_IN_USE", 3)
     pair = Pair()
     for _ in range(3):
         kept = pair.fast(batch())  # And all that was saved for its backward.
@@ -805,7 +806,7 @@ class TestSavedValues:
                 torch.nn.Sequential(*(torch.nn.Sequential(one, torch.nn.GELU()) for one in layers))
             )
             if not lean:
-                monkeypatch.setattr(training._BackwardGraphs, "_consumed", lambda *_: None)
+                monkeypatch.setattr(passes.BackwardPass, "find_donated", lambda *_: None)
             gc.collect()
             torch.cuda.empty_cache()
             before = torch.cuda.memory_reserved()
@@ -880,7 +881,7 @@ class TestSavedValues:
                     pair.step()
                 assert seen()[1]["dropped"] == (not last)
         backward = seen()[1]
-        assert backward["plain"][NEEDED] == 40 + store._STUCK
+        assert backward["plain"][NEEDED] == 40 + graph_cache.CALLS_IN_USE
         assert backward["dropped"] == 1
         assert len(backward["graphs"]) == 2
 
@@ -1045,7 +1046,10 @@ class TestFirstBackwards:
     def test_have_no_graph_if_the_forward_has_none(
         self, seen: Seen, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(training._ForwardGraphs, "_room", lambda *_: False)
+        def refuse(*_: Any) -> Any:
+            raise RuntimeError("no capture works")
+
+        monkeypatch.setattr(capture.Pool, "capture", refuse)
         pair = Pair()
         for _ in range(6):
             pair.both(partial(trained, x=batch()))
@@ -1205,11 +1209,11 @@ class TestNumbersOnTheHost:
                 pair.both(partial(step, x=make()))
                 pair.step()
         forward, backward = seen()
-        assert forward["plain"] == {WARMING: 2, training.HOOKED: 16}
+        assert forward["plain"] == {WARMING: 2, passes.HOOKED: 16}
         assert not backward["refused"]
 
     has_hooks = pytest.mark.skipif(
-        training._top_hooks is None, reason="this torch does not tell whether there are hooks"
+        passes._top_hooks is None, reason="this torch does not tell whether there are hooks"
     )
 
     @needs_gpu
@@ -1382,7 +1386,7 @@ def test_a_gradient_that_becomes_an_input_s(seen: Seen) -> None:
 
 def test_graphs_of_a_model_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     # Its gradients lie in memory that others use, too.
-    monkeypatch.setattr(training._BackwardGraphs, "_consumed", lambda *_: None)
+    monkeypatch.setattr(passes.BackwardPass, "find_donated", lambda *_: None)
     pools = capture.Pools.of_this_thread()
     # Other tests may have left something.
     lent, owners = set(pools.gradients.lent), set(pools.owners)

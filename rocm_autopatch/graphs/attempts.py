@@ -1,0 +1,410 @@
+"""The two steps by which calls with one signature get a graph: one is observed, one is captured.
+
+Both are made of plain calls of the program, so nothing is called that the program has not called.
+What a capture changes before it is certain is on an ``ExitStack`` from the moment it is changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from rocm_autopatch import failure
+from rocm_autopatch.graphs import aside, capture, carried, soundness
+from rocm_autopatch.graphs.aside import Aside
+from rocm_autopatch.graphs.buffers import Inputs
+from rocm_autopatch.graphs.calls import Call, Options, Strategy
+from rocm_autopatch.graphs.captured_ops import CapturedOps
+from rocm_autopatch.graphs.carried import Carried
+from rocm_autopatch.graphs.leaves import CONSTANTS, TENSORS, describe, tensors_of
+from rocm_autopatch.graphs.memory import Memory
+from rocm_autopatch.graphs.observation import ObservedCall
+from rocm_autopatch.graphs.places import storage
+from rocm_autopatch.graphs.refusal import Busy, Disturbed, Refused
+from rocm_autopatch.graphs.states import Captured, Observed, Signature, find_constants
+from rocm_autopatch.graphs.verification import Verification
+
+UNSEEN = "its effects can't be observed: "
+_leaves = torch.utils._pytree.tree_leaves
+
+
+class ObservationAttempt:
+    """A plain call that is observed: :meth:`run` returns its result.
+
+    Then there is *objection*, why no such call can be a graph, or *disturbance*, if that may have
+    been another thread's doing, or *observed*. There is none of these if the call has compiled
+    something: then the next call is observed.
+    """
+
+    def __init__(self, strategy: Strategy, options: Options, signature: Signature, call: Call):
+        self._strategy, self._options = strategy, options
+        self._signature, self._call = signature, call
+        self.objection = self.disturbance = ""
+        self.observed: Observed | None = None
+
+    def run(self, pools: capture.Pools) -> Any:
+        call, on_host = self._call, self._strategy.indices_on_host()
+        self.objection = call.objection(on_host)
+        if self.objection:
+            return self._strategy.call_plainly(call.structure, list(call.leaves))
+        pool, real = pools.of(call.device), list(call.leaves)
+        stay = {*self._signature.indices, *on_host}
+        # By their number: the arguments, and what is at a fixed place, as they are called below.
+        self._free = [
+            index for index, leaf in enumerate(real) if type(leaf) in TENSORS and index not in stay
+        ]
+        self._observable = self._strategy.find_observable(self._signature.indices)
+        fixed = [call.leaves[index] for index in self._observable]
+        given = [real[index] for index in self._free]
+        try:
+            observation = ObservedCall(pool, fixed, given, self._options.verify)
+            ops = CapturedOps()
+        except RuntimeError as error:
+            self.objection = f"{UNSEEN}{error}"
+            return self._strategy.call_plainly(call.structure, real)
+        compiled = capture.compiles()
+        with ops:
+            result = self._strategy.call_before_capture(call, real)
+        try:
+            with capture.no_other():
+                self._conclude(pool, observation, ops, result, capture.compiles() != compiled)
+        except RuntimeError as error:
+            self.objection = f"{UNSEEN}{error}"
+        return result
+
+    def _conclude(
+        self, pool: Any, observation: ObservedCall, ops: CapturedOps, result: Any, compiled: bool
+    ) -> None:
+        changed = observation.changed_tensors()
+        self.objection = (
+            observation.find_objection() or ops.objection or _objection_to_constants(result)
+        )
+        if self.objection:
+            return
+        changes = [self._free[number] for number in observation.written_arguments()]
+        self.objection = _objection_to_changes(self._strategy, self._signature, changes, self._call)
+        if self.objection:
+            return
+        self.disturbance = observation.find_objection_beside()
+        if compiled or self.disturbance:
+            return
+        owned = set(map(storage, tensors_of([*self._call.leaves, *_leaves(result)])))
+        others = (one.cdata for one, _ in ops.borrowed(owned, pool.kind))
+        self.observed = Observed(
+            pool,
+            is_pure=not changed and ops.written.isdisjoint(others),
+            has_drawn=observation.has_drawn(),
+            written=[self._observable[number] for number in changed],
+            changes=changes,
+            constants=find_constants(result),
+            hosted=_numbers_elsewhere(result, pool.device),
+        )
+
+
+class CaptureAttempt:
+    """A call that is captured. :meth:`run` returns its graph.
+
+    *memory* is what the graph writes to, if it does not overwrite what another one has handed out.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        options: Options,
+        memory: Memory,
+        signature: Signature,
+        observed: Observed,
+        call: Call,
+    ) -> None:
+        self._strategy, self._options, self._memory = strategy, options, memory
+        self._signature, self._call = signature, call
+        #: What is known now: the capture may have shown more.
+        self.observed = observed
+        #: Whether the first replay was the call itself.
+        self.is_replayed = False
+        self._pool = observed.pool
+        self._changes = [call.leaves[index] for index in observed.changes]
+        self._verification: Verification | None = None
+        self._raised: list[Exception] = []
+
+    def run(self) -> Captured:
+        """Raises what stands in the way; then nothing is changed."""
+        try:
+            with ExitStack() as undo:
+                verify = self._prepare(undo)
+                captured = self._record()
+                self._verify(captured, verify, undo)
+                undo.pop_all()
+        finally:
+            # It holds memory, and this object.
+            verified, self._verification = self._verification is not None, None
+        return self._finished(captured, verified)
+
+    def find_error_of_program(self, error: Exception) -> Exception | None:
+        """The error to raise if it is the program's own, and not that of a capture."""
+        # Torch and the runtimes raise a RuntimeError where a function can't be captured.
+        own = [one for one in self._raised if not isinstance(one, RuntimeError)]
+        return own[0] if own else error if failure.programs_own(error) else None
+
+    def _prepare(self, undo: ExitStack) -> bool:
+        """Find where everything lies. Returns whether the graph is compared with a plain call."""
+        call, strategy, pool = self._call, self._strategy, self._pool
+        if self._changes and self._shares_memory():
+            raise Busy(carried.SHARED)
+        self._started, self._before = time.perf_counter(), pool.memory()
+        self._donated = strategy.find_donated(call.leaves)
+        self._memory = self._donated.results.memory if self._donated else self._memory
+        self._order = self._memory.order()
+        held = self._memory.busy(self._order)
+        if held:
+            raise Busy(held)
+        pool.turn()
+        self._aliased = strategy.find_aliased(call.leaves)
+        stay = {*self._signature.indices, *(index for index, _ in self._aliased)}
+        inside = strategy.find_inside(call.leaves) if self._donated else None
+        self._inputs = Inputs(call.leaves, stay, inside)
+        self._extents = _extents(call.leaves[index] for index in self.observed.written)
+        overlap = self._inputs.within(call.leaves, self._extents)
+        if overlap:
+            raise Busy(overlap)
+        # Such a call writes to no weight or buffer. So it does nothing that the call itself does
+        # not do again, if it also draws the same random numbers.
+        verify = self._options.verify and self.observed.is_pure
+        verify = verify and aside.room(strategy.find_spoilt(call.leaves, self._donated))
+        if verify and not self._donated:
+            self._call_before(undo)
+        self._inputs.copy(call.leaves)
+        return verify
+
+    def _shares_memory(self) -> bool:
+        leaves = self._call.leaves
+        fixed = tensors_of(leaves[index] for index in self._signature.indices)
+        return carried.shares(self.observed.changes, leaves, map(storage, fixed))
+
+    def _call_before(self, undo: ExitStack) -> None:
+        """Make the plain call that the graph is compared with."""
+        changed = self._changes + find_uncounted(self._signature, self.observed, self._call)
+        with capture.no_other():
+            kept = Aside(self._strategy.find_spoilt(self._call.leaves, self._donated))
+        put_back = remember(changed, kept)
+        undo.callback(put_back)
+        again = functools.partial(self._strategy.call_again, self._call)
+        self._compare_with(lambda: [again(), self._changes], put_back, undo)
+        # The capture can't use what the call has needed. So the device gets it back.
+        capture.give_back()
+
+    def _compare_with(
+        self, call: Callable[[], Any], put_back: Callable[[], None], undo: ExitStack
+    ) -> None:
+        has_drawn = self.observed.has_drawn
+        self._verification = Verification(self._pool, has_drawn, call, put_back)
+        undo.callback(self._verification.draw_again)
+
+    def _record(self) -> Captured:
+        """Capture the call, which executes nothing."""
+        call, inputs, donated = self._call, self._inputs, self._donated
+        compiled = capture.compiles()
+        if donated:
+            donated.let_go(call.leaves, self._pool, self._order)
+        ops = CapturedOps(stops=True)
+        owned = set(map(storage, [*inputs.tensors, *tensors_of(call.leaves)]))
+        enter = functools.partial(inputs.enter, self._pool.unowned)
+        versions = inputs.versions()
+        with capture.own_casts():
+            graph, result = self._pool.capture(self._noting(ops), enter, self._memory)
+        if capture.compiles() != compiled:
+            raise Disturbed(
+                "something was compiled in the capture: more calls are needed before it"
+            )
+        self._check_changes(inputs.written(versions))
+        self._check_result(result)
+        owned.update(storage(one) for one in _leaves(result) if type(one) in TENSORS)
+        borrowed = [reference for reference, _ in ops.borrowed(owned, self._pool.kind)]
+        fixed = [*self._signature.indices, *(index for index, _ in self._aliased)]
+        places = {index: call.leaves[index] for index in fixed}
+        outputs = self._strategy.make_outputs(
+            result, inputs, places, self._options.clone, self._pool.device
+        )
+        del result
+        write_back = None
+        if self._changes:
+            write_back = Carried(self.observed.changes, inputs, tensors_of([*places.values()]))
+        inputs.captured()
+        captured = Captured(
+            observed=self.observed,
+            graph=graph,
+            inputs=inputs,
+            outputs=outputs,
+            memory=self._memory,
+            order=self._order,
+            write_back=write_back,
+            extents=self._extents,
+            aliased=self._aliased,
+            donated=donated,
+            borrowed=borrowed,
+        )
+        self._strategy.own_outputs(captured)
+        return captured
+
+    def _noting(self, ops: CapturedOps) -> Callable[[list[Any]], Any]:
+        """The function; *ops* notes what it executes, and this attempt what it raises."""
+        function, structure, raised = self._strategy.function, self._call.structure, self._raised
+
+        def run(leaves: list[Any]) -> Any:
+            with ops:
+                try:
+                    return function(structure, leaves)
+                except Exception as error:
+                    raised.append(error)
+                    raise
+
+        return run
+
+    def _check_changes(self, written: set[int]) -> None:
+        """Raise Refused, or Busy, if the call has changed more arguments than it did before."""
+        more = written.difference(self.observed.changes) if self._strategy.copies_back else set()
+        if not more:
+            return
+        changes = sorted(more.union(self.observed.changes))
+        self.observed = replace(self.observed, changes=changes)
+        why = _objection_to_changes(self._strategy, self._signature, changes, self._call)
+        raise Refused(why) if why else Busy("it changes an argument, and did not before")
+
+    def _check_result(self, result: Any) -> None:
+        """Raise Refused for a result that replays can't give."""
+        if find_constants(result) != self.observed.constants:
+            raise Refused("the result has a constant that differs from call to call")
+        elsewhere = _numbers_elsewhere(result, self._pool.device)
+        moved = set(self.observed.hosted).difference(elsewhere)
+        if not all(map(self._strategy.may_move_result, moved)):
+            raise Refused("a number of the result is not on the device, except in a capture")
+
+    def _verify(self, captured: Captured, verify: bool, undo: ExitStack) -> None:
+        """Compare a replay with a plain call. Raises Refused if they differ."""
+        call, donated = self._call, captured.donated
+        if donated:
+            if verify:
+                with capture.no_other():
+                    kept = Aside(self._strategy.find_spoilt(call.leaves, donated))
+                undo.callback(kept.restore)
+                again = functools.partial(self._call_beside, kept)
+                self._compare_with(again, kept.restore, undo)
+            captured.inputs.copy(call.leaves)
+        verification = self._verification
+        if verification is None:
+            return
+        captured.graph()
+        # What the caller is handed is compared, and not only what the graph has written.
+        back = captured.write_back.targets if captured.write_back else []
+        with capture.no_other():
+            called_again = verification.compare([captured.outputs.take(call.leaves), back])
+        # What a replay overwrites is not there for another one: it is the call itself.
+        self.is_replayed = donated is not None
+        if not donated or called_again:
+            verification.draw_again()
+        if donated and called_again:
+            captured.inputs.copy(call.leaves)
+            captured.graph()
+
+    def _call_beside(self, kept: Aside) -> Any:
+        """A plain call in the memory of the graph that was just captured for it."""
+
+        def run() -> Any:
+            return self._strategy.call_plainly(self._call.structure, kept.again(self._call.leaves))
+
+        return [self._pool.beside(run, self._memory), []]
+
+    def _finished(self, captured: Captured, verified: bool) -> Captured:
+        """The graph, with its row of the report."""
+        captured.outputs.count_owners(captured.inputs.own_tensors())
+        self._pool.lends = self._pool.lends or captured.outputs.lends
+        fixed = frozenset(self._signature.indices)
+        shown = [leaf for index, leaf in enumerate(self._call.leaves) if index not in fixed]
+        captured.row = {
+            "signature": describe(shown),
+            "replays": 0,
+            "capture_seconds": round(time.perf_counter() - self._started, 4),
+            "memory_before": self._before,
+            "memory_after": self._pool.memory(),
+            "verified": verified,
+            "checks": 0,
+        }
+        # A plain call must have no effect but its result.
+        spoilt = self._strategy.find_spoilt(self._call.leaves, captured.donated)
+        if self._options.check and self.observed.is_pure and not spoilt:
+            captured.next_check = soundness.next_check(1)
+            captured.structure = self._call.structure
+        return captured
+
+
+def remember(tensors: list[Any], kept: Aside | None = None) -> Callable[[], None]:
+    """What undoes all that a plain call changes of *tensors*, and of what was *kept*."""
+    contents = [one.clone() for one in tensors]
+
+    def put_back() -> None:
+        for tensor, content in zip(tensors, contents):
+            tensor.copy_(content)
+        if kept is not None:
+            kept.restore()
+
+    return put_back
+
+
+def find_uncounted(signature: Signature, observed: Observed, call: Call) -> list[Any]:
+    """The arguments whose writes torch does not count: a write may not have been seen."""
+    if not torch.is_inference_mode_enabled():
+        return []
+    stay = {*signature.indices, *observed.changes}
+    return [
+        leaf
+        for index, leaf in enumerate(call.leaves)
+        if type(leaf) in TENSORS and index not in stay and leaf.is_inference()
+    ]
+
+
+def _objection_to_changes(
+    strategy: Strategy, signature: Signature, changes: Sequence[int], call: Call
+) -> str:
+    """Why what a call has changed of its arguments can't be copied back; "" if it can."""
+    if not changes:
+        return ""
+    fixed = [call.leaves[index] for index in signature.indices]
+    why = "graphs of training steps don't copy it back"
+    if strategy.copies_back:
+        why = carried.unfit(changes, call.leaves, tensors_of(fixed))
+    shape = list(call.leaves[changes[0]].shape)
+    text = "it changes an argument in place (shape %s), and %s: make this tensor a buffer of "
+    return (text + "the module, or return the new one") % (shape, why) if why else ""
+
+
+def _objection_to_constants(result: Any) -> str:
+    """Why all replays can't return what in a result is not a tensor; "" if they can.
+
+    That may be a container which pytree does not know, or something with a state.
+    """
+    for kind in map(type, _leaves(result)):
+        if kind not in CONSTANTS and not issubclass(kind, torch.Tensor):
+            name = f"{kind.__module__}.{kind.__qualname__}"
+            return f"the result has a {name}, and each replay would return the same one"
+    return ""
+
+
+def _extents(tensors: Iterable[Any]) -> list[tuple[int, int]]:
+    """Where the memories of tensors begin and end."""
+    memories = (tensor.untyped_storage() for tensor in tensors)
+    return sorted({(one.data_ptr(), one.data_ptr() + one.nbytes()) for one in memories})
+
+
+def _numbers_elsewhere(result: Any, device: Any) -> dict[int, Any]:
+    """The tensors of a result without a dimension that are on another device, by their index."""
+    return {
+        index: leaf.device
+        for index, leaf in enumerate(_leaves(result))
+        if type(leaf) in TENSORS and not leaf.dim() and leaf.device != device
+    }

@@ -1,0 +1,160 @@
+"""One call, and what differs between calls of inference, of a forward and of a backward."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Container
+from dataclasses import dataclass
+from typing import Any
+
+from rocm_autopatch.graphs import capture
+from rocm_autopatch.graphs.buffers import Inputs, Outputs
+from rocm_autopatch.graphs.handed import Consumed, Found
+from rocm_autopatch.graphs.leaves import tensors_of
+from rocm_autopatch.graphs.states import Captured, Signature
+
+# A call without a graph: a function of its structure and its leaves.
+Function = Callable[[Any, list[Any]], Any]
+
+
+@dataclass
+class Options:
+    """How graphs are made. ``wrapper.graphed`` describes each field."""
+
+    limit: int
+    warmup: int
+    clone: bool
+    verify: bool
+    check: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: its structure and leaves."""
+
+    structure: Any
+    leaves: list[Any]
+
+    @functools.cached_property
+    def device(self) -> Any:
+        """The device of its tensors; None if it has none. A number may be on the host."""
+        tensors = sorted(tensors_of(self.leaves), key=lambda one: not one.dim())
+        return tensors[0].device if tensors else None
+
+    def objection(self, but: Container[int] = ()) -> str:
+        """Why no call with these leaves can be a graph; "" if one may.
+
+        Where those with the indices *but* are does not matter.
+        """
+        if self.device is None:
+            return "no argument is a tensor, so the device is unknown"
+        given = (leaf for index, leaf in enumerate(self.leaves) if index not in but)
+        for device in {tensor.device for tensor in tensors_of(given)}:
+            # A kernel may take the value of a CPU scalar at the capture, for all replays.
+            if device.type != capture.Pool.kind:
+                return f"an argument is on {device}, and a graph can only read the GPU's memory"
+            if device != self.device:
+                return f"an argument is on {device}, but another tensor is on {self.device}"
+        return ""
+
+
+class Strategy:
+    """What a cache of graphs does not know of the function whose calls it replays.
+
+    There is one each for inference, for a forward and for a backward. What is here holds for a
+    function whose graphs overwrite nothing but their own memory. Indices are those of leaves.
+    """
+
+    #: Whether arguments that a call changes in place may be copied back.
+    copies_back = True
+
+    def __init__(self, function: Function) -> None:
+        #: A capture calls it as it is. It refers to no graph, so that graphs don't keep each other.
+        self.function = function
+
+    def call_plainly(self, structure: Any, leaves: list[Any]) -> Any:
+        """Call the function, not in a capture. Nobody needs the list of leaves any more."""
+        return self.function(structure, leaves)
+
+    def call_before_capture(self, call: Call, leaves: list[Any]) -> Any:
+        """The same before there is a graph."""
+        return self.call_plainly(call.structure, leaves)
+
+    def call_again(self, call: Call) -> Any:
+        """The same, if it is not the last call with these leaves."""
+        return self.call_before_capture(call, list(call.leaves))
+
+    def indices_on_host(self) -> Collection[int]:
+        """The arguments that are numbers on the host, and on the device if there are graphs."""
+        return ()
+
+    def may_move_result(self, index: int) -> bool:
+        """Whether a number of the result may be on the device in a replay, and is on the host now.
+
+        Attention gives the seed and the offset of its dropout like this (pytorch#102038).
+        """
+        return False
+
+    def find_observable(self, indices: list[int]) -> list[int]:
+        """Of what is at a fixed place, what a call might write to."""
+        return indices
+
+    def find_donated(self, leaves: list[Any]) -> Consumed | None:
+        """What the graph for these leaves may overwrite."""
+        return None
+
+    def find_spoilt(self, leaves: list[Any], donated: Consumed | None) -> list[Any]:
+        """The leaves that a plain call may overwrite without a trace."""
+        return []
+
+    def find_inside(self, leaves: list[Any]) -> set[int]:
+        """The leaves whose copies may serve the graph as memory, if it may overwrite what it reads.
+
+        In the capture their content is undefined.
+        """
+        return set()
+
+    def find_aliased(self, leaves: list[Any]) -> list[tuple[int, Found]]:
+        """The arguments that lie where another graph has written them, by index."""
+        return []
+
+    def make_outputs(
+        self, result: Any, inputs: Inputs, places: dict[int, Any], clone: bool, device: Any
+    ) -> Any:
+        """How the graph's results get to the caller.
+
+        *places* has by the index of a leaf what is not copied for the graph.
+        """
+        return Outputs(result, clone, [*inputs.tensors, *places.values()], device)
+
+    def own_outputs(self, captured: Captured) -> None:
+        """A graph was captured, and not replayed yet."""
+
+    def note_capture(self, signature: Signature, captured: Captured) -> None:
+        """Calls with this signature have a graph now."""
+
+    def retries(self, error: Exception) -> bool:
+        """Whether the next call is captured nevertheless, in another way."""
+        return False
+
+    def is_in_the_way(self, captured: Captured) -> bool:
+        """Whether a graph that overwrites what it reads has to go, after one more replay."""
+        return False
+
+
+class Inference(Strategy):
+    """Calls of a function that needs no gradients.
+
+    With *pools*, calls before the first capture use the graphs' memory: what is called is compiled
+    then, and does nothing but launch kernels.
+    """
+
+    def __init__(self, function: Function, pools: capture.Pools | None = None) -> None:
+        super().__init__(function)
+        self._pools = pools
+
+    def call_before_capture(self, call: Call, leaves: list[Any]) -> Any:
+        if self._pools is None:
+            return self.function(call.structure, leaves)
+        run = functools.partial(self.function, call.structure, leaves)
+        return self._pools.first(call.device, run, self._pools.memory)

@@ -1,0 +1,495 @@
+"""The graphs of one callable: which calls have one, and when they are captured.
+
+Each call executes the function exactly once, either the function itself or a replay. So state in
+tensors, such as a cache, advances as it does without graphs, and there are no hidden calls for a
+warm-up. The first calls of a signature are plain calls. The last of them is observed. The next call
+is captured, which executes nothing, and then replayed. ``states.py`` has the states.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from rocm_autopatch import startup
+from rocm_autopatch.graphs import capture, carried, record, soundness
+from rocm_autopatch.graphs.attempts import (
+    CaptureAttempt,
+    ObservationAttempt,
+    find_uncounted,
+    remember,
+)
+from rocm_autopatch.graphs.calls import Call, Options, Strategy
+from rocm_autopatch.graphs.eviction import choose_evicted, choose_forgotten
+from rocm_autopatch.graphs.handed import Found
+from rocm_autopatch.graphs.leaves import describe
+from rocm_autopatch.graphs.memory import Memory
+from rocm_autopatch.graphs.places import same_places
+from rocm_autopatch.graphs.refusal import Busy, Refused, explain, passes
+from rocm_autopatch.graphs.states import (
+    Captured,
+    Observed,
+    Rejected,
+    Signature,
+    State,
+    Warming,
+    has_graph,
+)
+from rocm_autopatch.graphs.verification import Verification
+
+# How often a capture is tried if something compiles in it, and how often a call is observed, if
+# what stands in the way may be another thread's. After that it would always be so.
+_TRIES = 3
+# How many graphs may be left behind before no more are captured.
+_LEFT = 8
+# At so many other places an argument was changed before it is copied there and back.
+_MOVES = 2
+# How many calls in a row may find a graph's results in use, before it is captured elsewhere.
+CALLS_IN_USE = 32
+MOVING = "its weights, or what it changes in place, are at new addresses in nearly each call"
+ELSEWHERE = "an argument is not where a graph before it writes it, and that place is in use"
+BORROWED = "a tensor is gone that its graph reads, and that no argument or module has"
+WARMING = "the first calls of a signature run without a graph"
+
+
+def _one_by_one(tensors: list[Any]) -> None:
+    for tensor in tensors:
+        torch.autograd.graph.increment_version(tensor)
+
+
+# Make autograd count a write to each tensor of a list. Torch 2.4 takes one tensor at a time.
+_count_writes: Callable[[list[Any]], None] = (
+    torch.autograd.graph.increment_version
+    if startup.release(torch.__version__) >= (2, 5)
+    else _one_by_one
+)
+
+
+class GraphCache:
+    """The graphs of one callable, which *strategy* knows.
+
+    *indices* are the indices of leaves at a fixed place, such as a compiled model's weights.
+    *memory* is what they write to, if that is not the memory of all *pools*. *changed* are those of
+    the indices that calls change in place, and that are no weights. *row* is their row of the
+    record, if they share one.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        name: str,
+        origin: str,
+        options: Options,
+        pools: capture.Pools,
+        indices: Sequence[int] = (),
+        memory: Memory | None = None,
+        changed: Iterable[int] = (),
+        row: dict[str, Any] | None = None,
+    ) -> None:
+        self.strategy, self.options = strategy, options
+        self.row = record.row(name, origin) if row is None else row
+        self._pools, self.lock = pools, pools.lock
+        self._memory = memory or pools.memory
+        # Its results may be free when it is gone, and nobody would look at them any more.
+        weakref.finalize(self, self._memory.sweep).atexit = False
+        self._indices = list(indices)
+        self._changed = frozenset(changed)
+        #: Whether captures may begin.
+        self.may_capture = True
+        # What was observed before other leaves became fixed.
+        self._known: Signature | None = None
+        # The last call's, by key.
+        self._latest: dict[Any, Signature] = {}
+        #: All of them, by key and places.
+        self.signatures: dict[Any, Signature] = {}
+        # The key and the signature of the last call with a graph.
+        self._recent: tuple[Any, Signature | None] = (None, None)
+        self._clock = 0
+
+    def run_call(self, key: Any, structure: Any, leaves: list[Any]) -> Any:
+        """The result of the function for the leaves of a call whose signature has this *key*."""
+        while True:
+            # Mostly it is the last call's. To compare keys takes less than to hash one.
+            recent, signature = self._recent
+            if signature is None or key != recent:
+                signature = self._latest.get(key)
+            if signature is None or not same_places(leaves, signature.places, signature.indices):
+                signature = self._find(key, leaves)
+            held = ""
+            if type(signature.state) is Captured and not soundness.distrusted:
+                with self.lock:
+                    state = signature.state
+                    if type(state) is Captured:
+                        if self._recent[1] is not signature:
+                            self._recent = key, signature
+                        held = self._find_obstacle(signature, state, leaves)
+                        if not held:
+                            if state.row["replays"] + 1 == state.next_check:
+                                return self._check_replay(signature, state, leaves)
+                            return self._replay(signature, state, leaves)
+            call = Call(structure, leaves)
+            if held:
+                self._count_in_use(signature)
+                return self._run_plainly(call, held)
+            with self.lock:
+                known = self.signatures.get((key, tuple(signature.places))) is signature
+                # Otherwise another thread has just captured it, or dropped it.
+                if soundness.distrusted or (known and not has_graph(signature)):
+                    break
+        return self._run_without(key, signature, call)
+
+    def _find_obstacle(self, signature: Signature, state: Captured, leaves: list[Any]) -> str:
+        """Why a call can't be a replay; "" if it can. Then its arguments are where they belong."""
+        # Each call comes here, and most have none of these.
+        if state.borrowed and any(one.expired() for one in state.borrowed):
+            self._leave(signature)
+            return BORROWED
+        held = ""
+        if state.outputs.lends:
+            held = state.outputs.resized()
+        if state.memory.lent and not held:
+            held = state.memory.busy(state.order)
+        if state.write_back is not None and not held:
+            held = state.write_back.shared(leaves)
+        if state.extents and not held:
+            held = state.inputs.within(leaves, state.extents)
+        if state.donated is not None and not held:
+            held = state.donated.held(leaves)
+        if state.aliased and not held:
+            held = _put(state.aliased, leaves)
+        return held
+
+    def _replay(
+        self, signature: Signature, state: Captured, leaves: list[Any], done: bool = False
+    ) -> Any:
+        """The result of a replay for these leaves. *done* says that it was the last one."""
+        self._clock += 1
+        signature.used = self._clock
+        state.calls_in_use = 0
+        if not done:
+            state.observed.pool.turn()
+            state.inputs.copy(leaves)
+            state.graph()
+            if state.write_back is not None:
+                state.write_back.back(leaves)
+        state.row["replays"] += 1
+        if state.observed.written:
+            # A tensor of inference mode does not count the writes to it.
+            written = [leaves[index] for index in state.observed.written]
+            _count_writes([one for one in written if not one.is_inference()])
+        if state.outputs.lends:
+            state.memory.lend(state.order, state.outputs)
+        result = state.outputs.take(leaves)
+        if state.donated is not None and self.strategy.is_in_the_way(state):
+            self._leave(signature)
+        return result
+
+    def _check_replay(self, signature: Signature, state: Captured, leaves: list[Any]) -> Any:
+        """The result of a replay that is compared with a plain call first, if there is time."""
+        observed, number = state.observed, state.next_check
+        state.next_check = soundness.next_check(number)
+        needed = state.row["memory_after"] - state.row["memory_before"]
+        if not (
+            soundness.budget.allows_check(id(state), number) and observed.pool.has_room(2 * needed)
+        ):
+            return self._replay(signature, state, leaves)
+        started = time.perf_counter()
+        call = Call(state.structure, leaves)
+        changes = [leaves[index] for index in observed.changes]
+        put_back = remember(changes + find_uncounted(signature, observed, call))
+        again = functools.partial(self.strategy.call_again, call)
+        try:
+            verification = Verification(
+                observed.pool, observed.has_drawn, lambda: [again(), changes], put_back
+            )
+        except torch.OutOfMemoryError:
+            state.next_check = 0
+            return self._replay(signature, state, leaves)
+        result = self._replay(signature, state, leaves)
+        try:
+            with capture.no_other():
+                called_again = verification.compare([result, changes])
+        except Refused as refused:
+            del result
+            put_back()
+            verification.draw_again()
+            self._distrust(signature, state, call, f"replay {number}", str(refused))
+            return self.strategy.call_plainly(call.structure, list(call.leaves))
+        if called_again:
+            # The further plain calls have taken back what the replay has changed.
+            if state.write_back is not None:
+                state.write_back.back(leaves)
+            verification.draw_as_called()
+        soundness.budget.add_check(id(state), number, time.perf_counter() - started)
+        state.row["checks"] += 1
+        return result
+
+    def _distrust(
+        self, signature: Signature, state: Captured, call: Call, replay: str, why: str
+    ) -> None:
+        """A replay was wrong. If it was right before, no graph of the process is believed."""
+        if state.row["verified"] or state.row["checks"]:
+            soundness.distrust(f"{replay} of {self.row['name']}: {why}")
+            return
+        # Nobody has compared it before: it may be right, with another rounding.
+        self._free(signature)
+        self._reject(signature, call, why)
+
+    def _count_in_use(self, signature: Signature) -> None:
+        """A call has found a graph's results in use. Maybe they are kept for good."""
+        with self.lock:
+            state = signature.state
+            if type(state) is Captured:
+                state.calls_in_use += 1
+                if state.calls_in_use >= CALLS_IN_USE and self.row["dropped"] < self.options.limit:
+                    self._leave(signature)
+
+    def _leave(self, signature: Signature) -> None:
+        """Drop a signature. Calls like it are captured again."""
+        for whole in [one for one, other in self.signatures.items() if other is signature]:
+            self._drop(whole)
+            self.row["dropped"] += 1
+
+    def _run_plainly(self, call: Call, why: str) -> Any:
+        record.plain(self.row, why)
+        return self.strategy.call_plainly(call.structure, list(call.leaves))
+
+    def _run_without(self, key: Any, signature: Signature, call: Call) -> Any:
+        """A call of a signature that has no graph, or does not have one yet."""
+        with self.lock:
+            self._clock += 1
+            signature.used = self._clock
+            signature.calls += 1
+            state, calls = signature.state, signature.calls
+        is_due = isinstance(state, Observed) and calls > self.options.warmup
+        if is_due or soundness.distrusted:
+            pool = state.pool if isinstance(state, Observed) else None
+            why = soundness.objection_to_capture(pool.device if pool else None)
+            if why:
+                return self._run_plainly(call, why)
+        if isinstance(state, Rejected):
+            return self._run_plainly(call, state.why)
+        if is_due and self.may_capture:
+            return self._run_captured(key, signature, call)
+        record.plain(self.row, WARMING)
+        if isinstance(state, Warming) and calls >= self.options.warmup:
+            return self._observe(signature, call)
+        return self.strategy.call_before_capture(call, list(call.leaves))
+
+    def _run_captured(self, key: Any, signature: Signature, call: Call) -> Any:
+        """A call that is captured and replayed, or a plain one if it can't be captured."""
+        if not self._make_room(signature):
+            limit = self.options.limit
+            why = f"the limit of {limit} graphs is reached, and all were used recently"
+            return self._run_plainly(call, why)
+        with self.lock:
+            state = signature.state
+            if isinstance(state, Captured):  # Another thread was quicker.
+                return self.run_call(key, call.structure, call.leaves)
+            if isinstance(state, Observed):
+                attempt = CaptureAttempt(
+                    self.strategy, self.options, self._memory, signature, state, call
+                )
+                state = self._capture(attempt, signature, call)
+                if isinstance(state, Captured):
+                    return self._replay(signature, state, call.leaves, attempt.is_replayed)
+        return self._run_plainly(call, state.why if isinstance(state, Rejected) else WARMING)
+
+    def _capture(self, attempt: CaptureAttempt, signature: Signature, call: Call) -> State:
+        """The state after a capture. Raises the program's own errors."""
+        try:
+            captured = attempt.run()
+        except Exception as error:
+            signature.move_to(attempt.observed)
+            own = attempt.find_error_of_program(error)
+            if own is not None:
+                signature.move_to(Warming())
+                raise own from None
+            self._note_failure(signature, call, error)
+        else:
+            # From now on other threads replay it.
+            signature.move_to(captured)
+            self.row["graphs"].append(captured.row)
+            self.strategy.note_capture(signature, captured)
+        return signature.state
+
+    def _note_failure(self, signature: Signature, call: Call, error: Exception) -> None:
+        if isinstance(error, Busy) or self.strategy.retries(error):
+            return
+        signature.tries += 1
+        if passes(error) and signature.tries < _TRIES:
+            signature.move_to(Warming())  # The next call is observed again.
+        else:
+            self._reject(signature, call, explain(error))
+
+    def _observe(self, signature: Signature, call: Call) -> Any:
+        """The last call before a capture. It shows whether a capture is possible."""
+        attempt = ObservationAttempt(self.strategy, self.options, signature, call)
+        result = attempt.run(self._pools)
+        why = attempt.objection
+        if attempt.disturbance:
+            signature.disturbed += 1
+            if signature.disturbed >= _TRIES:
+                why = attempt.disturbance
+        with self.lock:
+            if not isinstance(signature.state, Warming):
+                return result  # Another thread was quicker.
+            if why:
+                self._reject(signature, call, why)
+            elif attempt.observed is not None:
+                signature.move_to(attempt.observed)
+        return result
+
+    def _find(self, key: Any, leaves: list[Any]) -> Signature:
+        """The signature with this key and its leaves where they are, a new one if there is none."""
+        with self.lock:
+            before = self._latest.get(key)
+            indices = self._indices if before is None else before.indices
+            places = _places(leaves, indices)
+            if self._changed and (key, tuple(places)) not in self.signatures:
+                moving = self._find_moving(key, indices, places, leaves)
+                if moving:
+                    # From now on they are copied, and signatures are known by their places.
+                    for one in [one for one in self.signatures if one[0] == key]:
+                        self._drop(one)
+                    indices = [index for index in indices if index not in moving]
+                    before, places = None, _places(leaves, indices)
+            whole = (key, tuple(places))
+            signature = self.signatures.get(whole)
+            if signature is None:
+                self._forget()
+                signature = self.signatures[whole] = Signature(indices, places, self._clock)
+                if before is not None:
+                    signature.learn_places(before)
+                    if not isinstance(signature.state, Rejected) and self._is_moving_on(key):
+                        self._reject(signature, None, MOVING)
+                elif self._known is not None:
+                    signature.learn(self._known)
+                    self._known = None
+            self._latest[key] = signature
+            return signature
+
+    def _find_moving(
+        self, key: Any, indices: list[int], places: list[int | None], leaves: list[Any]
+    ) -> set[int]:
+        """What calls change in place that is at another place again, if it can be copied back."""
+        moved = []
+        for (other, _), signature in self.signatures.items():
+            if other == key:
+                apart = {index for index in indices if signature.places[index] != places[index]}
+                # A layer with other weights has a cache of its own.
+                if apart <= self._changed:
+                    moved.append(apart)
+        found = set().union(*moved) if len(moved) >= _MOVES else set()
+        return set() if carried.unfit(sorted(found), leaves, ()) else found
+
+    def _is_moving_on(self, key: Any) -> bool:
+        """Whether weights or caches are somewhere else again and again, and never return.
+
+        Then each call would be a capture. The graphs that nobody needs any more are dropped. Layers
+        that share their code return after as many calls as there are layers, at most the limit.
+        """
+        left = [
+            whole
+            for whole, one in self.signatures.items()
+            if whole[0] == key
+            and isinstance(one.state, Captured)
+            and one.state.row["replays"] <= 2
+            and self._clock - one.used > self.options.limit // 2
+        ]
+        if len(left) < _LEFT:
+            return False
+        for whole in left:
+            self._drop(whole)
+            self.row["dropped"] += 1
+        return True
+
+    def fix_indices(self, indices: Sequence[int], like: Any = None) -> None:
+        """Other leaves are at a fixed place from now on.
+
+        All graphs are dropped. What was observed of calls with the key *like* holds for the next
+        call; None if there are none.
+        """
+        with self.lock:
+            known = self._latest.get(like)
+            self.clear()
+            self._known, self._indices = known, list(indices)
+
+    def _reject(self, signature: Signature, call: Call | None, why: str) -> None:
+        signature.move_to(Rejected(why))
+        if call and call.device is not None:
+            self._memory.release(call.device)
+        self.refuse(why, call.leaves if call else [])
+
+    def refuse(self, why: str, leaves: Sequence[Any]) -> None:
+        """Put on the record, and write once to stderr, that calls like this have no graph."""
+        fixed = frozenset(self._indices)
+        shown = (one for index, one in enumerate(leaves) if index not in fixed)
+        record.record_refusal(self.row, describe(shown), why)
+
+    def _make_room(self, signature: Signature) -> bool:
+        """Make room for one more graph, if there is none. Returns whether that was possible."""
+        with self.lock:
+            evicted = choose_evicted(self.signatures, signature, self.options.limit, has_graph)
+            for whole in evicted or ():
+                self._drop(whole)
+                self.row["dropped"] += 1
+            return evicted is not None
+
+    def _forget(self) -> None:
+        """Limit the number of signatures without a graph."""
+        for whole in choose_forgotten(self.signatures, self.options.limit, has_graph):
+            self._drop(whole)
+
+    def _drop(self, whole: Any) -> None:
+        signature = self.signatures.pop(whole)
+        if self._latest.get(whole[0]) is signature:
+            del self._latest[whole[0]]
+        if self._recent[1] is signature:
+            self._recent = (None, None)
+        self._free(signature)
+
+    def _free(self, signature: Signature) -> None:
+        """Drop the graph of a signature, if it has one."""
+        state = signature.state
+        if isinstance(state, Captured):
+            soundness.budget.forget_graph(id(state))
+            memory = state.memory
+            with state.observed.pool.idle():
+                signature.drop_graph(state)
+            memory.sweep()
+
+    def clear(self) -> None:
+        """Drop all graphs and everything known about signatures."""
+        with self.lock:
+            for whole in list(self.signatures):
+                self._drop(whole)
+
+    def graphs(self) -> list[Captured]:
+        """What is captured now."""
+        with self.lock:
+            return [
+                one.state for one in self.signatures.values() if isinstance(one.state, Captured)
+            ]
+
+
+def _places(leaves: list[Any], indices: list[int]) -> list[int | None]:
+    places: list[int | None] = [None] * len(leaves)
+    for index in indices:
+        places[index] = leaves[index].data_ptr()
+    return places
+
+
+def _put(aliased: list[tuple[int, Found]], leaves: list[Any]) -> str:
+    """Put the arguments at the places where a graph reads them. Why that can't be; "" if it can."""
+    for index, one in aliased:
+        there = one.put(leaves[index])
+        if there is None:
+            return ELSEWHERE
+        leaves[index] = there
+    return ""

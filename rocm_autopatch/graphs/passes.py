@@ -1,0 +1,399 @@
+"""What is special about the calls of a compiled forward, and of its backward.
+
+The forward's graph hands out the values that it saves where they are, and small results that the
+program gets as copies. The backward's graph is the last to read what was saved, and uses its memory
+for other values then.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from rocm_autopatch.graphs import capture, record, soundness
+from rocm_autopatch.graphs.buffers import Inputs, dense, overlaps
+from rocm_autopatch.graphs.calls import Call, Options, Strategy
+from rocm_autopatch.graphs.graph_cache import GraphCache
+from rocm_autopatch.graphs.handed import Consumed, Found, Handed
+from rocm_autopatch.graphs.leaves import TENSORS, signature
+from rocm_autopatch.graphs.memory import Memory
+from rocm_autopatch.graphs.places import place, storage
+from rocm_autopatch.graphs.refusal import Busy, Refused
+from rocm_autopatch.graphs.states import Captured, Signature
+
+# Each forward keeps the memory of what it saves.
+_LIMIT = 16
+_WARMUP = 2
+# From so many bytes on, results are handed out without a copy.
+_LARGE = 1 << 20
+# How often in a row the program may keep gradients over the next forward, which needs their memory.
+_KEPT = 8
+HOOKED = "hooks get what it saves, and a number is on the device in a replay only"
+# What returns the innermost hooks of saved tensors in this thread, from torch 2.8 on.
+_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+# Forwards that were called, and whose graph has no backward yet.
+_waiting: weakref.WeakSet[ForwardPass] = weakref.WeakSet()
+_lock = threading.RLock()
+
+
+class Region(Protocol):
+    """What a forward and its backward share: ``training.Region``."""
+
+    name: str
+    origin: str
+    pools: capture.Pools
+    memory: Memory
+
+    def first(self, device: Any, function: Callable[[], Any]) -> Any:
+        """Call a forward or its backward before the first capture."""
+
+    def gradients(self) -> Iterator[Any]:
+        """The gradients that the region's weights have."""
+
+
+class _Pass(Strategy):
+    """Calls of a compiled function that takes one list and empties it."""
+
+    # What its graphs read may be in memory that they share.
+    copies_back = False
+
+    def __init__(
+        self,
+        region: Region,
+        name: str,
+        compiled: Callable[[list[Any]], Any],
+        fixed: Sequence[int],
+        memory: Memory,
+    ) -> None:
+        super().__init__(lambda _, leaves: compiled(leaves))
+        self.region, self._compiled = region, compiled
+        self._name, self._memory = name, memory
+        self.fixed = frozenset(fixed)
+        #: Whether there has been a graph.
+        self.has_graphs = False
+        self._is_alone = _is_alone()
+        # The cache refers to this object, and has to go by its count of references: results that
+        # lie in the memory of its graphs are looked at then.
+        self._cache: weakref.ref[GraphCache] | None = None
+
+    def make_cache(self) -> GraphCache:
+        """The graphs of these calls. The caller keeps them."""
+        # A graph is verified by one more plain call. Options.clone is about other results.
+        check = soundness.checks_by_default()
+        options = Options(limit=_LIMIT, warmup=_WARMUP, clone=False, verify=True, check=check)
+        cache = GraphCache(
+            *(self, self._name, self.region.origin, options, self.region.pools),
+            indices=sorted(self.fixed),
+            memory=self._memory,
+        )
+        self._cache = weakref.ref(cache)
+        return cache
+
+    @property
+    def cache(self) -> GraphCache:
+        """What :meth:`make_cache` has returned, as long as somebody keeps it."""
+        cache = self._cache and self._cache()
+        assert cache is not None
+        return cache
+
+    def graphs(self) -> list[Captured]:
+        """What is captured now."""
+        cache = self._cache and self._cache()
+        return cache.graphs() if cache is not None else []
+
+    def note_capture(self, signature: Signature, captured: Captured) -> None:
+        self.has_graphs = True
+
+    def run_list(self, inputs: list[Any], unfit: str = "") -> Any:
+        """The result for *inputs*, without a graph if they are *unfit*. The list is empty then."""
+        try:
+            if unfit:
+                raise Refused(unfit)
+            if capture.capturing():
+                raise Refused("another capture is under way and records these kernels")
+            free = [one for index, one in enumerate(inputs) if index not in self.fixed]
+            key = signature(free)
+        except Refused as refused:
+            record.plain(self.cache.row, str(refused))
+            return self.call_plainly(None, inputs)
+        if self._is_alone and not _is_alone():
+            self._is_alone = False
+            self.cache.clear()
+        leaves = list(inputs)
+        inputs.clear()
+        return self.cache.run_call(key, None, leaves)
+
+    def call_before_capture(self, call: Call, leaves: list[Any]) -> Any:
+        return self.region.first(call.device, lambda: self.call_plainly(call.structure, leaves))
+
+    def find_aliased(self, leaves: list[Any]) -> list[tuple[int, Found]]:
+        owners = self.region.pools.owners
+        return [
+            (index, Found(leaf, owner))
+            for index, leaf in enumerate(leaves)
+            if type(leaf) in TENSORS and index not in self.fixed
+            if (owner := owners.get(storage(leaf))) is not None
+        ]
+
+    def own_outputs(self, captured: Captured) -> None:
+        outputs = captured.outputs
+        outputs.count_owners(captured.inputs.own_tensors())
+        outputs.own(self.region.pools.owners, captured.memory, captured.order, captured.graph)
+        if captured.donated:
+            # A plain call that verifies the graph can have this memory, too.
+            outputs.let_go(outputs.uncopied(), [], captured.observed.pool, captured.order)
+
+
+class ForwardPass(_Pass):
+    """Calls of a compiled forward."""
+
+    def __init__(
+        self, region: Region, compiled: Callable[[list[Any]], Any], fixed: Sequence[int]
+    ) -> None:
+        super().__init__(region, region.name, compiled, fixed, region.memory)
+        self.has_backward = False
+        #: The results that the program gets.
+        self.shown: set[int] = set()
+        #: The addresses of what replays save for the backward, and of all that stays where it is.
+        #: Before there is a graph, those of the last call.
+        self.saved: set[int] = set()
+        self.places: set[int] = set()
+
+    def run_list(self, inputs: list[Any], unfit: str = "") -> Any:
+        hooked = unfit == "" and _top_hooks is not None and _top_hooks(False) is not None
+        if hooked and any(one.observed.hosted for one in self.graphs()):
+            # A checkpoint compares the device of what is saved with that of the recomputed value.
+            unfit = HOOKED
+        return super().run_list(inputs, unfit)
+
+    def note_saved(self, addresses: set[int], fixed: set[int] | None = None) -> None:
+        """Note where the last plain call has saved what it saves, unless there is a graph.
+
+        *fixed* are the addresses of what stays where it is, if they are known. What others capture
+        takes none of our locks.
+        """
+        if not self.has_graphs and not capture.capturing():
+            with self.region.pools.lock:
+                # Another thread may have captured it meanwhile.
+                if not self.has_graphs:
+                    self.saved = addresses
+                    self.places = self.places if fixed is None else addresses | fixed
+
+    def places_of_numbers(self) -> dict[int, Any]:
+        """The numbers that replays save on the device: where other calls save them, by address."""
+        with self.region.pools.lock:
+            return {
+                one.outputs.leaves[index].data_ptr(): device
+                for one in self.graphs()
+                for index, device in one.observed.hosted.items()
+            }
+
+    def may_move_result(self, index: int) -> bool:
+        # A backward that is called without a graph gets it where it was.
+        return index not in self.shown
+
+    def make_outputs(
+        self, result: Any, inputs: Inputs, places: dict[int, Any], clone: bool, device: Any
+    ) -> Handed:
+        # What is an argument's memory stays that.
+        taken = {storage(tensor) for tensor in places.values()}
+        copied = {
+            index
+            for index in self.shown - (_find_large(result) if self._is_alone else set())
+            if type(result[index]) not in TENSORS or storage(result[index]) not in taken
+        }
+        return Handed(result, copied, self.shown, places, tuple, device)
+
+    def note_capture(self, signature: Signature, captured: Captured) -> None:
+        if not self.has_graphs:
+            self.saved, self.places = set(), set()
+        super().note_capture(signature, captured)
+        self.saved |= captured.outputs.places
+        self.places |= captured.outputs.places.union(one for one in signature.places if one)
+        if not self.has_backward:
+            await_backward(self)
+
+
+class BackwardPass(_Pass):
+    """Calls of the compiled backward of *forward*, which has saved the leaves at *saved*."""
+
+    def __init__(
+        self,
+        forward: ForwardPass,
+        compiled: Callable[[list[Any]], Any],
+        fixed: Sequence[int],
+        saved: Sequence[int],
+    ) -> None:
+        region = forward.region
+        name, memory = f"backward of {region.name}", region.pools.gradients
+        super().__init__(region, name, compiled, fixed, memory)
+        self._forward, self._of_weights = forward, forward.fixed
+        #: The indices of what the forward has saved.
+        self.saved = list(saved)
+        # Whether graphs may overwrite it.
+        self._overwrites = True
+        # The signature of the last call until then, and of its leaves that are not fixed.
+        self._last: tuple[Any, Any] = (None, None)
+        # The numbers that a forward saves on the host if it is no replay, and where, by index.
+        self._numbers: dict[int, Any] = {}
+
+    def make_cache(self) -> GraphCache:
+        cache = super().make_cache()
+        # As long as the forward has no graph, what it saves is somewhere else in each call.
+        cache.may_capture = False
+        return cache
+
+    def note_forward(self, saved: Sequence[int], fixed: Sequence[int], inputs: list[Any]) -> None:
+        """The forward of the next call, with *inputs*, has saved these, and these are fixed.
+
+        What the last call has shown holds for this one, if it is like it.
+        """
+        with self.region.pools.lock:
+            ready = self.cache.may_capture = self._forward.has_graphs
+            self._numbers.update(self._find_saved_numbers(saved, inputs))
+            there = [None if index in self._numbers else one for index, one in enumerate(inputs)]
+            whole, key = self._last
+            if ready or (self.saved, self.fixed) != (saved, frozenset(fixed)):
+                self.cache.fix_indices(fixed, key if whole == signature(there) else None)
+                self.saved, self.fixed = list(saved), frozenset(fixed)
+            free = [one for index, one in enumerate(inputs) if index not in self.fixed]
+            self._last = signature(there), signature(free)
+
+    def _find_saved_numbers(self, saved: Sequence[int], inputs: list[Any]) -> dict[int, Any]:
+        """Those that are elsewhere than the tensors, or would be without a graph, and where."""
+        devices = {one.device for one in inputs if type(one) in TENSORS and one.dim()}
+        numbers = {index: inputs[index] for index in saved if not inputs[index].dim()}
+        moved = self._forward.places_of_numbers()
+        where = {index: moved.get(one.data_ptr(), one.device) for index, one in numbers.items()}
+        return {index: device for index, device in where.items() if {device} != devices}
+
+    def indices_on_host(self) -> Collection[int]:
+        return self._numbers
+
+    def call_plainly(self, structure: Any, leaves: list[Any]) -> Any:
+        # In a capture they are on the device. Any other call reads them on the host.
+        for index, device in [*self._numbers.items()]:
+            leaves[index] = leaves[index].to(device)
+        return self._compiled(leaves)
+
+    def call_before_capture(self, call: Call, leaves: list[Any]) -> Any:
+        device, given = call.device, list(leaves)
+        # What was saved is freed as soon as it has been read.
+        leaves.clear()
+        for index in self.saved:
+            call.leaves[index] = None
+        return self.region.first(device, lambda: self.call_plainly(call.structure, given))
+
+    def call_again(self, call: Call) -> Any:
+        return super().call_before_capture(call, list(call.leaves))
+
+    def find_observable(self, indices: list[int]) -> list[int]:
+        # A compiled backward may write to what is saved for it alone.
+        return [index for index in indices if index not in self.saved]
+
+    def find_donated(self, leaves: list[Any]) -> Consumed | None:
+        results = self.region.pools.owners.get(storage(leaves[self.saved[0]]))
+        # Memory that is free already would serve this capture for other values from the beginning.
+        if not self._overwrites or results is None or results.gone != math.inf:
+            return None
+        return Consumed(results, leaves)
+
+    def find_spoilt(self, leaves: list[Any], donated: Consumed | None) -> list[Any]:
+        return [leaves[index] for index in {*self.saved, *(donated.indices if donated else ())}]
+
+    def find_inside(self, leaves: list[Any]) -> set[int]:
+        return {
+            index
+            for index, one in enumerate(leaves)
+            if type(one) in TENSORS and one.is_floating_point() and not overlaps(dense(one))
+            if one.untyped_storage().nbytes() >= _LARGE
+        }
+
+    def make_outputs(
+        self, result: Any, inputs: Inputs, places: dict[int, Any], clone: bool, device: Any
+    ) -> Handed:
+        # Gradients are in the order of the forward's inputs. Those of weights stay where they are:
+        # the next backward finds them as ``.grad``, or nobody has them any more. What the forward
+        # has saved may serve as a result's memory, too: that result is copied.
+        taken = {storage(tensor) for tensor in places.values()}
+        kept = {
+            index
+            for index in self._of_weights | _find_large(result)
+            if self._is_alone and index < len(result) and type(result[index]) in TENSORS
+            if storage(result[index]) not in taken
+        }
+        all_ = set(range(len(result)))
+        holders = functools.partial(_find_gradients, weakref.ref(self.region))
+        return Handed(result, all_ - kept, all_ - self._of_weights, places, holders, device)
+
+    def retries(self, error: Exception) -> bool:
+        # It is tried once more, in other memory.
+        retried = self._overwrites and not isinstance(error, Busy)
+        self._overwrites = self._overwrites and not retried
+        return retried
+
+    def is_in_the_way(self, captured: Captured) -> bool:
+        found = captured.outputs.in_the_way
+        captured.outputs.in_the_way = False
+        captured.calls_in_the_way = captured.calls_in_the_way + 1 if found else 0
+        if captured.calls_in_the_way == _KEPT:
+            self._overwrites = False
+            return True
+        return False
+
+
+def await_backward(forward: ForwardPass) -> None:
+    """A forward has results now, and its backward is not known."""
+    with _lock:
+        _waiting.add(forward)
+
+
+def end_waiting(forward: ForwardPass) -> None:
+    """The backward of a forward is known."""
+    forward.has_backward = True
+    with _lock:
+        _waiting.discard(forward)
+
+
+def find_waiting() -> list[ForwardPass]:
+    """The forwards whose backward is not known."""
+    with _lock:
+        return [*_waiting]
+
+
+def are_waiting() -> bool:
+    """Whether there are any. Takes no lock."""
+    return bool(_waiting)
+
+
+def _is_alone() -> bool:
+    """Whether nobody reads results on other streams, as collectives do.
+
+    Such a reader does not count as a user of a result's memory.
+    """
+    return not (torch.distributed.is_available() and torch.distributed.is_initialized())
+
+
+def _find_large(result: Sequence[Any]) -> set[int]:
+    """The indices of large tensors that share their memory with no part or view of it."""
+    tensors = {index: one for index, one in enumerate(result) if type(one) in TENSORS}
+    views: dict[int, set[Any]] = {}
+    for one in tensors.values():
+        views.setdefault(storage(one), set()).add((one.dtype, *place(one)))
+    return {
+        index
+        for index, one in tensors.items()
+        if len(views[storage(one)]) == 1 and one.untyped_storage().nbytes() >= _LARGE
+    }
+
+
+def _find_gradients(region: weakref.ref[Region]) -> Iterable[Any]:
+    """The gradients of a region that may be gone."""
+    found = region()
+    return found.gradients() if found else ()

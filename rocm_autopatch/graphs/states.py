@@ -1,0 +1,166 @@
+"""What is known of the calls with one signature: four states, and how one follows another.
+
+::
+
+    Warming --> Observed --> Captured
+       ^  |       |  ^  |      |   |
+       |  |       |  |  |      |   |
+       +--|-------+  +--|------+   |
+          v             v          v
+       Rejected <-------+----------+
+
+- *Warming* to *Observed*: a plain call was observed, and nothing stands in the way of a capture.
+- *Observed* to *Captured*: the next call was captured. Its replay is that call.
+- *Observed* to *Observed*: the capture has shown more, and the next call is captured instead.
+- *Observed* to *Warming*: what stood in the way of the capture may pass. The next call is observed.
+- *Captured* to *Observed*: the graph was dropped.
+- any to *Rejected*: no such call has a graph any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+import torch
+
+from rocm_autopatch.graphs.buffers import Inputs
+from rocm_autopatch.graphs.carried import Carried
+from rocm_autopatch.graphs.handed import Consumed, Found
+from rocm_autopatch.graphs.memory import Memory
+
+_leaves = torch.utils._pytree.tree_leaves
+
+
+@dataclass(frozen=True)
+class Warming:
+    """Calls are plain ones until one was observed."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A plain call was observed. The next call is captured."""
+
+    pool: Any
+    #: Whether the call wrote to no weight or buffer, and whether it drew random numbers.
+    is_pure: bool
+    has_drawn: bool
+    #: The indices of what is at a fixed place and the call wrote to. The tensors themselves would
+    #: stay alive here: a cache for each prompt that a program has made one for.
+    written: list[int]
+    #: The indices of arguments that it wrote to, which are copied back.
+    changes: list[int]
+    #: What in its result is no tensor.
+    constants: list[Any]
+    #: The numbers in its result that were on another device than the graph's, by their index.
+    hosted: dict[int, Any]
+
+
+@dataclass
+class Captured:
+    """There is a graph, and calls are replays of it."""
+
+    observed: Observed
+    graph: Callable[[], None]
+    inputs: Inputs
+    #: ``Outputs`` or ``Handed``.
+    outputs: Any
+    #: What it writes to, and the place of its capture in the order of all.
+    memory: Memory
+    order: int
+    write_back: Carried | None
+    #: Where the memories lie that it writes to, and that are at a fixed place.
+    extents: list[tuple[int, int]]
+    #: Arguments that other graphs have made, by index, and those that it overwrites.
+    aliased: list[tuple[int, Found]]
+    donated: Consumed | None
+    #: Memory that it reads and that nothing of the above owns, as weak references.
+    borrowed: list[Any] = field(default_factory=list)
+    #: Its row of the report.
+    row: dict[str, Any] = field(default_factory=dict)
+    #: The number of the next replay that is compared with a plain call; 0 if none is.
+    next_check: int = 0
+    #: The structure of its calls, if replays are compared.
+    structure: Any = None
+    #: How many calls in a row have found its results in use, and how many found those in the way
+    #: that the program keeps.
+    calls_in_use: int = 0
+    calls_in_the_way: int = 0
+
+    def release(self) -> None:
+        """Let go of all that it has: others may still hold this object. It is of no use then."""
+        vars(self).clear()
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """Such calls have no graph, and *why*."""
+
+    why: str
+
+
+State = Union[Warming, Observed, Captured, Rejected]
+_FOLLOWS: dict[type, tuple[type, ...]] = {
+    Warming: (Observed, Rejected),
+    Observed: (Observed, Captured, Warming, Rejected),
+    Captured: (Observed, Rejected),
+    Rejected: (Rejected,),
+}
+
+
+class Signature:
+    """Calls that share a graph: those with equal arguments but for the content of tensors.
+
+    *indices* are those of the leaves at a fixed place, *places* the addresses that a graph uses,
+    None for what is copied. *first* and *used* are numbers of calls: the first and the last one.
+    """
+
+    __slots__ = ("calls", "disturbed", "first", "indices", "places", "state", "tries", "used")
+
+    def __init__(self, indices: list[int], places: list[int | None], first: int) -> None:
+        self.indices, self.places = indices, places
+        self.first = self.used = first
+        # How many calls there were, how many captures failed, and how many observed calls were
+        # disturbed by another thread.
+        self.calls = self.tries = self.disturbed = 0
+        self.state: State = Warming()
+
+    def move_to(self, state: State) -> None:
+        """Be in another state. Raises TypeError for one that can't follow."""
+        if type(state) not in _FOLLOWS[type(self.state)]:
+            was, now = type(self.state).__name__, type(state).__name__
+            raise TypeError(f"{now} can't follow {was}")
+        self.state = state
+
+    def drop_graph(self, state: Captured) -> None:
+        """Have no graph any more, but all that was observed."""
+        self.move_to(state.observed)
+        state.release()
+
+    def learn_places(self, other: Signature) -> None:
+        """Take over what was observed of the same code with weights at other places."""
+        if _repeated(self.places) == _repeated(other.places):
+            self.learn(other)
+
+    def learn(self, other: Signature) -> None:
+        """Take over what was observed of the same code."""
+        self.calls = other.calls
+        state = other.state
+        self.state = state.observed if isinstance(state, Captured) else state
+
+
+def has_graph(signature: Signature) -> bool:
+    return type(signature.state) is Captured
+
+
+def _repeated(places: Sequence[int | None]) -> list[int]:
+    """For each place the index of the first one that is equal: which tensors share their memory."""
+    first: dict[int | None, int] = {}
+    return [first.setdefault(place, index) for index, place in enumerate(places)]
+
+
+def find_constants(result: Any) -> list[Any]:
+    """What in a result is not a tensor, in a form that can be compared with another call's."""
+    leaves: Iterable[Any] = _leaves(result)
+    return [(type(leaf), repr(leaf)) for leaf in leaves if not isinstance(leaf, torch.Tensor)]
