@@ -37,6 +37,10 @@ _workspaces: dict[Any, Any] = {}
 _working = threading.RLock()
 _started = torch.cuda.is_initialized
 _is_capturing = torch._C._cuda_isCurrentStreamCapturing
+# Graphs that nobody uses any more, and that are destroyed when no graph is captured.
+_gone: list[Any] = []
+# So much that torch's allocator has, and nothing uses, is given back before a call in other memory.
+_IDLE = 64 << 20
 # Builds of torch without a GPU don't have it.
 _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
@@ -62,6 +66,42 @@ def no_other() -> Iterator[None]:
     """
     with _one:
         yield
+
+
+class _Graph:
+    """A graph that is destroyed while no thread captures, whoever lets go of it last, and where.
+
+    On ROCm, its destructor makes its device the current one and waits for it (torch
+    aten/src/ATen/cuda/CUDAGraph.cpp), which is illegal in a capture.
+    """
+
+    def __init__(self, graph: Any, device: Any) -> None:
+        self._graph, self._device = graph, device
+
+    def replay(self) -> None:
+        self._graph.replay()
+
+    def __del__(self) -> None:
+        if sys.is_finalizing():
+            return
+        _gone.append((self._graph, self._device))
+        del self._graph
+        _destroy_gone()
+
+
+def _destroy_gone() -> None:
+    """Destroy the graphs that nobody uses, if no graph is captured now. Else a later call does."""
+    # This thread may have the lock, in its own capture.
+    if not _gone or capturing() or not _one.acquire(blocking=False):
+        return
+    try:
+        while _gone:
+            graph, device = _gone.pop()
+            with torch.cuda.device(device):
+                torch.cuda.synchronize(device)
+                del graph
+    finally:
+        _one.release()
 
 
 def compiles() -> int:
@@ -147,6 +187,7 @@ class Pool:
 
         if memory.early(self.device) and self._using.acquire(blocking=False):
             try:
+                self._give_back_idle()
                 with memory.used(self.device):
                     handle = memory.before(self.device)
                     if handle is not None:
@@ -159,6 +200,16 @@ class Pool:
             finally:
                 self._using.release()
         return function()
+
+    def _give_back_idle(self) -> None:
+        """Give back what torch's allocator has and nothing uses, before a call in other memory.
+
+        During that call the allocator gives nothing back, and raises OutOfMemoryError instead.
+        """
+        reserved = torch.cuda.memory_reserved(self.device)
+        if reserved - torch.cuda.memory_allocated(self.device) > _IDLE:
+            with no_other():
+                give_back()
 
     def beside(self, function: Callable[[], Any], memory: Memory) -> Any:
         """Call a function whose values lie in *memory* among those of its graphs.
@@ -188,14 +239,14 @@ class Pool:
         with torch.cuda.stream(self.stream):
             torch._C._cuda_beginAllocateCurrentStreamToPool(self.index, handle)
             try:
-                result = function()
+                return function()
             finally:
                 self._end(handle)
                 release = torch._C._cuda_releasePool
                 if holder is None or not holder.hold(self.device, release):
                     release(self.index, handle)
-        current.wait_stream(self.stream)
-        return result
+                # The program may go on after an exception.
+                current.wait_stream(self.stream)
 
     def _end(self, handle: Any) -> None:
         """Tell the allocator that values on the stream do not lie in this memory from now on."""
@@ -251,9 +302,10 @@ class Pool:
                 self._repair(handle)
                 raise
         memory.add(self.device, graph)
+        _destroy_gone()
         # It overwrites what was free now, and what some streams may still read.
         self._wait_for_all = bool(self._readers)
-        return graph.replay, result
+        return _Graph(graph, self.device).replay, result
 
     def _own_workspaces(self) -> None:
         """Have what cuBLAS works in, in this thread and on the stream, in memory that stays ours.
@@ -301,9 +353,10 @@ class Pool:
 
         To wait for the device is illegal while it is captured, also by another thread.
         """
-        with _one:
+        with _one, torch.cuda.device(self.device):
             self.wait()
             yield
+            _destroy_gone()
 
     def wait(self) -> None:
         """Wait for the device."""
@@ -311,7 +364,8 @@ class Pool:
 
     def memory(self) -> int:
         """The bytes that torch has reserved on the device, without unused ones."""
-        give_back()
+        with no_other():
+            give_back()
         reserved: int = torch.cuda.memory_reserved(self.device)
         return reserved
 

@@ -459,10 +459,11 @@ class GraphCache:
         state = signature.state
         if isinstance(state, Captured):
             soundness.budget.forget_graph(id(state))
-            memory = state.memory
+            memory, row = state.memory, state.row
             with state.observed.pool.idle():
                 signature.drop_graph(state)
             memory.sweep()
+            record.drop_graph(self.row, row)
 
     def clear(self) -> None:
         """Drop all graphs and everything known about signatures."""

@@ -98,13 +98,13 @@ class _Pass(Strategy):
     @property
     def cache(self) -> GraphCache:
         """What :meth:`make_cache` has returned, as long as somebody keeps it."""
-        cache = self._cache and self._cache()
+        cache = None if self._cache is None else self._cache()
         assert cache is not None
         return cache
 
     def graphs(self) -> list[Captured]:
         """What is captured now."""
-        cache = self._cache and self._cache()
+        cache = None if self._cache is None else self._cache()
         return cache.graphs() if cache is not None else []
 
     def note_capture(self, signature: Signature, captured: Captured) -> None:

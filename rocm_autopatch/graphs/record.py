@@ -10,6 +10,8 @@ from rocm_autopatch import startup
 # How many callables are kept on the record, and how many reasons of each.
 MOST = 1000
 MOST_REASONS = 20
+# From so many graphs of a callable on, those that are dropped are only counted.
+MOST_GRAPHS = 1000
 _rows: list[dict[str, Any]] = []
 _lock = threading.Lock()
 
@@ -55,6 +57,14 @@ def record_refusal(row: dict[str, Any], signature: str, why: str) -> None:
     )
 
 
+def drop_graph(row: dict[str, Any], graph: dict[str, Any]) -> None:
+    """A graph is gone. Its row stays, unless there are too many."""
+    with _lock:
+        if len(row["graphs"]) > MOST_GRAPHS:
+            row["graphs"] = [one for one in row["graphs"] if one is not graph]
+            row["replays"] += graph["replays"]
+
+
 def render() -> list[dict[str, Any]]:
     """The rows so far, as plain data, without those of callables that were not called."""
     with _lock:
@@ -68,6 +78,6 @@ def finished(row: dict[str, Any]) -> dict[str, Any]:
     done = {**row, "plain": dict(row["plain"])}
     for part in ("graphs", "refused"):
         done[part] = [dict(one) for one in list(row[part])]
-    done["replays"] = sum(graph["replays"] for graph in done["graphs"])
+    done["replays"] += sum(graph["replays"] for graph in done["graphs"])
     done["calls"] = done["replays"] + sum(done["plain"].values())
     return done
