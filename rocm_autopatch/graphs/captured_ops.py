@@ -55,7 +55,7 @@ _EMPTY = frozenset(
 )
 
 
-class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
+class CapturedOps(TorchDispatchMode):
     """Notes what the calls in its context execute.
 
     ``objection`` is why no graph may contain them, "" if one may. With *stops*, what no graph may
