@@ -30,6 +30,7 @@ class HigherOrderOperator(OperatorBase):
 # All overloads of an op.
 class OpOverloadPacket:
     def __getattr__(self, name: str) -> Any: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 class OpOverload(OperatorBase):
     tags: list[Tag]
