@@ -29,7 +29,8 @@ from rocm_autopatch.graphs.places import storage
 from rocm_autopatch.graphs.refusal import Refused
 
 if TYPE_CHECKING:
-    from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket, _Argument
+    from torch._C import Argument
+    from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
     Op = OpOverload | HigherOrderOperator
 
@@ -70,7 +71,7 @@ class CapturedOps(TorchDispatchMode):
     Raises Refused if this torch has no list of such ops.
     """
 
-    # Torch gives higher order ops to such a mode. Until 2.6, each has to know the mode.
+    # Torch gives higher order ops to such a mode. Until 2.8, each has to know the mode.
     supports_higher_order_operators = True
 
     def __init__(self, stops: bool = False, fill: int | None = None) -> None:
@@ -334,7 +335,7 @@ def _name(func: Op) -> str:
     return schema.name if schema is not None else str(func)
 
 
-def _arguments(func: Op) -> Sequence[_Argument]:
+def _arguments(func: Op) -> Sequence[Argument]:
     """What an op's schema says of its arguments; nothing if it has none."""
     return getattr(getattr(func, "_schema", None), "arguments", ())
 

@@ -1,8 +1,9 @@
 """The parts of PyTorch that ``rocm_autopatch/graphs`` uses, for mypy, which runs without torch.
 
-What is not described here is ``Any``, by each ``__getattr__``. A comment says which versions of
-torch have a name, where not all of 2.4 to 2.15 do: ``from 2.8 on``, ``until 2.7``.
-``tests/graphs/test_typings.py`` asks the torch that it runs with for each name.
+What is not described here is ``Any``, by each ``__getattr__``. Where not all of torch 2.4 to 2.15
+have a name, the comment above it says which do, as seen in 2.4 to 2.14: "From 2.8 on", "Until 2.7",
+"In builds for a GPU".
+``tests/test_typings.py`` asks torch for each name, by ``tests/programs/typings/ask_torch.py``.
 """
 
 from builtins import bool as _bool
@@ -74,6 +75,7 @@ class UntypedStorage:
 
 class Tag:
     def __getattr__(self, name: str) -> Any: ...
+    # From 2.8 on.
     cudagraph_unsafe: Tag
 
 class OutOfMemoryError(RuntimeError): ...

@@ -2,22 +2,9 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tag
-from torch._C import DispatchKeySet
+from torch._C import DispatchKeySet, FunctionSchema
 
 def __getattr__(name: str) -> Any: ...
-
-class _AliasInfo:
-    is_write: bool
-
-class _Argument:
-    name: str
-    type: object
-    is_out: bool
-    alias_info: _AliasInfo | None
-
-class _Schema:
-    name: str
-    arguments: list[_Argument]
 
 class OperatorBase:
     def py_impl(self, k: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
@@ -36,7 +23,7 @@ class OpOverload(OperatorBase):
     tags: list[Tag]
     overloadpacket: OpOverloadPacket
     _overloadname: str
-    _schema: _Schema
+    _schema: FunctionSchema
     def name(self) -> str: ...
     def redispatch(self, keyset: DispatchKeySet, /, *args: Any, **kwargs: Any) -> Any: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...

@@ -5,7 +5,7 @@ from torch import Tensor
 
 def __getattr__(name: str) -> Any: ...
 
-# From 2.8 on: the innermost hooks of saved tensors in this thread. None if there are none.
+# From 2.8 on. The innermost hooks of saved tensors in this thread. None if there are none.
 def _top_saved_tensors_default_hooks(
     ignore_is_tracing: bool,
 ) -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]] | None: ...
