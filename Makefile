@@ -102,13 +102,14 @@ matrix: $(DEV)/ready
 	$(DEV)/bin/python experiments/matrix/advice_versions.py \
 	    $(foreach torch,$(OLDEST_NEWEST),$(WORK)/advice-$(torch)/bin/python)
 
-# The tests of graphs with a stand-in for the GPU, on other torches than that of "make test": five
-# minutes and up to 6 GB for each. A finished venv is used again.
+# The tests of graphs with a stand-in for the GPU, on other torches than that of "make test", and what
+# of tools/typings they don't have: five minutes and up to 6 GB for each. A finished venv is used again.
 TORCHES ?= 2.6.0 2.11.0 2.14.1
 graphs: compiler
 	for torch in $(TORCHES); do \
 	    venv=$(abspath $(WORK))/graphs-$$torch && $(PYTHON) -m venv $$venv && \
 	    $$venv/bin/pip install -q --disable-pip-version-check torch==$$torch numpy setuptools pytest . && \
+	    $$venv/bin/python tests/programs/typings/ask_torch.py tools/typings && \
 	    ROCM_AUTOPATCH=off TORCHINDUCTOR_CACHE_DIR=$$venv/caches \
 	        $$venv/bin/pytest -q -p no:cacheprovider -c /dev/null --noconftest -W ignore tests/graphs \
 	        || exit 1; \

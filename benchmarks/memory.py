@@ -105,7 +105,7 @@ def one(way: str, name: str, small: bool) -> None:
     if way == "ours" or (way == "graphed" and small):
         ways.apply("graphs", small)
     torch.manual_seed(0)
-    wait = (lambda: None) if small else torch.cuda.synchronize
+    wait: Callable[[], object] = (lambda: None) if small else torch.cuda.synchronize
     with torch.inference_mode():
         call = {"bert": bert, "generate": generate}[name](way, small)
         began = time.perf_counter()

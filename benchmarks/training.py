@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from statistics import median
@@ -73,7 +74,7 @@ def one(way: str, name: str, small: bool) -> None:
     }[way]()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     device = "cpu" if small else "cuda"
-    wait = (lambda: None) if small else torch.cuda.synchronize
+    wait: Callable[[], object] = (lambda: None) if small else torch.cuda.synchronize
 
     def step() -> Any:
         if way == "native":

@@ -308,7 +308,7 @@ def prints() -> None:
 def operation() -> None:
     import torch
 
-    def own(x: torch.Tensor) -> torch.Tensor:
+    def own(x: Any) -> Any:
         return torch.from_numpy(x.numpy() + 1)
 
     own.__annotations__ = {"x": torch.Tensor, "return": torch.Tensor}

@@ -81,13 +81,14 @@ def compile_one(mode: str) -> dict[str, Any]:
             return x
 
     replays = []
-    replay = torch.cuda.CUDAGraph.replay
+    graphs: Any = torch.cuda.CUDAGraph
+    replay = graphs.replay
 
     def counted(graph: Any) -> None:
         replays.append(graph)
         replay(graph)
 
-    torch.cuda.CUDAGraph.replay = counted
+    graphs.replay = counted
     torch.manual_seed(0)
     model = Denoiser().cuda().bfloat16().eval()
     x = torch.randn(1, TOKENS, WIDTH, device="cuda", dtype=torch.bfloat16)

@@ -394,7 +394,7 @@ def routes() -> dict[str, Callable[[Any, Any], Any]]:
     import torch
     from torch import compile as early
 
-    class Module(torch.nn.Module):  # type: ignore[misc]
+    class Module(torch.nn.Module):
         def forward(self, x: Any) -> Any:
             return x + 1
 

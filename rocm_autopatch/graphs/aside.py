@@ -26,7 +26,7 @@ _GROUPS = (
 class Aside:
     """All that lies in the memories of *tensors*."""
 
-    def __init__(self, tensors: Iterable[Any]) -> None:
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         wholes = {storage(one): _bytes(one) for one in tensors}
         self._kept = {
             memory: (one, torch.empty_like(one, device="cpu").copy_(one))
@@ -52,12 +52,12 @@ class Aside:
             whole.copy_(kept)
 
 
-def room(tensors: Iterable[Any]) -> bool:
+def room(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether the host may keep what lies in the memories of tensors.
 
     All processes that one launcher has started on this machine get half of what is free.
     """
-    needed: int = sum({storage(one): one.untyped_storage().nbytes() for one in tensors}.values())
+    needed = sum({storage(one): one.untyped_storage().nbytes() for one in tensors}.values())
     if not needed:
         return True
     # Of torchrun: how many processes of the job this machine has.
@@ -80,6 +80,6 @@ def _free() -> int:
     return max(0, min(found, default=0))
 
 
-def _bytes(tensor: Any) -> Any:
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     memory = tensor.untyped_storage()
     return tensor.new_empty(0, dtype=torch.uint8).set_(memory, 0, (memory.nbytes(),), (1,))

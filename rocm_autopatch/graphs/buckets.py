@@ -53,8 +53,8 @@ class Bucket:
 class _Pad:
     """One argument of a call, and what the function gets instead of it: a larger tensor."""
 
-    given: Any
-    whole: Any
+    given: torch.Tensor
+    whole: torch.Tensor
     dim: int
     version: int
 
@@ -73,7 +73,7 @@ class _Cut:
     size: int
     real: int
 
-    def of(self, tensor: Any) -> Any:
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The part of a tensor that is no padding. Raises Refused if it can't be cut."""
         if tensor.dim() <= self.dim or tensor.shape[self.dim] != self.size:
             raise Refused(
@@ -99,8 +99,8 @@ class Buckets:
                 )
 
     def pad_arguments(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]
-    ) -> Callable[[Any], Any]:
+        self, args: tuple[object, ...], kwargs: dict[str, object], leaves: list[Any]
+    ) -> Callable[[object], object]:
         """Pad the leaves of a call, and return what makes its result of the function's.
 
         Raises Refused if the call exceeds a bucket, and ValueError if it does not fit the buckets.
@@ -140,7 +140,7 @@ class Buckets:
             leaves[index] = pad.whole
         return functools.partial(_finished, [*pads.values()], cuts)
 
-    def _owners(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[str]:
+    def _owners(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Iterator[str]:
         """The name of the argument that each leaf belongs to."""
         names: list[str] = []
         for parameter in self._parameters.values():
@@ -149,12 +149,12 @@ class Buckets:
             else:
                 names.append(parameter.name)
         for name, value in [*zip(names, args), *kwargs.items()]:
-            within: list[Any] = []
+            within: list[object] = []
             flatten(value, within)
             yield from [name] * len(within)
 
 
-def _padded(given: Any, dim: int, size: int, fill: float) -> _Pad:
+def _padded(given: torch.Tensor, dim: int, size: int, fill: float) -> _Pad:
     shape = list(given.shape)
     real, shape[dim] = shape[dim], size
     # What inference mode makes does not count the writes to it.
@@ -164,11 +164,11 @@ def _padded(given: Any, dim: int, size: int, fill: float) -> _Pad:
     return _Pad(given, whole, dim, whole._version)
 
 
-def _finished(pads: Sequence[_Pad], cuts: Sequence[_Cut], result: Any) -> Any:
+def _finished(pads: Sequence[_Pad], cuts: Sequence[_Cut], result: object) -> object:
     for pad in pads:
         pad.write_back()
 
-    def cut(leaf: Any) -> Any:
+    def cut(leaf: Any) -> object:
         if not cuts or type(leaf) not in TENSORS:
             return leaf
         for one in cuts:

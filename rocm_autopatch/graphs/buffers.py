@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from rocm_autopatch.graphs.leaves import TENSORS
 from rocm_autopatch.graphs.places import (
+    Place,
     new_view,
     place,
     read_as,
@@ -30,7 +31,7 @@ WITHIN = "an argument lies in the memory of a weight or buffer that the call cha
 RESIZED = "the program has resized the memory of what its last replay returned or saved"
 
 
-def blank(shape: Sequence[int], stride: Sequence[int] | None, like: Any) -> Any:
+def blank(shape: Sequence[int], stride: Sequence[int] | None, like: torch.Tensor) -> torch.Tensor:
     """A tensor that can be written to in any mode. It is contiguous if *stride* is None.
 
     It is a conjugate or a negative view if *like* is.
@@ -43,7 +44,7 @@ def blank(shape: Sequence[int], stride: Sequence[int] | None, like: Any) -> Any:
         return read_as(made, like.is_conj(), like.is_neg())
 
 
-def dense(tensor: Any) -> Any:
+def dense(tensor: torch.Tensor) -> torch.Tensor:
     """The part of an expanded tensor that holds all its values."""
     for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride())):
         if stride == 0 and size > 1:
@@ -51,7 +52,7 @@ def dense(tensor: Any) -> Any:
     return tensor
 
 
-def overlaps(tensor: Any) -> bool:
+def overlaps(tensor: torch.Tensor) -> bool:
     """Whether two elements of a tensor may share memory, as in a sliding window."""
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
@@ -79,11 +80,11 @@ class Inputs:
         self.leaves = list(leaves)
         self._lean = inside is not None
         # By index of those inside, what makes a tensor where such a copy lies.
-        self._inside: dict[int, Callable[[Any], Any] | None] = {}
+        self._inside: dict[int, Callable[[object], torch.Tensor] | None] = {}
         # The leaves that are copied and their targets. Expanded ones are copied through dense().
         self._plain: list[int] = []
-        self._targets: list[Any] = []
-        self._expanded: list[tuple[int, Any]] = []
+        self._targets: list[torch.Tensor] = []
+        self._expanded: list[tuple[int, torch.Tensor]] = []
         self._copied: list[int] = []
         for index, leaf in enumerate(leaves):
             if type(leaf) not in TENSORS or index in fixed:
@@ -98,7 +99,7 @@ class Inputs:
             self.leaves[index] = buffer
         self.tensors = [leaf for leaf in self.leaves if type(leaf) in TENSORS]
 
-    def _add(self, index: int, buffer: Any) -> None:
+    def _add(self, index: int, buffer: torch.Tensor) -> None:
         target = dense(buffer)
         self._copied.append(index)
         if target is buffer:
@@ -107,7 +108,9 @@ class Inputs:
         else:
             self._expanded.append((index, target))
 
-    def enter(self, unowned: Callable[[Any], Callable[[Any], Any]]) -> list[Any]:
+    def enter(
+        self, unowned: Callable[[torch.Tensor], Callable[[object], torch.Tensor]]
+    ) -> list[Any]:
         """The leaves that the function is captured with. *unowned* is :meth:`Pool.unowned`."""
         for index in self._inside:
             like = self.leaves[index]
@@ -130,7 +133,7 @@ class Inputs:
                 return WITHIN
         return ""
 
-    def targets(self) -> dict[int, Any]:
+    def targets(self) -> dict[int, torch.Tensor]:
         """The copies by the index of their leaf, without expanded ones."""
         return dict(zip(self._plain, self._targets))
 
@@ -183,7 +186,9 @@ class Outputs:
 
     gone = math.inf
 
-    def __init__(self, result: Any, clone: bool, inputs: Sequence[Any], device: Any) -> None:
+    def __init__(
+        self, result: object, clone: bool, inputs: Sequence[torch.Tensor], device: torch.device
+    ) -> None:
         leaves, self.spec = pytree.tree_flatten(result)
         self.leaves = leaves if clone else without_history(leaves)
         self.clone, self.lends = clone, not clone
@@ -206,7 +211,7 @@ class Outputs:
         # tensor with the same strides. Of tensors that share memory, the whole storage is copied.
         self._single: list[int] = []
         self._strided: list[int] = []
-        self._shared: list[tuple[Any, list[tuple[int, tuple[Any, ...]]]]] = []
+        self._shared: list[tuple[torch.Tensor, list[tuple[int, Place]]]] = []
         for indices in by_storage.values():
             first = self.leaves[indices[0]]
             plain = torch.empty_like(first).stride() == first.stride()
@@ -221,11 +226,11 @@ class Outputs:
         self._only = self.leaves[0] if self._alone and clone and self._single else None
         # Without copies: how many hold each storage, and the tensors that callers got.
         self._counts: list[tuple[int, int]] = []
-        self._given: list[weakref.ref[Any]] = []
+        self._given: list[weakref.ref[torch.Tensor]] = []
         self._addresses = addresses(self.leaves)
 
     def _share(self, indices: list[int]) -> None:
-        by_dtype: dict[Any, list[int]] = {}
+        by_dtype: dict[torch.dtype, list[int]] = {}
         for index in indices:
             by_dtype.setdefault(self.leaves[index].dtype, []).append(index)
         for dtype, members in by_dtype.items():
@@ -236,7 +241,7 @@ class Outputs:
             views = [(index, place(self.leaves[index])) for index in members]
             self._shared.append((whole, views))
 
-    def take(self, leaves: Sequence[Any]) -> Any:
+    def take(self, leaves: Sequence[object]) -> Any:
         """The result of the last replay, a call with *leaves*, for the caller to keep."""
         if self._only is not None:
             return self._only.clone()
@@ -328,7 +333,7 @@ def own_references(tensors: Iterable[torch.Tensor]) -> Counter[int]:
     return found
 
 
-def without_history(leaves: Sequence[Any]) -> list[Any]:
+def without_history(leaves: Sequence[object]) -> list[Any]:
     """The leaves; tensors are others of the same memory, which hold nothing that they are made of.
 
     A view holds what it is a view of.
@@ -337,12 +342,14 @@ def without_history(leaves: Sequence[Any]) -> list[Any]:
     return [made.get(id(one), one) for one in leaves]
 
 
-def addresses(leaves: Sequence[Any]) -> list[int | None]:
+def addresses(leaves: Sequence[object]) -> list[int | None]:
     """By index the address of each tensor, and None for what is no tensor."""
     return [leaf.data_ptr() if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
 
 
-def twins(leaves: Sequence[Any], indices: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
+def twins(
+    leaves: Sequence[object], indices: Sequence[int]
+) -> tuple[list[int], list[tuple[int, int]]]:
     """Of the leaves at *indices*, those that are different objects, and the others with their twin.
 
     A tensor that is in a result twice has to be so for the caller, too. Autograd counts references:
@@ -356,7 +363,7 @@ def twins(leaves: Sequence[Any], indices: Sequence[int]) -> tuple[list[int], lis
     return list(first.values()), [(index, other) for index, other in pairs if index != other]
 
 
-def refuse_result(leaf: Any, device: Any) -> None:
+def refuse_result(leaf: torch.Tensor, device: torch.device) -> None:
     """Raise Refused if a replay would not fill a tensor of the result."""
     if type(leaf) not in TENSORS or leaf.layout is not torch.strided:
         raise Refused(f"the result contains a {type(leaf).__name__}, which can't be copied")

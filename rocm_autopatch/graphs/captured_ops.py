@@ -16,7 +16,7 @@ import functools
 import importlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -28,6 +28,12 @@ from rocm_autopatch.graphs.leaves import TENSORS
 from rocm_autopatch.graphs.places import storage
 from rocm_autopatch.graphs.refusal import Refused
 
+if TYPE_CHECKING:
+    from torch._C import Argument
+    from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+    Op = OpOverload | HigherOrderOperator
+
 _UTILS, _CONFIG = "torch._inductor.utils", "torch._inductor.config"
 # It came with torch 2.7.
 _UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)
@@ -35,9 +41,9 @@ _SETTINGS = ("custom_should_partition_ops", "cudagraph_unsafe_unbacked_ops")
 #: Ops that are forbidden here besides, as ``aten::topk``, each with the source of that.
 forbidden_here: dict[str, str] = {}
 # What torch says of an op with arguments of such kinds.
-_verdicts: dict[Any, bool] = {}
+_verdicts: dict[tuple[Op, tuple[torch.dtype, ...], bool], bool] = {}
 _BELOW_PYTHON = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.Python)
-_HIGHER_ORDER: Any = torch._ops.HigherOrderOperator
+_HIGHER_ORDER = torch._ops.HigherOrderOperator
 # These decide by a value on the device what is executed. Inductor cuts around them, too.
 _CONTROL_FLOW = frozenset(("cond", "while_loop", "switch"))
 _NUMBERS = (bool, int, float, complex)
@@ -55,7 +61,7 @@ _EMPTY = frozenset(
 )
 
 
-class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
+class CapturedOps(TorchDispatchMode):
     """Notes what the calls in its context execute.
 
     ``objection`` is why no graph may contain them, "" if one may. With *stops*, what no graph may
@@ -65,7 +71,7 @@ class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
     Raises Refused if this torch has no list of such ops.
     """
 
-    # Torch gives higher order ops to such a mode. Until 2.6, each has to know the mode.
+    # Torch gives higher order ops to such a mode. Until 2.8, each has to know the mode.
     supports_higher_order_operators = True
 
     def __init__(self, stops: bool = False, fill: int | None = None) -> None:
@@ -74,9 +80,9 @@ class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
         self.objection = ""
         self._stops, self._fill = stops, fill
         # The ops that the current one is inside of, each with its tensors.
-        self._outer: list[tuple[Any, list[int]]] = []
+        self._outer: list[tuple[Op, list[int]]] = []
         self._made: set[int] = set()
-        self._read: dict[int, tuple[Any, str]] = {}
+        self._read: dict[int, tuple[StorageWeakRef, str]] = {}
         #: What they have written to, and not made.
         self.written: set[int] = set()
         _register_mode(type(self))
@@ -100,8 +106,12 @@ class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
         super().__exit__(*error)
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Op,
+        types: object,
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         tensors = [*_tensors_in((*args, *kwargs.values()))]
         if not self.objection and self._must_not_be_captured(func, args, kwargs):
@@ -121,7 +131,13 @@ class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
                     _fill(one, self._fill)
         return result
 
-    def _execute(self, func: Any, tensors: list[Any], args: Any, kwargs: Any) -> Any:
+    def _execute(
+        self,
+        func: Op,
+        tensors: list[torch.Tensor],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+    ) -> object:
         """Call an op so that the ops inside it come here, too."""
         if isinstance(func, _HIGHER_ORDER):
             return func(*args, **kwargs)
@@ -143,7 +159,9 @@ class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
         finally:
             self._outer.pop()
 
-    def _must_not_be_captured(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
+    def _must_not_be_captured(
+        self, func: Op, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> bool:
         # Ops read the value of a number on the host like this. On the device it breaks a capture.
         if self._outer and _name(func) in _READS:
             return False
@@ -169,7 +187,7 @@ class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
             f"{torch.__version__} does not show the ops between them: some may be unfit for a graph"
         )
 
-    def _note_writes(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def _note_writes(self, func: Op, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         schema = getattr(func, "_schema", None)
         if schema is None:
             return
@@ -183,13 +201,13 @@ class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
                 tensors = [it for it in _tensors_in((given,)) if type(it) in TENSORS]
                 self.written.update(it for it in map(storage, tensors) if it not in self._made)
 
-    def _note_read(self, one: Any) -> None:
+    def _note_read(self, one: torch.Tensor) -> None:
         pointer = storage(one)
         if pointer not in self._read:
             about = f"{str(one.dtype).rpartition('.')[2]}{list(one.shape)}"
             self._read[pointer] = StorageWeakRef(one.untyped_storage()), about
 
-    def borrowed(self, owned: Collection[int], kind: str) -> list[tuple[Any, str]]:
+    def borrowed(self, owned: Collection[int], kind: str) -> list[tuple[StorageWeakRef, str]]:
         """The memory that the calls have read on devices of *kind*, and that is still alive.
 
         Each as a weak reference and a text. *owned* are the memories of arguments, weights and
@@ -202,13 +220,13 @@ class CapturedOps(TorchDispatchMode):  # type: ignore[misc]
         ]
 
 
-def _is_default(generator: Any) -> bool:
+def _is_default(generator: torch.Generator) -> bool:
     if generator.device.type == "cpu":
         return generator is torch.default_generator
     return any(generator is one for one in torch.cuda.default_generators)
 
 
-def is_unsafe(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def is_unsafe(func: Op, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
     """Whether an op with these arguments must not be captured."""
     if _UNSAFE is not None and _UNSAFE in getattr(func, "tags", ()):
         return True
@@ -237,7 +255,7 @@ def unsafe_reason(op: str) -> str:
     return f"it executes {op}, which must not be captured: a replay would not do what it does"
 
 
-def _torch_forbids(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def _torch_forbids(func: Op, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
     """Whether torch's own list has an op.
 
     Until 2.10 the list is in the function that asks it, and some ops are in it only with some kinds
@@ -257,10 +275,10 @@ def _torch_forbids(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 @functools.cache
-def _torchs_question() -> Callable[[Any], Any]:
+def _torchs_question() -> Callable[[object], object]:
     """What says which op of a graph must not be captured, None if none is in its list."""
     try:
-        found: Callable[[Any], Any] = importlib.import_module(
+        found: Callable[[object], object] = importlib.import_module(
             _UTILS
         ).get_first_incompatible_cudagraph_node
     except (ImportError, AttributeError):
@@ -270,21 +288,23 @@ def _torchs_question() -> Callable[[Any], Any]:
     return found
 
 
-def _forms_of(func: Any) -> Iterator[Any]:
+def _forms_of(func: Op) -> Iterator[Op | OpOverloadPacket]:
     """An op as the list may name it: by overload, by its name alone, or in another form."""
     yield func
     packet = getattr(func, "overloadpacket", None)
     if packet is not None:
         yield packet
         # Writing to a given tensor, it launches the same kernels.
-        if any(one.is_out for one in func._schema.arguments) and hasattr(packet, "default"):
+        if any(one.is_out for one in _arguments(func)) and hasattr(packet, "default"):
             yield packet.default
 
 
-def _graph_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _graph_of(
+    func: Op | OpOverloadPacket, args: Sequence[object], kwargs: Mapping[str, object]
+) -> torch.fx.Graph:
     graph = torch.fx.Graph()
 
-    def placed(value: Any) -> Any:
+    def placed(value: object) -> object:
         if isinstance(value, torch.Tensor):
             node = graph.placeholder("given")
             node.meta["val"] = value
@@ -309,17 +329,22 @@ def _program_forbids(name: str, overload: str) -> bool:
     return False
 
 
-def _name(func: Any) -> str:
+def _name(func: Op) -> str:
     """An op's name without its overload, as ``aten::topk``."""
     schema = getattr(func, "_schema", None)
     return schema.name if schema is not None else str(func)
 
 
-def _overload(func: Any) -> str:
+def _arguments(func: Op) -> Sequence[Argument]:
+    """What an op's schema says of its arguments; nothing if it has none."""
+    return getattr(getattr(func, "_schema", None), "arguments", ())
+
+
+def _overload(func: Op) -> str:
     return getattr(func, "_overloadname", "")
 
 
-def _tensors_in(values: Iterable[Any]) -> Iterator[Any]:
+def _tensors_in(values: Iterable[object]) -> Iterator[torch.Tensor]:
     for one in values:
         if isinstance(one, torch.Tensor):
             yield one
@@ -328,7 +353,7 @@ def _tensors_in(values: Iterable[Any]) -> Iterator[Any]:
 
 
 @functools.cache
-def _looks_inside(func: Any, kind: str) -> bool:
+def _looks_inside(func: OpOverload, kind: str) -> bool:
     """Whether the ops inside an op are of interest on devices of *kind*.
 
     They are in ops of programs, and in those of torch that consist of others: outside of inference
@@ -344,12 +369,12 @@ def _looks_inside(func: Any, kind: str) -> bool:
     return apart or "attention" in name
 
 
-def _with_tensors(func: Any, args: Sequence[Any]) -> Sequence[Any]:
+def _with_tensors(func: OpOverload, args: Sequence[object]) -> Sequence[object]:
     """The arguments, with tensors for numbers that torch has made of tensors.
 
     A mode gets a number for ``x % 64`` inside of an op, and most ops take none.
     """
-    arguments = getattr(getattr(func, "_schema", None), "arguments", ())
+    arguments = _arguments(func)
     if not any(
         isinstance(given, _NUMBERS) and str(one.type) == "Tensor"
         for one, given in zip(arguments, args)
@@ -364,7 +389,7 @@ def _with_tensors(func: Any, args: Sequence[Any]) -> Sequence[Any]:
     ]
 
 
-def _number_tensor(number: Any, others: Sequence[Any]) -> Any:
+def _number_tensor(number: complex, others: Sequence[torch.Tensor]) -> torch.Tensor:
     """A number as a tensor on the host, which gives results of the type that the number gives."""
     made = torch.tensor(number)
     if not others:
@@ -373,12 +398,12 @@ def _number_tensor(number: Any, others: Sequence[Any]) -> Any:
     return made if torch.result_type(others[0], made) == wanted else made.to(wanted)
 
 
-def _is_on(reference: Any, kind: str) -> bool:
+def _is_on(reference: StorageWeakRef, kind: str) -> bool:
     memory = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
     return memory is not None and memory.device.type == kind and memory.nbytes() > 0
 
 
-def _fill(tensor: Any, value: int) -> None:
+def _fill(tensor: torch.Tensor, value: int) -> None:
     if tensor.layout is torch.strided and tensor.numel():
         tensor.fill_(value % 2 if tensor.dtype is torch.bool else value)
 
@@ -406,7 +431,12 @@ def _register_mode(mode: type) -> None:
         if name not in _registered:
             _registered.add(name)
 
-            def run(active: Any, *args: Any, _op: Any = one, **kwargs: Any) -> Any:
+            def run(
+                active: CapturedOps,
+                *args: object,
+                _op: HigherOrderOperator = one,
+                **kwargs: object,
+            ) -> object:
                 return active.__torch_dispatch__(_op, (), args, kwargs)
 
             one.py_impl(mode)(run)

@@ -23,13 +23,15 @@ class Carried:
     *fixed* are the tensors that the graph reads where they are.
     """
 
-    def __init__(self, indices: Sequence[int], inputs: Inputs, fixed: Iterable[Any]) -> None:
+    def __init__(
+        self, indices: Sequence[int], inputs: Inputs, fixed: Iterable[torch.Tensor]
+    ) -> None:
         targets = inputs.targets()
         self._indices = list(indices)
         self.targets = [targets[index] for index in indices]
         self._fixed = {storage(one) for one in fixed if one.layout is torch.strided}
 
-    def shared(self, leaves: Sequence[Any]) -> str:
+    def shared(self, leaves: Sequence[object]) -> str:
         """Why a call with these leaves can't be a replay; "" if it can."""
         return SHARED if shares(self._indices, leaves, self._fixed) else ""
 
@@ -61,7 +63,7 @@ def size(indices: Iterable[int], leaves: Sequence[Any]) -> int:
     return sum(leaves[index].numel() * leaves[index].element_size() for index in indices)
 
 
-def unfit(indices: Sequence[int], leaves: Sequence[Any], fixed: Iterable[Any]) -> str:
+def unfit(indices: Sequence[int], leaves: Sequence[Any], fixed: Iterable[torch.Tensor]) -> str:
     """Why leaves that a call changes can't be copied back; "" if they can."""
     if any(
         overlaps(leaves[index]) or dense(leaves[index]) is not leaves[index] for index in indices

@@ -11,10 +11,13 @@ from __future__ import annotations
 import importlib
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils import _python_dispatch
+
+if TYPE_CHECKING:
+    from rocm_autopatch.graphs.captured_ops import CapturedOps
 
 _NAME = "set_eval_frame"
 _FRAMES = "torch._dynamo.convert_frame"
@@ -32,7 +35,7 @@ _RESUMED = "__resume_at"
 class _Entered:
     """A mode that is entered, and whether it is off for Dynamo."""
 
-    mode: Any
+    mode: CapturedOps
     hidden: bool = False
 
 
@@ -45,7 +48,7 @@ _local = _Local()
 _installing = threading.Lock()
 
 
-def enter_mode(mode: Any) -> None:
+def enter_mode(mode: CapturedOps) -> None:
     """A mode is about to be entered."""
     if not GUARDS_IGNORE_MODES:
         _install()
@@ -87,7 +90,7 @@ def _install() -> None:
         if hasattr(original, _OURS):
             return
 
-        def set_eval_frame(callback: Any) -> Any:
+        def set_eval_frame(callback: object) -> object:
             # Without a callback first: with one, Dynamo would compile what is called here.
             before = original(None)
             try:

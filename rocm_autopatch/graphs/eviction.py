@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 # So many signatures without a graph are known for each one that may have one.
 _IDLE = 8
@@ -17,11 +17,12 @@ class Used(Protocol):
 
 
 Entry = TypeVar("Entry", bound=Used)
+Key = TypeVar("Key")
 
 
 def choose_evicted(
-    entries: Mapping[Any, Entry], new: Entry, limit: int, holds: Callable[[Entry], bool]
-) -> list[Any] | None:
+    entries: Mapping[Key, Entry], new: Entry, limit: int, holds: Callable[[Entry], bool]
+) -> list[Key] | None:
     """The keys that have to go before *new* may hold one more thing; None if it may not.
 
     *holds* says whether an entry holds something, and at most *limit* may.
@@ -36,8 +37,8 @@ def choose_evicted(
 
 
 def choose_forgotten(
-    entries: Mapping[Any, Entry], limit: int, holds: Callable[[Entry], bool]
-) -> list[Any]:
+    entries: Mapping[Key, Entry], limit: int, holds: Callable[[Entry], bool]
+) -> list[Key]:
     """The key that has to go before there may be one more entry that holds nothing, if one has."""
     idle = [key for key, one in entries.items() if not holds(one)]
     return [min(idle, key=lambda key: entries[key].used)] if len(idle) >= _IDLE * limit else []

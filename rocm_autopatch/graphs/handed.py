@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -28,6 +28,7 @@ from rocm_autopatch.graphs.buffers import (
 from rocm_autopatch.graphs.leaves import TENSORS
 from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.places import (
+    Place,
     new_view,
     place,
     same_places,
@@ -35,6 +36,9 @@ from rocm_autopatch.graphs.places import (
     use_count,
     view,
 )
+
+if TYPE_CHECKING:
+    from rocm_autopatch.graphs.capture import Pool
 
 SAVED = "what its last replay saved or returned is still in use"
 NEEDED = "what its forward saved or returned is still needed after it"
@@ -60,12 +64,12 @@ class Handed:
 
     def __init__(
         self,
-        result: Sequence[Any],
+        result: Sequence[object],
         copied: Container[int],
         shown: Container[int],
-        fixed: Mapping[int, Any],
-        holders: Callable[[], Iterable[Any]],
-        device: Any,
+        fixed: Mapping[int, torch.Tensor],
+        holders: Callable[[], Iterable[torch.Tensor]],
+        device: torch.device,
     ) -> None:
         self.leaves = without_history(result)
         self._holders, self._device = holders, device
@@ -74,7 +78,7 @@ class Handed:
         self.in_the_way = False
         owners = {storage(tensor): index for index, tensor in fixed.items()}
         # By index: the leaf whose memory it shares, dtype, where in it, and whether it is copied.
-        self._through: list[tuple[int, int, Any, tuple[Any, ...], bool]] = []
+        self._through: list[tuple[int, int, torch.dtype, Place, bool]] = []
         for index, leaf in enumerate(self.leaves):
             if not isinstance(leaf, torch.Tensor):
                 continue
@@ -98,7 +102,7 @@ class Handed:
         # By index the addresses that the graph writes to.
         self._addresses = addresses(self.leaves)
         # The memory that the results lie in, the number of their graph in it, and what replays it.
-        self._lend: tuple[Memory, int, Any] | None = None
+        self._lend: tuple[Memory, int, object] | None = None
         self._owners: Owners = {}
 
     def count_owners(self, given: Sequence[torch.Tensor]) -> None:
@@ -110,7 +114,7 @@ class Handed:
         own = own_references([*tensors, *self._copies.own_tensors(), *given])
         self._counts = {storage(leaf): own[storage(leaf)] for leaf in tensors}
 
-    def own(self, owners: Owners, memory: Memory, order: int, graph: Any) -> None:
+    def own(self, owners: Owners, memory: Memory, order: int, graph: object) -> None:
         """Be found by the memory of the results, of *graph* with this number in *memory*."""
         self._lend, self._owners = (memory, order, graph), owners
         for pointer in self._counts:
@@ -155,7 +159,7 @@ class Handed:
         return found
 
     def let_go(
-        self, memories: Iterable[int], leaves: list[Any], pool: Any, order: int
+        self, memories: Iterable[int], leaves: list[Any], pool: Pool, order: int
     ) -> dict[int, int]:
         """Own these memories no more, nor let *leaves* own them. Returns what they are called now.
 
@@ -224,7 +228,7 @@ class Handed:
             self._copied += indices
             self._copies = self._copy()
 
-    def take(self, leaves: Sequence[Any]) -> Any:
+    def take(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         """The result of the last replay, which was a call with *leaves*."""
         given = list(self.leaves)
         for index in self._kept:
@@ -239,9 +243,9 @@ class Handed:
             given[index] = there.clone() if copied else there
         return tuple(given)
 
-    def _movable(self, held: Container[int]) -> dict[int, list[Any]]:
+    def _movable(self, held: Container[int]) -> dict[int, list[torch.Tensor]]:
         """By memory, of those *held*: what the program has of it, as far as we know."""
-        found: dict[int, dict[int, Any]] = {}
+        found: dict[int, dict[int, torch.Tensor]] = {}
         for tensor in self._holders():
             if storage(tensor) in held:
                 found.setdefault(storage(tensor), {})[id(tensor)] = tensor
@@ -261,13 +265,13 @@ class Found:
     there is in use.
     """
 
-    def __init__(self, leaf: Any, owner: Handed) -> None:
+    def __init__(self, leaf: torch.Tensor, owner: Handed) -> None:
         self._address, self._owner = leaf.data_ptr(), owner
         self._place, self._dtype = place(leaf), leaf.dtype
         memory = storage(leaf)
         self._index = next(i for i, one in enumerate(owner.leaves) if _lies_in(one, memory))
 
-    def put(self, leaf: Any) -> Any:
+    def put(self, leaf: torch.Tensor) -> torch.Tensor | None:
         """The argument at its place; None if it can't be there now."""
         if leaf.data_ptr() == self._address:
             return leaf
@@ -297,7 +301,7 @@ class Consumed:
             if type(leaf) in TENSORS and storage(leaf) in self._memories
         ]
 
-    def let_go(self, leaves: list[Any], pool: Any, order: int) -> None:
+    def let_go(self, leaves: list[Any], pool: Pool, order: int) -> None:
         """Let the graph with this order have the memory: only the captured arguments own it now."""
         names = self.results.let_go(self._memories, leaves, pool, order)
         self._expected = {
@@ -305,7 +309,7 @@ class Consumed:
             for memory, number in self._memories.items()
         }
 
-    def held(self, leaves: Sequence[Any]) -> str:
+    def held(self, leaves: Sequence[torch.Tensor]) -> str:
         """Why a backward with *leaves* must not overwrite it; "" if it may."""
         held = [memory for memory, most in self._expected.items() if use_count(memory) > most]
         self.results.copy_from_now_on(held)
@@ -313,7 +317,7 @@ class Consumed:
         return NEEDED if held or _users([leaves[i] for i in self.indices]) > alone else ""
 
 
-def _instead(leaves: Sequence[Any], there: Mapping[int, Any]) -> list[Any]:
+def _instead(leaves: Sequence[Any], there: Mapping[int, torch.Tensor]) -> list[Any]:
     """The leaves; for those in a memory of *there*, tensors at the same places in that tensor's."""
     new = {
         id(leaf): view(there[storage(leaf)].data, leaf.dtype, place(leaf))
@@ -323,11 +327,11 @@ def _instead(leaves: Sequence[Any], there: Mapping[int, Any]) -> list[Any]:
     return [new.get(id(leaf), leaf) for leaf in leaves]
 
 
-def _lies_in(leaf: Any, memory: int) -> bool:
+def _lies_in(leaf: object, memory: int) -> bool:
     return isinstance(leaf, torch.Tensor) and storage(leaf) == memory
 
 
-def _move(tensors: Sequence[Any]) -> None:
+def _move(tensors: Sequence[torch.Tensor]) -> None:
     """Give tensors that share their memory a copy of it, which they share, too.
 
     Autograd counts no write: what it has saved of them is the same.
@@ -338,13 +342,12 @@ def _move(tensors: Sequence[Any]) -> None:
         tensor.data = new_view(whole, tensor.dtype, place(tensor))
 
 
-def _users(tensors: Sequence[Any]) -> int:
+def _users(tensors: Sequence[torch.Tensor]) -> int:
     """How many references there are to tensors, not to their memory.
 
     A tensor that autograd has saved may be the same one as the program has.
     """
-    count: int = sum(map(sys.getrefcount, tensors)) + sum(map(torch.Tensor._use_count, tensors))
-    return count
+    return sum(map(sys.getrefcount, tensors)) + sum(map(torch.Tensor._use_count, tensors))
 
 
 # Of a tensor that is in one list only, and in that of the tensors. It differs between Pythons.

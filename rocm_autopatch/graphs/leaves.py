@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ class Registered:
 
     __slots__ = ("spec", "text")
 
-    def __init__(self, spec: Any) -> None:
+    def __init__(self, spec: pytree.TreeSpec) -> None:
         self.spec, self.text = spec, repr(spec)
 
     def __eq__(self, other: object) -> bool:
@@ -49,7 +49,7 @@ class Registered:
         return hash(self.text)
 
 
-def flatten(value: Any, leaves: list[Any]) -> Any:
+def flatten(value: Any, leaves: list[object]) -> Hashable:
     """Append the leaves of *value* to *leaves* and return its structure, which is hashable.
 
     torch's own ``tree_flatten`` handles all kinds of nodes, and takes several times as long.
@@ -67,7 +67,7 @@ def flatten(value: Any, leaves: list[Any]) -> Any:
     return None if len(found) == 1 and found[0] is value else Registered(spec)
 
 
-def unflatten(structure: Any, leaves: Iterator[Any]) -> Any:
+def unflatten(structure: Any, leaves: Iterator[object]) -> Any:
     """The opposite of :func:`flatten`, with the leaves from *leaves*."""
     if structure is None:
         return next(leaves)
@@ -81,7 +81,9 @@ def unflatten(structure: Any, leaves: Iterator[Any]) -> Any:
     return kind([unflatten(one, leaves) for one in structure[1:]])
 
 
-def unflatten_call(structure: Any, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def unflatten_call(
+    structure: object, leaves: list[object]
+) -> tuple[tuple[object, ...], dict[str, object]]:
     """The arguments of a call, by position and by name, with these leaves."""
     if structure is FLAT:
         return tuple(leaves), {}
@@ -89,13 +91,13 @@ def unflatten_call(structure: Any, leaves: list[Any]) -> tuple[tuple[Any, ...], 
     return args, kwargs
 
 
-def signature(leaves: list[Any], strict: bool = True) -> tuple[Any, ...]:
+def signature(leaves: Iterable[Any], strict: bool = True) -> tuple[object, ...]:
     """What calls that share a graph have in common: everything but the content of tensors.
 
     Raises Refused if a leaf is neither a plain strided tensor nor a constant. Of other objects than
     tensors there is only the type, if that is not *strict*.
     """
-    found: list[Any] = []
+    found: list[object] = []
     for leaf in leaves:
         kind = type(leaf)
         if kind in TENSORS:
@@ -120,11 +122,11 @@ def signature(leaves: list[Any], strict: bool = True) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _never(*_: Any) -> bool:
+def _never(*_: object) -> bool:
     return False
 
 
-def _alike(tensors: list[Any]) -> Callable[..., bool]:
+def _alike(tensors: list[object]) -> Callable[..., bool]:
     """What says whether its arguments are tensors with the signature of these.
 
     Dynamo's guards compare them in C++, and more of them: whether a gradient is needed, and modes.
@@ -144,14 +146,14 @@ class Signatures:
     def __init__(self, strict: bool = True) -> None:
         self._strict = strict
         # Of the last call: how many leaves, what compares others with them, and the signature.
-        self._last: tuple[int, Callable[..., bool], Any] = (0, _never, None)
+        self._last: tuple[int, Callable[..., bool], tuple[object, ...] | None] = (0, _never, None)
 
-    def again(self, leaves: Sequence[Any]) -> Any:
+    def again(self, leaves: Sequence[object]) -> tuple[object, ...] | None:
         """The last signature, if all these leaves are tensors and have it. Otherwise None."""
         count, alike, found = self._last
         return found if len(leaves) == count and alike(*leaves) else None
 
-    def of(self, leaves: list[Any]) -> tuple[Any, ...]:
+    def of(self, leaves: list[object]) -> tuple[object, ...]:
         """What :func:`signature` says of these leaves."""
         now = signature(leaves, self._strict)
         before = self._last[2]
@@ -160,7 +162,7 @@ class Signatures:
         return now
 
 
-def tensors_of(leaves: Iterable[Any]) -> list[Any]:
+def tensors_of(leaves: Iterable[Any]) -> list[torch.Tensor]:
     """The tensors among the leaves of a call."""
     return [leaf for leaf in leaves if type(leaf) in TENSORS]
 

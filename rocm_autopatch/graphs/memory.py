@@ -14,10 +14,12 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
+#: What torch's allocator calls a memory.
+Handle = tuple[int, int]
 _orders = itertools.count()
 # How many calls may use the memory before the first capture. There are two or three in each step of
 # training, and four steps until both graphs are captured.
@@ -48,18 +50,18 @@ class Memory:
 
     def __init__(self) -> None:
         # By device: the allocator's handle, and the graphs that use it.
-        self._handles: dict[Any, Any] = {}
-        self._graphs: dict[Any, weakref.WeakSet[Any]] = {}
+        self._handles: dict[torch.device, Handle] = {}
+        self._graphs: dict[torch.device, weakref.WeakSet[object]] = {}
         # By device: how many calls have used it before it has a graph, and what ends that.
-        self._calls: dict[Any, int] = {}
-        self._held: dict[Any, weakref.finalize[Any, Any]] = {}
+        self._calls: dict[torch.device, int] = {}
+        self._held: dict[torch.device, weakref.finalize[[int, Handle], Memory]] = {}
         # The devices on which a thread is about to use it, or does.
-        self._used: set[Any] = set()
+        self._used: set[torch.device] = set()
         #: By the order of their captures: what was in use when it was last looked at.
         self.lent: dict[int, Lent] = {}
 
     @contextmanager
-    def used(self, device: Any) -> Iterator[None]:
+    def used(self, device: torch.device) -> Iterator[None]:
         """Keep what is kept, whatever other threads do: this one uses a handle in the context.
 
         One thread at a time may use it on a device.
@@ -72,7 +74,7 @@ class Memory:
             with _lock:
                 self._used.discard(device)
 
-    def begin(self, device: Any) -> tuple[Any, list[Any]]:
+    def begin(self, device: torch.device) -> tuple[Handle, list[object]]:
         """The handle for a capture on *device*, and what must live until it has begun.
 
         Torch frees memory after its last graph, and then its handle can't be used again.
@@ -84,32 +86,32 @@ class Memory:
                     other.release(device)
         return self._handle(device)
 
-    def _handle(self, device: Any) -> tuple[Any, list[Any]]:
+    def _handle(self, device: torch.device) -> tuple[Handle, list[object]]:
         alive = list(self._graphs.setdefault(device, weakref.WeakSet()))
         if not alive and device not in self._held:
             self._handles[device] = torch.cuda.graph_pool_handle()
         return self._handles[device], alive
 
-    def add(self, device: Any, graph: Any) -> None:
+    def add(self, device: torch.device, graph: object) -> None:
         """A graph was captured here."""
         self._graphs[device].add(graph)
         self._let_go(device)
 
-    def early(self, device: Any) -> bool:
+    def early(self, device: torch.device) -> bool:
         """Whether a call is one of the first ones. What they free here is there for nobody else."""
         self._calls[device] = self._calls.get(device, 0) + 1
         if self._calls[device] > _FIRST:
             self.release(device)
         return self._calls[device] <= _FIRST
 
-    def before(self, device: Any) -> Any:
+    def before(self, device: torch.device) -> Handle | None:
         """The handle for a call before the first capture; None after it.
 
         A replay overwrites what was free at its capture.
         """
         return None if self._graphs.get(device) else self._handle(device)[0]
 
-    def hold(self, device: Any, release: Callable[[Any, Any], None]) -> bool:
+    def hold(self, device: torch.device, release: Callable[[int, Handle], None]) -> bool:
         """Keep the memory, until *release* is called with device and handle. False if it is."""
         if device in self._held:
             return False
@@ -120,7 +122,7 @@ class Memory:
             _holding.add(self)
         return True
 
-    def release(self, device: Any = None) -> None:
+    def release(self, device: torch.device | None = None) -> None:
         """Keep the memory no longer without a graph, on any device if it is None.
 
         Where a thread uses it now, it is kept until the next time.
@@ -130,7 +132,7 @@ class Memory:
                 if one not in self._used:
                     self._let_go(one)
 
-    def _let_go(self, device: Any) -> None:
+    def _let_go(self, device: torch.device) -> None:
         with _lock:
             held = self._held.pop(device, None)
             if held is not None:

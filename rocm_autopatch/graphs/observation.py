@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from rocm_autopatch.graphs.capture import Pool
 
 # Of an argument with more bytes than this there is a checksum, and no copy.
 _LARGE = 16 << 20
@@ -20,7 +23,9 @@ class ObservedCall:
     With *sums*, writes that autograd does not count are seen, too.
     """
 
-    def __init__(self, pool: Any, fixed: list[Any], given: list[Any], sums: bool) -> None:
+    def __init__(
+        self, pool: Pool, fixed: list[torch.Tensor], given: list[torch.Tensor], sums: bool
+    ) -> None:
         self._pool, self._fixed, self._given, self._sums = pool, fixed, given, sums
         self._versions = [self._mark(tensor) for tensor in fixed]
         self._content = [(_where(one), _version(one), _content(one)) for one in given]
@@ -62,27 +67,27 @@ class ObservedCall:
             if self._mark(self._fixed[number]) != before
         ]
 
-    def _mark(self, tensor: Any) -> tuple[int, int]:
+    def _mark(self, tensor: torch.Tensor) -> tuple[int, int]:
         # Autograd does not count the writes of every kernel, such as cuDNN's batch norm.
         return _version(tensor), _sum(tensor) if self._sums else 0
 
 
-def _where(tensor: Any) -> tuple[Any, ...]:
+def _where(tensor: torch.Tensor) -> tuple[torch.Size, tuple[int, ...], int]:
     return tensor.size(), tensor.stride(), tensor.data_ptr()
 
 
-def _version(tensor: Any) -> int:
+def _version(tensor: torch.Tensor) -> int:
     # Tensors of inference mode have no version. Their content is compared instead.
     return -1 if tensor.is_inference() else tensor._version
 
 
-def _sum(tensor: Any) -> int:
+def _sum(tensor: torch.Tensor) -> int:
     """A checksum: a write to the tensor most likely changes it."""
     sums = [part.sum(dtype=torch.int64) for part in _parts(tensor.detach())]
     return int(torch.stack(sums).sum()) if sums else 0
 
 
-def _parts(tensor: Any) -> Iterator[Any]:
+def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """The content of a tensor as integers, in parts.
 
     Torch copies integers to the type of their sum, and ``contiguous()`` copies, too. For all of a
@@ -99,23 +104,23 @@ def _parts(tensor: Any) -> Iterator[Any]:
         yield from _parts(part[0] if rows == 1 else part)
 
 
-def _content(tensor: Any) -> Any:
+def _content(tensor: torch.Tensor) -> torch.Tensor | int:
     """A copy of a tensor; a checksum of a large one, for which there may be no memory."""
     large = tensor.numel() * tensor.element_size() > _LARGE
     return _sum(tensor) if large else tensor.clone()
 
 
-def _has(tensor: Any, content: Any) -> bool:
+def _has(tensor: torch.Tensor, content: torch.Tensor | int) -> bool:
     """Whether a tensor still has the content that :func:`_content` has returned."""
     return _sum(tensor) == content if isinstance(content, int) else _same_bytes(tensor, content)
 
 
-def _same_bytes(one: Any, other: Any) -> bool:
+def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
     # Bytes are compared, because NaN is not equal to itself.
     return bool(torch.equal(*[_flat(tensor).view(torch.uint8) for tensor in (one, other)]))
 
 
-def _flat(tensor: Any) -> Any:
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor with one dimension. One element may have any stride, and then it can't be viewed."""
     flat = tensor.contiguous().reshape(-1)
     return flat.as_strided(flat.size(), (1,))

@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+# What :func:`place` returns.
+Place = tuple[torch.Size, tuple[int, ...], int, bool, bool]
+
 # How many tensors and other owners hold the memory with this pointer.
 use_count: Callable[[int], int] = torch._C._storage_Use_Count
 
@@ -16,18 +19,17 @@ def _same_places(tensors: list[Any], places: list[int | None], indices: list[int
 
 
 # Whether the tensors at *indices* are where they were. Builds of torch for a GPU have it in C++.
-same_places: Callable[[Any, list[int | None], list[int]], bool] = getattr(
+same_places: Callable[[list[Any], list[int | None], list[int]], bool] = getattr(
     torch._C, "_tensors_data_ptrs_at_indices_equal", _same_places
 )
 
 
-def storage(tensor: Any) -> int:
+def storage(tensor: torch.Tensor) -> int:
     """What tensors have in common that share their memory. It says nothing when they are gone."""
-    pointer: int = tensor.untyped_storage()._cdata
-    return pointer
+    return tensor.untyped_storage()._cdata
 
 
-def place(tensor: Any) -> tuple[Any, ...]:
+def place(tensor: torch.Tensor) -> Place:
     """Where in its memory a tensor lies, and how it reads it.
 
     Size, stride and offset, in elements; whether it is a conjugate view, and a negative one.
@@ -36,14 +38,14 @@ def place(tensor: Any) -> tuple[Any, ...]:
     return (*where, tensor.is_conj(), tensor.is_neg())
 
 
-def view(tensor: Any, dtype: Any, where: tuple[Any, ...]) -> Any:
+def view(tensor: torch.Tensor, dtype: torch.dtype, where: Place) -> torch.Tensor:
     """What lies there in the memory of a tensor: the tensor itself, if it is that."""
     if tensor.dtype == dtype and place(tensor) == where:
         return tensor
     return new_view(tensor, dtype, where)
 
 
-def new_view(tensor: Any, dtype: Any, where: tuple[Any, ...]) -> Any:
+def new_view(tensor: torch.Tensor, dtype: torch.dtype, where: Place) -> torch.Tensor:
     """As :func:`view`, always another tensor."""
     size, stride, offset, conjugate, negative = where
     if tensor.dtype == dtype:
@@ -54,7 +56,7 @@ def new_view(tensor: Any, dtype: Any, where: tuple[Any, ...]) -> Any:
     return read_as(found, conjugate, negative)
 
 
-def read_as(tensor: Any, conjugate: bool, negative: bool) -> Any:
+def read_as(tensor: torch.Tensor, conjugate: bool, negative: bool) -> torch.Tensor:
     """A tensor at the same place that is a conjugate or a negative view, or is none."""
     if tensor.is_conj() != conjugate:
         tensor = torch.conj(tensor)

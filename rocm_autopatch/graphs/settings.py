@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 
-def _known(*names: str) -> list[Callable[[], Any]]:
+def _known(*names: str) -> list[Callable[[], object]]:
     """These functions of torch's, without those that this version does not have."""
     found = (getattr(torch._C, name, None) for name in names)
     return [one for one in found if one is not None]
@@ -42,7 +41,7 @@ _PRECISIONS = (("generic", "all"), ("cuda", "matmul"), ("cuda", "conv"), ("cuda"
 _autocast = torch.is_autocast_enabled
 
 
-def current_settings() -> tuple[Any, ...]:
+def current_settings() -> tuple[object, ...]:
     """The settings of this thread and process, in a form that can be compared and hashed."""
     try:
         precision = [read() for read in _precision]

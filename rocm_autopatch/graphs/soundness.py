@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
 
 import torch
 
@@ -24,7 +23,7 @@ _SHARE = 0.01
 # Why no graph of this process is replayed, captured or waited for any more; empty if all are well.
 distrusted: list[str] = []
 # The devices on which the self-test has run, and why several ranks must not capture.
-_tested: set[Any] = set()
+_tested: set[torch.device] = set()
 _ranks = ""
 _lock = threading.RLock()
 
@@ -38,18 +37,18 @@ def checks_by_default() -> bool:
     return bool(torch.version.hip)
 
 
-def objection_to_capture(device: Any) -> str:
+def objection_to_capture(device: torch.device | None) -> str:
     """Why no graph may be captured on a device now; "" if one may.
 
     On ROCm, before the first capture on a device, a few small graphs are captured and replayed, and
     the ledger of known defects says what this runtime must not do.
     """
-    if torch.version.hip:
+    if torch.version.hip and device is not None:
         _test_first(device)
     return distrusted[0] if distrusted else _objection_to_ranks()
 
 
-def _test_first(device: Any) -> None:
+def _test_first(device: torch.device) -> None:
     with _lock:
         if distrusted or device in _tested:
             return

@@ -14,13 +14,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Optional
 
 import torch
 
 from rocm_autopatch.graphs.captured_ops import CapturedOps, fill_memory
 from rocm_autopatch.graphs.leaves import TENSORS
 from rocm_autopatch.graphs.refusal import Disturbed, Refused
+
+if TYPE_CHECKING:
+    from rocm_autopatch.graphs.capture import Pool
 
 # How many elements of a result are compared. All of them would need as much memory as the
 # activations of a training step.
@@ -41,6 +44,8 @@ _TOLERANCES = {
     torch.complex128: (1e-7, 1e-7),
 }
 _leaves = torch.utils._pytree.tree_leaves
+# Of each leaf of a result, what is compared; None for what is no tensor.
+Samples = list[Optional[torch.Tensor]]
 
 
 class Verification:
@@ -52,9 +57,9 @@ class Verification:
 
     def __init__(
         self,
-        pool: Any,
+        pool: Pool,
         draws: bool,
-        call: Callable[[], Any],
+        call: Callable[[], object],
         restore: Callable[[], None],
     ) -> None:
         self._pool, self._call, self._restore = pool, call, restore
@@ -66,13 +71,13 @@ class Verification:
             self.draw_again()
             restore()
 
-    def _sampled(self, result: Any) -> list[Any]:
+    def _sampled(self, result: object) -> Samples:
         """Copies of what of a result is compared. They outlive it, and are no views of it."""
         tensors = [one for one in _leaves(result) if type(one) in TENSORS]
         most = _COMPARED // max(1, len(tensors))
         return [one if one is None else one.clone() for one in _samples(result, most)]
 
-    def compare(self, result: Any) -> bool:
+    def compare(self, result: object) -> bool:
         """Raise Refused if a replay gave something else than the call, except for rounding.
 
         Returns whether the plain call was made again, which may have overwritten what the replay
@@ -87,7 +92,9 @@ class Verification:
             raise Disturbed("a replay does not draw as many numbers as a plain call")
         return bool(different)
 
-    def _compare_undetermined(self, different: dict[int, str], got: list[Any], result: Any) -> None:
+    def _compare_undetermined(
+        self, different: dict[int, str], got: Samples, result: object
+    ) -> None:
         """Raise Refused unless plain calls do not determine what differs."""
         shapes = list(_leaves(result))
         likely = [shapes[index] for index in different]
@@ -102,8 +109,10 @@ class Verification:
             finally:
                 self._restore()
         for index, said in different.items():
-            ones = [calls[index].to(got[index].device) for calls in plain]
-            if not _is_undetermined(got[index], ones):
+            replayed, ones = got[index], [calls[index] for calls in plain]
+            assert replayed is not None
+            tensors = [one.to(replayed.device) for one in ones if one is not None]
+            if len(tensors) < len(ones) or not _is_undetermined(replayed, tensors):
                 raise Refused(f"a replay differs from a plain call: {said}")
 
     def draw_again(self) -> None:
@@ -117,7 +126,7 @@ class Verification:
             self._pool.draw_from(self._after)
 
 
-def _different(wanted: Sequence[Any], got: Sequence[Any]) -> dict[int, str]:
+def _different(wanted: Samples, got: Samples) -> dict[int, str]:
     """By index what of a result is not equal, and what torch says of it."""
     found = {}
     for index, (one, other) in enumerate(itertools.zip_longest(wanted, got)):
@@ -132,7 +141,7 @@ def _different(wanted: Sequence[Any], got: Sequence[Any]) -> dict[int, str]:
     return found
 
 
-def _is_undetermined(got: Any, plain: Sequence[Any]) -> bool:
+def _is_undetermined(got: torch.Tensor, plain: Sequence[torch.Tensor]) -> bool:
     """Whether plain calls explain each element in which a replay differs from the first of them."""
     if any(one.shape != got.shape or one.dtype != got.dtype for one in plain):
         return False
@@ -152,24 +161,24 @@ def _is_undetermined(got: Any, plain: Sequence[Any]) -> bool:
     return bool((~wrong | unwritten | noise).all())
 
 
-def _close(one: Any, other: Any) -> Any:
+def _close(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     relative, absolute = _TOLERANCES.get(one.dtype, (0.0, 0.0))
     if one.is_floating_point() and one.dtype not in _TOLERANCES:
         one, other = one.float(), other.float()
     return torch.isclose(one, other, rtol=relative, atol=absolute, equal_nan=True)
 
 
-def _magnitude(tensor: Any) -> Any:
+def _magnitude(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor if tensor.is_complex() else tensor.double()).abs()
 
 
-def _samples(result: Any, most: int) -> Iterator[Any]:
+def _samples(result: object, most: int) -> Iterator[torch.Tensor | None]:
     """What of a result is compared: about *most* elements of each tensor, from all parts of it."""
     for leaf in _leaves(result):
         yield _sample(leaf, most) if isinstance(leaf, torch.Tensor) else None
 
 
-def _sample(tensor: Any, most: int) -> Any:
+def _sample(tensor: torch.Tensor, most: int) -> torch.Tensor:
     """Each so many elements of a tensor, along its last dimensions, without a copy."""
     for dim in reversed(range(tensor.dim())):
         if tensor.numel() <= most:

@@ -144,14 +144,16 @@ def answer(gpu: Gpu, library: ctypes.CDLL) -> None:
         cudaMemGetInfo=lambda device: (gpu.memory - library.compiling_gpu_allocated(), gpu.memory)
     )
     torch.cuda.default_generators = (torch.Generator(device="cuda"),)
-    torch.cuda.CUDAGraph = torch.cuda.graphs.CUDAGraph = Graph
+    cuda: Any = torch.cuda
+    cuda.CUDAGraph = cuda.graphs.CUDAGraph = Graph
     torch.cuda.graphs._cuda_isCurrentStreamCapturing = lambda: False
     torch.cuda.graphs._graph_pool_handle = lambda: (0, 1)
     for each in (Stream, ExternalStream, Event):
         setattr(torch.cuda, each.__name__, each)
         setattr(torch.cuda.streams, each.__name__, each)
     torch.cuda.current_stream = torch.cuda.default_stream = lambda device=None: Stream()
-    torch.UntypedStorage.clone = _clone(torch.UntypedStorage.clone)
+    storage: Any = torch.UntypedStorage
+    storage.clone = _clone(storage.clone)
 
 
 @ctypes.CFUNCTYPE(ctypes.c_bool)

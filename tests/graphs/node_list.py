@@ -51,7 +51,7 @@ class Node:
         self.function(*self.arguments, **self.options)
 
 
-class _Recording(TorchDispatchMode):  # type: ignore[misc]
+class _Recording(TorchDispatchMode):
     """Notes operations that write into a tensor that is there, and executes views only."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class _Recording(TorchDispatchMode):  # type: ignore[misc]
         return node.written()[0] if function._schema.returns else None
 
 
-class _Copies(TorchDispatchMode):  # type: ignore[misc]
+class _Copies(TorchDispatchMode):
     """Notes what a tensor had before the last copy into it."""
 
     def __init__(self) -> None:

@@ -48,7 +48,7 @@ def _writes(func: Any) -> bool:
     return schema is None or schema.is_mutable
 
 
-class _Recording(TorchDispatchMode):  # type: ignore[misc]
+class _Recording(TorchDispatchMode):
     """Lists what runs. The modes that are in force write to *current*."""
 
     current: ClassVar[list[_Recording]] = []

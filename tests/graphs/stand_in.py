@@ -94,9 +94,7 @@ class StandIn(capture.Pool):
         def replay() -> None:
             for later in captured[number + 1 :]:
                 for one in later:
-                    if not one.expired():
-                        # All bits are set: a NaN, or -1.
-                        torch.UntypedStorage._new_with_weak_ptr(one.cdata).fill_(255)
+                    _spoil(one)
             for since, memory in free:
                 if since < number:
                     memory.fill_(255)
@@ -150,6 +148,13 @@ def _let_go(memory: Memory) -> list[Any]:
         _unowned.setdefault(next(homes, memory), []).append(one)
     _new.clear()
     return _unowned.setdefault(memory, [])
+
+
+def _spoil(reference: Any) -> None:
+    """Set all bits of memory that is still there: a NaN, or -1."""
+    memory = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+    if memory is not None:
+        memory.fill_(255)
 
 
 def _references(memory: Any) -> int:

@@ -492,7 +492,12 @@ def test_a_synchronisation() -> None:
     x = torch.randn(8, device=GPU)
     assert "waits for the GPU" in refused(lambda x: x * x.sum().item(), x)
     assert "waits for the GPU" in refused(lambda x: x[x > 0].sum(), x)
-    assert "waits for the GPU" in refused(lambda x: (torch.cuda.synchronize(), x + 1)[1], x)
+
+    def waits(x: Any) -> Any:
+        torch.cuda.synchronize()
+        return x + 1
+
+    assert "waits for the GPU" in refused(waits, x)
 
 
 @needs_gpu

@@ -839,7 +839,9 @@ class TestSavedValues:
         assert returned.gone == returned._lend[1]
         leaf = next(one for one in returned.leaves if one is not None)
         argument = handed.Found(leaf, returned)
-        assert torch.equal(argument.put(torch.ones_like(leaf)), torch.ones_like(leaf))
+        put = argument.put(torch.ones_like(leaf))
+        assert put is not None
+        assert torch.equal(put, torch.ones_like(leaf))
         returned.memory.lend(int(returned.gone) + 1, Used())
         assert argument.put(torch.zeros_like(leaf)) is None
         returned.memory.lent.clear()

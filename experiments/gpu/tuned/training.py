@@ -23,7 +23,9 @@ wanted = torch.randint(0, 100, (batch, length), device=device)
 
 
 def loss_of(words: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.cross_entropy(head(net(words)).flatten(0, 1), wanted.flatten())
+    outputs = head(net(words)).flatten(0, 1)
+    loss: torch.Tensor = torch.nn.functional.cross_entropy(outputs, wanted.flatten())
+    return loss
 
 
 call = torch.compile(loss_of)

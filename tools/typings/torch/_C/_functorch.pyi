@@ -1,0 +1,6 @@
+from typing import Any
+
+def __getattr__(name: str) -> Any: ...
+
+# None if no transform, such as vmap, is active.
+def maybe_current_level() -> int | None: ...

@@ -1,0 +1,5 @@
+from typing import Any
+
+from torch.multiprocessing import reductions as reductions
+
+def __getattr__(name: str) -> Any: ...

@@ -1,0 +1,6 @@
+from typing import Any
+
+def __getattr__(name: str) -> Any: ...
+
+# Raises AssertionError.
+def assert_close(actual: Any, expected: Any, **options: Any) -> None: ...
