@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -353,10 +353,14 @@ class Pool:
 
         To wait for the device is illegal while it is captured, also by another thread.
         """
-        with _one, torch.cuda.device(self.device):
+        with _one, self.current():
             self.wait()
             yield
             _destroy_gone()
+
+    def current(self) -> AbstractContextManager[Any]:
+        """A context with the device as the current one. A graph's destructor changes it."""
+        return torch.cuda.device(self.device)
 
     def wait(self) -> None:
         """Wait for the device."""

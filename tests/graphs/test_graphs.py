@@ -43,6 +43,7 @@ from rocm_autopatch.graphs import (
     guards,
     leaves,
     observation,
+    record,
     verification,
 )
 from rocm_autopatch.graphs import mode as graphs_mode
@@ -199,11 +200,12 @@ def test_results_and_weights_on_the_cpu() -> None:
     x = torch.ones(4, device=GPU)
     assert "the result has a tensor on cpu" in refused(lambda x: (x + 1, torch.ones(2)), x)
     scale = torch.tensor(2.0)
-    wrapped = graphed(lambda x: x * scale)
-    for factor in (1, 2, 3, 4, 5):
-        scale.fill_(factor)
-        close(wrapped(x), x * factor)
-    assert "a weight or buffer is on cpu" in reasons(wrapped)
+    for way in ("all", "none"):
+        wrapped = graphed(lambda x: x * scale, guards=way)
+        for factor in (1, 2, 3, 4, 5):
+            scale.fill_(factor)
+            close(wrapped(x), x * factor)
+        assert "is on cpu, and a graph can only read the GPU" in reasons(wrapped)
 
 
 def test_strides_of_results() -> None:
@@ -468,7 +470,7 @@ def usable() -> None:
 
 def refused(function: Any, *args: Any, calls: int = 5) -> str:
     """A function that can't be captured runs without a graph, and the GPU works as before."""
-    wrapped = graphed(function)
+    wrapped = graphed(function, guards="none")
     for _ in range(calls):
         close(wrapped(*args), function(*args))
     synchronize()
@@ -846,7 +848,7 @@ def test_random_numbers_of_the_first_replay(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", late)
     x = torch.ones(1 << 10, device=GPU)
-    wrapped = graphed(draw, verify=True)
+    wrapped = graphed(draw, verify=True, guards="none")
     drawn = []
     for function in (wrapped, draw):
         torch.manual_seed(1)
@@ -981,8 +983,6 @@ def test_taking_turns_beyond_the_limit() -> None:
 
 @pytest.fixture
 def seen() -> Seen:
-    from rocm_autopatch.graphs import record
-
     count = len(record.render())
     return lambda: record.render()[count:]
 
@@ -1841,3 +1841,15 @@ def test_the_report(seen: Seen) -> None:
     assert any(
         "plus one: 3 of 5 calls replayed 1 graph [graphed]" in line for line in lines(report)
     )
+
+
+def test_the_report_of_many_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "MOST_GRAPHS", 3)
+    wrapped = graphed(lambda x: x + 1, limit=1, guards="none")
+    for size in range(1, 9):
+        for _ in range(5):
+            wrapped(torch.ones(size, device=GPU))
+    row = wrapped.row
+    assert len(row["graphs"]) == 4  # with the one that is there
+    assert row["dropped"] == 7
+    assert (row["calls"], row["replays"]) == (40, 24)

@@ -45,6 +45,10 @@ class Allocator:
         #: The streams that are captured.
         self.captures: list[Any] = []
         self.broken = ""
+        #: What torch has of the device, what of it is in use, how often the rest was given back.
+        self.reserved = self.allocated = self.returned = 0
+        #: The errors of graphs that were destroyed while a stream was captured.
+        self.illegal: list[RuntimeError] = []
         #: What another thread does before the next call's memory is in use, once.
         self.meanwhile: Callable[[], Any] | None = None
         #: The work of each stream, and what of others' it waits for.
@@ -162,8 +166,21 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
             found.release(device, pool.id)
 
     class Graph:
+        device = 0
+
         def replay(self) -> None:
             pass
+
+        def __del__(self) -> None:
+            # As on ROCm, torch makes its device the current one, and waits for it.
+            local.device = self.device
+            try:
+                synchronize(self.device)
+            except RuntimeError as error:
+                found.illegal.append(error)
+
+    def empty_cache() -> None:
+        found.returned += 1
 
     @contextmanager
     def graph(one: Any, handle: Any, on: Any, **_: Any) -> Iterator[None]:
@@ -171,6 +188,7 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
             found.begin_on_stream(on.device.index, handle)
             weakref.finalize(one, found.release, on.device.index, handle)
             found.captures.append(on)
+            one.device = on.device.index
             yield
             found.captures.remove(on)
             found.end(on.device.index, handle)
@@ -186,6 +204,10 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
         "current_stream": current_stream,
         "graph_pool_handle": lambda: next(handles),
         "synchronize": synchronize,
+        "empty_cache": empty_cache,
+        "memory_reserved": lambda device: found.reserved,
+        "memory_allocated": lambda device: found.allocated,
+        "current_device": here,
     }.items():
         monkeypatch.setattr(torch.cuda, name, value, raising=False)
     for name, value in {
@@ -413,6 +435,56 @@ def test_two_pools_with_one_stream(allocator: Allocator) -> None:
     assert len(seen) == 2
     assert (seen[0] == one.stream, seen[1]) == (False, None)
     assert captured(other, many[32].memory) is not None
+
+
+def test_the_last_reference_to_a_graph(allocator: Allocator) -> None:
+    pools, others = capture.Pools(), capture.Pools()
+    one, other = pools.of(DEVICES[0]), others.of(DEVICES[1])
+    held = [other.capture(lambda leaves: leaves, list, others.memory)[0]]
+    graphs = others.memory._graphs[DEVICES[1]]
+
+    def function(leaves: list[Any]) -> None:
+        # To destroy it now, in this thread or another, would break the capture.
+        in_threads(held.clear, 1)
+        assert len(graphs) == 1
+
+    one.capture(function, list, pools.memory)
+    assert len(graphs) == 0
+    assert allocator.illegal == []
+
+
+def test_a_destroyed_graph_of_another_device(allocator: Allocator) -> None:
+    pools = capture.Pools()
+    replay, _ = pools.of(DEVICES[1]).capture(lambda leaves: leaves, list, pools.memory)
+    assert torch.cuda.current_device() == 0
+    del replay
+    assert len(pools.memory._graphs[DEVICES[1]]) == 0
+    assert torch.cuda.current_device() == 0
+
+
+def test_first_calls_find_what_nothing_uses(allocator: Allocator) -> None:
+    """In the memory of graphs, torch does not give it back when there is no more: it raises."""
+    pools = capture.Pools()
+    pool = pools.of(DEVICES[0])
+    allocator.reserved, allocator.allocated = 20 << 30, 1 << 30
+    assert pool.first(lambda: allocator.returned, pools.memory) == 1
+    # Little of it is kept: other calls of the program need it soon.
+    allocator.reserved = allocator.allocated + (1 << 20)
+    assert pool.first(lambda: allocator.returned, pools.memory) == 1
+
+
+def test_an_exception_in_a_first_call(allocator: Allocator) -> None:
+    pools = capture.Pools()
+    pool, work = pools.of(DEVICES[0]), []
+
+    def function() -> None:
+        work.append(allocator.launch())
+        raise ValueError("the program's own")
+
+    with pytest.raises(ValueError, match="own"):
+        pool.first(function, pools.memory)
+    assert work[0][0] == pool.stream.cuda_stream
+    assert allocator.is_after(torch.cuda.current_stream(), work[0])
 
 
 def test_a_graph_is_destroyed_between_captures(allocator: Allocator) -> None:
