@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 else:
     torch = pytest.importorskip("torch", reason="no torch here: tests/test_graphs.py has one")
 
+import lock_order
+
 from rocm_autopatch import startup
 from rocm_autopatch.graphs import capture
 from rocm_autopatch.graphs.memory import Memory
@@ -435,6 +437,23 @@ def test_two_pools_with_one_stream(allocator: Allocator) -> None:
     assert len(seen) == 2
     assert (seen[0] == one.stream, seen[1]) == (False, None)
     assert captured(other, many[32].memory) is not None
+
+
+def test_the_order_of_locks(allocator: Allocator, monkeypatch: pytest.MonkeyPatch) -> None:
+    with lock_order.watch(monkeypatch) as noted:
+        pools, others = capture.Pools(), capture.Pools()
+
+        def work(its: capture.Pools) -> None:
+            pool = its.of(DEVICES[0])
+            pool.first(lambda: None, its.memory)
+            with its.lock:
+                captured(pool, its.memory)
+                with pool.idle():
+                    its.memory.sweep()
+
+        in_threads(lambda: [work(its) for its in (pools, others)], 2)
+    assert ("Pools.lock", "capture._one") in noted.pairs
+    assert lock_order.against_the_order(noted) == []
 
 
 def test_the_last_reference_to_a_graph(allocator: Allocator) -> None:

@@ -7,6 +7,7 @@ The GPU is a stand-in. Where two threads have to meet, one of them is made slow 
 from __future__ import annotations
 
 import functools
+import gc
 import random
 import sys
 import threading
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 else:
     torch = pytest.importorskip("torch", reason="no torch here: tests/test_graphs.py has one")
 
+import lock_order
 import replayed
 import stand_in
 
@@ -30,9 +32,11 @@ from rocm_autopatch.graphs import (
     capture,
     graph_cache,
     graphed,
+    memory,
     passes,
     places,
     record,
+    soundness,
     training,
     wrapper,
 )
@@ -298,3 +302,40 @@ def test_torch_gives_no_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.cuda, "empty_cache", refuse)
     capture.give_back()
+
+
+def test_the_order_of_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in.graphs_in_modes()
+    monkeypatch.setattr(soundness, "checks_by_default", lambda: True)
+
+    def use(way: str) -> None:
+        function = graphed(torch.nn.Linear(4, 4), guards=way, limit=1, check=True, verify=True)
+        with torch.no_grad():
+            for size in (1, 2):
+                for _ in range(5):
+                    function(torch.ones(size, 4))
+        function.clear()
+
+    def train() -> None:
+        model = torch.nn.Linear(4, 4)
+        fast = torch.compile(model, mode="reduce-overhead")
+        with torch.enable_grad():
+            for _ in range(6):
+                fast(torch.ones(2, 4)).sum().backward()
+
+    with lock_order.watch(monkeypatch) as noted:
+        for way in ("all", "none"):
+            during(functools.partial(use, way), functools.partial(use, way))
+        during(train, functools.partial(use, "all"))
+        gc.collect()
+    assert ("GuardedGraphs._lock", "Pools.lock") in noted.pairs
+    assert lock_order.against_the_order(noted) == []
+
+
+@replayed.nothing("it takes locks alone")
+def test_locks_in_another_order_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with lock_order.watch(monkeypatch) as noted:
+        pools = capture.Pools()
+        with memory._lock, pools.lock:
+            pass
+    assert lock_order.against_the_order(noted) == [("memory._lock", "Pools.lock")]
