@@ -30,7 +30,8 @@ def graphs() -> list[dict[str, Any]]:
     from rocm_autopatch.graphs import record
 
     keys = ("name", "calls", "replays", "plain", "refused")
-    return [{key: row[key] for key in keys} for row in record.render()]
+    rows = [{**row} for row in record.render()]
+    return [{key: row[key] for key in keys} for row in rows]
 
 
 def started(script: str, arguments: Sequence[str], label: str) -> dict[str, Any] | None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -48,12 +47,12 @@ class ObservationAttempt:
         self.objection = self.disturbance = ""
         self.observed: Observed | None = None
 
-    def run(self, pools: capture.Pools) -> Any:
+    def run(self, pools: capture.Pools) -> object:
         call, on_host = self._call, self._strategy.indices_on_host()
-        self.objection = call.objection(on_host)
-        if self.objection:
+        self.objection, device = call.objection(on_host), call.device
+        if self.objection or device is None:
             return self._strategy.call_plainly(call.structure, list(call.leaves))
-        pool, real = pools.of(call.device), list(call.leaves)
+        pool, real = pools.of(device), list(call.leaves)
         stay = {*self._signature.indices, *on_host}
         # By their number: the arguments, and what is at a fixed place, as they are called below.
         self._free = [
@@ -79,7 +78,12 @@ class ObservationAttempt:
         return result
 
     def _conclude(
-        self, pool: Any, observation: ObservedCall, ops: CapturedOps, result: Any, compiled: bool
+        self,
+        pool: capture.Pool,
+        observation: ObservedCall,
+        ops: CapturedOps,
+        result: object,
+        compiled: bool,
     ) -> None:
         changed = observation.changed_tensors()
         self.objection = (
@@ -200,7 +204,7 @@ class CaptureAttempt:
         capture.give_back()
 
     def _compare_with(
-        self, call: Callable[[], Any], put_back: Callable[[], None], undo: ExitStack
+        self, call: Callable[[], object], put_back: Callable[[], None], undo: ExitStack
     ) -> None:
         has_drawn = self.observed.has_drawn
         self._verification = Verification(self._pool, has_drawn, call, put_back)
@@ -252,11 +256,11 @@ class CaptureAttempt:
         self._strategy.own_outputs(captured)
         return captured
 
-    def _noting(self, ops: CapturedOps) -> Callable[[list[Any]], Any]:
+    def _noting(self, ops: CapturedOps) -> Callable[[list[object]], object]:
         """The function; *ops* notes what it executes, and this attempt what it raises."""
         function, structure, raised = self._strategy.function, self._call.structure, self._raised
 
-        def run(leaves: list[Any]) -> Any:
+        def run(leaves: list[object]) -> object:
             with ops:
                 try:
                     return function(structure, leaves)
@@ -276,7 +280,7 @@ class CaptureAttempt:
         why = _objection_to_changes(self._strategy, self._signature, changes, self._call)
         raise Refused(why) if why else Busy("it changes an argument, and did not before")
 
-    def _check_result(self, result: Any) -> None:
+    def _check_result(self, result: object) -> None:
         """Raise Refused for a result that replays can't give."""
         if find_constants(result) != self.observed.constants:
             raise Refused("the result has a constant that differs from call to call")
@@ -312,10 +316,10 @@ class CaptureAttempt:
             captured.inputs.copy(call.leaves)
             captured.graph()
 
-    def _call_beside(self, kept: Aside) -> Any:
+    def _call_beside(self, kept: Aside) -> list[object]:
         """A plain call in the memory of the graph that was just captured for it."""
 
-        def run() -> Any:
+        def run() -> object:
             return self._strategy.call_plainly(self._call.structure, kept.again(self._call.leaves))
 
         return [self._pool.beside(run, self._memory), []]
@@ -343,7 +347,7 @@ class CaptureAttempt:
         return captured
 
 
-def remember(tensors: list[Any], kept: Aside | None = None) -> Callable[[], None]:
+def remember(tensors: list[torch.Tensor], kept: Aside | None = None) -> Callable[[], None]:
     """What undoes all that a plain call changes of *tensors*, and of what was *kept*."""
     contents = [one.clone() for one in tensors]
 
@@ -356,7 +360,7 @@ def remember(tensors: list[Any], kept: Aside | None = None) -> Callable[[], None
     return put_back
 
 
-def find_uncounted(signature: Signature, observed: Observed, call: Call) -> list[Any]:
+def find_uncounted(signature: Signature, observed: Observed, call: Call) -> list[torch.Tensor]:
     """The arguments whose writes torch does not count: a write may not have been seen."""
     if not torch.is_inference_mode_enabled():
         return []
@@ -383,7 +387,7 @@ def _objection_to_changes(
     return (text + "the module, or return the new one") % (shape, why) if why else ""
 
 
-def _objection_to_constants(result: Any) -> str:
+def _objection_to_constants(result: object) -> str:
     """Why all replays can't return what in a result is not a tensor; "" if they can.
 
     That may be a container which pytree does not know, or something with a state.
@@ -395,13 +399,13 @@ def _objection_to_constants(result: Any) -> str:
     return ""
 
 
-def _extents(tensors: Iterable[Any]) -> list[tuple[int, int]]:
+def _extents(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
     """Where the memories of tensors begin and end."""
     memories = (tensor.untyped_storage() for tensor in tensors)
     return sorted({(one.data_ptr(), one.data_ptr() + one.nbytes()) for one in memories})
 
 
-def _numbers_elsewhere(result: Any, device: Any) -> dict[int, Any]:
+def _numbers_elsewhere(result: object, device: torch.device) -> dict[int, torch.device]:
     """The tensors of a result without a dimension that are on another device, by their index."""
     return {
         index: leaf.device

@@ -185,6 +185,7 @@ class Outputs:
     """
 
     gone = math.inf
+    in_the_way = False
 
     def __init__(
         self, result: object, clone: bool, inputs: Sequence[torch.Tensor], device: torch.device

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Container, Hashable
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from rocm_autopatch.graphs import capture
 from rocm_autopatch.graphs.buffers import Inputs, Outputs
 from rocm_autopatch.graphs.handed import Consumed, Found
 from rocm_autopatch.graphs.leaves import tensors_of
-from rocm_autopatch.graphs.states import Captured, Signature
+from rocm_autopatch.graphs.states import Captured, Results, Signature
 
 # A call without a graph: a function of its structure and its leaves.
-Function = Callable[[Any, list[Any]], Any]
+Function = Callable[[Hashable, list[object]], object]
 
 
 @dataclass
@@ -32,11 +34,11 @@ class Options:
 class Call:
     """One call: its structure and leaves."""
 
-    structure: Any
+    structure: Hashable
     leaves: list[Any]
 
     @functools.cached_property
-    def device(self) -> Any:
+    def device(self) -> torch.device | None:
         """The device of its tensors; None if it has none. A number may be on the host."""
         tensors = sorted(tensors_of(self.leaves), key=lambda one: not one.dim())
         return tensors[0].device if tensors else None
@@ -72,15 +74,15 @@ class Strategy:
         #: A capture calls it as it is. It refers to no graph, so that graphs don't keep each other.
         self.function = function
 
-    def call_plainly(self, structure: Any, leaves: list[Any]) -> Any:
+    def call_plainly(self, structure: Hashable, leaves: list[object]) -> object:
         """Call the function, not in a capture. Nobody needs the list of leaves any more."""
         return self.function(structure, leaves)
 
-    def call_before_capture(self, call: Call, leaves: list[Any]) -> Any:
+    def call_before_capture(self, call: Call, leaves: list[object]) -> object:
         """The same before there is a graph."""
         return self.call_plainly(call.structure, leaves)
 
-    def call_again(self, call: Call) -> Any:
+    def call_again(self, call: Call) -> object:
         """The same, if it is not the last call with these leaves."""
         return self.call_before_capture(call, list(call.leaves))
 
@@ -99,28 +101,33 @@ class Strategy:
         """Of what is at a fixed place, what a call might write to."""
         return indices
 
-    def find_donated(self, leaves: list[Any]) -> Consumed | None:
+    def find_donated(self, leaves: list[object]) -> Consumed | None:
         """What the graph for these leaves may overwrite."""
         return None
 
-    def find_spoilt(self, leaves: list[Any], donated: Consumed | None) -> list[Any]:
+    def find_spoilt(self, leaves: list[object], donated: Consumed | None) -> list[torch.Tensor]:
         """The leaves that a plain call may overwrite without a trace."""
         return []
 
-    def find_inside(self, leaves: list[Any]) -> set[int]:
+    def find_inside(self, leaves: list[object]) -> set[int]:
         """The leaves whose copies may serve the graph as memory, if it may overwrite what it reads.
 
         In the capture their content is undefined.
         """
         return set()
 
-    def find_aliased(self, leaves: list[Any]) -> list[tuple[int, Found]]:
+    def find_aliased(self, leaves: list[object]) -> list[tuple[int, Found]]:
         """The arguments that lie where another graph has written them, by index."""
         return []
 
     def make_outputs(
-        self, result: Any, inputs: Inputs, places: dict[int, Any], clone: bool, device: Any
-    ) -> Any:
+        self,
+        result: Any,
+        inputs: Inputs,
+        places: dict[int, torch.Tensor],
+        clone: bool,
+        device: torch.device,
+    ) -> Results:
         """How the graph's results get to the caller.
 
         *places* has by the index of a leaf what is not copied for the graph.
@@ -153,7 +160,7 @@ class Inference(Strategy):
         super().__init__(function)
         self._pools = pools
 
-    def call_before_capture(self, call: Call, leaves: list[Any]) -> Any:
+    def call_before_capture(self, call: Call, leaves: list[object]) -> object:
         if self._pools is None:
             return self.function(call.structure, leaves)
         run = functools.partial(self.function, call.structure, leaves)

@@ -12,18 +12,23 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from rocm_autopatch import startup
-from rocm_autopatch.graphs.memory import Memory
+from rocm_autopatch.graphs.memory import Handle, Memory
 from rocm_autopatch.graphs.places import place, view
 from rocm_autopatch.graphs.refusal import Busy
+
+if TYPE_CHECKING:
+    from rocm_autopatch.graphs.handed import Handed
 
 # Other threads can allocate and compile during a capture. If they wait for the device, they break
 # it nevertheless (ROCm/rocm-systems#4508, #11698).
 CAPTURE_ERROR_MODE = "thread_local"
+
+Result = TypeVar("Result")
 
 
 # There is one capture at a time: to begin one, torch waits for the device, which is illegal during
@@ -33,19 +38,19 @@ _one = threading.RLock()
 _users: dict[tuple[int, int], threading.Lock] = {}
 # By device: the memory that workspaces of streams of ours lie in. One thread at a time may tell the
 # allocator that it uses this memory.
-_workspaces: dict[Any, Any] = {}
+_workspaces: dict[torch.device, torch.cuda.MemPool] = {}
 _working = threading.RLock()
 _started = torch.cuda.is_initialized
 _is_capturing = torch._C._cuda_isCurrentStreamCapturing
 # Graphs that nobody uses any more, and that are destroyed when no graph is captured.
-_gone: list[Any] = []
+_gone: list[tuple[torch.cuda.CUDAGraph, torch.device]] = []
 # So much that torch's allocator has, and nothing uses, is given back before a call in other memory.
 _IDLE = 64 << 20
 # Builds of torch without a GPU don't have it.
 _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
-def capturing() -> Any:
+def capturing() -> bool:
     """Whether this thread's stream is being captured. Never initializes the device."""
     return _started() and _is_capturing()
 
@@ -75,7 +80,7 @@ class _Graph:
     aten/src/ATen/cuda/CUDAGraph.cpp), which is illegal in a capture.
     """
 
-    def __init__(self, graph: Any, device: Any) -> None:
+    def __init__(self, graph: torch.cuda.CUDAGraph, device: torch.device) -> None:
         self._graph, self._device = graph, device
 
     def replay(self) -> None:
@@ -119,7 +124,7 @@ class Pool:
 
     kind = "cuda"  # torch's name for HIP devices, too
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.device = device
         self.index = device.index
         self.stream = torch.cuda.Stream(device)
@@ -130,7 +135,7 @@ class Pool:
         self.lends = False
         # The streams that may read what lies in the memory of graphs, and whether the next replay
         # has to wait for all of them.
-        self._readers: dict[int, Any] = {}
+        self._readers: dict[int, torch.cuda.Stream] = {}
         self._wait_for_all = False
 
     def turn(self) -> None:
@@ -150,12 +155,12 @@ class Pool:
             self._wait_for_all = False
             self._wait_for_readers(self._last[1])
 
-    def _wait_for_readers(self, stream: Any) -> None:
+    def _wait_for_readers(self, stream: torch.cuda.Stream) -> None:
         for reader in [*self._readers.values()]:
             if reader != stream:
                 stream.wait_stream(reader)
 
-    def unowned(self, tensor: Any) -> Callable[[Any], Any]:
+    def unowned(self, tensor: torch.Tensor) -> Callable[[object], torch.Tensor]:
         """What makes a tensor at the same place, which does not own the memory.
 
         It is called with what has to live as long as that tensor: a graph, whose memory torch then
@@ -164,14 +169,14 @@ class Pool:
         memory, dtype, where = tensor.untyped_storage(), tensor.dtype, place(tensor)
         address, size = memory.data_ptr(), memory.nbytes()
 
-        def make(keeper: Any) -> Any:
+        def make(keeper: object) -> torch.Tensor:
             with torch.inference_mode(False):
                 whole = torch.as_tensor(_Bytes(address, size, keeper), device=self.device)
                 return view(whole, dtype, where)
 
         return make
 
-    def first(self, function: Callable[[], Any], memory: Memory) -> Any:
+    def first(self, function: Callable[[], Result], memory: Memory) -> Result:
         """Call a function whose values lie in *memory*, if there is no graph yet.
 
         The first capture takes their place. Elsewhere, the program's own values (the state of an
@@ -180,7 +185,7 @@ class Pool:
         """
         started = False
 
-        def run() -> Any:
+        def run() -> Result:
             nonlocal started
             started = True
             return function()
@@ -211,7 +216,7 @@ class Pool:
             with no_other():
                 give_back()
 
-    def beside(self, function: Callable[[], Any], memory: Memory) -> Any:
+    def beside(self, function: Callable[[], Result], memory: Memory) -> Result:
         """Call a function whose values lie in *memory* among those of its graphs.
 
         It may overwrite all that a graph captured now might. Its result is no longer there after
@@ -228,7 +233,9 @@ class Pool:
         finally:
             self._using.release()
 
-    def _in(self, handle: Any, function: Callable[[], Any], holder: Memory | None = None) -> Any:
+    def _in(
+        self, handle: Handle, function: Callable[[], Result], holder: Memory | None = None
+    ) -> Result:
         """Call a function whose values lie in this memory, which *holder* then keeps."""
         self._own_workspaces()
         current = torch.cuda.current_stream(self.device)
@@ -248,7 +255,7 @@ class Pool:
                 # The program may go on after an exception.
                 current.wait_stream(self.stream)
 
-    def _end(self, handle: Any) -> None:
+    def _end(self, handle: Handle) -> None:
         """Tell the allocator that values on the stream do not lie in this memory from now on."""
         name = "_cuda_endAllocateToPool"  # Until torch 2.8 it was called otherwise.
         end = getattr(torch._C, name, None) or torch._C._cuda_endAllocateCurrentStreamToPool
@@ -256,10 +263,10 @@ class Pool:
 
     def capture(
         self,
-        function: Callable[[list[Any]], Any],
-        enter: Callable[[], list[Any]],
+        function: Callable[[list[object]], Result],
+        enter: Callable[[], list[object]],
         memory: Memory,
-    ) -> tuple[Callable[[], None], Any]:
+    ) -> tuple[Callable[[], None], Result]:
         """Capture the kernels of a function without executing them.
 
         Its argument is what *enter* returns, which is called in the capture. What it allocates lies
@@ -279,10 +286,10 @@ class Pool:
 
     def _record(
         self,
-        function: Callable[[list[Any]], Any],
-        enter: Callable[[], list[Any]],
+        function: Callable[[list[object]], Result],
+        enter: Callable[[], list[object]],
         memory: Memory,
-    ) -> tuple[Callable[[], None], Any]:
+    ) -> tuple[Callable[[], None], Result]:
         graph = torch.cuda.CUDAGraph()
         handle, alive = memory.begin(self.device)
         with _one:
@@ -331,7 +338,7 @@ class Pool:
                     torch.addmm(one[0], one, one)
                     torch.mm(one, one)
 
-    def _repair(self, handle: Any) -> None:
+    def _repair(self, handle: Handle) -> None:
         """Do what torch leaves out when a capture breaks.
 
         torch 2.11 raises before it tells the allocator and the generator that the capture is over.
@@ -358,7 +365,7 @@ class Pool:
             yield
             _destroy_gone()
 
-    def current(self) -> AbstractContextManager[Any]:
+    def current(self) -> AbstractContextManager[None]:
         """A context with the device as the current one. A graph's destructor changes it."""
         return torch.cuda.device(self.device)
 
@@ -379,24 +386,24 @@ class Pool:
         idle = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return bool(size <= free + max(0, idle))
 
-    def random(self) -> Any:
+    def random(self) -> torch.Tensor:
         """The state of the device's generator, a tensor, which changes when it draws numbers.
 
         Torch registers this generator with each graph, so each replay draws anew.
         """
         return torch.cuda.get_rng_state(self.device)
 
-    def draw_from(self, state: Any) -> None:
+    def draw_from(self, state: torch.Tensor) -> None:
         """Let the device's generator draw from a state that :meth:`random` has returned."""
         torch.cuda.set_rng_state(state, self.device)
 
-    def elsewhere(self) -> tuple[Any, ...]:
+    def elsewhere(self) -> tuple[object, ...]:
         """The states of generators whose numbers a replay would not draw anew."""
         # To read its bytes at once takes numpy, which torch does not require.
         return tuple(torch.get_rng_state().tolist()), *host_generators()
 
 
-def host_generators() -> tuple[Any, ...]:
+def host_generators() -> tuple[object, ...]:
     """The states of Python's own generator of random numbers and of numpy's, if it is there."""
     numpy = sys.modules.get("numpy.random")
     if numpy is None:
@@ -427,7 +434,7 @@ def own_casts() -> Iterator[None]:
 class _Bytes:
     """Memory of the device, in the form that torch takes over without a copy. It keeps *keeper*."""
 
-    def __init__(self, address: int, size: int, keeper: Any) -> None:
+    def __init__(self, address: int, size: int, keeper: object) -> None:
         self.keeper = keeper
         self.__cuda_array_interface__ = {
             "shape": (size,),
@@ -469,21 +476,23 @@ class Pools:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self._pools: dict[Any, Pool] = {}
+        self._pools: dict[torch.device, Pool] = {}
         self.memory = Memory()
         #: What backward graphs write to, so that a forward overwrites no gradient.
         self.gradients = Memory()
         #: By memory, the results of a graph that others may read where they are.
-        self.owners: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self.owners: weakref.WeakValueDictionary[int, Handed] = weakref.WeakValueDictionary()
 
-    def of(self, device: Any) -> Pool:
+    def of(self, device: torch.device) -> Pool:
         """The pool of a device."""
         with self.lock:
             if device not in self._pools:
                 self._pools[device] = Pool(device)
             return self._pools[device]
 
-    def first(self, device: Any, function: Callable[[], Any], memory: Memory) -> Any:
+    def first(
+        self, device: torch.device | None, function: Callable[[], Result], memory: Memory
+    ) -> Result:
         """Call a function before its first capture: :meth:`Pool.first`, if *device* has one."""
         if device is None or device.type != Pool.kind or capturing():
             return function()

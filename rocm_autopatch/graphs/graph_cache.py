@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Optional
 
 import torch
 
@@ -56,14 +56,17 @@ ELSEWHERE = "an argument is not where a graph before it writes it, and that plac
 BORROWED = "a tensor is gone that its graph reads, and that no argument or module has"
 WARMING = "the first calls of a signature run without a graph"
 
+# What a cache knows a signature by: its key, and the places of its leaves.
+_Whole = tuple[Hashable, tuple[Optional[int], ...]]
 
-def _one_by_one(tensors: list[Any]) -> None:
+
+def _one_by_one(tensors: list[torch.Tensor]) -> None:
     for tensor in tensors:
         torch.autograd.graph.increment_version(tensor)
 
 
 # Make autograd count a write to each tensor of a list. Torch 2.4 takes one tensor at a time.
-_count_writes: Callable[[list[Any]], None] = (
+_count_writes: Callable[[list[torch.Tensor]], None] = (
     torch.autograd.graph.increment_version
     if startup.release(torch.__version__) >= (2, 5)
     else _one_by_one
@@ -89,7 +92,7 @@ class GraphCache:
         indices: Sequence[int] = (),
         memory: Memory | None = None,
         changed: Iterable[int] = (),
-        row: dict[str, Any] | None = None,
+        row: record.Row | None = None,
     ) -> None:
         self.strategy, self.options = strategy, options
         self.row = record.row(name, origin) if row is None else row
@@ -104,14 +107,14 @@ class GraphCache:
         # What was observed before other leaves became fixed.
         self._known: Signature | None = None
         # The last call's, by key.
-        self._latest: dict[Any, Signature] = {}
+        self._latest: dict[Hashable, Signature] = {}
         #: All of them, by key and places.
-        self.signatures: dict[Any, Signature] = {}
+        self.signatures: dict[_Whole, Signature] = {}
         # The key and the signature of the last call with a graph.
-        self._recent: tuple[Any, Signature | None] = (None, None)
+        self._recent: tuple[Hashable, Signature | None] = (None, None)
         self._clock = 0
 
-    def run_call(self, key: Any, structure: Any, leaves: list[Any]) -> Any:
+    def run_call(self, key: Hashable, structure: Hashable, leaves: list[object]) -> object:
         """The result of the function for the leaves of a call whose signature has this *key*."""
         while True:
             # Mostly it is the last call's. To compare keys takes less than to hash one.
@@ -166,7 +169,7 @@ class GraphCache:
 
     def _replay(
         self, signature: Signature, state: Captured, leaves: list[Any], done: bool = False
-    ) -> Any:
+    ) -> object:
         """The result of a replay for these leaves. *done* says that it was the last one."""
         self._clock += 1
         signature.used = self._clock
@@ -189,7 +192,7 @@ class GraphCache:
             self._leave(signature)
         return result
 
-    def _check_replay(self, signature: Signature, state: Captured, leaves: list[Any]) -> Any:
+    def _check_replay(self, signature: Signature, state: Captured, leaves: list[Any]) -> object:
         """The result of a replay that is compared with a plain call first, if there is time."""
         observed, number = state.observed, state.next_check
         state.next_check = soundness.next_check(number)
@@ -255,11 +258,11 @@ class GraphCache:
             self._drop(whole)
             self.row["dropped"] += 1
 
-    def _run_plainly(self, call: Call, why: str) -> Any:
+    def _run_plainly(self, call: Call, why: str) -> object:
         record.plain(self.row, why)
         return self.strategy.call_plainly(call.structure, list(call.leaves))
 
-    def _run_without(self, key: Any, signature: Signature, call: Call) -> Any:
+    def _run_without(self, key: Hashable, signature: Signature, call: Call) -> object:
         """A call of a signature that has no graph, or does not have one yet."""
         with self.lock:
             self._clock += 1
@@ -281,7 +284,7 @@ class GraphCache:
             return self._observe(signature, call)
         return self.strategy.call_before_capture(call, list(call.leaves))
 
-    def _run_captured(self, key: Any, signature: Signature, call: Call) -> Any:
+    def _run_captured(self, key: Hashable, signature: Signature, call: Call) -> object:
         """A call that is captured and replayed, or a plain one if it can't be captured."""
         if not self._make_room(signature):
             limit = self.options.limit
@@ -327,7 +330,7 @@ class GraphCache:
         else:
             self._reject(signature, call, explain(error))
 
-    def _observe(self, signature: Signature, call: Call) -> Any:
+    def _observe(self, signature: Signature, call: Call) -> object:
         """The last call before a capture. It shows whether a capture is possible."""
         attempt = ObservationAttempt(self.strategy, self.options, signature, call)
         result = attempt.run(self._pools)
@@ -345,7 +348,7 @@ class GraphCache:
                 signature.move_to(attempt.observed)
         return result
 
-    def _find(self, key: Any, leaves: list[Any]) -> Signature:
+    def _find(self, key: Hashable, leaves: list[object]) -> Signature:
         """The signature with this key and its leaves where they are, a new one if there is none."""
         with self.lock:
             before = self._latest.get(key)
@@ -375,7 +378,7 @@ class GraphCache:
             return signature
 
     def _find_moving(
-        self, key: Any, indices: list[int], places: list[int | None], leaves: list[Any]
+        self, key: Hashable, indices: list[int], places: list[int | None], leaves: list[object]
     ) -> set[int]:
         """What calls change in place that is at another place again, if it can be copied back."""
         moved = []
@@ -388,7 +391,7 @@ class GraphCache:
         found = set().union(*moved) if len(moved) >= _MOVES else set()
         return set() if carried.unfit(sorted(found), leaves, ()) else found
 
-    def _is_moving_on(self, key: Any) -> bool:
+    def _is_moving_on(self, key: Hashable) -> bool:
         """Whether weights or caches are somewhere else again and again, and never return.
 
         Then each call would be a capture. The graphs that nobody needs any more are dropped. Layers
@@ -409,7 +412,7 @@ class GraphCache:
             self.row["dropped"] += 1
         return True
 
-    def fix_indices(self, indices: Sequence[int], like: Any = None) -> None:
+    def fix_indices(self, indices: Sequence[int], like: Hashable = None) -> None:
         """Other leaves are at a fixed place from now on.
 
         All graphs are dropped. What was observed of calls with the key *like* holds for the next
@@ -426,7 +429,7 @@ class GraphCache:
             self._memory.release(call.device)
         self.refuse(why, call.leaves if call else [])
 
-    def refuse(self, why: str, leaves: Sequence[Any]) -> None:
+    def refuse(self, why: str, leaves: Sequence[object]) -> None:
         """Put on the record, and write once to stderr, that calls like this have no graph."""
         fixed = frozenset(self._indices)
         shown = (one for index, one in enumerate(leaves) if index not in fixed)
@@ -446,7 +449,7 @@ class GraphCache:
         for whole in choose_forgotten(self.signatures, self.options.limit, has_graph):
             self._drop(whole)
 
-    def _drop(self, whole: Any) -> None:
+    def _drop(self, whole: _Whole) -> None:
         signature = self.signatures.pop(whole)
         if self._latest.get(whole[0]) is signature:
             del self._latest[whole[0]]

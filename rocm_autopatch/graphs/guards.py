@@ -17,7 +17,7 @@ import importlib
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -82,11 +82,11 @@ class CompileRequest:
     ``torch.compile``.
     """
 
-    function: Callable[..., Any]
-    backend: Any = None
+    function: Callable[..., object]
+    backend: Callable[..., Callable[..., object]] | None = None
     dynamic: bool | None = False
     fullgraph: bool = False
-    guard_filter_fn: Any = None
+    guard_filter_fn: Callable[..., object] | None = None
 
 
 class CompiledSignature:
@@ -97,7 +97,7 @@ class CompiledSignature:
     def __init__(self, now: int) -> None:
         self.calls, self.first, self.used = 0, now, now
         self.refused = ""
-        self.compiled: Callable[..., Any] | None = None
+        self.compiled: Callable[..., object] | None = None
         self.regions: list[weakref.ref[GraphCache]] = []
 
 
@@ -106,11 +106,11 @@ class GuardedGraphs:
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         name: str,
         options: Options,
         fallback: bool,
-        guard_filter_fn: Any,
+        guard_filter_fn: Callable[..., object] | None,
     ) -> None:
         self.row = record.row(name, "graphed")
         self.options = options
@@ -125,17 +125,26 @@ class GuardedGraphs:
         self._of_regions = replace(options, warmup=warmup)
         self._pools = capture.Pools()
         self._lock = threading.RLock()
-        self.signatures: dict[Any, CompiledSignature] = {}
-        self._recent: tuple[Any, CompiledSignature | None] = (None, None)
+        self.signatures: dict[Hashable, CompiledSignature] = {}
+        self._recent: tuple[Hashable, CompiledSignature | None] = (None, None)
         self._clock = 0
         # Dynamo keeps what it has compiled with the program's code, which may live for ever.
         weakref.finalize(self, _clear, self.signatures).atexit = False
 
-    def find_key(self, settings: Any, structure: Any, shapes: Any, leaves: list[Any]) -> Any:
+    def find_key(
+        self, settings: tuple[object, ...], structure: Hashable, shapes: tuple[object, ...]
+    ) -> Hashable:
         """What has a compile of its own. Where the program compiles, that is torch's decision."""
         return (settings, structure, shapes) if self._compile.dynamic is False else settings
 
-    def run(self, key: Any, structure: Any, leaves: list[Any], args: Any, kwargs: Any) -> Any:
+    def run(
+        self,
+        key: Any,
+        structure: Hashable,
+        leaves: list[object],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+    ) -> object:
         """The result for a call with what :meth:`find_key` has returned."""
         recent, entry = self._recent
         if entry is None or key != recent:
@@ -176,7 +185,7 @@ class GuardedGraphs:
                 entry.compiled = self._compiled(entry)
             return ""
 
-    def _compiled(self, entry: CompiledSignature) -> Callable[..., Any]:
+    def _compiled(self, entry: CompiledSignature) -> Callable[..., object]:
         how = self._compile
         backend = _Backend(how.backend, self.row, self._of_regions, self._pools, entry.regions)
         optional = {"guard_filter_fn": how.guard_filter_fn} if how.guard_filter_fn else {}
@@ -189,7 +198,7 @@ class GuardedGraphs:
             context.callback = _Callback(
                 callback, weakref.ref(entry), self.row, self._fallback, how.fullgraph, config
             )
-        compiled: Callable[..., Any] = context(_own_code(how.function))
+        compiled: Callable[..., object] = context(_own_code(how.function))
         return compiled
 
     def _room(self, entry: CompiledSignature) -> bool:
@@ -205,7 +214,7 @@ class GuardedGraphs:
         for key in choose_forgotten(self.signatures, self.options.limit, _is_compiled):
             self._drop(key)
 
-    def _drop(self, key: Any) -> None:
+    def _drop(self, key: Hashable) -> None:
         _clear({key: self.signatures.pop(key)})
         self._recent = (None, None)
 
@@ -220,7 +229,7 @@ def _is_compiled(entry: CompiledSignature) -> bool:
     return entry.compiled is not None
 
 
-def _clear(entries: dict[Any, CompiledSignature]) -> None:
+def _clear(entries: dict[Hashable, CompiledSignature]) -> None:
     for entry in [*entries.values()]:
         entry.compiled = None
         for reference in entry.regions:
@@ -234,8 +243,8 @@ class _Backend:
 
     def __init__(
         self,
-        inner: Any,
-        row: dict[str, Any],
+        inner: Callable[..., Callable[..., object]] | None,
+        row: record.Row,
         options: Options,
         pools: capture.Pools,
         regions: list[weakref.ref[GraphCache]],
@@ -245,7 +254,13 @@ class _Backend:
         # Dynamo's errors say it.
         self.__name__ = "graphed"
 
-    def __call__(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+    def __call__(
+        self,
+        model: torch.fx.GraphModule,
+        inputs: Sequence[object],
+        *args: object,
+        **kwargs: object,
+    ) -> Callable[..., object]:
         found = mode.Compiled(
             model, inputs, "graphed", False, mode.RegionOwner(self._row, self._options, self._pools)
         )
@@ -255,7 +270,7 @@ class _Backend:
             done = model.forward if inner is None else inner(model, inputs, *args, **kwargs)
         run = found.run(done)
 
-        def call(*given: Any) -> Any:
+        def call(*given: object) -> object:
             _local.regions += 1
             return run(*given)
 
@@ -267,9 +282,9 @@ class _Callback:
 
     def __init__(
         self,
-        callback: Any,
+        callback: Callable[..., object],
         entry: weakref.ref[CompiledSignature],
-        row: dict[str, Any],
+        row: record.Row,
         fallback: bool,
         fullgraph: bool,
         config: dict[str, bool],
@@ -281,7 +296,7 @@ class _Callback:
         # Then the program wants the error itself.
         self._raises = fullgraph
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         try:
             with _configured(self._config):
                 return self._callback(*args, **kwargs)
@@ -308,13 +323,13 @@ def _configured(wanted: dict[str, bool]) -> Iterator[None]:
         yield
 
 
-def _own_code(function: Callable[..., Any]) -> Callable[..., Any]:
+def _own_code(function: Callable[..., object]) -> Callable[..., object]:
     """A function that calls *function*, with code of its own.
 
     Dynamo keeps with the code what it has compiled, and what it knows of sizes by the code's name.
     """
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         return function(*args, **kwargs)
 
     code = call.__code__ = call.__code__.replace(co_name=f"graphed_{next(_numbers)}")
@@ -323,7 +338,7 @@ def _own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def as_compiled(function: Any) -> CompileRequest | None:
+def as_compiled(function: object) -> CompileRequest | None:
     """What the program has compiled as *function*, and how; None if it has compiled nothing."""
     context: Any
     if isinstance(function, torch.nn.Module):
@@ -359,7 +374,7 @@ def as_compiled(function: Any) -> CompileRequest | None:
     )
 
 
-def _within(callback: Any) -> Any:
+def _within(callback: object) -> Any:
     # Torch 2.9 has another name for it.
     older = getattr(callback, "_torchdynamo_orig_callable", None)
     return getattr(callback, "_torchdynamo_orig_backend", older)

@@ -10,10 +10,9 @@ are arguments of the compiled graph, and their addresses are compared at each ca
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -41,7 +40,7 @@ _LARGE = 1 << 20
 class RegionOwner:
     """What a ``graphed`` callable has for its compiled regions: its row, options and pools."""
 
-    row: dict[str, Any]
+    row: record.Row
     options: Options
     pools: capture.Pools
 
@@ -55,7 +54,12 @@ class Compiled:
     """
 
     def __init__(
-        self, model: Any, inputs: Any, origin: str, training: bool, owner: RegionOwner | None = None
+        self,
+        model: torch.fx.GraphModule,
+        inputs: Sequence[object],
+        origin: str,
+        training: bool,
+        owner: RegionOwner | None = None,
     ) -> None:
         placeholders = [node for node in model.graph.nodes if node.op == "placeholder"]
         self._count = len(inputs)
@@ -109,30 +113,30 @@ class Compiled:
             self.graphs.refuse(self._never, [])
             return nullcontext()
 
-    def run(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def run(self, compiled: Callable[..., object]) -> Callable[..., object]:
         """What to call instead of *compiled*, the result of the compile."""
         self._compiled = compiled
         if self._never:
             return self._plain()
         return self._as_graphs() if self._region is None else self._region.run(compiled)
 
-    def _call(self, _: Any, leaves: list[Any]) -> Any:
+    def _call(self, _: object, leaves: list[object]) -> object:
         return self._compiled(*leaves[: self._count])
 
-    def _plain(self) -> Callable[..., Any]:
+    def _plain(self) -> Callable[..., object]:
         row, never, compiled = self.graphs.row, self._never, self._compiled
 
-        def call(*args: Any) -> Any:
+        def call(*args: object) -> object:
             record.plain(row, never)
             return compiled(*args)
 
         return call
 
-    def _as_graphs(self) -> Callable[..., Any]:
+    def _as_graphs(self) -> Callable[..., object]:
         graphs, keyed, held, compiled = self.graphs, self._keyed, self._held, self._compiled
         signatures = Signatures()
 
-        def call(*args: Any) -> Any:
+        def call(*args: object) -> object:
             try:
                 if capture.capturing():
                     raise Refused("another capture is under way and records these kernels")
@@ -148,7 +152,7 @@ class Compiled:
         return call
 
 
-def _is_fixed(value: Any, node: Any) -> bool:
+def _is_fixed(value: object, node: torch.fx.Node) -> bool:
     """Whether an input is a weight, a buffer, or marked by torch._dynamo.mark_static_address."""
     marks = node.meta.get("tensor_dict") or {}
     return (
@@ -158,7 +162,7 @@ def _is_fixed(value: Any, node: Any) -> bool:
     )
 
 
-def _is_large_state(value: Any, node: Any) -> bool:
+def _is_large_state(value: object, node: torch.fx.Node) -> bool:
     """Whether a tensor is no argument or changed in place, and too large for a copy in each call.
 
     A program may make an attribute anew in each call, as it makes arguments.
@@ -172,7 +176,7 @@ def _is_large_state(value: Any, node: Any) -> bool:
     return bool(size > _LARGE)
 
 
-def _is_changed(_: Any, node: Any) -> bool:
+def _is_changed(_: object, node: torch.fx.Node) -> bool:
     """Whether the graph changes an input in place."""
     example = node.meta.get("example_value")
     # The fake tensors with which Dynamo traced count the writes to them.
@@ -181,7 +185,7 @@ def _is_changed(_: Any, node: Any) -> bool:
     )
 
 
-def _never(tensors: list[Any]) -> str:
+def _never(tensors: list[torch.Tensor]) -> str:
     """Why a graph of operations can't be captured with any arguments, "" if it may be possible."""
     for one in tensors:
         if one.device.type != capture.Pool.kind:
@@ -189,7 +193,7 @@ def _never(tensors: list[Any]) -> str:
     return ""
 
 
-def _name(model: Any) -> str:
+def _name(model: torch.fx.GraphModule) -> str:
     """Where in the program a graph of operations begins."""
     for node in model.graph.nodes:
         trace = str(getattr(node, "stack_trace", "") or "")

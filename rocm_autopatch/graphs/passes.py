@@ -11,7 +11,7 @@ import functools
 import math
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -50,10 +50,10 @@ class Region(Protocol):
     pools: capture.Pools
     memory: Memory
 
-    def first(self, device: Any, function: Callable[[], Any]) -> Any:
+    def first(self, device: torch.device | None, function: Callable[[], object]) -> object:
         """Call a forward or its backward before the first capture."""
 
-    def gradients(self) -> Iterator[Any]:
+    def gradients(self) -> Iterator[torch.Tensor]:
         """The gradients that the region's weights have."""
 
 
@@ -67,7 +67,7 @@ class _Pass(Strategy):
         self,
         region: Region,
         name: str,
-        compiled: Callable[[list[Any]], Any],
+        compiled: Callable[[list[object]], object],
         fixed: Sequence[int],
         memory: Memory,
     ) -> None:
@@ -110,7 +110,7 @@ class _Pass(Strategy):
     def note_capture(self, signature: Signature, captured: Captured) -> None:
         self.has_graphs = True
 
-    def run_list(self, inputs: list[Any], unfit: str = "") -> Any:
+    def run_list(self, inputs: list[object], unfit: str = "") -> Any:
         """The result for *inputs*, without a graph if they are *unfit*. The list is empty then."""
         try:
             if unfit:
@@ -129,7 +129,7 @@ class _Pass(Strategy):
         inputs.clear()
         return self.cache.run_call(key, None, leaves)
 
-    def call_before_capture(self, call: Call, leaves: list[Any]) -> Any:
+    def call_before_capture(self, call: Call, leaves: list[object]) -> object:
         return self.region.first(call.device, lambda: self.call_plainly(call.structure, leaves))
 
     def find_aliased(self, leaves: list[Any]) -> list[tuple[int, Found]]:
@@ -143,6 +143,7 @@ class _Pass(Strategy):
 
     def own_outputs(self, captured: Captured) -> None:
         outputs = captured.outputs
+        assert isinstance(outputs, Handed)
         outputs.count_owners(captured.inputs.own_tensors())
         outputs.own(self.region.pools.owners, captured.memory, captured.order, captured.graph)
         if captured.donated:
@@ -154,7 +155,7 @@ class ForwardPass(_Pass):
     """Calls of a compiled forward."""
 
     def __init__(
-        self, region: Region, compiled: Callable[[list[Any]], Any], fixed: Sequence[int]
+        self, region: Region, compiled: Callable[[list[object]], object], fixed: Sequence[int]
     ) -> None:
         super().__init__(region, region.name, compiled, fixed, region.memory)
         self.has_backward = False
@@ -165,7 +166,7 @@ class ForwardPass(_Pass):
         self.saved: set[int] = set()
         self.places: set[int] = set()
 
-    def run_list(self, inputs: list[Any], unfit: str = "") -> Any:
+    def run_list(self, inputs: list[object], unfit: str = "") -> Any:
         hooked = unfit == "" and _top_hooks is not None and _top_hooks(False) is not None
         if hooked and any(one.observed.hosted for one in self.graphs()):
             # A checkpoint compares the device of what is saved with that of the recomputed value.
@@ -185,7 +186,7 @@ class ForwardPass(_Pass):
                     self.saved = addresses
                     self.places = self.places if fixed is None else addresses | fixed
 
-    def places_of_numbers(self) -> dict[int, Any]:
+    def places_of_numbers(self) -> dict[int, torch.device]:
         """The numbers that replays save on the device: where other calls save them, by address."""
         with self.region.pools.lock:
             return {
@@ -199,7 +200,12 @@ class ForwardPass(_Pass):
         return index not in self.shown
 
     def make_outputs(
-        self, result: Any, inputs: Inputs, places: dict[int, Any], clone: bool, device: Any
+        self,
+        result: Sequence[Any],
+        inputs: Inputs,
+        places: dict[int, torch.Tensor],
+        clone: bool,
+        device: torch.device,
     ) -> Handed:
         # What is an argument's memory stays that.
         taken = {storage(tensor) for tensor in places.values()}
@@ -214,8 +220,10 @@ class ForwardPass(_Pass):
         if not self.has_graphs:
             self.saved, self.places = set(), set()
         super().note_capture(signature, captured)
-        self.saved |= captured.outputs.places
-        self.places |= captured.outputs.places.union(one for one in signature.places if one)
+        outputs = captured.outputs
+        assert isinstance(outputs, Handed)
+        self.saved |= outputs.places
+        self.places |= outputs.places.union(one for one in signature.places if one)
         if not self.has_backward:
             await_backward(self)
 
@@ -226,7 +234,7 @@ class BackwardPass(_Pass):
     def __init__(
         self,
         forward: ForwardPass,
-        compiled: Callable[[list[Any]], Any],
+        compiled: Callable[[list[object]], object],
         fixed: Sequence[int],
         saved: Sequence[int],
     ) -> None:
@@ -239,9 +247,9 @@ class BackwardPass(_Pass):
         # Whether graphs may overwrite it.
         self._overwrites = True
         # The signature of the last call until then, and of its leaves that are not fixed.
-        self._last: tuple[Any, Any] = (None, None)
+        self._last: tuple[Hashable, Hashable] = (None, None)
         # The numbers that a forward saves on the host if it is no replay, and where, by index.
-        self._numbers: dict[int, Any] = {}
+        self._numbers: dict[int, torch.device] = {}
 
     def make_cache(self) -> GraphCache:
         cache = super().make_cache()
@@ -249,7 +257,9 @@ class BackwardPass(_Pass):
         cache.may_capture = False
         return cache
 
-    def note_forward(self, saved: Sequence[int], fixed: Sequence[int], inputs: list[Any]) -> None:
+    def note_forward(
+        self, saved: Sequence[int], fixed: Sequence[int], inputs: list[object]
+    ) -> None:
         """The forward of the next call, with *inputs*, has saved these, and these are fixed.
 
         What the last call has shown holds for this one, if it is like it.
@@ -265,10 +275,14 @@ class BackwardPass(_Pass):
             free = [one for index, one in enumerate(inputs) if index not in self.fixed]
             self._last = signature(there), signature(free)
 
-    def _find_saved_numbers(self, saved: Sequence[int], inputs: list[Any]) -> dict[int, Any]:
+    def _find_saved_numbers(
+        self, saved: Sequence[int], inputs: list[Any]
+    ) -> dict[int, torch.device]:
         """Those that are elsewhere than the tensors, or would be without a graph, and where."""
         devices = {one.device for one in inputs if type(one) in TENSORS and one.dim()}
-        numbers = {index: inputs[index] for index in saved if not inputs[index].dim()}
+        numbers: dict[int, torch.Tensor] = {
+            index: inputs[index] for index in saved if not inputs[index].dim()
+        }
         moved = self._forward.places_of_numbers()
         where = {index: moved.get(one.data_ptr(), one.device) for index, one in numbers.items()}
         return {index: device for index, device in where.items() if {device} != devices}
@@ -276,13 +290,13 @@ class BackwardPass(_Pass):
     def indices_on_host(self) -> Collection[int]:
         return self._numbers
 
-    def call_plainly(self, structure: Any, leaves: list[Any]) -> Any:
+    def call_plainly(self, structure: Hashable, leaves: list[Any]) -> object:
         # In a capture they are on the device. Any other call reads them on the host.
         for index, device in [*self._numbers.items()]:
             leaves[index] = leaves[index].to(device)
         return self._compiled(leaves)
 
-    def call_before_capture(self, call: Call, leaves: list[Any]) -> Any:
+    def call_before_capture(self, call: Call, leaves: list[object]) -> object:
         device, given = call.device, list(leaves)
         # What was saved is freed as soon as it has been read.
         leaves.clear()
@@ -290,7 +304,7 @@ class BackwardPass(_Pass):
             call.leaves[index] = None
         return self.region.first(device, lambda: self.call_plainly(call.structure, given))
 
-    def call_again(self, call: Call) -> Any:
+    def call_again(self, call: Call) -> object:
         return super().call_before_capture(call, list(call.leaves))
 
     def find_observable(self, indices: list[int]) -> list[int]:
@@ -304,7 +318,7 @@ class BackwardPass(_Pass):
             return None
         return Consumed(results, leaves)
 
-    def find_spoilt(self, leaves: list[Any], donated: Consumed | None) -> list[Any]:
+    def find_spoilt(self, leaves: list[Any], donated: Consumed | None) -> list[torch.Tensor]:
         return [leaves[index] for index in {*self.saved, *(donated.indices if donated else ())}]
 
     def find_inside(self, leaves: list[Any]) -> set[int]:
@@ -316,7 +330,12 @@ class BackwardPass(_Pass):
         }
 
     def make_outputs(
-        self, result: Any, inputs: Inputs, places: dict[int, Any], clone: bool, device: Any
+        self,
+        result: Sequence[Any],
+        inputs: Inputs,
+        places: dict[int, torch.Tensor],
+        clone: bool,
+        device: torch.device,
     ) -> Handed:
         # Gradients are in the order of the forward's inputs. Those of weights stay where they are:
         # the next backward finds them as ``.grad``, or nobody has them any more. What the forward
@@ -383,7 +402,7 @@ def _is_alone() -> bool:
 def _find_large(result: Sequence[Any]) -> set[int]:
     """The indices of large tensors that share their memory with no part or view of it."""
     tensors = {index: one for index, one in enumerate(result) if type(one) in TENSORS}
-    views: dict[int, set[Any]] = {}
+    views: dict[int, set[tuple[object, ...]]] = {}
     for one in tensors.values():
         views.setdefault(storage(one), set()).add((one.dtype, *place(one)))
     return {
@@ -393,7 +412,7 @@ def _find_large(result: Sequence[Any]) -> set[int]:
     }
 
 
-def _find_gradients(region: weakref.ref[Region]) -> Iterable[Any]:
+def _find_gradients(region: weakref.ref[Region]) -> Iterable[torch.Tensor]:
     """The gradients of a region that may be gone."""
     found = region()
     return found.gradients() if found else ()

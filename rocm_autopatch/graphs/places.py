@@ -14,7 +14,7 @@ Place = tuple[torch.Size, tuple[int, ...], int, bool, bool]
 use_count: Callable[[int], int] = torch._C._storage_Use_Count
 
 
-def _same_places(tensors: list[Any], places: list[int | None], indices: list[int]) -> bool:
+def _same_places(tensors: list[torch.Tensor], places: list[int | None], indices: list[int]) -> bool:
     return all(tensors[index].data_ptr() == places[index] for index in indices)
 
 

@@ -9,7 +9,7 @@ the table of all that the promise covers.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from operator import is_, itemgetter
@@ -22,6 +22,7 @@ from rocm_autopatch.graphs.calls import Inference, Options
 from rocm_autopatch.graphs.graph_cache import GraphCache
 from rocm_autopatch.graphs.leaves import unflatten_call
 from rocm_autopatch.graphs.refusal import GRADIENTS, Refused
+from rocm_autopatch.graphs.states import Signature
 
 # How many items of a container are looked at. A larger one is taken for data.
 _LONGEST = 1000
@@ -31,10 +32,10 @@ _training = itemgetter("training")
 class WatchedWeights:
     """The parameters, buffers and modules of a function, as far as they are found."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         roots, loose = _reach(function)
         modules = [*dict.fromkeys(chain.from_iterable(root.modules() for root in roots))]
-        tables = [
+        tables: list[dict[str, Any]] = [
             table for one in modules for table in (one._parameters, one._buffers, one._modules)
         ]
         # Most are empty, and each call looks at them.
@@ -45,7 +46,7 @@ class WatchedWeights:
         tensors = [one for one in self._were if isinstance(one, torch.Tensor)]
         self.tensors = [*{id(one): one for one in (*tensors, *loose)}.values()]
 
-    def _entries(self) -> list[Any]:
+    def _entries(self) -> list[object]:
         return [*chain.from_iterable(map(dict.values, self._tables))]
 
     def are_the_same(self) -> bool:
@@ -55,7 +56,7 @@ class WatchedWeights:
             len(now) == len(self._were) and all(map(is_, now, self._were)) and not any(self._empty)
         )
 
-    def training_flags(self) -> tuple[Any, ...]:
+    def training_flags(self) -> tuple[object, ...]:
         """Which modules are in training."""
         return tuple(map(_training, self._modes))
 
@@ -67,7 +68,7 @@ class WatchedWeights:
 class PromisedGraphs:
     """The graphs of one callable: one for each signature, of the whole call."""
 
-    def __init__(self, function: Callable[..., Any], name: str, options: Options) -> None:
+    def __init__(self, function: Callable[..., object], name: str, options: Options) -> None:
         self._function = function
         self._make = functools.partial(
             GraphCache, name=name, origin="graphed", options=options, pools=capture.Pools()
@@ -79,11 +80,13 @@ class PromisedGraphs:
         )
         self.row = self._current[1].row
 
-    def _call(self, structure: Any, leaves: list[Any], count: int = 0) -> Any:
+    def _call(self, structure: Hashable, leaves: list[object], count: int = 0) -> object:
         args, kwargs = unflatten_call(structure, leaves[count:])
         return self._function(*args, **kwargs)
 
-    def find_key(self, settings: Any, structure: Any, shapes: Any, leaves: list[Any]) -> Any:
+    def find_key(
+        self, settings: tuple[object, ...], structure: Hashable, shapes: tuple[object, ...]
+    ) -> tuple[GraphCache, list[torch.Tensor], Hashable]:
         """The graphs and the weights for a call with this signature, and the key of its graph.
 
         Raises Refused if it needs gradients.
@@ -100,13 +103,20 @@ class PromisedGraphs:
             raise Refused(GRADIENTS)
         return graphs, weights.tensors, (settings, structure, shapes, weights.training_flags())
 
-    def run(self, key: Any, structure: Any, leaves: list[Any], args: Any, kwargs: Any) -> Any:
+    def run(
+        self,
+        key: Any,
+        structure: Hashable,
+        leaves: list[object],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+    ) -> object:
         """The result for a call with what :meth:`find_key` has returned."""
         graphs, weights, signature = key
         return graphs.run_call(signature, structure, [*weights, *leaves])
 
     @property
-    def signatures(self) -> dict[Any, Any]:
+    def signatures(self) -> Mapping[tuple[Hashable, tuple[int | None, ...]], Signature]:
         """What is known of calls, by key."""
         return self._current[1].signatures
 
@@ -115,16 +125,16 @@ class PromisedGraphs:
         self._current[1].clear()
 
 
-def _reach(function: Callable[..., Any]) -> tuple[list[Any], list[Any]]:
+def _reach(function: Callable[..., object]) -> tuple[list[torch.nn.Module], list[torch.Tensor]]:
     """The modules and the tensors that a callable refers to.
 
     They are searched in bound methods and their object's attributes, partials, decorators,
     closures, defaults, globals that a function's code names, and lists, tuples and dicts in these.
     """
-    modules: dict[int, Any] = {}
-    tensors: dict[int, Any] = {}
+    modules: dict[int, torch.nn.Module] = {}
+    tensors: dict[int, torch.Tensor] = {}
     seen: set[int] = set()
-    waiting: list[Any] = [function]
+    waiting: list[object] = [function]
     while waiting:
         value = waiting.pop()
         if id(value) in seen:
@@ -145,7 +155,7 @@ def _reach(function: Callable[..., Any]) -> tuple[list[Any], list[Any]]:
     return [*modules.values()], [*tensors.values()]
 
 
-def _within(value: Any) -> Iterator[Any]:
+def _within(value: object) -> Iterator[object]:
     if not hasattr(value, "__code__"):
         yield from list(getattr(value, "__dict__", {}).values())[:_LONGEST]
     instance = getattr(value, "__self__", None)

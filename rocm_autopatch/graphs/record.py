@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TypedDict
 
 from rocm_autopatch import startup
 
@@ -12,18 +12,52 @@ MOST = 1000
 MOST_REASONS = 20
 # From so many graphs of a callable on, those that are dropped are only counted.
 MOST_GRAPHS = 1000
-_rows: list[dict[str, Any]] = []
 _lock = threading.Lock()
 
 
-def row(name: str, origin: str) -> dict[str, Any]:
+class GraphRow(TypedDict):
+    """What is told of one captured graph. Memory is in bytes."""
+
+    signature: str
+    replays: int
+    capture_seconds: float
+    memory_before: int
+    memory_after: int
+    verified: bool
+    checks: int
+
+
+class Refusal(TypedDict):
+    """Why calls with one signature have no graph."""
+
+    signature: str
+    reason: str
+
+
+class Row(TypedDict):
+    """What is told of one callable. :func:`row` describes it."""
+
+    name: str
+    origin: str
+    calls: int
+    replays: int
+    plain: dict[str, int]
+    graphs: list[GraphRow]
+    refused: list[Refusal]
+    dropped: int
+
+
+_rows: list[Row] = []
+
+
+def row(name: str, origin: str) -> Row:
     """A new row of the record. Its owner may change it at any time.
 
     ``calls`` counts all calls, and ``replays`` those that were replays. ``plain`` counts the others
     by reason. ``graphs`` has a row for each captured graph. ``refused`` says why signatures have no
     graph. ``dropped`` counts graphs that made room for others.
     """
-    made: dict[str, Any] = {
+    made: Row = {
         "name": name,
         "origin": origin,
         "calls": 0,
@@ -39,14 +73,14 @@ def row(name: str, origin: str) -> dict[str, Any]:
     return made
 
 
-def plain(row: dict[str, Any], reason: str) -> None:
+def plain(row: Row, reason: str) -> None:
     """Count a call that ran without a graph."""
     reasons = row["plain"]
     if reason in reasons or len(reasons) < MOST_REASONS:
         reasons[reason] = reasons.get(reason, 0) + 1
 
 
-def record_refusal(row: dict[str, Any], signature: str, why: str) -> None:
+def record_refusal(row: Row, signature: str, why: str) -> None:
     """Put on the record, and write once to stderr, that calls like this have no graph."""
     if len(row["refused"]) < MOST_REASONS:
         row["refused"].append({"signature": signature, "reason": why})
@@ -57,7 +91,7 @@ def record_refusal(row: dict[str, Any], signature: str, why: str) -> None:
     )
 
 
-def drop_graph(row: dict[str, Any], graph: dict[str, Any]) -> None:
+def drop_graph(row: Row, graph: GraphRow) -> None:
     """A graph is gone. Its row stays, unless there are too many."""
     with _lock:
         if len(row["graphs"]) > MOST_GRAPHS:
@@ -65,19 +99,22 @@ def drop_graph(row: dict[str, Any], graph: dict[str, Any]) -> None:
             row["replays"] += graph["replays"]
 
 
-def render() -> list[dict[str, Any]]:
+def render() -> list[Row]:
     """The rows so far, as plain data, without those of callables that were not called."""
     with _lock:
         rows = list(_rows)
     return [finished(one) for one in rows if one["plain"] or one["graphs"]]
 
 
-def finished(row: dict[str, Any]) -> dict[str, Any]:
+def finished(row: Row) -> Row:
     """A copy of a row, with the counts of its graphs added up."""
     # Other threads add to them meanwhile. A copy of a dict or a list is one step.
-    done = {**row, "plain": dict(row["plain"])}
-    for part in ("graphs", "refused"):
-        done[part] = [dict(one) for one in list(row[part])]
+    done: Row = {
+        **row,
+        "plain": row["plain"].copy(),
+        "graphs": [one.copy() for one in list(row["graphs"])],
+        "refused": [one.copy() for one in list(row["refused"])],
+    }
     done["replays"] += sum(graph["replays"] for graph in done["graphs"])
     done["calls"] = done["replays"] + sum(done["plain"].values())
     return done

@@ -19,18 +19,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Protocol, Union
 
 import torch
 
 from rocm_autopatch.graphs.buffers import Inputs
 from rocm_autopatch.graphs.carried import Carried
 from rocm_autopatch.graphs.handed import Consumed, Found
-from rocm_autopatch.graphs.memory import Memory
+from rocm_autopatch.graphs.memory import Lent, Memory
+from rocm_autopatch.graphs.record import GraphRow
+
+if TYPE_CHECKING:
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    from rocm_autopatch.graphs.capture import Pool
 
 _leaves = torch.utils._pytree.tree_leaves
+
+
+class Results(Lent, Protocol):
+    """How a graph's results get to a caller: ``Outputs`` or ``Handed``."""
+
+    #: The results as the graph writes them. What is no tensor of its own is as in the capture.
+    leaves: list[Any]
+    #: Whether a replay that would overwrite them found them in use since this was set to False.
+    in_the_way: bool
+
+    @property
+    def lends(self) -> bool:
+        """Whether callers get tensors of the graph, and no copies."""
+
+    def resized(self) -> str:
+        """Why the graph must not be replayed any more; "" if it may."""
+
+    def take(self, leaves: Sequence[Any]) -> object:
+        """The result of the last replay, which was a call with *leaves*."""
+
+    def count_owners(self, given: Sequence[torch.Tensor]) -> None:
+        """Note how many references each result's memory has while no caller holds one.
+
+        *given* are the graph's own copies of its arguments.
+        """
 
 
 @dataclass(frozen=True)
@@ -42,7 +73,7 @@ class Warming:
 class Observed:
     """A plain call was observed. The next call is captured."""
 
-    pool: Any
+    pool: Pool
     #: Whether the call wrote to no weight or buffer, and whether it drew random numbers.
     is_pure: bool
     has_drawn: bool
@@ -52,9 +83,9 @@ class Observed:
     #: The indices of arguments that it wrote to, which are copied back.
     changes: list[int]
     #: What in its result is no tensor.
-    constants: list[Any]
+    constants: list[tuple[type, str]]
     #: The numbers in its result that were on another device than the graph's, by their index.
-    hosted: dict[int, Any]
+    hosted: dict[int, torch.device]
 
 
 @dataclass
@@ -64,8 +95,7 @@ class Captured:
     observed: Observed
     graph: Callable[[], None]
     inputs: Inputs
-    #: ``Outputs`` or ``Handed``.
-    outputs: Any
+    outputs: Results
     #: What it writes to, and the place of its capture in the order of all.
     memory: Memory
     order: int
@@ -76,13 +106,13 @@ class Captured:
     aliased: list[tuple[int, Found]]
     donated: Consumed | None
     #: Memory that it reads and that nothing of the above owns, as weak references.
-    borrowed: list[Any] = field(default_factory=list)
-    #: Its row of the report.
-    row: dict[str, Any] = field(default_factory=dict)
+    borrowed: list[StorageWeakRef] = field(default_factory=list)
+    #: Its row of the report, which it gets at last.
+    row: GraphRow = field(init=False)
     #: The number of the next replay that is compared with a plain call; 0 if none is.
     next_check: int = 0
     #: The structure of its calls, if replays are compared.
-    structure: Any = None
+    structure: Hashable = None
     #: How many calls in a row have found its results in use, and how many found those in the way
     #: that the program keeps.
     calls_in_use: int = 0
@@ -160,7 +190,7 @@ def _repeated(places: Sequence[int | None]) -> list[int]:
     return [first.setdefault(place, index) for index, place in enumerate(places)]
 
 
-def find_constants(result: Any) -> list[Any]:
+def find_constants(result: object) -> list[tuple[type, str]]:
     """What in a result is not a tensor, in a form that can be compared with another call's."""
-    leaves: Iterable[Any] = _leaves(result)
+    leaves = _leaves(result)
     return [(type(leaf), repr(leaf)) for leaf in leaves if not isinstance(leaf, torch.Tensor)]

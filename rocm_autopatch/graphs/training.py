@@ -22,9 +22,9 @@ import functools
 import importlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -51,6 +51,13 @@ _local = threading.local()
 _installing = threading.Lock()
 
 
+class CompiledGraph(Protocol):
+    """What we use of torch's ``CompiledFxGraph``."""
+
+    fx_kwargs: Mapping[str, Any]
+    current_callable: Callable[[list[object]], object]
+
+
 class Region:
     """The training graphs of one compiled region, with the name and the mode of its record."""
 
@@ -59,14 +66,14 @@ class Region:
         # What other regions' graphs do between a forward and its backward overwrites nothing here.
         self.memory = Memory()
         self.forward: Forward | None = None
-        self._weights: list[weakref.ref[Any]] = []
+        self._weights: list[weakref.ref[torch.nn.Parameter]] = []
         self._replaced = True
 
-    def first(self, device: Any, function: Callable[[], Any]) -> Any:
+    def first(self, device: torch.device | None, function: Callable[[], object]) -> object:
         """Call a forward or its backward before the first capture."""
         return self.pools.first(device, function, self.memory)
 
-    def gradients(self) -> Iterator[Any]:
+    def gradients(self) -> Iterator[torch.Tensor]:
         """The gradients that the region's weights have."""
         for reference in self._weights:
             weight = reference()
@@ -92,14 +99,14 @@ class Region:
         finally:
             _local.region = before
 
-    def run(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def run(self, compiled: Callable[..., object]) -> Callable[..., object]:
         """What to call instead of *compiled*, the result of the compile."""
         forward = self.forward
         if forward is None:
             startup.fail("graphs", f"{self.name} trains without graphs: torch offered no forward")
             return compiled
 
-        def call(*args: Any) -> Any:
+        def call(*args: object) -> object:
             result = compiled(*args)
             if not forward.calls.has_graphs:
                 forward.returned(result, args)
@@ -112,7 +119,7 @@ class Region:
 
         return call
 
-    def take(self, graph: Any) -> None:
+    def take(self, graph: CompiledGraph) -> None:
         """Put graphs in the place of what a ``CompiledFxGraph`` of a forward calls."""
         for other in find_waiting():
             # It is compiled anew, and nobody might call the old one any more. Other threads compile
@@ -140,7 +147,7 @@ class Forward:
     """What is called as the compiled forward of a region: with a list, which it empties."""
 
     def __init__(
-        self, region: Region, compiled: Callable[[list[Any]], Any], fixed: Sequence[int]
+        self, region: Region, compiled: Callable[[list[object]], object], fixed: Sequence[int]
     ) -> None:
         self.calls = ForwardPass(region, compiled, fixed)
         self.cache = self.calls.make_cache()
@@ -165,7 +172,7 @@ class Forward:
         last.passed = passed - last.fixed
         return result
 
-    def returned(self, result: Any, args: Sequence[Any]) -> None:
+    def returned(self, result: object, args: Sequence[object]) -> None:
         """Note which results of the last plain call the program has got: it may keep them."""
         made, self._last.made = self._last.made, {}
         tensors = [
@@ -189,7 +196,7 @@ class Backward:
     after a replay of the forward, which may hand out a copy of a value.
     """
 
-    def __init__(self, compiled: Callable[[list[Any]], Any]) -> None:
+    def __init__(self, compiled: Callable[[list[object]], object]) -> None:
         self._compiled = compiled
         self._calls: BackwardPass | None = None
         self._cache: GraphCache | None = None
@@ -256,7 +263,7 @@ def _install() -> None:
             return
 
         @functools.wraps(original)
-        def post_compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def post_compile(self: CompiledGraph, *args: object, **kwargs: object) -> object:
             result = original(self, *args, **kwargs)
             region: Region | None = getattr(_local, "region", None)
             backward = self.fx_kwargs.get("is_backward")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -52,7 +52,7 @@ class Graphed:
     _graphs: GuardedGraphs | PromisedGraphs
     _signatures: Signatures
     _buckets: Buckets | None
-    _given: tuple[Any, ...]
+    _given: tuple[object, ...]
     _fallback: bool
     _never: str
 
@@ -64,10 +64,10 @@ class Graphed:
         fallback: bool,
         name: str,
         guards: str,
-        guard_filter_fn: Any,
+        guard_filter_fn: Callable[..., object] | None,
     ) -> None:
         plain, name = _plain(function), name or _name(function)
-        graphs: Any
+        graphs: GuardedGraphs | PromisedGraphs
         if guards == "none":
             graphs = PromisedGraphs(function, name, options)
         else:
@@ -96,7 +96,7 @@ class Graphed:
             settings = current_settings()
             if _function_modes() or _dispatch_modes() or _transforms() or _tracing():
                 settings += _default_devices()
-            structure: Any
+            structure: Hashable
             shapes = finish = None
             if not kwargs and self._buckets is None:
                 shapes = self._signatures.again(args)
@@ -113,7 +113,7 @@ class Graphed:
                 shapes = self._signatures.of(leaves)
             if _grad_enabled() and any(one.requires_grad for one in tensors_of(leaves)):
                 raise Refused(GRADIENTS)
-            key = self._graphs.find_key(settings, structure, shapes, leaves)
+            key = self._graphs.find_key(settings, structure, shapes)
         except Refused as refused:
             if not self._fallback:
                 raise
@@ -127,7 +127,7 @@ class Graphed:
             raise AttributeError(name)  # It is being unpickled.
         return getattr(self.function, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name in self.__dict__ or name.startswith("__"):
             self.__dict__[name] = value
             return
@@ -137,7 +137,7 @@ class Graphed:
             # A bound method has none. So nothing that it does depends on this.
             self.__dict__[name] = value
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[..., Graphed], tuple[object, ...]]:
         # A copy has its own graphs.
         function, owner = self.function, getattr(self.function, "__self__", None)
         name = getattr(function, "__name__", "")
@@ -148,7 +148,7 @@ class Graphed:
         return Graphed, (function, *self._given)
 
     @property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> record.Row:
         """This callable's row of ``rocm_autopatch.status()["graphs"]``."""
         return record.finished(self._graphs.row)
 
@@ -157,7 +157,7 @@ class Graphed:
         self._graphs.clear()
 
 
-def _of_method(owner: Any, name: str, *given: Any) -> Graphed:
+def _of_method(owner: object, name: str, *given: Any) -> Graphed:
     return Graphed(types.MethodType(getattr(type(owner), name), owner), *given)
 
 
@@ -173,7 +173,7 @@ def graphed(
     fallback: bool = True,
     name: str = "",
     guards: str = "all",
-    guard_filter_fn: Callable[..., Any] | None = None,
+    guard_filter_fn: Callable[..., object] | None = None,
 ) -> Any:
     """Replay HIP or CUDA graphs for the calls of a function. Also a decorator.
 
@@ -246,7 +246,7 @@ def _default_devices() -> tuple[str, ...]:
     return tuple(str(one.device) for one in modes)
 
 
-def _objection(plain: Any) -> str:
+def _objection(plain: object) -> str:
     """Why no call of a function can be a graph, whatever its arguments; "" if one may."""
     kinds = (
         inspect.isgeneratorfunction,
@@ -258,13 +258,13 @@ def _objection(plain: Any) -> str:
     return ""
 
 
-def _plain(function: Any) -> Any:
+def _plain(function: Callable[..., object]) -> Callable[..., object]:
     """What has the signature and the name: a module's forward, also of a compiled module."""
     original = getattr(function, "_orig_mod", function)
     return original.forward if isinstance(original, torch.nn.Module) else original
 
 
-def _name(function: Any) -> str:
+def _name(function: object) -> str:
     original = getattr(function, "_orig_mod", function)
     found = original if hasattr(original, "__qualname__") else type(original)
     return f"{found.__module__}.{found.__qualname__}"

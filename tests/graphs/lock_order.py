@@ -1,4 +1,4 @@
-"""Which locks of graphs are taken while others are held, and the order that docs/graphs-inside.md has.
+"""Which locks of graphs are taken while others are held; docs/graphs-inside.md has the order.
 
 ``watch(monkeypatch)`` puts locks that note it in the place of ours, for one test. Locks of objects
 are those that are made after that.

@@ -66,7 +66,7 @@ class Pair(NamedTuple):
 
 
 # The rows of the graphs that a test has made.
-Seen = Callable[[], "list[dict[str, Any]]"]
+Seen = Callable[[], list[record.Row]]
 
 
 @pytest.fixture(autouse=True)

@@ -451,7 +451,11 @@ def test_the_order_of_locks(allocator: Allocator, monkeypatch: pytest.MonkeyPatc
                 with pool.idle():
                     its.memory.sweep()
 
-        in_threads(lambda: [work(its) for its in (pools, others)], 2)
+        def work_in_both() -> None:
+            for its in (pools, others):
+                work(its)
+
+        in_threads(work_in_both, 2)
     assert ("Pools.lock", "capture._one") in noted.pairs
     assert lock_order.against_the_order(noted) == []
 

@@ -171,6 +171,15 @@ def test_the_report_while_calls_are_counted() -> None:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     row = record.row("name", "mode")
+    graph: record.GraphRow = {
+        "signature": "",
+        "replays": 1,
+        "capture_seconds": 0.0,
+        "memory_before": 0,
+        "memory_after": 0,
+        "verified": False,
+        "checks": 0,
+    }
     over = threading.Event()
 
     def count() -> None:
@@ -179,7 +188,7 @@ def test_the_report_while_calls_are_counted() -> None:
             row["graphs"].clear()
             for number in range(15):
                 record.plain(row, str(number))
-                row["graphs"].append({"replays": 1})
+                row["graphs"].append(graph.copy())
 
     thread = threading.Thread(target=count)
     thread.start()

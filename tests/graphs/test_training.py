@@ -58,7 +58,7 @@ HELD = "what its last replay saved or returned is still in use"
 needs_gpu = pytest.mark.skipif(not REAL, reason="a CPU has no memory of graphs")
 NEEDED = "what its forward saved or returned is still needed after it"
 PLAIN_FORWARD = "its forward ran without a graph"
-Seen = Callable[[], "list[dict[str, Any]]"]
+Seen = Callable[[], list[record.Row]]
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +141,7 @@ def trained(function: Any, x: Any) -> Any:
     return loss.detach()
 
 
-def counts(rows: list[dict[str, Any]]) -> list[tuple[int, dict[str, int]]]:
+def counts(rows: list[record.Row]) -> list[tuple[int, dict[str, int]]]:
     return [(row["replays"], row["plain"]) for row in rows]
 
 
@@ -782,7 +782,7 @@ class TestSavedValues:
         """What the last forward has handed out."""
         found = capture.Pools.of_this_thread().owners.values()
         # A backward lets go of what it has written itself, too.
-        gone = [one for one in found if one._lend[1] < one.gone < inf]
+        gone = [one for one in found if one._lend and one._lend[1] < one.gone < inf]
         return max(gone, key=lambda one: one.gone)
 
     def warm(self, pair: Pair) -> None:
@@ -835,8 +835,9 @@ class TestSavedValues:
 
         self.warm(Pair())
         found = capture.Pools.of_this_thread().owners.values()
-        returned = max((one for one in found if one._lend), key=lambda one: one._lend[1])
-        assert returned.gone == returned._lend[1]
+        lent = [(one, one._lend[1]) for one in found if one._lend]
+        returned, order = max(lent, key=lambda one: one[1])
+        assert returned.gone == order
         leaf = next(one for one in returned.leaves if one is not None)
         argument = handed.Found(leaf, returned)
         put = argument.put(torch.ones_like(leaf))
