@@ -15,19 +15,19 @@ from dataclasses import replace
 import torch
 
 from rocm_autopatch import failure
-from rocm_autopatch.graphs import aside, capture, carried, soundness
-from rocm_autopatch.graphs.aside import Aside
-from rocm_autopatch.graphs.buffers import Inputs
+from rocm_autopatch.graphs import capture, host_backup, soundness, write_back
+from rocm_autopatch.graphs.buffers import CopiedInputs
 from rocm_autopatch.graphs.calls import Call, Options, Strategy
 from rocm_autopatch.graphs.captured_ops import CapturedOps
-from rocm_autopatch.graphs.carried import Carried
-from rocm_autopatch.graphs.leaves import CONSTANTS, TENSORS, describe, tensors_of
+from rocm_autopatch.graphs.host_backup import HostBackup
+from rocm_autopatch.graphs.layout import storage
 from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.observation import ObservedCall
-from rocm_autopatch.graphs.places import storage
+from rocm_autopatch.graphs.pytrees import CONSTANTS, TENSORS, describe, tensors_of
 from rocm_autopatch.graphs.refusal import Busy, Disturbed, Refused
 from rocm_autopatch.graphs.states import Captured, Observed, Signature, find_constants
 from rocm_autopatch.graphs.verification import Verification
+from rocm_autopatch.graphs.write_back import InPlaceWriteBack
 
 UNSEEN = "its effects can't be observed: "
 _leaves = torch.utils._pytree.tree_leaves
@@ -160,7 +160,7 @@ class CaptureAttempt:
         """Find where everything lies. Returns whether the graph is compared with a plain call."""
         call, strategy, pool = self._call, self._strategy, self._pool
         if self._changes and self._shares_memory():
-            raise Busy(carried.SHARED)
+            raise Busy(write_back.SHARED)
         self._started, self._before = time.perf_counter(), pool.memory()
         self._donated = strategy.find_donated(call.leaves)
         self._memory = self._donated.results.memory if self._donated else self._memory
@@ -168,11 +168,11 @@ class CaptureAttempt:
         held = self._memory.busy(self._order)
         if held:
             raise Busy(held)
-        pool.turn()
+        pool.wait_for_previous_replay()
         self._aliased = strategy.find_aliased(call.leaves)
         stay = {*self._signature.indices, *(index for index, _ in self._aliased)}
         inside = strategy.find_inside(call.leaves) if self._donated else None
-        self._inputs = Inputs(call.leaves, stay, inside)
+        self._inputs = CopiedInputs(call.leaves, stay, inside)
         self._extents = _extents(call.leaves[index] for index in self.observed.written)
         overlap = self._inputs.within(call.leaves, self._extents)
         if overlap:
@@ -180,7 +180,7 @@ class CaptureAttempt:
         # Such a call writes to no weight or buffer. So it does nothing that the call itself does
         # not do again, if it also draws the same random numbers.
         verify = self._options.verify and self.observed.is_pure
-        verify = verify and aside.room(strategy.find_spoilt(call.leaves, self._donated))
+        verify = verify and host_backup.room(strategy.find_spoilt(call.leaves, self._donated))
         if verify and not self._donated:
             self._call_before(undo)
         self._inputs.copy(call.leaves)
@@ -189,13 +189,13 @@ class CaptureAttempt:
     def _shares_memory(self) -> bool:
         leaves = self._call.leaves
         fixed = tensors_of(leaves[index] for index in self._signature.indices)
-        return carried.shares(self.observed.changes, leaves, map(storage, fixed))
+        return write_back.shares(self.observed.changes, leaves, map(storage, fixed))
 
     def _call_before(self, undo: ExitStack) -> None:
         """Make the plain call that the graph is compared with."""
         changed = self._changes + find_uncounted(self._signature, self.observed, self._call)
         with capture.no_other():
-            kept = Aside(self._strategy.find_spoilt(self._call.leaves, self._donated))
+            kept = HostBackup(self._strategy.find_spoilt(self._call.leaves, self._donated))
         put_back = remember(changed, kept)
         undo.callback(put_back)
         again = functools.partial(self._strategy.call_again, self._call)
@@ -236,9 +236,9 @@ class CaptureAttempt:
             result, inputs, places, self._options.clone, self._pool.device
         )
         del result
-        write_back = None
+        back = None
         if self._changes:
-            write_back = Carried(self.observed.changes, inputs, tensors_of([*places.values()]))
+            back = InPlaceWriteBack(self.observed.changes, inputs, tensors_of([*places.values()]))
         inputs.captured()
         captured = Captured(
             observed=self.observed,
@@ -247,7 +247,7 @@ class CaptureAttempt:
             outputs=outputs,
             memory=self._memory,
             order=self._order,
-            write_back=write_back,
+            write_back=back,
             extents=self._extents,
             aliased=self._aliased,
             donated=donated,
@@ -295,7 +295,7 @@ class CaptureAttempt:
         if donated:
             if verify:
                 with capture.no_other():
-                    kept = Aside(self._strategy.find_spoilt(call.leaves, donated))
+                    kept = HostBackup(self._strategy.find_spoilt(call.leaves, donated))
                 undo.callback(kept.restore)
                 again = functools.partial(self._call_beside, kept)
                 self._compare_with(again, kept.restore, undo)
@@ -316,13 +316,13 @@ class CaptureAttempt:
             captured.inputs.copy(call.leaves)
             captured.graph()
 
-    def _call_beside(self, kept: Aside) -> list[object]:
+    def _call_beside(self, kept: HostBackup) -> list[object]:
         """A plain call in the memory of the graph that was just captured for it."""
 
         def run() -> object:
             return self._strategy.call_plainly(self._call.structure, kept.again(self._call.leaves))
 
-        return [self._pool.beside(run, self._memory), []]
+        return [self._pool.run_beside_graphs(run, self._memory), []]
 
     def _finished(self, captured: Captured, verified: bool) -> Captured:
         """The graph, with its row of the report."""
@@ -347,7 +347,7 @@ class CaptureAttempt:
         return captured
 
 
-def remember(tensors: list[torch.Tensor], kept: Aside | None = None) -> Callable[[], None]:
+def remember(tensors: list[torch.Tensor], kept: HostBackup | None = None) -> Callable[[], None]:
     """What undoes all that a plain call changes of *tensors*, and of what was *kept*."""
     contents = [one.clone() for one in tensors]
 
@@ -381,7 +381,7 @@ def _objection_to_changes(
     fixed = [call.leaves[index] for index in signature.indices]
     why = "graphs of training steps don't copy it back"
     if strategy.copies_back:
-        why = carried.unfit(changes, call.leaves, tensors_of(fixed))
+        why = write_back.unfit(changes, call.leaves, tensors_of(fixed))
     shape = list(call.leaves[changes[0]].shape)
     text = "it changes an argument in place (shape %s), and %s: make this tensor a buffer of "
     return (text + "the module, or return the new one") % (shape, why) if why else ""

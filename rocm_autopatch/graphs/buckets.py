@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rocm_autopatch.graphs.leaves import TENSORS, flatten
+from rocm_autopatch.graphs.pytrees import TENSORS, flatten
 from rocm_autopatch.graphs.refusal import Refused
 
 

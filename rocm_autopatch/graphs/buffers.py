@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from rocm_autopatch.graphs.leaves import TENSORS
-from rocm_autopatch.graphs.places import (
+from rocm_autopatch.graphs.layout import (
     Place,
     new_view,
     place,
@@ -22,6 +21,7 @@ from rocm_autopatch.graphs.places import (
     storage,
     use_count,
 )
+from rocm_autopatch.graphs.pytrees import TENSORS
 from rocm_autopatch.graphs.refusal import Refused
 
 # From this many tensors on, one copy call for all of them is cheaper than a call for each.
@@ -63,7 +63,7 @@ def overlaps(tensor: torch.Tensor) -> bool:
     return False
 
 
-class Inputs:
+class CopiedInputs:
     """A graph's own copies of the tensors in *leaves*, except for those at a *fixed* place.
 
     The copies of those *inside* are made in the capture, by :meth:`enter`, and only the argument
@@ -176,7 +176,7 @@ class Inputs:
             target.copy_(dense(leaves[index]))
 
 
-class Outputs:
+class GraphOutputs:
     """What a graph writes, and what a caller gets.
 
     With *clone*, a caller gets copies with the same strides. Tensors that share memory share the

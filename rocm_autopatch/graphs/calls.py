@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from rocm_autopatch.graphs import capture
-from rocm_autopatch.graphs.buffers import Inputs, Outputs
-from rocm_autopatch.graphs.handed import Consumed, Found
-from rocm_autopatch.graphs.leaves import tensors_of
+from rocm_autopatch.graphs.borrowed_outputs import AliasedInput, DonatedInputs
+from rocm_autopatch.graphs.buffers import CopiedInputs, GraphOutputs
+from rocm_autopatch.graphs.pytrees import tensors_of
 from rocm_autopatch.graphs.states import Captured, Results, Signature
 
 # A call without a graph: a function of its structure and its leaves.
@@ -101,11 +101,13 @@ class Strategy:
         """Of what is at a fixed place, what a call might write to."""
         return indices
 
-    def find_donated(self, leaves: list[object]) -> Consumed | None:
+    def find_donated(self, leaves: list[object]) -> DonatedInputs | None:
         """What the graph for these leaves may overwrite."""
         return None
 
-    def find_spoilt(self, leaves: list[object], donated: Consumed | None) -> list[torch.Tensor]:
+    def find_spoilt(
+        self, leaves: list[object], donated: DonatedInputs | None
+    ) -> list[torch.Tensor]:
         """The leaves that a plain call may overwrite without a trace."""
         return []
 
@@ -116,14 +118,14 @@ class Strategy:
         """
         return set()
 
-    def find_aliased(self, leaves: list[object]) -> list[tuple[int, Found]]:
+    def find_aliased(self, leaves: list[object]) -> list[tuple[int, AliasedInput]]:
         """The arguments that lie where another graph has written them, by index."""
         return []
 
     def make_outputs(
         self,
         result: Any,
-        inputs: Inputs,
+        inputs: CopiedInputs,
         places: dict[int, torch.Tensor],
         clone: bool,
         device: torch.device,
@@ -132,7 +134,7 @@ class Strategy:
 
         *places* has by the index of a leaf what is not copied for the graph.
         """
-        return Outputs(result, clone, [*inputs.tensors, *places.values()], device)
+        return GraphOutputs(result, clone, [*inputs.tensors, *places.values()], device)
 
     def own_outputs(self, captured: Captured) -> None:
         """A graph was captured, and not replayed yet."""
@@ -164,4 +166,4 @@ class Inference(Strategy):
         if self._pools is None:
             return self.function(call.structure, leaves)
         run = functools.partial(self.function, call.structure, leaves)
-        return self._pools.first(call.device, run, self._pools.memory)
+        return self._pools.run_in_graph_memory(call.device, run, self._pools.memory)

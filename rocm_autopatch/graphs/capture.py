@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from rocm_autopatch import startup
+from rocm_autopatch.graphs.layout import place, view
 from rocm_autopatch.graphs.memory import Handle, Memory
-from rocm_autopatch.graphs.places import place, view
 from rocm_autopatch.graphs.refusal import Busy
 
 if TYPE_CHECKING:
-    from rocm_autopatch.graphs.handed import Handed
+    from rocm_autopatch.graphs.borrowed_outputs import BorrowedOutputs
 
 # Other threads can allocate and compile during a capture. If they wait for the device, they break
 # it nevertheless (ROCm/rocm-systems#4508, #11698).
@@ -119,7 +119,7 @@ class Pool:
     """The stream on which graphs of a device are captured, and the order of their replays.
 
     Graphs of one pool share memory for values between arguments and results. So two of them must
-    never run at the same time: :meth:`turn` prevents it.
+    never run at the same time: :meth:`wait_for_previous_replay` prevents it.
     """
 
     kind = "cuda"  # torch's name for HIP devices, too
@@ -138,7 +138,7 @@ class Pool:
         self._readers: dict[int, torch.cuda.Stream] = {}
         self._wait_for_all = False
 
-    def turn(self) -> None:
+    def wait_for_previous_replay(self) -> None:
         """Make the current stream wait for whatever a replay on it would overwrite.
 
         That is the last replay, whatever stream it was on. Copies of its results are made there, as
@@ -176,7 +176,7 @@ class Pool:
 
         return make
 
-    def first(self, function: Callable[[], Result], memory: Memory) -> Result:
+    def run_in_graph_memory(self, function: Callable[[], Result], memory: Memory) -> Result:
         """Call a function whose values lie in *memory*, if there is no graph yet.
 
         The first capture takes their place. Elsewhere, the program's own values (the state of an
@@ -190,11 +190,11 @@ class Pool:
             started = True
             return function()
 
-        if memory.early(self.device) and self._using.acquire(blocking=False):
+        if memory.count_first_call(self.device) and self._using.acquire(blocking=False):
             try:
                 self._give_back_idle()
                 with memory.used(self.device):
-                    handle = memory.before(self.device)
+                    handle = memory.handle_before_capture(self.device)
                     if handle is not None:
                         return self._in(handle, run, memory)
             except RuntimeError as error:
@@ -216,7 +216,7 @@ class Pool:
             with no_other():
                 give_back()
 
-    def beside(self, function: Callable[[], Result], memory: Memory) -> Result:
+    def run_beside_graphs(self, function: Callable[[], Result], memory: Memory) -> Result:
         """Call a function whose values lie in *memory* among those of its graphs.
 
         It may overwrite all that a graph captured now might. Its result is no longer there after
@@ -250,7 +250,7 @@ class Pool:
             finally:
                 self._end(handle)
                 release = torch._C._cuda_releasePool
-                if holder is None or not holder.hold(self.device, release):
+                if holder is None or not holder.keep_without_graph(self.device, release):
                     release(self.index, handle)
                 # The program may go on after an exception.
                 current.wait_stream(self.stream)
@@ -481,7 +481,9 @@ class Pools:
         #: What backward graphs write to, so that a forward overwrites no gradient.
         self.gradients = Memory()
         #: By memory, the results of a graph that others may read where they are.
-        self.owners: weakref.WeakValueDictionary[int, Handed] = weakref.WeakValueDictionary()
+        self.owners: weakref.WeakValueDictionary[int, BorrowedOutputs] = (
+            weakref.WeakValueDictionary()
+        )
 
     def of(self, device: torch.device) -> Pool:
         """The pool of a device."""
@@ -490,13 +492,16 @@ class Pools:
                 self._pools[device] = Pool(device)
             return self._pools[device]
 
-    def first(
+    def run_in_graph_memory(
         self, device: torch.device | None, function: Callable[[], Result], memory: Memory
     ) -> Result:
-        """Call a function before its first capture: :meth:`Pool.first`, if *device* has one."""
+        """As :meth:`Pool.run_in_graph_memory`, if *device* is one that graphs are captured on.
+
+        Otherwise the function is just called.
+        """
         if device is None or device.type != Pool.kind or capturing():
             return function()
-        return self.of(device).first(function, memory)
+        return self.of(device).run_in_graph_memory(function, memory)
 
     def __reduce__(self) -> tuple[type[Pools], tuple[()]]:
         return Pools, ()  # A copy has graphs of its own.

@@ -24,8 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rocm_autopatch import failure
 from rocm_autopatch.graphs import dynamo_frames
-from rocm_autopatch.graphs.leaves import TENSORS
-from rocm_autopatch.graphs.places import storage
+from rocm_autopatch.graphs.layout import storage
+from rocm_autopatch.graphs.pytrees import TENSORS
 from rocm_autopatch.graphs.refusal import Refused
 
 if TYPE_CHECKING:

@@ -17,19 +17,19 @@ from typing import Any, Optional
 import torch
 
 from rocm_autopatch import startup
-from rocm_autopatch.graphs import capture, carried, record, soundness
+from rocm_autopatch.graphs import capture, record, soundness, write_back
 from rocm_autopatch.graphs.attempts import (
     CaptureAttempt,
     ObservationAttempt,
     find_uncounted,
     remember,
 )
+from rocm_autopatch.graphs.borrowed_outputs import AliasedInput
 from rocm_autopatch.graphs.calls import Call, Options, Strategy
 from rocm_autopatch.graphs.eviction import choose_evicted, choose_forgotten
-from rocm_autopatch.graphs.handed import Found
-from rocm_autopatch.graphs.leaves import describe
+from rocm_autopatch.graphs.layout import same_places
 from rocm_autopatch.graphs.memory import Memory
-from rocm_autopatch.graphs.places import same_places
+from rocm_autopatch.graphs.pytrees import describe
 from rocm_autopatch.graphs.refusal import Busy, Refused, explain, passes
 from rocm_autopatch.graphs.states import (
     Captured,
@@ -175,7 +175,7 @@ class GraphCache:
         signature.used = self._clock
         state.calls_in_use = 0
         if not done:
-            state.observed.pool.turn()
+            state.observed.pool.wait_for_previous_replay()
             state.inputs.copy(leaves)
             state.graph()
             if state.write_back is not None:
@@ -389,7 +389,7 @@ class GraphCache:
                 if apart <= self._changed:
                     moved.append(apart)
         found = set().union(*moved) if len(moved) >= _MOVES else set()
-        return set() if carried.unfit(sorted(found), leaves, ()) else found
+        return set() if write_back.unfit(sorted(found), leaves, ()) else found
 
     def _is_moving_on(self, key: Hashable) -> bool:
         """Whether weights or caches are somewhere else again and again, and never return.
@@ -489,7 +489,7 @@ def _places(leaves: list[Any], indices: list[int]) -> list[int | None]:
     return places
 
 
-def _put(aliased: list[tuple[int, Found]], leaves: list[Any]) -> str:
+def _put(aliased: list[tuple[int, AliasedInput]], leaves: list[Any]) -> str:
     """Put the arguments at the places where a graph reads them. Why that can't be; "" if it can."""
     for index, one in aliased:
         there = one.put(leaves[index])

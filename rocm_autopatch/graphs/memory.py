@@ -29,7 +29,7 @@ _holding: weakref.WeakSet[Memory] = weakref.WeakSet()
 _lock = threading.RLock()
 
 
-class Lent(Protocol):
+class LiveOutputs(Protocol):
     """Results of a graph that are handed out without a copy."""
 
     #: Captures with a larger number than this found their memory free; at first there is none.
@@ -58,7 +58,7 @@ class Memory:
         # The devices on which a thread is about to use it, or does.
         self._used: set[torch.device] = set()
         #: By the order of their captures: what was in use when it was last looked at.
-        self.lent: dict[int, Lent] = {}
+        self.lent: dict[int, LiveOutputs] = {}
 
     @contextmanager
     def used(self, device: torch.device) -> Iterator[None]:
@@ -97,21 +97,26 @@ class Memory:
         self._graphs[device].add(graph)
         self._let_go(device)
 
-    def early(self, device: torch.device) -> bool:
-        """Whether a call is one of the first ones. What they free here is there for nobody else."""
+    def count_first_call(self, device: torch.device) -> bool:
+        """Count a call without a graph. Returns whether it is one of the first ones.
+
+        What those free here is there for nobody else.
+        """
         self._calls[device] = self._calls.get(device, 0) + 1
         if self._calls[device] > _FIRST:
             self.release(device)
         return self._calls[device] <= _FIRST
 
-    def before(self, device: torch.device) -> Handle | None:
+    def handle_before_capture(self, device: torch.device) -> Handle | None:
         """The handle for a call before the first capture; None after it.
 
         A replay overwrites what was free at its capture.
         """
         return None if self._graphs.get(device) else self._handle(device)[0]
 
-    def hold(self, device: torch.device, release: Callable[[int, Handle], None]) -> bool:
+    def keep_without_graph(
+        self, device: torch.device, release: Callable[[int, Handle], None]
+    ) -> bool:
         """Keep the memory, until *release* is called with device and handle. False if it is."""
         if device in self._held:
             return False
@@ -145,11 +150,11 @@ class Memory:
         self.sweep()
         return next(_orders)
 
-    def lend(self, order: int, results: Lent) -> None:
+    def lend(self, order: int, results: LiveOutputs) -> None:
         """A replay of the graph with this number has handed out results."""
         self.lent[order] = results
 
-    def busy(self, order: int, but: Lent | None = None) -> str:
+    def busy(self, order: int, but: LiveOutputs | None = None) -> str:
         """Why what the graph with this number writes must not be written now; "" if it may.
 
         Results of *but* do not count.

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import torch
 
 from rocm_autopatch import startup
-from rocm_autopatch.graphs import capture, carried, record, soundness
+from rocm_autopatch.graphs import capture, record, soundness, write_back
 from rocm_autopatch.graphs.calls import Inference, Options
 from rocm_autopatch.graphs.graph_cache import GraphCache
-from rocm_autopatch.graphs.leaves import Signatures
+from rocm_autopatch.graphs.pytrees import Signatures
 from rocm_autopatch.graphs.refusal import GRADIENTS, Refused
 from rocm_autopatch.graphs.training import Region
 
@@ -172,7 +172,7 @@ def _is_large_state(value: object, node: torch.fx.Node) -> bool:
     size = value.numel() * value.element_size()
     source = getattr(getattr(node, "_dynamo_source", None), "name", "")
     if _ARGUMENT.fullmatch(source() if callable(source) else source):
-        return bool(size > carried.MOST) and _is_changed(value, node)
+        return bool(size > write_back.MOST) and _is_changed(value, node)
     return bool(size > _LARGE)
 
 

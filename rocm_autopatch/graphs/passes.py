@@ -17,13 +17,13 @@ from typing import Any, Protocol
 import torch
 
 from rocm_autopatch.graphs import capture, record, soundness
-from rocm_autopatch.graphs.buffers import Inputs, dense, overlaps
+from rocm_autopatch.graphs.borrowed_outputs import AliasedInput, BorrowedOutputs, DonatedInputs
+from rocm_autopatch.graphs.buffers import CopiedInputs, dense, overlaps
 from rocm_autopatch.graphs.calls import Call, Options, Strategy
 from rocm_autopatch.graphs.graph_cache import GraphCache
-from rocm_autopatch.graphs.handed import Consumed, Found, Handed
-from rocm_autopatch.graphs.leaves import TENSORS, signature
+from rocm_autopatch.graphs.layout import place, storage
 from rocm_autopatch.graphs.memory import Memory
-from rocm_autopatch.graphs.places import place, storage
+from rocm_autopatch.graphs.pytrees import TENSORS, signature
 from rocm_autopatch.graphs.refusal import Busy, Refused
 from rocm_autopatch.graphs.states import Captured, Signature
 
@@ -50,7 +50,9 @@ class Region(Protocol):
     pools: capture.Pools
     memory: Memory
 
-    def first(self, device: torch.device | None, function: Callable[[], object]) -> object:
+    def run_in_graph_memory(
+        self, device: torch.device | None, function: Callable[[], object]
+    ) -> object:
         """Call a forward or its backward before the first capture."""
 
     def gradients(self) -> Iterator[torch.Tensor]:
@@ -130,12 +132,14 @@ class _Pass(Strategy):
         return self.cache.run_call(key, None, leaves)
 
     def call_before_capture(self, call: Call, leaves: list[object]) -> object:
-        return self.region.first(call.device, lambda: self.call_plainly(call.structure, leaves))
+        return self.region.run_in_graph_memory(
+            call.device, lambda: self.call_plainly(call.structure, leaves)
+        )
 
-    def find_aliased(self, leaves: list[Any]) -> list[tuple[int, Found]]:
+    def find_aliased(self, leaves: list[Any]) -> list[tuple[int, AliasedInput]]:
         owners = self.region.pools.owners
         return [
-            (index, Found(leaf, owner))
+            (index, AliasedInput(leaf, owner))
             for index, leaf in enumerate(leaves)
             if type(leaf) in TENSORS and index not in self.fixed
             if (owner := owners.get(storage(leaf))) is not None
@@ -143,7 +147,7 @@ class _Pass(Strategy):
 
     def own_outputs(self, captured: Captured) -> None:
         outputs = captured.outputs
-        assert isinstance(outputs, Handed)
+        assert isinstance(outputs, BorrowedOutputs)
         outputs.count_owners(captured.inputs.own_tensors())
         outputs.own(self.region.pools.owners, captured.memory, captured.order, captured.graph)
         if captured.donated:
@@ -202,11 +206,11 @@ class ForwardPass(_Pass):
     def make_outputs(
         self,
         result: Sequence[Any],
-        inputs: Inputs,
+        inputs: CopiedInputs,
         places: dict[int, torch.Tensor],
         clone: bool,
         device: torch.device,
-    ) -> Handed:
+    ) -> BorrowedOutputs:
         # What is an argument's memory stays that.
         taken = {storage(tensor) for tensor in places.values()}
         copied = {
@@ -214,14 +218,14 @@ class ForwardPass(_Pass):
             for index in self.shown - (_find_large(result) if self._is_alone else set())
             if type(result[index]) not in TENSORS or storage(result[index]) not in taken
         }
-        return Handed(result, copied, self.shown, places, tuple, device)
+        return BorrowedOutputs(result, copied, self.shown, places, tuple, device)
 
     def note_capture(self, signature: Signature, captured: Captured) -> None:
         if not self.has_graphs:
             self.saved, self.places = set(), set()
         super().note_capture(signature, captured)
         outputs = captured.outputs
-        assert isinstance(outputs, Handed)
+        assert isinstance(outputs, BorrowedOutputs)
         self.saved |= outputs.places
         self.places |= outputs.places.union(one for one in signature.places if one)
         if not self.has_backward:
@@ -302,7 +306,9 @@ class BackwardPass(_Pass):
         leaves.clear()
         for index in self.saved:
             call.leaves[index] = None
-        return self.region.first(device, lambda: self.call_plainly(call.structure, given))
+        return self.region.run_in_graph_memory(
+            device, lambda: self.call_plainly(call.structure, given)
+        )
 
     def call_again(self, call: Call) -> object:
         return super().call_before_capture(call, list(call.leaves))
@@ -311,14 +317,14 @@ class BackwardPass(_Pass):
         # A compiled backward may write to what is saved for it alone.
         return [index for index in indices if index not in self.saved]
 
-    def find_donated(self, leaves: list[Any]) -> Consumed | None:
+    def find_donated(self, leaves: list[Any]) -> DonatedInputs | None:
         results = self.region.pools.owners.get(storage(leaves[self.saved[0]]))
         # Memory that is free already would serve this capture for other values from the beginning.
         if not self._overwrites or results is None or results.gone != math.inf:
             return None
-        return Consumed(results, leaves)
+        return DonatedInputs(results, leaves)
 
-    def find_spoilt(self, leaves: list[Any], donated: Consumed | None) -> list[torch.Tensor]:
+    def find_spoilt(self, leaves: list[Any], donated: DonatedInputs | None) -> list[torch.Tensor]:
         return [leaves[index] for index in {*self.saved, *(donated.indices if donated else ())}]
 
     def find_inside(self, leaves: list[Any]) -> set[int]:
@@ -332,11 +338,11 @@ class BackwardPass(_Pass):
     def make_outputs(
         self,
         result: Sequence[Any],
-        inputs: Inputs,
+        inputs: CopiedInputs,
         places: dict[int, torch.Tensor],
         clone: bool,
         device: torch.device,
-    ) -> Handed:
+    ) -> BorrowedOutputs:
         # Gradients are in the order of the forward's inputs. Those of weights stay where they are:
         # the next backward finds them as ``.grad``, or nobody has them any more. What the forward
         # has saved may serve as a result's memory, too: that result is copied.
@@ -349,7 +355,9 @@ class BackwardPass(_Pass):
         }
         all_ = set(range(len(result)))
         holders = functools.partial(_find_gradients, weakref.ref(self.region))
-        return Handed(result, all_ - kept, all_ - self._of_weights, places, holders, device)
+        return BorrowedOutputs(
+            result, all_ - kept, all_ - self._of_weights, places, holders, device
+        )
 
     def retries(self, error: Exception) -> bool:
         # It is tried once more, in other memory.

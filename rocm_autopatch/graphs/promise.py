@@ -20,7 +20,7 @@ import torch
 from rocm_autopatch.graphs import capture
 from rocm_autopatch.graphs.calls import Inference, Options
 from rocm_autopatch.graphs.graph_cache import GraphCache
-from rocm_autopatch.graphs.leaves import unflatten_call
+from rocm_autopatch.graphs.pytrees import unflatten_call
 from rocm_autopatch.graphs.refusal import GRADIENTS, Refused
 from rocm_autopatch.graphs.states import Signature
 

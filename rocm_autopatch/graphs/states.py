@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, Protocol, Union
 
 import torch
 
-from rocm_autopatch.graphs.buffers import Inputs
-from rocm_autopatch.graphs.carried import Carried
-from rocm_autopatch.graphs.handed import Consumed, Found
-from rocm_autopatch.graphs.memory import Lent, Memory
+from rocm_autopatch.graphs.borrowed_outputs import AliasedInput, DonatedInputs
+from rocm_autopatch.graphs.buffers import CopiedInputs
+from rocm_autopatch.graphs.memory import LiveOutputs, Memory
 from rocm_autopatch.graphs.record import GraphRow
+from rocm_autopatch.graphs.write_back import InPlaceWriteBack
 
 if TYPE_CHECKING:
     from torch.multiprocessing.reductions import StorageWeakRef
@@ -39,10 +39,11 @@ if TYPE_CHECKING:
 _leaves = torch.utils._pytree.tree_leaves
 
 
-class Results(Lent, Protocol):
-    """How a graph's results get to a caller: ``Outputs`` or ``Handed``."""
+class Results(LiveOutputs, Protocol):
+    """How a graph's results get to a caller: ``GraphOutputs`` or ``BorrowedOutputs``."""
 
-    #: The results as the graph writes them. What is no tensor of its own is as in the capture.
+    #: The flat results where the graph writes them. ``BorrowedOutputs`` has None for those that lie
+    #: in an argument or a weight.
     leaves: list[Any]
     #: Whether a replay that would overwrite them found them in use since this was set to False.
     in_the_way: bool
@@ -94,17 +95,17 @@ class Captured:
 
     observed: Observed
     graph: Callable[[], None]
-    inputs: Inputs
+    inputs: CopiedInputs
     outputs: Results
     #: What it writes to, and the place of its capture in the order of all.
     memory: Memory
     order: int
-    write_back: Carried | None
+    write_back: InPlaceWriteBack | None
     #: Where the memories lie that it writes to, and that are at a fixed place.
     extents: list[tuple[int, int]]
     #: Arguments that other graphs have made, by index, and those that it overwrites.
-    aliased: list[tuple[int, Found]]
-    donated: Consumed | None
+    aliased: list[tuple[int, AliasedInput]]
+    donated: DonatedInputs | None
     #: Memory that it reads and that nothing of the above owns, as weak references.
     borrowed: list[StorageWeakRef] = field(default_factory=list)
     #: Its row of the report, which it gets at last.

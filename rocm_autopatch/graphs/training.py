@@ -31,7 +31,7 @@ import torch
 from rocm_autopatch import failure, startup
 from rocm_autopatch.graphs import capture
 from rocm_autopatch.graphs.graph_cache import GraphCache
-from rocm_autopatch.graphs.leaves import TENSORS
+from rocm_autopatch.graphs.layout import storage
 from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.passes import (
     BackwardPass,
@@ -41,7 +41,7 @@ from rocm_autopatch.graphs.passes import (
     end_waiting,
     find_waiting,
 )
-from rocm_autopatch.graphs.places import storage
+from rocm_autopatch.graphs.pytrees import TENSORS
 from rocm_autopatch.graphs.refusal import Refused
 
 _MODULE = "torch._inductor.output_code"
@@ -69,9 +69,11 @@ class Region:
         self._weights: list[weakref.ref[torch.nn.Parameter]] = []
         self._replaced = True
 
-    def first(self, device: torch.device | None, function: Callable[[], object]) -> object:
+    def run_in_graph_memory(
+        self, device: torch.device | None, function: Callable[[], object]
+    ) -> object:
         """Call a forward or its backward before the first capture."""
-        return self.pools.first(device, function, self.memory)
+        return self.pools.run_in_graph_memory(device, function, self.memory)
 
     def gradients(self) -> Iterator[torch.Tensor]:
         """The gradients that the region's weights have."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Optional
 import torch
 
 from rocm_autopatch.graphs.captured_ops import CapturedOps, fill_memory
-from rocm_autopatch.graphs.leaves import TENSORS
+from rocm_autopatch.graphs.pytrees import TENSORS
 from rocm_autopatch.graphs.refusal import Disturbed, Refused
 
 if TYPE_CHECKING:

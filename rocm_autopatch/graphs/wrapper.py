@@ -17,7 +17,8 @@ from rocm_autopatch.graphs.buckets import Bucket, Buckets
 from rocm_autopatch.graphs.calls import Options
 from rocm_autopatch.graphs.capture import capturing
 from rocm_autopatch.graphs.guards import GuardedGraphs
-from rocm_autopatch.graphs.leaves import (
+from rocm_autopatch.graphs.promise import PromisedGraphs
+from rocm_autopatch.graphs.pytrees import (
     FLAT,
     TENSORS,
     Signatures,
@@ -25,7 +26,6 @@ from rocm_autopatch.graphs.leaves import (
     tensors_of,
     unflatten_call,
 )
-from rocm_autopatch.graphs.promise import PromisedGraphs
 from rocm_autopatch.graphs.refusal import GRADIENTS, Refused
 from rocm_autopatch.graphs.settings import current_settings
 

@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rocm_autopatch.graphs import capture
 from rocm_autopatch.graphs.buffers import dense
 from rocm_autopatch.graphs.captured_ops import CapturedOps
+from rocm_autopatch.graphs.layout import storage
 from rocm_autopatch.graphs.memory import Memory
-from rocm_autopatch.graphs.places import storage
 
 
 def _tensors(value: Any) -> list[Any]:

@@ -25,8 +25,8 @@ from torch.utils import _pytree as pytree
 
 from rocm_autopatch.graphs import capture, self_test
 from rocm_autopatch.graphs.buffers import dense
+from rocm_autopatch.graphs.layout import new_view, place, storage
 from rocm_autopatch.graphs.memory import Memory
-from rocm_autopatch.graphs.places import new_view, place, storage
 from rocm_autopatch.patches import compile_modes
 
 # What each capture in a memory has written, in order.
@@ -52,10 +52,10 @@ class StandIn(capture.Pool):
         self.turns = 0
         self.lends = False
 
-    def turn(self) -> None:
+    def wait_for_previous_replay(self) -> None:
         self.turns += 1
 
-    def first(self, function: Callable[[], Any], memory: Memory) -> Any:
+    def run_in_graph_memory(self, function: Callable[[], Any], memory: Memory) -> Any:
         return function()
 
     def unowned(self, tensor: Any) -> Callable[[Any], Any]:
@@ -110,7 +110,7 @@ class StandIn(capture.Pool):
 
         return replay, result
 
-    def beside(self, function: Callable[[], Any], memory: Memory) -> Any:
+    def run_beside_graphs(self, function: Callable[[], Any], memory: Memory) -> Any:
         for one in _let_go(memory):
             if _references(one) == 1:
                 one.fill_(255)

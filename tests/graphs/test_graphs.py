@@ -38,13 +38,13 @@ from rocm_autopatch.graphs import (
     Refused,
     buffers,
     capture,
-    carried,
     graphed,
     guards,
-    leaves,
     observation,
+    pytrees,
     record,
     verification,
+    write_back,
 )
 from rocm_autopatch.graphs import mode as graphs_mode
 
@@ -663,7 +663,7 @@ class TestArgumentsChangedInPlace:
     @pytest.mark.parametrize("guards", ["all", "none"])
     def test_what_is_large(self, monkeypatch: pytest.MonkeyPatch, guards: str) -> None:
         """It stays where it is, or has no graph."""
-        monkeypatch.setattr(carried, "MOST", 15)
+        monkeypatch.setattr(write_back, "MOST", 15)
         small = graphed(lambda x: x * 2)
         plain = self.step(1)
         function = graphed(plain, guards=guards)
@@ -697,7 +697,7 @@ class TestArgumentsChangedInPlace:
 
     def test_one_signature_of_several(self, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
         """Small ones that move are copied, and large ones of other calls stay where they are."""
-        monkeypatch.setattr(carried, "MOST", 100)
+        monkeypatch.setattr(write_back, "MOST", 100)
         fast = torch.compile(step, mode="reduce-overhead", dynamic=True)
         large = [torch.zeros(20, 4, device=GPU) for _ in range(2)]
         for number in range(20):
@@ -1014,7 +1014,7 @@ def test_the_mode(seen: Seen) -> None:
 @replayed.nothing("it makes the inputs of a graph alone")
 def test_a_graph_holds_no_weights() -> None:
     weight, x = torch.randn(8, 8, device=GPU), torch.randn(8, device=GPU)
-    inputs = buffers.Inputs([weight, x], [0])
+    inputs = buffers.CopiedInputs([weight, x], [0])
     inputs.captured()
     inputs.copy([weight, x])
     old = weakref.ref(weight)
@@ -1163,7 +1163,7 @@ def test_an_argument_that_is_changed_at_each_place(seen: Seen) -> None:
 
 def test_places_that_never_return(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a while each call has a tensor of its own: capturing ends, and results stay right."""
-    monkeypatch.setattr(carried, "MOST", 0)
+    monkeypatch.setattr(write_back, "MOST", 0)
     fast = torch.compile(step, mode="reduce-overhead")
     kept: list[Any] = []
     for number in range(250):
@@ -1598,7 +1598,7 @@ def test_each_setting_has_a_graph_of_its_own(setting: str) -> None:
 def test_like_the_last_call() -> None:
     """What says at once that arguments have the last signature never says so of others."""
     x, y = torch.randn(4, 4, device=GPU), torch.randn(2, device=GPU)
-    signatures = leaves.Signatures()
+    signatures = pytrees.Signatures()
     assert signatures.again([x, y]) is None
     first = signatures.of([x, y])
     assert signatures.again([x, y]) is None  # Signatures may take turns.
@@ -1634,7 +1634,7 @@ def test_like_the_last_call() -> None:
 
 @replayed.nothing("it makes signatures alone")
 def test_a_signature_holds_no_argument() -> None:
-    signatures = leaves.Signatures()
+    signatures = pytrees.Signatures()
     x = torch.ones(2, device=GPU)
     signatures.of([x]), signatures.of([x])
     gone = weakref.ref(x)
@@ -1646,7 +1646,7 @@ def test_a_signature_holds_no_argument() -> None:
 def test_calls_unlike_the_last_one(monkeypatch: pytest.MonkeyPatch, guards: bool) -> None:
     """Each argument of a call may differ from the last call's. Torch may have no guards."""
     if not guards:
-        monkeypatch.setattr(leaves, "_guards", None)
+        monkeypatch.setattr(pytrees, "_guards", None)
 
     def add(x: Any, y: Any, by: Any = 1) -> Any:
         return x + y * by

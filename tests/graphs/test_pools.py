@@ -262,9 +262,9 @@ def test_threads_with_memory_of_their_own(allocator: Allocator) -> None:
             pools = capture.Pools()
             pool = pools.of(DEVICES[0])
             for _ in range(2):
-                assert pool.first(lambda: 1, pools.memory) == 1
+                assert pool.run_in_graph_memory(lambda: 1, pools.memory) == 1
             graphs.append(captured(pool, pools.memory))
-            assert pool.beside(lambda: 1, pools.memory) == 1
+            assert pool.run_beside_graphs(lambda: 1, pools.memory) == 1
 
     in_threads(work)
     assert (len(graphs), None in graphs) == (THREADS * ROUNDS, False)
@@ -274,7 +274,7 @@ def test_threads_with_memory_of_their_own(allocator: Allocator) -> None:
 def test_threads_that_share_memory(allocator: Allocator) -> None:
     def work() -> None:
         for number in range(ROUNDS):
-            assert pool.first(lambda: 1, pools.memory) == 1
+            assert pool.run_in_graph_memory(lambda: 1, pools.memory) == 1
             if number == ROUNDS // 2:
                 captured(pool, pools.memory)
 
@@ -291,12 +291,12 @@ def _other_capture() -> None:
     assert captured(pools.of(DEVICES[0]), pools.memory) is not None
 
 
-@pytest.mark.parametrize("use", ["first", "beside", "capture"])
+@pytest.mark.parametrize("use", ["run_in_graph_memory", "run_beside_graphs", "capture"])
 @pytest.mark.parametrize("ends", ["another capture", "later calls", "a refusal"])
 def test_another_thread_ends_what_is_kept(allocator: Allocator, use: str, ends: str) -> None:
     pools = capture.Pools()
     pool, memory = pools.of(DEVICES[0]), pools.memory
-    pool.first(lambda: 1, memory)
+    pool.run_in_graph_memory(lambda: 1, memory)
 
     ended = []
 
@@ -306,7 +306,7 @@ def test_another_thread_ends_what_is_kept(allocator: Allocator, use: str, ends: 
             # Its begin, as there is one capture at a time.
             Memory().begin(DEVICES[0])
         for _ in range(20 if ends == "later calls" else 0):
-            pool.first(lambda: 1, memory)
+            pool.run_in_graph_memory(lambda: 1, memory)
         if ends == "a refusal":
             memory.release(DEVICES[0])
 
@@ -323,7 +323,7 @@ def test_what_is_kept_without_a_graph_is_given_back(allocator: Allocator) -> Non
     pool = pools.of(DEVICES[0])
     # The other thread's capture finds the memory in use, so it is kept until the next one.
     allocator.meanwhile = _other_capture
-    pool.first(lambda: 1, pools.memory)
+    pool.run_in_graph_memory(lambda: 1, pools.memory)
     handle = pools.memory._handles[DEVICES[0]]
     assert allocator.users[DEVICES[0].index, handle] == 1
     _other_capture()
@@ -333,7 +333,7 @@ def test_what_is_kept_without_a_graph_is_given_back(allocator: Allocator) -> Non
 def test_memory_belongs_to_its_graphs(allocator: Allocator) -> None:
     pools = capture.Pools()
     pool = pools.of(DEVICES[0])
-    pool.first(lambda: 1, pools.memory)
+    pool.run_in_graph_memory(lambda: 1, pools.memory)
     graph: Any = captured(pool, pools.memory)
     one = DEVICES[0].index, pools.memory._handles[DEVICES[0]]
     assert allocator.users[one] == 1
@@ -345,7 +345,7 @@ def test_a_device_that_is_not_current(allocator: Allocator) -> None:
     pools = capture.Pools()
     for device in DEVICES[::-1]:
         for _ in range(3):
-            assert pools.of(device).first(lambda: 1, pools.memory) == 1
+            assert pools.of(device).run_in_graph_memory(lambda: 1, pools.memory) == 1
         graph = captured(pools.of(device), pools.memory)
         assert graph is not None
         # Their workspaces stay in use for good, on their device.
@@ -359,7 +359,7 @@ def test_a_call_whose_memory_is_refused_runs_all_the_same(
     monkeypatch.setattr(startup, "fail", lambda kind, text: said.append(text))
     allocator.broken, calls = "no memory for you\nat some place", []
     pools = capture.Pools()
-    assert pools.of(DEVICES[0]).first(lambda: calls.append(1), pools.memory) is None
+    assert pools.of(DEVICES[0]).run_in_graph_memory(lambda: calls.append(1), pools.memory) is None
     assert calls == [1]
     assert said == ["a call did not use the memory of its graph: no memory for you"]
     # What the program itself raises stays the program's.
@@ -370,7 +370,7 @@ def test_a_call_whose_memory_is_refused_runs_all_the_same(
         raise RuntimeError("mine")
 
     with pytest.raises(RuntimeError, match="mine"):
-        pools.of(DEVICES[0]).first(wrong, pools.memory)
+        pools.of(DEVICES[0]).run_in_graph_memory(wrong, pools.memory)
     assert (calls, len(said), allocator.underway) == ([1, 2], 1, [])
 
 
@@ -378,17 +378,17 @@ def test_streams_that_read_results_where_they_are(allocator: Allocator) -> None:
     pool = capture.Pools().of(DEVICES[0])
     one, other = torch.cuda.Stream(DEVICES[0]), torch.cuda.Stream(DEVICES[0])
     with torch.cuda.stream(one):
-        pool.turn()
+        pool.wait_for_previous_replay()
         # The first capture of such a graph says so.
         pool.lends = True
         allocator.launch()
     with torch.cuda.stream(other):
-        pool.turn()
+        pool.wait_for_previous_replay()
     with torch.cuda.stream(one):
         # It still reads a result of its replay, and drops it.
         read = allocator.launch()
     with torch.cuda.stream(other):
-        pool.turn()
+        pool.wait_for_previous_replay()
     assert allocator.is_after(other, read)
 
 
@@ -397,22 +397,24 @@ def test_streams_that_read_results_of_first_calls(allocator: Allocator) -> None:
     pool = pools.of(DEVICES[0])
     one, other = torch.cuda.Stream(DEVICES[0]), torch.cuda.Stream(DEVICES[0])
     with torch.cuda.stream(one):
-        pool.first(lambda: allocator.launch(), pools.memory)
+        pool.run_in_graph_memory(lambda: allocator.launch(), pools.memory)
         read = allocator.launch()
     after: list[bool] = []
     with torch.cuda.stream(other):
         # What it has dropped is free there.
-        pool.first(lambda: after.append(allocator.is_after(pool.stream, read)), pools.memory)
+        pool.run_in_graph_memory(
+            lambda: after.append(allocator.is_after(pool.stream, read)), pools.memory
+        )
     with torch.cuda.stream(one):
         read = allocator.launch()
     with torch.cuda.stream(other):
         assert captured(pool, pools.memory) is not None
-        pool.turn()
+        pool.wait_for_previous_replay()
         after.append(allocator.is_after(other, read))
     with torch.cuda.stream(one):
         late = allocator.launch()
     with torch.cuda.stream(other):
-        pool.turn()
+        pool.wait_for_previous_replay()
     assert after == [True, True]
     # From then on, results are copies: there is nothing to wait for.
     assert not allocator.is_after(other, late)
@@ -427,7 +429,7 @@ def test_two_pools_with_one_stream(allocator: Allocator) -> None:
 
     def meanwhile() -> None:
         # This must not be recorded.
-        other.first(lambda: seen.append(torch.cuda.current_stream()), many[32].memory)
+        other.run_in_graph_memory(lambda: seen.append(torch.cuda.current_stream()), many[32].memory)
         seen.append(captured(other, many[32].memory))
 
     def function(leaves: list[Any]) -> None:
@@ -445,7 +447,7 @@ def test_the_order_of_locks(allocator: Allocator, monkeypatch: pytest.MonkeyPatc
 
         def work(its: capture.Pools) -> None:
             pool = its.of(DEVICES[0])
-            pool.first(lambda: None, its.memory)
+            pool.run_in_graph_memory(lambda: None, its.memory)
             with its.lock:
                 captured(pool, its.memory)
                 with pool.idle():
@@ -490,10 +492,10 @@ def test_first_calls_find_what_nothing_uses(allocator: Allocator) -> None:
     pools = capture.Pools()
     pool = pools.of(DEVICES[0])
     allocator.reserved, allocator.allocated = 20 << 30, 1 << 30
-    assert pool.first(lambda: allocator.returned, pools.memory) == 1
+    assert pool.run_in_graph_memory(lambda: allocator.returned, pools.memory) == 1
     # Little of it is kept: other calls of the program need it soon.
     allocator.reserved = allocator.allocated + (1 << 20)
-    assert pool.first(lambda: allocator.returned, pools.memory) == 1
+    assert pool.run_in_graph_memory(lambda: allocator.returned, pools.memory) == 1
 
 
 def test_an_exception_in_a_first_call(allocator: Allocator) -> None:
@@ -505,7 +507,7 @@ def test_an_exception_in_a_first_call(allocator: Allocator) -> None:
         raise ValueError("the program's own")
 
     with pytest.raises(ValueError, match="own"):
-        pool.first(function, pools.memory)
+        pool.run_in_graph_memory(function, pools.memory)
     assert work[0][0] == pool.stream.cuda_stream
     assert allocator.is_after(torch.cuda.current_stream(), work[0])
 

@@ -386,10 +386,10 @@ def test_a_conjugate_as_an_argument() -> None:
 
 @replayed.nothing("what the caller is handed differs from a plain call")
 def test_the_result_that_is_handed_out_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rocm_autopatch.graphs.buffers import Outputs
+    from rocm_autopatch.graphs.buffers import GraphOutputs
 
-    take = Outputs.take
-    monkeypatch.setattr(Outputs, "take", lambda *args: take(*args) + 1)
+    take = GraphOutputs.take
+    monkeypatch.setattr(GraphOutputs, "take", lambda *args: take(*args) + 1)
     wrapped = graphed(lambda x: x * 2, verify=True, guards="none")
     for _ in range(4):
         x = torch.randn(4, device=GPU)

@@ -32,9 +32,9 @@ from rocm_autopatch.graphs import (
     capture,
     graph_cache,
     graphed,
+    layout,
     memory,
     passes,
-    places,
     record,
     soundness,
     training,
@@ -94,7 +94,7 @@ def forward(its: training.Region) -> Any:
 def test_results_are_swept_while_they_are_looked_at() -> None:
     memory = Memory()
 
-    class Lent:
+    class Results:
         gone = float("inf")
 
         def in_use(self) -> bool:
@@ -106,7 +106,7 @@ def test_results_are_swept_while_they_are_looked_at() -> None:
             return ""
 
     for number in range(3):
-        memory.lend(number, Lent())
+        memory.lend(number, Results())
     assert memory.busy(0) == ""
     assert memory.lent == {}
 
@@ -243,7 +243,7 @@ def test_a_module_gets_other_weights_in_another_thread(monkeypatch: pytest.Monke
 
 def test_a_graph_is_dropped_before_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
     wrapped = graphed(torch.nn.Linear(4, 4), guards="none")
-    x, same = torch.ones(2, 4), places.same_places
+    x, same = torch.ones(2, 4), layout.same_places
     for _ in range(4):
         wrapped(x)
     slow = threading.main_thread()

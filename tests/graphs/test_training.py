@@ -34,13 +34,13 @@ from torch.utils.checkpoint import checkpoint
 
 from rocm_autopatch.graphs import (
     Refused,
-    aside,
+    borrowed_outputs,
     buffers,
     capture,
     graph_cache,
-    handed,
+    host_backup,
+    layout,
     passes,
-    places,
     record,
     soundness,
     training,
@@ -559,7 +559,7 @@ def test_a_process_group_that_comes_later(tmp_path: Path, seen: Seen) -> None:
         for _ in range(7):
             pair.step()
             pair.both(partial(trained, x=batch()))
-        return places.storage(pair.model.one.weight.grad)
+        return layout.storage(pair.model.one.weight.grad)
 
     owners = capture.Pools.of_this_thread().owners
     assert train() in owners
@@ -611,19 +611,21 @@ def test_a_region_that_is_captured_later(seen: Seen) -> None:
 def test_a_result_in_the_memory_of_an_argument(apart: bool) -> None:
     """Inductor may write a gradient to where a saved value was. It is not kept alive then."""
     argument = torch.arange(8.0, device=GPU)
-    before = places.use_count(places.storage(argument))
+    before = layout.use_count(layout.storage(argument))
     whole, words = argument.view(2, 4), argument.view(torch.int32)[2:6]
     copied = {0, 1} if apart else ()
-    results = handed.Handed([whole, words], copied, (), {3: argument}, tuple, GPU)
+    results = borrowed_outputs.BorrowedOutputs(
+        [whole, words], copied, (), {3: argument}, tuple, GPU
+    )
     del whole, words
     results.count_owners(())
-    assert places.use_count(places.storage(argument)) == before
+    assert layout.use_count(layout.storage(argument)) == before
     other = torch.arange(8.0, device=GPU) + 1
     found = results.take([None, None, None, other])
     assert torch.equal(found[0], other.view(2, 4))
     assert torch.equal(found[1], other.view(torch.int32)[2:6])
     for one in found:
-        assert (places.storage(one) == places.storage(other)) is not apart
+        assert (layout.storage(one) == layout.storage(other)) is not apart
 
 
 @pytest.fixture
@@ -713,7 +715,7 @@ def test_equal_gradients_are_two_tensors(seen: Seen) -> None:
 
 
 @pytest.mark.skipif(
-    not REAL and places.use_count(places.storage(buffers._alone)) == 1,
+    not REAL and layout.use_count(layout.storage(buffers._alone)) == 1,
     reason="on this torch, the stand-in's own hold of a gradient counts as the program's",
 )
 def test_equal_gradients_of_inputs(seen: Seen) -> None:
@@ -839,7 +841,7 @@ class TestSavedValues:
         returned, order = max(lent, key=lambda one: one[1])
         assert returned.gone == order
         leaf = next(one for one in returned.leaves if one is not None)
-        argument = handed.Found(leaf, returned)
+        argument = borrowed_outputs.AliasedInput(leaf, returned)
         put = argument.put(torch.ones_like(leaf))
         assert put is not None
         assert torch.equal(put, torch.ones_like(leaf))
@@ -957,21 +959,21 @@ class TestSavedValues:
         assert len(backward["graphs"]) == (fails == 1)
 
 
-class TestAside:
+class TestHostBackup:
     @replayed.nothing("it copies tensors alone")
     def test_it_restores(self) -> None:
         whole = torch.arange(12.0, device=GPU)
         parts = [whole[2:8].view(2, 3), whole[4:], torch.ones(3, dtype=torch.int64, device=GPU)]
         were = [one.clone() for one in parts]
-        kept = aside.Aside(parts)
+        kept = host_backup.HostBackup(parts)
         for one in (whole, parts[2]):
             one.fill_(7)
         again = kept.again([*parts, 5, torch.zeros(2, device=GPU)])
         for one, was, part in zip(again, were, parts):
             assert torch.equal(one, was)
-            assert places.storage(one) != places.storage(part)
+            assert layout.storage(one) != layout.storage(part)
         # Those that shared their memory share the new one.
-        assert places.storage(again[0]) == places.storage(again[1])
+        assert layout.storage(again[0]) == layout.storage(again[1])
         assert again[3] == 5
         kept.restore()
         for part, was in zip(parts, were):
@@ -982,27 +984,27 @@ class TestAside:
     def test_ranks_share_the_room(
         self, monkeypatch: pytest.MonkeyPatch, ranks: str, fits: bool
     ) -> None:
-        monkeypatch.setattr(aside, "_free", lambda: 4000)
+        monkeypatch.setattr(host_backup, "_free", lambda: 4000)
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
         one = torch.zeros(1000, dtype=torch.uint8, device=GPU)
-        assert aside.room([one, one[5:]]) is fits
+        assert host_backup.room([one, one[5:]]) is fits
 
     @replayed.nothing("it asks for room alone")
     def test_a_container_has_a_limit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        found = aside._free()
+        found = host_backup._free()
         assert found > 1 << 20
         for name, text in (("max", "5000000"), ("used", "4000000"), ("none", "max")):
             (tmp_path / name).write_text(text + "\n")
         used = str(tmp_path / "used")
-        monkeypatch.setattr(aside, "_GROUPS", ((str(tmp_path / "none"), used),))
-        assert abs(aside._free() - found) < 1 << 32
-        monkeypatch.setattr(aside, "_GROUPS", ((str(tmp_path / "max"), used),))
-        assert aside._free() == 1000000
+        monkeypatch.setattr(host_backup, "_GROUPS", ((str(tmp_path / "none"), used),))
+        assert abs(host_backup._free() - found) < 1 << 32
+        monkeypatch.setattr(host_backup, "_GROUPS", ((str(tmp_path / "max"), used),))
+        assert host_backup._free() == 1000000
 
     def test_without_room_nothing_is_verified(
         self, seen: Seen, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(aside, "_free", lambda: 0)
+        monkeypatch.setattr(host_backup, "_free", lambda: 0)
         pair = Pair()
         for _ in range(6):
             pair.both(partial(trained, x=batch()))
@@ -1029,14 +1031,14 @@ class TestFirstBackwards:
             saved.clear()
             return result
 
-        def first(self: Any, function: Callable[[], Any], memory: Any) -> Any:
+        def run(self: Any, function: Callable[[], Any], memory: Any) -> Any:
             result = function()
             if saved:
                 freed.append(sum(one.expired() for one in saved))
             return result
 
         monkeypatch.setattr(training.Backward, "__call__", called)
-        monkeypatch.setattr(stand_in.StandIn, "first", first)
+        monkeypatch.setattr(stand_in.StandIn, "run_in_graph_memory", run)
         pair = Pair()
         for _ in range(2):
             trained(pair.fast, batch())
@@ -1178,7 +1180,7 @@ class TestNumbersOnTheHost:
         )
         monkeypatch.setattr(stand_in.StandIn, "capture", captured)
         # It has no content that a replay could be compared with.
-        monkeypatch.setattr(aside, "room", lambda *_: False)
+        monkeypatch.setattr(host_backup, "room", lambda *_: False)
 
         class Drawing(torch.nn.Module):
             def __init__(self, shows: bool = False) -> None:

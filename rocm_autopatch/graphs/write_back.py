@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from rocm_autopatch.graphs.buffers import MANY, Inputs, dense, overlaps
-from rocm_autopatch.graphs.leaves import TENSORS
-from rocm_autopatch.graphs.places import storage
+from rocm_autopatch.graphs.buffers import MANY, CopiedInputs, dense, overlaps
+from rocm_autopatch.graphs.layout import storage
+from rocm_autopatch.graphs.pytrees import TENSORS
 
 # So many bytes are copied for a call at most. A GPU moves them four times, which takes a data
 # center's one some 15 us: about the launches of three kernels.
@@ -17,14 +17,14 @@ MOST = 16 << 20
 SHARED = "an argument that it changes in place shares memory with another one"
 
 
-class Carried:
+class InPlaceWriteBack:
     """The leaves at *indices*, which *inputs* has copies of.
 
     *fixed* are the tensors that the graph reads where they are.
     """
 
     def __init__(
-        self, indices: Sequence[int], inputs: Inputs, fixed: Iterable[torch.Tensor]
+        self, indices: Sequence[int], inputs: CopiedInputs, fixed: Iterable[torch.Tensor]
     ) -> None:
         targets = inputs.targets()
         self._indices = list(indices)

@@ -3,8 +3,8 @@
 A forward saves values for its backward. They stay where the forward's graph has written them, so
 the backward's graph finds them there. In the same way a gradient gets from one region's backward to
 the next one's. The next replay would overwrite them. So it may only run when nothing uses their
-memory any more: :meth:`Handed.held` says so, because each tensor that shares the memory counts. If
-something does, a plain call takes the replay's place.
+memory any more: :meth:`BorrowedOutputs.held` says so, because each tensor that shares the memory
+counts. If something does, a plain call takes the replay's place.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ import torch
 
 from rocm_autopatch.graphs.buffers import (
     RESIZED,
-    Outputs,
+    GraphOutputs,
     addresses,
     own_references,
     refuse_result,
     twins,
     without_history,
 )
-from rocm_autopatch.graphs.leaves import TENSORS
-from rocm_autopatch.graphs.memory import Memory
-from rocm_autopatch.graphs.places import (
+from rocm_autopatch.graphs.layout import (
     Place,
     new_view,
     place,
@@ -36,6 +34,8 @@ from rocm_autopatch.graphs.places import (
     use_count,
     view,
 )
+from rocm_autopatch.graphs.memory import Memory
+from rocm_autopatch.graphs.pytrees import TENSORS
 
 if TYPE_CHECKING:
     from rocm_autopatch.graphs.capture import Pool
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 SAVED = "what its last replay saved or returned is still in use"
 NEEDED = "what its forward saved or returned is still needed after it"
 # By memory: the results that lie in it.
-Owners = MutableMapping[int, "Handed"]
+Owners = MutableMapping[int, "BorrowedOutputs"]
 
 
-class Handed:
+class BorrowedOutputs:
     """The results of a graph: *result*, a sequence of tensors and constants.
 
     *copied* are the indices of those that each caller gets a copy of, *shown* the indices of those
@@ -164,8 +164,8 @@ class Handed:
         """Own these memories no more, nor let *leaves* own them. Returns what they are called now.
 
         The graph with the number *order* is the last one that reads them, or the one that writes
-        them. It and later ones may overwrite them. Only replays and calls of ``Pool.beside`` write
-        there, so their content stays until then.
+        them. It and later ones may overwrite them. Only replays and calls of
+        ``Pool.run_beside_graphs`` write there, so their content stays until then.
         """
         assert self._lend is not None
         first = {
@@ -254,18 +254,18 @@ class Handed:
     def _held(self) -> list[int]:
         return [memory for memory, most in self._counts.items() if use_count(memory) > most]
 
-    def _copy(self) -> Outputs:
-        return Outputs([self.leaves[index] for index in self._copied], True, (), self._device)
+    def _copy(self) -> GraphOutputs:
+        return GraphOutputs([self.leaves[index] for index in self._copied], True, (), self._device)
 
 
-class Found:
+class AliasedInput:
     """An argument of a graph that lies among the results of another one.
 
     The graph reads it there. If a later call has it elsewhere, it is copied there, unless what is
     there is in use.
     """
 
-    def __init__(self, leaf: torch.Tensor, owner: Handed) -> None:
+    def __init__(self, leaf: torch.Tensor, owner: BorrowedOutputs) -> None:
         self._address, self._owner = leaf.data_ptr(), owner
         self._place, self._dtype = place(leaf), leaf.dtype
         memory = storage(leaf)
@@ -285,13 +285,13 @@ class Found:
         return there
 
 
-class Consumed:
+class DonatedInputs:
     """What a forward has handed out and its backward's graph overwrites: nobody reads it later.
 
     A replay of such a graph needs no more memory than a backward without graphs.
     """
 
-    def __init__(self, results: Handed, leaves: Sequence[Any]) -> None:
+    def __init__(self, results: BorrowedOutputs, leaves: Sequence[Any]) -> None:
         self.results, self._memories = results, results.used_only_by(leaves)
         self._expected: dict[int, int] = {}
         #: Which leaves lie there.

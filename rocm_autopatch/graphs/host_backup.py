@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from rocm_autopatch.graphs.leaves import TENSORS
-from rocm_autopatch.graphs.places import place, storage, view
+from rocm_autopatch.graphs.layout import place, storage, view
+from rocm_autopatch.graphs.pytrees import TENSORS
 
 # Limits of a container, and what it uses: control groups of version 2, then of version 1.
 _GROUPS = (
@@ -23,7 +23,7 @@ _GROUPS = (
 )
 
 
-class Aside:
+class HostBackup:
     """All that lies in the memories of *tensors*."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
