@@ -474,12 +474,9 @@ class GraphCache:
             for whole in list(self.signatures):
                 self._drop(whole)
 
-    def graphs(self) -> list[Captured]:
-        """What is captured now."""
-        with self.lock:
-            return [
-                one.state for one in self.signatures.values() if isinstance(one.state, Captured)
-            ]
+    def states(self) -> list[State]:
+        """What is known now, a state for each signature. Takes no lock: a capture may call it."""
+        return [one.state for one in [*self.signatures.values()]]
 
 
 def _places(leaves: list[Any], indices: list[int]) -> list[int | None]:

@@ -25,7 +25,7 @@ from rocm_autopatch.graphs.layout import place, storage
 from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.pytrees import TENSORS, signature
 from rocm_autopatch.graphs.refusal import Busy, Refused
-from rocm_autopatch.graphs.states import Captured, Signature
+from rocm_autopatch.graphs.states import Captured, Observed, Signature, State
 
 # Each forward keeps the memory of what it saves.
 _LIMIT = 16
@@ -104,10 +104,10 @@ class _Pass(Strategy):
         assert cache is not None
         return cache
 
-    def graphs(self) -> list[Captured]:
-        """What is captured now."""
+    def states(self) -> list[State]:
+        """What is known of the signatures."""
         cache = None if self._cache is None else self._cache()
-        return cache.graphs() if cache is not None else []
+        return cache.states() if cache is not None else []
 
     def note_capture(self, signature: Signature, captured: Captured) -> None:
         self.has_graphs = True
@@ -172,7 +172,7 @@ class ForwardPass(_Pass):
 
     def run_list(self, inputs: list[object], unfit: str = "") -> Any:
         hooked = unfit == "" and _top_hooks is not None and _top_hooks(False) is not None
-        if hooked and any(one.observed.hosted for one in self.graphs()):
+        if hooked and any(map(_has_number_on_host, self.states())):
             # A checkpoint compares the device of what is saved with that of the recomputed value.
             unfit = HOOKED
         return super().run_list(inputs, unfit)
@@ -195,7 +195,8 @@ class ForwardPass(_Pass):
         with self.region.pools.lock:
             return {
                 one.outputs.leaves[index].data_ptr(): device
-                for one in self.graphs()
+                for one in self.states()
+                if isinstance(one, Captured)
                 for index, device in one.observed.hosted.items()
             }
 
@@ -373,6 +374,11 @@ class BackwardPass(_Pass):
             self._overwrites = False
             return True
         return False
+
+
+def _has_number_on_host(state: State) -> bool:
+    observed = state.observed if isinstance(state, Captured) else state
+    return isinstance(observed, Observed) and bool(observed.hosted)
 
 
 def await_backward(forward: ForwardPass) -> None:

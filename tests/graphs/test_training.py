@@ -1216,6 +1216,15 @@ class TestNumbersOnTheHost:
         forward, backward = seen()
         assert forward["plain"] == {WARMING: 2, passes.HOOKED: 16}
         assert not backward["refused"]
+        # The call that is captured would be the recomputation of the one that is observed.
+        torch._dynamo.reset()
+        pair = Pair(copy.deepcopy(model))
+        for step in (trained, saved, saved, trained):
+            pair.both(partial(step, x=make()))
+            pair.step()
+        forward, backward = seen()[2:]
+        assert forward["plain"] == {WARMING: 2, passes.HOOKED: 3}
+        assert (forward["replays"], backward["refused"]) == (1, [])
 
     has_hooks = pytest.mark.skipif(
         passes._top_hooks is None, reason="this torch does not tell whether there are hooks"
