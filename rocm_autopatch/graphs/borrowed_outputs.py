@@ -134,7 +134,9 @@ class BorrowedOutputs:
         if self._lend is None or self.gone == math.inf:
             return ""
         memory, order, _ = self._lend
-        return memory.busy(order, self)
+        # What was donated to this graph counts, too: its replays may overwrite that, as they find
+        # it among their arguments. Who writes here without a replay does not.
+        return memory.busy(order + 1, self)
 
     @property
     def memory(self) -> Memory:

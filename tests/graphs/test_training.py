@@ -674,6 +674,49 @@ def test_large_results_that_the_program_keeps(seen: Seen) -> None:
     assert place != kept[-2][0].data_ptr()
 
 
+def test_a_gradient_has_no_place_where_saved_values_are_held(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second backward's graph writes its gradient where its forward has saved values.
+
+    As long as the program holds these, that backward runs without its graph, and so does the
+    first one: its graph would read the gradient there.
+    """
+    monkeypatch.setattr(passes, "_LARGE", 1)
+    # With it, torch's own backward writes over what was saved.
+    monkeypatch.setattr(torch._functorch.config, "donated_buffer", False)
+
+    class Both(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(16, 24), torch.nn.Linear(24, 24)
+
+        def forward(self, x: Any) -> Any:
+            y = self.first(x).sin()
+            torch._dynamo.graph_break()
+            return self.second(y).sin()
+
+    pair = Pair(Both())
+    for _ in range(5):
+        pair.both(partial(trained, x=batch()))
+        pair.step()
+    before = [row["replays"] for row in seen()]
+    x = batch()
+    result = pair.fast(x)
+    # What the second forward has made: neither a weight nor what it got from the first one.
+    saved = [one for one in result.grad_fn.saved_tensors if one.shape == (8, 24) and one.is_leaf]
+    were = [one.detach().clone() for one in saved]
+    result.square().mean().backward()
+    assert len(saved) == 1
+    assert torch.equal(saved[0], were[0])
+    assert [row["replays"] - was for row, was in zip(seen(), before)] == [1, 1, 0, 0]
+    second, first = seen()[2:]
+    assert (second["plain"][NEEDED], first["plain"][graph_cache.ELSEWHERE]) == (1, 1)
+    del saved, result
+    trained(pair.other, x)
+    pair.same()
+
+
 def test_results_that_are_kept_for_good(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     """The graph is captured elsewhere."""
     monkeypatch.setattr(graph_cache, "CALLS_IN_USE", 3)
