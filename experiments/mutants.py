@@ -1,10 +1,12 @@
 """Whether what ``make test`` keeps finds faults that are planted in the package.
 
-    python experiments/mutants.py [NUMBER ...] [--work DIRECTORY]
+    python experiments/mutants.py [NUMBER ...] [--work DIRECTORY] [--torch PYTHON]
 
 mutants.yaml lists the faults, each with the tests that have to find it. A fault is put into a copy
-of the checkout, and these tests run there, without those of tests/left_out.yaml. A line says of
-each which test has found it. The exit status is 1 if one was not found.
+of the checkout, and these tests run there, without those of tests/left_out.yaml. Tests of graphs
+(tests/graphs, with a stand-in for the GPU) run with PYTHON, which has torch and pytest; without it,
+their faults are not tried. A line says of each which test has found it. The exit status is 1 if one
+was not found.
 """
 
 from __future__ import annotations
@@ -48,9 +50,19 @@ sys.exit(pytest.main(sys.argv[1:]))
 """
 
 
-def run_tests(place: Path, tests: list[str], environ: dict[str, str]) -> str:
+GRAPHS = "tests/graphs/"
+_OF_GRAPHS = ["-c", os.devnull, "--noconftest", "--rootdir", ".", "-W", "ignore"]
+
+
+def run_tests(place: Path, tests: list[str], environ: dict[str, str], torch: str) -> str:
     """The test that fails first in *place*, "" if none does. Raises ValueError."""
-    command = [sys.executable, "-c", _PYTEST, "-x", "-q", "-p", "no:cacheprovider", "-m", KEPT]
+    of_graphs = tests[0].startswith(GRAPHS)
+    python, how = (torch, _OF_GRAPHS) if of_graphs else (sys.executable, ["-m", KEPT])
+    if not python:
+        raise ValueError("--torch says with which Python")
+    # Those turn our graphs on themselves.
+    environ = {**environ, "ROCM_AUTOPATCH": "off"} if of_graphs else environ
+    command = [python, "-c", _PYTEST, "-x", "-q", "-p", "no:cacheprovider", *how]
     try:
         done = subprocess.run(
             [*command, *tests],
@@ -70,7 +82,7 @@ def run_tests(place: Path, tests: list[str], environ: dict[str, str]) -> str:
     return found[1]
 
 
-def find_fault(place: Path, mutant: dict[str, Any], environ: dict[str, str]) -> str:
+def find_fault(place: Path, mutant: dict[str, Any], environ: dict[str, str], torch: str) -> str:
     """What run_tests() says with a fault in *place*. Raises ValueError; also if it says so without
     the fault."""
     file = place / mutant["file"]
@@ -79,10 +91,10 @@ def find_fault(place: Path, mutant: dict[str, Any], environ: dict[str, str]) -> 
         raise ValueError(f"{mutant['file']} has not one {mutant['before']!r}")
     try:
         file.write_text(text.replace(mutant["before"], mutant["after"]), encoding="utf-8")
-        found = run_tests(place, mutant["tests"], environ)
+        found = run_tests(place, mutant["tests"], environ, torch)
     finally:
         file.write_text(text, encoding="utf-8")
-    if found.startswith("tests/") and run_tests(place, [found], environ):
+    if found.startswith("tests/") and run_tests(place, [found], environ, torch):
         raise ValueError(f"{found} fails without the fault, too")
     return found
 
@@ -91,6 +103,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("numbers", nargs="*", type=int, help="these alone, from 1 on")
     parser.add_argument("--work", type=Path, default=ROOT / ".work" / "mutants")
+    parser.add_argument("--torch", default="", help="a Python with torch, for tests of graphs")
     asked = parser.parse_args()
     mutants = yaml.safe_load((HERE / "mutants.yaml").read_text(encoding="utf-8"))
     work = Path(os.environ.get("ROCM_AUTOPATCH_TEST_WORK", ROOT / ".work")).absolute()
@@ -102,7 +115,7 @@ def main() -> int:
             continue
         began = time.monotonic()
         try:
-            found = find_fault(asked.work, mutant, environ) or "NOT FOUND"
+            found = find_fault(asked.work, mutant, environ, asked.torch) or "NOT FOUND"
         except ValueError as error:
             found = f"NOT TRIED: {error}"
         missed += found.startswith("NOT")
