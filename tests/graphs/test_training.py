@@ -683,8 +683,6 @@ def test_a_gradient_has_no_place_where_saved_values_are_held(
     first one: its graph would read the gradient there.
     """
     monkeypatch.setattr(passes, "_LARGE", 1)
-    # With it, torch's own backward writes over what was saved.
-    monkeypatch.setattr(torch._functorch.config, "donated_buffer", False)
 
     class Both(torch.nn.Module):
         def __init__(self) -> None:
@@ -696,25 +694,29 @@ def test_a_gradient_has_no_place_where_saved_values_are_held(
             torch._dynamo.graph_break()
             return self.second(y).sin()
 
-    pair = Pair(Both())
-    for _ in range(5):
-        pair.both(partial(trained, x=batch()))
-        pair.step()
-    before = [row["replays"] for row in seen()]
-    x = batch()
-    result = pair.fast(x)
-    # What the second forward has made: neither a weight nor what it got from the first one.
-    saved = [one for one in result.grad_fn.saved_tensors if one.shape == (8, 24) and one.is_leaf]
-    were = [one.detach().clone() for one in saved]
-    result.square().mean().backward()
-    assert len(saved) == 1
-    assert torch.equal(saved[0], were[0])
-    assert [row["replays"] - was for row, was in zip(seen(), before)] == [1, 1, 0, 0]
-    second, first = seen()[2:]
-    assert (second["plain"][NEEDED], first["plain"][graph_cache.ELSEWHERE]) == (1, 1)
-    del saved, result
-    trained(pair.other, x)
-    pair.same()
+    # With it, torch's own backward writes over what was saved.
+    with torch._functorch.config.patch(donated_buffer=False):
+        pair = Pair(Both())
+        for _ in range(5):
+            pair.both(partial(trained, x=batch()))
+            pair.step()
+        before = [row["replays"] for row in seen()]
+        x = batch()
+        result = pair.fast(x)
+        # What the second forward has made: neither a weight nor what it got from the first one.
+        saved = [
+            one for one in result.grad_fn.saved_tensors if one.shape == (8, 24) and one.is_leaf
+        ]
+        were = [one.detach().clone() for one in saved]
+        result.square().mean().backward()
+        assert len(saved) == 1
+        assert torch.equal(saved[0], were[0])
+        assert [row["replays"] - was for row, was in zip(seen(), before)] == [1, 1, 0, 0]
+        second, first = seen()[2:]
+        assert (second["plain"][NEEDED], first["plain"][graph_cache.ELSEWHERE]) == (1, 1)
+        del saved, result
+        trained(pair.other, x)
+        pair.same()
 
 
 def test_results_that_are_kept_for_good(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
