@@ -44,6 +44,22 @@ class Bucket:
         if not self.inputs or min(self.inputs.values()) < 0 or (self.outputs or 0) < 0:
             raise ValueError(f"bucket {self.name}: give at least one input; dimensions start at 0")
 
+    def find_dimensions(
+        self, leaves: Sequence[Any], owners: Sequence[str]
+    ) -> list[tuple[int, int]]:
+        """Which leaves it pads, in which dimension. *owners* are the names of their arguments.
+
+        Raises ValueError if one has no such dimension.
+        """
+        found = []
+        for index, (leaf, owner) in enumerate(zip(leaves, owners)):
+            dim = self.inputs.get(owner)
+            if dim is not None and type(leaf) in TENSORS:
+                if leaf.dim() <= dim:
+                    raise ValueError(f"bucket {self.name}: {owner} has no dimension {dim}")
+                found.append((index, dim))
+        return found
+
     def size(self, real: int) -> int | None:
         """The size that *real* is padded to, None if it is too large."""
         return next((size for size in self.sizes if size >= real), None)
@@ -109,16 +125,10 @@ class Buckets:
         cuts: list[_Cut] = []
         of_leaf = list(self._owners(args, kwargs))
         for bucket in self._buckets:
-            found: list[tuple[int, int]] = []
-            for index, (leaf, owner) in enumerate(zip(leaves, of_leaf)):
-                dim = bucket.inputs.get(owner)
-                if dim is None or type(leaf) not in TENSORS:
-                    continue
-                if leaf.dim() <= dim:
-                    raise ValueError(f"bucket {bucket.name}: {owner} has no dimension {dim}")
-                if index in pads:
-                    raise ValueError(f"bucket {bucket.name}: {owner} is also in another bucket")
-                found.append((index, dim))
+            found = bucket.find_dimensions(leaves, of_leaf)
+            twice = next((of_leaf[index] for index, _ in found if index in pads), None)
+            if twice is not None:
+                raise ValueError(f"bucket {bucket.name}: {twice} is also in another bucket")
             sizes = {leaves[index].shape[dim] for index, dim in found}
             if len(sizes) > 1:
                 raise ValueError(

@@ -132,19 +132,19 @@ class GraphCache:
                             self._recent = key, signature
                         held = self._find_obstacle(signature, state, leaves)
                         if not held:
-                            if state.row["replays"] + 1 == state.next_check:
-                                return self._check_replay(signature, state, leaves)
                             return self._replay(signature, state, leaves)
             call = Call(structure, leaves)
             if held:
                 self._count_in_use(signature)
                 return self._run_plainly(call, held)
-            with self.lock:
-                known = self.signatures.get((key, tuple(signature.places))) is signature
-                # Otherwise another thread has just captured it, or dropped it.
-                if soundness.distrusted or (known and not has_graph(signature)):
-                    break
-        return self._run_without(key, signature, call)
+            if self._is_without_graph(key, signature):
+                return self._run_without(key, signature, call)
+
+    def _is_without_graph(self, key: Hashable, signature: Signature) -> bool:
+        """Whether it is known and has no graph: another thread may have captured or dropped it."""
+        with self.lock:
+            known = self.signatures.get((key, tuple(signature.places))) is signature
+            return bool(soundness.distrusted) or (known and not has_graph(signature))
 
     def _find_obstacle(self, signature: Signature, state: Captured, leaves: list[Any]) -> str:
         """Why a call can't be a replay; "" if it can. Then its arguments are where they belong."""
@@ -171,6 +171,8 @@ class GraphCache:
         self, signature: Signature, state: Captured, leaves: list[Any], done: bool = False
     ) -> object:
         """The result of a replay for these leaves. *done* says that it was the last one."""
+        if state.row["replays"] + 1 == state.next_check:
+            return self._check_replay(signature, state, leaves)
         self._clock += 1
         signature.used = self._clock
         state.calls_in_use = 0

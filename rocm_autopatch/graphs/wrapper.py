@@ -38,6 +38,7 @@ _tracing = torch._C._get_tracing_state
 _grad_enabled = torch.is_grad_enabled
 OUTPUTS = ("clone", "alias")
 GUARDS = ("all", "none")
+CAPTURING = "another capture is under way and records the function's kernels"
 # From torch 2.8 on, a program can choose among the guards.
 _FILTERS = startup.release(torch.__version__) >= (2, 8)
 
@@ -89,13 +90,9 @@ class Graphed:
         if _is_compiling():
             return self.function(*args, **kwargs)
         try:
-            if self._never:
-                raise Refused(self._never)
-            if capturing():
-                raise Refused("another capture is under way and records the function's kernels")
-            settings = current_settings()
-            if _function_modes() or _dispatch_modes() or _transforms() or _tracing():
-                settings += _default_devices()
+            if self._never or capturing():
+                raise Refused(self._never or CAPTURING)
+            settings = _settings_here()
             structure: Hashable
             shapes = finish = None
             if not kwargs and self._buckets is None:
@@ -230,6 +227,14 @@ def graphed(
         return Graphed(wrapped, options, buckets, fallback, name, guards, guard_filter_fn)
 
     return wrap if function is None else wrap(function)
+
+
+def _settings_here() -> tuple[Hashable, ...]:
+    """Torch's settings and modes in this thread. Raises Refused if no call can be a graph now."""
+    settings = current_settings()
+    if _function_modes() or _dispatch_modes() or _transforms() or _tracing():
+        settings += _default_devices()
+    return settings
 
 
 def _default_devices() -> tuple[str, ...]:
