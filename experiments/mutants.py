@@ -76,6 +76,8 @@ def run_tests(place: Path, tests: list[str], environ: dict[str, str], torch: str
         return f"tests that did not end within {LONGEST_S} s"
     if done.returncode == 0:
         return ""
+    if done.returncode < 0:
+        return f"tests that end by signal {-done.returncode}"
     found = re.search(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
     if not found:
         raise ValueError(done.stdout[-500:] + done.stderr[-500:])
