@@ -374,8 +374,8 @@ def runs(
     return found, function
 
 
-@pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("verify", [False, True])
 def test_guards_see_it(name: str, verify: bool) -> None:
     found, function = runs(PROGRAMS[name], verify=verify)
     wrong = [number for number, (got, wanted) in enumerate(found) if not same(got, wanted)]

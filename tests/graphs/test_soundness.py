@@ -532,8 +532,8 @@ class Wrong:
 
 
 @pytest.mark.skipif(REAL, reason="the stand-in makes wrong replays")
-@pytest.mark.parametrize("first", [2, 17, 64, 3, 5, 33])
 @pytest.mark.parametrize("kind", ["pure", "changes", "draws"])
+@pytest.mark.parametrize("first", [2, 17, 64, 3, 5, 33])
 def test_a_later_fault_ends_all_graphs(
     kind: str, first: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
