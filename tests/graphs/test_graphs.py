@@ -10,6 +10,7 @@ for it, and tests that need a GPU are skipped. tests/test_graphs.py runs them li
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -1855,3 +1856,31 @@ def test_the_report_of_many_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(row["graphs"]) == 4  # with the one that is there
     assert row["dropped"] == 7
     assert (row["calls"], row["replays"]) == (40, 24)
+
+
+def test_a_program_that_raises_from_its_capture_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One capture is tried. After it, calls are observed, and they raise as without us."""
+    captures, calls = 0, 0
+    real = capture.Pool.capture
+
+    def counted(self: Any, *args: Any) -> Any:
+        nonlocal captures
+        captures += 1
+        return real(self, *args)
+
+    def function(x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if 2 < calls < 7:
+            raise LookupError("the program's own")
+        return x + 1
+
+    monkeypatch.setattr(capture.Pool, "capture", counted)
+    wrapped, x = graphed(function, guards="none", verify=False), torch.ones(4, device=GPU)
+    for number in range(6):
+        with pytest.raises(LookupError) if number > 1 else contextlib.nullcontext():
+            wrapped(x)
+    assert captures == 1
+    for _ in range(3):
+        close(wrapped(x), x + 1)
+    assert (wrapped.row["replays"], wrapped.row["refused"]) == (2, [])
