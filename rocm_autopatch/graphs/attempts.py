@@ -154,6 +154,8 @@ class CaptureAttempt:
         """The error to raise if it is the program's own, and not that of a capture."""
         # Torch and the runtimes raise a RuntimeError where a function can't be captured.
         own = [one for one in self._raised if not isinstance(one, RuntimeError)]
+        # Their tracebacks have frames that have this object.
+        self._raised.clear()
         return own[0] if own else error if failure.programs_own(error) else None
 
     def _prepare(self, undo: ExitStack) -> bool:
@@ -197,7 +199,6 @@ class CaptureAttempt:
         with capture.no_other():
             kept = HostBackup(self._strategy.find_spoilt(self._call.leaves, self._donated))
         put_back = remember(changed, kept)
-        undo.callback(put_back)
         again = functools.partial(self._strategy.call_again, self._call)
         self._compare_with(lambda: [again(), self._changes], put_back, undo)
         # The capture can't use what the call has needed. So the device gets it back.
@@ -306,8 +307,7 @@ class CaptureAttempt:
         captured.graph()
         # What the caller is handed is compared, and not only what the graph has written.
         back = captured.write_back.targets if captured.write_back else []
-        with capture.no_other():
-            called_again = verification.compare([captured.outputs.take(call.leaves), back])
+        called_again = verification.compare([captured.outputs.take(call.leaves), back])
         # What a replay overwrites is not there for another one: it is the call itself.
         self.is_replayed = donated is not None
         if not donated or called_again:

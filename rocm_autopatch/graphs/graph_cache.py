@@ -143,7 +143,7 @@ class GraphCache:
     def _is_without_graph(self, key: Hashable, signature: Signature) -> bool:
         """Whether it is known and has no graph: another thread may have captured or dropped it."""
         with self.lock:
-            known = self.signatures.get((key, tuple(signature.places))) is signature
+            known = self._is_known(key, signature)
             return bool(soundness.distrusted) or (known and not has_graph(signature))
 
     def _find_obstacle(self, signature: Signature, state: Captured, leaves: list[Any]) -> str:
@@ -208,37 +208,43 @@ class GraphCache:
         changes = [leaves[index] for index in observed.changes]
         put_back = remember(changes + find_uncounted(signature, observed, call))
         again = functools.partial(self.strategy.call_again, call)
+        verification: Verification | None
         try:
             verification = Verification(
                 observed.pool, observed.has_drawn, lambda: [again(), changes], put_back
             )
         except torch.OutOfMemoryError:
             state.next_check = 0
-            return self._replay(signature, state, leaves)
+            verification = None
+        if signature.state is not state:
+            # The function that was just called has dropped its graph.
+            return self._run_plainly(call, WARMING)
         result = self._replay(signature, state, leaves)
+        if verification is None:
+            return result
+        back, row = state.write_back, state.row
         try:
-            with capture.no_other():
-                called_again = verification.compare([result, changes])
+            called_again = verification.compare([result, changes])
         except Refused as refused:
             del result
             put_back()
             verification.draw_again()
-            self._distrust(signature, state, call, f"replay {number}", str(refused))
+            self._distrust(signature, row, call, f"replay {number}", str(refused))
             return self.strategy.call_plainly(call.structure, list(call.leaves))
         if called_again:
             # The further plain calls have taken back what the replay has changed.
-            if state.write_back is not None:
-                state.write_back.back(leaves)
+            if back is not None:
+                back.back(leaves)
             verification.draw_as_called()
         soundness.budget.add_check(id(state), number, time.perf_counter() - started)
-        state.row["checks"] += 1
+        row["checks"] += 1
         return result
 
     def _distrust(
-        self, signature: Signature, state: Captured, call: Call, replay: str, why: str
+        self, signature: Signature, row: record.GraphRow, call: Call, replay: str, why: str
     ) -> None:
         """A replay was wrong. If it was right before, no graph of the process is believed."""
-        if state.row["verified"] or state.row["checks"]:
+        if row["verified"] or row["checks"]:
             soundness.distrust(f"{replay} of {self.row['name']}: {why}")
             return
         # Nobody has compared it before: it may be right, with another rounding.
@@ -296,32 +302,50 @@ class GraphCache:
             state = signature.state
             if isinstance(state, Captured):  # Another thread was quicker.
                 return self.run_call(key, call.structure, call.leaves)
-            if isinstance(state, Observed):
+            if isinstance(state, Observed) and self._is_known(key, signature):
                 attempt = CaptureAttempt(
                     self.strategy, self.options, self._memory, signature, state, call
                 )
-                state = self._capture(attempt, signature, call)
-                if isinstance(state, Captured):
-                    return self._replay(signature, state, call.leaves, attempt.is_replayed)
+                found = self._capture(key, attempt, signature, call)
+                if found is not None:
+                    return self._replay(signature, found, call.leaves, attempt.is_replayed)
+            state = signature.state
         return self._run_plainly(call, state.why if isinstance(state, Rejected) else WARMING)
 
-    def _capture(self, attempt: CaptureAttempt, signature: Signature, call: Call) -> State:
-        """The state after a capture. Raises the program's own errors."""
+    def _is_known(self, key: Hashable, signature: Signature) -> bool:
+        return self.signatures.get((key, tuple(signature.places))) is signature
+
+    def _capture(
+        self, key: Hashable, attempt: CaptureAttempt, signature: Signature, call: Call
+    ) -> Captured | None:
+        """What was captured, if anything. Raises the program's own errors."""
+        before = attempt.observed
         try:
             captured = attempt.run()
         except Exception as error:
-            signature.move_to(attempt.observed)
             own = attempt.find_error_of_program(error)
+            # The function may have called itself, or have dropped its graphs.
+            is_same = signature.state is before
+            if is_same:
+                signature.move_to(attempt.observed if own is None else Warming())
             if own is not None:
-                signature.move_to(Warming())
-                raise own from None
-            self._note_failure(signature, call, error)
-        else:
-            # From now on other threads replay it.
-            signature.move_to(captured)
-            self.row["graphs"].append(captured.row)
-            self.strategy.note_capture(signature, captured)
-        return signature.state
+                try:
+                    raise own from None
+                finally:
+                    # Its traceback has this frame, and with it the arguments.
+                    del own
+            if is_same:
+                self._note_failure(signature, call, error)
+            return None
+        if signature.state is not before or not self._is_known(key, signature):
+            with before.pool.idle():
+                captured.release()
+            return None
+        self.row["graphs"].append(captured.row)
+        # From now on other threads replay it.
+        signature.move_to(captured)
+        self.strategy.note_capture(signature, captured)
+        return captured
 
     def _note_failure(self, signature: Signature, call: Call, error: Exception) -> None:
         if isinstance(error, Busy) or self.strategy.retries(error):

@@ -246,7 +246,7 @@ class BackwardPass(_Pass):
         region = forward.region
         name, memory = f"backward of {region.name}", region.pools.gradients
         super().__init__(region, name, compiled, fixed, memory)
-        self._forward, self._of_weights = forward, forward.fixed
+        self.forward, self._of_weights = forward, forward.fixed
         #: The indices of what the forward has saved.
         self.saved = list(saved)
         # Whether graphs may overwrite it.
@@ -270,7 +270,7 @@ class BackwardPass(_Pass):
         What the last call has shown holds for this one, if it is like it.
         """
         with self.region.pools.lock:
-            ready = self.cache.may_capture = self._forward.has_graphs
+            ready = self.cache.may_capture = self.forward.has_graphs
             self._numbers.update(self._find_saved_numbers(saved, inputs))
             there = [None if index in self._numbers else one for index, one in enumerate(inputs)]
             whole, key = self._last
@@ -288,7 +288,7 @@ class BackwardPass(_Pass):
         numbers: dict[int, torch.Tensor] = {
             index: inputs[index] for index in saved if not inputs[index].dim()
         }
-        moved = self._forward.places_of_numbers()
+        moved = self.forward.places_of_numbers()
         where = {index: moved.get(one.data_ptr(), one.device) for index, one in numbers.items()}
         return {index: device for index, device in where.items() if {device} != devices}
 

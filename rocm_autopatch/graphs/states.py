@@ -120,8 +120,9 @@ class Captured:
     calls_in_the_way: int = 0
 
     def release(self) -> None:
-        """Let go of all that it has: others may still hold this object. It is of no use then."""
-        vars(self).clear()
+        """Let go of the graph and all memory. Others may still hold this object, and look at it."""
+        for name in {*vars(self)} - {"observed", "row"}:
+            delattr(self, name)
 
 
 @dataclass(frozen=True)

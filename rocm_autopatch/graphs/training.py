@@ -200,25 +200,26 @@ class Backward:
 
     def __init__(self, compiled: Callable[[list[object]], object]) -> None:
         self._compiled = compiled
-        self._calls: BackwardPass | None = None
-        self._cache: GraphCache | None = None
-        self._forward: ForwardPass | None = None
+        # Its graphs, which live as long as a call uses them. Another thread may put others here.
+        self._joined: tuple[BackwardPass, GraphCache] | None = None
 
     def __call__(self, inputs: list[Any]) -> Any:
-        unknown = self._forward is None or not self._forward.has_backward
+        joined = self._joined
+        unknown = joined is None or not joined[0].forward.has_backward
         # What others capture takes none of our locks.
         if unknown and are_waiting() and not capture.capturing():
-            self._join(inputs)
-        calls, forward = self._calls, self._forward
-        if calls is None or forward is None:
+            joined = self._join(inputs)
+        if joined is None:
             return self._compiled(inputs)
+        calls, forward = joined[0], joined[0].forward
         elsewhere = any(inputs[index].data_ptr() not in forward.saved for index in calls.saved)
         # Other values may lie there when this call is over.
         forward.note_saved(set())
         return calls.run_list(inputs, "its forward ran without a graph" if elsewhere else "")
 
-    def _join(self, inputs: list[Any]) -> None:
-        """Find the forward that has saved these inputs."""
+    def _join(self, inputs: list[Any]) -> tuple[BackwardPass, GraphCache] | None:
+        """Find the forward that has saved these inputs. Returns the graphs of its backward."""
+        joined = self._joined
         # What has no element has no address.
         where = {
             index: one.data_ptr()
@@ -235,19 +236,19 @@ class Backward:
         ]
         found = [one for one in found if one[1]]
         if not found:
-            return
+            return joined
         forward, saved, fixed = max(found, key=lambda one: (len(one[1]), len(one[2])))
-        if self._calls is None or self._forward is not forward:
-            self._calls = BackwardPass(forward, self._compiled, fixed, saved)
-            self._cache = self._calls.make_cache()
-        self._forward = forward
+        if joined is None or joined[0].forward is not forward:
+            calls = BackwardPass(forward, self._compiled, fixed, saved)
+            joined = self._joined = calls, calls.make_cache()
         try:
-            self._calls.note_forward(saved, fixed, inputs)
+            joined[0].note_forward(saved, fixed, inputs)
         except Refused:
             # The call itself says why.
-            return
+            return joined
         if forward.has_graphs:
             end_waiting(forward)
+        return joined
 
 
 def _install() -> None:

@@ -14,16 +14,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 import torch
 
+from rocm_autopatch.graphs.capture import Pool, no_other
 from rocm_autopatch.graphs.captured_ops import CapturedOps, fill_memory
 from rocm_autopatch.graphs.pytrees import TENSORS
 from rocm_autopatch.graphs.refusal import Disturbed, Refused
-
-if TYPE_CHECKING:
-    from rocm_autopatch.graphs.capture import Pool
 
 # How many elements of a result are compared. All of them would need as much memory as the
 # activations of a training step.
@@ -83,9 +81,11 @@ class Verification:
         Returns whether the plain call was made again, which may have overwritten what the replay
         has written.
         """
-        drawn = self._after is None or torch.equal(self._after, self._pool.random())
         got = self._sampled(result)
-        different = _different(self._wanted, got)
+        with no_other():
+            drawn = self._after is None or torch.equal(self._after, self._pool.random())
+            different = _different(self._wanted, got)
+        # These are the program's: they take locks.
         if different:
             self._compare_undetermined(different, got, result)
         if not drawn:
@@ -108,6 +108,11 @@ class Verification:
                     plain.append(self._sampled(self._call()))
             finally:
                 self._restore()
+        with no_other():
+            self._explain(different, got, plain)
+
+    def _explain(self, different: dict[int, str], got: Samples, plain: list[Samples]) -> None:
+        """Raise Refused unless the plain calls say that they don't determine what differs."""
         for index, said in different.items():
             replayed, ones = got[index], [calls[index] for calls in plain]
             assert replayed is not None

@@ -8,6 +8,7 @@ differ: they are the table of docs/graphs.md.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import io
@@ -26,7 +27,16 @@ import replayed  # noqa: E402
 import stand_in  # noqa: E402
 
 from rocm_autopatch import startup  # noqa: E402
-from rocm_autopatch.graphs import Bucket, Refused, graph_cache, graphed, guards, mode, settings  # noqa: E402
+from rocm_autopatch.graphs import (  # noqa: E402
+    Bucket,
+    Refused,
+    capture,
+    graph_cache,
+    graphed,
+    guards,
+    mode,
+    settings,
+)
 
 REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
@@ -907,3 +917,86 @@ def test_without_numpy() -> None:
     )
     assert done.stdout.split() == ["2"], done.stderr
     replay_something()
+
+
+@pytest.mark.parametrize("at", range(1, 10))
+def test_the_function_clears_its_graphs(at: int) -> None:
+    """At any call: a plain one, one that is observed, captured or checked."""
+    calls = 0
+
+    def function(x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            wrapped.clear()
+        return x * 2
+
+    wrapped = graphed(function, guards="none", warmup=1, verify=at % 2 == 0, check=True)
+    for _ in range(12):
+        assert wrapped(torch.ones(4, device=GPU)).tolist() == [2] * 4
+    assert wrapped.row["replays"] > 0
+    known = wrapped._graphs._current[1]
+    # What is captured is known, and so it can be dropped.
+    wrapped.clear()
+    assert (known._recent, known.signatures) == ((None, None), {})
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_the_function_calls_itself(refused: bool) -> None:
+    inner, calls = False, 0
+
+    def function(x: Any) -> Any:
+        nonlocal inner, calls
+        calls += 1
+        if inner:
+            return x * 2, calls // 5 if refused else 0
+        inner = True
+        try:
+            return wrapped(x)
+        finally:
+            inner = False
+
+    wrapped = graphed(function, guards="none", warmup=2, verify=True)
+    for _ in range(6):
+        assert wrapped(torch.ones(4, device=GPU))[0].tolist() == [2] * 4
+    assert [one["reason"] for one in wrapped.row["refused"]] == [
+        "the result has a constant that differs from call to call"
+    ] * refused
+    assert (wrapped.row["replays"] > 0) == (not refused)
+    replay_something()
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError, torch.OutOfMemoryError])
+@replayed.nothing("its captures fail")
+def test_a_failed_capture_keeps_nothing(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = False
+    real = capture.Pool.capture
+
+    def captured(self: Any, *args: Any) -> Any:
+        nonlocal fails
+        fails = True
+        try:
+            return real(self, *args)
+        finally:
+            fails = False
+
+    def function(x: Any) -> Any:
+        if fails:
+            raise kind("in the capture")
+        return x * 2
+
+    monkeypatch.setattr(capture.Pool, "capture", captured)
+    wrapped, x = graphed(function, guards="none", warmup=1, verify=True), torch.ones(4, device=GPU)
+    wrapped(x)
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(ValueError):
+            wrapped(x)
+        gone = weakref.ref(x), weakref.ref(wrapped)
+        del x, wrapped
+        assert [one() for one in gone] == [None, None]
+    finally:
+        gc.enable()

@@ -348,3 +348,111 @@ def test_locks_in_another_order_are_noticed(monkeypatch: pytest.MonkeyPatch) -> 
         with memory._lock, pools.lock:
             pass
     assert lock_order.against_the_order(noted) == [("memory._lock", "Pools.lock")]
+
+
+def test_a_graph_is_dropped_while_hooks_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    stand_in.graphs_in_modes()
+    asked, dropped = threading.Event(), threading.Event()
+    real = passes._has_number_on_host
+
+    def slowly(state: Any) -> bool:
+        asked.set()
+        dropped.wait(60)
+        return real(state)
+
+    monkeypatch.setattr(passes, "_has_number_on_host", slowly)
+    monkeypatch.setattr(graph_cache, "CALLS_IN_USE", 3)
+    model = torch.nn.Linear(4, 4)
+    fast = torch.compile(model, mode="reduce-overhead")
+
+    def drop() -> None:
+        asked.wait(60)
+        with torch.enable_grad():
+            kept = [fast(torch.ones(2, 4)) for _ in range(8)]
+        dropped.set()
+        del kept
+
+    with torch.enable_grad():
+        for _ in range(5):
+            fast(torch.ones(2, 4)).sum().backward()
+        hooks = torch.autograd.graph.saved_tensors_hooks(lambda one: one, lambda one: one)
+
+        def call() -> Any:
+            with torch.enable_grad(), hooks:
+                return fast(torch.ones(2, 4))
+
+        got = during(call, drop)
+        assert torch.equal(got, model(torch.ones(2, 4)))
+
+
+def test_two_threads_find_the_forward_of_a_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    stand_in.graphs_in_modes()
+    model = torch.nn.Linear(4, 4)
+    fast = torch.compile(model, mode="reduce-overhead")
+    made, other = threading.Event(), threading.Event()
+    real = passes.BackwardPass.make_cache
+
+    def slowly(self: Any) -> Any:
+        cache = real(self)
+        if threading.current_thread() is threading.main_thread():
+            made.set()
+            other.wait(60)
+        return cache
+
+    monkeypatch.setattr(passes.BackwardPass, "make_cache", slowly)
+    # Both have saved it.
+    x = torch.ones(2, 4)
+    with torch.enable_grad():
+        losses = [fast(x).sum() for _ in range(2)]
+
+        def backward() -> None:
+            made.wait(60)
+            losses[1].backward()
+            other.set()
+
+        during(lambda: losses[0].backward(), backward)
+        for _ in range(6):
+            fast(x).sum().backward()
+    assert made.is_set()
+
+
+def test_plain_calls_that_compare_take_no_lock_of_captures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are the program's, and another thread may capture meanwhile."""
+    seen, calls = [], 0
+
+    def function(x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        seen.append("capture._one" in noted.held())
+        return x + 1, torch.full((4,), calls)
+
+    with lock_order.watch(monkeypatch) as noted:
+        wrapped = graphed(function, guards="none", warmup=1, verify=True, check=True)
+        for _ in range(6):
+            wrapped(torch.ones(4))
+    # Verified, and checked: with two more plain calls each time.
+    assert calls > 8
+    assert not any(seen)
+
+
+def test_random_numbers_after_a_check_that_calls_again() -> None:
+    """The next call draws what follows the numbers of the checked one."""
+    calls = 0
+
+    def function(x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return torch.nn.functional.dropout(x, 0.5, True), torch.full((4,), calls)
+
+    wrapped = graphed(function, guards="none", warmup=1, verify=False, check=True)
+    x = torch.ones(64)
+    torch.manual_seed(3)
+    got = [wrapped(x)[0] for _ in range(7)]
+    torch.manual_seed(3)
+    for one in got:
+        assert torch.equal(one, torch.nn.functional.dropout(x, 0.5, True))
+    assert wrapped.row["graphs"][0]["checks"] > 1
