@@ -124,7 +124,8 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 
-# mi30x and mi35x: sglang's docker/rocm.Dockerfile. The others, and each one's CDNA:
+# mi30x, mi35x and mi45x: sglang's docker/rocm.Dockerfile. MI450: ROCm/TheRock,
+# cmake/therock_amdgpu_targets.cmake. The others, and each one's CDNA:
 # https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html
 _GFX = {
     gpu: gfx
@@ -133,6 +134,7 @@ _GFX = {
         "gfx90a": "mi200 mi210 mi250 mi250x cdna2",
         "gfx942": "mi30x mi300 mi300a mi300x mi325 mi325x cdna3",
         "gfx950": "mi35x mi350 mi350x mi355 mi355x cdna4",
+        "gfx1250": "mi45x mi450 mi450x mi455x",
     }.items()
     for gpu in gpus.split()
 }
@@ -149,6 +151,11 @@ _NUMBERED = {"pytorch/pytorch": "torch", "tensorflow/tensorflow": "framework_ver
 # ROCm's first number, where a dash is between name and version: rocm-7.2.1. No framework has it.
 _LEAST_ROCM = 4
 _ROCM_BASE = re.compile("rocm/(?:dev|rocm)-.+")
+# vLLM's own images have two numbers of ROCm: rocm72 is 7.2, rocm100 is 10.0
+# (https://github.com/vllm-project/vllm/blob/main/.buildkite/scripts/push-nightly-builds-rocm.sh),
+# and rocm714 was 7.14 (https://github.com/vllm-project/vllm/pull/55246). Three digits of others are
+# three numbers.
+_VLLM_ROCM = re.compile("rocm(?:([4-9])([0-9])|(10)([0-9])|(7)(14))")
 # v0.1.1 in rocm/infera:sglang-v0.1.1 is Infera's version, and its kvd and server images are named
 # like the others: https://github.com/AMD-AGI/Infera/pull/23
 _INFERA = re.compile("(?:.*/)?infera(?:-.*)?")
@@ -178,6 +185,8 @@ def facts(reference: Reference) -> dict[str, str]:
     name = reference.name
     tag, claims = _tokens(reference.tag), _claims(name)
     framework = _framework(tag, claims)
+    if framework == "vllm":
+        _read_two_numbers(tag)
     _place_versions(tag, framework, name, "framework" in claims)
     said = _merge(tag)
     doubted = {key for key, value in said.items() if not value}
@@ -294,6 +303,15 @@ def _rocm(code: str) -> str:
     if len(code) == 3 and code[0] not in "01" and code[:2] != "71":
         return ".".join(code)
     return ""
+
+
+def _read_two_numbers(tag: list[_Token]) -> None:
+    """Let vLLM's short versions of ROCm in *tag* say what they are."""
+    for token in tag:
+        short = _VLLM_ROCM.fullmatch(token.text.lower()) if token.kind == "rocm" else None
+        if short:
+            token.says["rocm"] = ".".join(part for part in short.groups() if part)
+            token.spent = True
 
 
 def _framework(tag: list[_Token], claims: dict[str, str]) -> str:
