@@ -126,6 +126,13 @@ def test_what_is_no_reference(text: str, golden: Golden) -> None:
         ),
         ("vllm/x:0.19.0-sglang", "framework=sglang flavour=0.19.0"),
         ("rocm/pytorch:0.19.0", "accelerator=rocm framework=pytorch flavour=0.19.0"),
+        # A preview of ROCm, in AMD's repositories.
+        (
+            "rocm/vllm-dev:preview7.1_1117_rc1_20251112",
+            "accelerator=rocm framework=vllm rocm=7.1 date=2025-11-12 flavour=preview_1117_rc1",
+        ),
+        ("rocm/vllm-dev:preview0.9", "accelerator=rocm framework=vllm flavour=preview0.9"),
+        ("x:preview7.1_1117", "flavour=preview7.1_1117"),
         # A dash after rocm, unless the number can't be ROCm's.
         ("x:v2.11.0-rocm-7.2.1", "accelerator=rocm rocm=7.2.1 flavour=v2.11.0"),
         (

@@ -119,6 +119,7 @@ _TOKEN = re.compile(
   | (?P<os> (?: ubuntu | debian | centos | rhel | ubi | almalinux | rockylinux | fedora | sles )
             [-_]? [0-9]+ (?:\.[0-9]+)? ) {_END}
   | (?P<version> v? {_VERSION} ) {_END}
+  | (?P<preview> preview ) (?= {_VERSION} {_END} )
   | (?P<word> [^-_/]+ )
     """,
     re.VERBOSE,
@@ -242,7 +243,7 @@ def _read(token: _Token, value: str) -> None:
     kind, says = token.kind, token.says
     if kind == "word":
         _read_word(token, value)
-    elif kind == "version":
+    elif kind in ("version", "preview"):
         token.spent = False
     elif kind == "framework":
         value = value.replace("_", "-")
@@ -346,7 +347,7 @@ def _place_versions(tag: list[_Token], framework: str, name: str, its: bool) -> 
                 elif alone and framework in _VERSIONED and not own:
                     named = True
                     token.says["framework_version"] = version
-            elif before and before.kind == "rocm" and _is_rocm(before, version, token):
+            elif before and _is_rocm(before, version, token, name):
                 token.says["rocm"] = version
             elif before and before.kind == "pytorch":
                 token.says["torch"] = version
@@ -366,9 +367,12 @@ def _place_versions(tag: list[_Token], framework: str, name: str, its: bool) -> 
             token.spent = True
 
 
-def _is_rocm(before: _Token, version: str, token: _Token) -> bool:
-    """Whether a version that follows the word rocm can be ROCm's."""
-    bare = before.text.lower() == "rocm" and version == token.text
+def _is_rocm(before: _Token, version: str, token: _Token, name: str) -> bool:
+    """Whether a version is ROCm's: after the word rocm, or after preview in an image of AMD's, as
+    in rocm/vllm-dev:preview7.1_1117."""
+    word = before.text.lower()
+    follows = word == "rocm" or (before.kind == "preview" and name.startswith("rocm/"))
+    bare = follows and version == token.text
     return bare and int(version.partition(".")[0]) >= _LEAST_ROCM
 
 
