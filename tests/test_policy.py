@@ -450,6 +450,10 @@ class TestBuiltins:
                 },
             ),
             ({"framework": "atom"}, {"PYTORCH_ROCM_ARCH": "gfx942;gfx950"}),
+            (
+                {"repository": "rocm/primus", "tag": "v26.8"},
+                {"HSA_ENABLE_SCRATCH_ASYNC_RECLAIM": "0", "DEBUG_CLR_AQL_DEV_QUEUE": "1"},
+            ),
         ],
     )
     def test_what_images_of_2026_set(self, facts: dict[str, str], sets: dict[str, str]) -> None:

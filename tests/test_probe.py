@@ -676,6 +676,8 @@ class TestTable:
             ("DEBUG_HIP_DYNAMIC_QUEUES", "HIP"),
             ("DEBUG_CLR_LIMIT_BLIT_WG", "HIP"),
             ("GPU_PINNED_XFER_SIZE", "HIP"),
+            ("GPU_USE_DEVICE_QUEUE", "HIP"),
+            ("ROC_AQL_QUEUE_SIZE", "HIP"),
             ("ROCPROFILER_LOG_LEVEL", "rocprofiler-sdk"),
         ],
     )
