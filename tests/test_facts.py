@@ -167,6 +167,15 @@ def test_variables(
             [("framework", "vllm")],
         ),
         ("app/versions.txt", "BASE_IMAGE: ?\n", []),
+        # ROCm from wheels.
+        (
+            "app/versions.txt",
+            "BASE_IMAGE: ubuntu:22.04\nPYTHON_VERSION: 3.12\nROCM_SDK_VERSION: 10.0.0\n"
+            "TORCH_VERSION: 2.12.0+rocm10.0.0\n",
+            [("rocm", "10.0.0")],
+        ),
+        ("app/versions.txt", "ROCM_SDK_VERSION: 7.15.0a20260630\n", [("rocm", "7.15.0")]),
+        ("app/versions.txt", "ROCM_SDK_VERSION:\n", []),
         ("etc/os-release", OS_RELEASE, [("os", "ubuntu22.04")]),
         ("etc/os-release", "ID=debian\nVERSION_ID='12'\n", [("os", "debian12")]),
         ("etc/os-release", 'ID="rhel"\nVERSION_ID="9.4"\n', [("os", "rhel9.4")]),
@@ -429,6 +438,10 @@ def test_a_contradiction_is_a_sentence() -> None:
         ({"torch": "2.11.0+rocm7.2"}, ("7.2", "torch")),
         ({"torch": "2.12.0+rocm10.0.0"}, ("10.0.0", "torch")),
         ({"torch": "2.10.0a0+rocm7.10.0a20251015"}, ("7.10.0", "torch")),
+        ({"torch": "2.11.0a0+devrocm7.13.0.dev0-abc"}, ("7.13.0", "torch")),
+        ({"torch": "2.9.1+lw.rocm7.2.0.git7e1940d4"}, ("7.2.0", "torch")),
+        ({"torch": "2.9.1+rocmsdk20260116", "hip": "7.2.26024-f6f897bd3d"}, ("7.2", "hip")),
+        ({"torch": "2.11.0+gfx1151", "hip": "7.2.53211"}, ("7.2", "hip")),
         ({"torch": "2.9.1+cu129"}, None),
         ({"torch": "2.13.0+cpu"}, None),
         ({"torch": "2.9.0a0+git7bcbafe"}, None),

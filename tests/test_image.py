@@ -126,6 +126,13 @@ def test_what_is_no_reference(text: str, golden: Golden) -> None:
         ),
         ("vllm/x:0.19.0-sglang", "framework=sglang flavour=0.19.0"),
         ("rocm/pytorch:0.19.0", "accelerator=rocm framework=pytorch flavour=0.19.0"),
+        # A preview of ROCm, in AMD's repositories.
+        (
+            "rocm/vllm-dev:preview7.1_1117_rc1_20251112",
+            "accelerator=rocm framework=vllm rocm=7.1 date=2025-11-12 flavour=preview_1117_rc1",
+        ),
+        ("rocm/vllm-dev:preview0.9", "accelerator=rocm framework=vllm flavour=preview0.9"),
+        ("x:preview7.1_1117", "flavour=preview7.1_1117"),
         # A dash after rocm, unless the number can't be ROCm's.
         ("x:v2.11.0-rocm-7.2.1", "accelerator=rocm rocm=7.2.1 flavour=v2.11.0"),
         (
@@ -160,6 +167,25 @@ def test_what_is_no_reference(text: str, golden: Golden) -> None:
         ("x:rocm72", "accelerator=rocm flavour=rocm72"),
         ("x:rocm711", "accelerator=rocm flavour=rocm711"),
         ("x:rocm101", "accelerator=rocm flavour=rocm101"),
+        ("x:rocm100", "accelerator=rocm flavour=rocm100"),
+        # In vLLM's tags they are two numbers, unless three are as likely.
+        ("x:vllm-rocm72", "accelerator=rocm framework=vllm rocm=7.2"),
+        (
+            "vllm/vllm-openai-rocm:nightly-rocm72",
+            "accelerator=rocm framework=vllm rocm=7.2 flavour=nightly",
+        ),
+        (
+            "vllm/vllm-openai-rocm:nightly-rocm100-3df4ae153eb385e27b52f26c81f8edb9e20b9984",
+            "accelerator=rocm framework=vllm rocm=10.0 "
+            "flavour=nightly-3df4ae153eb385e27b52f26c81f8edb9e20b9984",
+        ),
+        (
+            "vllm/vllm-openai-rocm:nightly-rocm714",
+            "accelerator=rocm framework=vllm rocm=7.14 flavour=nightly",
+        ),
+        ("rocm/vllm:rocm721", "accelerator=rocm framework=vllm rocm=7.2.1"),
+        ("rocm/vllm:rocm711", "accelerator=rocm framework=vllm flavour=rocm711"),
+        ("rocm/vllm:rocm72-rocm700", "accelerator=rocm framework=vllm flavour=rocm72-rocm700"),
         # The same in two forms, and two different things.
         ("x:rocm7.0-rocm700", "accelerator=rocm rocm=7.0.0"),
         ("x:rocm7.0-rocm720", "accelerator=rocm flavour=rocm7.0-rocm720"),
@@ -171,7 +197,9 @@ def test_what_is_no_reference(text: str, golden: Golden) -> None:
         # GPUs.
         ("x:MI300X", "accelerator=rocm gfx=gfx942"),
         ("x:v25.9_gfx950", "accelerator=rocm gfx=gfx950 flavour=v25.9"),
-        ("x:rocm10-mi45x", "accelerator=rocm rocm=10 gpu=mi45x"),
+        ("x:rocm10-mi45x", "accelerator=rocm rocm=10 gfx=gfx1250"),
+        ("x:mi450", "accelerator=rocm gfx=gfx1250"),
+        ("x:MI455X", "accelerator=rocm gfx=gfx1250"),
         ("x:gfx94x", "accelerator=rocm gpu=gfx94x"),
         # Another accelerator counts before the repository, and a name before a GPU.
         ("rocm/vllm:cu129", "accelerator=cuda framework=vllm flavour=cu129"),

@@ -401,7 +401,7 @@ class TestBuiltins:
     def test_what_an_image_may_not_ask_of_libraries(self) -> None:
         plan = builtin.POLICIES["no-library-search"]
         ours = {row[0]: row[1:3] for row in plan["env"] if row[3] == "no-library-search"}
-        deleted = {"MIOPEN_FIND_ENFORCE", "AITER_REBUILD", "AITER_ONLINE_TUNE"}
+        deleted = {"MIOPEN_FIND_ENFORCE", "AITER_REBUILD", "AITER_ONLINE_TUNE", "HIP_ONLINE_TUNING"}
         assert ours == {
             "MIOPEN_FIND_MODE": ("default", "FAST"),
             "PYTORCH_TUNABLEOP_TUNING": ("default", "0"),
@@ -421,6 +421,72 @@ class TestBuiltins:
             "inductor.trace.enabled": ("default", True),
             "inductor.trace.debug_log": ("default", True),
         }.items() <= entries("debug").items()
+
+    @pytest.mark.parametrize(
+        ("facts", "sets"),
+        [
+            (
+                {"framework": "vllm", "framework_version": "0.33.0", "rocm": "10.0.0"},
+                {
+                    "HSA_NO_SCRATCH_RECLAIM": "1",
+                    "HSA_ENABLE_IPC_MODE_LEGACY": "1",
+                    "UCX_RMA_PPLN_ENABLE": "y",
+                    "UCX_ROCM_COPY_SIGPOOL_MAX_ELEMS": "inf",
+                    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+                    "TOKENIZERS_PARALLELISM": "false",
+                    "SAFETENSORS_FAST_GPU": "1",
+                    "KINETO_CONFIG": "/app/libkineto.conf",
+                    "ROCPROFILER_QUEUE_INTERPOSITION": "0",
+                    "HIP_FORCE_DEV_KERNARG": "1",
+                },
+            ),
+            (
+                {"framework": "sglang", "framework_version": "0.5.17", "rocm": "7.2.4"},
+                {
+                    "HSA_ENABLE_IPC_MODE_LEGACY": "1",
+                    "PIP_CONSTRAINT": "/etc/sglang/constraints/torch-rocm.txt",
+                    "AITER_USE_SYSTEM_TRITON": "1",
+                    "SGLANG_MOE_PADDING": "1",
+                },
+            ),
+            ({"framework": "atom"}, {"PYTORCH_ROCM_ARCH": "gfx942;gfx950"}),
+            (
+                {"repository": "rocm/primus", "tag": "v26.8"},
+                {"HSA_ENABLE_SCRATCH_ASYNC_RECLAIM": "0", "DEBUG_CLR_AQL_DEV_QUEUE": "1"},
+            ),
+        ],
+    )
+    def test_what_images_of_2026_set(self, facts: dict[str, str], sets: dict[str, str]) -> None:
+        found = self.recorded(**facts)
+        assert {name: found.get(name) for name in sets} == sets
+
+    @staticmethod
+    def recorded(**facts: str) -> dict[str, object]:
+        rows = select.records(load.images(), {"accelerator": "rocm", **facts})
+        return {setting.name: setting.value for row in rows for setting in row.sets}
+
+    def test_what_other_images_do_not_set(self) -> None:
+        older = self.recorded(framework="vllm", framework_version="0.19.0", rocm="7.2.1")
+        assert set(older) == {"HSA_NO_SCRATCH_RECLAIM", "HIP_FORCE_DEV_KERNARG"}
+        sglang = self.recorded(framework="sglang", framework_version="0.5.17", rocm="7.2.0")
+        assert not {"HSA_ENABLE_IPC_MODE_LEGACY", "PIP_CONSTRAINT"} & set(sglang)
+
+    @pytest.mark.parametrize(
+        ("torch", "rocm", "said"),
+        [
+            ("2.10.0", "7.2.4", "ignores"),
+            ("2.11.0+rocm10.0.0", "10.0.0", "wait for ever"),
+            ("2.13.0+rocm7.2", "7.2", "wait for ever"),
+            ("2.13.0", "6.4", ""),
+        ],
+    )
+    def test_where_expandable_segments_may_hang(self, torch: str, rocm: str, said: str) -> None:
+        facts = {"accelerator": "rocm", "torch": torch, "rocm": rocm}
+        rows = select.records(load.images(), facts)
+        about = [row for row in rows if row.name.startswith("expandable segments")]
+        text = " ".join(issue.text for row in about for issue in row.known_issues)
+        assert said in text
+        assert bool(said) == bool(text)
 
     def test_images_hold_the_version_table_of_000(self) -> None:
         issues = {

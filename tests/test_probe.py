@@ -670,6 +670,21 @@ class TestTable:
                 if not verdict.row and verdict.verdict == "unknown":
                     assert f" {', '.join(keys)};" in verdict.why
 
+    @pytest.mark.parametrize(
+        ("name", "reader"),
+        [
+            ("DEBUG_HIP_DYNAMIC_QUEUES", "HIP"),
+            ("DEBUG_CLR_LIMIT_BLIT_WG", "HIP"),
+            ("GPU_PINNED_XFER_SIZE", "HIP"),
+            ("GPU_USE_DEVICE_QUEUE", "HIP"),
+            ("ROC_AQL_QUEUE_SIZE", "HIP"),
+            ("ROCPROFILER_LOG_LEVEL", "rocprofiler-sdk"),
+        ],
+    )
+    def test_families_of_the_runtime(self, name: str, reader: str) -> None:
+        assert variables.listed(name)
+        assert reader in variables.of_variable(name, "1", TORCH).why
+
     def test_parsed_variables_are_torch_s(self) -> None:
         for name, rule in variables.table()["parsed"].items():
             for version in lint.versions("2.4..2.15"):
@@ -681,7 +696,8 @@ class TestTable:
     def test_rows(self) -> None:
         document = variables.table()
         for name, cases in document["variables"].items():
-            assert not set(cases[-1]) & {"is", "has", "gfx", "unless", "since", "until"}, name
+            narrowed = {"is", "has", "gfx", "label", "unless", "since", "until"}
+            assert not set(cases[-1]) & narrowed, name
             for case in cases:
                 self.check(case, name)
         every = {key for version in lint.versions("2.4..2.15") for key in lint.keys(version)}
@@ -697,6 +713,7 @@ class TestTable:
                 "is",
                 "has",
                 "gfx",
+                "label",
                 "unless",
                 "since",
                 "until",
@@ -724,6 +741,20 @@ class TestTable:
             ("TORCHINDUCTOR_WORKER_START", "thread", "2.4.1", "crashes"),
             ("PYTORCH_HIP_ALLOC_CONF", "expandable_segments:True", "2.9.1", "harmless"),
             ("PYTORCH_HIP_ALLOC_CONF", "expandable_segments:True", TORCH, "hangs"),
+            # AMD's own 2.11 has them, upstream's has not, and no ROCm before 7.0.
+            ("PYTORCH_HIP_ALLOC_CONF", "expandable_segments:True", "2.10.0+rocm7.13.0", "harmless"),
+            ("PYTORCH_HIP_ALLOC_CONF", "expandable_segments:True", "2.11.0+rocm7.2", "harmless"),
+            ("PYTORCH_HIP_ALLOC_CONF", "expandable_segments:True", "2.11.0+rocm10.0.0", "hangs"),
+            ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", "2.11.0+git733fca1", "hangs"),
+            ("PYTORCH_ALLOC_CONF", "expandable_segments:True", "2.11.0+rocm10.0.0", "hangs"),
+            ("PYTORCH_ALLOC_CONF", "expandable_segments:True", "2.12.1+rocm7.2", "hangs"),
+            ("PYTORCH_ALLOC_CONF", "expandable_segments:True", "2.13.0+rocm6.4", "harmless"),
+            ("HIP_ONLINE_TUNING", "1", TORCH, "slows"),
+            ("HIP_ONLINE_TUNING", "true", TORCH, "slows"),
+            ("HIP_ONLINE_TUNING", "True", TORCH, "harmless"),
+            ("HIP_ONLINE_TUNING", "", TORCH, "harmless"),
+            ("GPU_PINNED_MIN_XFER_SIZE", "4194304", TORCH, "harmless"),
+            ("ROCPROFILER_QUEUE_INTERPOSITION", "0", TORCH, "unknown"),
             ("TORCH_BLAS_PREFER_HIPBLASLT", "1", "2.6.0", "crashes"),
             ("TORCHINDUCTOR_COLLECTIVE_BENCHMARK_TIMEOUT", "1.5", TORCH, "unknown"),
             ("TORCHINDUCTOR_NO_SUCH_THING", "1", TORCH, "unknown"),

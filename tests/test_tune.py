@@ -850,8 +850,10 @@ class TestCandidates:
         assert "slow" not in pointwise
 
     @staticmethod
-    def place(accelerator: str = "rocm", config: Sequence[Mapping[str, Any]] = ()) -> Place:
-        values = {"torch": TORCH, "accelerator": accelerator, "python": "3.11"}
+    def place(
+        accelerator: str = "rocm", config: Sequence[Mapping[str, Any]] = (), torch: str = TORCH
+    ) -> Place:
+        values = {"torch": torch, "accelerator": accelerator, "python": "3.11"}
         facts = {name: {"value": value} for name, value in values.items()}
         report = {"facts": facts, "baked": "", "errors": [], "active": True}
         report |= {"config": list(config), "compile_modes": []}
@@ -875,6 +877,19 @@ class TestCandidates:
         assert "triton.multi_kernel=1" not in {one.label for one in on_cpu.candidates}
         # Each value of a switch is there once.
         assert len(labels) == len(found.candidates) > 30
+
+    def test_what_gave_wrong_results_with_this_torch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def tried(accelerator: str, torch: str) -> tuple[bool, str]:
+            here = self.place(accelerator, torch=torch)
+            found = self.find(monkeypatch, here)
+            labels = {one.label for one in found.candidates}
+            return "combo_kernels=true" in labels, found.left_out.get("combo_kernels=true", "")
+
+        why = "wrong results on rocm before torch 2.11 (pytorch/pytorch#168937)"
+        assert tried("rocm", "2.10.0+rocm7.2") == (False, why)
+        assert tried("rocm", "2.9.1") == (False, why)
+        assert tried("rocm", "2.11.0+rocm7.2") == (True, "")
+        assert tried("cuda", "2.10.0") == (True, "")
 
     def test_modes_that_the_program_names(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -52,7 +52,8 @@ _SGLANG_VARIABLES = (
     "SGLANG_SET_CPU_AFFINITY",
 )
 # https://github.com/vllm-project/vllm/blob/main/docker/Dockerfile.rocm_base writes BASE_IMAGE,
-# Dockerfile.rocm adds VLLM_BASE_IMAGE.
+# Dockerfile.rocm adds VLLM_BASE_IMAGE. Where ROCm is from wheels, as in Dockerfile.rock_base,
+# BASE_IMAGE is Ubuntu's, and ROCM_SDK_VERSION is ROCm's.
 _VERSIONS = "app/versions.txt"
 # Not atom: ROCm/ATOM shares that name with another package on PyPI.
 _FRAMEWORKS = ("sglang", "vllm")
@@ -214,6 +215,9 @@ def _system(root: Path) -> Iterator[Named]:
 
 
 def _base(versions: Mapping[str, str]) -> Iterator[Named]:
+    release = _RELEASE.match(versions.get("ROCM_SDK_VERSION", ""))
+    if release:
+        yield "rocm", Fact(release[0], f"/{_VERSIONS}", CLUE)
     said = _say(versions.get("BASE_IMAGE", ""))
     for name in ("rocm", "os"):
         if name in said:

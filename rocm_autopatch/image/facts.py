@@ -24,8 +24,12 @@ from rocm_autopatch.image.fact import (
     Named,
 )
 
-# 2.9.1+rocm7.2.0.lw.git7e1940d4, 2.11.0+rocm7.2, 2.10.0a0+rocm7.10.0a20251015
-_ROCM_OF_TORCH = re.compile(r"[^+]*\+rocm([0-9]+\.[0-9]+(?:\.[0-9]+)?)")
+# 2.9.1+rocm7.2.0.lw.git7e1940d4, 2.11.0+rocm7.2, 2.10.0a0+rocm7.10.0a20251015. A build of a
+# developer is 2.11.0a0+devrocm7.13.0.dev0 (ROCm/TheRock, build_tools/github_actions/
+# determine_version.py). +rocmsdk20260116 and +gfx1151 name no ROCm.
+_ROCM_OF_TORCH = re.compile(
+    r"[^+]*\+(?:[^+]*[.-])?(?:dev)?rocm([0-9]+\.[0-9]+(?:\.[0-9]+)?)", re.DOTALL
+)
 # What a version may have more than a less precise one: numbers, and a local part.
 _PRECISION = re.compile(r"(?:\.[0-9]+)*(?:\+.*)?", re.DOTALL)
 

@@ -119,12 +119,14 @@ _TOKEN = re.compile(
   | (?P<os> (?: ubuntu | debian | centos | rhel | ubi | almalinux | rockylinux | fedora | sles )
             [-_]? [0-9]+ (?:\.[0-9]+)? ) {_END}
   | (?P<version> v? {_VERSION} ) {_END}
+  | (?P<preview> preview ) (?= {_VERSION} {_END} )
   | (?P<word> [^-_/]+ )
     """,
     re.VERBOSE,
 )
 
-# mi30x and mi35x: sglang's docker/rocm.Dockerfile. The others, and each one's CDNA:
+# mi30x, mi35x and mi45x: sglang's docker/rocm.Dockerfile. MI450: ROCm/TheRock,
+# cmake/therock_amdgpu_targets.cmake. The others, and each one's CDNA:
 # https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html
 _GFX = {
     gpu: gfx
@@ -133,6 +135,7 @@ _GFX = {
         "gfx90a": "mi200 mi210 mi250 mi250x cdna2",
         "gfx942": "mi30x mi300 mi300a mi300x mi325 mi325x cdna3",
         "gfx950": "mi35x mi350 mi350x mi355 mi355x cdna4",
+        "gfx1250": "mi45x mi450 mi450x mi455x",
     }.items()
     for gpu in gpus.split()
 }
@@ -149,6 +152,11 @@ _NUMBERED = {"pytorch/pytorch": "torch", "tensorflow/tensorflow": "framework_ver
 # ROCm's first number, where a dash is between name and version: rocm-7.2.1. No framework has it.
 _LEAST_ROCM = 4
 _ROCM_BASE = re.compile("rocm/(?:dev|rocm)-.+")
+# vLLM's own images have two numbers of ROCm: rocm72 is 7.2, rocm100 is 10.0
+# (https://github.com/vllm-project/vllm/blob/main/.buildkite/scripts/push-nightly-builds-rocm.sh),
+# and rocm714 was 7.14 (https://github.com/vllm-project/vllm/pull/55246). Three digits of others are
+# three numbers.
+_VLLM_ROCM = re.compile("rocm(?:([4-9])([0-9])|(10)([0-9])|(7)(14))")
 # v0.1.1 in rocm/infera:sglang-v0.1.1 is Infera's version, and its kvd and server images are named
 # like the others: https://github.com/AMD-AGI/Infera/pull/23
 _INFERA = re.compile("(?:.*/)?infera(?:-.*)?")
@@ -178,6 +186,8 @@ def facts(reference: Reference) -> dict[str, str]:
     name = reference.name
     tag, claims = _tokens(reference.tag), _claims(name)
     framework = _framework(tag, claims)
+    if framework == "vllm":
+        _read_two_numbers(tag)
     _place_versions(tag, framework, name, "framework" in claims)
     said = _merge(tag)
     doubted = {key for key, value in said.items() if not value}
@@ -233,7 +243,7 @@ def _read(token: _Token, value: str) -> None:
     kind, says = token.kind, token.says
     if kind == "word":
         _read_word(token, value)
-    elif kind == "version":
+    elif kind in ("version", "preview"):
         token.spent = False
     elif kind == "framework":
         value = value.replace("_", "-")
@@ -296,6 +306,15 @@ def _rocm(code: str) -> str:
     return ""
 
 
+def _read_two_numbers(tag: list[_Token]) -> None:
+    """Let vLLM's short versions of ROCm in *tag* say what they are."""
+    for token in tag:
+        short = _VLLM_ROCM.fullmatch(token.text.lower()) if token.kind == "rocm" else None
+        if short:
+            token.says["rocm"] = ".".join(part for part in short.groups() if part)
+            token.spent = True
+
+
 def _framework(tag: list[_Token], claims: dict[str, str]) -> str:
     """The tag's before the repository's, and PyTorch, which is in all of them, where neither is."""
     names = {token.says["framework"] for token in tag if "framework" in token.says}
@@ -328,7 +347,7 @@ def _place_versions(tag: list[_Token], framework: str, name: str, its: bool) -> 
                 elif alone and framework in _VERSIONED and not own:
                     named = True
                     token.says["framework_version"] = version
-            elif before and before.kind == "rocm" and _is_rocm(before, version, token):
+            elif before and _is_rocm(before, version, token, name):
                 token.says["rocm"] = version
             elif before and before.kind == "pytorch":
                 token.says["torch"] = version
@@ -348,9 +367,12 @@ def _place_versions(tag: list[_Token], framework: str, name: str, its: bool) -> 
             token.spent = True
 
 
-def _is_rocm(before: _Token, version: str, token: _Token) -> bool:
-    """Whether a version that follows the word rocm can be ROCm's."""
-    bare = before.text.lower() == "rocm" and version == token.text
+def _is_rocm(before: _Token, version: str, token: _Token, name: str) -> bool:
+    """Whether a version is ROCm's: after the word rocm, or after preview in an image of AMD's, as
+    in rocm/vllm-dev:preview7.1_1117."""
+    word = before.text.lower()
+    follows = word == "rocm" or (before.kind == "preview" and name.startswith("rocm/"))
+    bare = follows and version == token.text
     return bare and int(version.partition(".")[0]) >= _LEAST_ROCM
 
 

@@ -108,6 +108,7 @@ def of_variable(
             and _fits(case, value)
             and not _spared(case, environment or {})
             and _is_for(case, gfx)
+            and _is_labelled(case, torch)
         ):
             return _verdict(case)
     keys = feeds(minor(torch)).get(name, ())
@@ -186,6 +187,11 @@ def _fits(case: Mapping[str, Any], value: Any) -> bool:
 def _is_for(case: Mapping[str, Any], gfx: Sequence[str]) -> bool:
     """Whether a case is for one of these GPUs, or for all."""
     return "gfx" not in case or any(kind.startswith(tuple(case["gfx"])) for kind in gfx)
+
+
+def _is_labelled(case: Mapping[str, Any], torch: str) -> bool:
+    """Whether a case is for a torch with this local version, such as rocm7.2, or for all."""
+    return "label" not in case or bool(re.fullmatch(case["label"], torch.partition("+")[2]))
 
 
 def _of_override(value: str, gfx: Sequence[str]) -> Verdict | None:

@@ -2,7 +2,8 @@
 
 They come from the table switches.yaml and from built-in policies that are for speed. Left out, each
 with its reason: what this place has already, what is not for its accelerator, what a policy here
-pins because it is known to do harm, and what evidence of this machine says is wrong.
+pins because it is known to do harm, what gave wrong results with this torch, and what evidence of
+this machine says is wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from rocm_autopatch import fresh_interpreter
+from rocm_autopatch import fresh_interpreter, startup
 from rocm_autopatch.ab import Refused, Wrong, arms, runner, toggles
 from rocm_autopatch.ab.place import Place
 from rocm_autopatch.ab.toggles import CONFIG, HERE, MODE, POLICY, VARIABLE, Toggle
@@ -91,12 +92,13 @@ def find(
     modes = _modes(program) | {o.toggle.name for o in found.values() if o.toggle.kind == MODE}
     if not only:
         unsound = _unsound(here)
+        wrong = {row["toggle"]: row["wrong"] for row in _table() if "wrong" in row}
         for text, about, where, known in _texts():
             one = _one(here, text, about, known)
             if isinstance(one, str):
                 left_out.setdefault(text, one)
             elif one.label not in found and one.label not in left_out:
-                why = _objection(here, one, where, unsound)
+                why = _was_wrong(here, wrong.get(text)) or _objection(here, one, where, unsound)
                 if why:
                     left_out.setdefault(one.label, why)
                 else:
@@ -208,6 +210,15 @@ def _objection(here: Place, one: Candidate, where: str, unsound: Mapping[str, st
     if toggle.kind == MODE and toggle.name == one.value and not _mapped(here, toggle.name):
         return SO_HERE
     return ""
+
+
+def _was_wrong(here: Place, wrong: Mapping[str, str] | None) -> str:
+    """That a value gave wrong results with this torch, "" if no such thing is known."""
+    if not wrong or here.fact("accelerator") != wrong["where"]:
+        return ""
+    if startup.release(here.fact("torch")) >= startup.release(wrong["until"]):
+        return ""
+    return f"wrong results on {wrong['where']} before torch {wrong['until']} ({wrong['source']})"
 
 
 def _mapped(here: Place, mode: str) -> bool:
