@@ -71,7 +71,8 @@ def make_elf(*sections: tuple[str, bytes]) -> bytes:
     offset, at, rows, body = 64, 0, b"", b""
     for name, data in named:
         kind = 3 if name in (".shstrtab", ".dynstr") else int(bool(name))
-        rows += struct.pack("<IIQQQQIIQQ", at, kind, 0, 0, offset, len(data), 0, 0, 1, 0)
+        flags = 4 if name == ".text" else 0
+        rows += struct.pack("<IIQQQQIIQQ", at, kind, flags, 0, offset, len(data), 0, 0, 1, 0)
         at += len(name) + 1
         offset += len(data)
         body += data
@@ -166,6 +167,23 @@ def test_a_library_that_never_asks(place: Place) -> None:
     # A static program has no symbols.
     place.install("one", one__a__dot__so=make_elf((".rodata", b"\0MY_NAME\0")))
     assert place.tell().state == readers.READ
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [
+        # movabs $"HSA_CU_M", %rax; movl $"MASK", 7(%rdi)
+        (b"\x48\xb8HSA_CU_M\x48\x89\x07\xc7\x47\x07MASK", "perhaps"),
+        (b"\x48\xb8HSA_CU_M\x66\xc7\x47\x08AS\xc6\x47\x0aK", "perhaps"),
+        (b"\x48\xb8HSA_CU_M" + bytes(200) + b"MASK", "not read"),
+        (b"\x48\xb8HSA_CU_H", "not read"),
+    ],
+)
+def test_names_in_instructions(place: Place, code: bytes, state: str) -> None:
+    library = make_elf((".dynstr", b"\0getenv\0"), (".rodata", b"\0A_B\0"), (".text", code))
+    place.install("one", one__a__dot__so=library)
+    for _ in range(2):
+        assert place.tell("HSA_CU_MASK").state == state
 
 
 def test_strings_without_an_end(place: Place) -> None:

@@ -28,6 +28,8 @@ _SCAN = Path(__file__).with_name("scan.py")
 _DIRECTORY = "readers"
 _FILES_AT_ONCE = 40
 _MOST_PROCESSES = 8
+# What an index keeps as it is.
+_FIELDS = ("words", "strings", "said", "runs", "prefixes", "asking", "code")
 _GRACE_S = 1.0
 
 
@@ -40,11 +42,18 @@ class Workers:
     def __init__(self, limit_s: float) -> None:
         self._deadline = time.monotonic() + limit_s
         self._number = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
+        self._names: list[str] = []
         self.late = False
         self.failed: dict[str, str] = {}
 
-    def ask(self, job: str, paths: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """The answers of scan.py for files. Those that it can't read are missing."""
+    def ask(
+        self, job: str, paths: Sequence[str], names: Sequence[str] = ()
+    ) -> dict[str, dict[str, Any]]:
+        """The answers of scan.py for files. Those that it can't read are missing.
+
+        *names* are those that are looked for in code.
+        """
+        self._names = list(names)
         asked: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
         size = max(1, min(_FILES_AT_ONCE, len(paths) // (self._number * 4)))
         parts = [list(paths[at : at + size]) for at in range(0, len(paths), size)]
@@ -102,7 +111,8 @@ class Workers:
         watch.daemon = True
         watch.start()
         try:
-            process.stdin.write(json.dumps({"job": job, "files": part}).encode() + b"\n")
+            asked = {"job": job, "files": part, "names": self._names}
+            process.stdin.write(json.dumps(asked).encode() + b"\n")
             process.stdin.flush()
             answers: list[Any] = json.loads(process.stdout.readline())
             return answers
@@ -142,6 +152,7 @@ class Index:
     ``words`` are those of sources, and ``strings`` whole strings of libraries, by name, with the
     numbers of files. ``said`` stand in longer strings of libraries, ``runs`` in those without an
     end, ``prefixes`` are of names that are put together. ``trees`` has what sources do, by number.
+    ``asking`` are the libraries that ask for variables, ``code`` those with a name in their code.
     """
 
     def __init__(self, group: Group) -> None:
@@ -152,6 +163,8 @@ class Index:
         self.runs: dict[str, list[int]] = {}
         self.prefixes: dict[str, list[int]] = {}
         self.trees: dict[int, Mapping[str, Any]] = {}
+        self.asking: list[int] = []
+        self.code: dict[str, list[int]] = {}
         self.changed = False
 
     def fill(self, answers: Mapping[str, Mapping[str, Any]]) -> None:
@@ -162,6 +175,8 @@ class Index:
             if answer is None:
                 continue
             library = answer["kind"] == "elf"
+            if answer.get("asks"):
+                self.asking.append(number)
             for field, words in (
                 (self.strings if library else self.words, answer["words"]),
                 (self.said, answer.get("said", ())),
@@ -172,10 +187,9 @@ class Index:
                     field.setdefault(word, []).append(number)
 
     def data(self) -> dict[str, Any]:
-        fields = ("words", "strings", "said", "runs", "prefixes")
         return {
             "key": _key(self.group),
-            **{name: getattr(self, name) for name in fields},
+            **{name: getattr(self, name) for name in _FIELDS},
             "trees": {str(number): tree for number, tree in self.trees.items()},
         }
 
@@ -183,9 +197,9 @@ class Index:
         """Take what was kept. Returns whether it is of these files."""
         if data.get("key") != _key(self.group):
             return False
-        for name in ("words", "strings", "said", "runs", "prefixes"):
-            setattr(self, name, data[name])
+        kept = {name: data[name] for name in _FIELDS}
         self.trees = {int(number): tree for number, tree in data["trees"].items()}
+        vars(self).update(kept)
         return True
 
 

@@ -24,6 +24,8 @@ LIMIT_S = 120.0
 # How many files of a distribution are looked at before the next look, at first.
 _AT_ONCE = 2
 _MOST_NAMED = 3
+# A longer text is not kept within a std::string, and so stands in a library's constants as a whole.
+_SHORT = 15
 _LIKE = 0.86
 # Names whose readers do not have them as a whole string.
 _BY_FAMILY = {
@@ -117,6 +119,8 @@ def look(
     files = _Files(make_indexes(installed.groups, kept, workers), workers)
     asked = list(dict.fromkeys(names)) or sorted(filter(_is_asked, environment))
     told = [files.tell(name) for name in files.resolved(asked)]
+    files.look_in_code([one.name for one in told if one.state == NOT_READ])
+    told = [files.tell(one.name) if one.state == NOT_READ else one for one in told]
     if not names:
         own = [one for one in told if not _SURROUNDINGS.fullmatch(one.name)]
         surroundings = len(environment) - len(own)
@@ -193,6 +197,25 @@ class _Files:
             number *= 2
         return names
 
+    def look_in_code(self, names: Sequence[str]) -> None:
+        """Look for short names in the instructions of libraries."""
+        short = [name for name in names if len(name) <= _SHORT]
+        new = [index for index in self.indexes if not index.code.keys() >= set(short)]
+        files = {
+            index.group.path(index.group.files[one]): (index, one)
+            for index in new
+            for one in index.asking
+        }
+        found = self._workers.ask("code", list(files), short)
+        if self._workers.late:
+            return
+        for index in new:
+            index.changed = True
+            index.code.update((name, []) for name in short)
+        for path, (index, one) in files.items():
+            for name in found.get(path, {}).get("names", ()):
+                index.code[name].append(one)
+
     def _open(self, index: Index, name: str) -> list[int]:
         """The files of a group that may read a name and were not looked at, the likeliest first."""
         if name in index.strings:
@@ -250,6 +273,7 @@ class _Files:
             told.said_by.append(reader(number, 0, "a longer string"))
         if told.read_by:
             return
+        told.named_by += [reader(one, 0, "in its instructions") for one in index.code.get(name, ())]
         for run, numbers in index.runs.items():
             if name in run:
                 told.named_by += [reader(one, 0, "within a string") for one in numbers]

@@ -39,7 +39,10 @@ _PREFIXES = re.compile(
 # Strings of Rust and Go have no end, so names run into one another.
 _RUST, _GO = b"/rustc/", b".gopclntab"
 _SECTIONS = (b".rodata", b".lrodata", b".data")
-_PROGBITS = 1
+_PROGBITS, _EXECUTABLE = 1, 4
+_LARGEST_CODE = 768 << 20
+# So many bytes of instructions may be between two parts of a name.
+_NEAR = 48
 _LARGEST_DATA = 4 << 20
 _ENV = re.compile(rb"env", re.IGNORECASE)
 
@@ -133,6 +136,7 @@ def _strings(stream: BinaryIO) -> dict[str, Any]:
     runs = {word[at : at + 400] for word in runs for at in range(0, len(word), 300)}
     return {
         "kind": "elf",
+        "asks": bool(constants),
         "words": _texts(words),
         "said": _texts({word for word in said - words if b"_" in word and len(word) > 3}),
         "runs": sorted(word.decode("ascii") for word in runs if b"_" in word),
@@ -145,6 +149,24 @@ def _sections(stream: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
 
     Code is not read: that of GPUs may be gigabytes.
     """
+    rows = [*_section_rows(stream)]
+    if not rows:
+        # It was stripped of its table.
+        stream.seek(0)
+        yield b"", stream.read(_LARGEST)
+    for called, kind, _, offset, length in rows:
+        constants = kind == _PROGBITS and called.startswith(_SECTIONS)
+        if constants and called.startswith(b".data") and length > _LARGEST_DATA:
+            continue
+        if called == _GO:
+            yield called, b""
+        if constants or called == b".dynstr":
+            stream.seek(offset)
+            yield called, stream.read(min(length, _LARGEST))
+
+
+def _section_rows(stream: BinaryIO) -> Iterator[tuple[bytes, int, int, int, int]]:
+    """Name, type, flags, offset and length of each section, none where there is no table."""
     stream.seek(0)
     head = stream.read(64)
     table, size, number, names = 0, 0, 0, 0
@@ -158,23 +180,41 @@ def _sections(stream: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
         rows = [
             struct.unpack_from("<IIQQQQ", read, at) for at in range(0, len(read) - size + 1, size)
         ]
-    if names >= len(rows):
-        # It was stripped of its table.
-        stream.seek(0)
-        yield b"", stream.read(_LARGEST)
-        return
-    stream.seek(rows[names][4])
-    texts = stream.read(min(rows[names][5], 1 << 20))
-    for name, kind, _, _, offset, length in rows:
-        called = texts[name : texts.find(b"\0", name)]
-        constants = kind == _PROGBITS and called.startswith(_SECTIONS)
-        if constants and called.startswith(b".data") and length > _LARGEST_DATA:
-            continue
-        if called == _GO:
-            yield called, b""
-        if constants or called == b".dynstr":
-            stream.seek(offset)
-            yield called, stream.read(min(length, _LARGEST))
+    if names < len(rows):
+        stream.seek(rows[names][4])
+        texts = stream.read(min(rows[names][5], 1 << 20))
+        for name, kind, flags, _, offset, length in rows:
+            yield texts[name : texts.find(b"\0", name)], kind, flags, offset, length
+
+
+def find_in_code(path: str, names: list[str]) -> dict[str, Any]:
+    """Which of these names the code of a library may have in its instructions: ``names``.
+
+    A compiler makes std::string("HSA_CU_MASK") of numbers: 8 letters, and what is left. Raises
+    OSError.
+    """
+    found: set[str] = set()
+    with open(path, "rb") as stream:
+        for _, kind, flags, offset, length in [*_section_rows(stream)]:
+            if kind == _PROGBITS and flags & _EXECUTABLE and length <= _LARGEST_CODE:
+                stream.seek(offset)
+                code = stream.read(length)
+                found.update(name for name in names if _is_in_code(name.encode(), code))
+    return {"names": sorted(found)}
+
+
+def _is_in_code(name: bytes, code: bytes) -> bool:
+    size = 8 if len(name) >= 8 else 4
+    first, rest = name[:size], name[size:]
+    # What is left is written as it is, or with letters before it that make it 2, 4 or 8.
+    ends = {rest[:4], rest[:2], name[-8:], name[-4:], name[-2:]} if rest else {b""}
+    at = code.find(first)
+    while at >= 0:
+        near = code[max(at - _NEAR, 0) : at] + b"\0" + code[at + size : at + size + _NEAR]
+        if any(end in near for end in ends if len(end) > 1 or end == rest):
+            return True
+        at = code.find(first, at + 1)
+    return False
 
 
 def read_names(path: str) -> dict[str, Any]:
@@ -413,7 +453,9 @@ def _answer(ask: dict[str, Any]) -> list[dict[str, Any] | str]:
     found: list[dict[str, Any] | str] = []
     for path in ask["files"]:
         try:
-            found.append(_JOBS[ask["job"]](path))
+            job = ask["job"]
+            code = job == "code"
+            found.append(find_in_code(path, ask["names"]) if code else _JOBS[job](path))
         except OSError as error:
             found.append(error.strerror or str(error))
         except Exception as error:
