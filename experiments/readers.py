@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -122,6 +123,12 @@ class Probe:
         return found, time.perf_counter() - began
 
 
+def cpu_seconds() -> float:
+    """What the processes that have ended here took."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
+
+
 def states(found: dict[str, Any]) -> dict[str, str]:
     return {row["name"]: row["state"] for row in found["variables"]}
 
@@ -139,10 +146,11 @@ def try_it(directory: Path, scratch: Path) -> bool:
     planted = words(PLANTED)
     some = [*real[:20], *planted]
     for title in ("first look", "second look"):
+        before = cpu_seconds()
         found, seconds = probe.run(some)
-        print(
-            f"{title}: {seconds:.1f} s, {found['files']:,} files, notes: {found['notes'] or 'none'}"
-        )
+        cpu = cpu_seconds() - before
+        print(f"{title}: {seconds:.1f} s, {cpu:.1f} s of CPU, {found['files']:,} files")
+        print("  notes:", "; ".join(found["notes"]) or "none")
     names = [*dict.fromkeys(declared(directory))]
     told = states(probe.run(names)[0])
     missed = [name for name in names if told[name] != "read"]

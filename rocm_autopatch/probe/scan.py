@@ -36,6 +36,7 @@ _PREFIXES = re.compile(
     rb"(?:environ\b[^\n]{0,12}|env\w*\()f?[\"']([A-Z][A-Z0-9_]*_)(?:\{|[\"']\s*\+)"
     rb"|env_prefix[\"']?\s*[=:]\s*[\"']([A-Za-z]\w*)"
 )
+_JOINED = (b"_{", b'_" +', b"_' +", b"env_prefix")
 # Strings of Rust and Go have no end, so names run into one another.
 _RUST, _GO = b"/rustc/", b".gopclntab"
 _SECTIONS = (b".rodata", b".lrodata", b".data")
@@ -88,9 +89,11 @@ def name_words(path: str) -> dict[str, Any]:
     words = set(data.translate(_BLANKED).split())
     # Without an underline, what no code near the environment has is no name of a variable.
     found = {w for w in words if len(w) > 1 and w[:1].isalpha() and (reads or b"_" in w)}
-    if reads:
+    if reads and b"_proxy" in data:
         found.update(_PROXY.findall(data))
-    prefixes = {one or two for one, two in _PREFIXES.findall(data)} if reads else set()
+    # The pattern is slow, and most files have none of this.
+    joined = reads and any(one in data for one in _JOINED)
+    prefixes = {one or two for one, two in _PREFIXES.findall(data)} if joined else set()
     return {"kind": kind, "words": _texts(found), "prefixes": _texts(prefixes)}
 
 
