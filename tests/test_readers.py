@@ -267,6 +267,15 @@ def test_the_verdict_of_the_table(place: Place) -> None:
     assert "no value" not in text
 
 
+def test_an_image_s_own_dead_variable(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers.baseline, "read", lambda: ({"SGLANG_DEAD_CHECK": "1"}, ""))
+    place.install("one", one__a__dot__py="x = 1\n")
+    looked = place.look(SGLANG_DEAD_CHECK="1", SGLANG_DEAD_TOO="1")
+    whose = {one.name: one.whose for one in looked.told}
+    assert whose == {"SGLANG_DEAD_CHECK": "the image's", "SGLANG_DEAD_TOO": "a user's"}
+    assert "  SGLANG_DEAD_CHECK (the image's)" in [*command.lines(looked)]
+
+
 def test_two_names_for_one_key(place: Place) -> None:
     place.install("torch", torch__a__dot__py="x = 1\n")
     (place.directory / "torch-1.0.dist-info").rename(place.directory / "torch-2.13.0.dist-info")
@@ -357,8 +366,21 @@ class TestOddFiles:
         assert looked.told[0].state == readers.UNKNOWN
         assert looked.not_read == []
         assert any("the time of 0 s was over" in note for note in looked.notes)
-        # What was not looked at is not kept as looked at.
+
+    @pytest.mark.parametrize("job", ["words", "reads"])
+    def test_what_was_not_looked_at_is_not_kept(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, job: str
+    ) -> None:
         place.install("one", one__a__dot__py=READS["get"])
+        ask = index.Workers.ask
+
+        def late(self: index.Workers, asked: str, *rest: Any) -> dict[str, dict[str, Any]]:
+            self.late = self.late or asked == job
+            return {} if self.late else ask(self, asked, *rest)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(index.Workers, "ask", late)
+            assert place.tell().state == readers.UNKNOWN
         assert place.tell().state == readers.READ
 
     def test_files_that_are_gone_or_strange(self, place: Place) -> None:

@@ -152,7 +152,9 @@ class Index:
     ``words`` are those of sources, and ``strings`` whole strings of libraries, by name, with the
     numbers of files. ``said`` stand in longer strings of libraries, ``runs`` in those without an
     end, ``prefixes`` are of names that are put together. ``trees`` has what sources do, by number.
-    ``asking`` are the libraries that ask for variables, ``code`` those with a name in their code.
+    ``asking`` are the libraries that ask for variables, ``code`` those that have a name in their
+    instructions. ``skipped`` are sources that could not be looked at. ``whole`` is whether all
+    files could be read: only then is the index kept.
     """
 
     def __init__(self, group: Group) -> None:
@@ -166,6 +168,8 @@ class Index:
         self.asking: list[int] = []
         self.code: dict[str, list[int]] = {}
         self.changed = False
+        self.whole = True
+        self.skipped: set[int] = set()
 
     def fill(self, answers: Mapping[str, Mapping[str, Any]]) -> None:
         """Take what scan.py has found of the words of each file."""
@@ -173,6 +177,7 @@ class Index:
         for number, file in enumerate(self.group.files):
             answer = answers.get(self.group.path(file))
             if answer is None:
+                self.whole = False
                 continue
             library = answer["kind"] == "elf"
             if answer.get("asks"):
@@ -232,8 +237,8 @@ class Kept:
             return False  # It is damaged, or not there.
 
     def save(self, index: Index) -> None:
-        """Keep the index of a group, if there is something new."""
-        if self.why or not index.changed:
+        """Keep the index of a group, if there is something new and nothing was left out."""
+        if self.why or not (index.changed and index.whole):
             return
         try:
             files.write(self._path(index.group), json.dumps(index.data()).encode(), 0o600)
@@ -270,6 +275,5 @@ def make_indexes(groups: Iterable[Group], kept: Kept, workers: Workers) -> list[
     answers = workers.ask("words", list(dict.fromkeys(paths)))
     for index in new:
         index.fill(answers)
-        if not workers.late:
-            kept.save(index)
+        kept.save(index)
     return indexes

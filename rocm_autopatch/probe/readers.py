@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from rocm_autopatch.policy import lint
 from rocm_autopatch.probe import variables
@@ -46,8 +45,6 @@ _SURROUNDINGS = re.compile(
     r"SUDO_.*|LINES|COLUMNS"
 )
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# What is known of a file that can't be read.
-_NOTHING: Mapping[str, Any] = {"reads": {}, "sets": {}, "named": {}}
 
 
 @dataclass(frozen=True)
@@ -192,8 +189,11 @@ class _Files:
                 break
             found = self._workers.ask("reads", list(wanted))
             for path, (index, one) in wanted.items():
-                index.trees[one] = found.get(path, _NOTHING)
-                index.changed = True
+                if path in found:
+                    index.trees[one] = found[path]
+                    index.changed = True
+                else:
+                    index.skipped.add(one)
             number *= 2
         return names
 
@@ -224,7 +224,7 @@ class _Files:
         if any(name in index.trees[one]["reads"] for one in numbers if one in index.trees):
             return []
         return sorted(
-            (one for one in numbers if one not in index.trees),
+            (one for one in numbers if one not in index.trees and one not in index.skipped),
             key=lambda one: _unlikely(index.group.files[one]),
         )
 
