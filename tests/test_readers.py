@@ -16,6 +16,7 @@ from rocm_autopatch.cli import main
 from rocm_autopatch.cli import readers as command
 from rocm_autopatch.probe import index, installed, readers, scan
 from rocm_autopatch.probe.readers import Look, Told
+from rocm_autopatch.startup import baseline
 from tests.conftest import ROOT
 
 # Each form in which Python sources read MY_NAME.
@@ -268,7 +269,7 @@ def test_the_verdict_of_the_table(place: Place) -> None:
 
 
 def test_an_image_s_own_dead_variable(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers.baseline, "read", lambda: ({"SGLANG_DEAD_CHECK": "1"}, ""))
+    monkeypatch.setattr(baseline, "read", lambda: ({"SGLANG_DEAD_CHECK": "1"}, ""))
     place.install("one", one__a__dot__py="x = 1\n")
     looked = place.look(SGLANG_DEAD_CHECK="1", SGLANG_DEAD_TOO="1")
     whose = {one.name: one.whose for one in looked.told}
