@@ -116,7 +116,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(installed, "_LIBRARIES", ())
     monkeypatch.setattr(installed, "_SCRIPTS", ())
     monkeypatch.setattr(installed, "_PROFILES", ())
-    monkeypatch.setattr(sys, "executable", sys.executable)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "site").mkdir()
     (tmp_path / "cache").mkdir(mode=0o700)
