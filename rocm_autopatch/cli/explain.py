@@ -33,18 +33,45 @@ def add(commands: Any) -> None:
     statuses.state(
         parser,
         {
-            0: "a policy here has an entry for NAME",
+            0: "a policy here has an entry for NAME, or with --readers, a file reads NAME",
             1: "no policy here has an entry for NAME, no policy is active, or one can't be read",
         },
     )
     parser.add_argument("name", metavar="NAME", help="TORCHINDUCTOR_MAX_AUTOTUNE, freezing, ...")
     parser.add_argument("--no-torch", action="store_true", help="leave torch out")
+    parser.add_argument(
+        "--readers",
+        action="store_true",
+        help="for a variable: tell from the installed files who reads it",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options.add_assume(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if not arguments.readers:
+        return _explain(arguments, None)
+    # No other command needs it.
+    from rocm_autopatch.cli import readers
+
+    try:
+        name = options.variable(arguments.name)
+    except argparse.ArgumentTypeError as error:
+        terminal.say(f"rocm-autopatch explain: {error}, so --readers finds nothing")
+        return 1
+    looked = readers.look([name], fresh_interpreter.before_us())
+    read = readers.data(looked)["variables"][0]
+    status = _explain(arguments, read)
+    if not arguments.json:
+        terminal.lines(readers.lines(looked))
+    elif status:
+        # No policy speaks of it.
+        terminal.data([{"name": name, "readers": read}])
+    return 0 if readers.is_read(looked) else status
+
+
+def _explain(arguments: argparse.Namespace, read: dict[str, Any] | None) -> int:
     report = fresh_interpreter.report(torch=not arguments.no_torch, assume=arguments.assume)
     if not report["policies"]:
         for text in report["errors"] or [report["reason"]]:
@@ -91,6 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
             "variable": arguments.name if row["name"] in keys else "",
             "layers": list(_layers(chosen.layers, row["name"], facts)),
             "images": list(_images(chosen.records, row["name"])),
+            **({"readers": read} if read else {}),
         }
         for row in found
     ]

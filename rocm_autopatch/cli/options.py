@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from rocm_autopatch.startup import assume
@@ -37,6 +38,13 @@ def add_program(parser: argparse.ArgumentParser) -> None:
 def command(words: list[str]) -> list[str]:
     """The user's command of what is left after the options: without the ``--`` before it."""
     return words[1:] if words[:1] == ["--"] else words
+
+
+def variable(text: str) -> str:
+    """The name of a variable, as an option takes it."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a variable")
+    return text
 
 
 def _assumption(text: str) -> str:

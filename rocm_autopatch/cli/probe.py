@@ -36,7 +36,10 @@ def add(commands: Any) -> None:
         parser,
         {
             0: "nothing that slows, hangs or crashes remains for a program that is started here",
-            1: "something remains, FILE can't be written, or --record lacks the image's name",
+            1: (
+                "something remains, FILE can't be written, --record lacks the image's name, or "
+                "with --readers: nothing reads one of the variables"
+            ),
         },
     )
     parser.add_argument(
@@ -55,8 +58,18 @@ def add(commands: Any) -> None:
         metavar="FILE",
         help="add this image to an images file, or update its row; a missing file is made",
     )
+    parser.add_argument(
+        "--readers",
+        nargs="*",
+        type=options.variable,
+        metavar="NAME",
+        help=(
+            "instead, tell from the installed files who reads each variable that is set here, or "
+            "each NAME, and which of them nothing reads"
+        ),
+    )
     options.add_assume(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
 
 
 def _module(text: str) -> str:
@@ -66,6 +79,13 @@ def _module(text: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.readers is not None:
+        if arguments.record or arguments.imports:
+            arguments.parser.error("--readers goes with neither --record nor --import")
+        # No other command needs it.
+        from rocm_autopatch.cli import readers
+
+        return readers.run(arguments.readers, _environment(arguments.assume), arguments.json)
     if arguments.record:
         images.check(arguments.record)
     found = table.probe(_environment(arguments.assume), arguments.imports)
