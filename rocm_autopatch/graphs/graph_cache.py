@@ -231,11 +231,10 @@ class GraphCache:
             verification.draw_again()
             self._distrust(signature, row, call, f"replay {number}", str(refused))
             return self.strategy.call_plainly(call.structure, list(call.leaves))
-        if called_again:
-            # The further plain calls have taken back what the replay has changed.
-            if back is not None:
-                back.back(leaves)
-            verification.draw_as_called()
+        if called_again and back is not None:
+            # The further plain calls have taken back what the replay has changed. They have drawn
+            # as many random numbers as it has.
+            back.back(leaves)
         soundness.budget.add_check(id(state), number, time.perf_counter() - started)
         row["checks"] += 1
         return result

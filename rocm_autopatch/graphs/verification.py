@@ -125,11 +125,6 @@ class Verification:
         if self._before is not None:
             self._pool.draw_from(self._before)
 
-    def draw_as_called(self) -> None:
-        """Let the next call draw what follows the plain call's numbers."""
-        if self._after is not None:
-            self._pool.draw_from(self._after)
-
 
 def _different(wanted: Samples, got: Samples) -> dict[int, str]:
     """By index what of a result is not equal, and what torch says of it."""

@@ -456,3 +456,22 @@ def test_random_numbers_after_a_check_that_calls_again() -> None:
     for one in got:
         assert torch.equal(one, torch.nn.functional.dropout(x, 0.5, True))
     assert wrapped.row["graphs"][0]["checks"] > 1
+
+
+def test_something_compiles_while_a_call_is_captured() -> None:
+    """What it has launched was that of the compile, too. Calls are observed again."""
+    calls = 0
+    compiled = torch.compile(lambda x: x * 2, backend="eager", dynamic=False)
+
+    def function(x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            # As another thread may do it at this moment.
+            during(lambda: None, lambda: compiled(torch.ones(7)))
+        return x + 1
+
+    wrapped = graphed(function, guards="none", warmup=2, verify=False)
+    for _ in range(6):
+        assert wrapped(torch.ones(4)).tolist() == [2] * 4
+    assert (wrapped.row["replays"], wrapped.row["refused"]) == (2, [])
