@@ -301,7 +301,7 @@ class GraphCache:
             state = signature.state
             if isinstance(state, Captured):  # Another thread was quicker.
                 return self.run_call(key, call.structure, call.leaves)
-            if isinstance(state, Observed) and self._is_known(key, signature):
+            if isinstance(state, Observed):
                 attempt = CaptureAttempt(
                     self.strategy, self.options, self._memory, signature, state, call
                 )

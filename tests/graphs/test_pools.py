@@ -147,6 +147,8 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
         finally:
             local.stream = before
 
+    current_on = stream
+
     def synchronize(device: Any) -> None:
         if found.captures:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
@@ -185,14 +187,18 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
         found.returned += 1
 
     @contextmanager
-    def graph(one: Any, handle: Any, on: Any, **_: Any) -> Iterator[None]:
-        with stream(on):
+    def graph(one: Any, handle: Any = None, stream: Any = None, **_: Any) -> Iterator[None]:
+        handle, on = next(handles) if handle is None else handle, stream
+        with current_on(on):
             found.begin_on_stream(on.device.index, handle)
             weakref.finalize(one, found.release, on.device.index, handle)
             found.captures.append(on)
             one.device = on.device.index
-            yield
-            found.captures.remove(on)
+            try:
+                yield
+            finally:
+                found.captures.remove(on)
+            # Torch does not come here after an error.
             found.end(on.device.index, handle)
 
     for name, value in {
@@ -460,6 +466,20 @@ def test_the_order_of_locks(allocator: Allocator, monkeypatch: pytest.MonkeyPatc
         in_threads(work_in_both, 2)
     assert ("Pools.lock", "capture._one") in noted.pairs
     assert lock_order.against_the_order(noted) == []
+
+
+def test_the_allocator_after_a_broken_capture(allocator: Allocator) -> None:
+    """It believed that the capture goes on, and would give nothing back."""
+    pools = capture.Pools()
+    pool = pools.of(DEVICES[0])
+
+    def function(leaves: list[Any]) -> None:
+        raise ValueError("the program's own")
+
+    with pytest.raises(ValueError, match="own"):
+        pool.capture(function, list, pools.memory)
+    assert allocator.underway == []
+    assert captured(pool, pools.memory) is not None
 
 
 def test_the_last_reference_to_a_graph(allocator: Allocator) -> None:
