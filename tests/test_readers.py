@@ -15,7 +15,7 @@ import pytest
 from rocm_autopatch.cli import main
 from rocm_autopatch.cli import readers as command
 from rocm_autopatch.probe import index, installed, readers, scan
-from rocm_autopatch.probe.readers import Look, Told
+from rocm_autopatch.probe.readers import ReadersReport, VariableReaders
 from rocm_autopatch.startup import baseline
 from tests.conftest import ROOT
 
@@ -103,11 +103,11 @@ class Place:
         info.mkdir(exist_ok=True)
         (info / "RECORD").write_text("".join(record))
 
-    def look(self, *names: str, **environment: str) -> Look:
+    def look(self, *names: str, **environment: str) -> ReadersReport:
         environment = {**self.environment, **environment}
-        return readers.look(names, environment, [str(self.directory)])
+        return readers.find_readers(names, environment, [str(self.directory)])
 
-    def tell(self, name: str = "MY_NAME") -> Told:
+    def tell(self, name: str = "MY_NAME") -> VariableReaders:
         return self.look(name).told[0]
 
 
@@ -294,7 +294,7 @@ class TestKept:
         kept = Path(first.kept)
         assert kept == Path(place.environment["XDG_CACHE_HOME"]) / "rocm-autopatch" / "readers"
         assert all(file.stat().st_mode & 0o77 == 0 for file in kept.iterdir())
-        monkeypatch.setattr(index.Workers, "_start", lambda _: pytest.fail("a file is read"))
+        monkeypatch.setattr(index.ScanWorkers, "_start", lambda _: pytest.fail("a file is read"))
         assert place.look("MY_NAME").told == first.told
 
     def test_a_changed_file_is_read_anew(self, place: Place) -> None:
@@ -354,7 +354,7 @@ class TestOddFiles:
         )
         monkeypatch.setattr(index, "_SCAN", dying)
         monkeypatch.setattr(index, "_digest", [])
-        monkeypatch.setattr(index.Workers, "_number", 1, raising=False)
+        monkeypatch.setattr(index.ScanWorkers, "_number", 1, raising=False)
         place.install("one", one__a__dot__py=READS["get"], one__b__dot__py="x = 1\n")
         looked = place.look("MY_NAME")
         assert looked.told[0].state == readers.READ
@@ -362,7 +362,9 @@ class TestOddFiles:
 
     def test_time(self, place: Place) -> None:
         place.install("one", one__a__dot__py="x = 1\n")
-        looked = readers.look(["MY_NAME"], place.environment, [str(place.directory)], limit_s=0)
+        looked = readers.find_readers(
+            ["MY_NAME"], place.environment, [str(place.directory)], limit_s=0
+        )
         assert looked.told[0].state == readers.UNKNOWN
         assert looked.not_read == []
         assert any("the time of 0 s was over" in note for note in looked.notes)
@@ -372,14 +374,14 @@ class TestOddFiles:
         self, place: Place, monkeypatch: pytest.MonkeyPatch, job: str
     ) -> None:
         place.install("one", one__a__dot__py=READS["get"])
-        ask = index.Workers.ask
+        ask = index.ScanWorkers.ask
 
-        def late(self: index.Workers, asked: str, *rest: Any) -> dict[str, dict[str, Any]]:
+        def late(self: index.ScanWorkers, asked: str, *rest: Any) -> dict[str, dict[str, Any]]:
             self.late = self.late or asked == job
             return {} if self.late else ask(self, asked, *rest)
 
         with monkeypatch.context() as patched:
-            patched.setattr(index.Workers, "ask", late)
+            patched.setattr(index.ScanWorkers, "ask", late)
             assert place.tell().state == readers.UNKNOWN
         assert place.tell().state == readers.READ
 

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     except argparse.ArgumentTypeError as error:
         terminal.say(f"rocm-autopatch explain: {error}, so --readers finds nothing")
         return 1
-    looked = readers.look([name], fresh_interpreter.before_us())
+    looked = readers.find_readers([name], fresh_interpreter.before_us())
     read = readers.data(looked)["variables"][0]
     status = _explain(arguments, read)
     if not arguments.json:

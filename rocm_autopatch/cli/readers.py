@@ -15,9 +15,9 @@ from rocm_autopatch.probe.readers import (
     PERHAPS,
     READ,
     UNKNOWN,
-    Look,
-    Reader,
-    Told,
+    ReadersReport,
+    VariableMention,
+    VariableReaders,
 )
 from rocm_autopatch.text import counted, duration, wrapped
 
@@ -33,7 +33,7 @@ _SHOWN = 4
 
 def run(names: Sequence[str], environment: Mapping[str, str], json: bool) -> int:
     """Print who reads variables. Returns 1 if nothing reads one of them, else 0."""
-    looked = look(names, environment)
+    looked = find_readers(names, environment)
     if json:
         terminal.data(data(looked))
     else:
@@ -41,17 +41,17 @@ def run(names: Sequence[str], environment: Mapping[str, str], json: bool) -> int
     return 1 if looked.not_read else 0
 
 
-def look(names: Sequence[str], environment: Mapping[str, str]) -> Look:
+def find_readers(names: Sequence[str], environment: Mapping[str, str]) -> ReadersReport:
     """Look in what this interpreter can import, and in libraries and scripts beside it."""
-    return readers.look(names, environment, sys.path)
+    return readers.find_readers(names, environment, sys.path)
 
 
-def is_read(looked: Look) -> bool:
+def is_read(looked: ReadersReport) -> bool:
     """Whether a file reads each of the variables."""
     return all(one.state == READ for one in looked.told)
 
 
-def data(looked: Look) -> dict[str, Any]:
+def data(looked: ReadersReport) -> dict[str, Any]:
     """The answers as plain data."""
     return {
         "variables": [_row(one) for one in looked.told],
@@ -64,7 +64,7 @@ def data(looked: Look) -> dict[str, Any]:
     }
 
 
-def _row(told: Told) -> dict[str, Any]:
+def _row(told: VariableReaders) -> dict[str, Any]:
     verdict = told.verdict
     return {
         "name": told.name,
@@ -82,7 +82,7 @@ def _row(told: Told) -> dict[str, Any]:
     }
 
 
-def lines(looked: Look) -> Iterator[str]:
+def lines(looked: ReadersReport) -> Iterator[str]:
     """The answers for people: what nothing reads comes first."""
     for state, title in _TITLES.items():
         rows = [one for one in looked.told if one.state == state]
@@ -116,7 +116,7 @@ def lines(looked: Look) -> Iterator[str]:
         )
 
 
-def _entry(told: Told) -> Iterator[str]:
+def _entry(told: VariableReaders) -> Iterator[str]:
     whose = f" ({told.whose})" if told.whose else ""
     verdict = f"  {style.word(told.verdict.verdict)}" if told.verdict else ""
     yield f"  {told.name}{whose}{verdict}"
@@ -137,7 +137,7 @@ def _entry(told: Told) -> Iterator[str]:
         yield from wrapped(told.verdict.why.rstrip(".") + source, "      ", "        ")
 
 
-def _places(title: str, rows: Sequence[Reader]) -> Iterator[str]:
+def _places(title: str, rows: Sequence[VariableMention]) -> Iterator[str]:
     if not rows:
         return
     by: dict[str, list[str]] = {}

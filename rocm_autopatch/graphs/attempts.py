@@ -17,7 +17,7 @@ import torch
 from rocm_autopatch import failure
 from rocm_autopatch.graphs import capture, host_backup, soundness, write_back
 from rocm_autopatch.graphs.buffers import CopiedInputs
-from rocm_autopatch.graphs.calls import Call, Options, Strategy
+from rocm_autopatch.graphs.calls import Call, CallStrategy, GraphOptions
 from rocm_autopatch.graphs.captured_ops import CapturedOps
 from rocm_autopatch.graphs.host_backup import HostBackup
 from rocm_autopatch.graphs.layout import storage
@@ -25,7 +25,7 @@ from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.observation import ObservedCall
 from rocm_autopatch.graphs.pytrees import CONSTANTS, TENSORS, describe, tensors_of
 from rocm_autopatch.graphs.refusal import Busy, Disturbed, Refused
-from rocm_autopatch.graphs.states import Captured, Observed, Signature, find_constants
+from rocm_autopatch.graphs.states import Captured, Observed, SignatureEntry, find_constants
 from rocm_autopatch.graphs.verification import Verification
 from rocm_autopatch.graphs.write_back import InPlaceWriteBack
 
@@ -41,7 +41,9 @@ class ObservationAttempt:
     something: then the next call is observed.
     """
 
-    def __init__(self, strategy: Strategy, options: Options, signature: Signature, call: Call):
+    def __init__(
+        self, strategy: CallStrategy, options: GraphOptions, signature: SignatureEntry, call: Call
+    ):
         self._strategy, self._options = strategy, options
         self._signature, self._call = signature, call
         self.objection = self.disturbance = ""
@@ -119,10 +121,10 @@ class CaptureAttempt:
 
     def __init__(
         self,
-        strategy: Strategy,
-        options: Options,
+        strategy: CallStrategy,
+        options: GraphOptions,
         memory: Memory,
-        signature: Signature,
+        signature: SignatureEntry,
         observed: Observed,
         call: Call,
     ) -> None:
@@ -182,7 +184,9 @@ class CaptureAttempt:
         # Such a call writes to no weight or buffer. So it does nothing that the call itself does
         # not do again, if it also draws the same random numbers.
         verify = self._options.verify and self.observed.is_pure
-        verify = verify and host_backup.room(strategy.find_spoilt(call.leaves, self._donated))
+        verify = verify and host_backup.fits_on_host(
+            strategy.find_spoilt(call.leaves, self._donated)
+        )
         if verify and not self._donated:
             self._call_before(undo)
         self._inputs.copy(call.leaves)
@@ -191,14 +195,14 @@ class CaptureAttempt:
     def _shares_memory(self) -> bool:
         leaves = self._call.leaves
         fixed = tensors_of(leaves[index] for index in self._signature.indices)
-        return write_back.shares(self.observed.changes, leaves, map(storage, fixed))
+        return write_back.shares_memory(self.observed.changes, leaves, map(storage, fixed))
 
     def _call_before(self, undo: ExitStack) -> None:
         """Make the plain call that the graph is compared with."""
         changed = self._changes + find_uncounted(self._signature, self.observed, self._call)
         with capture.no_other():
             kept = HostBackup(self._strategy.find_spoilt(self._call.leaves, self._donated))
-        put_back = remember(changed, kept)
+        put_back = remember_contents(changed, kept)
         again = functools.partial(self._strategy.call_again, self._call)
         self._compare_with(lambda: [again(), self._changes], put_back, undo)
         # The capture can't use what the call has needed. So the device gets it back.
@@ -320,7 +324,9 @@ class CaptureAttempt:
         """A plain call in the memory of the graph that was just captured for it."""
 
         def run() -> object:
-            return self._strategy.call_plainly(self._call.structure, kept.again(self._call.leaves))
+            return self._strategy.call_plainly(
+                self._call.structure, kept.copy_leaves(self._call.leaves)
+            )
 
         return [self._pool.run_beside_graphs(run, self._memory), []]
 
@@ -347,7 +353,9 @@ class CaptureAttempt:
         return captured
 
 
-def remember(tensors: list[torch.Tensor], kept: HostBackup | None = None) -> Callable[[], None]:
+def remember_contents(
+    tensors: list[torch.Tensor], kept: HostBackup | None = None
+) -> Callable[[], None]:
     """What undoes all that a plain call changes of *tensors*, and of what was *kept*."""
     contents = [one.clone() for one in tensors]
 
@@ -360,7 +368,7 @@ def remember(tensors: list[torch.Tensor], kept: HostBackup | None = None) -> Cal
     return put_back
 
 
-def find_uncounted(signature: Signature, observed: Observed, call: Call) -> list[torch.Tensor]:
+def find_uncounted(signature: SignatureEntry, observed: Observed, call: Call) -> list[torch.Tensor]:
     """The arguments whose writes torch does not count: a write may not have been seen."""
     if not torch.is_inference_mode_enabled():
         return []
@@ -373,7 +381,7 @@ def find_uncounted(signature: Signature, observed: Observed, call: Call) -> list
 
 
 def _objection_to_changes(
-    strategy: Strategy, signature: Signature, changes: Sequence[int], call: Call
+    strategy: CallStrategy, signature: SignatureEntry, changes: Sequence[int], call: Call
 ) -> str:
     """Why what a call has changed of its arguments can't be copied back; "" if it can."""
     if not changes:
@@ -381,7 +389,7 @@ def _objection_to_changes(
     fixed = [call.leaves[index] for index in signature.indices]
     why = "graphs of training steps don't copy it back"
     if strategy.copies_back:
-        why = write_back.unfit(changes, call.leaves, tensors_of(fixed))
+        why = write_back.find_objection(changes, call.leaves, tensors_of(fixed))
     shape = list(call.leaves[changes[0]].shape)
     text = "it changes an argument in place (shape %s), and %s: make this tensor a buffer of "
     return (text + "the module, or return the new one") % (shape, why) if why else ""

@@ -13,14 +13,14 @@ from rocm_autopatch.graphs import capture
 from rocm_autopatch.graphs.borrowed_outputs import AliasedInput, DonatedInputs
 from rocm_autopatch.graphs.buffers import CopiedInputs, GraphOutputs
 from rocm_autopatch.graphs.pytrees import tensors_of
-from rocm_autopatch.graphs.states import Captured, Results, Signature
+from rocm_autopatch.graphs.states import Captured, ReplayResults, SignatureEntry
 
 # A call without a graph: a function of its structure and its leaves.
 Function = Callable[[Hashable, list[object]], object]
 
 
 @dataclass
-class Options:
+class GraphOptions:
     """How graphs are made. ``wrapper.graphed`` describes each field."""
 
     limit: int
@@ -60,7 +60,7 @@ class Call:
         return ""
 
 
-class Strategy:
+class CallStrategy:
     """What a cache of graphs does not know of the function whose calls it replays.
 
     There is one each for inference, for a forward and for a backward. What is here holds for a
@@ -129,7 +129,7 @@ class Strategy:
         places: dict[int, torch.Tensor],
         clone: bool,
         device: torch.device,
-    ) -> Results:
+    ) -> ReplayResults:
         """How the graph's results get to the caller.
 
         *places* has by the index of a leaf what is not copied for the graph.
@@ -139,7 +139,7 @@ class Strategy:
     def own_outputs(self, captured: Captured) -> None:
         """A graph was captured, and not replayed yet."""
 
-    def note_capture(self, signature: Signature, captured: Captured) -> None:
+    def note_capture(self, signature: SignatureEntry, captured: Captured) -> None:
         """Calls with this signature have a graph now."""
 
     def retries(self, error: Exception) -> bool:
@@ -151,7 +151,7 @@ class Strategy:
         return False
 
 
-class Inference(Strategy):
+class Inference(CallStrategy):
     """Calls of a function that needs no gradients.
 
     With *pools*, calls before the first capture use the graphs' memory: what is called is compiled

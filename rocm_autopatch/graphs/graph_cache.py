@@ -22,10 +22,10 @@ from rocm_autopatch.graphs.attempts import (
     CaptureAttempt,
     ObservationAttempt,
     find_uncounted,
-    remember,
+    remember_contents,
 )
 from rocm_autopatch.graphs.borrowed_outputs import AliasedInput
-from rocm_autopatch.graphs.calls import Call, Options, Strategy
+from rocm_autopatch.graphs.calls import Call, CallStrategy, GraphOptions
 from rocm_autopatch.graphs.eviction import choose_evicted, choose_forgotten
 from rocm_autopatch.graphs.layout import same_places
 from rocm_autopatch.graphs.memory import Memory
@@ -35,7 +35,7 @@ from rocm_autopatch.graphs.states import (
     Captured,
     Observed,
     Rejected,
-    Signature,
+    SignatureEntry,
     State,
     Warming,
     has_graph,
@@ -84,15 +84,15 @@ class GraphCache:
 
     def __init__(
         self,
-        strategy: Strategy,
+        strategy: CallStrategy,
         name: str,
         origin: str,
-        options: Options,
+        options: GraphOptions,
         pools: capture.Pools,
         indices: Sequence[int] = (),
         memory: Memory | None = None,
         changed: Iterable[int] = (),
-        row: record.Row | None = None,
+        row: record.CallableRow | None = None,
     ) -> None:
         self.strategy, self.options = strategy, options
         self.row = record.row(name, origin) if row is None else row
@@ -105,13 +105,13 @@ class GraphCache:
         #: Whether captures may begin.
         self.may_capture = True
         # What was observed before other leaves became fixed.
-        self._known: Signature | None = None
+        self._known: SignatureEntry | None = None
         # The last call's, by key.
-        self._latest: dict[Hashable, Signature] = {}
+        self._latest: dict[Hashable, SignatureEntry] = {}
         #: All of them, by key and places.
-        self.signatures: dict[_Whole, Signature] = {}
+        self.signatures: dict[_Whole, SignatureEntry] = {}
         # The key and the signature of the last call with a graph.
-        self._recent: tuple[Hashable, Signature | None] = (None, None)
+        self._recent: tuple[Hashable, SignatureEntry | None] = (None, None)
         self._clock = 0
 
     def run_call(self, key: Hashable, structure: Hashable, leaves: list[object]) -> object:
@@ -140,13 +140,13 @@ class GraphCache:
             if self._is_without_graph(key, signature):
                 return self._run_without(key, signature, call)
 
-    def _is_without_graph(self, key: Hashable, signature: Signature) -> bool:
+    def _is_without_graph(self, key: Hashable, signature: SignatureEntry) -> bool:
         """Whether it is known and has no graph: another thread may have captured or dropped it."""
         with self.lock:
             known = self._is_known(key, signature)
             return bool(soundness.distrusted) or (known and not has_graph(signature))
 
-    def _find_obstacle(self, signature: Signature, state: Captured, leaves: list[Any]) -> str:
+    def _find_obstacle(self, signature: SignatureEntry, state: Captured, leaves: list[Any]) -> str:
         """Why a call can't be a replay; "" if it can. Then its arguments are where they belong."""
         # Each call comes here, and most have none of these.
         if state.borrowed and any(one.expired() for one in state.borrowed):
@@ -168,7 +168,7 @@ class GraphCache:
         return held
 
     def _replay(
-        self, signature: Signature, state: Captured, leaves: list[Any], done: bool = False
+        self, signature: SignatureEntry, state: Captured, leaves: list[Any], done: bool = False
     ) -> object:
         """The result of a replay for these leaves. *done* says that it was the last one."""
         if state.row["replays"] + 1 == state.next_check:
@@ -181,7 +181,7 @@ class GraphCache:
             state.inputs.copy(leaves)
             state.graph()
             if state.write_back is not None:
-                state.write_back.back(leaves)
+                state.write_back.copy_back(leaves)
         state.row["replays"] += 1
         if state.observed.written:
             # A tensor of inference mode does not count the writes to it.
@@ -194,7 +194,9 @@ class GraphCache:
             self._leave(signature)
         return result
 
-    def _check_replay(self, signature: Signature, state: Captured, leaves: list[Any]) -> object:
+    def _check_replay(
+        self, signature: SignatureEntry, state: Captured, leaves: list[Any]
+    ) -> object:
         """The result of a replay that is compared with a plain call first, if there is time."""
         observed, number = state.observed, state.next_check
         state.next_check = soundness.next_check(number)
@@ -206,7 +208,7 @@ class GraphCache:
         started = time.perf_counter()
         call = Call(state.structure, leaves)
         changes = [leaves[index] for index in observed.changes]
-        put_back = remember(changes + find_uncounted(signature, observed, call))
+        put_back = remember_contents(changes + find_uncounted(signature, observed, call))
         again = functools.partial(self.strategy.call_again, call)
         verification: Verification | None
         try:
@@ -234,13 +236,13 @@ class GraphCache:
         if called_again and back is not None:
             # The further plain calls have taken back what the replay has changed. They have drawn
             # as many random numbers as it has.
-            back.back(leaves)
+            back.copy_back(leaves)
         soundness.budget.add_check(id(state), number, time.perf_counter() - started)
         row["checks"] += 1
         return result
 
     def _distrust(
-        self, signature: Signature, row: record.GraphRow, call: Call, replay: str, why: str
+        self, signature: SignatureEntry, row: record.GraphRow, call: Call, replay: str, why: str
     ) -> None:
         """A replay was wrong. If it was right before, no graph of the process is believed."""
         if row["verified"] or row["checks"]:
@@ -250,7 +252,7 @@ class GraphCache:
         self._free(signature)
         self._reject(signature, call, why)
 
-    def _count_in_use(self, signature: Signature) -> None:
+    def _count_in_use(self, signature: SignatureEntry) -> None:
         """A call has found a graph's results in use. Maybe they are kept for good."""
         with self.lock:
             state = signature.state
@@ -259,7 +261,7 @@ class GraphCache:
                 if state.calls_in_use >= CALLS_IN_USE and self.row["dropped"] < self.options.limit:
                     self._leave(signature)
 
-    def _leave(self, signature: Signature) -> None:
+    def _leave(self, signature: SignatureEntry) -> None:
         """Drop a signature. Calls like it are captured again."""
         for whole in [one for one, other in self.signatures.items() if other is signature]:
             self._drop(whole)
@@ -269,7 +271,7 @@ class GraphCache:
         record.plain(self.row, why)
         return self.strategy.call_plainly(call.structure, list(call.leaves))
 
-    def _run_without(self, key: Hashable, signature: Signature, call: Call) -> object:
+    def _run_without(self, key: Hashable, signature: SignatureEntry, call: Call) -> object:
         """A call of a signature that has no graph, or does not have one yet."""
         with self.lock:
             self._clock += 1
@@ -291,7 +293,7 @@ class GraphCache:
             return self._observe(signature, call)
         return self.strategy.call_before_capture(call, list(call.leaves))
 
-    def _run_captured(self, key: Hashable, signature: Signature, call: Call) -> object:
+    def _run_captured(self, key: Hashable, signature: SignatureEntry, call: Call) -> object:
         """A call that is captured and replayed, or a plain one if it can't be captured."""
         if not self._make_room(signature):
             limit = self.options.limit
@@ -311,11 +313,11 @@ class GraphCache:
             state = signature.state
         return self._run_plainly(call, state.why if isinstance(state, Rejected) else WARMING)
 
-    def _is_known(self, key: Hashable, signature: Signature) -> bool:
+    def _is_known(self, key: Hashable, signature: SignatureEntry) -> bool:
         return self.signatures.get((key, tuple(signature.places))) is signature
 
     def _capture(
-        self, key: Hashable, attempt: CaptureAttempt, signature: Signature, call: Call
+        self, key: Hashable, attempt: CaptureAttempt, signature: SignatureEntry, call: Call
     ) -> Captured | None:
         """What was captured, if anything. Raises the program's own errors."""
         before = attempt.observed
@@ -346,7 +348,7 @@ class GraphCache:
         self.strategy.note_capture(signature, captured)
         return captured
 
-    def _note_failure(self, signature: Signature, call: Call, error: Exception) -> None:
+    def _note_failure(self, signature: SignatureEntry, call: Call, error: Exception) -> None:
         if isinstance(error, Busy) or self.strategy.retries(error):
             return
         signature.tries += 1
@@ -355,7 +357,7 @@ class GraphCache:
         else:
             self._reject(signature, call, explain(error))
 
-    def _observe(self, signature: Signature, call: Call) -> object:
+    def _observe(self, signature: SignatureEntry, call: Call) -> object:
         """The last call before a capture. It shows whether a capture is possible."""
         attempt = ObservationAttempt(self.strategy, self.options, signature, call)
         result = attempt.run(self._pools)
@@ -373,7 +375,7 @@ class GraphCache:
                 signature.move_to(attempt.observed)
         return result
 
-    def _find(self, key: Hashable, leaves: list[object]) -> Signature:
+    def _find(self, key: Hashable, leaves: list[object]) -> SignatureEntry:
         """The signature with this key and its leaves where they are, a new one if there is none."""
         with self.lock:
             before = self._latest.get(key)
@@ -391,7 +393,7 @@ class GraphCache:
             signature = self.signatures.get(whole)
             if signature is None:
                 self._forget()
-                signature = self.signatures[whole] = Signature(indices, places, self._clock)
+                signature = self.signatures[whole] = SignatureEntry(indices, places, self._clock)
                 if before is not None:
                     signature.learn_places(before)
                     if not isinstance(signature.state, Rejected) and self._is_moving_on(key):
@@ -414,7 +416,7 @@ class GraphCache:
                 if apart <= self._changed:
                     moved.append(apart)
         found = set().union(*moved) if len(moved) >= _MOVES else set()
-        return set() if write_back.unfit(sorted(found), leaves, ()) else found
+        return set() if write_back.find_objection(sorted(found), leaves, ()) else found
 
     def _is_moving_on(self, key: Hashable) -> bool:
         """Whether weights or caches are somewhere else again and again, and never return.
@@ -448,7 +450,7 @@ class GraphCache:
             self.clear()
             self._known, self._indices = known, list(indices)
 
-    def _reject(self, signature: Signature, call: Call | None, why: str) -> None:
+    def _reject(self, signature: SignatureEntry, call: Call | None, why: str) -> None:
         signature.move_to(Rejected(why))
         if call and call.device is not None:
             self._memory.release(call.device)
@@ -460,7 +462,7 @@ class GraphCache:
         shown = (one for index, one in enumerate(leaves) if index not in fixed)
         record.record_refusal(self.row, describe(shown), why)
 
-    def _make_room(self, signature: Signature) -> bool:
+    def _make_room(self, signature: SignatureEntry) -> bool:
         """Make room for one more graph, if there is none. Returns whether that was possible."""
         with self.lock:
             evicted = choose_evicted(self.signatures, signature, self.options.limit, has_graph)
@@ -482,7 +484,7 @@ class GraphCache:
             self._recent = (None, None)
         self._free(signature)
 
-    def _free(self, signature: Signature) -> None:
+    def _free(self, signature: SignatureEntry) -> None:
         """Drop the graph of a signature, if it has one."""
         state = signature.state
         if isinstance(state, Captured):

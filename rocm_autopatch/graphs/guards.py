@@ -26,7 +26,7 @@ import torch
 
 from rocm_autopatch import failure, startup
 from rocm_autopatch.graphs import capture, mode, record
-from rocm_autopatch.graphs.calls import Options
+from rocm_autopatch.graphs.calls import GraphOptions
 from rocm_autopatch.graphs.eviction import choose_evicted, choose_forgotten
 from rocm_autopatch.graphs.graph_cache import WARMING, GraphCache
 from rocm_autopatch.graphs.refusal import Refused
@@ -108,7 +108,7 @@ class GuardedGraphs:
         self,
         function: Callable[..., object],
         name: str,
-        options: Options,
+        options: GraphOptions,
         fallback: bool,
         guard_filter_fn: Callable[..., object] | None,
     ) -> None:
@@ -244,8 +244,8 @@ class _Backend:
     def __init__(
         self,
         inner: Callable[..., Callable[..., object]] | None,
-        row: record.Row,
-        options: Options,
+        row: record.CallableRow,
+        options: GraphOptions,
         pools: capture.Pools,
         regions: list[weakref.ref[GraphCache]],
     ) -> None:
@@ -284,7 +284,7 @@ class _Callback:
         self,
         callback: Callable[..., object],
         entry: weakref.ref[CompiledSignature],
-        row: record.Row,
+        row: record.CallableRow,
         fallback: bool,
         fullgraph: bool,
         config: dict[str, bool],

@@ -33,7 +33,7 @@ class HostBackup:
             for memory, one in wholes.items()
         }
 
-    def again(self, leaves: Sequence[Any]) -> list[Any]:
+    def copy_leaves(self, leaves: Sequence[Any]) -> list[Any]:
         """The leaves; those in the memories lie in new ones, which have the same content."""
         new = {
             memory: torch.empty_like(whole).copy_(kept)
@@ -52,7 +52,7 @@ class HostBackup:
             whole.copy_(kept)
 
 
-def room(tensors: Iterable[torch.Tensor]) -> bool:
+def fits_on_host(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether the host may keep what lies in the memories of tensors.
 
     All processes that one launcher has started on this machine get half of what is free.

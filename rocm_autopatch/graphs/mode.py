@@ -18,7 +18,7 @@ import torch
 
 from rocm_autopatch import startup
 from rocm_autopatch.graphs import capture, record, soundness, write_back
-from rocm_autopatch.graphs.calls import Inference, Options
+from rocm_autopatch.graphs.calls import GraphOptions, Inference
 from rocm_autopatch.graphs.graph_cache import GraphCache
 from rocm_autopatch.graphs.pytrees import Signatures
 from rocm_autopatch.graphs.refusal import GRADIENTS, Refused
@@ -40,8 +40,8 @@ _LARGE = 1 << 20
 class RegionOwner:
     """What a ``graphed`` callable has for its compiled regions: its row, options and pools."""
 
-    row: record.Row
-    options: Options
+    row: record.CallableRow
+    options: GraphOptions
     pools: capture.Pools
 
 
@@ -86,7 +86,7 @@ class Compiled:
         if gradients and training:
             self._region = Region(name, origin, pools)
         check = soundness.checks_by_default()
-        options = Options(limit=_LIMIT, warmup=_WARMUP, clone=True, verify=True, check=check)
+        options = GraphOptions(limit=_LIMIT, warmup=_WARMUP, clone=True, verify=True, check=check)
         # What Inductor has compiled does nothing but launch kernels.
         self.graphs = GraphCache(
             Inference(self._call, pools if owner is None else None),

@@ -19,13 +19,13 @@ import torch
 from rocm_autopatch.graphs import capture, record, soundness
 from rocm_autopatch.graphs.borrowed_outputs import AliasedInput, BorrowedOutputs, DonatedInputs
 from rocm_autopatch.graphs.buffers import CopiedInputs, dense, overlaps
-from rocm_autopatch.graphs.calls import Call, Options, Strategy
+from rocm_autopatch.graphs.calls import Call, CallStrategy, GraphOptions
 from rocm_autopatch.graphs.graph_cache import GraphCache
 from rocm_autopatch.graphs.layout import place, storage
 from rocm_autopatch.graphs.memory import Memory
 from rocm_autopatch.graphs.pytrees import TENSORS, signature
 from rocm_autopatch.graphs.refusal import Busy, Refused
-from rocm_autopatch.graphs.states import Captured, Observed, Signature, State
+from rocm_autopatch.graphs.states import Captured, Observed, SignatureEntry, State
 
 # Each forward keeps the memory of what it saves.
 _LIMIT = 16
@@ -59,7 +59,7 @@ class Region(Protocol):
         """The gradients that the region's weights have."""
 
 
-class _Pass(Strategy):
+class _Pass(CallStrategy):
     """Calls of a compiled function that takes one list and empties it."""
 
     # What its graphs read may be in memory that they share.
@@ -88,7 +88,7 @@ class _Pass(Strategy):
         """The graphs of these calls. The caller keeps them."""
         # A graph is verified by one more plain call. Options.clone is about other results.
         check = soundness.checks_by_default()
-        options = Options(limit=_LIMIT, warmup=_WARMUP, clone=False, verify=True, check=check)
+        options = GraphOptions(limit=_LIMIT, warmup=_WARMUP, clone=False, verify=True, check=check)
         cache = GraphCache(
             *(self, self._name, self.region.origin, options, self.region.pools),
             indices=sorted(self.fixed),
@@ -109,7 +109,7 @@ class _Pass(Strategy):
         cache = None if self._cache is None else self._cache()
         return cache.states() if cache is not None else []
 
-    def note_capture(self, signature: Signature, captured: Captured) -> None:
+    def note_capture(self, signature: SignatureEntry, captured: Captured) -> None:
         self.has_graphs = True
 
     def run_list(self, inputs: list[object], unfit: str = "") -> Any:
@@ -221,7 +221,7 @@ class ForwardPass(_Pass):
         }
         return BorrowedOutputs(result, copied, self.shown, places, tuple, device)
 
-    def note_capture(self, signature: Signature, captured: Captured) -> None:
+    def note_capture(self, signature: SignatureEntry, captured: Captured) -> None:
         if not self.has_graphs:
             self.saved, self.places = set(), set()
         super().note_capture(signature, captured)

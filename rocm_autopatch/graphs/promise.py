@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 from rocm_autopatch.graphs import capture
-from rocm_autopatch.graphs.calls import Inference, Options
+from rocm_autopatch.graphs.calls import GraphOptions, Inference
 from rocm_autopatch.graphs.graph_cache import GraphCache
 from rocm_autopatch.graphs.pytrees import unflatten_call
 from rocm_autopatch.graphs.refusal import GRADIENTS, Refused
-from rocm_autopatch.graphs.states import Signature
+from rocm_autopatch.graphs.states import SignatureEntry
 
 # How many items of a container are looked at. A larger one is taken for data.
 _LONGEST = 1000
@@ -68,7 +68,7 @@ class WatchedWeights:
 class PromisedGraphs:
     """The graphs of one callable: one for each signature, of the whole call."""
 
-    def __init__(self, function: Callable[..., object], name: str, options: Options) -> None:
+    def __init__(self, function: Callable[..., object], name: str, options: GraphOptions) -> None:
         self._function = function
         self._make = functools.partial(
             GraphCache, name=name, origin="graphed", options=options, pools=capture.Pools()
@@ -116,7 +116,7 @@ class PromisedGraphs:
         return graphs.run_call(signature, structure, [*weights, *leaves])
 
     @property
-    def signatures(self) -> Mapping[tuple[Hashable, tuple[int | None, ...]], Signature]:
+    def signatures(self) -> Mapping[tuple[Hashable, tuple[int | None, ...]], SignatureEntry]:
         """What is known of calls, by key."""
         return self._current[1].signatures
 

@@ -34,7 +34,7 @@ class Refusal(TypedDict):
     reason: str
 
 
-class Row(TypedDict):
+class CallableRow(TypedDict):
     """What is told of one callable. :func:`row` describes it."""
 
     name: str
@@ -47,17 +47,17 @@ class Row(TypedDict):
     dropped: int
 
 
-_rows: list[Row] = []
+_rows: list[CallableRow] = []
 
 
-def row(name: str, origin: str) -> Row:
+def row(name: str, origin: str) -> CallableRow:
     """A new row of the record. Its owner may change it at any time.
 
     ``calls`` counts all calls, and ``replays`` those that were replays. ``plain`` counts the others
     by reason. ``graphs`` has a row for each captured graph. ``refused`` says why signatures have no
     graph. ``dropped`` counts graphs that made room for others.
     """
-    made: Row = {
+    made: CallableRow = {
         "name": name,
         "origin": origin,
         "calls": 0,
@@ -73,14 +73,14 @@ def row(name: str, origin: str) -> Row:
     return made
 
 
-def plain(row: Row, reason: str) -> None:
+def plain(row: CallableRow, reason: str) -> None:
     """Count a call that ran without a graph."""
     reasons = row["plain"]
     if reason in reasons or len(reasons) < MOST_REASONS:
         reasons[reason] = reasons.get(reason, 0) + 1
 
 
-def record_refusal(row: Row, signature: str, why: str) -> None:
+def record_refusal(row: CallableRow, signature: str, why: str) -> None:
     """Put on the record, and write once to stderr, that calls like this have no graph."""
     if len(row["refused"]) < MOST_REASONS:
         row["refused"].append({"signature": signature, "reason": why})
@@ -91,7 +91,7 @@ def record_refusal(row: Row, signature: str, why: str) -> None:
     )
 
 
-def drop_graph(row: Row, graph: GraphRow) -> None:
+def drop_graph(row: CallableRow, graph: GraphRow) -> None:
     """A graph is gone. Its row stays, unless there are too many."""
     with _lock:
         if len(row["graphs"]) > MOST_GRAPHS:
@@ -99,17 +99,17 @@ def drop_graph(row: Row, graph: GraphRow) -> None:
             row["replays"] += graph["replays"]
 
 
-def render() -> list[Row]:
+def render() -> list[CallableRow]:
     """The rows so far, as plain data, without those of callables that were not called."""
     with _lock:
         rows = list(_rows)
     return [finished(one) for one in rows if one["plain"] or one["graphs"]]
 
 
-def finished(row: Row) -> Row:
+def finished(row: CallableRow) -> CallableRow:
     """A copy of a row, with the counts of its graphs added up."""
     # Other threads add to them meanwhile. A copy of a dict or a list is one step.
-    done: Row = {
+    done: CallableRow = {
         **row,
         "plain": row["plain"].copy(),
         "graphs": [one.copy() for one in list(row["graphs"])],

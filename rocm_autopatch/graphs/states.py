@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _leaves = torch.utils._pytree.tree_leaves
 
 
-class Results(LiveOutputs, Protocol):
+class ReplayResults(LiveOutputs, Protocol):
     """How a graph's results get to a caller: ``GraphOutputs`` or ``BorrowedOutputs``."""
 
     #: The flat results where the graph writes them. ``BorrowedOutputs`` has None for those that lie
@@ -96,7 +96,7 @@ class Captured:
     observed: Observed
     graph: Callable[[], None]
     inputs: CopiedInputs
-    outputs: Results
+    outputs: ReplayResults
     #: What it writes to, and the place of its capture in the order of all.
     memory: Memory
     order: int
@@ -141,7 +141,7 @@ _FOLLOWS: dict[type, tuple[type, ...]] = {
 }
 
 
-class Signature:
+class SignatureEntry:
     """Calls that share a graph: those with equal arguments but for the content of tensors.
 
     *indices* are those of the leaves at a fixed place, *places* the addresses that a graph uses,
@@ -170,19 +170,19 @@ class Signature:
         self.move_to(state.observed)
         state.release()
 
-    def learn_places(self, other: Signature) -> None:
+    def learn_places(self, other: SignatureEntry) -> None:
         """Take over what was observed of the same code with weights at other places."""
         if _repeated(self.places) == _repeated(other.places):
             self.learn(other)
 
-    def learn(self, other: Signature) -> None:
+    def learn(self, other: SignatureEntry) -> None:
         """Take over what was observed of the same code."""
         self.calls = other.calls
         state = other.state
         self.state = state.observed if isinstance(state, Captured) else state
 
 
-def has_graph(signature: Signature) -> bool:
+def has_graph(signature: SignatureEntry) -> bool:
     return type(signature.state) is Captured
 
 

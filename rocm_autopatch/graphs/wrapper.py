@@ -14,7 +14,7 @@ from torch.utils._device import DeviceContext
 from rocm_autopatch import startup
 from rocm_autopatch.graphs import record, soundness
 from rocm_autopatch.graphs.buckets import Bucket, Buckets
-from rocm_autopatch.graphs.calls import Options
+from rocm_autopatch.graphs.calls import GraphOptions
 from rocm_autopatch.graphs.capture import capturing
 from rocm_autopatch.graphs.guards import GuardedGraphs
 from rocm_autopatch.graphs.promise import PromisedGraphs
@@ -60,7 +60,7 @@ class Graphed:
     def __init__(
         self,
         function: Callable[..., Any],
-        options: Options,
+        options: GraphOptions,
         buckets: Sequence[Bucket],
         fallback: bool,
         name: str,
@@ -145,7 +145,7 @@ class Graphed:
         return Graphed, (function, *self._given)
 
     @property
-    def row(self) -> record.Row:
+    def row(self) -> record.CallableRow:
         """This callable's row of ``rocm_autopatch.status()["graphs"]``."""
         return record.finished(self._graphs.row)
 
@@ -221,7 +221,7 @@ def graphed(
         raise ValueError(f"guard_filter_fn chooses among Dynamo's guards, and {why}")
     verify = bool(torch.version.hip) if verify is None else verify
     check = soundness.checks_by_default() if check is None else check
-    options = Options(limit, warmup, outputs == "clone", verify, check)
+    options = GraphOptions(limit, warmup, outputs == "clone", verify, check)
 
     def wrap(wrapped: Callable[..., Any]) -> Graphed:
         return Graphed(wrapped, options, buckets, fallback, name, guards, guard_filter_fn)

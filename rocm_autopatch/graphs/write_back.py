@@ -33,9 +33,9 @@ class InPlaceWriteBack:
 
     def shared(self, leaves: Sequence[object]) -> str:
         """Why a call with these leaves can't be a replay; "" if it can."""
-        return SHARED if shares(self._indices, leaves, self._fixed) else ""
+        return SHARED if shares_memory(self._indices, leaves, self._fixed) else ""
 
-    def back(self, leaves: Sequence[Any]) -> None:
+    def copy_back(self, leaves: Sequence[Any]) -> None:
         """Copy to the leaves what the last replay has made of their copies."""
         if len(self.targets) < MANY:
             for index, target in zip(self._indices, self.targets):
@@ -44,7 +44,7 @@ class InPlaceWriteBack:
             torch._foreach_copy_([leaves[index] for index in self._indices], self.targets)
 
 
-def shares(indices: Sequence[int], leaves: Sequence[Any], fixed: Iterable[int] = ()) -> bool:
+def shares_memory(indices: Sequence[int], leaves: Sequence[Any], fixed: Iterable[int] = ()) -> bool:
     """Whether one of the leaves at *indices* shares memory with another leaf, or with *fixed*."""
     seen = set(fixed)
     for index, leaf in enumerate(leaves):
@@ -58,19 +58,21 @@ def shares(indices: Sequence[int], leaves: Sequence[Any], fixed: Iterable[int] =
     return False
 
 
-def size(indices: Iterable[int], leaves: Sequence[Any]) -> int:
+def count_bytes(indices: Iterable[int], leaves: Sequence[Any]) -> int:
     """The bytes that are copied for the leaves at *indices*."""
     return sum(leaves[index].numel() * leaves[index].element_size() for index in indices)
 
 
-def unfit(indices: Sequence[int], leaves: Sequence[Any], fixed: Iterable[torch.Tensor]) -> str:
+def find_objection(
+    indices: Sequence[int], leaves: Sequence[Any], fixed: Iterable[torch.Tensor]
+) -> str:
     """Why leaves that a call changes can't be copied back; "" if they can."""
     if any(
         overlaps(leaves[index]) or dense(leaves[index]) is not leaves[index] for index in indices
     ):
         return "its elements share memory"
-    bytes_ = size(indices, leaves)
+    bytes_ = count_bytes(indices, leaves)
     if bytes_ > MOST:
         return f"{bytes_ / 2**20:.0f} MiB would be copied for each call, of {MOST >> 20} at most"
     others = [storage(one) for one in fixed if one.layout is torch.strided]
-    return "it shares memory with another one" if shares(indices, leaves, others) else ""
+    return "it shares memory with another one" if shares_memory(indices, leaves, others) else ""

@@ -33,7 +33,7 @@ _FIELDS = ("words", "strings", "said", "runs", "prefixes", "asking", "code")
 _GRACE_S = 1.0
 
 
-class Workers:
+class ScanWorkers:
     """Processes that run scan.py, as many as there are processors, until a deadline.
 
     ``late`` is whether the deadline has come. ``failed`` has the files that can't be read, and why.
@@ -208,7 +208,7 @@ class Index:
         return True
 
 
-class Kept:
+class IndexStore:
     """Where indexes are kept. ``why`` is the reason where they are not, "" where they are."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -265,7 +265,7 @@ def _scanner() -> str:
 _digest: list[str] = []
 
 
-def make_indexes(groups: Iterable[Group], kept: Kept, workers: Workers) -> list[Index]:
+def make_indexes(groups: Iterable[Group], kept: IndexStore, workers: ScanWorkers) -> list[Index]:
     """The index of each group: what is kept, and what has to be read now."""
     indexes = [Index(group) for group in groups]
     new = [index for index in indexes if not kept.load(index)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from rocm_autopatch.policy import lint
 from rocm_autopatch.probe import variables
-from rocm_autopatch.probe.index import Index, Kept, Workers, make_indexes
+from rocm_autopatch.probe.index import Index, IndexStore, ScanWorkers, make_indexes
 from rocm_autopatch.probe.installed import find_installed
 from rocm_autopatch.probe.variables import Verdict
 from rocm_autopatch.startup import baseline
@@ -48,7 +48,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
-class Reader:
+class VariableMention:
     """A place in a file, and how it reads or names the variable. The line is 0 in a library."""
 
     distribution: str
@@ -62,7 +62,7 @@ class Reader:
 
 
 @dataclass
-class Told:
+class VariableReaders:
     """What the files say about a variable.
 
     ``same`` are other variables for the same config key, with which of the two torch takes.
@@ -70,10 +70,10 @@ class Told:
 
     name: str
     state: str = NOT_READ
-    read_by: list[Reader] = field(default_factory=list)
-    named_by: list[Reader] = field(default_factory=list)
-    set_by: list[Reader] = field(default_factory=list)
-    said_by: list[Reader] = field(default_factory=list)
+    read_by: list[VariableMention] = field(default_factory=list)
+    named_by: list[VariableMention] = field(default_factory=list)
+    set_by: list[VariableMention] = field(default_factory=list)
+    said_by: list[VariableMention] = field(default_factory=list)
     near: list[str] = field(default_factory=list)
     why: str = ""
     whose: str = ""
@@ -82,10 +82,10 @@ class Told:
 
 
 @dataclass
-class Look:
+class ReadersReport:
     """The answers, and what was looked at."""
 
-    told: list[Told]
+    told: list[VariableReaders]
     files: int
     groups: int
     seconds: float
@@ -99,20 +99,20 @@ class Look:
         return [one.name for one in self.told if one.state == NOT_READ]
 
 
-def look(
+def find_readers(
     names: Sequence[str],
     environment: Mapping[str, str],
     path: Sequence[str],
     limit_s: float = LIMIT_S,
-) -> Look:
+) -> ReadersReport:
     """Look for the readers of variables, of those in *environment* if no *names* are given.
 
     *path* is Python's search path. After *limit_s* seconds, what was not looked at is unknown.
     """
     began = time.monotonic()
     installed = find_installed(path, environment)
-    workers = Workers(limit_s)
-    kept = Kept(environment)
+    workers = ScanWorkers(limit_s)
+    kept = IndexStore(environment)
     files = _Files(make_indexes(installed.groups, kept, workers), workers)
     asked = list(dict.fromkeys(names)) or sorted(filter(_is_asked, environment))
     told = [files.tell(name) for name in files.resolved(asked)]
@@ -139,7 +139,7 @@ def look(
         notes.append(f"{len(workers.failed)} files can't be read, such as {first[0]}: {first[1]}")
     if kept.why:
         notes.append(f"what was found is not kept: {kept.why}")
-    return Look(
+    return ReadersReport(
         told,
         sum(len(group.files) for group in installed.groups),
         len(installed.groups),
@@ -157,7 +157,7 @@ def _is_asked(name: str) -> bool:
 class _Files:
     """What is known of all files, and what has to be looked at more closely."""
 
-    def __init__(self, indexes: list[Index], workers: Workers) -> None:
+    def __init__(self, indexes: list[Index], workers: ScanWorkers) -> None:
         self.indexes = indexes
         self._workers = workers
 
@@ -167,7 +167,7 @@ class _Files:
         names = (index.group.name.partition(" ") for index in self.indexes)
         return next((version for name, _, version in names if name == "torch"), "")
 
-    def save(self, kept: Kept) -> None:
+    def save(self, kept: IndexStore) -> None:
         """Keep what was found."""
         for index in self.indexes:
             kept.save(index)
@@ -228,9 +228,9 @@ class _Files:
             key=lambda one: _unlikely(index.group.files[one]),
         )
 
-    def tell(self, name: str) -> Told:
+    def tell(self, name: str) -> VariableReaders:
         """What the files say about a name."""
-        told = Told(name)
+        told = VariableReaders(name)
         for index in self.indexes:
             self._tell_of(index, name, told)
         if told.read_by:
@@ -249,11 +249,11 @@ class _Files:
             told.why = "not all files were looked at"
         return told
 
-    def _tell_of(self, index: Index, name: str, told: Told) -> None:
+    def _tell_of(self, index: Index, name: str, told: VariableReaders) -> None:
         group = index.group
 
-        def reader(number: int, line: int, form: str) -> Reader:
-            return Reader(group.name, group.shown(group.files[number]), line, form)
+        def reader(number: int, line: int, form: str) -> VariableMention:
+            return VariableMention(group.name, group.shown(group.files[number]), line, form)
 
         for number in index.strings.get(name, ()):
             told.read_by.append(reader(number, 0, "a string"))
@@ -289,7 +289,7 @@ class _Files:
                     reader(one, 0, f"the end of {word}") for one in index.strings[word]
                 ]
 
-    def add_near(self, unread: Sequence[Told]) -> None:
+    def add_near(self, unread: Sequence[VariableReaders]) -> None:
         """Add the names that are read and near to those that nothing reads."""
         if not unread:
             return
@@ -338,7 +338,7 @@ def _near(name: str, known: Iterable[str]) -> Iterator[str]:
     return (other for _, other in sorted(found, key=lambda row: (-row[0], row[1]))[:8])
 
 
-def _join(told: Told, environment: Mapping[str, str], torch: str) -> None:
+def _join(told: VariableReaders, environment: Mapping[str, str], torch: str) -> None:
     """Add what the table of verdicts and the image's record know."""
     value = environment.get(told.name)
     if value is not None:

@@ -21,7 +21,7 @@ def nothing(reason: str) -> pytest.MarkDecorator:
 @pytest.fixture(autouse=True)
 def replaying(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail a test that replayed nothing, or that replayed in spite of its mark."""
-    rows: list[record.Row] = []
+    rows: list[record.CallableRow] = []
     # A record of its own: the process's is full after some number of callables.
     monkeypatch.setattr(record, "_rows", rows)
     # A wrong replay of another test ended all graphs of the process.

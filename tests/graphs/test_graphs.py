@@ -67,7 +67,7 @@ class Pair(NamedTuple):
 
 
 # The rows of the graphs that a test has made.
-Seen = Callable[[], list[record.Row]]
+Seen = Callable[[], list[record.CallableRow]]
 
 
 @pytest.fixture(autouse=True)

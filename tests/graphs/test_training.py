@@ -58,7 +58,7 @@ HELD = "what its last replay saved or returned is still in use"
 needs_gpu = pytest.mark.skipif(not REAL, reason="a CPU has no memory of graphs")
 NEEDED = "what its forward saved or returned is still needed after it"
 PLAIN_FORWARD = "its forward ran without a graph"
-Seen = Callable[[], list[record.Row]]
+Seen = Callable[[], list[record.CallableRow]]
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +141,7 @@ def trained(function: Any, x: Any) -> Any:
     return loss.detach()
 
 
-def counts(rows: list[record.Row]) -> list[tuple[int, dict[str, int]]]:
+def counts(rows: list[record.CallableRow]) -> list[tuple[int, dict[str, int]]]:
     return [(row["replays"], row["plain"]) for row in rows]
 
 
@@ -1013,7 +1013,7 @@ class TestHostBackup:
         kept = host_backup.HostBackup(parts)
         for one in (whole, parts[2]):
             one.fill_(7)
-        again = kept.again([*parts, 5, torch.zeros(2, device=GPU)])
+        again = kept.copy_leaves([*parts, 5, torch.zeros(2, device=GPU)])
         for one, was, part in zip(again, were, parts):
             assert torch.equal(one, was)
             assert layout.storage(one) != layout.storage(part)
@@ -1032,7 +1032,7 @@ class TestHostBackup:
         monkeypatch.setattr(host_backup, "_free", lambda: 4000)
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
         one = torch.zeros(1000, dtype=torch.uint8, device=GPU)
-        assert host_backup.room([one, one[5:]]) is fits
+        assert host_backup.fits_on_host([one, one[5:]]) is fits
 
     @replayed.nothing("it asks for room alone")
     def test_a_container_has_a_limit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1225,7 +1225,7 @@ class TestNumbersOnTheHost:
         )
         monkeypatch.setattr(stand_in.StandIn, "capture", captured)
         # It has no content that a replay could be compared with.
-        monkeypatch.setattr(host_backup, "room", lambda *_: False)
+        monkeypatch.setattr(host_backup, "fits_on_host", lambda *_: False)
 
         class Drawing(torch.nn.Module):
             def __init__(self, shows: bool = False) -> None:
