@@ -472,3 +472,12 @@ class TestCommand:
             main(["probe", *words])
         assert ended.value.code == 2
         assert "error: " in capsys.readouterr().err
+
+
+def test_a_family_says_who_reads_it(place: Place) -> None:
+    """And no line against it: the reader builds such names, so no file has one of them whole."""
+    looked = place.look("PIP_CERT")
+    text = "\n".join(command.lines(looked))
+    assert "pip reads such names" in text
+    assert "no file that was looked at" not in text
+    assert "no file that was looked at" in "\n".join(command.lines(place.look("MY_NAME")))

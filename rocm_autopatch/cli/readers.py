@@ -24,7 +24,7 @@ from rocm_autopatch.text import counted, duration, wrapped
 _TITLES = {
     NOT_READ: "Nothing reads",
     UNKNOWN: "Not known",
-    PERHAPS: "Named, but no code was seen that reads it",
+    PERHAPS: "Perhaps read: no code was seen that reads it",
     READ: "Read",
 }
 # Of each kind of place, so many are shown.
@@ -125,7 +125,8 @@ def _entry(told: VariableReaders) -> Iterator[str]:
         yield from _places("named by", told.named_by)
         yield from _places("set by", told.set_by)
         yield from _places("spoken of in", told.said_by)
-        if not (told.named_by or told.set_by or told.said_by):
+        # The reader of a family builds its names.
+        if not (told.named_by or told.set_by or told.said_by or told.why):
             yield "      no file that was looked at has this name"
     if told.near:
         yield f"      did you mean {' or '.join(told.near)}?"
