@@ -192,11 +192,35 @@ def _plain(tensor: Any) -> bool:
     return bool(memory.nbytes() or not tensor.numel())
 
 
+def _tensors() -> list[Any]:
+    return [one for one in gc.get_objects() if type(one) in (torch.Tensor, torch.nn.Parameter)]
+
+
+_frozen: list[weakref.ref[Any]] = []
+
+
+def _older() -> Iterator[Any]:
+    """The tensors that freeze() has put where gc.get_objects() does not look."""
+    for one in _frozen:
+        tensor = one()
+        if tensor is not None:
+            yield tensor
+
+
+def freeze() -> None:
+    """Take what exists out of the sight of gc.get_objects(): torch alone has a million objects."""
+    import torch._inductor.compile_fx
+
+    gc.collect()
+    _frozen[:] = [weakref.ref(one) for one in (*_older(), *_tensors())]
+    gc.freeze()
+
+
 @contextmanager
 def undone() -> Iterator[None]:
     """Undo all writes to tensors that exist now, and the drawing of random numbers."""
-    alive = [one for one in gc.get_objects() if type(one) in (torch.Tensor, torch.nn.Parameter)]
-    kept = [(one, one.detach().clone()) for one in alive if _plain(one)]
+    alive = {id(one): one for one in (*_older(), *_tensors())}
+    kept = [(one, one.detach().clone()) for one in alive.values() if _plain(one)]
     drawn = torch.get_rng_state()
     yield
     torch.set_rng_state(drawn)
@@ -210,6 +234,7 @@ def install() -> None:
     """Replace the GPU by the stand-in, in this process. On ROCm, the self-test wants one, too."""
     capture.Pool = StandIn  # type: ignore[misc]
     self_test.GraphRecorder = NodeList  # type: ignore[misc,assignment]
+    freeze()
 
 
 @functools.cache
