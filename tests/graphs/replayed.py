@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import stand_in
 
 from rocm_autopatch.graphs import record, soundness
 
@@ -21,6 +22,7 @@ def nothing(reason: str) -> pytest.MarkDecorator:
 @pytest.fixture(autouse=True)
 def replaying(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail a test that replayed nothing, or that replayed in spite of its mark."""
+    stand_in.between_tests()
     rows: list[record.CallableRow] = []
     # A record of its own: the process's is full after some number of callables.
     monkeypatch.setattr(record, "_rows", rows)

@@ -19,6 +19,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+import torch._dynamo.guards
+import torch._inductor.compile_fx
 from node_list import NodeList
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
@@ -192,11 +194,16 @@ def _plain(tensor: Any) -> bool:
     return bool(memory.nbytes() or not tensor.numel())
 
 
-def _tensors() -> list[Any]:
-    return [one for one in gc.get_objects() if type(one) in (torch.Tensor, torch.nn.Parameter)]
-
-
 _frozen: list[weakref.ref[Any]] = []
+_FREEZE_AT = 150_000
+_in_sight = 0
+
+
+def _tensors() -> list[Any]:
+    global _in_sight
+    objects = gc.get_objects()
+    _in_sight = len(objects)
+    return [one for one in objects if type(one) in (torch.Tensor, torch.nn.Parameter)]
 
 
 def _older() -> Iterator[Any]:
@@ -209,11 +216,17 @@ def _older() -> Iterator[Any]:
 
 def freeze() -> None:
     """Take what exists out of the sight of gc.get_objects(): torch alone has a million objects."""
-    import torch._inductor.compile_fx
-
     gc.collect()
     _frozen[:] = [weakref.ref(one) for one in (*_older(), *_tensors())]
     gc.freeze()
+
+
+def between_tests() -> None:
+    """Freeze what the tests before have left, where it is much: Dynamo keeps what it has seen."""
+    global _in_sight
+    if _in_sight > _FREEZE_AT:
+        freeze()
+        _in_sight = 0
 
 
 @contextmanager
@@ -234,6 +247,9 @@ def install() -> None:
     """Replace the GPU by the stand-in, in this process. On ROCm, the self-test wants one, too."""
     capture.Pool = StandIn  # type: ignore[misc]
     self_test.GraphRecorder = NodeList  # type: ignore[misc,assignment]
+    # Each compile empties the processor's cache, to measure how long its guards take.
+    if hasattr(torch._dynamo.guards, "profile_guard_manager"):  # from 2.6 on
+        torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0
     freeze()
 
 
