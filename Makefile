@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo demo-ranks test test-later test-all quick starts messages documents coverage lint experiment
+.PHONY: demo demo-ranks test tests test-ci test-later test-all quick starts messages documents coverage lint experiment
 .PHONY: matrix graphs live amd overlay torture docs site bench bench-startup dist oldest clean
 
 # The main job: run one unmodified program in an environment like an image's, without and with us.
@@ -14,16 +14,22 @@ demo: compiler
 demo-ranks: compiler
 	$(PYTHON) -m demo.ranks --work $(WORK)
 
-# Lint, types, and the tests: real interpreters, the real wheel, the real torch. There is one process
-# for each core, and all tests of a file run in the same process, the longest files first.
-TESTED ?= not later and not nightly
-test: system lint
+# Lint and types beside the tests: real interpreters, the real wheel, the real torch. There is one
+# process for each core, and all tests of a file run in the same process, the longest files first.
+TESTED ?= not ci and not later and not nightly
+test: system $(DEV)/ready
+	$(MAKE) -j2 lint tests
+
+tests: $(DEV)/ready
 	$(DEV)/bin/pytest -n auto --dist loadfile --no-loadscope-reorder --durations 15 \
 	    --snapshot-details -m "$(TESTED)"
 
-# What is left out there (tests/left_out.yaml), but for the nightly's. A pull request runs both.
+# What is left out there (tests/left_out.yaml), and what of it .ci/run has time for.
 test-later:
-	$(MAKE) test TESTED="later and not nightly"
+	$(MAKE) test TESTED="(ci or later) and not nightly"
+
+test-ci:
+	$(MAKE) test TESTED="ci and not later and not nightly"
 
 # All tests: the nightly.
 test-all:
