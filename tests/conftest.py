@@ -8,7 +8,9 @@ and other modules) has the real torch 2.13.0 with a HIP label.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -345,11 +347,29 @@ def quicken(python: Interpreter) -> None:
     (python.site_packages / "a_quick.pth").write_text(QUICK)
 
 
+def free_place(name: str) -> Path:
+    """A directory below .work that no other process has got, as long as this one lives.
+
+    Two runs of tests at once, or the processes of one, would replace each other's environments.
+    """
+    WORK.mkdir(exist_ok=True)
+    for number in itertools.count(1):
+        place = WORK.absolute() / f"{name}-{number}"
+        taken = os.open(
+            f"{place}.lock", os.O_RDWR | os.O_CREAT
+        )  # Closed at the end, and not before.
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(taken, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return place
+        os.close(taken)
+    raise AssertionError("itertools.count has an end")
+
+
 @pytest.fixture(scope="session")
 def torch_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
     """The real torch 2.13.0, HIP-labelled, with our wheel beside it."""
     _, hip = hip_torch.create(WORK)
-    made = WORK / f"tests{os.environ.get('PYTEST_XDIST_WORKER', '')}"
+    made = free_place("tests")
     hip_torch.copy(hip, made)
     # With empty caches, torch would compile a dozen programs to see what this processor can do.
     # What one test compiles is not there for the next one.

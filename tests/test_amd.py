@@ -16,7 +16,7 @@ from experiments.live.amd_compiler import IMAGE, PROGRAM, SEARCH, Ran, run
 from surroundings import amd_torch, hip_torch
 from surroundings.compiling_gpu import NOT_RUN, kernel_file
 from surroundings.compiling_gpu.gpus import GPUS
-from tests.conftest import WORK, Interpreter, pip, quicken
+from tests.conftest import WORK, Interpreter, free_place, pip, quicken
 from tests.measuring import measure
 from tests.programs import program_file
 
@@ -59,7 +59,7 @@ class Device:
 @pytest.fixture(scope="session")
 def amd_python(wheel: Path) -> Interpreter:
     """The stand-in's torch with our wheel."""
-    made = WORK / f"amd-tests{os.environ.get('PYTEST_XDIST_WORKER', '')}"
+    made = free_place("amd-tests")
     hip_torch.copy(amd_torch.create(WORK), made)
     python = Interpreter(made / "bin" / "python")
     pip(python, "install", "--no-deps", wheel)
