@@ -65,6 +65,14 @@ def give_back() -> None:
         torch.cuda.empty_cache()
 
 
+def _segments() -> list[dict[str, Any]]:
+    """The memory that torch's allocator has. Other allocators than its own have no such list."""
+    try:
+        return torch.cuda.memory_snapshot()
+    except RuntimeError:
+        return []
+
+
 @contextmanager
 def no_other() -> Iterator[None]:
     """A context in which no other thread captures.
@@ -220,12 +228,12 @@ class Pool:
             return True
         with no_other():
             give_back()
+            free, _ = torch.cuda.mem_get_info(self.device)
         between = sum(
             one["total_size"] - one["allocated_size"]
-            for one in torch.cuda.memory_snapshot()
+            for one in _segments()
             if one["device"] == self.index and tuple(one["segment_pool_id"]) == _COMMON
         )
-        free, _ = torch.cuda.mem_get_info(self.device)
         return bool(between <= max(_IDLE, free // 8))
 
     def run_beside_graphs(self, function: Callable[[], Result], memory: Memory) -> Result:
@@ -379,10 +387,9 @@ class Pool:
         """
         if not _outer_pool_wins or not hasattr(torch.cuda, "use_mem_pool"):
             return True
-        with self._workspace() as own, suppress(RuntimeError):
+        with self._workspace() as own:
             probe = torch.empty(1, device=self.device).data_ptr()
-            # Another allocator than torch's own has no such list.
-            for one in torch.cuda.memory_snapshot():
+            for one in _segments():
                 if 0 <= probe - one["address"] < one["total_size"]:
                     return tuple(one["segment_pool_id"]) == tuple(own.id)
         return True

@@ -532,7 +532,9 @@ def test_first_calls_find_what_nothing_uses(allocator: Allocator) -> None:
     assert pool.run_in_graph_memory(lambda: allocator.returned, pools.memory) == 1
 
 
-def test_first_calls_where_torch_can_give_little_back(allocator: Allocator) -> None:
+def test_first_calls_where_torch_can_give_little_back(
+    allocator: Allocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What lies between values of the program is there for a plain call alone."""
     pools = capture.Pools()
     pool = pools.of(DEVICES[0])
@@ -545,6 +547,12 @@ def test_first_calls_where_torch_can_give_little_back(allocator: Allocator) -> N
     assert pool.run_in_graph_memory(stream, pools.memory) == pool.stream.cuda_stream
     allocator.free = 10 << 30
     assert pool.run_in_graph_memory(stream, pools.memory) == 0
+
+    def other_allocator() -> None:
+        raise RuntimeError("cudaMallocAsync does not yet support snapshot")
+
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", other_allocator)
+    assert pool.run_in_graph_memory(stream, pools.memory) == pool.stream.cuda_stream
 
 
 @pytest.mark.parametrize("wins", [True, False])
