@@ -30,6 +30,7 @@ from rocm_autopatch.graphs.verification import Verification
 from rocm_autopatch.graphs.write_back import InPlaceWriteBack
 
 UNSEEN = "its effects can't be observed: "
+IN_POOL = "its graph would lie in a pool of torch.cuda.use_mem_pool: make the first calls outside"
 _leaves = torch.utils._pytree.tree_leaves
 
 
@@ -163,6 +164,8 @@ class CaptureAttempt:
     def _prepare(self, undo: ExitStack) -> bool:
         """Find where everything lies. Returns whether the graph is compared with a plain call."""
         call, strategy, pool = self._call, self._strategy, self._pool
+        if not pool.has_own_memory():
+            raise Busy(IN_POOL)
         if self._changes and self._shares_memory():
             raise Busy(write_back.SHARED)
         self._started, self._before = time.perf_counter(), pool.memory()

@@ -20,6 +20,7 @@ from rocm_autopatch.graphs.buffers import (
     RESIZED,
     GraphOutputs,
     addresses,
+    is_only_of_python,
     own_references,
     refuse_result,
     twins,
@@ -249,7 +250,8 @@ class BorrowedOutputs:
         """By memory, of those *held*: what the program has of it, as far as we know."""
         found: dict[int, dict[int, torch.Tensor]] = {}
         for tensor in self._holders():
-            if storage(tensor) in held:
+            # A weight refers to its gradient itself.
+            if storage(tensor) in held and is_only_of_python(tensor, others=1):
                 found.setdefault(storage(tensor), {})[id(tensor)] = tensor
         return {memory: list(tensors.values()) for memory, tensors in found.items()}
 

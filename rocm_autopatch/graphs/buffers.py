@@ -296,7 +296,7 @@ class GraphOutputs:
             return ""
         for reference in self._given:
             tensor = reference()
-            if tensor is not None:
+            if tensor is not None and is_only_of_python(tensor):
                 # What inference mode has made can only be changed there, and nothing else there.
                 with torch.inference_mode(tensor.is_inference()), torch.no_grad():
                     tensor.set_(tensor.clone())
@@ -316,6 +316,15 @@ class GraphOutputs:
     def in_use(self) -> bool:
         """Whether a caller still holds a result. Never with *clone*."""
         return any(use_count(pointer) > most for pointer, most in self._counts)
+
+
+def is_only_of_python(tensor: torch.Tensor, others: int = 0) -> bool:
+    """Whether torch's own code refers to a tensor in no more than so many places.
+
+    What has its address would keep that: dlpack has, for as long as others use the memory.
+    """
+    # Until torch 2.8, Python's reference counts only after a call that has returned the tensor.
+    return tensor.to(tensor.dtype)._use_count() <= 1 + others
 
 
 def own_references(tensors: Iterable[torch.Tensor]) -> Counter[int]:

@@ -46,6 +46,9 @@ _is_capturing = torch._C._cuda_isCurrentStreamCapturing
 _gone: list[tuple[torch.cuda.CUDAGraph, torch.device]] = []
 # So much that torch's allocator has, and nothing uses, is given back before a call in other memory.
 _IDLE = 64 << 20
+# What the allocator's list of memory calls what is in no pool.
+_COMMON = (0, 0)
+_outer_pool_wins = startup.release(torch.__version__) < (2, 11)
 # Builds of torch without a GPU don't have it.
 _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
@@ -60,6 +63,14 @@ def give_back() -> None:
     # Before torch 2.8 it raises as long as another thread puts values into the memory of graphs.
     with suppress(RuntimeError):
         torch.cuda.empty_cache()
+
+
+def _segments() -> list[dict[str, Any]]:
+    """The memory that torch's allocator has. Other allocators than its own have no such list."""
+    try:
+        return torch.cuda.memory_snapshot()
+    except RuntimeError:
+        return []
 
 
 @contextmanager
@@ -192,10 +203,9 @@ class Pool:
 
         if memory.count_first_call(self.device) and self._using.acquire(blocking=False):
             try:
-                self._give_back_idle()
                 with memory.used(self.device):
                     handle = memory.handle_before_capture(self.device)
-                    if handle is not None:
+                    if handle is not None and self._can_give_back_idle():
                         return self._in(handle, run, memory)
             except RuntimeError as error:
                 if started:
@@ -206,15 +216,25 @@ class Pool:
                 self._using.release()
         return function()
 
-    def _give_back_idle(self) -> None:
+    def _can_give_back_idle(self) -> bool:
         """Give back what torch's allocator has and nothing uses, before a call in other memory.
 
         During that call the allocator gives nothing back, and raises OutOfMemoryError instead.
+        Returns False if much of it lies between values of the program, and is there for a plain
+        call only.
         """
         reserved = torch.cuda.memory_reserved(self.device)
-        if reserved - torch.cuda.memory_allocated(self.device) > _IDLE:
-            with no_other():
-                give_back()
+        if reserved - torch.cuda.memory_allocated(self.device) <= _IDLE:
+            return True
+        with no_other():
+            give_back()
+            free, _ = torch.cuda.mem_get_info(self.device)
+        between = sum(
+            one["total_size"] - one["allocated_size"]
+            for one in _segments()
+            if one["device"] == self.index and tuple(one["segment_pool_id"]) == _COMMON
+        )
+        return bool(between <= max(_IDLE, free // 8))
 
     def run_beside_graphs(self, function: Callable[[], Result], memory: Memory) -> Result:
         """Call a function whose values lie in *memory* among those of its graphs.
@@ -324,19 +344,24 @@ class Pool:
         """
         if not hasattr(torch.cuda, "use_mem_pool"):  # It came with torch 2.6.
             return
+        # Matrices with a bias are multiplied by cuBLASLt, which has a workspace of its own. A
+        # program can forbid both.
+        with self._workspace(), torch.inference_mode(), suppress(RuntimeError):
+            for dtype in (torch.float32, torch.float16):
+                one = torch.zeros(16, 16, dtype=dtype, device=self.device)
+                torch.addmm(one[0], one, one)
+                torch.mm(one, one)
+
+    @contextmanager
+    def _workspace(self) -> Iterator[torch.cuda.MemPool]:
+        """A context in which what is allocated is that of workspaces, on the stream of captures."""
         # Such memory belongs to the device that is current when it is made.
         with _working, torch.cuda.device(self.device):
             if self.device not in _workspaces:
                 _workspaces[self.device] = torch.cuda.MemPool()
-            pool = torch.cuda.use_mem_pool(_workspaces[self.device])
-            # Matrices with a bias are multiplied by cuBLASLt, which has a workspace of its own. A
-            # program can forbid both.
-            ours = torch.cuda.stream(self.stream)
-            with ours, pool, torch.inference_mode(), suppress(RuntimeError):
-                for dtype in (torch.float32, torch.float16):
-                    one = torch.zeros(16, 16, dtype=dtype, device=self.device)
-                    torch.addmm(one[0], one, one)
-                    torch.mm(one, one)
+            own = _workspaces[self.device]
+            with torch.cuda.stream(self.stream), torch.cuda.use_mem_pool(own):
+                yield own
 
     def _repair(self, handle: Handle) -> None:
         """Do what torch leaves out when a capture breaks.
@@ -353,6 +378,21 @@ class Pool:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self.stream, capture_error_mode=CAPTURE_ERROR_MODE):
             torch.zeros(1, device=self.device)
+
+    def has_own_memory(self) -> bool:
+        """Whether what a graph allocates lies where it should, and in no pool of the program.
+
+        Before torch 2.11, which was tried, the outer one of two ``torch.cuda.use_mem_pool`` gets
+        all (pytorch#161193). Only the allocator's list of its memory shows where a tensor lies.
+        """
+        if not _outer_pool_wins or not hasattr(torch.cuda, "use_mem_pool"):
+            return True
+        with self._workspace() as own:
+            probe = torch.empty(1, device=self.device).data_ptr()
+            for one in _segments():
+                if 0 <= probe - one["address"] < one["total_size"]:
+                    return tuple(one["segment_pool_id"]) == tuple(own.id)
+        return True
 
     @contextmanager
     def idle(self) -> Iterator[None]:

@@ -303,23 +303,24 @@ class GraphCache:
             state = signature.state
             if isinstance(state, Captured):  # Another thread was quicker.
                 return self.run_call(key, call.structure, call.leaves)
+            why = state.why if isinstance(state, Rejected) else WARMING
             if isinstance(state, Observed):
                 attempt = CaptureAttempt(
                     self.strategy, self.options, self._memory, signature, state, call
                 )
                 found = self._capture(key, attempt, signature, call)
-                if found is not None:
+                if isinstance(found, Captured):
                     return self._replay(signature, found, call.leaves, attempt.is_replayed)
-            state = signature.state
-        return self._run_plainly(call, state.why if isinstance(state, Rejected) else WARMING)
+                why = found
+        return self._run_plainly(call, why)
 
     def _is_known(self, key: Hashable, signature: SignatureEntry) -> bool:
         return self.signatures.get((key, tuple(signature.places))) is signature
 
     def _capture(
         self, key: Hashable, attempt: CaptureAttempt, signature: SignatureEntry, call: Call
-    ) -> Captured | None:
-        """What was captured, if anything. Raises the program's own errors."""
+    ) -> Captured | str:
+        """What was captured, or why nothing was. Raises the program's own errors."""
         before = attempt.observed
         try:
             captured = attempt.run()
@@ -335,27 +336,30 @@ class GraphCache:
                 finally:
                     # Its traceback has this frame, and with it the arguments.
                     del own
-            if is_same:
-                self._note_failure(signature, call, error)
-            return None
+            return self._note_failure(signature, call, error) if is_same else WARMING
         if signature.state is not before or not self._is_known(key, signature):
             with before.pool.idle():
                 captured.release()
-            return None
+            return WARMING
         self.row["graphs"].append(captured.row)
         # From now on other threads replay it.
         signature.move_to(captured)
         self.strategy.note_capture(signature, captured)
         return captured
 
-    def _note_failure(self, signature: SignatureEntry, call: Call, error: Exception) -> None:
-        if isinstance(error, Busy) or self.strategy.retries(error):
-            return
+    def _note_failure(self, signature: SignatureEntry, call: Call, error: Exception) -> str:
+        """Why this call is a plain one."""
+        if isinstance(error, Busy):
+            return str(error)
+        if self.strategy.retries(error):
+            return WARMING
         signature.tries += 1
         if passes(error) and signature.tries < _TRIES:
             signature.move_to(Warming())  # The next call is observed again.
-        else:
-            self._reject(signature, call, explain(error))
+            return WARMING
+        why = explain(error)
+        self._reject(signature, call, why)
+        return why
 
     def _observe(self, signature: SignatureEntry, call: Call) -> object:
         """The last call before a capture. It shows whether a capture is possible."""

@@ -229,8 +229,6 @@ class ForwardPass(_Pass):
         assert isinstance(outputs, BorrowedOutputs)
         self.saved |= outputs.places
         self.places |= outputs.places.union(one for one in signature.places if one)
-        if not self.has_backward:
-            await_backward(self)
 
 
 class BackwardPass(_Pass):

@@ -126,6 +126,9 @@ class StandIn(capture.Pool):
     def wait(self) -> None:
         pass
 
+    def has_own_memory(self) -> bool:
+        return True
+
     def memory(self) -> int:
         return 0
 

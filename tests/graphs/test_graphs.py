@@ -37,8 +37,10 @@ from rocm_autopatch import startup
 from rocm_autopatch.graphs import (
     Bucket,
     Refused,
+    attempts,
     buffers,
     capture,
+    graph_cache,
     graphed,
     guards,
     observation,
@@ -256,6 +258,55 @@ def test_aliased_results_are_not_overwritten() -> None:
     assert wrapped(x)[0].item() == 2
 
 
+def test_an_aliased_result_that_dlpack_holds() -> None:
+    """It has the address, and no tensor of its own that could be moved."""
+    wrapped = graphed(lambda x: x * 2, outputs="alias")
+    x = torch.ones(1024, device=GPU)
+    for step in range(3):
+        wrapped(x * step)
+    held = torch.from_dlpack(wrapped(x * 10))
+    with pytest.raises(Refused, match="view of the last call's result"):
+        wrapped(x * 20)
+    assert held[0].item() == 20
+    del held
+    assert wrapped(x)[0].item() == 2
+
+
+@pytest.mark.parametrize("way", ["graphed", "mode"])
+def test_a_pool_of_the_program(way: str, monkeypatch: pytest.MonkeyPatch, seen: Seen) -> None:
+    """Where what is captured would lie there, nothing is captured. A replay may be there."""
+    model = mlp()
+    function = torch.compile(model, mode="reduce-overhead") if way == "mode" else graphed(model)
+    for outside in [False] * 5 + [True] + [False] * 2:
+        monkeypatch.setattr(capture.Pool, "has_own_memory", lambda self, own=outside: own)
+        x = torch.randn(8, 64, device=GPU)
+        close(function(x), model(x))
+    (row,) = seen()
+    assert row["plain"] == {graph_cache.WARMING: 2, attempts.IN_POOL: 3}
+    assert row["replays"] == 3
+
+
+@needs_gpu
+@pytest.mark.skipif(
+    startup.release(torch.__version__) < (2, 11), reason="there the outer pool gets all"
+)
+def test_a_graph_that_is_captured_in_a_pool_of_the_program() -> None:
+    model = mlp()
+    wrapped = graphed(model)
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        x = torch.randn(8, 64, device=GPU)
+        for _ in range(4):
+            wrapped(x)
+    del x, pool
+    others = [torch.zeros(8, 64, device=GPU) for _ in range(64)]
+    for _ in range(4):
+        x = torch.randn(8, 64, device=GPU)
+        close(wrapped(x), model(x))
+    assert wrapped.row["replays"] == 6
+    assert not any(one.any() for one in others)
+
+
 def test_aliased_results_of_another_signature() -> None:
     """A graph may overwrite what was free when it was captured: a later graph's result."""
     wrapped = graphed(lambda x: (x * 2).sin().softmax(-1), outputs="alias")
@@ -399,8 +450,8 @@ def test_a_cache_moves_on_once_a_call(compile: bool) -> None:
     other = Decoder().to(GPU)
     other.load_state_dict(model.state_dict())
     wrapped = graphed(compiled(model) if compile else model, verify=True)
-    # The first product of matrices in a process chooses a library: another setting of torch.
-    torch.ones(2, 2, device=GPU) @ torch.ones(2, 2, device=GPU)
+    # The first attention in a process chooses an order of its kinds: another setting of torch.
+    torch.nn.functional.scaled_dot_product_attention(*[torch.ones(1, 1, 8, 8, device=GPU)] * 3)
     for step in range(10):
         x = torch.randn(2, 1, 64, device=GPU)
         close(wrapped(x), other(x))

@@ -408,7 +408,12 @@ def test_a_promise_covers_only_its_table(name: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_argument_in_the_memory_of_a_buffer_that_is_changed(way: str) -> None:
+@pytest.mark.parametrize(("where", "replays"), [((5, 6), 4), ((2,), 5)])
+def test_an_argument_in_the_memory_of_a_buffer_that_is_changed(
+    way: str, where: tuple[int, ...], replays: int
+) -> None:
+    """In replays, or where the capture would be."""
+
     class Model(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -421,12 +426,12 @@ def test_an_argument_in_the_memory_of_a_buffer_that_is_changed(way: str) -> None
     model, twin = Model(), Model()
     function = graphed(model, guards=way)
     for number in range(8):
-        shared = number in (5, 6)
+        shared = number in where
         mine = model.count[:] if shared else torch.zeros(4, device=GPU)
         other = twin.count[:] if shared else torch.zeros(4, device=GPU)
         assert torch.equal(function(mine), twin(other))
     assert "lies in the memory of a weight or buffer" in reasons(function)
-    assert function.row["replays"] == 4
+    assert function.row["replays"] == replays
 
 
 @pytest.mark.parametrize("way", WAYS)

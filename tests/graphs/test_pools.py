@@ -49,6 +49,8 @@ class Allocator:
         self.broken = ""
         #: What torch has of the device, what of it is in use, how often the rest was given back.
         self.reserved = self.allocated = self.returned = 0
+        #: What it can't give back, and what the device has.
+        self.between, self.free = 0, 80 << 30
         #: The errors of graphs that were destroyed while a stream was captured.
         self.illegal: list[RuntimeError] = []
         #: What another thread does before the next call's memory is in use, once.
@@ -155,7 +157,7 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
 
     class MemPool:
         def __init__(self) -> None:
-            self.id = next(handles)
+            self.id = 0, next(handles)
             found.known.add((here(), self.id))
             found.users[here(), self.id] += 1
 
@@ -201,6 +203,16 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
             # Torch does not come here after an error.
             found.end(on.device.index, handle)
 
+    def memory_snapshot() -> list[dict[str, Any]]:
+        # A tensor of the device "meta" has address 0. It lies in the outer pool.
+        new: dict[str, Any] = {"device": 0, "address": 0, "total_size": 512, "allocated_size": 512}
+        used = {**new, "address": 4096, "total_size": found.between + 512}
+        ours = {**new, "address": 8192, "total_size": 60 << 30, "segment_pool_id": (0, 9)}
+        other = {**used, "device": 1, "total_size": 60 << 30, "segment_pool_id": (0, 0)}
+        used = {**used, "segment_pool_id": (0, 0)}
+        outer = found.underway[0][1] if found.underway else (0, 0)
+        return [ours, other, used, {**new, "segment_pool_id": outer}]
+
     for name, value in {
         "Stream": Stream,
         "MemPool": MemPool,
@@ -215,6 +227,8 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
         "empty_cache": empty_cache,
         "memory_reserved": lambda device: found.reserved,
         "memory_allocated": lambda device: found.allocated,
+        "memory_snapshot": memory_snapshot,
+        "mem_get_info": lambda device: (found.free, 80 << 30),
         "current_device": here,
     }.items():
         monkeypatch.setattr(torch.cuda, name, value, raising=False)
@@ -516,6 +530,41 @@ def test_first_calls_find_what_nothing_uses(allocator: Allocator) -> None:
     # Little of it is kept: other calls of the program need it soon.
     allocator.reserved = allocator.allocated + (1 << 20)
     assert pool.run_in_graph_memory(lambda: allocator.returned, pools.memory) == 1
+
+
+def test_first_calls_where_torch_can_give_little_back(
+    allocator: Allocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies between values of the program is there for a plain call alone."""
+    pools = capture.Pools()
+    pool = pools.of(DEVICES[0])
+    allocator.reserved, allocator.allocated = 70 << 30, 1 << 30
+
+    def stream() -> int:
+        return int(torch.cuda.current_stream().cuda_stream)
+
+    allocator.between, allocator.free = 2 << 30, 40 << 30
+    assert pool.run_in_graph_memory(stream, pools.memory) == pool.stream.cuda_stream
+    allocator.free = 10 << 30
+    assert pool.run_in_graph_memory(stream, pools.memory) == 0
+
+    def other_allocator() -> None:
+        raise RuntimeError("cudaMallocAsync does not yet support snapshot")
+
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", other_allocator)
+    assert pool.run_in_graph_memory(stream, pools.memory) == pool.stream.cuda_stream
+
+
+@pytest.mark.parametrize("wins", [True, False])
+def test_a_pool_of_the_program(
+    allocator: Allocator, monkeypatch: pytest.MonkeyPatch, wins: bool
+) -> None:
+    monkeypatch.setattr(capture, "_outer_pool_wins", wins)
+    pool = capture.Pools().of(DEVICES[0])
+    assert pool.has_own_memory()
+    with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+        assert pool.has_own_memory() is not wins
+    assert pool.has_own_memory()
 
 
 def test_an_exception_in_a_first_call(allocator: Allocator) -> None:

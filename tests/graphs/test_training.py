@@ -184,6 +184,22 @@ def test_gradients_add_up(seen: Seen, set_to_none: bool) -> None:
     assert (forward["replays"], backward["replays"]) == (10, 10)
 
 
+@pytest.mark.usefixtures("all_large")
+def test_a_gradient_that_dlpack_holds() -> None:
+    """It is what later gradients are added to, and no replay writes there."""
+    pair = Pair()
+    held: list[list[Any]] = []
+    for number in range(9):
+        pair.both(partial(trained, x=batch()))
+        if number == 3:
+            pair.step()
+        if number == 4:
+            for model in (pair.model, pair.other):
+                held.append([torch.from_dlpack(one.grad) for one in model.parameters()])
+        if held:
+            torch.testing.assert_close(*held, rtol=1e-3, atol=1e-4)
+
+
 def test_gradients_that_the_program_keeps(seen: Seen) -> None:
     """There is no replay while it keeps those of the last one, and nothing overwrites them."""
     pair = Pair()
@@ -370,6 +386,34 @@ def test_dropout_draws_anew(seen: Seen) -> None:
         torch.testing.assert_close(*drawn)
         assert not torch.equal(drawn[0][5][0], drawn[0][6][0])
     assert [row["replays"] for row in seen()] == [12, 12]
+
+
+class Noisy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad * torch.rand_like(grad)
+
+
+def test_a_backward_that_draws(seen: Seen) -> None:
+    """No step draws the numbers of another one, also not of the one that is captured."""
+
+    class Model(Net):
+        def forward(self, x: Any) -> Any:
+            return super().forward(Noisy.apply(x))
+
+    model = Model().to(GPU)
+    ways = [torch.compile(model, mode=MODE), torch.compile(copy.deepcopy(model))]
+    x = batch().requires_grad_()
+    drawn = []
+    for function in ways:
+        torch.manual_seed(1)
+        drawn.append([torch.autograd.grad(function(x).square().sum(), x) for _ in range(7)])
+    torch.testing.assert_close(*drawn)
+    assert [row["replays"] for row in seen()] == [5, 5]
 
 
 OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9)
@@ -1346,7 +1390,7 @@ def test_views_of_results(seen: Seen) -> None:
 
 
 def test_gradients_that_autograd_has_saved(seen: Seen) -> None:
-    """They are moved, and that is no change of them."""
+    """They may be dlpack's as well, so they are not moved, and nothing overwrites them."""
     pair = Pair()
     for _ in range(6):
         pair.both(partial(trained, x=batch()))
@@ -1365,7 +1409,10 @@ def test_gradients_that_autograd_has_saved(seen: Seen) -> None:
         x = batch()
         pair.both(learned_rate)
         pair.step()
-    assert [row["replays"] for row in seen()] == [10, 10]
+    assert counts(seen()) == [
+        (7, {WARMING: 2, HELD: 3}),
+        (7, {WARMING: 2, PLAIN_FORWARD: 3}),
+    ]
 
 
 @pytest.mark.usefixtures("all_large")
