@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -55,6 +56,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
     assumed = found.facts.get("gfx")
     gfx = kfd.gpu_kinds(assumed.value if assumed and assumed.source == _ASSUME else "")
     report: dict[str, Any] = {
+        "node": socket.gethostname(),
         "active": record["active"],
         "observe": record["observe"],
         "reason": record["reason"]
@@ -70,6 +72,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
         "baseline": baseline.PATH if image is not None else "",
         "policies": list(plan["layers"]) if plan else [],
         "digest": "",
+        "digest_parts": {},
         "evidence": {
             "applied": record["evidence"],
             "files": [_evidence(*pair) for pair in (*used, *evidence.stale)],
@@ -96,7 +99,10 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
     try:
         if plan:
             listed = patches(plan)
-            report["digest"] = content.digest(content.content())
+        # Also without a policy: a machine is compared with one that has one.
+        report["digest_parts"] = content.parts()
+        if plan:
+            report["digest"] = content.digest(content.join_parts(report["digest_parts"]))
     except Exception as error:
         # A start does not look at this part before torch is imported.
         report["errors"].append(

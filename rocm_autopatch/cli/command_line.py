@@ -16,7 +16,7 @@ from rocm_autopatch.policy.problem import PolicyError
 from rocm_autopatch.text import printable
 
 COMMANDS = (
-    *("status", "explain", "policies", "check", "bake", "probe", "prove", "ab", "tune"),
+    *("status", "explain", "diff", "policies", "check", "bake", "probe", "prove", "ab", "tune"),
     *("run", "report", "cache", "completion"),
 )
 
