@@ -17,7 +17,7 @@ from rocm_autopatch.text import printable
 
 COMMANDS = (
     *("status", "explain", "diff", "policies", "check", "bake", "probe", "prove", "ab", "tune"),
-    *("run", "report", "stacks", "cache", "completion"),
+    *("run", "report", "stacks", "bundle", "cache", "completion"),
 )
 
 
