@@ -6,9 +6,8 @@ memory, because a full pipe would block the process. The command finds that file
 sends the signal only to a process that has it: of this signal, any other process would end.
 
 The signal is a real-time one, counted from the end, which is the same in glibc and musl. SIGUSR1
-and SIGUSR2 are taken by programs: vLLM's workers tell of errors by SIGUSR1 (vllm#11721), and Slurm,
-Lightning and many servers have meanings of their own. If the program or a library has a handler for
-ours, it keeps it.
+and SIGUSR2 are taken by programs: Slurm, Lightning and many servers have meanings of their own. If
+the program or a library has a handler for ours, it keeps it.
 
 If a compile is under way, the watchdog's thread then adds what is compiled, and writes all of it to
 stderr.
