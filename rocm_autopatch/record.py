@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -18,7 +19,7 @@ from rocm_autopatch.image import facts
 from rocm_autopatch.patches import NAMES, config, kept, load, ranks, row
 from rocm_autopatch.patches.ranks import content
 from rocm_autopatch.policy.problem import PolicyError
-from rocm_autopatch.startup import baseline, cache_place, caches, proofs
+from rocm_autopatch.startup import baseline, cache_place, caches, proofs, watchdog_variable
 from rocm_autopatch.startup.patching import patches
 from rocm_autopatch.startup.rows import IS_SET, KEPT, of_variable, sentence
 from rocm_autopatch.text import wrapped
@@ -55,6 +56,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
     assumed = found.facts.get("gfx")
     gfx = kfd.gpu_kinds(assumed.value if assumed and assumed.source == _ASSUME else "")
     report: dict[str, Any] = {
+        "node": socket.gethostname(),
         "active": record["active"],
         "observe": record["observe"],
         "reason": record["reason"]
@@ -70,6 +72,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
         "baseline": baseline.PATH if image is not None else "",
         "policies": list(plan["layers"]) if plan else [],
         "digest": "",
+        "digest_parts": {},
         "evidence": {
             "applied": record["evidence"],
             "files": [_evidence(*pair) for pair in (*used, *evidence.stale)],
@@ -96,7 +99,11 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
     try:
         if plan:
             listed = patches(plan)
-            report["digest"] = content.digest(content.content())
+            report["errors"] += [one for one in record["errors"] if one not in report["errors"]]
+        # Also without a policy: a machine is compared with one that has one.
+        report["digest_parts"] = content.parts()
+        if plan:
+            report["digest"] = content.digest(content.join_parts(report["digest_parts"]))
     except Exception as error:
         # A start does not look at this part before torch is imported.
         report["errors"].append(
@@ -120,6 +127,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
         ]
     report["notes"] += _unknown_kept(report)
     report["notes"] += _ranks_not_compared(report)
+    report["notes"] += _nothing_watched(report)
     report["notes"] += _crowded()
     report["notes"] += _uncompiled()
     if not switch:
@@ -227,6 +235,13 @@ def _ranks_not_compared(report: dict[str, Any]) -> list[str]:
     if ranks.VARIABLE not in os.environ or not report["policies"] or report["ranks"]:
         return []
     return [f"{ranks.VARIABLE} has no effect: no policy here has ranks (docs/patches.md)"]
+
+
+def _nothing_watched(report: dict[str, Any]) -> list[str]:
+    name = watchdog_variable.VARIABLE
+    if not os.environ.get(name, "").strip() or not report["policies"] or report["watchdog"]:
+        return []
+    return [f"{name} has no effect: no policy here has a watchdog (docs/watchdog.md)"]
 
 
 def _known_issues(values: dict[str, str]) -> tuple[list[dict[str, str]], list[str]]:

@@ -57,7 +57,8 @@ def test_bash(scripts: Path) -> None:
     status = {"--help", "--json", "--line", "--textfile", "--no-torch", "--assume"}
     for line, offered in (
         ("rocm-autopatch ", set(command_line.COMMANDS)),
-        ("rocm-autopatch st", {"status"}),
+        ("rocm-autopatch sta", {"status", "stacks"}),
+        ("rocm-autopatch stat", {"status"}),
         ("rocm-autopatch --v", {"--version"}),
         ("rocm-autopatch status --", status),
         ("rocm-autopatch status ", {"-h", *status}),

@@ -126,7 +126,8 @@ KINDS = {bool: "true or false", int: "number", float: "number", str: "text", typ
 
 
 # Objects whose keys are names of things: which there are depends on the machine and on torch.
-NAMED = ("facts", "fixed", "operations", "kinds", "library")
+DIGESTED = ("digest_parts.policy", "digest_parts.config", "digest_parts.variables")
+NAMED = ("facts", "fixed", "operations", "kinds", "library", *DIGESTED)
 
 
 def fields(document: object, path: str = "") -> dict[str, set[str]]:

@@ -97,6 +97,7 @@ def test_alerts_are_on_metrics_that_there_are() -> None:
     rules = (ROOT / "deploy" / "prometheus" / "rocm_autopatch.rules.yml").read_text()
     written = {line.split()[2] for line in fleet.metrics(REPORT, "a.prom") if "TYPE" in line}
     assert set(re.findall(r"rocm_autopatch_\w+\b(?!\.)", rules.split("groups:")[1])) == written
+    assert '"rocm-autopatch diff A.json B.json"' in " ".join(rules.split())
     labels = set(re.findall(r'(\w+)="', "".join(fleet.metrics(REPORT, "a.prom"))))
     used = ",".join(re.findall(r"(?:by|on) \(([^()]+)\)", rules)).replace(" ", "").split(",")
     # Prometheus itself adds the instance.

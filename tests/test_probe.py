@@ -180,14 +180,14 @@ class TestImage:
         assert image.findings.children <= 4
 
     def test_text(self, image: table.Probe, golden: Golden) -> None:
-        lines = list(command._lines(image))
+        lines = list(command.probe_lines(image))
         assert any(re.fullmatch(rf"  {MAX} +1 +unset +hangs", line) for line in lines)
         at = next(i for i, line in enumerate(lines) if line.startswith("  inductor max_autotune "))
         assert re.fullmatch(r"  inductor max_autotune +True +False +hangs", lines[at])
         assert lines[at + 1].startswith(f"      {MAX}=1: Every GEMM")
         golden(lines[-1])
         with mock.patch.object(style, "wanted", return_value=True):
-            coloured = list(command._lines(image))
+            coloured = list(command.probe_lines(image))
         assert any(line.endswith(terminal.colour("31", "hangs")) for line in coloured)
         assert [terminal.plain(line) for line in coloured] == lines
         long = [line for line in lines if len(line) > 100 and "site-packages" not in line]

@@ -27,6 +27,8 @@ KEYS = {
         "evidence",
         "policies",
         "digest",
+        "digest_parts",
+        "node",
         "keep",
         "given",
         "caches",

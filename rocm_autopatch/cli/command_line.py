@@ -16,8 +16,8 @@ from rocm_autopatch.policy.problem import PolicyError
 from rocm_autopatch.text import printable
 
 COMMANDS = (
-    *("status", "explain", "policies", "check", "bake", "probe", "prove", "ab", "tune"),
-    *("run", "report", "cache", "completion"),
+    *("status", "explain", "diff", "policies", "check", "bake", "probe", "prove", "ab", "tune"),
+    *("run", "report", "stacks", "bundle", "cache", "completion"),
 )
 
 

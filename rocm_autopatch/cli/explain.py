@@ -11,6 +11,7 @@ from typing import Any
 from rocm_autopatch import fresh_interpreter, patches, record, startup
 from rocm_autopatch.cli import entries, options, statuses, style, terminal
 from rocm_autopatch.patches import kept
+from rocm_autopatch.patches.ranks import content
 from rocm_autopatch.policy import lint, lower, select
 from rocm_autopatch.policy.model import DELETE_EMPTY, Policy
 from rocm_autopatch.startup import misnamed, rows
@@ -33,7 +34,10 @@ def add(commands: Any) -> None:
     statuses.state(
         parser,
         {
-            0: "a policy here has an entry for NAME, or with --readers, a file reads NAME",
+            0: (
+                "a policy here has an entry for NAME, NAME is a variable of the digest, or with "
+                "--readers, a file reads NAME"
+            ),
             1: "no policy here has an entry for NAME, no policy is active, or one can't be read",
         },
     )
@@ -102,20 +106,28 @@ def _explain(arguments: argparse.Namespace, read: dict[str, Any] | None) -> int:
         or row["name"].startswith(arguments.name + ".")
         or row["name"] in keys
     ]
+    if not found and arguments.name in report["digest_parts"].get("variables", ()):
+        _tell_digested(arguments, report["digest_parts"]["variables"][arguments.name], read)
+        return 0
     if not found:
         names = [row["name"].rpartition(".")[2] for row in rows]
         close = difflib.get_close_matches(arguments.name, names, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
+        if not close and content.is_read(arguments.name):
+            hint = ", and it is not set here; if it were, it would be a part of the digest"
         if keys:
             hint = f", nor for {' or '.join(keys)}, of which it gives the default"
         terminal.say(
             f"rocm-autopatch explain: no policy here has an entry for {arguments.name}{hint}"
         )
         return 1
+    digested = content.join_parts(report["digest_parts"])
     explained = [
         {
             **row,
+            "in_digest": digested.get(row["name"], ""),
             "variable": arguments.name if row["name"] in keys else "",
+            "variable_in_digest": digested.get(arguments.name, "") if row["name"] in keys else "",
             "layers": list(_layers(chosen.layers, row["name"], facts)),
             "images": list(_images(chosen.records, row["name"])),
             **({"readers": read} if read else {}),
@@ -128,6 +140,21 @@ def _explain(arguments: argparse.Namespace, read: dict[str, Any] | None) -> int:
         shown = fresh_interpreter.secrets().data(explained)
         terminal.lines(map(style.statuses, _lines(shown)))
     return 0
+
+
+def _tell_digested(arguments: argparse.Namespace, value: str, read: dict[str, Any] | None) -> None:
+    """Tell of a variable of which no policy speaks, and which makes this place's digest another."""
+    row = {"name": arguments.name, "value": value, "in_digest": value}
+    if arguments.json:
+        terminal.data([{**row, **({"readers": read} if read else {})}])
+        return
+    shown = fresh_interpreter.secrets().data(row)
+    text = (
+        "no policy here has an entry for it. It is a part of the digest, because a compiler or a "
+        "library reads it: where it has another value, or none, the digest is another one. "
+        '"rocm-autopatch diff" compares two machines'
+    )
+    terminal.lines([f"{arguments.name}: {shown['value']!r}", *wrapped(text, "  ", "  ")])
 
 
 def _of_empty_text(
@@ -193,3 +220,7 @@ def _lines(explained: list[dict[str, Any]]) -> Iterator[str]:
         for setting in row["images"]:
             yield f"  images.yaml, {setting['image']}: the image sets it to {setting['value']!r}"
             yield from wrapped(setting["why"], "    ", "    ")
+        if row["variable_in_digest"]:
+            yield f"  in the digest: {row['variable']}={row['variable_in_digest']}"
+        if row["in_digest"]:
+            yield f"  in the digest: {row['in_digest']}"

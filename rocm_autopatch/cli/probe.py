@@ -85,20 +85,20 @@ def run(arguments: argparse.Namespace) -> int:
         # No other command needs it.
         from rocm_autopatch.cli import readers
 
-        return readers.run(arguments.readers, _environment(arguments.assume), arguments.json)
+        return readers.run(arguments.readers, started_environment(arguments.assume), arguments.json)
     if arguments.record:
         images.check(arguments.record)
-    found = table.probe(_environment(arguments.assume), arguments.imports)
+    found = table.probe(started_environment(arguments.assume), arguments.imports)
     if arguments.record:
         terminal.say(images.record(arguments.record, found))
     if arguments.json:
-        terminal.data(_data(found))
+        terminal.data(probe_data(found))
     else:
-        terminal.lines(_lines(found))
+        terminal.lines(probe_lines(found))
     return 1 if found.left else 0
 
 
-def _environment(assume: list[str]) -> dict[str, str]:
+def started_environment(assume: list[str]) -> dict[str, str]:
     """The environment that this process was started with.
 
     It is without what start-up files of this Python, ours and others', have set since then. They
@@ -115,7 +115,8 @@ def _environment(assume: list[str]) -> dict[str, str]:
     return {**{name: value for name, value in started.items() if name != startup.SAID}, **kept}
 
 
-def _data(found: Probe) -> dict[str, Any]:
+def probe_data(found: Probe) -> dict[str, Any]:
+    """What was found, as --json prints it."""
     report = found.report
     return {
         "torch": found.torch,
@@ -163,7 +164,8 @@ def _config(row: Row) -> dict[str, Any]:
     return {"shipped": row.shipped, "in_threads": row.thread, "culprit": blamed}
 
 
-def _lines(found: Probe) -> Iterator[str]:
+def probe_lines(found: Probe) -> Iterator[str]:
+    """What was found, as text."""
     torch = found.torch
     yield (
         f"torch {torch['version'] or 'of unknown version'}, {torch['file']}"

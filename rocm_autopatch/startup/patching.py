@@ -52,6 +52,10 @@ def patches(plan: "Plan") -> "tuple[tuple[str, str, tuple[Any, ...]], ...]":
     if isinstance(packed, bytes):
         packed = marshal.loads(packed)
     rows: tuple[tuple[str, str, tuple[Any, ...]], ...] = packed
+    if "ROCM_AUTOPATCH_WATCHDOG" in os.environ:
+        from rocm_autopatch.startup import watchdog_variable
+
+        rows = watchdog_variable.add(rows)
     return rows
 
 

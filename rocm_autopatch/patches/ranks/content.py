@@ -33,36 +33,68 @@ _LONGEST = 200
 # Of an entry of a plan, what says how it is to be, and nothing of the policy's text.
 _UNTOLD = ("name", "layer", "why", "yields_to", "switch")
 _VARIABLES = ("yields_to", "switch")
+# The facts of a start that tell what compiles. ``python`` is added.
+FACTS = ("torch", "hip")
 
 
-def content() -> "dict[str, str]":
-    """Names and values, those of the policy first. Two processes with equal ones compile alike."""
-    facts = _RECORD["facts"]
-    found = {name: facts[name][0] for name in ("torch", "hip") if name in facts}
-    found["python"] = platform.python_version()
-    variables: set[str] = set()
+def parts() -> "dict[str, dict[str, str]]":
+    """What a process compiles under, by what it is: ``facts``, ``policy`` (its layers, and how the
+    user limits it), ``config`` (what the policy wants of torch) and ``variables``.
+
+    Names are told from each other across the four, so :func:`content` can put them together.
+    """
+    facts = {name: _RECORD["facts"][name][0] for name in FACTS if name in _RECORD["facts"]}
+    facts["python"] = platform.python_version()
+    policy: dict[str, str] = {}
+    config: dict[str, str] = {}
+    named: set[str] = set()
     plan = _RECORD["plan"]
     if plan:
-        found["policy"] = " < ".join(plan["layers"])
+        policy["policy"] = " < ".join(plan["layers"])
         for name, target, entries in patching.patches(plan):
             patch = patches.load(name)
             for entry in startup.for_this_torch(entries) if patch.CHANGES_CODE else ():
                 fields = dict(zip(patch.FIELDS, entry))
-                variables.update(filter(None, (fields.get(one, "") for one in _VARIABLES)))
+                named.update(filter(None, (fields.get(one, "") for one in _VARIABLES)))
                 told = [str(fields[one]) for one in fields if one not in _UNTOLD]
                 label = "%s.%s" % (target, fields["name"]) if name == "config" else fields["name"]
-                found[str(label)] = " ".join(told)
+                config[str(label)] = " ".join(told)
     if _RECORD["keep"]:
-        found["ROCM_AUTOPATCH_KEEP"] = ",".join(_RECORD["keep"])
+        policy["ROCM_AUTOPATCH_KEEP"] = ",".join(_RECORD["keep"])
     if _RECORD["observe"]:
-        found["ROCM_AUTOPATCH"] = "observe"
+        policy["ROCM_AUTOPATCH"] = "observe"
+    # Not only what looks like a secret: the report masks the values of this place's secrets in all
+    # texts, also of those that the start has removed. What it shows must be what the digest is
+    # made of.
+    removed = {rule[0]: before for rule, before, _ in _RECORD["env"] if before is not None}
+    secrets = masking.Secrets({**os.environ, **removed})
+    variables = {}
     for name in sorted(os.environ):
-        if (name in variables or _READ.fullmatch(name)) and not _ONLY_HERE.fullmatch(name):
+        if (name in named or _READ.fullmatch(name)) and not _ONLY_HERE.fullmatch(name):
             # Another thread may have deleted it.
             value = os.environ.get(name)
             if value is not None:
-                found[name] = masking.value(name, value)[:_LONGEST]
-    return {utf8(name): utf8(masking.value(name, its)) for name, its in found.items()}
+                variables[name] = str(secrets.value(name, value))[:_LONGEST]
+    found = {"facts": facts, "policy": policy, "config": config, "variables": variables}
+    return {
+        part: {utf8(name): utf8(str(secrets.value(name, its))) for name, its in values.items()}
+        for part, values in found.items()
+    }
+
+
+def is_read(name: str) -> bool:
+    """Whether a variable is a part of the digest because compilers and libraries read it."""
+    return bool(_READ.fullmatch(name)) and not _ONLY_HERE.fullmatch(name)
+
+
+def content() -> "dict[str, str]":
+    """Names and values, those of the policy first. Two processes with equal ones compile alike."""
+    return join_parts(parts())
+
+
+def join_parts(found: "dict[str, dict[str, str]]") -> "dict[str, str]":
+    """What :func:`parts` returns as one: of this the digest is made."""
+    return {name: value for part in found.values() for name, value in part.items()}
 
 
 def utf8(text: str) -> str:

@@ -17,7 +17,7 @@ import sys
 
 from rocm_autopatch import _RECORD, failure, startup
 from rocm_autopatch.patches import row
-from rocm_autopatch.patches.watchdog import sleeper, underway
+from rocm_autopatch.patches.watchdog import on_demand, sleeper, underway
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ def _watch_frames(module: "Any") -> None:
             waits.clear()
             hooks: dict[str, Any] = {_GRAPHS: _watch_graphs, _KERNELS: _watch_kernels}
             startup.arm(hooks)
+            on_demand.offer()
         watch = None
         try:
             watch, depth = _enter("frame", args, kwargs)

@@ -5,7 +5,7 @@ import os
 import time
 
 from rocm_autopatch import failure, startup
-from rocm_autopatch.patches.watchdog import underway
+from rocm_autopatch.patches.watchdog import on_demand, underway
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,10 +44,11 @@ class _Sleeper:
                             current = None
                         return
                     watches = list(underway.running.values())
+                on_demand.answer()
                 wake = time.monotonic() + _interval()
                 for watch in watches:
                     wake = min(wake, _attend(watch))
-                self.alarm.acquire(timeout=min(max(wake - time.monotonic(), 0.001), 3600.0))
+                self.alarm.acquire(timeout=min(max(wake - time.monotonic(), 0.001), on_demand.LOOK))
         except BaseException as error:
             _give_up(self, error)
         finally:
@@ -118,6 +119,7 @@ def _after_fork() -> None:
 def _in_child() -> None:
     global current
     underway.forget()
+    on_demand.in_child()
     current = None
 
 

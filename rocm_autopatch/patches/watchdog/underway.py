@@ -112,6 +112,13 @@ def write(text: str) -> None:
         startup.write(text.replace(torch + os.sep, "torch/"), 2 * startup.LONGEST_LINE)
 
 
+def put(data: bytes) -> None:
+    """Write stacks to stderr, without waiting for it, unless the process is to be quiet."""
+    if not _RECORD["observe"] and os.environ.get("ROCM_AUTOPATCH_LOG") != "quiet":
+        for start in range(0, len(data), 512):
+            startup.put(data[start : start + 512])
+
+
 def stacks() -> None:
     """Write the stacks of all threads to stderr, without waiting for it. Never raises."""
     if _RECORD["observe"] or os.environ.get("ROCM_AUTOPATCH_LOG") == "quiet":

@@ -11,9 +11,11 @@ import torch._dynamo.convert_frame as convert_frame
 from hangs import show, uses
 
 from rocm_autopatch.patches import watchdog
-from rocm_autopatch.patches.watchdog import sleeper, underway
+from rocm_autopatch.patches.watchdog import on_demand, sleeper, underway
 
 warnings.simplefilter("always")
+# On a busy machine, the thread would end between two compiles.
+on_demand.LOOK = 3600.0
 x = torch.randn(4)
 
 

@@ -1,0 +1,229 @@
+"""``rocm-autopatch diff``: what differs between two machines, and what of it is in the digest."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from rocm_autopatch import fleet, fresh_interpreter
+from rocm_autopatch.cli import statuses, terminal
+from rocm_autopatch.text import counted, printable
+
+# With the newline, a line has at most 80 characters.
+_WIDTH = 79
+_STDIN = "-"
+_TITLES = {
+    "policy": "Policy",
+    "facts": "Facts",
+    "image": "Image",
+    "variables": "Variables",
+    "config": "Config values, compile modes and other entries",
+    "caches": "Caches",
+    "patches": "Patches",
+    "errors": "Errors",
+}
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "diff",
+        help="what differs between two machines or containers, and why their digests differ",
+        description=(
+            "Compare two reports of 'rocm-autopatch status --json': policy, facts, image, "
+            "variables, config and caches. First comes what makes the digests differ. A file may "
+            "be a pipe; - is the next report on stdin, so 'diff - -' reads two. A file that is no "
+            "report is wrong usage."
+        ),
+        epilog=(
+            "example: rocm-autopatch diff <(docker exec a rocm-autopatch status --json) "
+            "<(docker exec b rocm-autopatch status --json)"
+        ),
+    )
+    statuses.state(
+        parser,
+        {
+            0: "programs compile alike in both: the digests are equal",
+            1: "the digests differ",
+        },
+    )
+    for name in "ab":
+        parser.add_argument(
+            name, metavar="FILE", help="a file of status --json, or - for the next one on stdin"
+        )
+    parser.add_argument("--json", action="store_true", help="print the differences as JSON")
+    parser.set_defaults(run=run)
+
+
+class _Unusable(Exception):
+    """A file is no report. The text names it and says why."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    files = (arguments.a, arguments.b)
+    try:
+        reports = _read(files)
+        found = fleet.compare_reports(*reports)
+    except _Unusable as error:
+        terminal.say(f"rocm-autopatch diff: {error}")
+        return 2
+    secrets = fresh_interpreter.secrets()
+    heads = [_head(file, report) for file, report in zip(files, reports)]
+    shown = {
+        "same": found.same,
+        "a": secrets.data(heads[0]),
+        "b": secrets.data(heads[1]),
+        "differences": [_masked(one, secrets) for one in found.differences],
+        "notes": secrets.data(found.notes),
+    }
+    if arguments.json:
+        terminal.data(shown)
+    else:
+        terminal.lines(_lines(shown))
+    return 0 if found.same else 1
+
+
+def _read(files: tuple[str, str]) -> list[dict[str, Any]]:
+    """The reports, in the order of *files*. Raises _Unusable."""
+    on_stdin = iter(_on_stdin(files.count(_STDIN)) if _STDIN in files else ())
+    reports = []
+    for file in files:
+        name = "stdin" if file == _STDIN else file
+        try:
+            report = next(on_stdin) if file == _STDIN else json.loads(_bytes(file))
+            fleet.check_report(report)
+        except OSError as error:
+            raise _Unusable(f"{name} can't be read: {error.strerror}") from None
+        except fleet.NotAReport as error:
+            raise _Unusable(f"{name} is no report of status --json: {error}") from None
+        except (ValueError, RecursionError) as error:
+            raise _Unusable(f"{name} is no JSON, so no report: {error}") from None
+        reports.append(report)
+    return reports
+
+
+def _bytes(file: str) -> bytes:
+    with open(file, "rb") as stream:
+        return stream.read()
+
+
+def _on_stdin(wanted: int) -> list[Any]:
+    """The reports that stand on stdin, one after the other. Raises _Unusable."""
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8", "replace").strip()
+    except (OSError, AttributeError):
+        raise _Unusable("stdin can't be read") from None
+    found = []
+    while text:
+        try:
+            one, end = json.JSONDecoder().raw_decode(text)
+        except (ValueError, RecursionError) as error:
+            raise _Unusable(f"stdin is no JSON, so no report: {error}") from None
+        found.append(one)
+        text = text[end:].lstrip()
+    if len(found) != wanted:
+        asked = counted(wanted, "report")
+        raise _Unusable(f"stdin has {counted(len(found), 'report')}, and {asked} should be there")
+    return found
+
+
+def _head(file: str, report: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "file": "stdin" if file == _STDIN else file,
+        "node": str(report.get("node", "")),
+        "policy": " < ".join(map(str, report["policies"])),
+        "digest": report["digest"],
+    }
+
+
+def _masked(one: fleet.Difference, secrets: Any) -> dict[str, Any]:
+    """A difference as plain data. A report of a program is not masked yet."""
+    shown = secrets.data(asdict(one))
+    for side in ("a", "b"):
+        value = getattr(one, side)
+        if isinstance(value, dict):
+            shown[side] = {key: secrets.value(one.name, its) for key, its in value.items()}
+        else:
+            shown[side] = secrets.value(one.name, value)
+    return dict(shown)
+
+
+def _lines(shown: dict[str, Any]) -> Iterator[str]:
+    """The comparison as text of at most 80 columns."""
+    for label in "ab":
+        head = shown[label]
+        words = [head["file"], head["node"], head["policy"] or "no policy"]
+        words.append(f"digest {head['digest']}" if head["digest"] else "no digest")
+        yield from _wrapped(f"{label.upper()}: " + ", ".join(filter(None, words)), "", "   ")
+    inside = [one for one in shown["differences"] if one["part"]]
+    outside = [one for one in shown["differences"] if not one["part"]]
+    yield ""
+    if shown["same"]:
+        yield "The digests are equal: programs compile alike in both."
+    else:
+        yield f"The digests differ, in {counted(len(inside), 'part')}:"
+    yield from _sections(inside)
+    if outside:
+        yield ""
+        yield "Not in the digest, and different:"
+        yield from _sections(outside)
+    if shown["notes"]:
+        yield ""
+        yield "Notes"
+    for text in shown["notes"]:
+        yield from _wrapped(text, "  ", "    ")
+
+
+def _sections(differences: list[dict[str, Any]]) -> Iterator[str]:
+    section = ""
+    for one in differences:
+        if one["section"] != section:
+            section = one["section"]
+            yield ""
+            yield _TITLES[section]
+        if section == "errors":
+            only = "A" if one["a"] is not None else "B"
+            yield from _wrapped(f"only {only}: {one['name']}", "  ", "    ")
+            continue
+        yield from _wrapped(one["name"], "  ", "    ")
+        for side in ("a", "b"):
+            yield from _wrapped(f"{side.upper()}: {_text(one[side], one)}", "    ", "       ")
+
+
+def _text(value: Any, one: dict[str, Any]) -> str:
+    """What one side has, as text."""
+    if value is None:
+        return "unset" if one["section"] == "variables" else "nothing"
+    if isinstance(value, dict) and "before" in value:
+        said = _became(value, "unset" if one["section"] == "variables" else "nothing")
+        return f"{said} ({value['status']})"
+    if isinstance(value, dict):
+        return ": ".join(str(its) for its in value.values() if its)
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "nothing"
+    if isinstance(value, str):
+        return value or "nothing"
+    return json.dumps(value)
+
+
+def _became(row: dict[str, Any], nothing: str) -> str:
+    before, after, wanted = (
+        nothing if row[key] is None else str(row[key]) for key in ("before", "after", "wanted")
+    )
+    if row["status"] == "waiting":
+        return wanted
+    return before if before == after else f"{before} -> {after}"
+
+
+def _wrapped(text: str, first: str, rest: str) -> list[str]:
+    return textwrap.wrap(
+        printable(text),
+        _WIDTH,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_on_hyphens=False,
+    )

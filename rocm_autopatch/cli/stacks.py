@@ -1,0 +1,168 @@
+"""``rocm-autopatch stacks``: where a process is that hangs right now, and what it compiles."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rocm_autopatch import fresh_interpreter, masking
+from rocm_autopatch.cli import statuses, terminal
+from rocm_autopatch.patches.watchdog import on_demand
+
+_PROC = Path("/proc")
+# How long the process may take to begin with an answer, in seconds, and its thread to add a line.
+_LONGEST, _FOR_THE_LINE = 5.0, 4.0
+_NEXT_TIME = (
+    "next time: set ROCM_AUTOPATCH_WATCHDOG=10 before the program starts, and a line on stderr "
+    "says what a compile is doing when it has lasted 10 s"
+)
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "stacks",
+        help="where a process is that hangs right now, and what it compiles",
+        description=(
+            "Ask a running process for the stacks of all its threads, and print them with what it "
+            "compiles. Nothing in it is stopped or changed. It must have begun a compile under a "
+            "policy with a watchdog, such as safe. Without PID: list the processes that can be "
+            "asked."
+        ),
+        epilog="example: docker exec CONTAINER rocm-autopatch stacks",
+    )
+    statuses.state(
+        parser,
+        {
+            0: "the stacks, or without PID the processes",
+            1: "the process can't be asked or does not answer, or there is none to ask",
+        },
+    )
+    parser.add_argument("pid", nargs="?", type=_pid, metavar="PID", help="the process to ask")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def _pid(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 1 << 31:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the number of a process")
+    return int(text)
+
+
+class _NotAsked(Exception):
+    """A process can't be asked. The text says why."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.pid is None:
+        return _list(arguments)
+    try:
+        stacks, lines = _ask(arguments.pid)
+    except _NotAsked as error:
+        terminal.say(f"rocm-autopatch stacks: {error}")
+        return 1
+    if arguments.json:
+        terminal.data({"pid": arguments.pid, "stacks": stacks, "compiles": lines})
+        return 0
+    secrets = fresh_interpreter.secrets()
+    terminal.lines(secrets.text(line) for line in [*stacks, "", *lines])
+    if not lines:
+        terminal.lines(
+            [
+                f"no compile is under way in process {arguments.pid}, or C code there holds the "
+                "interpreter's lock: the stacks say which"
+            ]
+        )
+    terminal.lines([_NEXT_TIME])
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    found = {
+        pid: masking.command(_command(pid))
+        for pid in sorted(int(one.name) for one in _PROC.iterdir() if one.name.isdecimal())
+        if _memories(pid)
+    }
+    if arguments.json:
+        terminal.data([{"pid": pid, "command": command} for pid, command in found.items()])
+    else:
+        terminal.lines(f"{pid}  {' '.join(command)}" for pid, command in found.items())
+    if not found:
+        terminal.say(
+            "rocm-autopatch stacks: no process of this user has begun a compile under a policy "
+            "with a watchdog"
+        )
+    return 0 if found else 1
+
+
+def _command(pid: int) -> list[str]:
+    with contextlib.suppress(OSError):
+        return os.fsdecode((_PROC / str(pid) / "cmdline").read_bytes()).rstrip("\0").split("\0")
+    return []
+
+
+def _memories(pid: int) -> list[Path]:
+    """The files in memory into which a process writes its stacks: one, or none."""
+    try:
+        return list(_find_memories(pid))
+    except OSError:
+        return []
+
+
+def _find_memories(pid: int) -> Iterator[Path]:
+    for one in (_PROC / str(pid) / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if os.readlink(one).startswith(f"/memfd:{on_demand.NAME} "):
+                yield one
+
+
+def _ask(pid: int) -> tuple[list[str], list[str]]:
+    """The stacks of a process, and the lines on what it compiles. Raises _NotAsked."""
+    try:
+        memory = next(_find_memories(pid), None)
+        if memory is None or not on_demand.is_taken(pid):
+            # Whatever has no handler would end by the signal.
+            raise _NotAsked(
+                f"process {pid} can't be asked: it has begun no compile under a policy with a "
+                'watchdog. "rocm-autopatch stacks" lists those that can'
+            )
+        before = memory.stat().st_size
+        os.kill(pid, on_demand.SIGNAL)
+        text = _wait(memory, before)
+    except (FileNotFoundError, ProcessLookupError):
+        raise _NotAsked(f"there is no process {pid}") from None
+    except PermissionError:
+        raise _NotAsked(
+            f"process {pid} is of another user: run this command as that user or as root, where "
+            "the process runs (docker exec, kubectl exec)"
+        ) from None
+    if not text:
+        raise _NotAsked(f"process {pid} does not answer: it is stopped, or waits in the kernel")
+    lines = text.decode("utf-8", "replace").splitlines()
+    start = on_demand.ANSWER.decode()
+    return (
+        [line for line in lines if not line.startswith(start)],
+        [line for line in lines if line.startswith(start)],
+    )
+
+
+def _wait(memory: Path, before: int) -> bytes:
+    """What the process has written: its stacks, and then the line of its thread if one comes."""
+    with open(memory, "rb") as stream:
+        began = time.monotonic()
+        first, text = 0.0, b""
+        while True:
+            time.sleep(0.05)
+            stream.seek(before)
+            now, more = time.monotonic(), stream.read()
+            grown, text = more != text, more
+            first = first or (now if text else 0.0)
+            if not text and now - began > _LONGEST:
+                return b""
+            answered = text.startswith(on_demand.ANSWER) or b"\n" + on_demand.ANSWER in text
+            if text and not grown and (answered or now - first > _FOR_THE_LINE):
+                return text
