@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 from collections.abc import Iterator
 from typing import Any
 
 from rocm_autopatch import fresh_interpreter, patches, record, startup
-from rocm_autopatch.cli import entries, options, statuses, style, terminal
+from rocm_autopatch.cli import entries, foretold, options, statuses, style, terminal
 from rocm_autopatch.patches import kept
+from rocm_autopatch.patches.ranks import content
 from rocm_autopatch.policy import lint, lower, select
 from rocm_autopatch.policy.model import DELETE_EMPTY, Policy
 from rocm_autopatch.startup import misnamed, rows
 from rocm_autopatch.text import wrapped
 
-_NOT_APPLIED = "no policy is applied: "
+_WITHOUT_TORCH = "torch was not imported: --torch shows what it had and has"
 
 
 def add(commands: Any) -> None:
@@ -25,8 +25,9 @@ def add(commands: Any) -> None:
         help="who decides about one variable, config key, compile mode or patch, and why",
         description=(
             "Show the entry for NAME in each layer of the policies here, which entry applies and "
-            "which are overridden, and what became of NAME in a fresh interpreter. NAME may be "
-            "the end of a key's name."
+            "which are overridden, and what becomes of NAME in a fresh interpreter. NAME may be "
+            "the end of a key's name. What torch itself has is told from a table of torch's "
+            "releases, unless --torch imports it."
         ),
         epilog="example: rocm-autopatch explain cudagraphs --assume image=rocm/sgl-dev:TAG",
     )
@@ -38,7 +39,7 @@ def add(commands: Any) -> None:
         },
     )
     parser.add_argument("name", metavar="NAME", help="TORCHINDUCTOR_MAX_AUTOTUNE, freezing, ...")
-    parser.add_argument("--no-torch", action="store_true", help="leave torch out")
+    options.add_torch(parser, "; not imported unless asked for")
     parser.add_argument(
         "--readers",
         action="store_true",
@@ -72,12 +73,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _explain(arguments: argparse.Namespace, read: dict[str, Any] | None) -> int:
-    report = fresh_interpreter.report(torch=not arguments.no_torch, assume=arguments.assume)
+    report = fresh_interpreter.report(torch=bool(arguments.torch), assume=arguments.assume)
     if not report["policies"]:
         for text in report["errors"] or [report["reason"]]:
-            why = text if text.startswith(_NOT_APPLIED) else _NOT_APPLIED + text
-            terminal.say(f"rocm-autopatch explain: {why}")
+            why = text.removeprefix(record.NOT_APPLIED)
+            terminal.say(f"rocm-autopatch explain: {record.NOT_APPLIED}{why}")
         return 1
+    report = foretold.foretell(report, fresh_interpreter.before_us())
     rows = [row for part in ("env", *patches.NAMES, "patches") for row in report[part]]
     rows += record.caches_row(report)
     facts = {name: fact["value"] for name, fact in report["facts"].items()}
@@ -104,12 +106,12 @@ def _explain(arguments: argparse.Namespace, read: dict[str, Any] | None) -> int:
     ]
     if not found:
         names = [row["name"].rpartition(".")[2] for row in rows]
-        close = difflib.get_close_matches(arguments.name, names, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
+        hint = options.did_you_mean(arguments.name, names)
         if keys:
             hint = f", nor for {' or '.join(keys)}, of which it gives the default"
         terminal.say(
             f"rocm-autopatch explain: no policy here has an entry for {arguments.name}{hint}"
+            f"{_of_digest(arguments.name)}"
         )
         return 1
     explained = [
@@ -127,7 +129,18 @@ def _explain(arguments: argparse.Namespace, read: dict[str, Any] | None) -> int:
     else:
         shown = fresh_interpreter.secrets().data(explained)
         terminal.lines(map(style.statuses, _lines(shown)))
+        if any(row["status"] == "waiting" for row in found):
+            terminal.lines(wrapped(_WITHOUT_TORCH, "", "  "))
     return 0
+
+
+def _of_digest(name: str) -> str:
+    """What to add of a variable that no policy names and that changes the digest, "" of others."""
+    value = fresh_interpreter.before_us().get(name)
+    if value is None or not content.is_compared(name):
+        return ""
+    value = fresh_interpreter.secrets().value(name, value)
+    return f"; it is set here, to {value!r}, and the digest of status has it"
 
 
 def _of_empty_text(

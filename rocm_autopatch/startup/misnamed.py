@@ -32,6 +32,12 @@ def find_policy(fail: "Fail") -> str:
     policy = trust.named(_VARIABLE)
     if not policy or is_there(policy):
         return policy
+    fail("policy", "%s=%s: %s%s" % (_VARIABLE, policy, why_missing(policy), INSTEAD))
+    return ""
+
+
+def why_missing(policy: str) -> str:
+    """What is said of a policy that is not there, with a name that may be meant."""
     if trust.is_path(policy):
         above, name = os.path.split(policy)
         # Without ".yaml", by which names that have nothing in common would be close.
@@ -49,8 +55,7 @@ def find_policy(fail: "Fail") -> str:
         names = builtin_names()
         why = "no such policy%s. Built-in policies: %s; the name of a file has a / or ends in .yaml"
         why %= _suggestion(policy, names), ", ".join(names)
-    fail("policy", "%s=%s: %s%s" % (_VARIABLE, policy, why, INSTEAD))
-    return ""
+    return why
 
 
 def without_sites(left_out: "list[tuple[str, str]]", fail: "Fail") -> None:

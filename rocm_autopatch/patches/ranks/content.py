@@ -18,6 +18,7 @@ from rocm_autopatch.startup import patching
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
     from typing import Any
 
 # Those of PyTorch, Triton, and AMD's libraries that compile or search.
@@ -57,12 +58,17 @@ def content() -> "dict[str, str]":
     if _RECORD["observe"]:
         found["ROCM_AUTOPATCH"] = "observe"
     for name in sorted(os.environ):
-        if (name in variables or _READ.fullmatch(name)) and not _ONLY_HERE.fullmatch(name):
+        if is_compared(name, variables):
             # Another thread may have deleted it.
             value = os.environ.get(name)
             if value is not None:
                 found[name] = masking.value(name, value)[:_LONGEST]
     return {utf8(name): utf8(masking.value(name, its)) for name, its in found.items()}
+
+
+def is_compared(name: str, others: "AbstractSet[str]" = frozenset()) -> bool:
+    """Whether a variable counts: compilers and libraries read it, or it is one of *others*."""
+    return bool(name in others or _READ.fullmatch(name)) and not _ONLY_HERE.fullmatch(name)
 
 
 def utf8(text: str) -> str:
