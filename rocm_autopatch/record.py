@@ -18,7 +18,7 @@ from rocm_autopatch.image import facts
 from rocm_autopatch.patches import NAMES, config, kept, load, ranks, row
 from rocm_autopatch.patches.ranks import content
 from rocm_autopatch.policy.problem import PolicyError
-from rocm_autopatch.startup import baseline, cache_place, caches, proofs
+from rocm_autopatch.startup import baseline, cache_place, caches, misnamed, proofs
 from rocm_autopatch.startup.patching import patches
 from rocm_autopatch.startup.rows import IS_SET, KEPT, of_variable, sentence
 from rocm_autopatch.text import counted, wrapped
@@ -222,6 +222,7 @@ def _unknown_kept(report: dict[str, Any]) -> list[str]:
     names += [old for name in names for old in config.names(name.rpartition(".")[2])]
     return [
         f"ROCM_AUTOPATCH_KEEP names {word}, but no policy here has an entry for it"
+        + misnamed.suggestion(word, [name.rpartition(".")[2] for name in names])
         for word in (report["keep"] if report["policies"] else ())
         if not any(kept(name, (word,)) for name in names)
     ]
@@ -284,10 +285,11 @@ def is_in_force(report: dict[str, Any]) -> bool:
     return report["active"] and not report["observe"] and not report["errors"]
 
 
-def verdict(report: dict[str, Any], option: str = "") -> str:
+def verdict(report: dict[str, Any], option: str = "", why: str = "") -> str:
     """Which policy applies, and why, or what stands against it, in one line.
 
-    *option* is the option that named the policy as if it applied, "" if none did.
+    *option* is the option that named the policy as if it applied, "" if none did. *why* stands for
+    what the report itself says why a policy applies.
     """
     would = "would apply" if option else "applies"
     if not report["active"]:
@@ -298,7 +300,7 @@ def verdict(report: dict[str, Any], option: str = "") -> str:
     if report["observe"]:
         would, doubt = "would apply", f", but ROCM_AUTOPATCH=observe changes nothing{doubt}"
     # The verdict itself says that it applies.
-    why = option or report["reason"].partition(", so the default policy for ROCm")[0]
+    why = why or option or report["reason"].partition(", so the default policy for ROCm")[0]
     return f"{' < '.join(report['policies'])} {would}{doubt}: {why}"
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import sys
 import textwrap
 
 # Where there is no terminal. With the newline, a line has at most 100 characters.
@@ -40,6 +42,8 @@ def wrapped(text: str, first: str, rest: str, break_long_words: bool = True) -> 
 
 def columns() -> int:
     """How many columns a line of stdout has: COLUMNS, or the terminal's; WIDTH if it is none."""
+    if not os.environ.get("COLUMNS") and not (sys.stdout and sys.stdout.isatty()):
+        return WIDTH
     return max(_NARROWEST, shutil.get_terminal_size((WIDTH, 0)).columns)
 
 

@@ -71,5 +71,6 @@ def _assumption(text: str) -> str:
         names = ", ".join(assume.FACTS)
         raise argparse.ArgumentTypeError(
             f"{text!r} is not NAME=VALUE, where NAME is one of {names}"
+            f"{did_you_mean(name, assume.FACTS) if equals else ''}"
         )
     return text

@@ -78,8 +78,7 @@ def _matters(row: dict[str, Any]) -> bool:
     if status in ("applied", "unchanged"):
         return bool(row["after"] != before)
     if status == "skipped":
-        # A variable that a user set decides. What this torch has not can't be changed.
-        return bool(row["reason"].endswith(rows.IS_SET) and before != wanted)
+        return bool(row["reason"] != config.NO_SUCH_KEY and before != wanted)
     if status == "waiting" and "own" in row:
         return bool(row["own"] != wanted)
     return bool(status in ("failed", "waiting") or before != wanted)

@@ -141,9 +141,8 @@ def _check(report: dict[str, Any], option: str) -> int:
     if record.is_in_force(report):
         terminal.lines([record.verdict(report, option)])
         return 0
-    errors = report["errors"] if report["active"] else []
-    why = f": {errors[0]}" if errors else ""
-    terminal.say(f"rocm-autopatch status: {record.verdict(report, option)}{why}")
+    text = record.verdict(report, option, report["errors"][0] if report["errors"] else "")
+    terminal.say(f"rocm-autopatch status: {text}")
     return 1
 
 
