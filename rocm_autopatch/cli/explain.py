@@ -185,11 +185,14 @@ def _lines(explained: list[dict[str, Any]]) -> Iterator[str]:
     for row in explained:
         if "layer" not in row:
             reason = f" ({row['reason']})" if row["reason"] else ""
-            yield f"patch {row['name']} of {row['target']}: {row['status']}{reason}"
+            text = f"patch {row['name']} of {row['target']}: {row['status']}{reason}"
+            yield from wrapped(text, "", "    ", break_long_words=False)
             continue
         if row["variable"]:
             yield f"{row['variable']} gives the default of {row['name']}:"
-        yield rows.sentence(row)
+        if row["status"] == "waiting" and not row["reason"].endswith((rows.KEPT, rows.IS_SET)):
+            row = {**row, "reason": ""}  # The last line says so.
+        yield from wrapped(rows.sentence(row), "", "    ", break_long_words=False)
         holding = [said for said in row["layers"] if not said["lacks"]]
         counts = [said for said in holding if said["layer"] == row["layer"]][-1:]
         for said in row["layers"]:

@@ -18,7 +18,8 @@ def foretell(report: dict[str, Any], environ: Mapping[str, str]) -> dict[str, An
 
     Their rows get ``own``, torch's own value, where nothing in *environ* speaks for the key. A key
     that this torch has not is skipped, as it will be. Nothing is added of a torch that the table
-    has not, or if the table can't be read: what is missing says --torch.
+    has not, or where the table can't be read: an overlay installs the wheel alone, and PyYAML or
+    packaging may be missing or broken.
     """
     if not any(row["status"] == "waiting" for row in report["config"]):
         return report
@@ -26,11 +27,12 @@ def foretell(report: dict[str, Any], environ: Mapping[str, str]) -> dict[str, An
     version = ".".join(map(str, startup.release(torch)[:2]))
     try:
         from rocm_autopatch.policy import lint
-    except ImportError:
-        return report  # An overlay installs the wheel alone; PyYAML or packaging may be missing.
-    if version not in lint.known_versions():
+
+        known = lint.keys_of(version) if version in lint.known_versions() else {}
+    except Exception:
         return report
-    known = lint.keys_of(version)
+    if not known:
+        return report
     present = {*environ}
     for row in report["env"]:
         present.discard(row["name"])

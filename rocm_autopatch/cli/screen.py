@@ -44,7 +44,8 @@ def lines(report: dict[str, Any], why: bool) -> Iterator[str]:
         yield from wrapped(line, "  ", "      ", break_long_words=False)
         if why:
             yield from wrapped(row.get("why", ""), "      ", "      ")
-    yield from ("", *_ends(report, len(shown), len(entries) - len(shown), why))
+    ends = [*_ends(report, len(shown), len(entries) - len(shown), why)]
+    yield from ("", *ends) if ends else ()
 
 
 def _of_caches(report: dict[str, Any]) -> list[dict[str, Any]]:
