@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -176,10 +177,17 @@ def at_the_gate(
         text=True,
         cwd=tmp_path,
     ) as process:
+        # What it does not say in time, it does not say.
+        late = threading.Timer(60, process.kill)
+        late.start()
         try:
             yield process, gate
         finally:
+            late.cancel()
             process.kill()
+            # Who still waits at the gate goes through it.
+            with contextlib.suppress(OSError):
+                os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
 
 
 @pytest.mark.parametrize("flag", [(), ("--all",), ("--why",)])
