@@ -24,11 +24,11 @@ NO_REPORT: dict[str, Any] = {
 }
 
 
-def summary(report: Mapping[str, Any]) -> dict[str, Any]:
+def summary(report: Mapping[str, Any], torch: bool = False) -> dict[str, Any]:
     """What a report (``record.render``) says of this machine, in a few plain values.
 
     ``digest`` is the same where processes compile under the same settings; ``errors`` is how many
-    there are.
+    there are. *torch* is whether torch was imported for the report, so that errors of it count.
     """
     facts = report["facts"]
     return {
@@ -38,6 +38,7 @@ def summary(report: Mapping[str, Any]) -> dict[str, Any]:
         "policy": " < ".join(report["policies"]),
         "digest": report["digest"],
         "errors": len(report["errors"]),
+        "torch_imported": torch,
     }
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import rocm_autopatch
@@ -25,16 +26,24 @@ class NoReport(Exception):
 
 # How the error begins that says how the import of torch ended the interpreter.
 DIED = "import torch: "
-# Run in the fresh interpreter. The report comes back through a pipe of its own, because what is
-# imported may print.
+# Run in the fresh interpreter. What is imported may print, so reports come back through a pipe of
+# their own, a line each: one of the start, and with torch, one of what it then met.
 _CHILD = """
 import importlib, json, os, sys
 pipe, torch, scratch = int(sys.argv[1]), sys.argv[2] == "torch", sys.argv[3]
 failed = []
 given = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+
+def send(found):
+    text = memoryview((json.dumps(found, default=repr) + "\\n").encode())
+    while text:
+        text = text[os.write(pipe, text):]
+
 try:
     import rocm_autopatch
-    targets = [patch["target"] for patch in rocm_autopatch.status()["patches"]] if torch else []
+    report = rocm_autopatch.status()
+    send(report)
+    targets = [patch["target"] for patch in report["patches"]] if torch else []
     # torch 2.10 and later make the directory of their caches when they are imported.
     if scratch:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = scratch
@@ -46,16 +55,14 @@ try:
     os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
     if given is not None:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = given
-    report = rocm_autopatch.status()
-    report["errors"] += failed
-    text = json.dumps(report, default=repr)
-except BaseException as error:
-    text = json.dumps("%s: %s" % (type(error).__name__, error))
-try:
-    with open(pipe, "w", encoding="utf-8") as stream:
-        stream.write(text)
+    if torch:
+        report = rocm_autopatch.status() if targets else report
+        report["errors"] += failed
+        send(report)
 except BrokenPipeError:
     pass  # Who asked has ended.
+except BaseException as error:
+    send("%s: %s" % (type(error).__name__, error))
 """
 
 
@@ -92,29 +99,43 @@ def report(
     assume: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
     python: Sequence[str] = (),
+    started: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """What a fresh interpreter reports, with torch and the patched modules imported if *torch*.
 
     *assume* are facts, NAME=VALUE, beyond those of ROCM_AUTOPATCH_ASSUME. *environ* stands for this
     process's environment, *python* is another interpreter with its options. If the import of torch
-    ends the interpreter, the report is one without torch, and an error in it says so. Raises
-    NoReport.
+    ends the interpreter, the report is one without torch, and an error in it says so.
+
+    *started* gets the report of the start before torch is imported. If nobody reads stdout then,
+    the interpreter is ended. Raises NoReport, and with *started*, BrokenPipeError.
     """
     given = environment(assume, environ)
-    text, status = _ask(torch, given, python)
-    why = ""
-    if torch and not text:
-        why, torch = how_it_ended(status), False
-        text, status = _ask(torch, given, python)
-    if not text:
+    found: list[dict[str, Any]] = []
+
+    def take(text: str) -> None:
+        said: dict[str, Any] | str = json.loads(text)
+        if isinstance(said, str):
+            raise NoReport("; ".join([said, *_left_out(given)]))
+        said["notes"] += _left_out(given)
+        found.append(said)
+        if started and len(found) == 1:
+            started(said)
+
+    status = _ask(torch, given, python, take, None if started is None else _stdout())
+    if not found:
         raise NoReport(f"the interpreter that makes the report {how_it_ended(status)}")
-    found: dict[str, Any] | str = json.loads(text)
-    if isinstance(found, str):
-        raise NoReport("; ".join([found, *_left_out(given)]))
-    found["notes"] += _left_out(given)
-    if why:
-        found["errors"].append(_died(found, why, given, python))
-    return found
+    if torch and len(found) == 1:
+        found[0]["errors"].append(_died(found[0], how_it_ended(status), given, python))
+    return found[-1]
+
+
+def _stdout() -> int | None:
+    """The descriptor of stdout, None if it is closed or no file."""
+    try:
+        return sys.stdout.fileno()
+    except (AttributeError, OSError, ValueError):
+        return None
 
 
 def how_it_ended(status: int) -> str:
@@ -145,11 +166,17 @@ def _died(found: Mapping[str, Any], why: str, given: Mapping[str, str], python: 
     )
 
 
-def _ask(torch: bool, given: Mapping[str, str], python: Sequence[str]) -> tuple[str, int]:
-    """The report as JSON, "" if the interpreter ended without one, and its status."""
+def _ask(
+    torch: bool,
+    given: Mapping[str, str],
+    python: Sequence[str],
+    take: Callable[[str], None],
+    watched: int | None,
+) -> int:
+    """Have *take* get each report of a fresh interpreter as JSON; return how that ended."""
     read, write = os.pipe()
     scratch = _scratch() if torch else ""
-    with open(read, encoding="utf-8") as stream:
+    with open(read, "rb", buffering=0):
         child = subprocess.Popen(
             command(_CHILD, str(write), "torch" if torch else "", scratch, python=python),
             env=search_path.absolute(given),
@@ -161,8 +188,9 @@ def _ask(torch: bool, given: Mapping[str, str], python: Sequence[str]) -> tuple[
         )
         os.close(write)
         try:
-            text = stream.read()
-            status = child.wait()
+            for text in _received(read, watched):
+                take(text)
+            return child.wait()
         except BaseException:
             child.kill()
             child.wait()
@@ -170,7 +198,26 @@ def _ask(torch: bool, given: Mapping[str, str], python: Sequence[str]) -> tuple[
         finally:
             if scratch:
                 shutil.rmtree(scratch, ignore_errors=True)
-    return text, status
+
+
+def _received(pipe: int, watched: int | None) -> Iterator[str]:
+    """The lines that come through a pipe, each when it is whole.
+
+    Raises BrokenPipeError when nobody reads any more what is written to *watched*.
+    """
+    waiting = select.poll()
+    waiting.register(pipe, select.POLLIN)
+    if watched is not None:
+        waiting.register(watched, 0)  # What is polled in any case: an error, or the other end gone
+    rest = b""
+    while True:
+        if any(one == watched for one, _ in waiting.poll()):
+            raise BrokenPipeError
+        part = os.read(pipe, 1 << 16)
+        *whole, rest = (rest + part).split(b"\n")
+        yield from (line.decode() for line in whole)
+        if not part:
+            return
 
 
 def _scratch() -> str:

@@ -19,10 +19,21 @@ from rocm_autopatch.image import facts
 from rocm_autopatch.patches import NAMES, config, kept, load, ranks, row
 from rocm_autopatch.patches.ranks import content
 from rocm_autopatch.policy.problem import PolicyError
-from rocm_autopatch.startup import baseline, cache_place, caches, proofs, watchdog_variable
+from rocm_autopatch.startup import (
+    baseline,
+    cache_place,
+    caches,
+    misnamed,
+    proofs,
+    watchdog_variable,
+)
 from rocm_autopatch.startup.patching import patches
 from rocm_autopatch.startup.rows import IS_SET, KEPT, of_variable, sentence
-from rocm_autopatch.text import wrapped
+from rocm_autopatch.text import counted, wrapped
+
+# How an error begins because of which no policy is applied.
+NOT_APPLIED = "no policy is applied: "
+_NO_HOOK = "the start-up hook does not run: "
 
 _NO_CACHES: dict[str, Any] = {
     "use": "off",
@@ -131,7 +142,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
     report["notes"] += _crowded()
     report["notes"] += _uncompiled()
     if not switch:
-        report["errors"].append(f"the start-up hook does not run: {_why_no_start()}")
+        report["errors"].append(_NO_HOOK + _why_no_start())
     return report
 
 
@@ -226,6 +237,7 @@ def _unknown_kept(report: dict[str, Any]) -> list[str]:
     names += [old for name in names for old in config.names(name.rpartition(".")[2])]
     return [
         f"ROCM_AUTOPATCH_KEEP names {word}, but no policy here has an entry for it"
+        + misnamed.suggestion(word, [name.rpartition(".")[2] for name in names])
         for word in (report["keep"] if report["policies"] else ())
         if not any(kept(name, (word,)) for name in names)
     ]
@@ -290,13 +302,32 @@ def _untouched(
         yield made
 
 
+def is_in_force(report: dict[str, Any]) -> bool:
+    """Whether a policy changes what runs here, and nothing failed."""
+    return report["active"] and not report["observe"] and not report["errors"]
+
+
+def verdict(report: dict[str, Any], option: str = "", why: str = "") -> str:
+    """Which policy applies, and why, or what stands against it, in one line.
+
+    *option* is the option that named the policy as if it applied, "" if none did. *why* stands for
+    what the report itself says why a policy applies.
+    """
+    would = "would apply" if option else "applies"
+    if not report["active"]:
+        told = [one for one in report["errors"] if one.startswith((NOT_APPLIED, _NO_HOOK))]
+        return f"no policy {would}: {[*told, report['reason']][0].removeprefix(NOT_APPLIED)}"
+    failed = counted(len(report["errors"]), "error")
+    doubt = f", with {failed}" if report["errors"] else ""
+    if report["observe"]:
+        would, doubt = "would apply", f", but ROCM_AUTOPATCH=observe changes nothing{doubt}"
+    # The verdict itself says that it applies.
+    why = why or option or report["reason"].partition(", so the default policy for ROCm")[0]
+    return f"{' < '.join(report['policies'])} {would}{doubt}: {why}"
+
+
 def lines(report: dict[str, Any]) -> Iterator[str]:
-    """The report as text of at most 100 columns."""
-    state = "observing and changes nothing" if report["observe"] else "active"
-    head = f"rocm_autopatch is {state if report['active'] else 'not active'}: {report['reason']}"
-    yield from wrapped(head, "", "  ")
-    if report["policies"]:
-        yield from wrapped("layers: " + " < ".join(report["policies"]), "  ", "    ")
+    """All of a report after the verdict, as text of at most text.columns()."""
     if len(report["sites"]) > 1:
         yield from wrapped("sites: " + " < ".join(report["sites"]), "  ", "    ")
     for name, fact in report["facts"].items():
@@ -304,7 +335,7 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
             f"{name}: {fact['value']} ({fact['kind']}: {fact['source']})", "  ", "    "
         )
     for one in report["evidence"]["files"]:
-        yield from wrapped(_evidence_sentence(one), "  ", "    ")
+        yield from wrapped(evidence_sentence(one), "  ", "    ")
     if report["evidence"]["files"] and report["policies"]:
         applied = report["evidence"]["applied"]
         yield f"  evidence {'changes' if applied else 'does not change'} what is applied here"
@@ -361,7 +392,8 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
             yield from wrapped(text, "  ", "    ")
 
 
-def _evidence_sentence(one: dict[str, Any]) -> str:
+def evidence_sentence(one: dict[str, Any]) -> str:
+    """An evidence file, and whether it counts here."""
     about = f"{one['device'] or 'unknown GPU'}, {one['made']}, {one['battery']} battery"
     return f"evidence {one['file']}: {about}, {one['status']}"
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import sys
 import textwrap
 
-# With the newline, a line has at most 100 characters.
+# Where there is no terminal. With the newline, a line has at most 100 characters.
 WIDTH = 99
+_NARROWEST = 40
 _SPACES = re.compile(r"[\t\n\v\f\r]")
 
 
@@ -22,18 +26,25 @@ def printable(text: str) -> str:
 
 
 def wrapped(text: str, first: str, rest: str, break_long_words: bool = True) -> list[str]:
-    """*text* as harmless lines of at most 99 columns. A newline in *text* becomes a blank.
+    """*text* as harmless lines of at most columns(). A newline in *text* becomes a blank.
 
     *first* is put before the first line, *rest* before each other line.
     """
     return textwrap.wrap(
         printable(_SPACES.sub(" ", text)),
-        WIDTH,
+        columns(),
         initial_indent=first,
         subsequent_indent=rest,
         break_on_hyphens=False,
         break_long_words=break_long_words,
     )
+
+
+def columns() -> int:
+    """How many columns a line of stdout has: COLUMNS, or the terminal's; WIDTH if it is none."""
+    if not os.environ.get("COLUMNS") and not (sys.stdout and sys.stdout.isatty()):
+        return WIDTH
+    return max(_NARROWEST, shutil.get_terminal_size((WIDTH, 0)).columns)
 
 
 def duration(seconds: float) -> str:

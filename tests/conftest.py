@@ -43,6 +43,8 @@ ROOT = Path(__file__).parent.parent
 WORK = Path(os.environ.get("ROCM_AUTOPATCH_TEST_WORK", ROOT / ".work"))
 # What programs get of the tests' own environment, and a place for caches.
 CLEAN = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(WORK.absolute() / "cache")}
+# Commands that tests run in this process write as wide as where there is no terminal.
+os.environ.pop("COLUMNS", None)
 VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 # For what takes long and hardly depends on the Python: the oldest and the newest one.
 ENDS = (VERSIONS[0], VERSIONS[-1])

@@ -3,8 +3,12 @@ and, for programs that begin alike, tests/forked.py."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
+import struct
 import subprocess
+import termios
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +30,37 @@ def run_command(
     """Run a command of ours, whatever its exit status is. Its own start says nothing."""
     env = {**QUIET, **(env or {})}
     return python.run("-m", "rocm_autopatch", *arguments, env=env, check=False, **options)
+
+
+def run_on_terminal(
+    python: Interpreter, *arguments: str | Path, env: Mapping[str, str], columns: int = 0
+) -> str:
+    """What a program writes to a terminal that is its stdout; of no known width if *columns* is 0.
+
+    *env* is all that it gets but PATH.
+    """
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    process = subprocess.Popen(
+        [python.path, *arguments],
+        env={"PATH": os.environ["PATH"], **env},
+        cwd=python.path.parent,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+    )
+    os.close(theirs)
+    text = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # as Linux ends a terminal
+            break
+        if not part:
+            break
+        text += part
+    os.close(ours)
+    process.communicate()
+    return text.decode().replace("\r\n", "\n")
 
 
 def run_at_site(python: Interpreter, site: Path, code: str, **env: str) -> tuple[str, list[str]]:

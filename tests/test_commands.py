@@ -199,7 +199,7 @@ class TestExplain:
         ]
         assert [bool(said["lacks"]) for said in row["layers"]] == [False, False, True]
         lines = self.explain(python311, "coordinate_descent_tuning", **env)[1].splitlines()
-        assert "policies/safe.yaml:" in lines[1]
+        assert "policies/safe.yaml:" in next(s for s in lines if s.startswith("  safe: "))
         # Without the whys, and without the places, which change with the policies.
         golden("\n".join(s.partition(", /")[0] for s in lines if not s.startswith(" " * 4)))
 
@@ -281,6 +281,11 @@ class TestWhatIsMissing:
             *("-m", "rocm_autopatch", "status", "--no-torch", "--json"), env=env, check=False
         )
         assert json.loads(done.stdout)["notes"] == report["notes"]
+        assert done.stderr == ""
+        # As text, too, without what a table says of torch.
+        done = python311.run("-m", "rocm_autopatch", "status", "--no-torch", env=env, check=False)
+        assert done.stdout.startswith("safe applies: no image is named\n")
+        assert "recompile_limit: will become 128" in done.stdout
         assert done.stderr == ""
         # Others say what is missing.
         for command in (("--help",), ("explain", "freezing"), ("probe",), ("policies",)):

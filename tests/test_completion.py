@@ -54,7 +54,10 @@ def test_bash(scripts: Path) -> None:
     (scripts / "team.yaml").touch()
     (scripts / "two words.yaml").touch()
     files = {"bash", "zsh", "team.yaml", "two words.yaml"}
-    status = {"--help", "--json", "--line", "--textfile", "--no-torch", "--assume"}
+    status = {
+        *("--help", "--all", "--why", "--json", "--line", "--textfile", "--check"),
+        *("--policy", "--torch", "--no-torch", "--assume"),
+    }
     for line, offered in (
         ("rocm-autopatch ", set(command_line.COMMANDS)),
         ("rocm-autopatch sta", {"status", "stacks"}),
@@ -68,6 +71,7 @@ def test_bash(scripts: Path) -> None:
         ("rocm-autopatch status --assume accelerator=r", set()),
         ("rocm-autopatch status --assume image=a:b --j", {"--json"}),
         ("rocm-autopatch explain cudagraphs --no", {"--no-torch"}),
+        ("rocm-autopatch status --policy pe", {"performance"}),
         ("rocm-autopatch policies ", {"show"}),
         ("rocm-autopatch policies --json show pe", {"performance"}),
         ("rocm-autopatch policies show ", POLICIES | files),

@@ -43,7 +43,7 @@ def plan() -> dict[str, Any]:
 def record(monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any]) -> dict[str, Any]:
     """What a digest is made of, to be changed."""
     for name in os.environ:
-        if content.is_read(name):
+        if content.is_compared(name):
             monkeypatch.delenv(name)
     for name, value in (("plan", copy.copy(plan)), ("facts", dict(FACTS)), ("keep", ())):
         monkeypatch.setitem(_RECORD, name, value)

@@ -56,7 +56,7 @@ def test_status(place: Interpreter, torch: Path, code: str, how: str, without: s
 
 def test_explain(place: Interpreter, torch: Path) -> None:
     torch.write_text(SIGNAL)
-    done = place.run(*COMMAND, "explain", MAX, env={MAX: "1"}, check=False)
+    done = place.run(*COMMAND, "explain", "--torch", MAX, env={MAX: "1"}, check=False)
     assert (done.returncode, f"{MAX}: '1' -> unset" in done.stdout) == (0, True)
     assert "import torch: the interpreter was ended by SIGSEGV" in done.stderr
 

@@ -344,7 +344,7 @@ def test_explain(python311: Interpreter, site: Path, golden: Golden) -> None:
 def test_status_text(python311: Interpreter, site: Path, golden: Golden) -> None:
     put(site, GRAPHS)
     put(site, GRAPHS, "two", place={**HERE, "driver": "1.2"})
-    shown = ours(python311, site, "status", "--no-torch").stdout.splitlines()
+    shown = ours(python311, site, "status", "--no-torch", "--all").stdout.splitlines()
     golden("\n".join(line for line in shown if "evidence" in line))
 
 

@@ -18,10 +18,10 @@ from tests.running import run_command
 
 # An escape sequence, OSC 52 (it writes the clipboard), a C1 control, a bidi override, a line
 # separator, a delete, a carriage return and a new line of what looks like output.
-EVIL = "\x1b[31mE\x1b]52;c;cm0K\x07\x9b2J\u202e\u2028\x7f\rZ\nrocm_autopatch is active: forged"
+EVIL = "\x1b[31mE\x1b]52;c;cm0K\x07\x9b2J\u202e\u2028\x7f\rZ\nsafe applies: forged"
 # A variable's name and an argument may hold any byte but 0.
 SURROGATE = "\udcff"
-FORGED = "rocm_autopatch is active: forged"
+FORGED = "safe applies: forged"
 
 
 def harmful(text: str) -> set[str]:

@@ -178,7 +178,7 @@ def test_commands_name_them(python311: Interpreter, fleet: Path, golden: Golden)
     assert checked.returncode == 1
     golden(checked.stdout, "check", FLEET=fleet)
     (fleet / "wrong.yaml").unlink()
-    shown = python311.run(*command, "status", "--no-torch", env=env)
+    shown = python311.run(*command, "status", "--no-torch", "--all", env=env)
     assert f"sites: {fleet} < /etc/rocm-autopatch" in " ".join(shown.stdout.split())
     explained = python311.run(*command, "explain", "A", "--no-torch", env=env)
     golden(explained.stdout, "explain", FLEET=fleet)

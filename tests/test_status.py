@@ -85,8 +85,8 @@ def test_what_waits_and_will_not_be_changed(python311: Interpreter) -> None:
     assert (rows[key]["status"], rows[key]["reason"]) == ("waiting", "ROCM_AUTOPATCH_KEEP")
     threads = rows["torch._inductor.config.compile_threads"]
     assert threads["reason"] == "TORCHINDUCTOR_COMPILE_THREADS is set in the environment"
-    done = python311.run("-m", "rocm_autopatch", "status", "--no-torch", env=env, check=False)
-    said = " ".join(done.stdout.split())
+    whole = ("-m", "rocm_autopatch", "status", "--no-torch", "--all")
+    said = " ".join(python311.run(*whole, env=env).stdout.split())
     assert f"{key}: will stay as it is" in said
     rows = {one["name"]: one for one in status(python311, "--no-torch")["config"]}
     assert rows["torch._inductor.config.compile_threads"]["wanted"] == cpus.cpu_share()
@@ -150,10 +150,10 @@ def test_with_torch(torch_python: Interpreter) -> None:
 
 def test_text(torch_python: Interpreter, golden: Golden) -> None:
     env = {"ROCM_AUTOPATCH_IMAGE": MI35X_IMAGE, MAX: "1"}
-    done = torch_python.run("-m", "rocm_autopatch", "status", env=env)
+    done = torch_python.run("-m", "rocm_autopatch", "status", "--all", env=env)
     lines = done.stdout.splitlines()
     words = (
-        *("rocm_autopatch is active:", f"{MAX}:", "torch._dynamo.config.recompile_limit:"),
+        *("safe applies: ", f"{MAX}:", "torch._dynamo.config.recompile_limit:"),
         *("reduce-overhead:", "FP8 flash attention broken"),
     )
     chosen = [line for line in lines if line.strip().startswith(words)]

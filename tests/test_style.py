@@ -3,45 +3,22 @@
 from __future__ import annotations
 
 import io
-import os
-import pty
 import re
-import subprocess
 
 import pytest
 
 from rocm_autopatch.cli import command_line, style, terminal
 from tests.conftest import MAX, ROOT, Interpreter
+from tests.running import run_on_terminal
 from tools.statuses_page import parsers
 
 COLOUR = re.compile(r"\x1b\[[0-9]*m")
-STATUS = ("-m", "rocm_autopatch", "status", "--no-torch")
+STATUS = ("-m", "rocm_autopatch", "status", "--no-torch", "--all")
 ENV = {MAX: "1", "TERM": "xterm", "ROCM_AUTOPATCH_LOG": "quiet"}
 
 
 def shown(python: Interpreter, *arguments: str, **env: str) -> str:
-    """What a command writes to a terminal that is its stdout."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [python.path, *arguments],
-        env={"PATH": os.environ["PATH"], **ENV, **env},
-        cwd=python.path.parent,
-        stdout=theirs,
-        stderr=subprocess.PIPE,
-    )
-    os.close(theirs)
-    text = b""
-    while True:
-        try:
-            part = os.read(ours, 65536)
-        except OSError:  # as Linux ends a terminal
-            break
-        if not part:
-            break
-        text += part
-    os.close(ours)
-    process.communicate()
-    return text.decode().replace("\r\n", "\n")
+    return run_on_terminal(python, *arguments, env={**ENV, **env})
 
 
 def test_a_terminal_and_a_pipe(python311: Interpreter) -> None:

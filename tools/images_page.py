@@ -32,8 +32,8 @@ HEAD = """# What is known of images
 
 Made from `policies/images.yaml` by `make docs`; a test fails when it is stale. A record counts
 where the image's [facts](facts.md) meet its conditions, or its reference is the record's. Several
-may: later ones are more specific. `rocm-autopatch status` prints the known issues of the place it
-runs in. A mitigation is a built-in policy, switched on by `ROCM_AUTOPATCH_POLICY=NAME`, or by
+may: later ones are more specific. `rocm-autopatch status --all` prints the known issues of where it
+runs. A mitigation is a built-in policy, switched on by `ROCM_AUTOPATCH_POLICY=NAME`, or by
 `extends: NAME` in a policy of your own.
 
 To add what you know of your images, put a file of the same form at

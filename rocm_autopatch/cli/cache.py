@@ -43,7 +43,7 @@ def add(commands: Any) -> None:
         epilog="example: rocm-autopatch cache warm -- python serve.py --one-request",
     )
     statuses.state(parser, _STATUSES)
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
     for declare in (_add_status, _add_warm, _add_pack, _add_seed, _add_gc, _add_path):
         declare(actions)
 

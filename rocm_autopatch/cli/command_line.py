@@ -7,13 +7,13 @@ import contextlib
 import importlib
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from rocm_autopatch import _SITE, fresh_interpreter, processes, sites
-from rocm_autopatch.cli import statuses, terminal
+from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.policy.problem import PolicyError
-from rocm_autopatch.text import printable
+from rocm_autopatch.text import printable, wrapped
 
 COMMANDS = (
     *("status", "explain", "diff", "policies", "check", "bake", "probe", "prove", "ab", "tune"),
@@ -93,7 +93,7 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     statuses.state(made, {0: "done", 1: "something is wrong with what was asked about"})
     made.add_argument("--version", action=_Version)
-    commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = made.add_subparsers(dest="command", metavar="COMMAND")
     for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
         try:
             importlib.import_module(f"rocm_autopatch.cli.{name}").add(commands)
@@ -118,9 +118,56 @@ def _add_missing(commands: Any, name: str, error: Exception) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
+    """Says what may be meant by a wrong word, and lists the commands where none is named."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words = sys.argv[1:] if args is None else args
+        chosen, rest = self.parse_known_args(words, namespace)
+        at = self._named(words)
+        if rest:
+            options_here = [text for one in at._actions for text in one.option_strings]
+            hint = options.did_you_mean(rest[0].partition("=")[0], options_here)
+            at.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
+        if getattr(chosen, "run", None) is None:
+            at.print_usage(sys.stderr)
+            terminal.lines(at._listed(), sys.stderr)
+            at.exit(2)
+        return chosen
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            known = [*map(str, action.choices or ())]
+            error.message += options.did_you_mean(str(value), known)
+            raise
+
     def error(self, message: str) -> NoReturn:
         # It may quote an argument.
         super().error(printable(message))
+
+    def _commands(self) -> argparse._SubParsersAction[Any] | None:
+        found = (one for one in self._actions if isinstance(one, argparse._SubParsersAction))
+        return next(found, None)
+
+    def _named(self, words: Sequence[str]) -> _Parser:
+        """The parser of the command that *words* name, as far as they name one."""
+        found = self
+        for word in words:
+            commands = found._commands()
+            if commands is not None and word in commands.choices:
+                found = commands.choices[word]
+        return found
+
+    def _listed(self) -> Iterator[str]:
+        """The commands of this one, and what each does."""
+        commands = self._commands()
+        offered = commands._choices_actions if commands else []
+        width = max([len(one.dest) for one in offered], default=0)
+        yield f"{self.prog} does nothing without one of these:"
+        for one in offered:
+            yield from wrapped(f"{one.dest:{width}}  {one.help}", "  ", " " * (width + 4))
+        yield f"Say --help after one for its options: {self.prog} {offered[0].dest} --help"
 
 
 class _Version(argparse.Action):

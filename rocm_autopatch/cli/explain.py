@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 from collections.abc import Iterator
 from typing import Any
 
 from rocm_autopatch import fresh_interpreter, patches, record, startup
-from rocm_autopatch.cli import entries, options, statuses, style, terminal
+from rocm_autopatch.cli import entries, foretold, options, statuses, style, terminal
 from rocm_autopatch.patches import kept
 from rocm_autopatch.patches.ranks import content
 from rocm_autopatch.policy import lint, lower, select
@@ -17,7 +16,7 @@ from rocm_autopatch.policy.model import DELETE_EMPTY, Policy
 from rocm_autopatch.startup import misnamed, rows
 from rocm_autopatch.text import wrapped
 
-_NOT_APPLIED = "no policy is applied: "
+_WITHOUT_TORCH = "torch was not imported: --torch shows what it had and has"
 
 
 def add(commands: Any) -> None:
@@ -26,8 +25,9 @@ def add(commands: Any) -> None:
         help="who decides about one variable, config key, compile mode or patch, and why",
         description=(
             "Show the entry for NAME in each layer of the policies here, which entry applies and "
-            "which are overridden, and what became of NAME in a fresh interpreter. NAME may be "
-            "the end of a key's name."
+            "which are overridden, and what becomes of NAME in a fresh interpreter. NAME may be "
+            "the end of a key's name. What torch itself has is told from a table of torch's "
+            "releases, unless --torch imports it."
         ),
         epilog="example: rocm-autopatch explain cudagraphs --assume image=rocm/sgl-dev:TAG",
     )
@@ -42,7 +42,7 @@ def add(commands: Any) -> None:
         },
     )
     parser.add_argument("name", metavar="NAME", help="TORCHINDUCTOR_MAX_AUTOTUNE, freezing, ...")
-    parser.add_argument("--no-torch", action="store_true", help="leave torch out")
+    options.add_torch(parser, "; not imported unless asked for")
     parser.add_argument(
         "--readers",
         action="store_true",
@@ -76,12 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _explain(arguments: argparse.Namespace, read: dict[str, Any] | None) -> int:
-    report = fresh_interpreter.report(torch=not arguments.no_torch, assume=arguments.assume)
+    report = fresh_interpreter.report(torch=bool(arguments.torch), assume=arguments.assume)
     if not report["policies"]:
         for text in report["errors"] or [report["reason"]]:
-            why = text if text.startswith(_NOT_APPLIED) else _NOT_APPLIED + text
-            terminal.say(f"rocm-autopatch explain: {why}")
+            why = text.removeprefix(record.NOT_APPLIED)
+            terminal.say(f"rocm-autopatch explain: {record.NOT_APPLIED}{why}")
         return 1
+    report = foretold.foretell(report, fresh_interpreter.before_us())
     rows = [row for part in ("env", *patches.NAMES, "patches") for row in report[part]]
     rows += record.caches_row(report)
     facts = {name: fact["value"] for name, fact in report["facts"].items()}
@@ -111,9 +112,8 @@ def _explain(arguments: argparse.Namespace, read: dict[str, Any] | None) -> int:
         return 0
     if not found:
         names = [row["name"].rpartition(".")[2] for row in rows]
-        close = difflib.get_close_matches(arguments.name, names, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        if not close and content.is_read(arguments.name):
+        hint = options.did_you_mean(arguments.name, names)
+        if not hint and content.is_compared(arguments.name):
             hint = ", and it is not set here; if it were, it would be a part of the digest"
         if keys:
             hint = f", nor for {' or '.join(keys)}, of which it gives the default"
@@ -139,6 +139,8 @@ def _explain(arguments: argparse.Namespace, read: dict[str, Any] | None) -> int:
     else:
         shown = fresh_interpreter.secrets().data(explained)
         terminal.lines(map(style.statuses, _lines(shown)))
+        if any(row["status"] == "waiting" for row in found):
+            terminal.lines(wrapped(_WITHOUT_TORCH, "", "  "))
     return 0
 
 
@@ -199,11 +201,14 @@ def _lines(explained: list[dict[str, Any]]) -> Iterator[str]:
     for row in explained:
         if "layer" not in row:
             reason = f" ({row['reason']})" if row["reason"] else ""
-            yield f"patch {row['name']} of {row['target']}: {row['status']}{reason}"
+            text = f"patch {row['name']} of {row['target']}: {row['status']}{reason}"
+            yield from wrapped(text, "", "    ", break_long_words=False)
             continue
         if row["variable"]:
             yield f"{row['variable']} gives the default of {row['name']}:"
-        yield rows.sentence(row)
+        if row["status"] == "waiting" and not row["reason"].endswith((rows.KEPT, rows.IS_SET)):
+            row = {**row, "reason": ""}  # The last line says so.
+        yield from wrapped(rows.sentence(row), "", "    ", break_long_words=False)
         holding = [said for said in row["layers"] if not said["lacks"]]
         counts = [said for said in holding if said["layer"] == row["layer"]][-1:]
         for said in row["layers"]:

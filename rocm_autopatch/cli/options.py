@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from rocm_autopatch.startup import assume
@@ -18,6 +20,16 @@ def add_assume(parser: argparse.ArgumentParser) -> None:
         type=_assumption,
         metavar="NAME=VALUE",
         help="a fact to take in place of the one found here, such as accelerator=rocm or image=REF",
+    )
+
+
+def add_torch(parser: argparse.ArgumentParser, when: str) -> None:
+    """Give a command the options ``--torch`` and ``--no-torch``; *when* says what holds without."""
+    parser.add_argument(
+        "--torch",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help=f"import torch, as a program would, which takes seconds{when}",
     )
 
 
@@ -40,6 +52,12 @@ def command(words: list[str]) -> list[str]:
     return words[1:] if words[:1] == ["--"] else words
 
 
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """What is added to a message about a wrong *word*, "" if nothing that is known is close."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
 def variable(text: str) -> str:
     """The name of a variable, as an option takes it."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
@@ -53,5 +71,6 @@ def _assumption(text: str) -> str:
         names = ", ".join(assume.FACTS)
         raise argparse.ArgumentTypeError(
             f"{text!r} is not NAME=VALUE, where NAME is one of {names}"
+            f"{did_you_mean(name, assume.FACTS) if equals else ''}"
         )
     return text

@@ -84,7 +84,9 @@ def _names(text: str) -> tuple[str, ...]:
     known = (*SUBJECTS, *trials.NAMES, FRESH_STARTS)
     for name in names:
         if name not in known:
-            raise argparse.ArgumentTypeError(f"{name!r} is no trial and no subject; see --list")
+            hint = options.did_you_mean(name, known)
+            text = f"{name!r} is no trial and no subject; see --list{hint}"
+            raise argparse.ArgumentTypeError(text)
     return names
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import files, fleet, fresh_interpreter, record
-from rocm_autopatch.cli import options, statuses, style, terminal
+from rocm_autopatch.cli import foretold, options, screen, statuses, style, terminal
+from rocm_autopatch.startup import misnamed
+from rocm_autopatch.text import wrapped
 
 
 def add(commands: Any) -> None:
@@ -16,20 +21,27 @@ def add(commands: Any) -> None:
         "status",
         help="what happens to a Python program started here, and why",
         description=(
-            "Start a fresh interpreter with this environment, as a program would be, import torch "
-            "in it, and print for every variable, config key, compile mode and patch what it was, "
-            "what it is, and why."
+            "Start a fresh interpreter with this environment, as a program would be, and say at "
+            "once whether a policy applies there. Then import torch in it, and print a line for "
+            "each variable, config key, compile mode and patch that the policy changes: what it "
+            "was, and what it is."
         ),
         epilog="example: docker run --rm IMAGE rocm-autopatch status",
     )
     statuses.state(
         parser,
         {
-            0: "a report; with --line always, and errors are in the line",
-            1: "something failed, there is no report, or FILE.prom can't be written",
+            0: "a report, also of a place where no policy applies; with --check, a policy is in "
+            "force; with --line always, and errors are in the line",
+            1: "something failed, there is no report, or FILE.prom can't be written; with --check, "
+            "also: no policy is in force",
         },
     )
     form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--all", action="store_true", help="print all entries, facts and known issues, and each why"
+    )
+    form.add_argument("--why", action="store_true", help="print why each line's entry is there")
     form.add_argument("--json", action="store_true", help="print the report as JSON")
     form.add_argument(
         "--line",
@@ -42,9 +54,15 @@ def add(commands: Any) -> None:
         metavar="FILE.prom",
         help="write the same as metrics for node_exporter's textfile collector",
     )
-    parser.add_argument(
-        "--no-torch", action="store_true", help="leave torch out: only what happens at the start"
+    form.add_argument(
+        "--check",
+        action="store_true",
+        help="print one line, and end with 1 if no policy is in force or something failed",
     )
+    parser.add_argument(
+        "--policy", metavar="POLICY", help="as if ROCM_AUTOPATCH_POLICY named it, switched on"
+    )
+    options.add_torch(parser, "; not with --line, --textfile or --check, unless asked for")
     options.add_assume(parser)
     parser.set_defaults(run=run)
 
@@ -56,31 +74,83 @@ def _textfile(text: str) -> Path:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
-        report = fresh_interpreter.report(torch=not arguments.no_torch, assume=arguments.assume)
-    except fresh_interpreter.NoReport as error:
-        if not arguments.line:
-            raise
-        terminal.say(f"rocm-autopatch status: {error}")
-        report = fleet.NO_REPORT
-    if arguments.line:
-        shown = fresh_interpreter.secrets().data(fleet.summary(report))
-        terminal.lines([json.dumps(shown)])
-        # Another status makes mpirun end the other workers before they have printed theirs.
-        return 0
-    if arguments.textfile:
-        shown = fresh_interpreter.secrets().data(report)
-        text = "".join(f"{line}\n" for line in fleet.metrics(shown, arguments.textfile.name))
-        try:
-            files.write(arguments.textfile, text.encode("utf-8", "replace"))
-        except OSError as error:
+    environ, option = fresh_interpreter.before_us(), ""
+    if arguments.policy is not None:
+        option = f"--policy {arguments.policy}"
+        if not misnamed.is_there(arguments.policy):
             terminal.say(
-                f"rocm-autopatch status: {arguments.textfile} can't be written: {error.strerror}"
+                f"rocm-autopatch status: {option}: {misnamed.why_missing(arguments.policy)}"
             )
             return 1
-    elif arguments.json:
+        environ["ROCM_AUTOPATCH_POLICY"] = arguments.policy
+        environ.pop("ROCM_AUTOPATCH", None)
+    short = arguments.line or arguments.textfile or arguments.check
+    torch = not short if arguments.torch is None else arguments.torch
+    ask = partial(fresh_interpreter.report, torch, arguments.assume, environ)
+    if arguments.line:
+        return _line(ask, torch)
+    if not (short or arguments.json):
+        return _text(ask, option, environ, arguments)
+    report = ask()
+    if arguments.check:
+        return _check(_masked(report), option)
+    if arguments.json:
         terminal.data(report)
-    else:
-        shown = fresh_interpreter.secrets().data(report)
-        terminal.lines(map(style.statuses, record.lines(shown)))
+    elif not _write(_masked(report), arguments.textfile):
+        return 1
     return 1 if report["errors"] else 0
+
+
+def _masked(report: dict[str, Any]) -> dict[str, Any]:
+    shown: dict[str, Any] = fresh_interpreter.secrets().data(report)
+    return shown
+
+
+def _line(ask: Callable[[], dict[str, Any]], torch: bool) -> int:
+    try:
+        report = ask()
+    except fresh_interpreter.NoReport as error:
+        terminal.say(f"rocm-autopatch status: {error}")
+        report = fleet.NO_REPORT
+    terminal.lines([json.dumps(_masked(fleet.summary(report, torch)))])
+    # Another status makes mpirun end the other workers before they have printed theirs.
+    return 0
+
+
+def _text(
+    ask: Callable[..., dict[str, Any]],
+    option: str,
+    environ: Mapping[str, str],
+    arguments: argparse.Namespace,
+) -> int:
+    def say_verdict(started: dict[str, Any]) -> None:
+        shown = _masked(started)
+        text = wrapped(record.verdict(shown, option), "", "  ")
+        terminal.lines(style.verdict(line, record.is_in_force(shown)) for line in text)
+        # Torch is imported after it, which takes seconds.
+        sys.stdout.flush()
+
+    report = ask(started=say_verdict)
+    shown = _masked(foretold.foretell(report, environ))
+    text = record.lines(shown) if arguments.all else screen.lines(shown, arguments.why)
+    terminal.lines(map(style.statuses, text))
+    return 1 if report["errors"] else 0
+
+
+def _check(report: dict[str, Any], option: str) -> int:
+    if record.is_in_force(report):
+        terminal.lines([record.verdict(report, option)])
+        return 0
+    text = record.verdict(report, option, report["errors"][0] if report["errors"] else "")
+    terminal.say(f"rocm-autopatch status: {text}")
+    return 1
+
+
+def _write(report: dict[str, Any], file: Path) -> bool:
+    text = "".join(f"{line}\n" for line in fleet.metrics(report, file.name))
+    try:
+        files.write(file, text.encode("utf-8", "replace"))
+    except OSError as error:
+        terminal.say(f"rocm-autopatch status: {file} can't be written: {error.strerror}")
+        return False
+    return True

@@ -23,7 +23,7 @@ _STATUS = "applied|given|unchanged|waiting|observed|kept|skipped|failed"
 # Where a word is a status, and not a word of a sentence: "[pin applied, safe]", "config of
 # torch._inductor.config: applied", "safe: default False  (overridden), FILE".
 _PLACES = re.compile(
-    rf"(\[(?:default|delete|set|pin|use) )({_STATUS})(?=, )"
+    rf"(\[(?:default|delete|set|pin|use) )({_STATUS})(?=, |\])"
     rf"|^((?:patch |  )[a-z_]+ of [\w.]+: )({_STATUS})\b"
     r"|(  \()(applies|overridden)(?=\), )"
 )
@@ -40,6 +40,13 @@ def word(text: str) -> str:
     """A status or verdict in its colour; *text* as it is where stdout has none."""
     colour = _COLOURS.get(text.strip())
     return terminal.colour(_CODES[colour], text) if colour and wanted(sys.stdout) else text
+
+
+def verdict(line: str, good: bool) -> str:
+    """A line of the verdict, in colour where stdout has any."""
+    return (
+        terminal.colour(_CODES["green" if good else "yellow"], line) if wanted(sys.stdout) else line
+    )
 
 
 def statuses(line: str) -> str:

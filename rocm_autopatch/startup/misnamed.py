@@ -32,13 +32,19 @@ def find_policy(fail: "Fail") -> str:
     policy = trust.named(_VARIABLE)
     if not policy or is_there(policy):
         return policy
+    fail("policy", "%s=%s: %s%s" % (_VARIABLE, policy, why_missing(policy), INSTEAD))
+    return ""
+
+
+def why_missing(policy: str) -> str:
+    """What is said of a policy that is not there, with a name that may be meant."""
     if trust.is_path(policy):
         above, name = os.path.split(policy)
         # Without ".yaml", by which names that have nothing in common would be close.
         files = [one[:-5] for one in _names_in(above or ".") if one.endswith(".yaml")]
         stem = name.partition(".")[0]
-        hint = _suggestion(stem, files, above and above.rstrip("/") + "/", ".yaml")
-        hint = hint or _suggestion(stem, builtin_names())
+        hint = suggestion(stem, files, above and above.rstrip("/") + "/", ".yaml")
+        hint = hint or suggestion(stem, builtin_names())
         why = "there is no such file%s" % hint
         if os.path.isdir(policy):
             # docker run -v makes one where the file to mount is missing.
@@ -48,9 +54,8 @@ def find_policy(fail: "Fail") -> str:
     else:
         names = builtin_names()
         why = "no such policy%s. Built-in policies: %s; the name of a file has a / or ends in .yaml"
-        why %= _suggestion(policy, names), ", ".join(names)
-    fail("policy", "%s=%s: %s%s" % (_VARIABLE, policy, why, INSTEAD))
-    return ""
+        why %= suggestion(policy, names), ", ".join(names)
+    return why
 
 
 def without_sites(left_out: "list[tuple[str, str]]", fail: "Fail") -> None:
@@ -60,7 +65,7 @@ def without_sites(left_out: "list[tuple[str, str]]", fail: "Fail") -> None:
         above = above.rstrip("/") + "/"
         if os.path.isabs(directory):
             near = [one for one in _names_in(above) if os.path.isdir(above + one)]
-            why += _suggestion(name, near, above)
+            why += suggestion(name, near, above)
         fail("site", "%s: %s: %s%s" % (sites.VARIABLE, directory, why, INSTEAD))
 
 
@@ -111,8 +116,8 @@ def _names_in(directory: str) -> "list[str]":
         return []
 
 
-def _suggestion(word: str, names: "list[str]", before: str = "", after: str = "") -> str:
-    # The word that may be meant, in brackets, "" if none is close.
+def suggestion(word: str, names: "list[str]", before: str = "", after: str = "") -> str:
+    """The word that may be meant, in brackets, "" if none is close."""
     try:
         # Only here: no start whose names are right loads it.
         import difflib

@@ -58,6 +58,20 @@ def lines(rows: "list[dict[str, Any]]") -> "Iterator[str]":
 
 def sentence(row: "dict[str, Any]") -> str:
     """What became of a variable, config value or compile mode, without the reason for the entry."""
+    reason = " (%s)" % row["reason"] if row.get("reason") else ""
+    return "%s: %s  [%s %s, %s]%s" % (
+        *(row["name"], change(row), strength(row), row["status"], row["layer"], reason),
+    )
+
+
+def strength(row: "dict[str, Any]") -> str:
+    """How strongly an entry asks: ``delete``, ``default``, ``set``, ``pin`` or ``use``."""
+    word: str = row.get("action") or row.get("strength") or "use"
+    return word
+
+
+def change(row: "dict[str, Any]") -> str:
+    """The value before and after an entry, or what it will be or would be."""
     change = _value(row["before"]) + _ORIGINS.get(row.get("origin", ""), "")
     if row["after"] != row["before"]:
         change += " -> " + _value(row["after"])
@@ -67,11 +81,11 @@ def sentence(row: "dict[str, Any]") -> str:
         change = "will stay as it is"
     elif row["status"] == "waiting":
         change = "will become " + _value(row["wanted"])
-    strength = row.get("action") or row.get("strength") or "use"
-    reason = " (%s)" % row["reason"] if row.get("reason") else ""
-    return "%s: %s  [%s %s, %s]%s" % (
-        *(row["name"], change, strength, row["status"], row["layer"], reason),
-    )
+        if "own" in row and row["own"] == row["wanted"]:
+            change = "%s, as torch itself has it" % _value(row["wanted"])
+        elif "own" in row:
+            change = "%s, %s" % (_value(row["own"]), change)
+    return change
 
 
 def _value(value: object) -> str:

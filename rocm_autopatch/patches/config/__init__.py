@@ -39,6 +39,8 @@ FORMER_NAMES = {
     "fail_on_recompile_limit_hit": "fail_on_cache_limit_hit",
     "skip_code_recursive_on_recompile_limit_hit": "skip_code_recursive_on_cache_limit_hit",
 }
+# Why an entry is skipped.
+NO_SUCH_KEY = "this torch has no such key"
 TITLE = "Config"
 TARGETS = (
     "torch._inductor.config",
@@ -78,7 +80,7 @@ def _apply_entry(
     key, strength = done["name"], done["strength"]
     owner, name = _resolve(module, key)
     if owner is None:
-        return "skipped", "this torch has no such key"
+        return "skipped", NO_SUCH_KEY
     entry = owner.__dict__["_config"][name]
     with _without_warning(entry):
         done["before"] = done["after"] = _read(owner, name)

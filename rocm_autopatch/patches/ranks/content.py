@@ -18,6 +18,7 @@ from rocm_autopatch.startup import patching
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
     from typing import Any
 
 # Those of PyTorch, Triton, and AMD's libraries that compile or search.
@@ -70,7 +71,7 @@ def parts() -> "dict[str, dict[str, str]]":
     secrets = masking.Secrets({**os.environ, **removed})
     variables = {}
     for name in sorted(os.environ):
-        if (name in named or _READ.fullmatch(name)) and not _ONLY_HERE.fullmatch(name):
+        if is_compared(name, named):
             # Another thread may have deleted it.
             value = os.environ.get(name)
             if value is not None:
@@ -82,11 +83,6 @@ def parts() -> "dict[str, dict[str, str]]":
     }
 
 
-def is_read(name: str) -> bool:
-    """Whether a variable is a part of the digest because compilers and libraries read it."""
-    return bool(_READ.fullmatch(name)) and not _ONLY_HERE.fullmatch(name)
-
-
 def content() -> "dict[str, str]":
     """Names and values, those of the policy first. Two processes with equal ones compile alike."""
     return join_parts(parts())
@@ -95,6 +91,11 @@ def content() -> "dict[str, str]":
 def join_parts(found: "dict[str, dict[str, str]]") -> "dict[str, str]":
     """What :func:`parts` returns as one: of this the digest is made."""
     return {name: value for part in found.values() for name, value in part.items()}
+
+
+def is_compared(name: str, others: "AbstractSet[str]" = frozenset()) -> bool:
+    """Whether a variable counts: compilers and libraries read it, or it is one of *others*."""
+    return bool(name in others or _READ.fullmatch(name)) and not _ONLY_HERE.fullmatch(name)
 
 
 def utf8(text: str) -> str:
