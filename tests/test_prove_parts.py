@@ -41,6 +41,7 @@ from rocm_autopatch.prove import (
     verdicts,
 )
 from rocm_autopatch.prove.supervisor import Start, Supervisor
+from rocm_autopatch.switches import Subject
 from tests.conftest import Interpreter
 from tests.messages import Golden
 from tests.programs import program_file
@@ -709,5 +710,5 @@ class TestTrials:
         assert main(["check", str(written)]) == 0
 
 
-def _is_about(name: str, subject: subjects.Subject) -> bool:
+def _is_about(name: str, subject: Subject) -> bool:
     return trials.is_about(trials.load(name), subject.name, subject.group)

@@ -27,6 +27,7 @@ from rocm_autopatch.ab.runner import COLD, ENDED, HUNG, WARM, Cell, Run, Runner,
 from rocm_autopatch.cli import tune as cli_tune
 from rocm_autopatch.evidence import match
 from rocm_autopatch.evidence.file import Evidence
+from rocm_autopatch.switches import SWITCHES
 from rocm_autopatch.tune import candidates, output, same, search, session, tuning
 from rocm_autopatch.tune.effects import estimate
 from rocm_autopatch.tune.journal import Journal
@@ -842,12 +843,11 @@ class TestRefused:
 
 class TestCandidates:
     def test_a_search_that_may_not_end_comes_last(self) -> None:
-        rows = candidates._table()
-        slow = [row["toggle"] for row in rows if row.get("slow") and row.get("likely")]
+        slow = [row.toggle for row in SWITCHES if row.slow and row.likely]
         assert slow[0] == "coordinate_descent_tuning=true"
-        (pointwise,) = [row for row in rows if row["toggle"] == "max_autotune_pointwise=true"]
-        assert pointwise["likely"]
-        assert "slow" not in pointwise
+        (pointwise,) = [row for row in SWITCHES if row.toggle == "max_autotune_pointwise=true"]
+        assert pointwise.likely
+        assert not pointwise.slow
 
     @staticmethod
     def place(
@@ -872,7 +872,7 @@ class TestCandidates:
         assert found.left_out["shape_padding=true"] == "it is so here"
         assert found.left_out["cpp.weight_prepack=false"] == "it is for cpu, here is rocm"
         assert not {"shape_padding=true", "freezing=false"} & labels
-        # What the table says of a value holds, also if a policy has it.
+        # What the registry says of a value holds, also if a policy has it.
         on_cpu = self.find(monkeypatch, self.place("cpu"))
         assert "triton.multi_kernel=1" not in {one.label for one in on_cpu.candidates}
         # Each value of a switch is there once.

@@ -50,8 +50,9 @@ from rocm_autopatch.prove import (
     trials,
     verdicts,
 )
-from rocm_autopatch.prove.subjects import BASE, SUBJECTS, Subject
+from rocm_autopatch.prove.subjects import BASE, SUBJECTS
 from rocm_autopatch.prove.supervisor import FreshStarts, OutOfTime, Start, Supervisor
+from rocm_autopatch.switches import SWITCH_GROUP, Subject
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -297,7 +298,7 @@ class Battery:
         base, *others = names
         trial_names = self._trial_names(names, left)
         # Of a switch, policies ask whether it gains; of a mode, only whether it works.
-        switches = [name for name in others if SUBJECTS[name].group == "switches"]
+        switches = [name for name in others if SUBJECTS[name].group == SWITCH_GROUP]
         for group in (switches, [name for name in others if name not in switches]):
             again = self._unsettled({name: trial_names[name] for name in (base, *group)})
             if again and self.how.settle > self.how.warm:
