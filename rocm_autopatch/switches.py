@@ -596,6 +596,13 @@ SWITCHES: tuple[Switch, ...] = (
     Switch("triton.prefer_nd_tiling", True, "Tiles of several dimensions.", where="gpu", code=True),
     Switch("triton.tile_reductions", True, "Reductions are tiled.", where="gpu", code=True),
     Switch("triton.max_tiles", 3, "Tiles of up to three dimensions.", where="gpu", code=True),
+    Switch(
+        "triton.tiling_prevents_pointwise_fusion",
+        False,
+        "Pointwise kernels fuse although they then need other tiles.",
+        where="gpu",
+        code=True,
+    ),
     Switch("b2b_gemm_pass", True, "Two GEMMs in a row are fused.", where="gpu", code=True),
     Switch("use_fast_math", True, "Less exact mathematical functions."),
     Switch("cpp.dynamic_threads", True, "The number of threads is read at each call.", where="cpu"),
