@@ -17,9 +17,9 @@ NAME = "rocm_autopatch"
 # A room imports only from those before it.
 ORDER = (
     *("__init__", "failure", "late_site", "trust", "sites", "kfd", "cpus", "plan", "text"),
-    "switches",
     "masking",
     *("files", "processes", "search_path", "here", "startup", "image", "evidence"),
+    "switches",
     *(
         "graphs",
         "patches",
