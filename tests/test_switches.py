@@ -59,6 +59,8 @@ class TestRows:
             assert row.own is not None
         # Only what can be turned on has a variable for that, and only what can gain.
         assert not row.turned_on_by or (row.performance and row.subject)
+        if row.performance and row.subject and not row.is_variable:
+            assert row.turned_on_by or row.variable
         assert not row.stops or False in (row.value, row.own)
 
     @pytest.mark.parametrize(
