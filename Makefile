@@ -153,6 +153,7 @@ torture: $(DEV)/ready
 
 # Make the files in docs/ that come from the sources.
 docs: $(DEV)/ready
+	$(DEV)/bin/python tools/switch_parts.py .
 	$(DEV)/bin/python tools/json_schema.py docs
 	$(DEV)/bin/python tools/images_page.py > docs/images.md
 	$(DEV)/bin/python tools/patches_table.py docs/patches.md

@@ -2,7 +2,7 @@
 
     python -m benchmarks.same_code --work .work [--gpu mi300x] [--models ...] [--at-once N]
 
-These are the switches that act only through this code (rocm_autopatch/tune/switches.yaml). Where
+These are the switches that act only through this code (rocm_autopatch/switches.py). Where
 it is the base's, ``tune`` needs no more than a first run. The device compiles and does not run
 (benchmarks/amd), the models are those of its program.py, and each first run is made as ``tune``
 makes it. The base is compiled twice, to see that its code is always the same.

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from rocm_autopatch.prove import battery
+from rocm_autopatch.prove.rows import TrialRow
 from tests.conftest import Interpreter, run_with_site
 
 QUIET = {"ROCM_AUTOPATCH_LOG": "quiet"}
@@ -95,7 +96,7 @@ def run_battery(
     supervisor: Any,
     how: battery.Thoroughness,
     only: Sequence[str] = (),
-    kept: Sequence[battery.Row] = (),
+    kept: Sequence[TrialRow] = (),
 ) -> battery.Battery:
     """Run a battery of prove, with a stand-in of the supervisor that starts nothing."""
     work = battery.Battery(supervisor, how, only, kept, lambda: None, lambda _: None)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rocm_autopatch import switches
 from rocm_autopatch.patches.watchdog import phases
 from tests import advice
 from tests.conftest import Interpreter
@@ -91,8 +92,11 @@ def test_all_advice_has_a_trial() -> None:
     assert {"TORCHDYNAMO_DISABLE", "torch._dynamo.mark_dynamic"} <= {*found}
     assert {one: name for one, name in found.items() if one not in advice.COVERED} == {}
     # The watchdog puts these names into its lines.
-    for keys in phases._KEYS.values():
-        for key, value, variable in keys:
+    every = {phase for row in switches.SWITCHES for phase in row.stops}
+    assert "candidates" in every
+    for phase in every:
+        assert f'"{phase}"' in Path(phases.__file__).read_text(encoding="utf-8")
+        for key, value, variable in switches.stopping(phase):
             assert key in advice.PINS
             assert value == "false"
             assert variable in ("", *advice.UNSET)

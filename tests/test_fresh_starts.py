@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -33,6 +33,7 @@ from rocm_autopatch.prove import (
     trials,
     verdicts,
 )
+from rocm_autopatch.prove.rows import Outcome, TrialRow
 from rocm_autopatch.prove.supervisor import FreshStarts, Start, Supervisor
 from tests.conftest import Interpreter
 from tests.running import run_battery
@@ -41,8 +42,8 @@ from tests.test_prove_parts import HERE
 CAPTURES = [name for name, one in subjects.SUBJECTS.items() if one.gpu]
 
 
-def fork_all(find: Callable[[], list[str]], count: int = 1, limit: float = 20.0) -> list[Any]:
-    told: list[Any] = []
+def fork_all(find: Callable[[], list[str]], count: int = 1, limit: float = 20.0) -> list[Outcome]:
+    told: list[Outcome] = []
     fresh_starts.fork_starts(find, count, limit, told.append, os._exit)
     return told
 
@@ -67,13 +68,13 @@ def refuse() -> list[str]:
 class TestForks:
     def test_each_is_a_process_of_its_own(self) -> None:
         found = fork_all(lambda: [str(os.getpid())], 3)
-        assert len({one["reason"] for one in found} | {str(os.getpid())}) == 4
-        assert all(one["seconds"] >= 0 for one in found)
+        assert len({one.reason for one in found} | {str(os.getpid())}) == 4
+        assert all(one.seconds is not None and one.seconds >= 0 for one in found)
 
     @pytest.mark.parametrize(
         ("find", "status", "reason"),
         [
-            (list, ENDED, None),
+            (list, ENDED, ""),
             (
                 lambda: ["memset: 3 of 9", "program: 2 of 8"],
                 WRONG,
@@ -88,21 +89,21 @@ class TestForks:
     )
     def test_how_it_ends(self, find: Callable[[], list[str]], status: str, reason: str) -> None:
         (found,) = fork_all(find)
-        assert (found["status"], found.get("reason")) == (status, reason)
+        assert (found.status, found.reason) == (status, reason)
 
     def test_an_exit_that_crashes(self) -> None:
         def leave(status: int) -> NoReturn:
             die()
             os._exit(status)
 
-        told: list[Any] = []
+        told: list[Outcome] = []
         fresh_starts.fork_starts(list, 1, 20, told.append, leave)
-        assert (told[0]["status"], told[0]["reason"]) == (CRASHED, "ended by SIGKILL")
+        assert (told[0].status, told[0].reason) == (CRASHED, "ended by SIGKILL")
 
     def test_two_that_hang_are_enough(self) -> None:
         found = fork_all(wait_long, 21, limit=0.2)
-        assert [one["status"] for one in found] == [HUNG, HUNG]
-        assert found[0]["reason"] == "did not end within 0 s, and was killed"
+        assert [one.status for one in found] == [HUNG, HUNG]
+        assert found[0].reason == "did not end within 0 s, and was killed"
 
     def test_one_that_dies_does_not_end_the_others(self, tmp_path: Path) -> None:
         made = tmp_path / "made"
@@ -112,7 +113,7 @@ class TestForks:
                 stream.write(b"x")
             return die() if made.stat().st_size == 3 else []
 
-        found = [one["status"] for one in fork_all(find, 5)]
+        found = [one.status for one in fork_all(find, 5)]
         assert found == [ENDED, ENDED, CRASHED, ENDED, ENDED]
 
 
@@ -126,24 +127,23 @@ class Simulated:
         self.stop = threading.Event()
         self.asked: list[FreshStarts] = []
 
-    def run_fresh_starts(self, asked: FreshStarts) -> list[dict[str, Any]]:
+    def run_fresh_starts(self, asked: FreshStarts) -> list[Outcome]:
         self.asked.append(asked)
         assert asked.policy.exists()
         count = asked.count if self.made is None else self.made
-        bad = {"status": WRONG, "reason": "program: 7 of 8 calls differ from eager mode"}
-        return [{**bad} if self.poisoned() else {"status": ENDED} for _ in range(count)]
+        bad = Outcome(FRESH_STARTS, WRONG, "program: 7 of 8 calls differ from eager mode")
+        right = Outcome(FRESH_STARTS, ENDED)
+        return [bad if self.poisoned() else right for _ in range(count)]
 
-    def run(self, start: Start) -> list[dict[str, Any]]:
-        return [
-            {"trial": one, "status": ENDED, "first": 1.0, "seconds": 1.0} for one in start.trials
-        ]
+    def run(self, start: Start) -> list[Outcome]:
+        return [Outcome(one, ENDED, first=1.0, seconds=1.0) for one in start.trials]
 
 
 def run_simulated(
     supervisor: Simulated,
     only: Sequence[str] = (FRESH_STARTS,),
     how: battery.Thoroughness = battery.FULL,
-    kept: Sequence[battery.Row] = (),
+    kept: Sequence[TrialRow] = (),
 ) -> battery.Battery:
     return run_battery(supervisor, how, only, kept)
 
@@ -153,7 +153,7 @@ class TestBattery:
         supervisor = Simulated(lambda: False)
         work = run_simulated(supervisor)
         assert [one.count for one in supervisor.asked] == [battery.FULL.fresh] == [21]
-        assert [(row["subject"], row["start"]) for row in work.rows] == [
+        assert [(row.subject, row.start) for row in work.rows] == [
             (name, FRESH) for name in CAPTURES
         ]
         # A second call goes on from there.
@@ -164,7 +164,7 @@ class TestBattery:
     def test_a_full_battery_adds_to_a_quick_one(self) -> None:
         supervisor = Simulated(lambda: False)
         quick = run_simulated(supervisor, how=battery.QUICK)
-        assert [row["subject"] for row in quick.rows] == ["graphs"]
+        assert [row.subject for row in quick.rows] == ["graphs"]
         assert verdicts.count_fresh(quick.rows, "graphs") == battery.QUICK.fresh
         run_simulated(supervisor, only=(FRESH_STARTS, "graphs"), kept=quick.rows)
         counts = [one.count for one in supervisor.asked]
@@ -206,7 +206,7 @@ class TestBattery:
         supervisor = Simulated(poisoned)
         real = supervisor.run
 
-        def note(start: Start) -> list[dict[str, Any]]:
+        def note(start: Start) -> list[Outcome]:
             order.append("trial")
             return real(start)
 
@@ -278,7 +278,7 @@ class TestSupervisor:
             "caches = Path(sys.argv[1]); policy = caches / 'policy.yaml'\n"
             "policy.write_text('version: 1\\nname: mine\\nextends: [safe]\\n')\n"
             "asked = FreshStarts(3, policy, caches, 60, 120, time.monotonic() + 300)\n"
-            "print(json.dumps(supervisor.run_fresh_starts(asked)))\n"
+            "print(json.dumps([one.document() for one in supervisor.run_fresh_starts(asked)]))\n"
         )
         env = {"HOME": str(tmp_path), "ROCM_AUTOPATCH_LOG": "quiet"}
         (tmp_path / "caches").mkdir()

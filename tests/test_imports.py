@@ -19,6 +19,7 @@ ORDER = (
     *("__init__", "failure", "late_site", "trust", "sites", "kfd", "cpus", "plan", "text"),
     "masking",
     *("files", "processes", "search_path", "here", "startup", "image", "evidence"),
+    "switches",
     *(
         "graphs",
         "patches",

@@ -28,6 +28,7 @@ from rocm_autopatch.prove import (
     battery,
     verdicts,
 )
+from rocm_autopatch.prove.rows import TrialRow
 from tests import planted, test_documents
 from tests.conftest import Interpreter
 from tests.messages import Golden
@@ -98,7 +99,9 @@ supervisor = Supervisor({**fresh_interpreter.environment(), **asked.get("environ
 work = battery.Battery(supervisor, how, (), (), lambda: None, lambda row: None)
 work.run()
 found = verdicts.subjects(work.rows, work.units())
-print(json.dumps({"rows": work.rows, "subjects": found}))
+rows = [row.document() for row in work.rows]
+found = {name: said.document() for name, said in found.items()}
+print(json.dumps({"rows": rows, "subjects": found}))
 """
 BY_COMMAND = """
 from rocm_autopatch.cli import main
@@ -356,8 +359,9 @@ class TestCompiles:
         assert found.subjects["freezing"]["sound"] is None
         assert "convolution" in found.subjects["freezing"]["missing"]
         units = [("mlp", "default"), ("mlp", "freezing")]
-        for said in verdicts.subjects(found.trials, units).values():
-            assert (said["sound"], said["faults"]) == (True, [])
+        rows = [TrialRow.read(row) for row in found.trials]
+        for said in verdicts.subjects(rows, units).values():
+            assert (said.sound, said.faults) == (True, ())
         starts = [(row["trial"], row["subject"], row["start"]) for row in found.trials]
         # If freezing seems to gain after two warm starts, there are five.
         warm_starts = starts.count(("mlp", "freezing", WARM))

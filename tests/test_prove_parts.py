@@ -9,6 +9,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,10 @@ from rocm_autopatch.prove import (
     trials,
     verdicts,
 )
+from rocm_autopatch.prove.rows import Outcome, TrialRow
 from rocm_autopatch.prove.supervisor import Start, Supervisor
-from tests.conftest import Interpreter
+from rocm_autopatch.switches import Subject
+from tests.conftest import ROOT, Interpreter
 from tests.messages import Golden
 from tests.programs import program_file
 from tests.running import run_battery
@@ -65,26 +68,26 @@ def row(
     speed: float = 1.0,
     wave: int = 1,
     **more: Any,
-) -> dict[str, Any]:
+) -> TrialRow:
     """A row; *speed* is how long it takes, as part of what the base takes."""
-    made = {"trial": trial, "subject": subject, "start": start, "status": status, "wave": wave}
+    made = TrialRow(trial, status, subject=subject, start=start, wave=wave, **more)
     if status == ENDED:
-        made["first"] = 2.0 * speed
+        made = replace(made, first=2.0 * speed)
     if (status, start) == (ENDED, WARM):
         noise = (0.999, 1.0, 1.001, 0.998, 1.002, 1.0, 0.999, 1.001)
-        made.update(samples=[speed * one for one in noise], peak=1000)
+        made = replace(made, samples=tuple(speed * one for one in noise), peak=1000)
     if status in (WRONG, CRASHED, HUNG):
-        made["reason"] = "first call: exit status 1"
-    return {**made, **more}
+        made = replace(made, reason="first call: exit status 1")
+    return made
 
 
-def unit(trial: str, subject: str, speed: float = 1.0, wave: int = 1) -> list[dict[str, Any]]:
+def unit(trial: str, subject: str, speed: float = 1.0, wave: int = 1) -> list[TrialRow]:
     return [row(trial, subject, kind, ENDED, speed, wave) for kind in (COLD, WARM)]
 
 
 def often(
     trial: str, subject: str, speed: float = 1.0, starts: int = 5, noise: float = 0.001
-) -> list[dict[str, Any]]:
+) -> list[TrialRow]:
     """A unit with more warm starts: the calls of one are alike, the starts differ by *noise*."""
     speeds = [speed * (1 + noise * step) for step in (0, 1, -1, 0.5, -0.5)[:starts]]
     return [
@@ -95,7 +98,7 @@ def often(
 
 def fresh(
     subject: str, starts: int = 21, right: int | None = None, status: str = WRONG
-) -> dict[str, Any]:
+) -> TrialRow:
     """The row of a subject's fresh starts."""
     right = starts if right is None else right
     status = ENDED if right == starts else status
@@ -124,31 +127,32 @@ class TestVerdicts:
     def test_gains(self, a: float, b: float, gains: bool) -> None:
         rows = [*OFTEN, *often("a", "graphs", a), *often("b", "graphs", b)]
         said = verdicts.subjects(rows, UNITS)["graphs"]
-        assert (said["sound"], said["gains"]) == (True, gains)
+        assert (said.sound, said.gains) == (True, gains)
         assert verdicts.unsettled(rows, UNITS) == {}
-        assert said["steady"] == pytest.approx(math.sqrt(a * b), rel=2e-3)
-        assert said["cold"] == said["warm"] == pytest.approx(math.sqrt(a * b), rel=2e-3)
-        assert said["memory"] == 1
-        low, ratio, high = said["trials"]["a"]["steady"]
+        assert said.steady == pytest.approx(math.sqrt(a * b), rel=2e-3)
+        assert said.cold == said.warm == pytest.approx(math.sqrt(a * b), rel=2e-3)
+        assert said.memory == 1
+        assert said.trials["a"].steady
+        low, ratio, high = said.trials["a"].steady
         assert low < ratio < high
         assert ratio == pytest.approx(a, rel=1e-3)
-        assert said["trials"]["a"]["starts"] == 5
+        assert said.trials["a"].starts == 5
 
     def test_calls_of_one_process_are_no_proof(self) -> None:
         """However many there are: the next process may be slower in all of them."""
         rows = [*OFTEN, *unit("a", "graphs", 0.8), *unit("b", "graphs", 1.2)]
-        assert verdicts.subjects(rows, UNITS)["graphs"]["gains"] is None
+        assert verdicts.subjects(rows, UNITS)["graphs"].gains is None
         assert verdicts.unsettled(rows, UNITS) == {"graphs": ["a", "b"]}
         # Two starts were fast by chance.
         rows = [*OFTEN, *often("a", "graphs", 0.8, starts=2), *often("b", "graphs", 1.0, starts=2)]
         assert verdicts.unsettled(rows, UNITS) == {"graphs": ["a"]}
         rows += [row("a", "graphs", WARM, speed=speed) for speed in (1.0, 1.01, 0.99)]
-        assert verdicts.subjects(rows, UNITS)["graphs"]["gains"] is False
+        assert verdicts.subjects(rows, UNITS)["graphs"].gains is False
         assert verdicts.unsettled(rows, UNITS) == {}
 
     def test_without_a_gain_nothing_is_started_again(self) -> None:
         rows = [*BASE, *unit("a", "graphs", 0.98), *unit("b", "graphs", 1.5)]
-        assert verdicts.subjects(rows, UNITS)["graphs"]["gains"] is False
+        assert verdicts.subjects(rows, UNITS)["graphs"].gains is False
         assert verdicts.unsettled(rows, UNITS) == {}
         faulty = [*unit("a", "graphs", 0.5), row("b", "graphs", COLD, CRASHED)]
         assert verdicts.unsettled([*BASE, *faulty], UNITS) == {}
@@ -170,10 +174,9 @@ class TestVerdicts:
             faulty.insert(0, row("b", "graphs", COLD))
         rows = [*BASE, *unit("a", "graphs", 0.5), *faulty, *unit("b", "graphs", 0.5, wave=2)]
         said = verdicts.subjects(rows, UNITS)
-        assert (said["graphs"]["sound"], said["graphs"]["gains"]) == (False, False)
-        fault = {"trial": "b", "start": start, "status": status}
-        assert said["graphs"]["faults"] == [fault]
-        assert said["default"]["sound"] is True
+        assert (said["graphs"].sound, said["graphs"].gains) == (False, False)
+        assert said["graphs"].faults == (verdicts.Fault("b", start, status),)
+        assert said["default"].sound is True
 
     @pytest.mark.parametrize(
         "found",
@@ -186,19 +189,19 @@ class TestVerdicts:
             [*unit("c", "graphs")],
         ],
     )
-    def test_missing(self, found: list[dict[str, Any]]) -> None:
+    def test_missing(self, found: list[TrialRow]) -> None:
         said = verdicts.subjects([*BASE, *unit("a", "graphs", 0.5), *found], UNITS)["graphs"]
-        assert (said["sound"], said["gains"], said["missing"]) == (None, None, ["b"])
+        assert (said.sound, said.gains, said.missing) == (None, None, ("b",))
 
     @pytest.mark.parametrize("status", [NOT_HERE, COMPILED])
     def test_not_possible_here(self, status: str) -> None:
         other = row("b", "graphs", COLD, status)
         said = verdicts.subjects([*BASE, *unit("a", "graphs"), other], UNITS)["graphs"]
         # It says nothing of the subject, but another trial does.
-        assert (said["sound"], said["missing"]) == (True, [])
-        assert said["not_here"] == (["b"] if status == NOT_HERE else [])
-        said = verdicts.subjects([*BASE, {**other, "trial": "a"}, other], UNITS)["graphs"]
-        assert (said["sound"], said["gains"]) == (None, None)
+        assert (said.sound, said.missing) == (True, ())
+        assert said.not_here == (("b",) if status == NOT_HERE else ())
+        said = verdicts.subjects([*BASE, replace(other, trial="a"), other], UNITS)["graphs"]
+        assert (said.sound, said.gains) == (None, None)
 
     def test_later_cold_starts_of_a_wave_do_not_count(self) -> None:
         # Fewer others ran beside these.
@@ -206,27 +209,27 @@ class TestVerdicts:
         rows = [*unit("a", "default"), *unit("a", "graphs"), later[0]]
         for all_rows in (rows, [*rows, later[0], later[1]]):
             said = verdicts.subjects(all_rows, [("a", "default"), ("a", "graphs")])
-            assert (said["graphs"]["cold"], said["default"]["cold"]) == (1.0, 1.0)
+            assert (said["graphs"].cold, said["default"].cold) == (1.0, 1.0)
         # Each wave has its own.
         other = [*unit("a", "default", 3, wave=2), *unit("a", "graphs", 1.5, wave=2)]
         said = verdicts.subjects([*rows, *other], [("a", "default"), ("a", "graphs")])
-        assert said["graphs"]["cold"] == round(1.25 / 2, 3)
+        assert said["graphs"].cold == round(1.25 / 2, 3)
 
     def test_without_the_base_there_is_no_ratio(self) -> None:
         # The base of another wave ran at another time.
         rows = [*unit("a", "default", wave=1), *unit("a", "graphs", 0.5, wave=2)]
         said = verdicts.subjects(rows, [("a", "graphs")])["graphs"]
-        assert (said["sound"], said["gains"], said["trials"]) == (True, None, {"a": {}})
+        assert (said.sound, said.gains, said.trials) == (True, None, {"a": verdicts.Figures()})
 
 
 def fake_work(
-    rows: Sequence[Mapping[str, Any]], only: Sequence[str] = (), quick: bool = False
+    rows: Sequence[TrialRow], only: Sequence[str] = (), quick: bool = False
 ) -> battery.Battery:
     """A battery on the CPU that has run already."""
     how = battery.QUICK if quick else battery.FULL
     supervisor = Supervisor({}, "cpu", assume=False)
     work = battery.Battery(supervisor, how, only, [], lambda: None, lambda _: None)
-    work.rows = [dict(one) for one in rows]
+    work.rows = list(rows)
     return work
 
 
@@ -298,7 +301,7 @@ class TestDocument:
                 assert said["missing"] == ([] if proven else [FRESH_STARTS])
             assert made["subjects"]["autotune"]["sound"] is True
             assert "fresh_starts" not in made["subjects"]["autotune"]
-        assert said["seldom_faults"].endswith("with 99 %")
+        assert str(said["seldom_faults"]).endswith("with 99 %")
         # An older file has neither.
         del said["fresh_starts"], said["seldom_faults"]
         file.check(made, "older.json")
@@ -344,6 +347,21 @@ class TestDocument:
         assert document.kept(out, HERE) == ()
 
 
+class TestRows:
+    def test_each_row_of_a_file_is_read_and_written_as_it_is(self) -> None:
+        (path,) = (ROOT / "evidence").glob("*.json")
+        rows = file.read(path).trials
+        assert len(rows) > 400
+        assert [TrialRow.read(row).document() for row in rows] == rows
+
+    def test_what_is_not_known_is_left_out(self) -> None:
+        assert Outcome("mlp", HUNG).document() == {"trial": "mlp", "status": HUNG}
+        assert Outcome.read({"trial": "mlp", "status": HUNG, "of": "later"}) == Outcome("mlp", HUNG)
+        # Nothing is something that is known.
+        zero = {"trial": "mlp", "status": ENDED, "subject": "default", "start": COLD, "wave": 0}
+        assert TrialRow.read({**zero, "peak": 0}).document() == {**zero, "peak": 0}
+
+
 class Hanging:
     """In the place of a supervisor: *hang* are the trials of freezing that hang in a cold start.
 
@@ -362,7 +380,7 @@ class Hanging:
         self.calls: list[int] = []
         self.lock = threading.Lock()
 
-    def run(self, start: Start) -> list[dict[str, Any]]:
+    def run(self, start: Start) -> list[Outcome]:
         subject = start.caches.name.rpartition("-")[0]
         kind = WARM if start.time else COLD
         least = min(start.limit.values())
@@ -373,14 +391,12 @@ class Hanging:
             self.most_places = max(self.most_places, there)
             self.calls += [start.calls] if kind == COLD else []
         hang = self.alone if least == battery.FULL.limit else self.hang
-        rows: list[dict[str, Any]] = []
+        found: list[Outcome] = []
         for trial in start.trials:
             if (subject, kind) == ("freezing", COLD) and trial in hang:
-                return [*rows, {"trial": trial, "status": HUNG, "reason": "first call"}]
-            rows.append(
-                {"trial": trial, "status": ENDED, "first": 1.0, "seconds": start.calls / 1e3}
-            )
-        return rows
+                return [*found, Outcome(trial, HUNG, "first call")]
+            found.append(Outcome(trial, ENDED, first=1.0, seconds=start.calls / 1e3))
+        return found
 
 
 FOUR = ("mlp", "decoder", "convolution", "attention")
@@ -390,7 +406,7 @@ def run_freezing(
     supervisor: Hanging,
     cores: int,
     monkeypatch: pytest.MonkeyPatch,
-    kept: Sequence[battery.Row] = (),
+    kept: Sequence[TrialRow] = (),
 ) -> battery.Battery:
     """Run a battery of four trials of freezing."""
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
@@ -399,13 +415,13 @@ def run_freezing(
     return run_battery(supervisor, how, kept=kept)
 
 
-def cold_of(work: battery.Battery) -> dict[str, Any]:
+def cold_of(work: battery.Battery) -> dict[str, TrialRow]:
     """By trial, the row of the cold start of freezing."""
-    own = [one for one in work.rows if (one["subject"], one["start"]) == ("freezing", COLD)]
-    return {one["trial"]: one for one in own}
+    own = [one for one in work.rows if (one.subject, one.start) == ("freezing", COLD)]
+    return {one.trial: one for one in own}
 
 
-def verdict_of(work: battery.Battery) -> dict[str, Any]:
+def verdict_of(work: battery.Battery) -> verdicts.Verdict:
     return verdicts.subjects(work.rows, work.units())["freezing"]
 
 
@@ -418,16 +434,16 @@ class TestHangs:
         supervisor = Hanging(FOUR)
         work = run_freezing(supervisor, 2, monkeypatch)
         found, verdict = cold_of(work), verdict_of(work)
-        statuses = [found[name]["status"] for name in FOUR]
+        statuses = [found[name].status for name in FOUR]
         assert statuses == [HUNG, HUNG, NOT_TRIED, NOT_TRIED]
-        golden(found["attention"]["reason"])
-        assert (verdict["sound"], verdict["missing"]) == (False, [])
+        golden(found["attention"].reason)
+        assert (verdict.sound, verdict.missing) == (False, ())
         assert not [one for one in supervisor.started if one[:2] == ("freezing", WARM)]
 
     def test_beside_others_one_is_confirmed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         supervisor = Hanging(FOUR)
         found = cold_of(run_freezing(supervisor, 8, monkeypatch))
-        statuses = [found[name]["status"] for name in FOUR]
+        statuses = [found[name].status for name in FOUR]
         assert statuses == [HUNG, HUNG, NOT_TRIED, NOT_TRIED]
         own = [one[2:] for one in supervisor.started if one[0] == "freezing"]
         # Beside others a trial may take twice as long.
@@ -438,9 +454,9 @@ class TestHangs:
         supervisor = Hanging(FOUR, alone=("attention",))
         work = run_freezing(supervisor, 8, monkeypatch)
         found, verdict = cold_of(work), verdict_of(work)
-        assert [found[name]["status"] for name in FOUR] == [ENDED, ENDED, ENDED, HUNG]
-        assert "beside_others" in found["mlp"]
-        assert verdict["faults"] == [{"trial": "attention", "start": COLD, "status": HUNG}]
+        assert [found[name].status for name in FOUR] == [ENDED, ENDED, ENDED, HUNG]
+        assert found["mlp"].beside_others
+        assert verdict.faults == (verdicts.Fault("attention", COLD, HUNG),)
         (warm, _) = [one[2] for one in supervisor.started if one[:2] == ("freezing", WARM)]
         assert warm == FOUR[:3]
 
@@ -452,16 +468,15 @@ class Fast(Hanging):
         super().__init__(())
         self.left = starts
 
-    def run(self, start: Start) -> list[dict[str, Any]]:
-        rows = super().run(start)
+    def run(self, start: Start) -> list[Outcome]:
+        found = super().run(start)
         if start.time:
             speeds = dict.fromkeys(start.trials, 1.0)
             if start.caches.name.startswith("freezing-") and self.left:
                 self.left -= 1
                 speeds.update({"mlp": 0.5, "attention": 1.01})
-            for one in rows:
-                one.update(samples=[speeds[one["trial"]]] * 3, peak=1)
-        return rows
+            found = [replace(one, samples=(speeds[one.trial],) * 3, peak=1) for one in found]
+        return found
 
 
 class TestGains:
@@ -472,7 +487,7 @@ class TestGains:
         supervisor = Fast(starts=9)
         work = run_freezing(supervisor, cores, monkeypatch)
         verdict = verdict_of(work)
-        assert (verdict["gains"], verdict["trials"]["mlp"]["starts"]) == (True, 5)
+        assert (verdict.gains, verdict.trials["mlp"].starts) == (True, 5)
         for name in ("default", "freezing"):
             own = [one[1:3] for one in supervisor.started if one[0] == name]
             # Once more it is compiled anew, so that the luck of one compile is not in all starts.
@@ -488,22 +503,22 @@ class TestGains:
     def test_by_chance(self, monkeypatch: pytest.MonkeyPatch) -> None:
         supervisor = Fast(starts=2)
         verdict = verdict_of(run_freezing(supervisor, 2, monkeypatch))
-        assert (verdict["sound"], verdict["gains"]) == (True, False)
+        assert (verdict.sound, verdict.gains) == (True, False)
         assert len([one for one in supervisor.started if one[:2] == ("freezing", WARM)]) == 5
 
     def test_no_gain(self, monkeypatch: pytest.MonkeyPatch) -> None:
         supervisor = Fast(starts=0)
         verdict = verdict_of(run_freezing(supervisor, 2, monkeypatch))
-        assert verdict["gains"] is False
+        assert verdict.gains is False
         assert len([one for one in supervisor.started if one[1] == WARM]) == 4
 
     def test_interrupted_before_it_was_settled(self, monkeypatch: pytest.MonkeyPatch) -> None:
         supervisor = Fast(starts=9)
         monkeypatch.setattr(battery, "FULL", dataclasses.replace(battery.FULL, settle=1))
         first = run_freezing(supervisor, 2, monkeypatch)
-        assert verdict_of(first)["gains"] is None
+        assert verdict_of(first).gains is None
         monkeypatch.undo()
-        assert verdict_of(run_freezing(supervisor, 2, monkeypatch, first.rows))["gains"] is True
+        assert verdict_of(run_freezing(supervisor, 2, monkeypatch, first.rows)).gains is True
         started = [one[2] for one in supervisor.started if one[:2] == ("freezing", COLD)]
         assert started == [FOUR, ("mlp",), ("mlp",)]
 
@@ -709,5 +724,5 @@ class TestTrials:
         assert main(["check", str(written)]) == 0
 
 
-def _is_about(name: str, subject: subjects.Subject) -> bool:
+def _is_about(name: str, subject: Subject) -> bool:
     return trials.is_about(trials.load(name), subject.name, subject.group)

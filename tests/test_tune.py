@@ -27,9 +27,10 @@ from rocm_autopatch.ab.runner import COLD, ENDED, HUNG, WARM, Cell, Run, Runner,
 from rocm_autopatch.cli import tune as cli_tune
 from rocm_autopatch.evidence import match
 from rocm_autopatch.evidence.file import Evidence
+from rocm_autopatch.switches import SWITCHES
 from rocm_autopatch.tune import candidates, output, same, search, session, tuning
 from rocm_autopatch.tune.effects import estimate
-from rocm_autopatch.tune.journal import Journal
+from rocm_autopatch.tune.journal import Journal, KeptRun
 from rocm_autopatch.tune.levels import Levels, Trial
 from rocm_autopatch.tune.sampler import Sampler
 from rocm_autopatch.tune.search import BASE, Option, Search, Spent
@@ -243,6 +244,39 @@ class TestResume:
         anew = Journal(kept, {"metric": "speed", "seed": 1}, True)
         anew.close()
         assert anew.count == 0
+
+    @pytest.mark.parametrize(
+        "changed", [{}, {"value": None, "status": HUNG, "reason": "too long", "lines": ["a", "b"]}]
+    )
+    def test_a_kept_run_is_written_as_it_was_read(
+        self, tmp_path: Path, changed: Mapping[str, Any]
+    ) -> None:
+        row: dict[str, Any] = {
+            "trial": "base",
+            "kind": "fill",
+            "status": ENDED,
+            "reason": "",
+            "lines": [],
+        }
+        row |= {"seconds": 1.5, "value": 7.25, "unit": "ms", "code": "c0de", "modes": ["default"]}
+        row |= {"spent_s": 2.0, "same": {"numbers": {"loss": 0.5}, "files": {"out.pt": "same0.pt"}}}
+        row |= changed
+        Journal(tmp_path, {"seed": 7}, False).close()
+        file = tmp_path / "runs.jsonl"
+        head = file.read_text()
+        file.write_text(f"{head}{json.dumps(row)}\n")
+        again = Journal(tmp_path, {"seed": 1}, False)
+        assert (again.seed, again.count, again.spent_s) == (7, 1, 2.0)
+        run = again.take("base", "fill")
+        assert run
+        assert (run.modes, run.files) == (frozenset({"default"}), {"out.pt": "same0.pt"})
+        again.add(run)
+        again.close()
+        assert file.read_text() == f"{head}{json.dumps(row)}\n{json.dumps(row)}\n"
+        # An older one knows neither.
+        del row["code"], row["modes"]
+        old = KeptRun.read(row)
+        assert (old.code, old.modes) == ("", None)
 
 
 # Notes when it runs and with which caches. A first run waits until four others have begun, or for a
@@ -842,12 +876,11 @@ class TestRefused:
 
 class TestCandidates:
     def test_a_search_that_may_not_end_comes_last(self) -> None:
-        rows = candidates._table()
-        slow = [row["toggle"] for row in rows if row.get("slow") and row.get("likely")]
+        slow = [row.toggle for row in SWITCHES if row.slow and row.likely]
         assert slow[0] == "coordinate_descent_tuning=true"
-        (pointwise,) = [row for row in rows if row["toggle"] == "max_autotune_pointwise=true"]
-        assert pointwise["likely"]
-        assert "slow" not in pointwise
+        (pointwise,) = [row for row in SWITCHES if row.toggle == "max_autotune_pointwise=true"]
+        assert pointwise.likely
+        assert not pointwise.slow
 
     @staticmethod
     def place(
@@ -872,7 +905,7 @@ class TestCandidates:
         assert found.left_out["shape_padding=true"] == "it is so here"
         assert found.left_out["cpp.weight_prepack=false"] == "it is for cpu, here is rocm"
         assert not {"shape_padding=true", "freezing=false"} & labels
-        # What the table says of a value holds, also if a policy has it.
+        # What the registry says of a value holds, also if a policy has it.
         on_cpu = self.find(monkeypatch, self.place("cpu"))
         assert "triton.multi_kernel=1" not in {one.label for one in on_cpu.candidates}
         # Each value of a switch is there once.
@@ -1535,7 +1568,7 @@ class TestSame:
         assert end(None) == "it did not write out.txt"
         # What is kept is enough for a later session.
         later = self.same(keep, str(file))
-        later.restore({"numbers": one.numbers, "files": one.names_of_copies()})
+        later.restore(one.numbers, one.names_of_copies())
         assert later.files == one.files
 
     def test_bytes(self, tmp_path: Path) -> None:

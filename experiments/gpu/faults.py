@@ -61,14 +61,12 @@ def told(name: str, device: str, limit: float) -> tuple[tuple[str, str], bool, l
     supervisor = Supervisor(fresh_interpreter.environment(), device, assume=True)
     work = Battery(supervisor, how, (), (), lambda: None, lambda row: None)
     work.run()
-    base = [row for row in work.rows if row["subject"] == "default"]
-    own = sorted(
-        (row for row in work.rows if row["subject"] == SUBJECT), key=lambda row: row["start"]
-    )
-    warm = next((row["status"] for row in own if row["start"] == WARM), "")
-    reasons = [row["reason"] for row in own if "reason" in row]
-    sound = bool(base) and all(row["status"] == ENDED for row in base)
-    return (own[0]["status"] if own else "", warm), sound, reasons
+    base = [row for row in work.rows if row.subject == "default"]
+    own = sorted((row for row in work.rows if row.subject == SUBJECT), key=lambda row: row.start)
+    warm = next((row.status for row in own if row.start == WARM), "")
+    reasons = [row.reason for row in own if row.reason]
+    sound = bool(base) and all(row.status == ENDED for row in base)
+    return (own[0].status if own else "", warm), sound, reasons
 
 
 def main() -> int:

@@ -81,20 +81,20 @@ def run_battery(fault: str, number: int, gpu: str) -> dict[str, Any]:
     began = time.monotonic()
     work.run()
     said = verdicts.subjects(work.rows, work.units(), {"graphs": how.fresh})
-    bad = [row for row in work.rows if row["status"] in STATUSES]
+    bad = [row for row in work.rows if row.status in STATUSES]
     return {
         "fault": fault,
         "run": number,
         "seconds": round(time.monotonic() - began, 1),
-        "is_found": said["graphs"]["sound"] is False,
-        "base_failed": bool(said["default"]["faults"]),
-        "by": sorted({row["trial"] for row in bad if row["subject"] == "graphs"}),
+        "is_found": said["graphs"].sound is False,
+        "base_failed": bool(said["default"].faults),
+        "by": sorted({row.trial for row in bad if row.subject == "graphs"}),
         # None of them is left out because there was no time.
         "rows": len(work.rows),
-        "fresh_starts": verdicts.count_fresh(work.rows, "graphs", "starts"),
+        "fresh_starts": verdicts.count_fresh_starts(work.rows, "graphs"),
         "right": verdicts.count_fresh(work.rows, "graphs"),
-        "reasons": [f"{row['subject']} in {row['trial']}: {row['reason']}" for row in bad],
-        "last_lines": [row.get("last_lines") for row in bad],
+        "reasons": [f"{row.subject} in {row.trial}: {row.reason}" for row in bad],
+        "last_lines": [row.last_lines for row in bad],
     }
 
 

@@ -20,6 +20,7 @@ from torch_files import facts_table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from rocm_autopatch import switches
 from rocm_autopatch.patches import watchdog
 from rocm_autopatch.patches.watchdog import phases
 
@@ -118,7 +119,7 @@ def phases_named(source: Source) -> str:
 def keys(source: Source) -> str:
     """The settings of our hints that torch._inductor.config lacks."""
     text = (source.directory / "torch/_inductor/config.py").read_text(encoding="utf-8")
-    found = [key for rows in phases._KEYS.values() for key, _, _ in rows]
+    found = [row.key for row in switches.SWITCHES if row.stops]
     return ", ".join(key for key in found if f"\n{key}" not in text) or "none"
 
 

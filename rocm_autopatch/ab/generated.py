@@ -1,7 +1,7 @@
 """The code that torch generated in a run, as a digest: what runs the same code is as fast.
 
 It is read from the trace that a compile report is made of. Each first run of a set writes one. Some
-switches act only through this code (``code`` in switches.yaml). If a set of them gives the base's
+switches act only through this code (``code`` in switches.py). If a set of them gives the base's
 code, it needs no measured run.
 """
 

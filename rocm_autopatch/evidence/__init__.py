@@ -4,7 +4,8 @@
 counts in this place. docs/evidence.md has it for users.
 """
 
-# What can be proven, by the name that evidence files and policies give it.
+# What can be proven, by the name that evidence files and policies give it. Made by "make docs" from
+# switches.py: a start that reads a policy needs these names, and no start loads the registry.
 SUBJECTS: "dict[str, str]" = {
     "default": "The mode default works under the policy safe.",
     "graphs": "The mode reduce-overhead works with our own graphs.",

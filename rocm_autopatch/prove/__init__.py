@@ -3,9 +3,9 @@
 ``subjects`` are what is tried: a mode or a switch, each as a policy. ``trials`` are the programs,
 one file each, and ``bench`` what they share. ``child`` runs trials under one subject in a process
 of its own, and ``fresh_starts`` looks at graphs in many that are forked. ``supervisor`` starts such
-processes and tells how they ended. ``battery`` decides which ones, in which order. ``verdicts``
-makes from all results what is proven, and ``document`` the evidence file of a ``place``. ``proof``
-is all of it, from the request on.
+processes and tells how they ended, and ``rows`` has what is kept of that. ``battery`` decides which
+ones, in which order. ``verdicts`` makes from all results what is proven, and ``document`` the
+evidence file of a ``place``. ``proof`` is all of it, from the request on.
 """
 
 # How a start of a trial ended.

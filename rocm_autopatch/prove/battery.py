@@ -31,9 +31,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import yaml
 
@@ -50,10 +50,11 @@ from rocm_autopatch.prove import (
     trials,
     verdicts,
 )
-from rocm_autopatch.prove.subjects import BASE, SUBJECTS, Subject
+from rocm_autopatch.prove.rows import Outcome, TrialRow
+from rocm_autopatch.prove.subjects import BASE, SUBJECTS
 from rocm_autopatch.prove.supervisor import FreshStarts, OutOfTime, Start, Supervisor
+from rocm_autopatch.switches import SWITCH_GROUP, Subject
 
-Row = dict[str, Any]
 T = TypeVar("T")
 
 
@@ -147,9 +148,9 @@ class Battery:
     supervisor: Supervisor
     how: Thoroughness
     only: Sequence[str]
-    kept: Sequence[Row]
+    kept: Sequence[TrialRow]
     keep: Callable[[], None]
-    says: Callable[[Row], None]
+    says: Callable[[TrialRow], None]
 
     def __post_init__(self) -> None:
         self.rows = list(self.kept)
@@ -261,14 +262,14 @@ class Battery:
         """By subject, the trials that were not run to their end yet; the base has all of those."""
         left: dict[str, list[str]] = {}
         for trial, subject in self.units():
-            own = [row for row in self.rows if (row["trial"], row["subject"]) == (trial, subject)]
-            if not any(row["status"] != ENDED for row in own) and len(own) <= self.how.warm:
+            own = [row for row in self.rows if row.unit == (trial, subject)]
+            if not any(row.status != ENDED for row in own) and len(own) <= self.how.warm:
                 left.setdefault(subject, []).append(trial)
         if self.how.settle > self.how.warm:
             for subject, again in verdicts.unsettled(self.rows, self.units()).items():
                 own_left = left.setdefault(subject, [])
                 own_left += [trial for trial in again if trial not in own_left]
-        self.rows = [row for row in self.rows if row["trial"] not in left.get(row["subject"], ())]
+        self.rows = [row for row in self.rows if row.trial not in left.get(row.subject, ())]
         wanted = {trial for those in left.values() for trial in those}
         if left:
             left[BASE] = [trial for trial in self.how.trials if trial in wanted]
@@ -284,7 +285,7 @@ class Battery:
 
     def _wave(self, names: list[str], left: Mapping[str, list[str]]) -> int:
         """Cold starts beside each other, then warm ones in turn. The number of the wave."""
-        number = 1 + max((row["wave"] for row in self.rows), default=0)
+        number = 1 + max((row.wave for row in self.rows), default=0)
         trial_names = self._trial_names(names, left)
         with self._prepared(names) as caches:
             self._cold(trial_names, caches, number)
@@ -297,7 +298,7 @@ class Battery:
         base, *others = names
         trial_names = self._trial_names(names, left)
         # Of a switch, policies ask whether it gains; of a mode, only whether it works.
-        switches = [name for name in others if SUBJECTS[name].group == "switches"]
+        switches = [name for name in others if SUBJECTS[name].group == SWITCH_GROUP]
         for group in (switches, [name for name in others if name not in switches]):
             again = self._unsettled({name: trial_names[name] for name in (base, *group)})
             if again and self.how.settle > self.how.warm:
@@ -315,12 +316,12 @@ class Battery:
     ) -> None:
         """A cold start of each subject that has caches, beside each other."""
 
-        def cold(name: str) -> list[Row]:
+        def cold(name: str) -> list[TrialRow]:
             """The rows for which others may be guilty. All else is kept at once."""
             rows = self._run(name, trial_names[name], caches[name], COLD, wave, turn, beside=True)
             beside = (CRASHED, HUNG, NOT_TRIED) if self.at_once > 1 else ()
-            self._keep([row for row in rows if row["status"] not in beside])
-            return [row for row in rows if row["status"] in beside]
+            self._keep([row for row in rows if row.status not in beside])
+            return [row for row in rows if row.status in beside]
 
         with ThreadPoolExecutor(self.at_once) as pool:
             found = self._each(pool, cold, list(caches))
@@ -328,10 +329,10 @@ class Battery:
             hangs = False
             for row in doubtful:
                 # One hang is enough.
-                if not (hangs and row["status"] in (HUNG, NOT_TRIED)):
+                if not (hangs and row.status in (HUNG, NOT_TRIED)):
                     row = self._confirmed(row, caches[name], turn)
                 self._keep([row])
-                hangs = hangs or row["status"] == HUNG
+                hangs = hangs or row.status == HUNG
 
     def _warm(
         self,
@@ -371,35 +372,36 @@ class Battery:
             self.supervisor.stop.set()
             raise
 
-    def _keep(self, rows: list[Row]) -> None:
+    def _keep(self, rows: list[TrialRow]) -> None:
         with self.lock:
             self.rows += rows
             self.keep()
 
     def _alive(self, subject: str, trial: str, wave: int) -> bool:
         """Whether all starts of a trial in this wave ended so far."""
-        own = [row for row in self.rows if (row["subject"], row["trial"]) == (subject, trial)]
-        return all(row["status"] == ENDED for row in own if row["wave"] == wave)
+        own = [row for row in self.rows if row.unit == (trial, subject)]
+        return all(row.status == ENDED for row in own if row.wave == wave)
 
-    def _confirmed(self, row: Row, caches: Path, turn: int) -> Row:
+    def _confirmed(self, row: TrialRow, caches: Path, turn: int) -> TrialRow:
         """A row of a cold start. What others may be guilty of is repeated alone."""
         if not self._doubtful(row):
             return row
-        [again] = self._run(row["subject"], [row["trial"]], caches, COLD, row["wave"], turn)
-        if row["status"] == NOT_TRIED:
+        [again] = self._run(row.subject, [row.trial], caches, COLD, row.wave, turn)
+        if row.status == NOT_TRIED:
             return again
-        return {**again, "beside_others": f"{row['status']}: {row['reason']}"}
+        return replace(again, beside_others=f"{row.status}: {row.reason}")
 
-    def _doubtful(self, row: Row) -> bool:
+    def _doubtful(self, row: TrialRow) -> bool:
         """Whether another start may be guilty of a fault."""
-        if row["status"] == CRASHED:
+        if row.status == CRASHED:
+            assert row.over is not None
             near = [
                 other
                 for other, when in self.crashes
-                if other != row["subject"] and abs(when - row["over"]) < _NEAR_S
+                if other != row.subject and abs(when - row.over) < _NEAR_S
             ]
-            return bool(near) or "out of memory" in row["reason"].lower()
-        return row["status"] in (HUNG, NOT_TRIED)
+            return bool(near) or "out of memory" in row.reason.lower()
+        return row.status in (HUNG, NOT_TRIED)
 
     def _run(
         self,
@@ -410,19 +412,19 @@ class Battery:
         wave: int,
         turn: int = 0,
         beside: bool = False,
-    ) -> list[Row]:
+    ) -> list[TrialRow]:
         """A start of a subject; if a trial ends the process, further ones for the others."""
         subject = SUBJECTS[name]
-        rows: list[Row] = []
+        rows: list[TrialRow] = []
         left = list(trial_names)
         more = _BESIDE if beside and self.at_once > 1 else 1
         while left:
             if time.monotonic() > self.end:
                 raise OutOfTime
-            if [row["status"] for row in rows].count(HUNG) >= _HANGS:
+            if [row.status for row in rows].count(HUNG) >= _HANGS:
                 reason = f"{name} hung in {_HANGS} trials"
-                of = {"subject": name, "start": kind, "wave": wave, "status": NOT_TRIED}
-                return rows + [{**of, "trial": trial, "reason": reason} for trial in left]
+                others = [Outcome(trial, NOT_TRIED, reason) for trial in left]
+                return rows + [_row_of(one, name, kind, wave) for one in others]
             found = self.supervisor.run(
                 Start(
                     trials=left,
@@ -442,16 +444,17 @@ class Battery:
                     alone=str(self.directory / "alone") if kind == WARM else "",
                 )
             )
-            for row in found:
+            for one in found:
                 if name == BASE and kind == COLD and turn == 0:
-                    self.base[row["trial"]] = row.get("seconds", 0.0)
-                made = {"subject": name, "start": kind, "wave": wave, **row}
-                if made["status"] == CRASHED:
-                    made["over"] = round(time.monotonic() - self.began, 1)
-                    self.crashes.append((name, made["over"]))
-                self.says(made)
-                rows.append(made)
-            tried = {row["trial"] for row in found}
+                    self.base[one.trial] = one.seconds or 0.0
+                row = _row_of(one, name, kind, wave)
+                if row.status == CRASHED:
+                    over = round(time.monotonic() - self.began, 1)
+                    self.crashes.append((name, over))
+                    row = replace(row, over=over)
+                self.says(row)
+                rows.append(row)
+            tried = {one.trial for one in found}
             left = [trial for trial in left if trial not in tried]
         return rows
 
@@ -480,21 +483,27 @@ class Battery:
         return caches
 
 
-def _fresh_row(name: str, found: Sequence[Row]) -> Row:
+def _row_of(one: Outcome, subject: str, start: str, wave: int) -> TrialRow:
+    """An outcome as the row of a subject's start."""
+    said = {known.name: getattr(one, known.name) for known in fields(one)}
+    return TrialRow(**said, subject=subject, start=start, wave=wave)
+
+
+def _fresh_row(name: str, found: Sequence[Outcome]) -> TrialRow:
     """The row of a subject of all its fresh starts; its status is that of the first fault."""
-    faults = [one for one in found if one["status"] != ENDED]
-    row = {
-        "trial": FRESH_STARTS,
-        "subject": name,
-        "start": FRESH,
-        "status": faults[0]["status"] if faults else ENDED,
-        "wave": _NO_WAVE,
-        "starts": len(found),
-        "right": len(found) - len(faults),
-        "seconds": round(sum(one.get("seconds", 0.0) for one in found), 3),
-    }
-    if faults:
-        reasons = "; ".join(dict.fromkeys(one["reason"] for one in faults))
-        row["reason"] = f"{len(faults)} of {len(found)} processes: {reasons}"
-        row["last_lines"] = faults[0].get("last_lines", [])
-    return row
+    faults = [one for one in found if one.status != ENDED]
+    row = TrialRow(
+        trial=FRESH_STARTS,
+        subject=name,
+        start=FRESH,
+        status=faults[0].status if faults else ENDED,
+        wave=_NO_WAVE,
+        starts=len(found),
+        right=len(found) - len(faults),
+        seconds=round(sum(one.seconds or 0.0 for one in found), 3),
+    )
+    if not faults:
+        return row
+    reasons = "; ".join(dict.fromkeys(one.reason for one in faults))
+    reason = f"{len(faults)} of {len(found)} processes: {reasons}"
+    return replace(row, reason=reason, last_lines=faults[0].last_lines)

@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from rocm_autopatch.prove import (
@@ -32,6 +33,7 @@ from rocm_autopatch.prove import (
     WRONG,
     trials,
 )
+from rocm_autopatch.prove.rows import Outcome
 
 # What a GPU says that only compiles: the stand-in of surroundings/compiling_gpu.
 _COMPILES_ONLY = "compiles and does not run"
@@ -62,9 +64,9 @@ def main() -> None:
     began = time.monotonic()
     with open(asked.report, "a", encoding="utf-8", buffering=1) as stream:
 
-        def say(trial: str, **what: Any) -> None:
+        def say(trial: str, **what: object) -> None:
             at = round(time.monotonic() - began, 3)
-            stream.write(json.dumps({"trial": trial, "at": at, **what}) + "\n")
+            stream.write(json.dumps({**what, "trial": trial, "at": at}) + "\n")
 
         for trial in asked.trials:
             say(trial, phase=IMPORTING)
@@ -76,8 +78,8 @@ def main() -> None:
                 found = _run(trial, asked, functools.partial(say, trial))
             except Exception as error:
                 found = _failure(error)
-            say(trial, **found)
-            if found["status"] == CRASHED:
+            say(trial, **found.document())
+            if found.status == CRASHED:
                 return  # What comes next would be in doubt: it gets a process of its own.
             _clean()
 
@@ -98,22 +100,23 @@ def _clean() -> None:
             torch.cuda.empty_cache()
 
 
-def _failure(error: BaseException) -> dict[str, Any]:
+def _failure(error: BaseException) -> Outcome:
     text = f"{type(error).__name__}: {error}".strip()
     if _COMPILES_ONLY in text or _COMPILES_ONLY in str(error.__cause__ or ""):
-        return {"status": COMPILED}
+        return Outcome(status=COMPILED)
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     last = "".join(lines).strip().splitlines()[-12:]
-    return {"status": CRASHED, "reason": text.splitlines()[0][:300], "last_lines": last}
+    reason = text.splitlines()[0][:300]
+    return Outcome(status=CRASHED, reason=reason, last_lines=tuple(last))
 
 
-def _run(name: str, asked: argparse.Namespace, say: Callable[..., None]) -> dict[str, Any]:
+def _run(name: str, asked: argparse.Namespace, say: Callable[..., None]) -> Outcome:
     say(phase=IMPORTING)
     trial = trials.load(name)
     for module in getattr(trial, "NEEDS", ()):
         package = module.partition(".")[0]
         if importlib.util.find_spec(package) is None:
-            return {"status": NOT_HERE, "reason": f"{package} is not installed"}
+            return Outcome(status=NOT_HERE, reason=f"{package} is not installed")
     import torch
     import torch._dynamo
     import torch._inductor.config
@@ -122,7 +125,7 @@ def _run(name: str, asked: argparse.Namespace, say: Callable[..., None]) -> dict
 
     missing = _not_applied(asked.key)
     if missing:
-        return {"status": NOT_HERE, "reason": missing}
+        return Outcome(status=NOT_HERE, reason=missing)
     if asked.alone and asked.alone not in _held:
         say(phase=WAITING)
         _held[asked.alone] = open(asked.alone, "w", encoding="ascii")  # noqa: SIM115
@@ -149,7 +152,7 @@ def _measure(
     side: Any,
     eager: Callable[[int], Any],
     call: Callable[[int], Any],
-) -> dict[str, Any]:
+) -> Outcome:
     from rocm_autopatch.prove import bench
 
     rows_before = len(_graph_rows())
@@ -181,27 +184,28 @@ def _measure(
         further = range(len(apart), 2 * len(apart) - half)
         leaked = _leaked(torch, side, memory, lambda: [call(number) for number in further])
     figures = [float(one) for one in apart]
-    result: dict[str, Any] = {"status": ENDED, "first": first, "calls": len(figures)}
+    outcome = Outcome(status=ENDED, first=first, calls=len(figures))
     # NaN compares with nothing.
     wrong = [number for number, one in enumerate(figures) if not one <= 1]
     if wrong:
         reason = f"{len(wrong)} of {len(figures)} calls differ from eager mode, the first is call "
         worst = max((figures[number] for number in wrong), key=lambda one: (one != one, one))
         reason += f"{wrong[0] + 1}; the largest difference is {worst:.3g} times what is allowed"
-        return {**result, "status": WRONG, "reason": reason}
+        return replace(outcome, status=WRONG, reason=reason)
     refused = _wrong_graph(rows_before)
     if refused:
-        return {**result, "status": WRONG, "reason": refused}
+        return replace(outcome, status=WRONG, reason=refused)
     if leaked:
         reason = f"{leaked / 2**20:.0f} MiB more are in use {len(figures) - 1 - half} calls later"
-        return {**result, "status": LEAKS, "reason": reason}
+        return replace(outcome, status=LEAKS, reason=reason)
     if asked.time and getattr(trial, "TIMED", True):
         say(phase="timing calls")
         del eager, apart, expected, found
         gc.collect()
-        result.update(_timed(torch, side, call, asked.time, turn * len(figures), turn))
+        samples, peak = _timed(torch, side, call, asked.time, turn * len(figures), turn)
+        outcome = replace(outcome, samples=samples, peak=peak)
     say(phase="ending")
-    return result
+    return outcome
 
 
 def _graph_rows() -> list[dict[str, Any]]:
@@ -258,7 +262,7 @@ def _allocated(torch: Any, side: Any) -> int:
 
 def _timed(
     torch: Any, side: Any, call: Callable[[int], Any], seconds: float, number: int, turn: int
-) -> dict[str, Any]:
+) -> tuple[tuple[float, ...], int]:
     """Samples of the seconds of a call, and the most memory that was reserved, in bytes."""
     if side.gpu:
         torch.cuda.empty_cache()
@@ -280,7 +284,7 @@ def _timed(
             continue
         samples.append(lasted / calls)
     peak = torch.cuda.max_memory_reserved() if side.gpu else 0
-    return {"samples": samples, "peak": int(peak)}
+    return tuple(samples), int(peak)
 
 
 def _not_applied(keys: list[str]) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from rocm_autopatch.evidence import file
 from rocm_autopatch.prove import FAULTS, FRESH_STARTS, verdicts
-from rocm_autopatch.prove.battery import FULL, QUICK, Battery, Row, Thoroughness
+from rocm_autopatch.prove.battery import FULL, QUICK, Battery, Thoroughness
+from rocm_autopatch.prove.rows import TrialRow
 
 # Of what is known of a place, these may change without making a row worthless.
 _FREE = ("image", "os", "framework", "framework_version", "python")
@@ -18,20 +20,32 @@ _FREE = ("image", "os", "framework", "framework_version", "python")
 _DIGITS = 7
 
 
+class Document(TypedDict):
+    """What an evidence file has."""
+
+    version: int
+    made: str
+    by: str
+    battery: str
+    place: dict[str, str]
+    subjects: dict[str, dict[str, object]]
+    trials: list[dict[str, object]]
+
+
 def version() -> str:
     """Our version."""
     return metadata.version("rocm_autopatch")
 
 
-def make(battery: Battery, place: Mapping[str, str]) -> dict[str, Any]:
+def make(battery: Battery, place: Mapping[str, str]) -> Document:
     """The document of what a battery knows so far."""
     every = [_Whole(battery, how) for how in (FULL, QUICK)]
-    tried = dict.fromkeys(row["subject"] for row in battery.rows)
+    tried = dict.fromkeys(row.subject for row in battery.rows)
     # A subject of which only some trials were run is not proven.
     chosen = {name: next((one for one in every if one.is_done(name)), every[0]) for name in tried}
     units = [unit for name, whole in chosen.items() for unit in whole.units_of(name)]
     # A fault counts, too, if it was found in a trial that a quick battery does not have.
-    faults = {(row["trial"], row["subject"]) for row in battery.rows if row["status"] in FAULTS}
+    faults = {row.unit for row in battery.rows if row.status in FAULTS}
     units += sorted(unit for unit in faults.difference(units) if unit[0] != FRESH_STARTS)
     fresh = {name: whole.fresh.get(name, 0) for name, whole in chosen.items()}
     return {
@@ -40,8 +54,11 @@ def make(battery: Battery, place: Mapping[str, str]) -> dict[str, Any]:
         "by": version(),
         "battery": next((one.name for one in every if one.are_all_done()), "partial"),
         "place": dict(place),
-        "subjects": verdicts.subjects(battery.rows, units, fresh),
-        "trials": [_rounded(row) for row in battery.rows],
+        "subjects": {
+            name: said.document()
+            for name, said in verdicts.subjects(battery.rows, units, fresh).items()
+        },
+        "trials": [_rounded(row).document() for row in battery.rows],
     }
 
 
@@ -72,13 +89,11 @@ class _Whole:
         return enough or verdicts.has_fresh_faults(self._rows, subject)
 
 
-def _rounded(row: Row) -> Row:
-    if "samples" not in row:
-        return row
-    return {**row, "samples": [round(number, _DIGITS) for number in row["samples"]]}
+def _rounded(row: TrialRow) -> TrialRow:
+    return replace(row, samples=tuple(round(number, _DIGITS) for number in row.samples))
 
 
-def kept(path: Path, place: Mapping[str, str]) -> Sequence[Row]:
+def kept(path: Path, place: Mapping[str, str]) -> Sequence[TrialRow]:
     """The rows of an earlier run of the same version in the same place; none if it is another.
 
     Raises EvidenceError if the file is not evidence.
@@ -88,4 +103,6 @@ def kept(path: Path, place: Mapping[str, str]) -> Sequence[Row]:
     found = file.read(path)
     bound = [name for name in {*place, *found.place} if name not in _FREE]
     same = all(found.place.get(name) == place.get(name) for name in bound)
-    return found.trials if same and found.by == version() else ()
+    if not same or found.by != version():
+        return ()
+    return [TrialRow.read(row) for row in found.trials]

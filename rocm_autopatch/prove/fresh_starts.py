@@ -17,12 +17,16 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
 
 from rocm_autopatch import processes
-from rocm_autopatch.prove import CRASHED, ENDED, HUNG, WRONG
+from rocm_autopatch.prove import CRASHED, ENDED, FRESH_STARTS, HUNG, WRONG
+from rocm_autopatch.prove.rows import Outcome
 
-Result = dict[str, Any]
+if TYPE_CHECKING:
+    from torch import device as Device
+
 # More than two are not waited for: one is enough.
 _HANGS = 2
 # What a process may take to end after SIGKILL. One that is stuck in a driver never does.
@@ -53,7 +57,7 @@ def main() -> None:
             functools.partial(find_faults, asked.device),
             asked.count,
             asked.limit,
-            lambda result: print(json.dumps(result), file=stream),
+            lambda outcome: print(json.dumps(outcome.document()), file=stream),
         )
 
 
@@ -61,7 +65,7 @@ def fork_starts(
     find: Callable[[], list[str]],
     count: int,
     limit: float,
-    tell: Callable[[Result], object],
+    tell: Callable[[Outcome], object],
     leave: Callable[[int], NoReturn] = sys.exit,
 ) -> None:
     """Call *find* in *count* forks, one after the other, and *tell* how each has ended.
@@ -70,16 +74,16 @@ def fork_starts(
     """
     hangs = 0
     for _ in range(count):
-        result = _fork_start(find, limit, leave)
-        tell(result)
-        hangs += result["status"] == HUNG
+        outcome = _fork_start(find, limit, leave)
+        tell(outcome)
+        hangs += outcome.status == HUNG
         if hangs >= _HANGS:
             break
 
 
 def _fork_start(
     find: Callable[[], list[str]], limit: float, leave: Callable[[int], NoReturn]
-) -> Result:
+) -> Outcome:
     began = time.monotonic()
     reads, writes = os.pipe()
     pid = os.fork()
@@ -96,11 +100,11 @@ def _fork_start(
             killed = _wait_for(pid, time.monotonic() + _KILLED_S) is not None
             end = "was killed" if killed else "no signal ends it: the GPU may be stuck"
             reason = f"did not end within {limit:.0f} s, and {end}"
-            return {"status": HUNG, "reason": reason}
-        result = _result(_read_answer(reads), status)
+            return Outcome(FRESH_STARTS, HUNG, reason)
+        outcome = _outcome(_read_answer(reads), status)
     finally:
         os.close(reads)
-    return {**result, "seconds": round(time.monotonic() - began, 3)}
+    return replace(outcome, seconds=round(time.monotonic() - began, 3))
 
 
 def _answer(find: Callable[[], list[str]], pipe: int) -> None:
@@ -138,12 +142,12 @@ def _read_answer(pipe: int) -> list[str] | None:
     return faults
 
 
-def _result(faults: list[str] | None, status: int) -> Result:
+def _outcome(faults: list[str] | None, status: int) -> Outcome:
     if faults:
-        return {"status": WRONG, "reason": "; ".join(faults)}
+        return Outcome(FRESH_STARTS, WRONG, "; ".join(faults))
     if status or faults is None:
-        return {"status": CRASHED, "reason": processes.how_it_ended(status)}
-    return {"status": ENDED}
+        return Outcome(FRESH_STARTS, CRASHED, processes.how_it_ended(status))
+    return Outcome(FRESH_STARTS, ENDED)
 
 
 def find_faults(device: str) -> list[str]:
@@ -156,7 +160,7 @@ def find_faults(device: str) -> list[str]:
     return self_test.find_faults(where) + compare_replays(where)
 
 
-def compare_replays(device: Any) -> list[str]:
+def compare_replays(device: Device) -> list[str]:
     """What is wrong with a small program as a graph, beside eager mode.
 
     It is not compiled: that would take longer than all else. Its replays follow each other without

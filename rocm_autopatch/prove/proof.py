@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.evidence import file, machine
 from rocm_autopatch.policy import load
 from rocm_autopatch.policy.model import DELETE_EMPTY
 from rocm_autopatch.prove import FAULTS, Refused, document, place
-from rocm_autopatch.prove.battery import FULL, QUICK, Battery, Row
+from rocm_autopatch.prove.battery import FULL, QUICK, Battery
+from rocm_autopatch.prove.rows import TrialRow
 from rocm_autopatch.prove.supervisor import Supervisor
 from rocm_autopatch.text import duration
 
@@ -47,7 +47,7 @@ class Proof:
     place: Mapping[str, str]
     out: Path
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> document.Document:
         """The evidence file as it stands."""
         return document.make(self.battery, self.place)
 
@@ -77,12 +77,12 @@ def prepare(request: Request, says: Callable[[str], None]) -> Proof:
         out.parent.mkdir(parents=True, exist_ok=True)
         file.write(out, proof.document())
 
-    def tell(row: Row) -> None:
+    def tell(row: TrialRow) -> None:
         spent = duration(time.monotonic() - began)
-        said = f"{spent} {row['trial']} {row['subject']} {row['start']}: {row['status']}"
-        if "right" in row:
-            said += f": {row['right']} of {row['starts']} processes were right"
-        says(said + (f": {row['reason']}" if row["status"] in FAULTS else ""))
+        said = f"{spent} {row.trial} {row.subject} {row.start}: {row.status}"
+        if row.right is not None:
+            said += f": {row.right} of {row.starts} processes were right"
+        says(said + (f": {row.reason}" if row.status in FAULTS else ""))
 
     how = QUICK if request.quick else FULL
     proof = Proof(Battery(supervisor, how, request.only, kept, keep, tell), found, out)

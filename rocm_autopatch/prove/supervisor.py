@@ -14,13 +14,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rocm_autopatch import _ASSUME, fresh_interpreter, processes, search_path
 from rocm_autopatch.ab.runner import own_caches
-from rocm_autopatch.prove import CRASHED, HUNG, IMPORTING, STARTING, WAITING
+from rocm_autopatch.prove import CRASHED, FRESH_STARTS, HUNG, IMPORTING, STARTING, WAITING
+from rocm_autopatch.prove.rows import Outcome
 
 _CHILD = "from rocm_autopatch.prove import child\nchild.main()\n"
 _FORKS = "from rocm_autopatch.prove import fresh_starts\nfresh_starts.main()\n"
@@ -91,11 +91,11 @@ class Supervisor:
         given += ["accelerator=rocm"] if assume else []
         self.environ[_ASSUME] = ",".join(filter(None, given))
 
-    def run(self, start: Start) -> list[dict[str, Any]]:
-        """Run a start to its end: a row for each trial that it came to, in their order.
+    def run(self, start: Start) -> list[Outcome]:
+        """Run a start to its end: an outcome of each trial that it came to, in their order.
 
-        A row has the ``trial``, its ``status`` and what it found. A trial that crashes or hangs is
-        the last one. A KeyboardInterrupt ends the process first. Raises OutOfTime.
+        A trial that crashes or hangs is the last one. A KeyboardInterrupt ends the process first.
+        Raises OutOfTime.
         """
         with tempfile.TemporaryDirectory(prefix="start-", dir=start.caches) as directory:
             report = Path(directory, "report")
@@ -117,27 +117,26 @@ class Supervisor:
                 except BaseException:
                     processes.end_left_over(str(start.caches), 0)
                     raise
-            rows, now = _reported(report, start.trials)
+            found, now = _reported(report, start.trials)
             lines = _last_lines(Path(directory, "output"))
         # The exit is part of the last trial.
-        last = now["trial"] if len(rows) < len(start.trials) else start.trials[-1]
-        fault = {"trial": last, "last_lines": lines}
+        last = now.trial if len(found) < len(start.trials) else start.trials[-1]
+        others = [one for one in found if one.trial != last]
         if hung:
             end = "was killed" if killed else "no signal ends it: the GPU may be stuck"
-            fault["reason"] = f"{now['phase']}: did not end within {hung:.0f} s, and {end}"
-            return [*(row for row in rows if row["trial"] != last), {**fault, "status": HUNG}]
-        crashed = bool(rows) and rows[-1]["status"] == CRASHED
+            reason = f"{now.phase}: did not end within {hung:.0f} s, and {end}"
+            return [*others, Outcome(last, HUNG, reason, lines)]
+        crashed = bool(found) and found[-1].status == CRASHED
         # A program may end its process, and with status 0, too.
-        if command.status or not (crashed or len(rows) == len(start.trials)):
-            fault["reason"] = f"{now['phase']}: {processes.how_it_ended(command.status)}"
-            return [*(row for row in rows if row["trial"] != last), {**fault, "status": CRASHED}]
-        return rows
+        if command.status or not (crashed or len(found) == len(start.trials)):
+            reason = f"{now.phase}: {processes.how_it_ended(command.status)}"
+            return [*others, Outcome(last, CRASHED, reason, lines)]
+        return found
 
-    def run_fresh_starts(self, asked: FreshStarts) -> list[dict[str, Any]]:
-        """Make fresh starts: a result for each that has ended, in time.
+    def run_fresh_starts(self, asked: FreshStarts) -> list[Outcome]:
+        """Make fresh starts: an outcome of each that has ended, in time.
 
-        A result has its ``status``, and a ``reason`` if that is a fault. One that is left out was
-        not made. A KeyboardInterrupt ends them first.
+        One that is left out was not made. A KeyboardInterrupt ends them first.
         """
         with tempfile.TemporaryDirectory(prefix="fresh-", dir=asked.caches) as directory:
             report = Path(directory, "report")
@@ -161,12 +160,12 @@ class Supervisor:
                     processes.end_left_over(str(asked.caches), 0)
             found = _results(report)
             out_of_time = late and time.monotonic() > asked.end
-            if out_of_time or len(found) == asked.count or any("reason" in one for one in found):
+            if out_of_time or len(found) == asked.count or any(one.reason for one in found):
                 return found
-            fault = {"status": HUNG if late else CRASHED}
             ended = "did not end" if late else processes.how_it_ended(command.status)
-            fault["reason"] = f"the process that forks them: {ended}"
-            return [*found, {**fault, "last_lines": _last_lines(Path(directory, "output"))}]
+            reason = f"the process that forks them: {ended}"
+            lines = _last_lines(Path(directory, "output"))
+            return [*found, Outcome(FRESH_STARTS, HUNG if late else CRASHED, reason, lines)]
 
     def _is_late(self, command: processes.Command, report: Path, asked: FreshStarts) -> bool:
         """Wait for fresh starts; whether they have not ended in the time that there is."""
@@ -189,10 +188,10 @@ class Supervisor:
             if now > start.end:
                 raise OutOfTime
             _, said = _reported(report, start.trials)
-            importing = said["phase"] in (STARTING, IMPORTING)
-            if (said["trial"], importing) != step or said["phase"] == WAITING:
-                step, began = (said["trial"], importing), now
-            limit = start.imports if importing else start.limit[said["trial"]]
+            importing = said.phase in (STARTING, IMPORTING)
+            if (said.trial, importing) != step or said.phase == WAITING:
+                step, began = (said.trial, importing), now
+            limit = start.imports if importing else start.limit[said.trial]
             if now - began > limit:
                 return limit
         return 0.0
@@ -219,42 +218,51 @@ def _kill_first(pid: int) -> None:
         Path(f"/proc/{pid}/oom_score_adj").write_text("1000", encoding="ascii")
 
 
-def _reported(report: Path, trials: Sequence[str]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """The rows of a start so far, and the trial and phase in which it is."""
-    rows, now, began = [], {"trial": trials[0], "phase": STARTING}, 0.0
+@dataclass(frozen=True)
+class _Step:
+    """The trial and the phase in which a start is; ``first`` as in an outcome."""
+
+    trial: str
+    phase: str
+    first: float | None = None
+
+
+def _reported(report: Path, trials: Sequence[str]) -> tuple[list[Outcome], _Step]:
+    """The outcomes of a start so far, and the step in which it is."""
+    found: list[Outcome] = []
+    now, began = _Step(trials[0], STARTING), 0.0
     for line in report.read_text(encoding="utf-8").splitlines():
         try:
             said = json.loads(line)
         except ValueError:
             continue  # It ended while it wrote.
-        at = said.pop("at")
         if "status" not in said:
-            if said["trial"] != now["trial"]:
-                began = at
-            now = said
+            if said["trial"] != now.trial:
+                began = said["at"]
+            now = _Step(said["trial"], said["phase"], said.get("first"))
             continue
-        if said["status"] == CRASHED:
-            said["reason"] = f"{now['phase']}: {said['reason']}"
-        if "first" in now:
-            said.setdefault("first", now["first"])
-        rows.append({**said, "seconds": round(at - began, 3)})
-        now = {"trial": said["trial"], "phase": "ending"}
-    return rows, now
+        one: Outcome = Outcome.read(said)
+        reason = f"{now.phase}: {one.reason}" if one.status == CRASHED else one.reason
+        first = now.first if one.first is None else one.first
+        seconds = round(said["at"] - began, 3)
+        found.append(replace(one, reason=reason, first=first, seconds=seconds))
+        now = _Step(one.trial, "ending")
+    return found, now
 
 
-def _results(report: Path) -> list[dict[str, Any]]:
+def _results(report: Path) -> list[Outcome]:
     """The lines of fresh starts, without one that was not written to its end."""
     found = []
     for line in report.read_text(encoding="utf-8").splitlines():
         with contextlib.suppress(ValueError):
-            found.append(json.loads(line))
+            found.append(Outcome.read(json.loads(line)))
     return found
 
 
-def _last_lines(output: Path) -> list[str]:
+def _last_lines(output: Path) -> tuple[str, ...]:
     with output.open("rb") as stream:
         stream.seek(0, os.SEEK_END)
         stream.seek(max(0, stream.tell() - _LONGEST))
         text = stream.read().decode("utf-8", "replace")
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    return [line for line in lines if line][-_LAST_LINES:]
+    return tuple([line for line in lines if line][-_LAST_LINES:])

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from statistics import geometric_mean, median
-from typing import Any
 
 from rocm_autopatch.ab import bootstrap
 from rocm_autopatch.prove import (
@@ -27,6 +27,7 @@ from rocm_autopatch.prove import (
     NOT_HERE,
     WARM,
 )
+from rocm_autopatch.prove.rows import TrialRow
 from rocm_autopatch.prove.subjects import BASE
 
 GAIN = 0.03
@@ -34,16 +35,113 @@ GAIN = 0.03
 SELDOM = 5
 # Of the trials that seem faster, and of those that seem slower, so many are started again.
 _AGAIN = 2
-Row = Mapping[str, Any]
 # A GPU that only compiles gives the times of cold starts.
 _TIMED = (ENDED, COMPILED)
 
 
+@dataclass(frozen=True)
+class Fault:
+    """A trial of a subject that did not work in a start: its status is one of FAULTS."""
+
+    trial: str
+    start: str
+    status: str
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Ratios to the base, None if they are not known; below 1 is faster, or less memory.
+
+    ``cold`` and ``warm``: of the first calls. ``steady``: of later calls, with the ends of its
+    95 % interval before and after it, and ``starts``: how many each side has for it at least.
+    ``memory``: of what was reserved at most while calls were timed.
+    """
+
+    cold: float | None = None
+    warm: float | None = None
+    steady: tuple[float, float, float] | None = None
+    starts: int | None = None
+    memory: float | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether there are enough starts to believe ``steady``."""
+        return self.starts is not None and self.starts >= bootstrap.FEWEST
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether it is sure that later calls are faster by GAIN or more."""
+        return self.steady is not None and self.steady[2] <= 1 - GAIN
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether it is sure that they are slower by as much."""
+        return self.steady is not None and self.steady[0] >= 1 + GAIN
+
+    def document(self) -> dict[str, object]:
+        """The figures as JSON has them."""
+        steady = list(self.steady) if self.steady else None
+        return _known(
+            cold=self.cold,
+            warm=self.warm,
+            steady=steady,
+            starts=self.starts,
+            memory=self.memory,
+        )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is proven of a subject: whether it is ``sound`` and ``gains``, None if it is not known.
+
+    ``missing`` are the trials that were not finished, ``not_here`` those that are not possible
+    here; ``trials`` has the figures of each. ``fresh_starts`` is how many fresh processes were
+    right, and ``seldom_faults`` what that says, None if there were none. The other figures are
+    geometric means over the trials.
+    """
+
+    sound: bool | None
+    gains: bool | None
+    faults: tuple[Fault, ...]
+    missing: tuple[str, ...]
+    not_here: tuple[str, ...]
+    trials: Mapping[str, Figures]
+    fresh_starts: int | None = None
+    seldom_faults: str | None = None
+    cold: float | None = None
+    warm: float | None = None
+    memory: float | None = None
+    steady: float | None = None
+
+    def document(self) -> dict[str, object]:
+        """The verdict as the evidence file has it."""
+        return {
+            "sound": self.sound,
+            "gains": self.gains,
+            "faults": [asdict(one) for one in self.faults],
+            "missing": list(self.missing),
+            "not_here": list(self.not_here),
+            "trials": {trial: figures.document() for trial, figures in self.trials.items()},
+            **_known(
+                fresh_starts=self.fresh_starts,
+                seldom_faults=self.seldom_faults,
+                cold=self.cold,
+                warm=self.warm,
+                memory=self.memory,
+                steady=self.steady,
+            ),
+        }
+
+
+def _known(**figures: object) -> dict[str, object]:
+    return {name: value for name, value in figures.items() if value is not None}
+
+
 def subjects(
-    rows: Sequence[Row],
+    rows: Sequence[TrialRow],
     units: Iterable[tuple[str, str]],
     fresh: Mapping[str, int] | None = None,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Verdict]:
     """For each subject of *units* what its *rows* prove; *units* are what should have been run.
 
     *fresh* are, by subject, how many fresh processes must have been right.
@@ -57,18 +155,23 @@ def subjects(
     }
 
 
-def count_fresh(rows: Iterable[Row], subject: str, key: str = "right") -> int:
-    """How many fresh processes of a subject were right, or how many "starts" there were in all."""
-    return sum(row[key] for row in _fresh_rows(rows, subject))
+def count_fresh(rows: Iterable[TrialRow], subject: str) -> int:
+    """How many fresh processes of a subject were right."""
+    return sum(row.right or 0 for row in _fresh_rows(rows, subject))
 
 
-def has_fresh_faults(rows: Iterable[Row], subject: str) -> bool:
+def count_fresh_starts(rows: Iterable[TrialRow], subject: str) -> int:
+    """How many fresh processes of a subject there were, right or not."""
+    return sum(row.starts or 0 for row in _fresh_rows(rows, subject))
+
+
+def has_fresh_faults(rows: Iterable[TrialRow], subject: str) -> bool:
     """Whether graphs were wrong in a fresh process."""
-    return any(row["status"] in FAULTS for row in _fresh_rows(rows, subject))
+    return any(row.status in FAULTS for row in _fresh_rows(rows, subject))
 
 
-def _fresh_rows(rows: Iterable[Row], subject: str) -> list[Row]:
-    return [row for row in rows if (row["trial"], row["subject"]) == (FRESH_STARTS, subject)]
+def _fresh_rows(rows: Iterable[TrialRow], subject: str) -> list[TrialRow]:
+    return [row for row in rows if row.unit == (FRESH_STARTS, subject)]
 
 
 def chance_to_see(starts: int, one_of: int = SELDOM) -> float:
@@ -82,127 +185,105 @@ def state_chance(starts: int) -> str:
     return f"a fault in 1 of {SELDOM} processes would have been seen with {percent} %"
 
 
-def unsettled(rows: Sequence[Row], units: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def unsettled(rows: Sequence[TrialRow], units: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Trials that have to be started again to say whether a subject gains, by subject."""
     found = {}
     for name, said in subjects(rows, units).items():
-        if said["sound"] and said["gains"] is None:
-            ratios = {
-                trial: figures["steady"]
-                for trial, figures in said["trials"].items()
-                if "steady" in figures
-            }
-            by_ratio = sorted(ratios, key=lambda trial: ratios[trial][1])
-            faster = [trial for trial in by_ratio if _is_faster(ratios[trial])]
-            slower = [trial for trial in by_ratio if _is_slower(ratios[trial])]
+        if said.sound and said.gains is None:
+            ratios = {trial: one.steady[1] for trial, one in said.trials.items() if one.steady}
+            by_ratio = sorted(ratios, key=ratios.__getitem__)
+            faster = [trial for trial in by_ratio if said.trials[trial].is_faster]
+            slower = [trial for trial in by_ratio if said.trials[trial].is_slower]
             found[name] = faster[:_AGAIN] + slower[-_AGAIN:]
     return {name: trials for name, trials in found.items() if trials}
 
 
-def finished(rows: Iterable[Row]) -> set[tuple[str, str]]:
+def finished(rows: Iterable[TrialRow]) -> set[tuple[str, str]]:
     """The units that were tried: where the cold start ended, there is a warm one."""
-    return {
-        (row["trial"], row["subject"])
-        for row in rows
-        if row["start"] == WARM or row["status"] != ENDED
-    }
+    return {row.unit for row in rows if row.start == WARM or row.status != ENDED}
 
 
-def _subject(name: str, trials: Sequence[str], rows: Sequence[Row], fresh: int) -> dict[str, Any]:
+def _subject(name: str, trials: Sequence[str], rows: Sequence[TrialRow], fresh: int) -> Verdict:
     tried = {*trials, FRESH_STARTS}
-    own = [row for row in rows if row["subject"] == name and row["trial"] in tried]
+    own = [row for row in rows if row.subject == name and row.trial in tried]
     right = count_fresh(own, name)
-    faults = [
-        {"trial": row["trial"], "start": row["start"], "status": row["status"]}
-        for row in own
-        if row["status"] in FAULTS
-    ]
+    faults = tuple(Fault(row.trial, row.start, row.status) for row in own if row.status in FAULTS)
     done = {trial for trial, _ in finished(own)}
-    ended = {row["trial"] for row in own if row["status"] == ENDED} & done
+    ended = {row.trial for row in own if row.status == ENDED} & done
     sound: bool | None = None
     if faults:
         sound = False
     elif ended and done.issuperset(trials) and right >= fresh:
         sound = True
     figures = {trial: _figures(name, trial, rows) for trial in trials if trial in done}
-    timed = [one for one in figures.values() if "steady" in one]
+    timed = [one for one in figures.values() if one.steady]
     gains: bool | None = False if sound is False else None
     if sound and timed:
-        settled = [one for one in timed if one["starts"] >= bootstrap.FEWEST]
-        if settled or not any(_is_faster(one["steady"]) for one in timed):
-            faster = any(_is_faster(one["steady"]) for one in settled)
-            gains = faster and not any(_is_slower(one["steady"]) for one in settled)
-    result: dict[str, Any] = {
-        "sound": sound,
-        "gains": gains,
-        "faults": faults,
-        "missing": sorted({*trials} - done) + [FRESH_STARTS] * (not faults and right < fresh),
-        "not_here": sorted({row["trial"] for row in own if row["status"] == NOT_HERE}),
-        "trials": figures,
-    }
-    starts = count_fresh(own, name, "starts")
-    if starts:
-        result["fresh_starts"] = right
-        result["seldom_faults"] = state_chance(starts)
-    for key in ("cold", "warm", "memory"):
-        known = [one[key] for one in figures.values() if one.get(key)]
-        if known:
-            result[key] = round(geometric_mean(known), 3)
-    if timed:
-        result["steady"] = round(geometric_mean([one["steady"][1] for one in timed]), 3)
-    return result
-
-
-def _is_faster(ratio: Sequence[float]) -> bool:
-    return ratio[2] <= 1 - GAIN
-
-
-def _is_slower(ratio: Sequence[float]) -> bool:
-    return ratio[0] >= 1 + GAIN
-
-
-def _figures(name: str, trial: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """A subject's ratios to the base in one trial, of the waves that have both.
-
-    ``cold`` and ``warm``: of the first calls. Of cold starts, the first one of each wave counts:
-    beside later ones there were fewer others. ``steady``: of later calls, with the interval around
-    it, and ``starts``: how many each side has for it at least. ``memory``: of what was reserved at
-    most while calls were timed.
-    """
-    ours = [row for row in rows if (row["subject"], row["trial"]) == (name, trial)]
-    waves = {row["wave"] for row in ours}
-    base = [
-        row
-        for row in rows
-        if (row["subject"], row["trial"]) == (BASE, trial) and row["wave"] in waves
-    ]
-    found: dict[str, Any] = {}
-    for kind in (COLD, WARM):
-        pair = []
-        for side in (ours, base):
-            # A GPU that only compiles may refuse before the first call ends.
-            timed = [
-                row
-                for row in side
-                if row["start"] == kind and row["status"] in _TIMED and "first" in row
-            ]
-            if kind == COLD:
-                timed = [*{row["wave"]: row for row in reversed(timed)}.values()]
-            pair.append([row["first"] for row in timed])
-        if all(pair) and min(map(min, pair)) > 0:
-            found[kind] = round(median(pair[0]) / median(pair[1]), 3)
-    before, after = (
-        [median(row["samples"]) for row in side if row.get("samples")] for side in (base, ours)
+        settled = [one for one in timed if one.is_settled]
+        if settled or not any(one.is_faster for one in timed):
+            faster = any(one.is_faster for one in settled)
+            gains = faster and not any(one.is_slower for one in settled)
+    starts = count_fresh_starts(own, name)
+    return Verdict(
+        sound,
+        gains,
+        faults,
+        missing=(*sorted({*trials} - done), *[FRESH_STARTS] * (not faults and right < fresh)),
+        not_here=tuple(sorted({row.trial for row in own if row.status == NOT_HERE})),
+        trials=figures,
+        fresh_starts=right if starts else None,
+        seldom_faults=state_chance(starts) if starts else None,
+        cold=_mean([one.cold for one in figures.values()]),
+        warm=_mean([one.warm for one in figures.values()]),
+        memory=_mean([one.memory for one in figures.values()]),
+        steady=_mean([one.steady[1] if one.steady else None for one in timed]),
     )
+
+
+def _mean(figures: Iterable[float | None]) -> float | None:
+    """The geometric mean of what is known."""
+    known = [one for one in figures if one]
+    return round(geometric_mean(known), 3) if known else None
+
+
+def _figures(name: str, trial: str, rows: Sequence[TrialRow]) -> Figures:
+    """A subject's figures in one trial, of the waves that have both it and the base.
+
+    Of cold starts, the first one of each wave counts: beside later ones there were fewer others.
+    """
+    ours = [row for row in rows if row.unit == (trial, name)]
+    waves = {row.wave for row in ours}
+    base = [row for row in rows if row.unit == (trial, BASE) and row.wave in waves]
+    steady, starts = None, None
+    before, after = ([median(row.samples) for row in side if row.samples] for side in (base, ours))
     compared = _compared(tuple(before), tuple(after))
     if compared.interval is not None and compared.ratio is not None:
         low, high = compared.interval
-        found["steady"] = [round(number, 4) for number in (low, compared.ratio, high)]
-        found["starts"] = min(len(before), len(after))
-    peaks = [[row["peak"] for row in side if row.get("peak")] for side in (ours, base)]
+        steady = round(low, 4), round(compared.ratio, 4), round(high, 4)
+        starts = min(len(before), len(after))
+    memory = None
+    peaks = [[row.peak for row in side if row.peak] for side in (ours, base)]
     if all(peaks):
-        found["memory"] = round(max(peaks[0]) / max(peaks[1]), 3)
-    return found
+        memory = round(max(peaks[0]) / max(peaks[1]), 3)
+    return Figures(_first(ours, base, COLD), _first(ours, base, WARM), steady, starts, memory)
+
+
+def _first(ours: Sequence[TrialRow], base: Sequence[TrialRow], kind: str) -> float | None:
+    """The ratio of the first calls in starts of a kind."""
+    pair = []
+    for side in (ours, base):
+        # A GPU that only compiles may refuse before the first call ends.
+        timed = [
+            row
+            for row in side
+            if row.start == kind and row.status in _TIMED and row.first is not None
+        ]
+        if kind == COLD:
+            timed = [*{row.wave: row for row in reversed(timed)}.values()]
+        pair.append([row.first for row in timed if row.first is not None])
+    if not all(pair) or min(map(min, pair)) <= 0:
+        return None
+    return round(median(pair[0]) / median(pair[1]), 3)
 
 
 # It takes 0.1 s, and a battery makes its document again after each start.

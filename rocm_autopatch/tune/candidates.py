@@ -1,9 +1,9 @@
 """What there is to try in a place: each value of a switch that this torch has and that may help.
 
-They come from the table switches.yaml and from built-in policies that are for speed. Left out, each
-with its reason: what this place has already, what is not for its accelerator, what a policy here
-pins because it is known to do harm, what gave wrong results with this torch, and what evidence of
-this machine says is wrong.
+They come from the registry of switches and from built-in policies that are for speed. Left out,
+each with its reason: what this place has already, what is not for its accelerator, what a policy
+here pins because it is known to do harm, what gave wrong results with this torch, and what evidence
+of this machine says is wrong.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from rocm_autopatch import fresh_interpreter, startup
 from rocm_autopatch.ab import Refused, Wrong, arms, runner, toggles
@@ -24,8 +21,8 @@ from rocm_autopatch.patches import compile_modes
 from rocm_autopatch.policy import lint, load, lower
 from rocm_autopatch.policy.model import Policy
 from rocm_autopatch.prove.subjects import SUBJECTS
+from rocm_autopatch.switches import SWITCHES, Scalar, Switch, WrongResults, text_of
 
-_TABLE = Path(__file__).with_name("switches.yaml")
 # Built-in policies whose values are there for speed, or against a slow library.
 _FOR_SPEED = ("performance", "no-hipblaslt", "no-library-search")
 _LONGEST_PROGRAM = 1 << 20
@@ -47,8 +44,9 @@ class Candidate:
     code: bool = False
 
     @property
-    def value(self) -> Any:
-        return self.toggle.values[1]
+    def value(self) -> Scalar:
+        value: Scalar = self.toggle.values[1]
+        return value
 
     @property
     def label(self) -> str:
@@ -92,13 +90,12 @@ def find(
     modes = _modes(program) | {o.toggle.name for o in found.values() if o.toggle.kind == MODE}
     if not only:
         unsound = _unsound(here)
-        wrong = {row["toggle"]: row["wrong"] for row in _table() if "wrong" in row}
-        for text, about, where, known in _texts():
-            one = _one(here, text, about, known)
+        for row in _rows():
+            one = _one(here, row)
             if isinstance(one, str):
-                left_out.setdefault(text, one)
+                left_out.setdefault(row.toggle, one)
             elif one.label not in found and one.label not in left_out:
-                why = _was_wrong(here, wrong.get(text)) or _objection(here, one, where, unsound)
+                why = _was_wrong(here, row.wrong) or _objection(here, one, row.where, unsound)
                 if why:
                     left_out.setdefault(one.label, why)
                 else:
@@ -127,7 +124,7 @@ def _wanted(here: Place, text: str) -> list[Candidate]:
     if toggle.kind == POLICY:
         raise Wrong(f"--try {text}: a policy is made of switches; name these")
     base = here.environ.get(toggle.name) if toggle.kind == VARIABLE else HERE
-    known = {row["toggle"].partition("=")[0] for row in _table() if row.get("code")}
+    known = {row.key for row in SWITCHES if row.code}
     found = []
     for value in toggle.values:
         if value is HERE or value == base:
@@ -141,40 +138,29 @@ def _wanted(here: Place, text: str) -> list[Candidate]:
     return found
 
 
-def _table() -> Any:
-    return yaml.safe_load(_TABLE.read_text(encoding="utf-8"))
-
-
-def _texts() -> Iterator[tuple[str, str, str, dict[str, bool]]]:
-    """Each toggle as text, what it is about, where it is for, and what else is known of it."""
-    for row in _table():
-        known = {name: row.get(name, False) for name in ("likely", "slow", "code")}
-        yield row["toggle"], row["about"], row.get("where", ""), known
+def _rows() -> Iterator[Switch]:
+    """The rows of the registry, and what policies for speed have as such rows."""
+    yield from SWITCHES
     for name in _FOR_SPEED:
-        for text, about in _of_policy(load.top(name)):
-            yield text, about, "", {"likely": False}
+        yield from _of_policy(load.top(name))
 
 
-def _of_policy(policy: Policy) -> Iterator[tuple[str, str]]:
+def _of_policy(policy: Policy) -> Iterator[Switch]:
     for entry in policy.config:
         if not entry.no_trial:
-            yield f"{entry.module}.{entry.key}={_written(entry.value)}", entry.why
+            key = f"{entry.module}.{entry.key}"
+            yield Switch(key, entry.value, entry.why)
             if isinstance(entry.value, bool):
-                yield f"{entry.module}.{entry.key}={_written(not entry.value)}", entry.why
+                yield Switch(key, not entry.value, entry.why)
     for rule in policy.env:
         if rule.value is not None and not rule.no_trial:
-            yield f"env.{rule.name}={_written(rule.value)}", rule.why
+            yield Switch(f"env.{rule.name}", rule.value, rule.why)
 
 
-def _written(value: Any) -> str:
-    text = str(value).lower() if isinstance(value, bool) or value is None else str(value)
-    return f'"{text}"' if "," in text else text
-
-
-def _one(here: Place, text: str, about: str, known: Mapping[str, bool]) -> Candidate | str:
+def _one(here: Place, row: Switch) -> Candidate | str:
     """The candidate, or why there is none here."""
     try:
-        toggle = toggles.parse(text, here.fact("torch"), here.environ)
+        toggle = toggles.parse(row.toggle, here.fact("torch"), here.environ)
     except (Refused, Wrong) as error:
         return str(error)
     if toggle.kind == CONFIG:
@@ -182,7 +168,7 @@ def _one(here: Place, text: str, about: str, known: Mapping[str, bool]) -> Candi
             toggle = replace(toggle, label=_short(toggle))
     elif toggle.kind == VARIABLE:
         toggle = replace(toggle, label=toggle.name)
-    return Candidate(toggle, about, **known)
+    return Candidate(toggle, row.about, row.likely, row.slow, row.code)
 
 
 def _short(toggle: Toggle) -> str:
@@ -212,13 +198,13 @@ def _objection(here: Place, one: Candidate, where: str, unsound: Mapping[str, st
     return ""
 
 
-def _was_wrong(here: Place, wrong: Mapping[str, str] | None) -> str:
+def _was_wrong(here: Place, wrong: WrongResults | None) -> str:
     """That a value gave wrong results with this torch, "" if no such thing is known."""
-    if not wrong or here.fact("accelerator") != wrong["where"]:
+    if not wrong or here.fact("accelerator") != wrong.accelerator:
         return ""
-    if startup.release(here.fact("torch")) >= startup.release(wrong["until"]):
+    if startup.release(here.fact("torch")) >= startup.release(wrong.until):
         return ""
-    return f"wrong results on {wrong['where']} before torch {wrong['until']} ({wrong['source']})"
+    return f"wrong results on {wrong.accelerator} before torch {wrong.until} ({wrong.source})"
 
 
 def _mapped(here: Place, mode: str) -> bool:
@@ -227,7 +213,7 @@ def _mapped(here: Place, mode: str) -> bool:
     return any(row["name"] == mode and row["wanted"] != mode for row in rows)
 
 
-def _pinned_or_same(here: Place, toggle: Toggle, value: Any) -> str:
+def _pinned_or_same(here: Place, toggle: Toggle, value: Scalar) -> str:
     module, _, key = toggle.name.partition(".config.")
     name = f"{module}.config.{lower.current(key)}"
     for row in here.report["config"] if here.report else ():
@@ -275,7 +261,7 @@ def _labels_of(names: Iterable[str]) -> Iterator[tuple[str, str]]:
         for module, keys in subject.policy.get("config", {}).items():
             for key, entry in keys.items():
                 short = key if module == "torch._inductor.config" else f"{module}.{key}"
-                yield f"{short}={_written(entry['pin'])}", why
+                yield f"{short}={text_of(entry['pin'])}", why
                 yield f"{short}={entry['pin']}", why
         for variable, rule in subject.policy.get("env", {}).items():
             yield f"{variable}={rule['set']}", why

@@ -12,6 +12,7 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,76 @@ from rocm_autopatch.ab.runner import ENDED
 
 _FILE = "runs.jsonl"
 VERSION = 1
-# The number of a kept run, in the order in which they were made; it is not in the file.
-_PLACE = "place"
 # What may change when a search goes on.
 _FREE = ("seed", "budget_s")
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """A run of a set that is called *trial*, with caches of a *kind*, as a line of the file has it.
+
+    ``status`` is how it ended, ``reason`` why not well, with the last ``lines`` of its output.
+    ``value`` is its number, of a ``unit``; None if it has none. ``code`` is a digest of the code
+    that torch generated, "" if it is not known; ``modes`` are those in which it compiled, None if
+    they are not known. ``spent_s`` are the seconds of the budget after it. ``numbers`` and
+    ``files`` are what later runs are compared with: by name the base's number, and the name of the
+    copy of its file. ``order`` is its number among the kept runs, which the file does not have.
+    """
+
+    trial: str
+    kind: str
+    status: str
+    reason: str
+    lines: tuple[str, ...]
+    seconds: float
+    value: float | None
+    unit: str
+    code: str
+    modes: frozenset[str] | None
+    spent_s: float
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    order: int = 0
+
+    @classmethod
+    def read(cls, row: Mapping[str, Any], order: int = 0) -> KeptRun:
+        """The run in a line of the file."""
+        modes = row.get("modes")
+        return cls(
+            row["trial"],
+            row["kind"],
+            row["status"],
+            row["reason"],
+            tuple(row["lines"]),
+            row["seconds"],
+            row["value"],
+            row["unit"],
+            str(row.get("code", "")),
+            None if modes is None else frozenset(modes),
+            row["spent_s"],
+            row["same"]["numbers"],
+            row["same"]["files"],
+            order,
+        )
+
+    def line(self) -> str:
+        """The line of the file."""
+        same = {"numbers": dict(self.numbers), "files": dict(self.files)}
+        row = {
+            "trial": self.trial,
+            "kind": self.kind,
+            "status": self.status,
+            "reason": self.reason,
+            "lines": self.lines,
+            "seconds": self.seconds,
+            "value": self.value,
+            "unit": self.unit,
+            "code": self.code,
+            "modes": None if self.modes is None else sorted(self.modes),
+            "spent_s": self.spent_s,
+            "same": same,
+        }
+        return json.dumps(row) + "\n"
 
 
 class Journal:
@@ -35,10 +102,10 @@ class Journal:
     has another search, and OSError.
     """
 
-    def __init__(self, directory: Path, about: Mapping[str, Any], again: bool) -> None:
+    def __init__(self, directory: Path, about: Mapping[str, object], again: bool) -> None:
         self.directory = directory
-        self.about: dict[str, Any] = {"version": VERSION, **about}
-        self.kept: dict[tuple[str, str], deque[dict[str, Any]]] = {}
+        self.about: Mapping[str, object] = {"version": VERSION, **about}
+        self.kept: dict[tuple[str, str], deque[KeptRun]] = {}
         self.count = 0
         self.spent_s = 0.0
         file = directory / _FILE
@@ -52,18 +119,22 @@ class Journal:
         if rows:
             self._check(rows[0])
             self.about = rows[0]
-            for row in rows[1:]:
-                self.kept.setdefault((row["trial"], row["kind"]), deque()).append(row)
+            for number, row in enumerate(rows[1:]):
+                kept = KeptRun.read(row, number)
+                self.kept.setdefault((kept.trial, kept.kind), deque()).append(kept)
                 self.count += 1
-                self.spent_s = max(self.spent_s, row["spent_s"])
+                self.spent_s = max(self.spent_s, kept.spent_s)
         # The cut-off line goes, too.
         text = "".join(json.dumps(row) + "\n" for row in rows or [self.about])
         file.write_text(text, encoding="utf-8")
-        for number, row in enumerate(rows[1:]):
-            row[_PLACE] = number
         self._stream = file.open("a", encoding="utf-8")
 
-    def _check(self, there: Mapping[str, Any]) -> None:
+    @property
+    def seed(self) -> int:
+        """The seed with which the search began."""
+        return int(str(self.about["seed"]))
+
+    def _check(self, there: Mapping[str, object]) -> None:
         for key, value in self.about.items():
             if key not in _FREE and there.get(key) != value:
                 raise Refused(
@@ -71,30 +142,30 @@ class Journal:
                     f"there and {value!r} here; give --again to drop them, or another --out"
                 )
 
-    def take(self, trial: str, kind: str) -> dict[str, Any] | None:
+    def take(self, trial: str, kind: str) -> KeptRun | None:
         """The next kept run of a trial, None if there is none any more."""
         queue = self.kept.get((trial, kind))
         return queue.popleft() if queue else None
 
-    def take_before(self, kept: Mapping[str, Any], kind: str) -> Iterator[dict[str, Any]]:
-        """The next kept runs of the same trial that were made before *kept*, a kept run."""
-        queue = self.kept.get((kept["trial"], kind))
-        while queue and queue[0][_PLACE] < kept[_PLACE]:
+    def take_before(self, kept: KeptRun, kind: str) -> Iterator[KeptRun]:
+        """The next kept runs of the same trial that were made before *kept*."""
+        queue = self.kept.get((kept.trial, kind))
+        while queue and queue[0].order < kept.order:
             yield queue.popleft()
 
-    def peek(self, trial: str, kind: str) -> dict[str, Any] | None:
+    def peek(self, trial: str, kind: str) -> KeptRun | None:
         """As :meth:`take`, and it stays the next one."""
         queue = self.kept.get((trial, kind))
         return queue[0] if queue else None
 
-    def failed(self, trials: Iterable[str], kinds: Iterable[str]) -> dict[str, Any] | None:
+    def failed(self, trials: Iterable[str], kinds: Iterable[str]) -> KeptRun | None:
         """A kept run of one of these trials, of one of these kinds, that did not end well."""
         every = (self.kept.get(key, ()) for key in product(trials, kinds))
-        return next((row for rows in every for row in rows if row["status"] != ENDED), None)
+        return next((row for rows in every for row in rows if row.status != ENDED), None)
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, run: KeptRun) -> None:
         """Keep a run, also if the machine goes down at once."""
-        self._stream.write(json.dumps(row) + "\n")
+        self._stream.write(run.line())
         self._stream.flush()
         os.fsync(self._stream.fileno())
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from rocm_autopatch import masking
 from rocm_autopatch.ab import plot, results, runner
@@ -37,7 +36,7 @@ def candidates(done: Tuning) -> Iterator[str]:
     yield from _left_out(done)
 
 
-def plan(done: Tuning) -> dict[str, Any]:
+def plan(done: Tuning) -> dict[str, object]:
     """The same as data."""
     return {
         "on": done.on,
@@ -289,7 +288,7 @@ def _wrap(text: str, first: str, rest: str) -> list[str]:
     return wrapped(masking.text(text), first, rest) or [""]
 
 
-def document(done: Tuning) -> dict[str, Any]:
+def document(done: Tuning) -> dict[str, object]:
     """The result as data."""
     request = done.request
     assert done.session
@@ -354,7 +353,7 @@ def _labels(done: Tuning, trial: Trial) -> list[str]:
     return [done.found.candidates[number].label for number in sorted(trial)]
 
 
-def _step(done: Tuning, step: Step) -> Mapping[str, Any]:
+def _step(done: Tuning, step: Step) -> Mapping[str, object]:
     return {
         "phase": step.phase,
         "switches": _labels(done, step.trial),

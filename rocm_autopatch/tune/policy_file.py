@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -27,7 +26,7 @@ def text(
     It does what the arms of the search did: values are pinned, and variables are set whatever their
     value is.
     """
-    document: dict[str, Any] = {"version": 1, "name": name, "description": description}
+    document: dict[str, object] = {"version": 1, "name": name, "description": description}
     if not here.is_rocm:
         document["extends"] = []  # No policy applies here, so it has nothing to stand on.
     elif here.named:
@@ -35,18 +34,23 @@ def text(
         if is_path(base):
             base = str(Path(base).resolve())
         document["extends"] = base
+    # By section of the policy its entries, the sections in the order of their first entries.
+    sections: dict[str, dict[str, object]] = {}
+    modules: dict[str, dict[str, object]] = {}
     for one, why in entries:
         toggle, value = one.toggle, one.value
         if toggle.kind == CONFIG:
             module, _, key = toggle.name.partition(".config.")
-            keys = document.setdefault("config", {}).setdefault(f"{module}.config", {})
+            keys = modules.setdefault(f"{module}.config", {})
             keys[lower.current(key)] = {"pin": value, "insist": True, "why": why}
+            sections.setdefault("config", {}).update(modules)
         elif toggle.kind == MODE:
-            document.setdefault("compile_modes", {})[toggle.name] = {"use": value, "why": why}
+            sections.setdefault("compile_modes", {})[toggle.name] = {"use": value, "why": why}
         else:
-            rule: dict[str, Any] = {"delete": True} if value is None else {"set": value}
-            rule.update(insist=True, why=why)
-            document.setdefault("env", {})[toggle.name] = rule
+            action = {"delete": True} if value is None else {"set": value}
+            rule = {**action, "insist": True, "why": why}
+            sections.setdefault("env", {})[toggle.name] = rule
+    document.update(sections)
     written: str = yaml.safe_dump(document, sort_keys=False, width=1000, allow_unicode=True)
     return written
 

@@ -15,7 +15,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.ab import Refused, results
@@ -109,10 +108,10 @@ class Same:
         """By the name of a file, the name of the copy of the base's."""
         return {name: copy.name for name, copy in self.files.items()}
 
-    def restore(self, kept: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take what an earlier session has kept of the base's, from names_of_copies()."""
-        self.numbers = dict(kept["numbers"])
-        self.files = {name: self.directory / copy for name, copy in kept["files"].items()}
+    def restore(self, numbers: Mapping[str, float], copies: Mapping[str, str]) -> None:
+        """Take what an earlier session has kept of the base's: from names_of_copies()."""
+        self.numbers = dict(numbers)
+        self.files = {name: self.directory / copy for name, copy in copies.items()}
 
     def begin(self) -> None:
         """Note what files are before a run, to see that the run writes them."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TypeVar
 
 from rocm_autopatch import masking
 from rocm_autopatch.ab import Refused, arms, results, sequential
@@ -27,7 +27,7 @@ from rocm_autopatch.ab.runner import COLD, ENDED, FAILED, HUNG, WARM, Cell, Run,
 from rocm_autopatch.ab.toggles import HERE, MODE, POLICY, VARIABLE, Toggle
 from rocm_autopatch.text import duration
 from rocm_autopatch.tune.candidates import Candidate, arm_of
-from rocm_autopatch.tune.journal import Journal
+from rocm_autopatch.tune.journal import Journal, KeptRun
 from rocm_autopatch.tune.levels import Trial
 from rocm_autopatch.tune.same import Same
 from rocm_autopatch.tune.search import BASE, Spent
@@ -107,6 +107,7 @@ class Confirmed:
     fillings: int = 0
 
 
+T = TypeVar("T")
 # Makes an environment, and says whether its variables are the base's.
 Maker = Callable[[], tuple[Mapping[str, str], bool]]
 
@@ -280,7 +281,7 @@ class Session:
             every = [one for both in pairs for one in both]
             kept = self.journal.failed([name for name, _ in every], (FILL, *self.objective.kinds))
             if kept:
-                return _not_the_bases(_trouble(kept), kept["trial"])
+                return _not_the_bases(_trouble(kept), kept.trial)
             for name, trouble in self._fill_beside(every).items():
                 return _not_the_bases(trouble, name)
             for number in range(rounds):
@@ -322,7 +323,7 @@ class Session:
         """The seconds of what is measured in a round of the base and a trial."""
         return sum(self._price(self.name(one)) for one in (BASE, trial))
 
-    def _ordered(self, these: Sequence[Any]) -> list[Any]:
+    def _ordered(self, these: Sequence[T]) -> list[T]:
         self.rounds += 1
         order = list(these)
         random.Random(f"{self.seed} {(self.rounds + 1) // 2}").shuffle(order)
@@ -401,7 +402,7 @@ class Session:
                 self._go_on_after(kept)
             # If nothing was measured after a first run, its caches are gone.
             first = self.journal.peek(name, FILL)
-            if self.journal.peek(name, WARM) or (first and first["status"] != ENDED):
+            if self.journal.peek(name, WARM) or (first and first.status != ENDED):
                 continue
             arm = self._arm(name, make)
             if arm not in self.runner.warm:
@@ -422,58 +423,59 @@ class Session:
 
     def _first(self, name: str, make: Maker) -> Trouble | None:
         """Make the first run of a set, which tells its code, if it was not made; how it failed."""
-        row: Mapping[str, Any] | None = self.journal.take(name, FILL)
+        row = self.journal.take(name, FILL)
         if row is not None:
             self._go_on_after(row)
         elif name not in self._codes and not self.journal.peek(name, WARM):
             row = self._new(name, FILL, make)
-        return None if row is None or row["status"] == ENDED else _trouble(row)
+        return None if row is None or row.status == ENDED else _trouble(row)
 
     def _cost(self, name: str, make: Maker) -> float | Trouble:
         """The cost of one round of what is called *name*: lower is better."""
         values = {}
         for kind in self.objective.kinds:
             row = self._row(name, kind, make)
-            if row["status"] != ENDED:
+            if row.status != ENDED:
                 return _trouble(row)
-            values[kind] = row["value"]
+            assert row.value is not None
+            values[kind] = row.value
         value = self.objective.weighed(values)
         return float(1 / value if self.objective.higher else value)
 
-    def _row(self, name: str, kind: str, make: Maker) -> Mapping[str, Any]:
+    def _row(self, name: str, kind: str, make: Maker) -> KeptRun:
         """A run, kept or new. With warm caches, the run that fills them comes first."""
         kept = self.journal.take(name, kind)
         if kept is not None:
             # An interrupted search has filled the caches again.
             for row in (*self.journal.take_before(kept, FILL), kept):
                 self._go_on_after(row)
-            self.unit = kept["unit"]
+            self.unit = kept.unit
             return kept
         # A first run that failed is kept, too.
         failed = self.journal.take(name, FILL) if kind == WARM and name not in self._arms else None
-        if failed is not None and failed["status"] != ENDED:
+        if failed is not None and failed.status != ENDED:
             self._go_on_after(failed)
             return failed
         if kind == WARM and self._arm(name, make) not in self.runner.warm:
             filled = self._new(name, FILL, make)
-            if filled["status"] != ENDED:
+            if filled.status != ENDED:
                 return filled
         return self._new(name, kind, make)
 
-    def _go_on_after(self, row: Mapping[str, Any]) -> None:
+    def _go_on_after(self, row: KeptRun) -> None:
         """Count a kept run."""
-        self._seconds[row["trial"], row["kind"]] = row["seconds"]
+        self._seconds[row.trial, row.kind] = row.seconds
         self._learn(row)
         if self._live_since is None:
             # First runs that were beside each other are kept in the order in which they ended.
-            self._before_s = max(self._before_s, row["spent_s"])
+            self._before_s = max(self._before_s, row.spent_s)
 
-    def _learn(self, row: Mapping[str, Any]) -> None:
+    def _learn(self, row: KeptRun) -> None:
         """Learn from a first run what it compiled."""
-        if row["kind"] == FILL:
-            self._codes[row["trial"]] = _code(row)
-            if row["trial"] == _BASE and row.get("modes") is not None:
-                self.modes = frozenset(row["modes"])
+        if row.kind == FILL:
+            self._codes[row.trial] = _code(row)
+            if row.trial == _BASE and row.modes is not None:
+                self.modes = row.modes
 
     def _begin(self) -> None:
         """The time of new runs begins. All kept runs count, also those that have to be repeated."""
@@ -491,7 +493,7 @@ class Session:
             self.runner.environments = self._environments
         return self._arms[name]
 
-    def _new(self, name: str, kind: str, make: Maker) -> Mapping[str, Any]:
+    def _new(self, name: str, kind: str, make: Maker) -> KeptRun:
         self._begin()
         arm = self._arm(name, make)
         self.runner.limit_s = self._limit(kind)
@@ -500,7 +502,7 @@ class Session:
         cell = Cell(0 if kind == FILL else 1, arm, COLD if kind == COLD else WARM)
         return self._keep(name, kind, self.runner.run(cell), True)
 
-    def _keep(self, name: str, kind: str, run: Run, compared: bool) -> Mapping[str, Any]:
+    def _keep(self, name: str, kind: str, run: Run, compared: bool) -> KeptRun:
         """Keep a run that has ended; it is *compared* with the base's."""
         status, reason, value = run.status, run.reason, None
         if status == ENDED:
@@ -514,20 +516,21 @@ class Session:
                 status, reason = FAILED, str(error)
         self._seconds[name, kind] = run.seconds
         self.new_runs += 1
-        row = {
-            "trial": name,
-            "kind": kind,
-            "status": status,
-            "reason": reason,
-            "lines": [masking.text(line) for line in run.last_lines],
-            "seconds": round(run.seconds, 6),
-            "value": value,
-            "unit": self.unit,
-            "code": run.code,
-            "modes": None if run.modes is None else sorted(run.modes),
-            "spent_s": round(self.spent_s, 3),
-            "same": {"numbers": self.same.numbers, "files": self.same.names_of_copies()},
-        }
+        row = KeptRun(
+            trial=name,
+            kind=kind,
+            status=status,
+            reason=reason,
+            lines=tuple(masking.text(line) for line in run.last_lines),
+            seconds=round(run.seconds, 6),
+            value=value,
+            unit=self.unit,
+            code=run.code,
+            modes=None if run.modes is None else frozenset(run.modes),
+            spent_s=round(self.spent_s, 3),
+            numbers=dict(self.same.numbers),
+            files=self.same.names_of_copies(),
+        )
         self._learn(row)
         # Without the base nothing goes on. When it runs again, all that is kept still holds.
         if status == ENDED or kind == _FAILED_BESIDE or not _is_the_bases(name):
@@ -550,13 +553,13 @@ class Session:
         return round(min(self.timeout_s, limit), 1)
 
 
-def _code(row: Mapping[str, Any]) -> str:
+def _code(row: KeptRun) -> str:
     """The digest of the code of a first run; "" if it is unknown, or the run did not end well."""
-    return str(row.get("code", "")) if row["status"] == ENDED else ""
+    return row.code if row.status == ENDED else ""
 
 
-def _trouble(row: Mapping[str, Any]) -> Trouble:
-    return Trouble(row["status"], row["reason"], tuple(row["lines"]))
+def _trouble(row: KeptRun) -> Trouble:
+    return Trouble(row.status, row.reason, row.lines)
 
 
 def _is_the_bases(name: str) -> bool:

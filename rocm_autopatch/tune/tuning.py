@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from rocm_autopatch import files, masking
 from rocm_autopatch.ab import (
@@ -193,7 +192,7 @@ def run(done: Tuning, directory: Path, tell: Callable[[str], None]) -> None:
     objective = Objective(request.metric, bool(request.higher), request.cold)
     same = Same(request.same, request.tolerance, done.kept, done.here)
     for rows in journal.kept.values():
-        same.restore(rows[-1]["same"])
+        same.restore(rows[-1].numbers, rows[-1].files)
     patterns = [numbers.pattern(text) for text in request.numbers]
     made: Runner
     if request.server:
@@ -215,7 +214,7 @@ def run(done: Tuning, directory: Path, tell: Callable[[str], None]) -> None:
             directory,
             request.budget,
             request.timeout,
-            int(journal.about["seed"]),
+            journal.seed,
             tell,
             request.fill,
             done.found.modes,
@@ -250,7 +249,7 @@ def run(done: Tuning, directory: Path, tell: Callable[[str], None]) -> None:
         )
 
 
-def _about(done: Tuning) -> dict[str, Any]:
+def _about(done: Tuning) -> dict[str, object]:
     request = done.request
     return {
         "command": masking.command(request.program),

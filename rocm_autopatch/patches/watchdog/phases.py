@@ -108,19 +108,6 @@ _CPP = ("compiling C++", "cc1plus", "g++", "c++ ", "clang")
 _SEARCHES = ("candidates", "configs", "descent")
 # Phases in which Inductor runs kernels of libraries, to compare them with its own.
 _CALLS = ("candidates", "pads")
-# What stops a phase: the key of torch._inductor.config, the value that a policy can pin, and the
-# variable that turns the key on.
-_KEYS = {
-    "candidates": (("max_autotune", "false", "TORCHINDUCTOR_MAX_AUTOTUNE"),),
-    "configs": (
-        ("max_autotune_pointwise", "false", "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"),
-        ("max_autotune", "false", "TORCHINDUCTOR_MAX_AUTOTUNE"),
-    ),
-    "descent": (("coordinate_descent_tuning", "false", "TORCHINDUCTOR_COORDINATE_DESCENT_TUNING"),),
-    "freezing": (("freezing", "false", "TORCHINDUCTOR_FREEZING"),),
-    "matcher": (("pattern_matcher", "false", ""),),
-    "pads": (("shape_padding", "false", ""),),
-}
 _WAYS = {
     "lock": "set TORCHINDUCTOR_CACHE_DIR to a directory that no other process uses",
     "baton": "delete this file if no process is building there",
@@ -404,7 +391,7 @@ def _stops(phase: str, at: "Optional[FrameType]", stack: "list[FrameType]") -> s
             return _WAYS["own"]
     ways = []
     asked = _asked(stack)
-    for key, value, variable in _KEYS.get(phase, ()):
+    for key, value, variable in _keys(phase):
         if key in asked:
             ways.append(
                 "use another mode= or options= of torch.compile (this one asks for %s)" % key
@@ -416,6 +403,15 @@ def _stops(phase: str, at: "Optional[FrameType]", stack: "list[FrameType]") -> s
             % (key, value)
         )
     return ", or ".join(ways) or _WAYS.get(phase, _OTHERWISE)
+
+
+def _keys(phase: str) -> "list[tuple[str, str, str]]":
+    """The keys of torch._inductor.config that stop a phase, by the registry of switches."""
+    try:
+        from rocm_autopatch import switches  # No start loads it.
+    except Exception:
+        return []  # The package was removed meanwhile. The rest of the line still holds.
+    return switches.stopping(phase)
 
 
 def _asked(stack: "list[FrameType]") -> "dict[str, Any]":

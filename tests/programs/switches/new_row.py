@@ -1,0 +1,38 @@
+"""What a checkout with one more row makes of the key that its argument names."""
+
+import json
+import sys
+from pathlib import Path
+
+from rocm_autopatch import evidence, switches
+from rocm_autopatch.ab.place import Place
+from rocm_autopatch.policy import load
+from rocm_autopatch.prove import battery, subjects
+from rocm_autopatch.tune import candidates
+
+values = {"torch": "2.13.0+rocm7.0", "accelerator": "rocm", "python": "3.11"}
+facts = {name: {"value": value} for name, value in values.items()}
+report = {"facts": facts, "baked": "", "errors": [], "active": True, "config": []}
+here = Place({}, ["python"], True, {**report, "compile_modes": []})
+candidates._inert = lambda *_: {}
+found = candidates.find(here, (), (), (), False, Path()).candidates
+print(
+    json.dumps(
+        {
+            "file": switches.__file__,
+            "tune": [[one.label, one.about, one.code] for one in found],
+            "prove": subjects.SUBJECTS["dense_indexing"].policy,
+            "battery": battery.FULL.subjects[-1],
+            "evidence": evidence.SUBJECTS["dense_indexing"],
+            "policies": {
+                name: [
+                    [e.value, e.switch, e.why]
+                    for e in load.top(name).config
+                    if e.key == sys.argv[1]
+                ]
+                for name in ("safe", "performance")
+            },
+            "watchdog": switches.stopping("codegen"),
+        }
+    )
+)
