@@ -4,7 +4,7 @@ WORK ?= .work
 DEV = $(WORK)/dev
 
 .PHONY: demo demo-ranks test tests test-ci test-later test-all quick starts messages documents coverage lint experiment
-.PHONY: matrix graphs live amd overlay torture docs site bench bench-startup dist oldest clean
+.PHONY: matrix graphs live amd overlay torture docs fresh site bench bench-startup dist oldest clean
 
 # The main job: run one unmodified program in an environment like an image's, without and with us.
 demo: compiler
@@ -163,6 +163,13 @@ docs: $(DEV)/ready
 	$(DEV)/bin/python tools/policy_keys_page.py > docs/policy-keys.md
 	$(DEV)/bin/python tools/statuses_page.py > docs/exit-statuses.md
 	$(DEV)/bin/python tools/variables_page.py > docs/variables.md
+
+# Says what in policies, image records, config keys, switches and verdicts is no longer so, by the newest
+# wheels of torch, Triton, vLLM and SGLang, without importing them. FRESH takes more options, such as
+# "--checkout vllm-project/vllm=PATH" for Dockerfiles; "python -m tools.fresh --help" has all.
+FRESH ?=
+fresh: $(DEV)/ready
+	$(DEV)/bin/python -m tools.fresh --cache $(WORK)/fresh $(FRESH)
 
 # The documentation as a site: .work/site/index.html. A warning, or a link that leads nowhere, is an
 # error.

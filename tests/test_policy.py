@@ -44,6 +44,8 @@ def test_no_bytes_raise_anything_else(data: bytes) -> None:
     problems(b"version: 1\nenv: " + data)
 
 
+# Where vLLM's images with ROCm 10 have it.
+PACKAGES = "/usr/local/lib/python3.12/dist-packages"
 WRONG_IMAGES = [
     b"version: 1\n",
     b"version: 1\nimages: [{policy: safe, name: a}]\n",
@@ -430,8 +432,8 @@ class TestBuiltins:
                 {
                     "HSA_NO_SCRATCH_RECLAIM": "1",
                     "HSA_ENABLE_IPC_MODE_LEGACY": "1",
-                    "UCX_RMA_PPLN_ENABLE": "y",
                     "UCX_ROCM_COPY_SIGPOOL_MAX_ELEMS": "inf",
+                    "UCX_ROCM_IPC_SIGPOOL_MAX_ELEMS": "inf",
                     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
                     "TOKENIZERS_PARALLELISM": "false",
                     "SAFETENSORS_FAST_GPU": "1",
@@ -439,6 +441,35 @@ class TestBuiltins:
                     "ROCPROFILER_QUEUE_INTERPOSITION": "0",
                     "HIP_FORCE_DEV_KERNARG": "1",
                 },
+            ),
+            # ROCm 10 is in dist-packages, with a PYTHONPATH; ROCm 7.2 is not.
+            (
+                {"framework": "vllm", "framework_version": "0.33.0", "rocm": "10.0.0"},
+                {
+                    "PYTHONPATH": f"{PACKAGES}/_rocm_sdk_core/share/amd_smi",
+                    "UCX_RMA_PPLN_ENABLE": None,
+                },
+            ),
+            (
+                {"framework": "vllm", "framework_version": "0.32.0", "rocm": "7.2.3"},
+                {"ROCM_PATH": "/opt/rocm", "UCX_RMA_PPLN_ENABLE": "y", "PYTHONPATH": None},
+            ),
+            (
+                {
+                    "framework": "vllm",
+                    "framework_version": "0.33.0",
+                    "gfx": "gfx1250",
+                    "rocm": "10.1.0",
+                },
+                {"PYTORCH_ROCM_ARCH": "gfx1250", "FLASH_ATTENTION_TRITON_AMD_ENABLE": "TRUE"},
+            ),
+            (
+                {"framework": "vllm", "repository": "rocm/atom-dev"},
+                {"PYTORCH_ROCM_ARCH": "gfx942;gfx950"},
+            ),
+            (
+                {"repository": "rocm/megatron-lm"},
+                {"PYTHONPATH": "/var/lib/jenkins/triton/python", "NVTE_USE_HIPBLASLT": "1"},
             ),
             (
                 {"framework": "sglang", "framework_version": "0.5.17", "rocm": "7.2.4"},
@@ -456,7 +487,9 @@ class TestBuiltins:
             ),
         ],
     )
-    def test_what_images_of_2026_set(self, facts: dict[str, str], sets: dict[str, str]) -> None:
+    def test_what_images_of_2026_set(
+        self, facts: dict[str, str], sets: dict[str, str | None]
+    ) -> None:
         found = self.recorded(**facts)
         assert {name: found.get(name) for name in sets} == sets
 

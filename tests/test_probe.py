@@ -772,10 +772,41 @@ class TestTable:
             ("MIOPEN_FIND_ENFORCE", "1", TORCH, "harmless"),
             ("AITER_REBUILD", "2", TORCH, "slows"),
             ("PYTORCH_TUNABLEOP_ENABLED", "true", TORCH, "harmless"),
+            # Triton 3.3 to 3.5, of torch 2.7 to 2.9, read it.
+            ("TRITON_HIP_GLOBAL_PREFETCH", "1", "2.6.0", "not read"),
+            ("TRITON_HIP_GLOBAL_PREFETCH", "1", "2.9.1", "harmless"),
+            ("TRITON_HIP_GLOBAL_PREFETCH", "", "2.9.1", "crashes"),
+            ("TRITON_HIP_GLOBAL_PREFETCH", "", TORCH, "not read"),
+            # It moved to another file of torch, and still ends each compile.
+            ("PYTORCH_SINK_WAITS_LIMIT", "", "2.9.1", "crashes"),
+            ("PYTORCH_SINK_WAITS_LIMIT", "", TORCH, "crashes"),
+            ("TORCHDYNAMO_CPP_GUARD_MANAGER", "", "2.5.1", "unknown"),
+            ("TORCHDYNAMO_CPP_GUARD_MANAGER", "", TORCH, "not read"),
+            ("TORCHINDUCTOR_AUTOTUNE_FALLBACK_TO_ATEN", "1", TORCH, "not read"),
+            ("SGLANG_DISABLE_CUDNN_CHECK", "1", TORCH, "not read"),
+            ("VLLM_ROCM_USE_AITER_LINEAR_HIPBMM", "1", TORCH, "slows"),
+            ("VLLM_DISABLE_COMPILE_CACHE", "1", TORCH, "slows"),
+            ("VLLM_DISABLE_COMPILE_CACHE", "", TORCH, "crashes"),
+            ("SGLANG_JIT_FORCE_RECOMPILE", "yes", TORCH, "slows"),
+            ("MIOPEN_NAIVE_DISABLE_IF_ALT", "0", TORCH, "slows"),
         ],
     )
     def test_values_and_versions(self, name: str, value: str, torch: str, verdict: str) -> None:
         assert variables.of_variable(name, value, torch).verdict == verdict
+
+    @pytest.mark.parametrize(
+        ("label", "mended"),
+        [
+            *(("rocm7.2", False), ("rocm7.2.4", False), ("rocm7.13.0", False), ("rocm6.4", False)),
+            *(("rocm7.14", True), ("rocm7.14.0a20260623", True), ("rocm10.0.0", True)),
+        ],
+    )
+    def test_the_search_of_miopen_is_bound(self, label: str, mended: bool) -> None:
+        verdict = variables.of_variable("MIOPEN_FIND_MODE", "5", f"2.11.0+{label}")
+        assert verdict.verdict == "harmless"
+        assert ("From ROCm 7.14 on" in verdict.why) is mended
+        # Where MIOpen searches all of its kernels, it is slow everywhere.
+        assert variables.of_variable("MIOPEN_FIND_MODE", "1", f"2.11.0+{label}").verdict == "slows"
 
     @pytest.mark.parametrize(
         ("name", "value", "gfx", "verdict"),

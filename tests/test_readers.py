@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from rocm_autopatch.cli import main
 from rocm_autopatch.cli import readers as command
@@ -457,6 +458,34 @@ class TestCommand:
         status, rows = self.data(place, "explain", "VLLM_IS_REED", "--readers", "--no-torch")
         assert status == 1
         assert rows[0]["readers"]["state"] == "not read"
+
+    @pytest.mark.slow
+    def test_record(self, place: Place, tmp_path: Path) -> None:
+        place.install("sglang", sglang__a__dot__py="import os\nos.environ['SGLANG_USE_AITER']\n")
+        file = tmp_path / "images.yaml"
+        words = ("probe", "--readers", "--assume", "image=one/two:3", "--record", str(file))
+        given = {"SGLANG_USE_AITER": "1", "SGLANG_DISABLE_CUDNN_CHECK": "1", "SGLANG_OWN": "1"}
+        status, found = self.data(place, *words, **given)
+        assert (status, found["not_read"]) == (1, ["SGLANG_DISABLE_CUDNN_CHECK", "SGLANG_OWN"])
+        row = yaml.safe_load(file.read_text())["images"][0]
+        assert set(row["sets"]) == {"SGLANG_USE_AITER", "SGLANG_DISABLE_CUDNN_CHECK"}
+        # What the package does not know may be private, and is not written.
+        said = "; nothing that is installed reads SGLANG_DISABLE_CUDNN_CHECK."
+        assert row["description"].endswith(said)
+        # Where all are read, nothing is said of it.
+        text = "import os\nos.environ['SGLANG_DISABLE_CUDNN_CHECK']\n"
+        place.install("sglang", sglang__a__dot__py=text)
+        del given["SGLANG_USE_AITER"], given["SGLANG_OWN"]
+        status, found = self.data(place, *words, **given)
+        assert (status, found["not_read"]) == (0, [])
+        assert "reads" not in file.read_text()
+
+    @pytest.mark.slow
+    def test_record_that_can_not_be_written(self, place: Place, tmp_path: Path) -> None:
+        words = ("probe", "--readers", "--record", str(tmp_path / "no" / "images.yaml"))
+        status, out, err = self.run(place, *words)
+        assert (status, out) == (1, "")
+        assert "there is no directory" in err
 
     @pytest.mark.parametrize(
         "words",

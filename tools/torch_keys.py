@@ -19,7 +19,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -28,7 +28,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "experiments" / "matrix")]
 
-from torch_files import VERSIONS, fetch, load  # noqa: E402
+from torch_files import VERSIONS as VERSIONS  # noqa: E402
+from torch_files import fetch, load  # noqa: E402
 
 from rocm_autopatch.patches.config import TARGETS, _kinds  # noqa: E402
 
@@ -47,6 +48,10 @@ class Source:
     def __init__(self, text: str) -> None:
         self._nodes: dict[str, list[ast.expr | ast.FunctionDef]] = {}
         self._collect(ast.parse(text).body, "")
+
+    def values(self, key: str) -> Sequence[ast.expr | ast.FunctionDef]:
+        """What is assigned to the key, in the order of the source; nothing without such a key."""
+        return self._nodes.get(key, ())
 
     def variables(self, key: str) -> Record:
         """The variables of the key's Config(), and those that its default is computed from."""

@@ -65,7 +65,7 @@ def add(commands: Any) -> None:
         metavar="NAME",
         help=(
             "instead, tell from the installed files who reads each variable that is set here, or "
-            "each NAME, and which of them nothing reads"
+            "each NAME, and which of them nothing reads; with --record, the image's row says so"
         ),
     )
     options.add_assume(parser)
@@ -80,12 +80,7 @@ def _module(text: str) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.readers is not None:
-        if arguments.record or arguments.imports:
-            arguments.parser.error("--readers goes with neither --record nor --import")
-        # No other command needs it.
-        from rocm_autopatch.cli import readers
-
-        return readers.run(arguments.readers, started_environment(arguments.assume), arguments.json)
+        return _run_readers(arguments)
     if arguments.record:
         images.check(arguments.record)
     found = table.probe(started_environment(arguments.assume), arguments.imports)
@@ -96,6 +91,25 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         terminal.lines(probe_lines(found))
     return 1 if found.left else 0
+
+
+def _run_readers(arguments: argparse.Namespace) -> int:
+    """``--readers``. With ``--record``, the image's row says which variables nothing reads."""
+    if arguments.imports:
+        arguments.parser.error("--readers does not go with --import")
+    if arguments.record and arguments.readers:
+        arguments.parser.error("with --record, --readers takes no NAME")
+    # No other command needs it.
+    from rocm_autopatch.cli import readers
+
+    environment = started_environment(arguments.assume)
+    if arguments.record:
+        images.check(arguments.record)
+    looked = readers.find_readers(arguments.readers, environment)
+    if arguments.record:
+        found = table.probe(environment, [])
+        terminal.say(images.record(arguments.record, found, looked.not_read))
+    return readers.show(looked, arguments.json)
 
 
 def started_environment(assume: list[str]) -> dict[str, str]:

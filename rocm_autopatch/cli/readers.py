@@ -31,9 +31,8 @@ _TITLES = {
 _SHOWN = 4
 
 
-def run(names: Sequence[str], environment: Mapping[str, str], json: bool) -> int:
+def show(looked: ReadersReport, json: bool) -> int:
     """Print who reads variables. Returns 1 if nothing reads one of them, else 0."""
-    looked = find_readers(names, environment)
     if json:
         terminal.data(data(looked))
     else:

@@ -128,7 +128,7 @@ _TOKEN = re.compile(
 # mi30x, mi35x and mi45x: sglang's docker/rocm.Dockerfile. MI450: ROCm/TheRock,
 # cmake/therock_amdgpu_targets.cmake. The others, and each one's CDNA:
 # https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html
-_GFX = {
+GFX_BY_PRODUCT = {
     gpu: gfx
     for gfx, gpus in {
         "gfx908": "mi100 cdna1",
@@ -258,7 +258,7 @@ def _read(token: _Token, value: str) -> None:
         token.spent = version == value or bool(version)
     elif kind == "gpu":
         says["hardware"] = "rocm"
-        says["gfx"] = _GFX.get(value, value)
+        says["gfx"] = GFX_BY_PRODUCT.get(value, value)
     elif kind == "stamp":
         day = _day(value)
         if day:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -33,15 +33,16 @@ def check(file: Path) -> None:
         raise _error(file, f"there is no directory {file.parent}")
 
 
-def record(file: Path, found: Probe) -> str:
+def record(file: Path, found: Probe, not_read: Collection[str] = ()) -> str:
     """Add the image's row to *file*, or update it. Returns what was done. Raises PolicyError.
 
+    *not_read* are variables that nothing reads: those of the image are named in its description.
     All other bytes of the file stay the same. A row keeps its policy, entries and issues.
     """
     facts = {name: str(fact["value"]) for name, fact in found.report.get("facts", {}).items()}
 
     def fields(own: Policy | None, general: list[Policy]) -> Probed:
-        return Probed(found, own, general)
+        return Probed(found, own, general, not_read)
 
     return _record(file, found.image, facts, fields)
 
@@ -168,11 +169,18 @@ class Proven(Fields):
 
 
 class Probed(Fields):
-    """What a probe found. *general* are the less specific rows that apply to this place."""
+    """What a probe found. *general* are the less specific rows that apply to this place, and
+    *not_read* variables that nothing reads."""
 
     source = "rocm-autopatch probe"
 
-    def __init__(self, found: Probe, own: Policy | None, general: list[Policy]) -> None:
+    def __init__(
+        self,
+        found: Probe,
+        own: Policy | None,
+        general: list[Policy],
+        not_read: Collection[str] = (),
+    ) -> None:
         super().__init__(own)
         self.date = time.strftime("%Y-%m-%d")
         self.found = found
@@ -198,6 +206,9 @@ class Probed(Fields):
             why = why if value == row.without and why else f"Probed {self.date}."
             self.sets[row.name] = {"value": row.without, "why": why}
         self.unset = [name for name in stated if name not in set_here]
+        self.not_read = [
+            name for name, one in set_here.items() if one is not None and name in not_read
+        ]
 
     def description(self) -> str:
         """The part that a person wrote, and what was probed."""
@@ -211,6 +222,8 @@ class Probed(Fields):
             text += f"; differs from what torch ships: {keys}"
         if self.unset:
             text += f"; does not set {', '.join(self.unset)}"
+        if self.not_read:
+            text += f"; nothing that is installed reads {', '.join(self.not_read)}"
         return f"{kept} {text}.".strip()
 
     def wrong(self) -> Iterator[str]:

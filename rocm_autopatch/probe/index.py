@@ -179,17 +179,21 @@ class Index:
             if answer is None:
                 self.whole = False
                 continue
-            library = answer["kind"] == "elf"
-            if answer.get("asks"):
-                self.asking.append(number)
-            for field, words in (
-                (self.strings if library else self.words, answer["words"]),
-                (self.said, answer.get("said", ())),
-                (self.runs, answer.get("runs", ())),
-                (self.prefixes, answer.get("prefixes", ())),
-            ):
-                for word in words:
-                    field.setdefault(word, []).append(number)
+            self.add(number, answer)
+
+    def add(self, number: int, answer: Mapping[str, Any]) -> None:
+        """Take the words of one file, by its number in the group."""
+        library = answer["kind"] == "elf"
+        if answer.get("asks"):
+            self.asking.append(number)
+        for field, words in (
+            (self.strings if library else self.words, answer["words"]),
+            (self.said, answer.get("said", ())),
+            (self.runs, answer.get("runs", ())),
+            (self.prefixes, answer.get("prefixes", ())),
+        ):
+            for word in words:
+                field.setdefault(word, []).append(number)
 
     def data(self) -> dict[str, Any]:
         return {

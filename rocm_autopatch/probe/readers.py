@@ -113,7 +113,7 @@ def find_readers(
     installed = find_installed(path, environment)
     workers = ScanWorkers(limit_s)
     kept = IndexStore(environment)
-    files = _Files(make_indexes(installed.groups, kept, workers), workers)
+    files = IndexedFiles(make_indexes(installed.groups, kept, workers), workers)
     asked = list(dict.fromkeys(names)) or sorted(filter(_is_asked, environment))
     told = [files.tell(name) for name in files.resolved(asked)]
     files.look_in_code([one.name for one in told if one.state == NOT_READ])
@@ -154,7 +154,7 @@ def _is_asked(name: str) -> bool:
     return not name.startswith("ROCM_AUTOPATCH") and bool(_NAME.fullmatch(name))
 
 
-class _Files:
+class IndexedFiles:
     """What is known of all files, and what has to be looked at more closely."""
 
     def __init__(self, indexes: list[Index], workers: ScanWorkers) -> None:

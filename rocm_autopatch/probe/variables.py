@@ -92,7 +92,7 @@ def of_variable(
     """
     release = startup.release(torch)
     rule = table()["parsed"].get(name)
-    if rule and _within(rule, release) and not imports and not _parses(value, rule["as"]):
+    if rule and is_within(rule, release) and not imports and not _parses(value, rule["as"]):
         wanted = rule["as"]
         said = " or ".join(wanted) if isinstance(wanted, list) else f"{wanted}()"
         how = f"is not {said}" if isinstance(wanted, list) else f"can't be read by {said}"
@@ -104,7 +104,7 @@ def of_variable(
             return override
     for case in (*_of_nothing(name, value), *table()["variables"].get(name, ())):
         if (
-            _within(case, release)
+            is_within(case, release)
             and _fits(case, value)
             and not _spared(case, environment or {})
             and _is_for(case, gfx)
@@ -147,7 +147,7 @@ def of_value(key: str, value: Any, torch: str) -> Verdict:
     """The verdict on a value of the config key with this full name."""
     module, name = split(key)
     for case in table()["config"].get(module, {}).get(name, ()):
-        if _within(case, startup.release(torch)) and _fits(case, value):
+        if is_within(case, startup.release(torch)) and _fits(case, value):
             return _verdict(case)
     return Verdict("unknown", "No verdict is recorded.", row=False)
 
@@ -169,7 +169,8 @@ def _verdict(case: Mapping[str, Any]) -> Verdict:
     )
 
 
-def _within(case: Mapping[str, Any], release: tuple[int, ...]) -> bool:
+def is_within(case: Mapping[str, Any], release: tuple[int, ...]) -> bool:
+    """Whether a case is for this release of torch, by its since and until."""
     since, until = (
         startup.release(case[name]) if name in case else () for name in ("since", "until")
     )
