@@ -145,7 +145,7 @@ TORTURE ?= --pythons 3.9 3.10 3.11 3.12 3.13
 torture: $(DEV)/ready
 	$(DEV)/bin/python -m experiments.torture --work $(WORK) $(TORTURE)
 
-# Make the files in docs/ that come from the sources.
+# Make the files in docs/ that come from the sources, and the figures in CONTRIBUTING.md.
 docs: $(DEV)/ready
 	$(DEV)/bin/python tools/json_schema.py docs
 	$(DEV)/bin/python tools/images_page.py > docs/images.md
@@ -156,6 +156,7 @@ docs: $(DEV)/ready
 	$(DEV)/bin/python tools/policy_keys_page.py > docs/policy-keys.md
 	$(DEV)/bin/python tools/statuses_page.py > docs/exit-statuses.md
 	$(DEV)/bin/python tools/variables_page.py > docs/variables.md
+	$(DEV)/bin/python tools/naming.py CONTRIBUTING.md
 
 # The documentation as a site: .work/site/index.html. A warning, or a link that leads nowhere, is an
 # error.

@@ -31,7 +31,7 @@ _IMPORT = "from rocm_autopatch.failure import *"
 _LONGEST = 65536
 _started = ""
 # What this process did. record.render() turns it into what status() returns.
-_RECORD = {  # type: dict[str, Any]
+_RECORD = {
     "active": False,
     "observe": False,
     "reason": "",
@@ -45,7 +45,7 @@ _RECORD = {  # type: dict[str, Any]
     "patches": {},
     "notes": [],
     "errors": [],
-}
+}  # type: dict[str, Any]
 
 
 def start(_=""):
