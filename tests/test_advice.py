@@ -45,7 +45,11 @@ def test_nothing_is_installed_by_our_name() -> None:
 SET = re.compile(r"\b(?:un)?set (?:the |both )?([A-Z][A-Z0-9]*_[A-Z0-9_]+|CXX)\b|(TORCH_LOGS)=")
 CALL = re.compile(r"\b(torch\.[a-z_]\w*(?:\.\w+)*)")
 # Where advice names parts of torch. Elsewhere such a name is a module that is patched.
-CALLS = ("compile_report/advice.py", "patches/watchdog/phases.py", "patches/watchdog/libraries.py")
+CALLS = (
+    "compile_report/advice.py",
+    *("patches/watchdog/phases.py", "patches/watchdog/description.py"),
+    "patches/watchdog/libraries.py",
+)
 
 
 def messages(path: Path) -> Iterator[str]:
@@ -91,11 +95,10 @@ def test_all_advice_has_a_trial() -> None:
     assert {"TORCHDYNAMO_DISABLE", "torch._dynamo.mark_dynamic"} <= {*found}
     assert {one: name for one, name in found.items() if one not in advice.COVERED} == {}
     # The watchdog puts these names into its lines.
-    for keys in phases._KEYS.values():
-        for key, value, variable in keys:
-            assert key in advice.PINS
-            assert value == "false"
-            assert variable in ("", *advice.UNSET)
+    for phase in phases.PHASES.values():
+        for setting in phase.settings:
+            assert setting.key in advice.PINS
+            assert setting.variable in ("", *advice.UNSET)
 
 
 @pytest.mark.parametrize("name", advice.TRIALS)

@@ -147,7 +147,7 @@ def _attend(watch: "underway.Watch") -> float:
     elif now >= watch.due:
         if abort - now < SOON:
             return abort
-        from rocm_autopatch.patches.watchdog import phases
+        from rocm_autopatch.patches.watchdog import description
         from rocm_autopatch.text import duration
 
         watch.told(now)
@@ -156,7 +156,7 @@ def _attend(watch: "underway.Watch") -> float:
             "a compile has lasted %s: %s; next message at %s"
             % (
                 duration(now - watch.began),
-                phases.describe(watch),
+                description.describe(watch),
                 duration(watch.due - watch.began),
             )
         )
