@@ -22,8 +22,6 @@ ORDER = (
     *(
         "graphs",
         "patches",
-        "cut_libraries",
-        "cache_misses",
         "fresh_interpreter",
         "policy",
         "record",

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import masking
-from rocm_autopatch.cache_misses import CHANGED
 from rocm_autopatch.compile_report import ENDED, PROCESSES, STATUS, TRACES, operations
 from rocm_autopatch.compile_report.generations import (
     SINCE,
@@ -30,6 +29,7 @@ from rocm_autopatch.compile_report.model import (
     Report,
 )
 from rocm_autopatch.compile_report.trace import CACHES, GRAPHS, METRICS, PATTERN, Event, File
+from rocm_autopatch.patches.cache_misses import CHANGED
 from rocm_autopatch.patches.callers import INSTALLED
 
 # Inductor's settings that decide what a compile costs.
