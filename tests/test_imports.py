@@ -25,7 +25,6 @@ ORDER = (
         "fresh_interpreter",
         "policy",
         "record",
-        "fleet",
         "compile_report",
         "caches",
         "probe",

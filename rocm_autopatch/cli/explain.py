@@ -8,11 +8,12 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from rocm_autopatch import fresh_interpreter, patches, record, startup
+from rocm_autopatch import fresh_interpreter, patches, startup
 from rocm_autopatch.cli import entries, options, statuses, style, terminal
 from rocm_autopatch.patches import kept
 from rocm_autopatch.policy import lint, lower, select
 from rocm_autopatch.policy.model import DELETE_EMPTY, Policy
+from rocm_autopatch.record import report as process_report
 from rocm_autopatch.startup import misnamed, rows
 from rocm_autopatch.text import wrapped
 
@@ -79,7 +80,7 @@ def _explain(arguments: argparse.Namespace, read: dict[str, Any] | None) -> int:
             terminal.say(f"rocm-autopatch explain: {why}")
         return 1
     rows = [row for part in ("env", *patches.NAMES, "patches") for row in report[part]]
-    rows += record.caches_row(report)
+    rows += process_report.caches_row(report)
     facts = {name: fact["value"] for name, fact in report["facts"].items()}
     for text in report["errors"]:
         # The others are of single entries, which their own rows tell.

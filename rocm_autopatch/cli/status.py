@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import files, fleet, fresh_interpreter, record
+from rocm_autopatch import files, fresh_interpreter
 from rocm_autopatch.cli import options, statuses, style, terminal
+from rocm_autopatch.record import metrics, sentences
 
 
 def add(commands: Any) -> None:
@@ -62,15 +63,17 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.line:
             raise
         terminal.say(f"rocm-autopatch status: {error}")
-        report = fleet.NO_REPORT
+        report = metrics.NO_REPORT
     if arguments.line:
-        shown = fresh_interpreter.secrets().data(fleet.summary(report))
+        shown = fresh_interpreter.secrets().data(metrics.summarize_report(report))
         terminal.lines([json.dumps(shown)])
         # Another status makes mpirun end the other workers before they have printed theirs.
         return 0
     if arguments.textfile:
         shown = fresh_interpreter.secrets().data(report)
-        text = "".join(f"{line}\n" for line in fleet.metrics(shown, arguments.textfile.name))
+        text = "".join(
+            f"{line}\n" for line in metrics.node_exporter_lines(shown, arguments.textfile.name)
+        )
         try:
             files.write(arguments.textfile, text.encode("utf-8", "replace"))
         except OSError as error:
@@ -82,5 +85,5 @@ def run(arguments: argparse.Namespace) -> int:
         terminal.data(report)
     else:
         shown = fresh_interpreter.secrets().data(report)
-        terminal.lines(map(style.statuses, record.lines(shown)))
+        terminal.lines(map(style.statuses, sentences.report_lines(shown)))
     return 1 if report["errors"] else 0
