@@ -1,6 +1,6 @@
 """Fresh interpreters that run code of ours. They start as a program would in this environment.
 
-Nothing is imported there from the working directory (search_path.py).
+Nothing is imported there from the working directory (safe_path.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import rocm_autopatch
-from rocm_autopatch import _ASSUME, _RECORD, masking, search_path, startup
+from rocm_autopatch import _ASSUME, _RECORD, startup
+from rocm_autopatch.support import masking, safe_path
 
 
 class NoReport(Exception):
@@ -84,7 +85,7 @@ def command(code: str, *arguments: str, python: Sequence[str] = ()) -> list[str]
 
     ``sys.argv[1:]`` are the arguments there, and ``__file__`` is the file that all its frames name.
     """
-    return [*(python or [sys.executable]), search_path.__file__, code, *arguments]
+    return [*(python or [sys.executable]), safe_path.__file__, code, *arguments]
 
 
 def report(
@@ -130,7 +131,7 @@ def _died(found: Mapping[str, Any], why: str, given: Mapping[str, str], python: 
     targets = ["torch", *dict.fromkeys(patch["target"] for patch in found["patches"])]
     done = subprocess.run(
         command(_IMPORTS, *targets, python=python),
-        env={**search_path.absolute(given), "ROCM_AUTOPATCH": "off"},
+        env={**safe_path.absolute(given), "ROCM_AUTOPATCH": "off"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -152,7 +153,7 @@ def _ask(torch: bool, given: Mapping[str, str], python: Sequence[str]) -> tuple[
     with open(read, encoding="utf-8") as stream:
         child = subprocess.Popen(
             command(_CHILD, str(write), "torch" if torch else "", scratch, python=python),
-            env=search_path.absolute(given),
+            env=safe_path.absolute(given),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(write,),
@@ -191,7 +192,7 @@ def answer(
     """
     done = subprocess.run(
         command(_ALONE + code, *arguments, python=python),
-        env=search_path.absolute(environ),
+        env=safe_path.absolute(environ),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -204,7 +205,7 @@ def answer(
 
 
 def _left_out(environ: Mapping[str, str]) -> list[str]:
-    entries = search_path.left_out(environ)
+    entries = safe_path.left_out(environ)
     text = (
         f"PYTHONPATH={environ.get('PYTHONPATH')}: these entries are relative, so they were not read"
     )

@@ -60,7 +60,7 @@ def test_errors_are_in_the_line_and_not_in_the_status(
     assert (found["active"], found["errors"]) == (True, 1)
     # An interpreter that gives no report at all.
     (tmp_path / "sitecustomize.py").write_text(
-        "import os\nif 'search_path.py' in open('/proc/self/cmdline').read():\n    os._exit(3)\n"
+        "import os\nif 'safe_path.py' in open('/proc/self/cmdline').read():\n    os._exit(3)\n"
     )
     found = line(python311, PYTHONPATH=str(tmp_path))
     assert (found["active"], found["torch"], found["errors"]) == (False, "", 1)

@@ -15,7 +15,7 @@ from rocm_autopatch.policy import lint, lower, select
 from rocm_autopatch.policy.model import DELETE_EMPTY, Policy
 from rocm_autopatch.record import report as process_report
 from rocm_autopatch.startup import misnamed, rows
-from rocm_autopatch.text import wrapped
+from rocm_autopatch.support.text import wrapped
 
 _NOT_APPLIED = "no policy is applied: "
 

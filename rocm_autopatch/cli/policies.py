@@ -8,14 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rocm_autopatch import _ASSUME, fresh_interpreter, masking
+from rocm_autopatch import _ASSUME, fresh_interpreter
 from rocm_autopatch.cli import entries, options, statuses, terminal
 from rocm_autopatch.image import facts as place
 from rocm_autopatch.plan import Plan
 from rocm_autopatch.policy import load, lower, select, when
 from rocm_autopatch.policy.model import Policy
 from rocm_autopatch.record import sentences
-from rocm_autopatch.text import wrapped
+from rocm_autopatch.support import masking
+from rocm_autopatch.support.text import wrapped
 
 
 def add(commands: Any) -> None:

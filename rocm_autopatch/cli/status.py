@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import files, fresh_interpreter
+from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.cli import options, statuses, style, terminal
 from rocm_autopatch.record import metrics, sentences
+from rocm_autopatch.support import files
 
 
 def add(commands: Any) -> None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import masking
 from rocm_autopatch.compile_report import ENDED, PROCESSES, STATUS, TRACES, operations
 from rocm_autopatch.compile_report.generations import (
     SINCE,
@@ -31,6 +30,7 @@ from rocm_autopatch.compile_report.model import (
 from rocm_autopatch.compile_report.trace import CACHES, GRAPHS, METRICS, PATTERN, Event, File
 from rocm_autopatch.patches.cache_misses import CHANGED
 from rocm_autopatch.patches.callers import INSTALLED
+from rocm_autopatch.support import masking
 
 # Inductor's settings that decide what a compile costs.
 SETTINGS = (

@@ -11,13 +11,13 @@ from typing import Any
 
 import yaml
 
-from rocm_autopatch import files, masking
 from rocm_autopatch.image import reference
 from rocm_autopatch.policy import PolicyError, Problem, document, load, schema, select
 from rocm_autopatch.policy.model import Policy
 from rocm_autopatch.policy.problem import REMARK
 from rocm_autopatch.probe import culprits, variables
 from rocm_autopatch.probe.table import Probe
+from rocm_autopatch.support import files, masking
 
 _EMPTY = "version: 1\nimages: []\n"
 # The part of a description that an earlier probe wrote, or that says that there was none.

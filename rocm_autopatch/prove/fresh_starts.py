@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from rocm_autopatch import processes
 from rocm_autopatch.prove import CRASHED, ENDED, HUNG, WRONG
+from rocm_autopatch.support import processes
 
 Result = dict[str, Any]
 # More than two are not waited for: one is enough.

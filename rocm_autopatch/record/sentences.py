@@ -8,7 +8,7 @@ from typing import Any
 from rocm_autopatch.patches import NAMES, load
 from rocm_autopatch.startup import baseline
 from rocm_autopatch.startup.rows import sentence
-from rocm_autopatch.text import wrapped
+from rocm_autopatch.support.text import wrapped
 
 
 def report_lines(report: dict[str, Any]) -> Iterator[str]:

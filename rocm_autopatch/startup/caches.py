@@ -137,7 +137,7 @@ def makes_nothing() -> bool:
     first = str(sys.argv[0]) if getattr(sys, "argv", None) else ""
     return (
         _RECORD["observe"]
-        or first.endswith("/rocm_autopatch/search_path.py")
+        or first.endswith("/rocm_autopatch/support/safe_path.py")
         or startup.is_command()
     )
 

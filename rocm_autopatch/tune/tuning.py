@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import files, masking
 from rocm_autopatch.ab import (
     Refused,
     Wrong,
@@ -25,7 +24,8 @@ from rocm_autopatch.ab import (
 )
 from rocm_autopatch.ab.runner import Runner
 from rocm_autopatch.evidence import machine
-from rocm_autopatch.text import counted
+from rocm_autopatch.support import files, masking
+from rocm_autopatch.support.text import counted
 from rocm_autopatch.tune import candidates, policy_file
 from rocm_autopatch.tune.candidates import Candidate
 from rocm_autopatch.tune.journal import Journal

@@ -11,7 +11,7 @@ import threading
 
 from rocm_autopatch import _RECORD
 from rocm_autopatch.patches.watchdog import description, underway
-from rocm_autopatch.text import duration
+from rocm_autopatch.support.text import duration
 
 # A thread gets a tenth of abort_after to receive the exception, within these limits in seconds.
 SHORTEST, LONGEST = 1.0, 60.0

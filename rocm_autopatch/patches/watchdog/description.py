@@ -6,7 +6,7 @@ import sys
 from rocm_autopatch.patches import callers
 from rocm_autopatch.patches.watchdog import frame_details, underway
 from rocm_autopatch.patches.watchdog.phases import PHASES, find_phase
-from rocm_autopatch.text import duration
+from rocm_autopatch.support.text import duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -148,7 +148,7 @@ def _attend(watch: "underway.Watch") -> float:
         if abort - now < SOON:
             return abort
         from rocm_autopatch.patches.watchdog import description
-        from rocm_autopatch.text import duration
+        from rocm_autopatch.support.text import duration
 
         watch.told(now)
         underway.count("warn_after")
