@@ -151,7 +151,7 @@ TORTURE ?= --pythons 3.9 3.10 3.11 3.12 3.13
 torture: $(DEV)/ready
 	$(DEV)/bin/python -m experiments.torture --work $(WORK) $(TORTURE)
 
-# Make the files in docs/ that come from the sources.
+# Make the files in docs/ that come from the sources, and the figures in CONTRIBUTING.md.
 docs: $(DEV)/ready
 	$(DEV)/bin/python tools/switch_parts.py .
 	$(DEV)/bin/python tools/json_schema.py docs
@@ -163,6 +163,7 @@ docs: $(DEV)/ready
 	$(DEV)/bin/python tools/policy_keys_page.py > docs/policy-keys.md
 	$(DEV)/bin/python tools/statuses_page.py > docs/exit-statuses.md
 	$(DEV)/bin/python tools/variables_page.py > docs/variables.md
+	$(DEV)/bin/python tools/naming.py CONTRIBUTING.md
 
 # Says what in policies, image records, config keys, switches and verdicts is no longer so, by the newest
 # wheels of torch, Triton, vLLM and SGLang, without importing them. FRESH takes more options, such as

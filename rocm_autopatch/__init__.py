@@ -30,8 +30,8 @@ _IMPORT = "from rocm_autopatch.failure import *"
 # How much is read of a file, in bytes.
 _LONGEST = 65536
 _started = ""
-# What this process did. record.render() turns it into what status() returns.
-_RECORD = {  # type: dict[str, Any]
+# What this process did. record/report.py turns it into what status() returns.
+_RECORD = {
     "active": False,
     "observe": False,
     "reason": "",
@@ -45,7 +45,7 @@ _RECORD = {  # type: dict[str, Any]
     "patches": {},
     "notes": [],
     "errors": [],
-}
+}  # type: dict[str, Any]
 
 
 def start(_=""):
@@ -93,9 +93,9 @@ def status():
     ``docs/status.md``: plain ``str``, ``bool``, ``int``, ``list`` and ``dict`` values, built anew
     at each call. Never raises because of a failed patch: those are under ``errors``.
     """
-    from rocm_autopatch import record
+    from rocm_autopatch.record import report
 
-    return record.render(_RECORD, _started)
+    return report.render_report(_RECORD, _started)
 
 
 def _run():

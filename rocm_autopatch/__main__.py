@@ -1,7 +1,7 @@
-from rocm_autopatch import search_path
+from rocm_autopatch.support import safe_path
 
 # Before anything else is imported.
-search_path.leave_out_first()
+safe_path.leave_out_first()
 
 import sys  # noqa: E402
 

@@ -1,6 +1,6 @@
 """Fresh interpreters that run code of ours. They start as a program would in this environment.
 
-Nothing is imported there from the working directory (search_path.py).
+Nothing is imported there from the working directory (safe_path.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import rocm_autopatch
-from rocm_autopatch import _ASSUME, _RECORD, masking, search_path, startup
+from rocm_autopatch import _ASSUME, _RECORD, startup
+from rocm_autopatch.support import masking, safe_path
 
 
 class NoReport(Exception):
@@ -91,7 +92,7 @@ def command(code: str, *arguments: str, python: Sequence[str] = ()) -> list[str]
 
     ``sys.argv[1:]`` are the arguments there, and ``__file__`` is the file that all its frames name.
     """
-    return [*(python or [sys.executable]), search_path.__file__, code, *arguments]
+    return [*(python or [sys.executable]), safe_path.__file__, code, *arguments]
 
 
 def report(
@@ -151,7 +152,7 @@ def _died(found: Mapping[str, Any], why: str, given: Mapping[str, str], python: 
     targets = ["torch", *dict.fromkeys(patch["target"] for patch in found["patches"])]
     done = subprocess.run(
         command(_IMPORTS, *targets, python=python),
-        env={**search_path.absolute(given), "ROCM_AUTOPATCH": "off"},
+        env={**safe_path.absolute(given), "ROCM_AUTOPATCH": "off"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -179,7 +180,7 @@ def _ask(
     with open(read, "rb", buffering=0):
         child = subprocess.Popen(
             command(_CHILD, str(write), "torch" if torch else "", scratch, python=python),
-            env=search_path.absolute(given),
+            env=safe_path.absolute(given),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(write,),
@@ -238,7 +239,7 @@ def answer(
     """
     done = subprocess.run(
         command(_ALONE + code, *arguments, python=python),
-        env=search_path.absolute(environ),
+        env=safe_path.absolute(environ),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -251,7 +252,7 @@ def answer(
 
 
 def _left_out(environ: Mapping[str, str]) -> list[str]:
-    entries = search_path.left_out(environ)
+    entries = safe_path.left_out(environ)
     text = (
         f"PYTHONPATH={environ.get('PYTHONPATH')}: these entries are relative, so they were not read"
     )

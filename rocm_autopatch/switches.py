@@ -141,13 +141,13 @@ def text_of(value: Scalar) -> str:
     return f'"{text}"' if "," in text else text
 
 
-def stopping(phase: str) -> list[tuple[str, str, str]]:
-    """What stops a phase of the watchdog, the nearest first: the key of Inductor's config, the
-    value that a policy can pin, and the variable that turns the key on, "" if it is on by itself.
+def switches_that_stop(phase: str) -> list[tuple[str, str]]:
+    """What stops a phase of the watchdog if it is false, the nearest first: the key of Inductor's
+    config, and the variable that turns the key on, "" if it is on by itself.
     """
     rows = [one for one in SWITCHES if phase in one.stops]
     rows.sort(key=lambda one: one.stops.index(phase))
-    return [(one.key, text_of(False), "" if one.own else one.variable) for one in rows]
+    return [(one.key, "" if one.own else one.variable) for one in rows]
 
 
 _SAFE = ["safe"]

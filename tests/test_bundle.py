@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from rocm_autopatch import masking
 from rocm_autopatch.cli import bundle as command
+from rocm_autopatch.support import masking
 from tests.conftest import Interpreter
 from tests.messages import Golden
 from tests.running import run_command

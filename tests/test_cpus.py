@@ -191,7 +191,7 @@ def test_the_watchdog_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the kernel that is waited for, as in torch's async_compile.py."""
     from types import SimpleNamespace
 
-    from rocm_autopatch.patches.watchdog import phases
+    from rocm_autopatch.patches.watchdog import frame_details
 
     config = SimpleNamespace(compile_threads=32)
     monkeypatch.setitem(sys.modules, "torch._inductor.config", config)
@@ -204,6 +204,9 @@ def test_the_watchdog_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
     scope: dict[str, Any] = {"here": lambda: sys._getframe(1)}
     exec(code, scope)
     frame = scope["wait"]("kernel_0", {"kernel_0": None})
-    assert phases._workers(frame) == ["for kernel_0, 1 of 1 left", "32 workers on 4 CPUs"]
+    assert frame_details.tell_workers(frame) == [
+        "for kernel_0, 1 of 1 left",
+        "32 workers on 4 CPUs",
+    ]
     config.compile_threads = 4
-    assert phases._workers(frame) == ["for kernel_0, 1 of 1 left"]
+    assert frame_details.tell_workers(frame) == ["for kernel_0, 1 of 1 left"]

@@ -16,10 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from rocm_autopatch import _RECORD, fleet, masking, patches
+from rocm_autopatch import _RECORD, patches
 from rocm_autopatch.patches.ranks import content
 from rocm_autopatch.plan import RANGE_FIELDS
 from rocm_autopatch.policy import load, lower
+from rocm_autopatch.record import metrics
+from rocm_autopatch.support import masking
 from tests.conftest import Interpreter, label_torch, make_hooked
 from tests.messages import Golden
 from tests.running import run_command
@@ -62,7 +64,7 @@ def report(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
 
 def named(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     """The parts of the digest that differ, of reports with different digests."""
-    found = fleet.compare_reports(a, b)
+    found = metrics.compare_reports(a, b)
     assert a["digest"] != b["digest"]
     assert not found.same
     assert found.notes == ()
@@ -159,7 +161,7 @@ def test_no_two_digests_differ_without_a_part_that_does(
             reports.append(report(environ))
     for made in reports:
         assert content.digest(content.join_parts(made["digest_parts"])) == made["digest"]
-    found = fleet.compare_reports(*reports)
+    found = metrics.compare_reports(*reports)
     assert found.same == (reports[0]["digest"] == reports[1]["digest"])
     assert found.same == (not any(one.part for one in found.differences))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rocm_autopatch import files
+from rocm_autopatch.support import files
 from tests.conftest import Interpreter
 from tests.running import QUIET, run_command
 

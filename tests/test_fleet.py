@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rocm_autopatch import fleet
+from rocm_autopatch.record import metrics
 from tests.conftest import ROOT, Interpreter
 
 REPORT = {
@@ -60,7 +60,7 @@ def test_errors_are_in_the_line_and_not_in_the_status(
     assert (found["active"], found["errors"]) == (True, 1)
     # An interpreter that gives no report at all.
     (tmp_path / "sitecustomize.py").write_text(
-        "import os\nif 'search_path.py' in open('/proc/self/cmdline').read():\n    os._exit(3)\n"
+        "import os\nif 'safe_path.py' in open('/proc/self/cmdline').read():\n    os._exit(3)\n"
     )
     found = line(python311, PYTHONPATH=str(tmp_path))
     assert (found["active"], found["torch"], found["errors"]) == (False, "", 1)
@@ -83,22 +83,26 @@ def test_metrics(python311: Interpreter, tmp_path: Path) -> None:
 
 
 def test_what_a_label_can_not_hold() -> None:
-    lines = [*fleet.metrics(REPORT, "a.prom")]
+    lines = [*metrics.node_exporter_lines(REPORT, "a.prom")]
     (info,) = [line for line in lines if line.startswith("rocm_autopatch_info")]
     assert METRIC.fullmatch(info)
     assert r'image="a\"b\\c\nd"' in info
     assert 'policy="safe < team"' in info
     assert 'rocm=""' in info
-    assert 'rocm_autopatch_errors{file="a.prom"} 1' in [*fleet.metrics(REPORT, "a.prom")]
+    assert 'rocm_autopatch_errors{file="a.prom"} 1' in [
+        *metrics.node_exporter_lines(REPORT, "a.prom")
+    ]
 
 
 def test_alerts_are_on_metrics_that_there_are() -> None:
     """promtool tests what they say: ``make live``."""
     rules = (ROOT / "deploy" / "prometheus" / "rocm_autopatch.rules.yml").read_text()
-    written = {line.split()[2] for line in fleet.metrics(REPORT, "a.prom") if "TYPE" in line}
+    written = {
+        line.split()[2] for line in metrics.node_exporter_lines(REPORT, "a.prom") if "TYPE" in line
+    }
     assert set(re.findall(r"rocm_autopatch_\w+\b(?!\.)", rules.split("groups:")[1])) == written
     assert '"rocm-autopatch diff A.json B.json"' in " ".join(rules.split())
-    labels = set(re.findall(r'(\w+)="', "".join(fleet.metrics(REPORT, "a.prom"))))
+    labels = set(re.findall(r'(\w+)="', "".join(metrics.node_exporter_lines(REPORT, "a.prom"))))
     used = ",".join(re.findall(r"(?:by|on) \(([^()]+)\)", rules)).replace(" ", "").split(",")
     # Prometheus itself adds the instance.
     assert set(used) <= labels | {"instance"}

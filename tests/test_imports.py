@@ -16,19 +16,15 @@ from tests.conftest import ROOT
 NAME = "rocm_autopatch"
 # A room imports only from those before it.
 ORDER = (
-    *("__init__", "failure", "late_site", "trust", "sites", "kfd", "cpus", "plan", "text"),
-    "masking",
-    *("files", "processes", "search_path", "here", "startup", "image", "evidence"),
+    *("__init__", "failure", "late_site", "trust", "sites", "kfd", "cpus", "plan", "support"),
+    *("here", "startup", "image", "evidence"),
     "switches",
     *(
         "graphs",
         "patches",
-        "cut_libraries",
-        "cache_misses",
         "fresh_interpreter",
         "policy",
         "record",
-        "fleet",
         "compile_report",
         "caches",
         "probe",

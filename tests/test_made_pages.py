@@ -13,7 +13,7 @@ from rocm_autopatch import patches
 from rocm_autopatch.evidence import SUBJECTS
 from rocm_autopatch.policy import load
 from tests.conftest import ROOT
-from tools import amd_page, evidence_page, experiments_page, patches_table
+from tools import amd_page, evidence_page, experiments_page, naming, patches_table
 
 
 def test_the_images_are_not_stale() -> None:
@@ -92,3 +92,10 @@ def test_both_breakages_were_found() -> None:
     }
     assert ("transformers_generate", "cold", "freezing") in faults
     assert ("transformers_generate", "warm", "multi_kernel") in faults
+
+
+def test_the_figures_of_names_are_not_stale() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert naming.page(text, naming.measure()) == text
+    with pytest.raises(ValueError, match="the page has no lines"):
+        naming.page("# Contributing\n", naming.measure())

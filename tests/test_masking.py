@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rocm_autopatch import masking
 from rocm_autopatch.cli import main
 from rocm_autopatch.compile_report.gather import gather
 from rocm_autopatch.policy import lint
 from rocm_autopatch.probe import variables
+from rocm_autopatch.support import masking
 from tests.conftest import ROOT, Interpreter
 
 # None of these is anybody's.

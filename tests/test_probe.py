@@ -21,7 +21,7 @@ from rocm_autopatch.cli import main, style, terminal
 from rocm_autopatch.cli import probe as command
 from rocm_autopatch.patches.config import TARGETS
 from rocm_autopatch.policy import PolicyError, lint, load
-from rocm_autopatch.probe import blame, images, table, variables
+from rocm_autopatch.probe import culprits, images, investigation, table, variables
 from surroundings import hip_torch, image_env
 from tests.conftest import (
     HIP,
@@ -165,9 +165,9 @@ class TestImage:
         assert set(blamed) == {f"{INDUCTOR}.max_autotune", f"{INDUCTOR}.max_autotune_pointwise"}
         row = blamed[f"{INDUCTOR}.max_autotune"]
         assert (row.shipped, row.without, row.with_us) == (False, True, False)
-        assert row.culprit == blame.Culprit("variable", (f"{MAX}=1",))
+        assert row.culprit == culprits.Culprit("variable", (f"{MAX}=1",))
         row = blamed[f"{INDUCTOR}.max_autotune_pointwise"]
-        assert row.culprit == blame.Culprit("variable", (f"{POINTWISE}=1",))
+        assert row.culprit == culprits.Culprit("variable", (f"{POINTWISE}=1",))
         # Only our own values differ: no default is reported by mistake.
         rest = {name for name in found if name not in blamed}
         assert rest == {
@@ -877,7 +877,7 @@ class TestTable:
 
     def test_few_readings_tell_many_variables_apart(self) -> None:
         for number in range(1, 60):
-            codes = blame._codes([str(name) for name in range(number)])
+            codes = investigation.choose_codes([str(name) for name in range(number)])
             assert len(set(codes.values())) == number
             assert len({len(code) for code in codes.values()}) == 1
         assert max(max(code) for code in codes.values()) < 8

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rocm_autopatch import processes
 from rocm_autopatch.cli import command_line, main
+from rocm_autopatch.support import processes
 from tests.conftest import Interpreter
 
 # How a command starts a child that outlives it: each writes its process id.

@@ -23,8 +23,9 @@ import pytest
 from rocm_autopatch.cli import main
 from rocm_autopatch.compile_report import operations, page, summary
 from rocm_autopatch.compile_report.gather import gather
+from rocm_autopatch.compile_report.generations import find_generation
 from rocm_autopatch.compile_report.model import Process, Report
-from rocm_autopatch.compile_report.trace import File
+from rocm_autopatch.compile_report.trace import Event, File
 from tests.chromium import Browser, browser
 from tests.conftest import ROOT, Interpreter
 from tests.messages import Golden
@@ -767,3 +768,32 @@ def test_a_fork_in_the_same_file(tmp_path: Path) -> None:
     assert len({(graph.process, graph.id) for graph in report.graphs}) == len(report.graphs)
     assert len([graph for graph in report.graphs if graph.process == 1]) * 2 == len(report.graphs)
     assert {one.count for one in report.breaks} == {2}
+
+
+@pytest.mark.parametrize(
+    ("version", "event", "generation"),
+    [
+        ("2.4.1+rocm6.1", "fx_graph_cache_hit", (2, 4)),
+        ("2.5.1", "compilation_metrics", (2, 4)),
+        ("2.6.0", "chromium_event", (2, 6)),
+        ("2.7.0a0+git1", "chromium_event", (2, 7)),
+        ("2.14.1", "fx_graph_cache_hash_1", (2, 7)),
+        ("", "fx_graph_cache_hash_1", (2, 4)),
+        ("", "fx_graph_cache_miss", (2, 7)),
+        ("", "compilation_metrics", (2, 4)),
+        ("", "compilation_metrics duration_us", (2, 7)),
+        ("", "bwd_compilation_metrics is_runtime", (2, 7)),
+        ("main", "compilation_metrics", (2, 4)),
+    ],
+)
+def test_generations_of_traces(version: str, event: str, generation: tuple[int, int]) -> None:
+    name, _, told = event.partition(" ")
+    found = find_generation(version, Event(name, {told: 1}, "", 1, 0.0, "", None))
+    assert found.since == generation
+    assert found.times_tuning_by_events == (generation < (2, 7))
+    both = {"restart_reasons": ["Tensor.item"]}
+    assert found.restart_reasons(both) == (["Tensor.item"] if generation == (2, 4) else [])
+    text = '{"cache_state": "miss", "key": "k"}'
+    read = found.read_cache(Event("fx_graph_cache_hit", {}, text, 1, 0.0, "", None))
+    assert read == ("miss" if generation == (2, 4) else "hit", "k")
+    assert found.read_cache(Event("fx_graph_cache_bypass", {}, "", 1, 0.0, "", None))[1] == ""

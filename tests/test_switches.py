@@ -13,7 +13,7 @@ import pytest
 
 from rocm_autopatch.patches import compile_modes
 from rocm_autopatch.policy import lint
-from rocm_autopatch.switches import MODE_PREFIX, MODES, SWITCHES, Switch, stopping
+from rocm_autopatch.switches import MODE_PREFIX, MODES, SWITCHES, Switch, switches_that_stop
 from tests.conftest import ROOT, Interpreter
 from tests.programs import program_file
 from tools import switch_parts
@@ -94,13 +94,13 @@ class TestRows:
         assert row.value in compile_modes.USES
 
     def test_what_stops_a_phase(self) -> None:
-        assert stopping("configs") == [
-            ("max_autotune_pointwise", "false", "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"),
-            ("max_autotune", "false", "TORCHINDUCTOR_MAX_AUTOTUNE"),
+        assert switches_that_stop("configs") == [
+            ("max_autotune_pointwise", "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"),
+            ("max_autotune", "TORCHINDUCTOR_MAX_AUTOTUNE"),
         ]
         # It is on by itself, so its variable is not what turned it on.
-        assert stopping("pads") == [("shape_padding", "false", "")]
-        assert stopping("lock") == []
+        assert switches_that_stop("pads") == [("shape_padding", "")]
+        assert switches_that_stop("lock") == []
 
 
 class TestParts:
@@ -165,7 +165,7 @@ class TestNewRow:
             "safe": [[False, "", "Off, as in torch itself. Nobody asked for it."]],
             "performance": [[False, by, off], [True, by, gains]],
         }
-        assert seen["watchdog"] == [["triton.dense_indexing", "false", ""]]
+        assert seen["watchdog"] == [["triton.dense_indexing", ""]]
 
     def test_the_pages_have_it(self, checkout: Path) -> None:
         docs = checkout / "docs"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocm_autopatch.text import counted, duration
+from rocm_autopatch.support.text import counted, duration
 
 
 @pytest.mark.parametrize(

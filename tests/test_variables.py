@@ -14,7 +14,13 @@ from tools import variables_page
 
 OURS = re.compile(r"ROCM_AUTOPATCH(?:_[A-Z]+)*")
 # Where variables are read in something else than Python.
-OTHER = ("overlay/install.sh", "Dockerfile.overlay", "Makefile", "deploy/kubernetes")
+OTHER = (
+    "overlay/install.sh",
+    "overlay/install.py",
+    "Dockerfile.overlay",
+    "Makefile",
+    "deploy/kubernetes",
+)
 
 
 def in_python(directory: str) -> Iterator[str]:

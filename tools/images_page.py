@@ -13,12 +13,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from rocm_autopatch import record
 from rocm_autopatch.evidence import defects
 from rocm_autopatch.evidence.defects import Defect
 from rocm_autopatch.image import reference
 from rocm_autopatch.policy import load, when
 from rocm_autopatch.policy.model import Policy
+from rocm_autopatch.record import sentences
 
 DEFECTS = """## Defects of graphs
 
@@ -73,7 +73,7 @@ def section(row: Policy) -> Iterator[str]:
     if row.known_issues or threads:
         yield from ("", "Known issues:", "")
     for issue in row.known_issues:
-        yield f"- {linked(record.issue_sentence(asdict(issue)))}"
+        yield f"- {linked(sentences.issue_sentence(asdict(issue)))}"
     if threads:
         yield f"- [Graphs](#defects-of-graphs): {', '.join(threads)}"
 

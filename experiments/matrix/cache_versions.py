@@ -1,4 +1,6 @@
-"""What cache_misses.py and cut_libraries.py assume of each torch from 2.4 to 2.15, by its files.
+"""What the look at cache misses and at truncated libraries assumes of each torch from 2.4 to 2.15.
+
+They are patches/cache_misses.py and patches/truncated_libraries.py. It reads each torch's files.
 
     python experiments/matrix/cache_versions.py DIRECTORY [VERSION ...]
 
@@ -68,7 +70,7 @@ def _letters(part: ast.expr) -> str:
 
 
 def loads(source: Source) -> str:
-    """The method that loads a compiled kernel (cut_libraries.py)."""
+    """The method that loads a compiled kernel (truncated_libraries.py)."""
     for top in source.tree(CODECACHE).body:
         for node in getattr(top, "body", ()):
             if getattr(node, "name", "") == "_load_library":

@@ -22,7 +22,7 @@ from torch_files import directories
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rocm_autopatch.compile_report import gather, trace
+from rocm_autopatch.compile_report import generations, trace
 
 # Since which torch, "" for 2.4. A star in a name in the source stands for what is put in there.
 EVENTS = {
@@ -193,14 +193,12 @@ def consistent() -> int:
         "the settings that a graph was compiled with": FIELDS["inductor_config"],
         "the class of a model": HOLDS[TYPES][1],
     }
-    wrong = {what for what, since in gather.SINCE.items() if release(claims[what]) != since}
-    wrong |= {"TUNING_COUNTED"} - (
-        {"TUNING_COUNTED"}
-        if release(FIELDS["compile_time_autotune_time_us"]) == gather.TUNING_COUNTED
-        else set()
-    )
+    wrong = {what for what, since in generations.SINCE.items() if release(claims[what]) != since}
+    newest = generations.GENERATIONS[0]
+    if release(FIELDS["compile_time_autotune_time_us"]) != newest.since:
+        wrong.add("since when compilation_metrics has the seconds of autotuning")
     for what in sorted(wrong):
-        print(f"! compile_report/gather.py has another version: {what}")
+        print(f"! compile_report/generations.py has another version: {what}")
     return len(wrong)
 
 

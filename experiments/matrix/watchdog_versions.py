@@ -96,24 +96,28 @@ def locals_of(path: str, *wanted: str) -> Callable[[Source], str]:
 def phases_named(source: Source) -> str:
     """The phases of which no row names a file and function that this torch has."""
     told = set()
-    for place, function, phase in phases._PHASES:
-        if not place.startswith("/torch/"):
-            told.add(phase)
-            continue
-        path = place[1:]
-        if place.endswith("/"):
-            if (source.directory / path).is_dir():
-                told.add(phase)
-        elif (source.directory / path).is_file():
-            names = {
-                node.name
-                for node in ast.walk(source.tree(path))
-                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-            }
-            if not function or function in names:
-                told.add(phase)
-    missing = set(phases._WORDS) - told - {""}
+    for name, phase in phases.PHASES.items():
+        if any(has_place(source, place) for place in phase.places):
+            told.add(name)
+    missing = set(phases.PHASES) - told - {""}
     return ", ".join(sorted(missing)) or "none"
+
+
+def has_place(source: Source, place: phases.Place) -> bool:
+    """Whether this torch has a place. What is not torch's counts as there."""
+    if not place.path.startswith("/torch/"):
+        return True
+    path = place.path[1:]
+    if path.endswith("/"):
+        return (source.directory / path).is_dir()
+    if not (source.directory / path).is_file():
+        return False
+    names = {
+        node.name
+        for node in ast.walk(source.tree(path))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    }
+    return not place.functions or not names.isdisjoint(place.functions)
 
 
 def keys(source: Source) -> str:

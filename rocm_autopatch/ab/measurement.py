@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rocm_autopatch import fresh_interpreter, processes
+from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.ab import (
     Refused,
     Wrong,
@@ -31,7 +31,8 @@ from rocm_autopatch.ab import (
 from rocm_autopatch.ab.progress import Progress
 from rocm_autopatch.evidence import machine
 from rocm_autopatch.patches import compile_modes
-from rocm_autopatch.text import counted
+from rocm_autopatch.support import processes
+from rocm_autopatch.support.text import counted
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
-from rocm_autopatch import masking
 from rocm_autopatch.ab import bootstrap, results, runner
 from rocm_autopatch.ab.measurement import Measurement
-from rocm_autopatch.text import counted, duration, printable, wrapped
+from rocm_autopatch.support import masking
+from rocm_autopatch.support.text import counted, duration, printable, wrapped
 
 # This many metrics are shown. The others are only named.
 MOST_METRICS = 10

@@ -11,10 +11,10 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from rocm_autopatch import files
 from rocm_autopatch.ab import Refused, Wrong, bootstrap, results
 from rocm_autopatch.ab.results import Row
-from rocm_autopatch.text import printable
+from rocm_autopatch.support import files
+from rocm_autopatch.support.text import printable
 
 SUFFIXES = (".png", ".svg")
 _WIDTH, _NAMES, _ROW, _PANEL = 6.0, 2.4, 0.55, 1.0

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from rocm_autopatch.text import duration, printable
+from rocm_autopatch.support.text import duration, printable
 
 try:
     # ROCm's images have it, but it is not a dependency of ours.

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
-from rocm_autopatch import processes
 from rocm_autopatch.ab import generated, imports, numbers
 from rocm_autopatch.compile_report import gather
+from rocm_autopatch.support import processes
 
 COLD, WARM = "cold", "warm"
 # The variables that tell torch and Triton where their compiled code is kept.

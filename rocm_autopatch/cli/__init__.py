@@ -3,7 +3,7 @@
 Exit statuses: 0 done, 1 something is wrong with what was asked about, 2 wrong usage.
 """
 
-from rocm_autopatch import search_path
+from rocm_autopatch.support import safe_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def main(arguments: "Optional[Sequence[str]]" = None) -> int:
     """Run ``rocm-autopatch`` with *arguments* (default: the process's) and return its status."""
     # Before anything else is imported, "from __future__" included.
-    search_path.leave_out_relative()
+    safe_path.leave_out_relative()
     try:
         from rocm_autopatch.cli import command_line
     except KeyboardInterrupt:

@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import processes
 from rocm_autopatch.ab import (
     Refused,
     Wrong,
@@ -20,6 +19,7 @@ from rocm_autopatch.ab import (
 )
 from rocm_autopatch.ab.measurement import Request
 from rocm_autopatch.cli import options, statuses, terminal
+from rocm_autopatch.support import processes
 
 
 def add(commands: Any) -> None:

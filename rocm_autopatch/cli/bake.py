@@ -11,7 +11,7 @@ from rocm_autopatch import _BAKED
 from rocm_autopatch.cli import statuses, terminal
 from rocm_autopatch.image import reference
 from rocm_autopatch.policy import bake
-from rocm_autopatch.text import wrapped
+from rocm_autopatch.support.text import wrapped
 
 _SWITCHES = ("ROCM_AUTOPATCH", "ROCM_AUTOPATCH_KEEP", "ROCM_AUTOPATCH_LOG")
 

@@ -22,10 +22,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import files, fresh_interpreter, masking, record, sites, trust
+from rocm_autopatch import fresh_interpreter, sites, trust
 from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.evidence import machine
-from rocm_autopatch.text import counted
+from rocm_autopatch.record import sentences
+from rocm_autopatch.support import files, masking
+from rocm_autopatch.support.text import counted
 
 # The directory that the archive has.
 _TOP = "rocm-autopatch-bundle"
@@ -166,6 +168,11 @@ def _tell(bundle: _Bundle, path: Path, as_json: bool) -> None:
 # What goes in
 
 
+def _status_lines(report: dict[str, Any]) -> Iterator[str]:
+    yield sentences.verdict_line(report)
+    yield from sentences.report_lines(report)
+
+
 def _collect(arguments: argparse.Namespace) -> _Bundle:
     bundle = _Bundle(fresh_interpreter.secrets())
     policies = _policies(bundle)
@@ -175,7 +182,7 @@ def _collect(arguments: argparse.Namespace) -> _Bundle:
         found = fresh_interpreter.report(torch=not arguments.no_torch, assume=arguments.assume)
         report.update(found)
         bundle.add_data("status.json", found)
-        bundle.add_text("status.txt", record.lines(bundle.secrets.data(found)))
+        bundle.add_text("status.txt", _status_lines(bundle.secrets.data(found)))
 
     def probe() -> None:
         from rocm_autopatch.cli import probe

@@ -17,7 +17,7 @@ from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.compile_report import session
 from rocm_autopatch.compile_report.gather import gather
 from rocm_autopatch.startup import caches
-from rocm_autopatch.text import duration, wrapped
+from rocm_autopatch.support.text import duration, wrapped
 
 _UNITS = "KMGT"
 _SIZE = re.compile(rf"(\d+(?:\.\d+)?)([{_UNITS}]?)")

@@ -10,10 +10,11 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from rocm_autopatch import _SITE, fresh_interpreter, processes, sites
+from rocm_autopatch import _SITE, fresh_interpreter, sites
 from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.policy.problem import PolicyError
-from rocm_autopatch.text import printable, wrapped
+from rocm_autopatch.support import processes
+from rocm_autopatch.support.text import printable, wrapped
 
 COMMANDS = (
     *("status", "explain", "diff", "policies", "check", "bake", "probe", "prove", "ab", "tune"),

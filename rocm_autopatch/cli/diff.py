@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from rocm_autopatch import fleet, fresh_interpreter
+from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.cli import statuses, terminal
-from rocm_autopatch.text import counted, printable
+from rocm_autopatch.record import metrics
+from rocm_autopatch.support.text import counted, printable
 
 # With the newline, a line has at most 80 characters.
 _WIDTH = 79
@@ -67,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     files = (arguments.a, arguments.b)
     try:
         reports = _read(files)
-        found = fleet.compare_reports(*reports)
+        found = metrics.compare_reports(*reports)
     except _Unusable as error:
         terminal.say(f"rocm-autopatch diff: {error}")
         return 2
@@ -95,10 +96,10 @@ def _read(files: tuple[str, str]) -> list[dict[str, Any]]:
         name = "stdin" if file == _STDIN else file
         try:
             report = next(on_stdin) if file == _STDIN else json.loads(_bytes(file))
-            fleet.check_report(report)
+            metrics.check_report(report)
         except OSError as error:
             raise _Unusable(f"{name} can't be read: {error.strerror}") from None
-        except fleet.NotAReport as error:
+        except metrics.NotAReport as error:
             raise _Unusable(f"{name} is no report of status --json: {error}") from None
         except (ValueError, RecursionError) as error:
             raise _Unusable(f"{name} is no JSON, so no report: {error}") from None
@@ -140,7 +141,7 @@ def _head(file: str, report: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _masked(one: fleet.Difference, secrets: Any) -> dict[str, Any]:
+def _masked(one: metrics.Difference, secrets: Any) -> dict[str, Any]:
     """A difference as plain data. A report of a program is not masked yet."""
     shown = secrets.data(asdict(one))
     for side in ("a", "b"):

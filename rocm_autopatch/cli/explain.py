@@ -7,14 +7,15 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from rocm_autopatch import fresh_interpreter, patches, record, startup
+from rocm_autopatch import fresh_interpreter, patches, startup
 from rocm_autopatch.cli import entries, foretold, options, statuses, style, terminal
 from rocm_autopatch.patches import kept
 from rocm_autopatch.patches.ranks import content
 from rocm_autopatch.policy import lint, lower, select
 from rocm_autopatch.policy.model import DELETE_EMPTY, Policy
+from rocm_autopatch.record import report as process_report
 from rocm_autopatch.startup import misnamed, rows
-from rocm_autopatch.text import wrapped
+from rocm_autopatch.support.text import wrapped
 
 _WITHOUT_TORCH = "torch was not imported: --torch shows what it had and has"
 
@@ -79,12 +80,12 @@ def _explain(arguments: argparse.Namespace, read: dict[str, Any] | None) -> int:
     report = fresh_interpreter.report(torch=bool(arguments.torch), assume=arguments.assume)
     if not report["policies"]:
         for text in report["errors"] or [report["reason"]]:
-            why = text.removeprefix(record.NOT_APPLIED)
-            terminal.say(f"rocm-autopatch explain: {record.NOT_APPLIED}{why}")
+            why = text.removeprefix(process_report.NOT_APPLIED)
+            terminal.say(f"rocm-autopatch explain: {process_report.NOT_APPLIED}{why}")
         return 1
     report = foretold.foretell(report, fresh_interpreter.before_us())
     rows = [row for part in ("env", *patches.NAMES, "patches") for row in report[part]]
-    rows += record.caches_row(report)
+    rows += process_report.caches_row(report)
     facts = {name: fact["value"] for name, fact in report["facts"].items()}
     for text in report["errors"]:
         # The others are of single entries, which their own rows tell.

@@ -8,13 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rocm_autopatch import _ASSUME, fresh_interpreter, masking, record
+from rocm_autopatch import _ASSUME, fresh_interpreter
 from rocm_autopatch.cli import entries, options, statuses, terminal
 from rocm_autopatch.image import facts as place
 from rocm_autopatch.plan import Plan
 from rocm_autopatch.policy import load, lower, select, when
 from rocm_autopatch.policy.model import Policy
-from rocm_autopatch.text import wrapped
+from rocm_autopatch.record import sentences
+from rocm_autopatch.support import masking
+from rocm_autopatch.support.text import wrapped
 
 
 def add(commands: Any) -> None:
@@ -101,7 +103,7 @@ def _known(row: Policy) -> Iterator[str]:
     for setting in row.sets:
         yield f"sets {setting.name}={setting.value}"
     for issue in row.known_issues:
-        yield "known issue: " + record.issue_sentence(asdict(issue))
+        yield "known issue: " + sentences.issue_sentence(asdict(issue))
 
 
 def _show(arguments: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from rocm_autopatch.cli import options, statuses, style, terminal
 from rocm_autopatch.evidence import defects
 from rocm_autopatch.probe import images, table
 from rocm_autopatch.probe.table import Probe, Row
-from rocm_autopatch.text import wrapped
+from rocm_autopatch.support.text import wrapped
 
 
 def add(commands: Any) -> None:

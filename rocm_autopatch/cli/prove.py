@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import processes
 from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.evidence import file
 from rocm_autopatch.evidence.file import EvidenceError
@@ -15,7 +14,8 @@ from rocm_autopatch.probe import images
 from rocm_autopatch.prove import FAULTS, FRESH_STARTS, Refused, fresh_starts, trials
 from rocm_autopatch.prove.proof import Request, prepare
 from rocm_autopatch.prove.subjects import SUBJECTS
-from rocm_autopatch.text import wrapped
+from rocm_autopatch.support import processes
+from rocm_autopatch.support.text import wrapped
 
 # The figures of a subject, as they are called in the evidence file: ratios.
 _FIGURES = ("cold", "warm", "steady", "memory")

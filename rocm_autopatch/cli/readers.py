@@ -19,7 +19,7 @@ from rocm_autopatch.probe.readers import (
     VariableMention,
     VariableReaders,
 )
-from rocm_autopatch.text import counted, duration, wrapped
+from rocm_autopatch.support.text import counted, duration, wrapped
 
 _TITLES = {
     NOT_READ: "Nothing reads",

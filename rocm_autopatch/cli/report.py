@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import files
 from rocm_autopatch.cli import statuses, terminal
 from rocm_autopatch.compile_report import page, summary
 from rocm_autopatch.compile_report.gather import gather
 from rocm_autopatch.compile_report.model import Report
+from rocm_autopatch.support import files
 
 TLPARSE = "tlparse"
 

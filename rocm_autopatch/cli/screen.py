@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rocm_autopatch import record
 from rocm_autopatch.patches import NAMES, config
+from rocm_autopatch.record import sentences
+from rocm_autopatch.record.report import caches_row
 from rocm_autopatch.startup import rows
-from rocm_autopatch.text import counted, wrapped
+from rocm_autopatch.support.text import counted, wrapped
 
 # The facts that people ask for first.
 _FACTS = ("torch", "rocm", "gfx", "image", "framework", "framework_version", "python")
@@ -30,7 +31,7 @@ def lines(report: dict[str, Any], why: bool) -> Iterator[str]:
     if facts:
         yield from wrapped(", ".join(facts), "  ", "    ")
     for one in report["evidence"]["files"]:
-        yield from wrapped(record.evidence_sentence(one), "  ", "    ")
+        yield from wrapped(sentences.evidence_sentence(one), "  ", "    ")
     folded = _of_caches(report)
     entries = [one for one in _entries(report) if not any(one[2] is row for row in folded)]
     shown = [one for one in entries if _matters(one[2])]
@@ -50,7 +51,7 @@ def lines(report: dict[str, Any], why: bool) -> Iterator[str]:
 
 def _of_caches(report: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows of variables that only name a directory of the caches, which have one line."""
-    place = report["caches"]["place"] if record.caches_row(report) else ""
+    place = report["caches"]["place"] if caches_row(report) else ""
     roots = [one + "/" for one in (place, report["caches"]["node"]) if one]
     return [
         row
@@ -69,7 +70,7 @@ def _entries(report: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]
                 continue
             module = next(one for one in _MODULES if name.startswith(one + "."))
             yield _MODULES[module], name[len(module) + 1 :], row
-    for row in record.caches_row(report):
+    for row in caches_row(report):
         yield "caches", row["name"], row  # It has no why: the variables' rows have.
 
 

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import fresh_interpreter, masking
+from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.cli import statuses, terminal
 from rocm_autopatch.patches.watchdog import on_demand
+from rocm_autopatch.support import masking
 
 _PROC = Path("/proc")
 # How long the process may take to begin with an answer, in seconds, and its thread to add a line.

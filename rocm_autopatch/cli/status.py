@@ -10,10 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import files, fleet, fresh_interpreter, record
+from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.cli import foretold, options, screen, statuses, style, terminal
+from rocm_autopatch.record import metrics, sentences
 from rocm_autopatch.startup import misnamed
-from rocm_autopatch.text import wrapped
+from rocm_autopatch.support import files
+from rocm_autopatch.support.text import wrapped
 
 
 def add(commands: Any) -> None:
@@ -111,8 +113,8 @@ def _line(ask: Callable[[], dict[str, Any]], torch: bool) -> int:
         report = ask()
     except fresh_interpreter.NoReport as error:
         terminal.say(f"rocm-autopatch status: {error}")
-        report = fleet.NO_REPORT
-    terminal.lines([json.dumps(_masked(fleet.summary(report, torch)))])
+        report = metrics.NO_REPORT
+    terminal.lines([json.dumps(_masked(metrics.summarize_report(report, torch)))])
     # Another status makes mpirun end the other workers before they have printed theirs.
     return 0
 
@@ -125,29 +127,29 @@ def _text(
 ) -> int:
     def say_verdict(started: dict[str, Any]) -> None:
         shown = _masked(started)
-        text = wrapped(record.verdict(shown, option), "", "  ")
-        terminal.lines(style.verdict(line, record.is_in_force(shown)) for line in text)
+        text = wrapped(sentences.verdict_line(shown, option), "", "  ")
+        terminal.lines(style.verdict(line, sentences.is_in_force(shown)) for line in text)
         # Torch is imported after it, which takes seconds.
         sys.stdout.flush()
 
     report = ask(started=say_verdict)
     shown = _masked(foretold.foretell(report, environ))
-    text = record.lines(shown) if arguments.all else screen.lines(shown, arguments.why)
+    text = sentences.report_lines(shown) if arguments.all else screen.lines(shown, arguments.why)
     terminal.lines(map(style.statuses, text))
     return 1 if report["errors"] else 0
 
 
 def _check(report: dict[str, Any], option: str) -> int:
-    if record.is_in_force(report):
-        terminal.lines([record.verdict(report, option)])
+    if sentences.is_in_force(report):
+        terminal.lines([sentences.verdict_line(report, option)])
         return 0
-    text = record.verdict(report, option, report["errors"][0] if report["errors"] else "")
+    text = sentences.verdict_line(report, option, report["errors"][0] if report["errors"] else "")
     terminal.say(f"rocm-autopatch status: {text}")
     return 1
 
 
 def _write(report: dict[str, Any], file: Path) -> bool:
-    text = "".join(f"{line}\n" for line in fleet.metrics(report, file.name))
+    text = "".join(f"{line}\n" for line in metrics.node_exporter_lines(report, file.name))
     try:
         files.write(file, text.encode("utf-8", "replace"))
     except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from rocm_autopatch.processes import INTERRUPTED
+from rocm_autopatch.support.processes import INTERRUPTED
 
 # A status, or words where it is not ours, to what it means.
 Statuses = Mapping["int | str", str]

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
 from rocm_autopatch import fresh_interpreter
-from rocm_autopatch.text import printable
+from rocm_autopatch.support.text import printable
 
 # Data can't forge a colour of ours, because it does not know the mark of this process.
 _MARK = os.urandom(16).hex()

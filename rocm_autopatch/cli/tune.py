@@ -9,10 +9,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import processes
 from rocm_autopatch.ab import Refused, Wrong
 from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.policy.problem import PolicyError
+from rocm_autopatch.support import processes
 from rocm_autopatch.tune import output, tuning
 from rocm_autopatch.tune.tuning import Request
 

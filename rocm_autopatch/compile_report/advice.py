@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from rocm_autopatch.compile_report.model import Break, Graph, Recompile, Report
-from rocm_autopatch.text import counted
+from rocm_autopatch.support.text import counted
 
 # Below this part of the compile time, or below these seconds, no advice is given.
 SHARE = 0.2

@@ -127,7 +127,7 @@ def _announce(traces: str) -> None:
     import time
 
     # Other people may read the report, so secrets are masked.
-    from rocm_autopatch import masking
+    from rocm_autopatch.support import masking
 
     command = _read("/proc/self/cmdline", 4096).decode("utf-8", "replace").rstrip("\0").split("\0")
     version = sys.modules.get("torch.version")
@@ -155,8 +155,8 @@ def _tell_end() -> None:
     if error is None or trace is None or hasattr(sys, "ps1") or trace.tb_frame.f_back:
         return
     try:
-        from rocm_autopatch import masking
         from rocm_autopatch.patches import callers
+        from rocm_autopatch.support import masking
 
         row = {"pid": os.getpid(), ENDED: ""}
         while trace is not None:

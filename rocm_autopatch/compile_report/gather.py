@@ -10,9 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import masking
-from rocm_autopatch.cache_misses import CHANGED
 from rocm_autopatch.compile_report import ENDED, PROCESSES, STATUS, TRACES, operations
+from rocm_autopatch.compile_report.generations import (
+    SINCE,
+    Generation,
+    find_generation,
+    release,
+)
 from rocm_autopatch.compile_report.model import (
     Break,
     FailedCompile,
@@ -24,19 +28,10 @@ from rocm_autopatch.compile_report.model import (
     Report,
 )
 from rocm_autopatch.compile_report.trace import CACHES, GRAPHS, METRICS, PATTERN, Event, File
+from rocm_autopatch.patches.cache_misses import CHANGED
 from rocm_autopatch.patches.callers import INSTALLED
+from rocm_autopatch.support import masking
 
-# From which torch on the trace has what. experiments/matrix/trace_versions.py checks this on the
-# files.
-SINCE = {
-    "the line and the hints of a graph break": (2, 6),
-    "which guard failed before a recompile": (2, 5),
-    "seconds of autotuning": (2, 6),
-    "the class of a model": (2, 9),
-    "the settings that a graph was compiled with": (2, 6),
-}
-# From this torch on compilation_metrics has the seconds of autotuning. In 2.6 they are events.
-TUNING_COUNTED = (2, 7)
 # Inductor's settings that decide what a compile costs.
 SETTINGS = (
     *("max_autotune", "max_autotune_gemm", "max_autotune_pointwise"),
@@ -324,9 +319,10 @@ class _Reader:
             self._name(graph, told)
         process = self.numbered[graph.process]
         process.torch = process.torch or str(told.get("pytorch_version") or "")
-        if "duration_us" not in told:
-            process.torch = process.torch or "2.4 or 2.5"
-            self._restarts(graph, told)
+        generation = self._generation(graph, event)
+        process.torch = process.torch or generation.guessed_version
+        for reason in generation.restart_reasons(told):
+            self._add_break(graph, graph.place, reason.split("\n")[0], reason)
         # torch 2.6 reports a compile that failed before its start as a backward.
         if not graph.failure and event.name == "bwd_compilation_metrics":
             whole = _seconds(told, "backward_cumulative_compile_time")
@@ -382,14 +378,12 @@ class _Reader:
         if not (_INSIDE_TORCH.search(place.file) and graph.place.file):
             graph.place = place
 
-    def _restarts(self, graph: Graph, told: dict[str, Any]) -> None:
-        """Graph breaks of torch 2.4 and 2.5, where only the metrics of a compile have them."""
-        for reason in map(str, told.get("restart_reasons") or ()):
-            self._add_break(graph, graph.place, reason.split("\n")[0], reason)
+    def _generation(self, graph: Graph, event: Event) -> Generation:
+        return find_generation(self.numbered[graph.process].torch, event)
 
     def _not_told(self) -> None:
         for wanted, since in SINCE.items():
-            old = [v for v in self.report.versions if v and _release(v) < since]
+            old = [v for v in self.report.versions if v and release(v) < since]
             if old:
                 self.report.notes.append(f"torch {', '.join(old)} does not record {wanted}")
 
@@ -432,12 +426,7 @@ class _Reader:
         graph.guards = tuple(_guard(str(reason)) for reason in reasons)
 
     def _cache(self, file: File, graph: Graph, event: Event) -> None:
-        if event.name.startswith("fx_graph_cache_hash"):  # torch 2.4 and 2.5
-            told = _json(event.payload)
-            state, key = str(told.get("cache_state", "")), str(told.get("key", ""))
-        else:
-            state = event.name.rpartition("_")[2]
-            key = str(_json(event.payload).get("key", "")) if event.payload else ""
+        state, key = self._generation(graph, event).read_cache(event)
         if event.name.startswith("aotautograd") or state not in ("hit", "miss", "bypass"):
             return
         graph.cache = state if graph.cache in ("", state) else "part"
@@ -470,9 +459,7 @@ class _Reader:
         elif told["ph"] == "E" and key in self.tuning:
             spent = (float(told["ts"]) - self.tuning.pop(key)) / 1e6
             graph.tuned += (name[: -len("_autotuning")].replace("_template", ""),)
-            version = self.numbered[graph.process].torch
-            if version and _release(version) < TUNING_COUNTED:
-                # From 2.7 on compilation_metrics has these seconds.
+            if self._generation(graph, event).times_tuning_by_events:
                 graph.phases["autotuning"] = graph.phases.get("autotuning", 0.0) + spent
                 graph.phases["Inductor"] = graph.phases.get("Inductor", 0.0) - spent
 
@@ -483,10 +470,6 @@ def _seconds(told: dict[str, Any], name: str) -> float | None:
         return float(told[name + "_us"]) / 1e6
     found = told.get(name + "_s")
     return None if found is None else float(found)
-
-
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:2])
 
 
 def _json(text: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from rocm_autopatch.compile_report.advice import advise
 from rocm_autopatch.compile_report.model import PHASES, Graph, Place, ProcessEnd, Report
 from rocm_autopatch.patches.callers import PACKAGES
-from rocm_autopatch.text import WIDTH, counted, wrapped
+from rocm_autopatch.support.text import WIDTH, counted, wrapped
 
 DEAREST = 10
 ROWS = 12

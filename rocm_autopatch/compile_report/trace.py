@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch.cache_misses import CHANGED
+from rocm_autopatch.patches.cache_misses import CHANGED
 
 PATTERN = "dedicated_log_torch_trace_*.log"
 _HEAD = re.compile(

@@ -14,8 +14,9 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import _SITE, files, sites, trust
+from rocm_autopatch import _SITE, sites, trust
 from rocm_autopatch.evidence.machine import REQUIRED
+from rocm_autopatch.support import files
 
 _FOLDER = "evidence"
 # Where evidence of this machine is written.

@@ -12,13 +12,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import _ASSUME, _HERE, files, fresh_interpreter, sites, startup
+from rocm_autopatch import _ASSUME, _HERE, fresh_interpreter, sites, startup
 from rocm_autopatch.evidence import file, machine, match
 from rocm_autopatch.patches import config
 from rocm_autopatch.plan import ENV_FIELDS, BakedPlan, Plan
 from rocm_autopatch.policy import load, plan_file, select
 from rocm_autopatch.startup.misnamed import INSTEAD
 from rocm_autopatch.startup.unbaked import BAKED_IMAGE
+from rocm_autopatch.support import files
 from rocm_autopatch.trust import is_path
 
 # Run in a fresh interpreter: what a start decides here, whatever is baked.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from rocm_autopatch.text import printable
+from rocm_autopatch.support.text import printable
 
 ERROR, REMARK = "error", "remark"
 # The most problems that are reported. Once they are mended, the next ones are.

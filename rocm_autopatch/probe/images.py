@@ -11,13 +11,13 @@ from typing import Any
 
 import yaml
 
-from rocm_autopatch import files, masking
 from rocm_autopatch.image import reference
 from rocm_autopatch.policy import PolicyError, Problem, document, load, schema, select
 from rocm_autopatch.policy.model import Policy
 from rocm_autopatch.policy.problem import REMARK
-from rocm_autopatch.probe import blame, variables
+from rocm_autopatch.probe import culprits, variables
 from rocm_autopatch.probe.table import Probe
+from rocm_autopatch.support import files, masking
 
 _EMPTY = "version: 1\nimages: []\n"
 # The part of a description that an earlier probe wrote, or that says that there was none.
@@ -189,7 +189,7 @@ class Probed(Fields):
         self.sets = {}
         set_here: dict[str, Any] = {}
         for row in found.variables:
-            foreign = row.name in blame.written(found.findings.reading)
+            foreign = row.name in culprits.written_variables(found.findings.reading)
             # A text that is not Unicode can't be written.
             text = row.without is not None and row.without.isprintable()
             if not text or foreign or row.who == "a user's":
@@ -229,7 +229,7 @@ class Probed(Fields):
     def wrong(self) -> Iterator[str]:
         for row in self.found.config:
             culprit = row.culprit
-            if culprit and culprit.kind != blame.VARIABLE and row.verdict.dangerous:
+            if culprit and culprit.kind != culprits.VARIABLE and row.verdict.dangerous:
                 yield f"{row.name} is {row.without}, but torch ships {row.shipped}: {culprit}"
         for crash in self.found.findings.crashes:
             yield f"import {crash.module} fails: {crash.error} ({crash.culprit})"

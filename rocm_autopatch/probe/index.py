@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import files
 from rocm_autopatch.probe.installed import Group
 from rocm_autopatch.startup import cache_place, caches
+from rocm_autopatch.support import files
 
 _SCAN = Path(__file__).with_name("scan.py")
 # The directory in the root of the caches.

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import _read as _read_file
-from rocm_autopatch import _read_torch, fresh_interpreter, search_path, startup
+from rocm_autopatch import _read_torch, fresh_interpreter, startup
+from rocm_autopatch.support import safe_path
 
 _CHILD = Path(__file__).with_name("child.py")
 
@@ -131,7 +132,7 @@ def _answer(
                 fresh_interpreter.command(
                     code, json.dumps(given), str(answer), python=[sys.executable, *flags]
                 ),
-                env=search_path.absolute(environment),
+                env=safe_path.absolute(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,

@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rocm_autopatch import _ASSUME, cpus, kfd, masking
+from rocm_autopatch import _ASSUME, cpus, kfd
 from rocm_autopatch.policy import lint
-from rocm_autopatch.probe import blame, variables
-from rocm_autopatch.probe.blame import Findings, Investigation
+from rocm_autopatch.probe import culprits, variables
+from rocm_autopatch.probe.culprits import Findings
+from rocm_autopatch.probe.investigation import Investigation
 from rocm_autopatch.probe.reading import Reading
 from rocm_autopatch.probe.variables import Verdict
 from rocm_autopatch.startup import baseline
+from rocm_autopatch.support import masking
 
 # The verdict on a value that our policy chose, which the place did not change.
 POLICY = "policy"
@@ -34,7 +36,7 @@ class Row:
     left: bool
     shipped: Any = None
     thread: Any = None
-    culprit: blame.Culprit | None = None
+    culprit: culprits.Culprit | None = None
     keys: tuple[str, ...] = ()
     read: bool = True
 
@@ -69,7 +71,7 @@ class Probe:
     @property
     def _missing(self) -> set[str]:
         # Without torch, a failed import of torch is not a danger.
-        return {"torch"} if blame.lacks_torch(self.hooked) else set()
+        return {"torch"} if culprits.lacks_torch(self.hooked) else set()
 
     @property
     def image(self) -> str:
@@ -80,11 +82,13 @@ class Probe:
 
 def probe(environment: Mapping[str, str], imports: Sequence[str]) -> Probe:
     """Read this place. *environment* is without the changes of our hook."""
-    findings, hooked = Investigation(environment, imports).run()
+    findings, hooked = Investigation(environment, imports).find_causes()
     config = list(_config(findings, hooked))
     rows = list(_variables(environment, findings, hooked, config))
     found = Probe(findings, hooked, rows, config, list(_notes(findings, hooked, imports)))
-    written = {n: write["value"] for n, write in blame.written(findings.reading).items()}
+    written = {
+        n: write["value"] for n, write in culprits.written_variables(findings.reading).items()
+    }
     return _masked(found, masking.Secrets({**environment, **hooked.environ, **written}))
 
 
@@ -143,7 +147,8 @@ def _config(findings: Findings, hooked: Reading) -> Iterator[Row]:
     ours = {
         name
         for name in policy
-        if name in seen.values and not blame.same(hooked.values.get(name), seen.values[name])
+        if name in seen.values
+        and not culprits.is_same_value(hooked.values.get(name), seen.values[name])
     }
     for key in sorted({*differ, *ours}):
         value = seen.values[key]
@@ -155,19 +160,19 @@ def _config(findings: Findings, hooked: Reading) -> Iterator[Row]:
             continue
         one = differ[key]
         verdict = variables.of_value(key, value, torch)
-        if not verdict.row and blame.same(value, one.shipped):
+        if not verdict.row and culprits.is_same_value(value, one.shipped):
             verdict = variables.of_value(key, one.thread, torch)
-        if not verdict.row and one.culprit.kind == blame.VARIABLE:
+        if not verdict.row and one.culprit.kind == culprits.VARIABLE:
             verdict = _of_culprit(one.culprit, torch) or verdict
-        still = blame.same(now, value) or variables.of_value(key, now, torch).dangerous
+        still = culprits.is_same_value(now, value) or variables.of_value(key, now, torch).dangerous
         left = verdict.dangerous and still and not chosen and key in hooked.values
-        thread = None if blame.same(one.thread, value) else one.thread
+        thread = None if culprits.is_same_value(one.thread, value) else one.thread
         who = str(one.culprit)
         read = key in hooked.values
         yield Row(key, value, now, verdict, who, left, one.shipped, thread, one.culprit, read=read)
 
 
-def _of_culprit(culprit: blame.Culprit, torch: str) -> Verdict | None:
+def _of_culprit(culprit: culprits.Culprit, torch: str) -> Verdict | None:
     for text in culprit.variables:
         name, _, value = text.partition("=")
         verdict = variables.of_variable(name, value, torch, imports=True)
@@ -188,7 +193,7 @@ def _variables(
     torch = str(seen.torch.get("version", "")) or str(hooked.torch.get("version", ""))
     feeds = variables.feeds(variables.minor(torch)) if torch else {}
     read = seen.found.get("reads", {})
-    written = blame.written(seen)
+    written = culprits.written_variables(seen)
     bare = {**environment, **{name: write["value"] for name, write in written.items()}}
     rules = {row["name"]: row for row in (hooked.found.get("report") or {}).get("env", ())}
     gfx = _gfx(hooked)
@@ -214,12 +219,12 @@ def _variables(
         keys = tuple(feeds.get(name, ()))
         if crash:
             why = f"import {crash.module} fails: {crash.error} ({crash.file}:{crash.line})"
-            left = after == before and bool(blame.failure(hooked))
+            left = after == before and bool(culprits.first_failure(hooked))
             known = variables.of_variable(name, before, torch, gfx=gfx)
             source = known.source if known.verdict == "crashes" else ""
             yield Row(name, before, after, Verdict("crashes", why, source), who, left, keys=keys)
             continue
-        imports = bool(torch) and not blame.failure(seen) and name not in seen.ask.without
+        imports = bool(torch) and not culprits.first_failure(seen) and name not in seen.ask.without
         verdict = variables.of_variable(name, before, torch, imports, bare, gfx)
         left = after is not None and _left(name, after, torch, imports, keys, config, hooked)
         yield Row(name, before, after, verdict, who, left, keys=keys)
@@ -240,7 +245,7 @@ def _left(
     if not verdict.dangerous or verdict.elsewhere or not hooked.values:
         return verdict.dangerous
     fed = [row for row in config if row.name in keys and row.verdict.verdict != POLICY]
-    held = fed and not any(blame.same(row.without, row.with_us) for row in fed)
+    held = fed and not any(culprits.is_same_value(row.without, row.with_us) for row in fed)
     return not held
 
 
@@ -266,7 +271,7 @@ def _workers(seen: Reading, hooked: Reading) -> Iterator[str]:
 def _notes(findings: Findings, hooked: Reading, imports: Sequence[str]) -> Iterator[str]:
     seen = findings.reading
     torch = str(seen.torch.get("version", ""))
-    if blame.lacks_torch(seen):
+    if culprits.lacks_torch(seen):
         yield "no torch was found here, so only variables are listed and no config"
     elif torch and not lint.keys(variables.minor(torch)):
         known = lint.known_versions()
@@ -284,11 +289,11 @@ def _notes(findings: Findings, hooked: Reading, imports: Sequence[str]) -> Itera
         released = variables.minor(torch)
         yield f"torch {torch} is a preview; it is compared with the released {released}"
     for crash in findings.crashes:
-        if crash.culprit in (blame.TORCH, blame.SITE, blame.UNSEEN):
+        if crash.culprit in (culprits.TORCH, culprits.SITE, culprits.UNSEEN):
             what = {
-                blame.TORCH: "it also fails without variables and start-up files",
-                blame.SITE: "it works without the start-up files of this Python",
-                blame.UNSEEN: "no variable is the cause",
+                culprits.TORCH: "it also fails without variables and start-up files",
+                culprits.SITE: "it works without the start-up files of this Python",
+                culprits.UNSEEN: "no variable is the cause",
             }[crash.culprit]
             place = f" ({crash.file}:{crash.line})" if crash.file else ""
             mended = crash.module not in {one["import"] for one in hooked.failed}

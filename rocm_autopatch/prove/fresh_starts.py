@@ -20,9 +20,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from rocm_autopatch import processes
 from rocm_autopatch.prove import CRASHED, ENDED, FRESH_STARTS, HUNG, WRONG
 from rocm_autopatch.prove.rows import Outcome
+from rocm_autopatch.support import processes
 
 if TYPE_CHECKING:
     from torch import device as Device

@@ -19,7 +19,7 @@ from rocm_autopatch.prove import FAULTS, Refused, document, place
 from rocm_autopatch.prove.battery import FULL, QUICK, Battery
 from rocm_autopatch.prove.rows import TrialRow
 from rocm_autopatch.prove.supervisor import Supervisor
-from rocm_autopatch.text import duration
+from rocm_autopatch.support.text import duration
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rocm_autopatch import _ASSUME, fresh_interpreter, processes, search_path
+from rocm_autopatch import _ASSUME, fresh_interpreter
 from rocm_autopatch.ab.runner import own_caches
 from rocm_autopatch.prove import CRASHED, FRESH_STARTS, HUNG, IMPORTING, STARTING, WAITING
 from rocm_autopatch.prove.rows import Outcome
+from rocm_autopatch.support import processes, safe_path
 
 _CHILD = "from rocm_autopatch.prove import child\nchild.main()\n"
 _FORKS = "from rocm_autopatch.prove import fresh_starts\nfresh_starts.main()\n"
@@ -204,7 +205,7 @@ class Supervisor:
         return fresh_interpreter.command(_CHILD, *arguments)
 
     def _environment(self, policy: Path, caches: Path, threads: int) -> dict[str, str]:
-        environ = search_path.absolute(self.environ)
+        environ = safe_path.absolute(self.environ)
         environ["ROCM_AUTOPATCH_POLICY"] = str(policy)
         environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
         environ.update(own_caches(caches))

@@ -3,9 +3,10 @@
 A start loads it only where ``ROCM_AUTOPATCH_LOG=debug`` asks for a line for each change.
 """
 
-from rocm_autopatch import _RECORD, masking
+from rocm_autopatch import _RECORD
 from rocm_autopatch.plan import ENV_FIELDS
 from rocm_autopatch.startup import baseline
+from rocm_autopatch.support import masking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
 
-from rocm_autopatch import masking
 from rocm_autopatch.ab import plot, results, runner
-from rocm_autopatch.text import counted, duration, printable, wrapped
+from rocm_autopatch.support import masking
+from rocm_autopatch.support.text import counted, duration, printable, wrapped
 from rocm_autopatch.tune.levels import Trial
 from rocm_autopatch.tune.search import BASE, SAME_CODE, Step
 from rocm_autopatch.tune.session import WRONG

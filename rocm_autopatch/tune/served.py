@@ -13,10 +13,10 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rocm_autopatch import processes
 from rocm_autopatch.ab import runner
 from rocm_autopatch.ab.numbers import Metric, Pattern
 from rocm_autopatch.ab.runner import ENDED, FAILED, HUNG, Ended, Runner
+from rocm_autopatch.support import processes
 
 STARTED = Metric("server start", "s")
 _LISTENS = "0A"

@@ -20,12 +20,12 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from rocm_autopatch import masking
 from rocm_autopatch.ab import Refused, arms, results, sequential
 from rocm_autopatch.ab.place import Place
 from rocm_autopatch.ab.runner import COLD, ENDED, FAILED, HUNG, WARM, Cell, Run, Runner
 from rocm_autopatch.ab.toggles import HERE, MODE, POLICY, VARIABLE, Toggle
-from rocm_autopatch.text import duration
+from rocm_autopatch.support import masking
+from rocm_autopatch.support.text import duration
 from rocm_autopatch.tune.candidates import Candidate, arm_of
 from rocm_autopatch.tune.journal import Journal, KeptRun
 from rocm_autopatch.tune.levels import Trial

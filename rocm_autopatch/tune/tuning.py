@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from rocm_autopatch import files, masking
 from rocm_autopatch.ab import (
     Refused,
     Wrong,
@@ -24,7 +23,8 @@ from rocm_autopatch.ab import (
 )
 from rocm_autopatch.ab.runner import Runner
 from rocm_autopatch.evidence import machine
-from rocm_autopatch.text import counted
+from rocm_autopatch.support import files, masking
+from rocm_autopatch.support.text import counted
 from rocm_autopatch.tune import candidates, policy_file
 from rocm_autopatch.tune.candidates import Candidate
 from rocm_autopatch.tune.journal import Journal

@@ -1885,7 +1885,7 @@ def test_a_replay_that_differs(monkeypatch: pytest.MonkeyPatch, size: int) -> No
 @needs_stand_in
 def test_the_report(seen: Seen) -> None:
     import rocm_autopatch
-    from rocm_autopatch.record import lines
+    from rocm_autopatch.record.sentences import report_lines
 
     wrapped = graphed(lambda x: x + 1, name="plus one")
     for _ in range(5):
@@ -1893,7 +1893,7 @@ def test_the_report(seen: Seen) -> None:
     report: dict[str, Any] = rocm_autopatch.status()
     assert [row["replays"] for row in report["graphs"] if row["name"] == "plus one"] == [3]
     assert any(
-        "plus one: 3 of 5 calls replayed 1 graph [graphed]" in line for line in lines(report)
+        "plus one: 3 of 5 calls replayed 1 graph [graphed]" in line for line in report_lines(report)
     )
 
 

@@ -6,6 +6,7 @@ place for Python of a real image. Its stand-in for torch is only a label.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import fcntl
 import io
@@ -140,6 +141,7 @@ CASES = {
     ),
     "none": Case("docker.io/overlay-tests/none:1", "", SYSTEM_PATH, {}, ()),
 }
+SCRIPTS = ("overlay/install.sh", "overlay/install.py")
 GOOD = [name for name, case in CASES.items() if case.pythons]
 # Settings of an image that are for its own pip and Python, not for those of the build.
 UNHELPFUL = {
@@ -231,7 +233,7 @@ def bases(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, I
 def context(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The context of "docker build ."."""
     place = tmp_path_factory.mktemp("context")
-    for name in ("Dockerfile.overlay", ".dockerignore", "overlay/install.sh"):
+    for name in ("Dockerfile.overlay", ".dockerignore", *SCRIPTS):
         (place / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, place / name)
     (place / "dist").mkdir()
@@ -684,7 +686,7 @@ def test_by_hand(bases: dict[str, Image], store: Store, context: Path, path: str
         hand = root / "srv/hand/overlay"
         hand.mkdir(parents=True)
         (wheel,) = (context / "dist").glob("*.whl")
-        for file in (wheel, context / "overlay/install.sh"):
+        for file in (wheel, *(context / name for name in SCRIPTS)):
             shutil.copy(file, hand)
         (hand / "mine").write_text("mine")
         # It is looked for beside the script, too.
@@ -697,13 +699,23 @@ def test_by_hand(bases: dict[str, Image], store: Store, context: Path, path: str
         done = run()
         assert one_line(done).startswith("error: ROCM_AUTOPATCH_BASE is not set: ")
         assert tree(root) == before
+        (hand / "install.py").rename(hand / "aside")
+        assert one_line(run(env=env)) == (
+            "error: install.py is not beside the script, in /srv/hand/overlay"
+        )
+        assert tree(root).keys() == before.keys() ^ {
+            f"/srv/hand/overlay/{name}" for name in ("install.py", "aside")
+        }
+        (hand / "aside").rename(hand / "install.py")
         done = run(env=env)
         assert one_line(done).startswith("error: the packed caches are for no Python of ")
         (hand / "rocm_autopatch-caches.tar.gz").unlink()
         (root / SITE_DIRECTORY[1:] / "caches.yaml").unlink()
         done = run(env=env)
         assert (done.status, ours(done.said)) == (0, [])
-        assert sorted(file.name for file in hand.iterdir()) == ["install.sh", "mine", wheel.name]
+        assert sorted(file.name for file in hand.iterdir()) == [
+            *("install.py", "install.sh", "mine", wheel.name),
+        ]
         done = bases["venv"].run(python, "-c", SEEN, root=root)
         assert done.stdout == "None,None,None\n"
 
@@ -730,16 +742,76 @@ def test_an_image_without_coreutils(
         assert {path for path, what in tree(root).items() if before.get(path) != what} <= mounted
 
 
+def test_an_image_whose_python_is_broken(
+    bases: dict[str, Image], store: Store, context: Path, wheel: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "place"
+    shutil.copytree(context / "overlay", place)
+    shutil.copy(wheel, place)
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\necho before; echo it is broken >&2\nexit 3\n")
+    broken.chmod(0o755)
+    with store.container(bases["none"].reference) as root:
+        done = bases["none"].run(
+            "/mnt/install.sh",
+            root=root,
+            entrypoint=["sh"],
+            env={"ROCM_AUTOPATCH_BASE": "any"},
+            mounts={"/mnt": place, "/usr/bin/python3.11": broken},
+            check=False,
+        )
+    assert one_line(done) == "error: no Python in any has torch"
+    assert ours(done.stdout.splitlines()) == [
+        "/usr/bin/python3 does not run: not changed: it is broken"
+    ]
+
+
+@pytest.mark.parametrize("version", ["2.7", "3.8", "3.9", "3.13"])
+def test_any_python_may_go_on(version: str, wheel: Path, tmp_path: Path) -> None:
+    """The first Python of an image that runs may be a very old one, and does nothing by itself."""
+    runner, new = find_python(version), find_python("3.11")
+    broken = tmp_path / "a broken one"
+    broken.write_text("#!/bin/sh\nprintf 'before\\nit is br\\303\\266ken\\n' >&2\nexit 3\n")
+    broken.chmod(0o755)
+    old = find_python("3.8")
+    release = subprocess.check_output([old, "-V"], text=True).split()[1]
+    (tmp_path / "pythons").write_text(f"{broken}\n{old}\n{new}\n{new}\n")
+    code = 'import sys; exec(compile(open(sys.argv[1]).read(), sys.argv[1], "exec"))'
+    program = ROOT / "overlay" / "install.py"
+    done = subprocess.run(
+        [runner, "-S", "-c", code, program, tmp_path, tmp_path, wheel],
+        env={"PATH": SYSTEM_PATH, "ROCM_AUTOPATCH_BASE": "any"},
+        capture_output=True,
+        encoding="utf-8",
+    )
+    assert ours(done.stdout.splitlines()) == [
+        f"{broken} does not run: not changed: it is br\u00f6ken",
+        f"{old} is Python {release}, which is older than 3.9: not changed",
+        f"{new} has no torch: not changed",
+    ]
+    reason = f"nothing to install for: {old} is Python {release}, which is older than 3.9"
+    assert (done.returncode, done.stderr) == (1, f"rocm_autopatch: error: {reason}\n")
+
+
 def test_the_page_has_the_messages_of_the_script() -> None:
     page = (ROOT / "docs/overlay.md").read_text()
     table = page.partition("**Errors.**")[2].partition("\n\n|")[2].partition("\n\n")[0]
     documented = re.findall(r"^\| `(.*?)`", table, re.MULTILINE)
     varies = "DIRECTORY FILES IMAGE LENDER PACKAGE PYTHON REASONS? TORCHES WHAT WHEEL"
     of_page = [re.sub(rf"\b({varies.replace(' ', '|')})\b", "X", text) for text in documented]
-    script = (ROOT / "overlay/install.sh").read_text()
+    script, program = ((ROOT / name).read_text() for name in SCRIPTS)
     texts = re.findall(r"\bdie (?:\\\n *)?\"(.*?)\"(?: ;;.*)?$", script, re.MULTILINE)
     assert len(texts) == len(re.findall(r"\bdie\b(?!\()", script))
-    assert sorted(of_page) == sorted(re.sub(r"\$(\{.*?\}|\w+)", "X", text) for text in texts)
+    said = {re.sub(r"\$(\{.*?\}|\w+)", "X", text) for text in texts}
+    for call in ast.walk(ast.parse(program)):
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "die":
+            (text,) = (node for node in ast.walk(call.args[0]) if "%s" in str(literal(node)))
+            said.add(literal(text).replace("%s", "X"))
+    assert sorted(of_page) == sorted(said)
+
+
+def literal(node: ast.AST) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def test_no_pip_at_all(store: Store, bases: dict[str, Image], context: Path) -> None:

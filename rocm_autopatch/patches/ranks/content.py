@@ -13,8 +13,9 @@ import os
 import platform
 import re
 
-from rocm_autopatch import _RECORD, masking, patches, startup
+from rocm_autopatch import _RECORD, patches, startup
 from rocm_autopatch.startup import patching
+from rocm_autopatch.support import masking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

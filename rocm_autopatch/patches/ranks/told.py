@@ -1,6 +1,6 @@
 """The line about ranks: who differs from the others, in what, and what both have."""
 
-from rocm_autopatch import masking
+from rocm_autopatch.support import masking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

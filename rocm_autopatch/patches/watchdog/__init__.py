@@ -9,7 +9,7 @@ them only notes when it began.
 
 One thread looks at long compiles. The first compile starts it. It sleeps until a compile may be
 overdue, and ends when no compile is running. So a short compile costs two entries in a dict.
-phases.py reads from the stack of a compile's thread what the compile is doing.
+description.py reads from the stack of a compile's thread what the compile is doing (phases.py).
 """
 
 import functools

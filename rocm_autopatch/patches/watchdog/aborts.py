@@ -10,8 +10,8 @@ import os
 import threading
 
 from rocm_autopatch import _RECORD
-from rocm_autopatch.patches.watchdog import phases, underway
-from rocm_autopatch.text import duration
+from rocm_autopatch.patches.watchdog import description, underway
+from rocm_autopatch.support.text import duration
 
 # A thread gets a tenth of abort_after to receive the exception, within these limits in seconds.
 SHORTEST, LONGEST = 1.0, 60.0
@@ -49,7 +49,7 @@ def end(watch: "underway.Watch", now: float) -> float:
         underway.count("abort_after")
         if _RECORD["observe"]:
             return float("inf")
-        what = phases.describe(watch)
+        what = description.describe(watch)
         lasted += " (abort_after: %s)" % duration(after)
         if _raise(watch, "%s: %s (rocm_autopatch, watchdog)" % (lasted, what)):
             underway.write(
@@ -67,7 +67,7 @@ def end(watch: "underway.Watch", now: float) -> float:
             return grace
         underway.write(
             "%s and the exception did not end it (its thread runs no Python, or caught it), so the "
-            "process is ended by SIGABRT (abort_after): %s" % (lasted, phases.describe(watch))
+            "process is ended by SIGABRT (abort_after): %s" % (lasted, description.describe(watch))
         )
         underway.stacks()
         os.abort()

@@ -100,13 +100,13 @@ def _answer(memory: int) -> None:
         # The handler may still be writing.
         time.sleep(0.05)
         before, size = size, os.fstat(memory).st_size
-    from rocm_autopatch.patches.watchdog import phases
-    from rocm_autopatch.text import duration
+    from rocm_autopatch.patches.watchdog import description
+    from rocm_autopatch.support.text import duration
 
     stacks = os.pread(memory, size - _seen, _seen)
     lines = [
         "a compile has lasted %s: %s"
-        % (duration(time.monotonic() - watch.began), phases.describe(watch))
+        % (duration(time.monotonic() - watch.began), description.describe(watch))
         for watch in list(underway.running.values())
     ]
     text = "".join("rocm_autopatch: %s\n" % line for line in lines)

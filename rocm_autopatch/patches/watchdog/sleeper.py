@@ -149,8 +149,8 @@ def _attend(watch: "underway.Watch") -> float:
     elif now >= watch.due:
         if abort - now < SOON:
             return abort
-        from rocm_autopatch.patches.watchdog import phases
-        from rocm_autopatch.text import duration
+        from rocm_autopatch.patches.watchdog import description
+        from rocm_autopatch.support.text import duration
 
         watch.told(now)
         underway.count("warn_after")
@@ -158,7 +158,7 @@ def _attend(watch: "underway.Watch") -> float:
             "a compile has lasted %s: %s; next message at %s"
             % (
                 duration(now - watch.began),
-                phases.describe(watch),
+                description.describe(watch),
                 duration(watch.due - watch.began),
             )
         )

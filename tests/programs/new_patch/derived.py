@@ -8,9 +8,9 @@ sys.path.insert(0, str(Path(sys.argv[1]) / "tools"))
 import json_schema
 
 import rocm_autopatch
-from rocm_autopatch import record
 from rocm_autopatch.ab import arms
 from rocm_autopatch.policy import PolicyError, document, schema
+from rocm_autopatch.record import sentences
 
 rocm_autopatch.start()
 import torch.first  # noqa: E402, after the start
@@ -30,7 +30,7 @@ print(
                 for row in status["greeting"]
             ],
             [row["after"] for row in status["warmth"]],
-            [line for line in record.lines(status) if not line.startswith(" ")],
+            [line for line in sentences.report_lines(status) if not line.startswith(" ")],
             wrong,
             json_schema.policy()["properties"]["patches"]["properties"]["greeting"]["anyOf"][0],
             sorted({row[0] for row in arms._effects(status)} - {""}, key=str),

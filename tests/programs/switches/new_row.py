@@ -32,7 +32,7 @@ print(
                 ]
                 for name in ("safe", "performance")
             },
-            "watchdog": switches.stopping("codegen"),
+            "watchdog": switches.switches_that_stop("codegen"),
         }
     )
 )

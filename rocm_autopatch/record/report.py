@@ -1,4 +1,4 @@
-"""The record: what one process really did, as plain data and as text."""
+"""What one process really did, as plain data."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
+import rocm_autopatch
 from rocm_autopatch import _ASSUME, _read, cpus, failure, kfd, sites, startup
 from rocm_autopatch.evidence import defects, match
 from rocm_autopatch.evidence.defects import Defect
@@ -28,12 +29,11 @@ from rocm_autopatch.startup import (
     watchdog_variable,
 )
 from rocm_autopatch.startup.patching import patches
-from rocm_autopatch.startup.rows import IS_SET, KEPT, of_variable, sentence
-from rocm_autopatch.text import counted, wrapped
+from rocm_autopatch.startup.rows import IS_SET, KEPT, of_variable
 
 # How an error begins because of which no policy is applied.
 NOT_APPLIED = "no policy is applied: "
-_NO_HOOK = "the start-up hook does not run: "
+NO_HOOK = "the start-up hook does not run: "
 
 _NO_CACHES: dict[str, Any] = {
     "use": "off",
@@ -49,7 +49,7 @@ _NO_CACHES: dict[str, Any] = {
 }
 
 
-def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
+def render_report(record: dict[str, Any], switch: str) -> dict[str, Any]:
     """The report of a raw record, as docs/status.md describes it.
 
     *switch* is what ROCM_AUTOPATCH said at the start, "" if there was no start.
@@ -142,7 +142,7 @@ def render(record: dict[str, Any], switch: str) -> dict[str, Any]:
     report["notes"] += _crowded()
     report["notes"] += _uncompiled()
     if not switch:
-        report["errors"].append(_NO_HOOK + _why_no_start())
+        report["errors"].append(NO_HOOK + _why_no_start())
     return report
 
 
@@ -166,8 +166,9 @@ def _why_no_start() -> str:
                 f"{first} comes first on sys.path and does not run {stub}; put {directory} "
                 f"first on PYTHONPATH, or install with pip, as the overlay does{half}"
             )
+    place = Path(rocm_autopatch.__file__).parent.parent
     return (
-        f"{Path(__file__).parent.parent} is on sys.path, but Python reads no .pth files there; "
+        f"{place} is on sys.path, but Python reads no .pth files there; "
         f"install with pip, or put sitecustomize_stub on PYTHONPATH{half}"
     )
 
@@ -300,114 +301,3 @@ def _untouched(
             if name == "config" and made["wanted"] == cpus.WORD:
                 made["wanted"] = cpus.cpu_share()
         yield made
-
-
-def is_in_force(report: dict[str, Any]) -> bool:
-    """Whether a policy changes what runs here, and nothing failed."""
-    return report["active"] and not report["observe"] and not report["errors"]
-
-
-def verdict(report: dict[str, Any], option: str = "", why: str = "") -> str:
-    """Which policy applies, and why, or what stands against it, in one line.
-
-    *option* is the option that named the policy as if it applied, "" if none did. *why* stands for
-    what the report itself says why a policy applies.
-    """
-    would = "would apply" if option else "applies"
-    if not report["active"]:
-        told = [one for one in report["errors"] if one.startswith((NOT_APPLIED, _NO_HOOK))]
-        return f"no policy {would}: {[*told, report['reason']][0].removeprefix(NOT_APPLIED)}"
-    failed = counted(len(report["errors"]), "error")
-    doubt = f", with {failed}" if report["errors"] else ""
-    if report["observe"]:
-        would, doubt = "would apply", f", but ROCM_AUTOPATCH=observe changes nothing{doubt}"
-    # The verdict itself says that it applies.
-    why = why or option or report["reason"].partition(", so the default policy for ROCm")[0]
-    return f"{' < '.join(report['policies'])} {would}{doubt}: {why}"
-
-
-def lines(report: dict[str, Any]) -> Iterator[str]:
-    """All of a report after the verdict, as text of at most text.columns()."""
-    if len(report["sites"]) > 1:
-        yield from wrapped("sites: " + " < ".join(report["sites"]), "  ", "    ")
-    for name, fact in report["facts"].items():
-        yield from wrapped(
-            f"{name}: {fact['value']} ({fact['kind']}: {fact['source']})", "  ", "    "
-        )
-    for one in report["evidence"]["files"]:
-        yield from wrapped(evidence_sentence(one), "  ", "    ")
-    if report["evidence"]["files"] and report["policies"]:
-        applied = report["evidence"]["applied"]
-        yield f"  evidence {'changes' if applied else 'does not change'} what is applied here"
-    said = report["caches"]
-    if said["use"] != "off":
-        text = f"not kept: {said['reason']}" if said["reason"] else said["place"]
-        yield from wrapped(f"caches: {text}  [{said['layer']}]", "  ", "    ")
-        if said["node"] and not said["reason"]:
-            text = f"its root is on a network file system, so programs write to {said['node']}"
-            yield from wrapped(text, "    ", "      ")
-    if report["keep"]:
-        yield from wrapped(
-            "kept by ROCM_AUTOPATCH_KEEP: " + ", ".join(report["keep"]), "  ", "    "
-        )
-    if report["baseline"]:
-        yield f"  baseline: {report['baseline']}"
-    elif any(row["origin"] == "unknown" for row in report["env"]):
-        text = "baseline: none, so every value counts as the image's own"
-        if report["given"]:
-            text += f", but for those that {baseline.VARIABLE} names"
-        yield from wrapped(text, "  ", "    ")
-    for title, section in (
-        ("Variables", "env"),
-        *((load(name).TITLE, name) for name in NAMES),
-    ):
-        if report[section]:
-            yield ""
-            yield title
-        for one in report[section]:
-            yield from wrapped(sentence(one), "  ", "      ")
-            yield from wrapped(one["why"], "      ", "      ")
-    if report["patches"]:
-        yield ""
-        yield "Patches"
-    for patch in report["patches"]:
-        reason = f": {patch['reason']}" if patch["reason"] else ""
-        text = f"{patch['name']} of {patch['target']}: {patch['status']}{reason}"
-        yield from wrapped(text, "  ", "    ")
-    if report["graphs"]:
-        yield ""
-        yield "Graphs"
-    for one in report["graphs"]:
-        yield from wrapped(graphs_sentence(one), "  ", "    ")
-    if report["known_issues"]:
-        yield ""
-        yield "Known issues"
-    for issue in report["known_issues"]:
-        yield from wrapped(issue_sentence(issue), "  ", "    ")
-    for title in ("notes", "errors"):
-        if report[title]:
-            yield ""
-            yield title.capitalize()
-        for text in report[title]:
-            yield from wrapped(text, "  ", "    ")
-
-
-def evidence_sentence(one: dict[str, Any]) -> str:
-    """An evidence file, and whether it counts here."""
-    about = f"{one['device'] or 'unknown GPU'}, {one['made']}, {one['battery']} battery"
-    return f"evidence {one['file']}: {about}, {one['status']}"
-
-
-def issue_sentence(issue: dict[str, str]) -> str:
-    """A known issue, where it is from, and the policy against it."""
-    text = issue["text"].rstrip(".")
-    text += f" ({issue['source']})" if issue["source"] else ""
-    return text + (f"; mitigation: policy {issue['mitigation']}" if issue["mitigation"] else "")
-
-
-def graphs_sentence(row: dict[str, Any]) -> str:
-    """How many calls of a callable were replays, and why the others weren't."""
-    text = f"{row['name']}: {row['replays']} of {row['calls']} calls replayed"
-    text += f" {len(row['graphs'])} graphs" if len(row["graphs"]) != 1 else " 1 graph"
-    plain = "; ".join(f"{count} plain: {reason}" for reason, count in row["plain"].items())
-    return f"{text} [{row['origin']}]" + (f"; {plain}" if plain else "")

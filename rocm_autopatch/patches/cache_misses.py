@@ -15,7 +15,8 @@ import hashlib
 import os
 import threading
 
-from rocm_autopatch import _RECORD, cut_libraries, failure, startup
+from rocm_autopatch import _RECORD, failure, startup
+from rocm_autopatch.patches import truncated_libraries
 from rocm_autopatch.startup import caches
 
 TYPE_CHECKING = False
@@ -47,7 +48,7 @@ class CacheMiss(RuntimeError):
 
 def watch(module: "ModuleType") -> None:
     """Count hits and misses of Inductor's graphs, and act on a miss. A post-import hook."""
-    cut_libraries.watch(module)
+    truncated_libraries.watch(module)
     cache: Any = getattr(module, "FxGraphCache", None)
     lookup: Any = getattr(cache, "_lookup_graph", None)
     make_key: Any = getattr(module, "compiled_fx_graph_hash", None)

@@ -24,8 +24,8 @@ NO_REPORT: dict[str, Any] = {
 }
 
 
-def summary(report: Mapping[str, Any], torch: bool = False) -> dict[str, Any]:
-    """What a report (``record.render``) says of this machine, in a few plain values.
+def summarize_report(report: Mapping[str, Any], torch: bool = False) -> dict[str, Any]:
+    """What a report (``report.render_report``) says of this machine, in a few plain values.
 
     ``digest`` is the same where processes compile under the same settings; ``errors`` is how many
     there are. *torch* is whether torch was imported for the report, so that errors of it count.
@@ -42,14 +42,14 @@ def summary(report: Mapping[str, Any], torch: bool = False) -> dict[str, Any]:
     }
 
 
-def metrics(report: Mapping[str, Any], file: str) -> Iterator[str]:
+def node_exporter_lines(report: Mapping[str, Any], file: str) -> Iterator[str]:
     """The same as lines for the textfile collector of Prometheus's node_exporter.
 
     The form is that of https://prometheus.io/docs/instrumenting/exposition_formats (0.0.4).
     Prometheus adds the node's name. *file* is the name of the file, and a label: a node may have a
     file for each of several images, and of equal lines in two files the collector reads one.
     """
-    said = {**summary(report), "file": file}
+    said = {**summarize_report(report), "file": file}
     info = ("policy", *_FACTS, "digest")
     for name, about, labels, number in (
         ("info", "What a program that imports torch runs under here.", info, 1),
