@@ -37,7 +37,12 @@ def add(commands: Any) -> None:
             1: "no policy here has an entry for NAME, no policy is active, or one can't be read",
         },
     )
-    parser.add_argument("name", metavar="NAME", help="TORCHINDUCTOR_MAX_AUTOTUNE, freezing, ...")
+    parser.add_argument(
+        "name",
+        type=options.entry_name,
+        metavar="NAME",
+        help="TORCHINDUCTOR_MAX_AUTOTUNE, freezing, ...",
+    )
     parser.add_argument("--no-torch", action="store_true", help="leave torch out")
     parser.add_argument(
         "--readers",

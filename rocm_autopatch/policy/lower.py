@@ -6,7 +6,7 @@ import hashlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from rocm_autopatch import patches, plan
 from rocm_autopatch.patches.config import FORMER_NAMES
@@ -20,7 +20,6 @@ BUILT_IN_FACTS = {"accelerator": "rocm"}
 # Each layer is a file or the record of an image, so nobody needs more.
 MAX_LAYERS = 200
 _INDUCTOR = "torch._inductor.config"
-_Entry = TypeVar("_Entry", bound=Common)
 _RENAMED = {old: new for new, old in FORMER_NAMES.items()}
 
 
@@ -64,13 +63,11 @@ def lower(
             row = (current(entry.key), entry.strength, entry.value, entry.yields_to, entry.switch)
             rows = config.setdefault(entry.module, _Rows())
             rows.put((*row, layer.name, entry.why, *entry.range))
-        for mode in layer.compile_modes:
-            modes.put((mode.mode, mode.use, layer.name, mode.why, *mode.range))
-        for patch in layer.patches:
-            rows = others.setdefault(patch.patch.partition(".")[0], _Rows())
-            rows.put((patch.patch, patch.use, layer.name, patch.why, *patch.range))
-        for cache in layer.caches:
-            caches.put(("caches", cache.use, layer.name, cache.why, *cache.range))
+        for used in layer.uses:
+            rows = {"compile_modes": modes, "caches": caches}.get(used.section) or (
+                others.setdefault(used.name.partition(".")[0], _Rows())
+            )
+            rows.put((used.name, used.use, layer.name, used.why, *used.range))
     lowered = [("config", module, rows.all()) for module, rows in config.items()]
     overruled = tuple(_overruled(config))
     inductor = config.get(_INDUCTOR, _Rows()).all()
@@ -121,18 +118,12 @@ def held(policy: Policy, facts: Mapping[str, str]) -> Policy:
 
     Of alternatives, it leaves out those that a later one takes the place of for every torch.
     """
-    return replace(
-        policy,
-        env=_held(policy.env, facts),
-        config=_held(policy.config, facts),
-        compile_modes=_held(policy.compile_modes, facts),
-        patches=_held(policy.patches, facts),
-        caches=_held(policy.caches, facts),
-    )
+    entries = {section: _held(its, facts) for section, its in policy.entries.items()}
+    return replace(policy, entries=entries)
 
 
-def _held(entries: Sequence[_Entry], facts: Mapping[str, str]) -> tuple[_Entry, ...]:
-    named: dict[tuple[str, ...], list[_Entry]] = {}
+def _held(entries: Sequence[Common], facts: Mapping[str, str]) -> tuple[Common, ...]:
+    named: dict[tuple[str, ...], list[Common]] = {}
     for entry in entries:
         if when.holds(entry.needs, facts):
             alternatives = named.setdefault(entry.names, [])
