@@ -8,9 +8,9 @@ docs/patches.md. A patch has
 - ``TARGETS``, the modules of torch that it is applied to, each right after its execution;
 - ``FIELDS``, the names of the first values in its plan entries; ``plan.RANGE_FIELDS`` follow;
 - ``SETTINGS``, what a policy may set under ``patches``: for each name, the allowed words or a kind
-  of ``policy.settings``. If a patch has one setting, its name is the patch's own name. If it has
-  several, their names are ``PATCH.FIELD``. If a policy has a section of its own for the patch,
-  this is empty;
+  of ``policy.grammar.SETTING_TYPES``. If a patch has one setting, its name is the patch's own name.
+  If it has several, their names are ``PATCH.FIELD``, and ``policy.grammar.SETTING_SENTENCES`` says
+  what each means. If a policy has a section of its own for the patch, this is empty;
 - ``NOUN``, what an entry is called in the one line on stderr, which counts them; "" if that line
   only names the patch;
 - ``CHANGES_CODE``, whether it changes what is compiled;

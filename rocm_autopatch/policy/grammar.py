@@ -567,9 +567,9 @@ def _record(given: GivenFields) -> Policy:
     row = _policy(given)
     if isinstance(given.place.value, dict):
         if not ("image" in row.places or "when" in row.places):
-            given.reader.problem(given.place, given.path, "image or when is missing")
+            given.reader.add_problem(given.place, given.path, "image or when is missing")
         if not ("image" in row.places or "name" in row.places):
-            given.reader.problem(given.place, given.path, "name is missing")
+            given.reader.add_problem(given.place, given.path, "name is missing")
     return replace(row, name=row.name or row.image)
 
 

@@ -44,9 +44,9 @@ def lower(
     insist: dict[str, None] = {}
     image_only: dict[str, None] = {}
     config: dict[str, _Rows] = {}
-    modes = _Rows()
     others: dict[str, _Rows] = {}
-    caches = _Rows()
+    modes, caches = _Rows(), _Rows()
+    named = {"compile_modes": modes, "caches": caches}
     for layer in layers:
         for rule in layer.env:
             # Many rules have the same reason. As one object, a plan file has it once.
@@ -64,9 +64,12 @@ def lower(
             rows = config.setdefault(entry.module, _Rows())
             rows.put((*row, layer.name, entry.why, *entry.range))
         for used in layer.uses:
-            rows = {"compile_modes": modes, "caches": caches}.get(used.section) or (
-                others.setdefault(used.name.partition(".")[0], _Rows())
-            )
+            if used.section == "patches":
+                rows = others.setdefault(used.name.partition(".")[0], _Rows())
+            elif used.section in named:
+                rows = named[used.section]
+            else:
+                raise NotImplementedError(f"no code carries out {used.section} of a policy")
             rows.put((used.name, used.use, layer.name, used.why, *used.range))
     lowered = [("config", module, rows.all()) for module, rows in config.items()]
     overruled = tuple(_overruled(config))

@@ -14,7 +14,7 @@ from rocm_autopatch.policy import grammar
 from rocm_autopatch.policy.document import WRONG, Node
 from rocm_autopatch.policy.model import Policy
 from rocm_autopatch.policy.problem import Hint, Problem, Problems, collected, quoted
-from rocm_autopatch.policy.value_types import found
+from rocm_autopatch.policy.value_types import describe_value
 
 
 def read_policy(root: Node, file: str, name: str, problems: Problems | None = None) -> Policy:
@@ -45,31 +45,31 @@ class Reader:
         # The number of problems, including those that the reader of the document reported
         self.wrong = 0
 
-    def problem(self, node: Node, path: str, message: str, hint: Hint | None = None) -> None:
+    def add_problem(self, node: Node, path: str, message: str, hint: Hint | None = None) -> None:
         """Add a problem at a node, if the reader of the document has not added one there."""
         self.wrong += 1
         if node.value is not WRONG:
             self.problems.add(Problem(self.file, node.line, node.column, path, message), hint)
 
-    def expected(self, node: Node, path: str, what: str) -> None:
+    def add_expected(self, node: Node, path: str, what: str) -> None:
         """Add the problem that a node is not *what*."""
-        self.problem(node, path, f"expected {what}, found {found(node)}")
+        self.add_problem(node, path, f"expected {what}, found {describe_value(node)}")
 
-    def unknown_name(
+    def add_unknown_name(
         self, node: Node, path: str, message: str, name: str, known: Iterable[str]
     ) -> None:
         """Add a problem that ends with the most similar one of the names that are *known*."""
-        self.problem(node, path, message, partial(_similar_name, name, tuple(known)))
+        self.add_problem(node, path, message, partial(_similar_name, name, tuple(known)))
 
-    def mapping(self, node: Node, path: str) -> Iterator[tuple[str, Node, Node, str]]:
+    def read_mapping(self, node: Node, path: str) -> Iterator[tuple[str, Node, Node, str]]:
         """Key, the key's node, value's node and path of each entry."""
         if not isinstance(node.value, dict):
-            self.expected(node, path, "a mapping")
+            self.add_expected(node, path, "a mapping")
             return
         for key, entry in node.value.items():
             yield key, entry.key, entry.node, f"{path}.{key}" if path else key
 
-    def fields(
+    def read_fields(
         self,
         node: Node,
         path: str,
@@ -83,44 +83,44 @@ class Reader:
         """
         known = tuple(known)
         fields = {}
-        for key, key_node, value, inner in self.mapping(node, path):
+        for key, key_node, value, inner in self.read_mapping(node, path):
             if key in known:
                 fields[key] = value
             elif elsewhere and key in elsewhere:
                 message = f"unknown key here: it belongs under {elsewhere[key]}"
-                self.problem(key_node, inner, message)
+                self.add_problem(key_node, inner, message)
             else:
-                self.unknown_name(key_node, inner, "unknown key", key, known)
+                self.add_unknown_name(key_node, inner, "unknown key", key, known)
         if isinstance(node.value, dict):
             for key in required:
                 if key not in node.value:
-                    self.problem(node, path, f"{key} is missing")
+                    self.add_problem(node, path, f"{key} is missing")
         return fields
 
-    def items(self, node: Node, path: str) -> list[tuple[Node, str]]:
+    def list_items(self, node: Node, path: str) -> list[tuple[Node, str]]:
         """Each item of a list, and its path."""
         if not isinstance(node.value, list):
-            self.expected(node, path, "a list")
+            self.add_expected(node, path, "a list")
             return []
         return [(item, f"{path}[{number}]") for number, item in enumerate(node.value)]
 
-    def text(self, node: Node, path: str) -> str:
+    def read_text(self, node: Node, path: str) -> str:
         """A text, "" where there is none."""
         if isinstance(node.value, str):
             return node.value
         advice = ": put it in quotes" if isinstance(node.value, (bool, int, float)) else ""
-        self.problem(node, path, f"expected a text, found {found(node)}{advice}")
+        self.add_problem(node, path, f"expected a text, found {describe_value(node)}{advice}")
         return ""
 
-    def choice(
+    def read_choice(
         self, node: Node, path: str, known: Iterable[str], more: tuple[str, ...] = ()
     ) -> str:
         """One of the words *known*. *more* is what else may stand there, for the message."""
         known = tuple(known)
-        text = self.text(node, path)
+        text = self.read_text(node, path)
         if text and text not in known:
             message = f"{quoted(text)} is not one of {', '.join((*known, *more))}"
-            self.unknown_name(node, path, message, text, known)
+            self.add_unknown_name(node, path, message, text, known)
         return text
 
 

@@ -109,11 +109,9 @@ class GivenFields:
     ``kind`` is the one of several keys that decides what it is, "" if it has none or two.
     """
 
-    def __init__(
-        self, reader: Reader, path: str, names: tuple[str, ...], place: Node, kind: str = ""
-    ) -> None:
-        self.reader, self.path = reader, path
-        self.names, self.place, self.kind = names, place, kind
+    def __init__(self, reader: Reader, path: str, names: tuple[str, ...], place: Node) -> None:
+        self.reader, self.path, self.names, self.place = reader, path, names, place
+        self.kind = ""
         # Without those of an entry in its short form.
         self.nodes: dict[str, Node] = {}
         self._read: dict[str, object] = {}
@@ -132,7 +130,7 @@ class GivenFields:
         """Read one key from its node."""
         value = self._read[key.name] = key.read_key(self.reader, node, path)
         if self.kind in key.excluded and value not in (None, ""):
-            self.reader.problem(node, path, key.excluded[self.kind])
+            self.reader.add_problem(node, path, key.excluded[self.kind])
 
     def value_of(self, key: Key[T]) -> T | None:
         """What a key has, None if it is not given."""
@@ -153,7 +151,7 @@ class GivenFields:
 
     def add_problem(self, name: str, message: str) -> None:
         """Add a problem at a key that is given."""
-        self.reader.problem(self.nodes[name], f"{self.path}.{name}", message)
+        self.reader.add_problem(self.nodes[name], f"{self.path}.{name}", message)
 
 
 def mapping_schema(
@@ -188,11 +186,11 @@ class PlainText(ValueType[str]):
         self.shared_as = shared_as
 
     def read_value(self, reader: Reader, node: Node, path: str) -> str:
-        text = reader.text(node, path)
+        text = reader.read_text(node, path)
         if self.objection and isinstance(node.value, str):
             problem = self.objection(text)
             if problem:
-                reader.problem(node, path, problem)
+                reader.add_problem(node, path, problem)
         return text
 
     def json_schema(self, definitions: Definitions) -> JsonSchema:
@@ -209,7 +207,7 @@ class ChoiceText(ValueType[str]):
         self.known, self.said, self.shared_as = known, said, shared_as
 
     def read_value(self, reader: Reader, node: Node, path: str) -> str:
-        return reader.choice(node, path, self.known)
+        return reader.read_choice(node, path, self.known)
 
     def json_schema(self, definitions: Definitions) -> JsonSchema:
         return {"enum": [*self.known]}
@@ -236,7 +234,7 @@ class SwitchWord(ValueType[str]):
             node = replace(node, value=word) if word in self.known else node
         if self.path and isinstance(node.value, str) and "/" in node.value:
             return self.path.read_value(reader, node, path)
-        return reader.choice(node, path, self.known, (self.path_said,) if self.path else ())
+        return reader.read_choice(node, path, self.known, (self.path_said,) if self.path else ())
 
     def json_schema(self, definitions: Definitions) -> JsonSchema:
         booleans = [value for word, value in (("on", True), ("off", False)) if word in self.known]
@@ -257,7 +255,7 @@ class FixedValue(ValueType[None]):
 
     def read_value(self, reader: Reader, node: Node, path: str) -> None:
         if node.value != self.value or isinstance(node.value, bool) != isinstance(self.value, bool):
-            reader.expected(node, path, self.expected)
+            reader.add_expected(node, path, self.expected)
 
     def json_schema(self, definitions: Definitions) -> JsonSchema:
         return {"const": self.value}
@@ -272,7 +270,7 @@ class TrueOrFalse(ValueType["bool | None"]):
     def read_value(self, reader: Reader, node: Node, path: str) -> bool | None:
         if isinstance(node.value, bool):
             return node.value
-        reader.expected(node, path, "true or false")
+        reader.add_expected(node, path, "true or false")
         return None
 
     def json_schema(self, definitions: Definitions) -> JsonSchema:
@@ -291,10 +289,10 @@ class ScalarValue(ValueType[Scalar]):
 
     def read_value(self, reader: Reader, node: Node, path: str) -> Scalar:
         if not isinstance(node.value, (type(None), bool, int, float, str)):
-            reader.expected(node, path, "a plain value")
+            reader.add_expected(node, path, "a plain value")
             return None
         if isinstance(node.value, float) and not math.isfinite(node.value):
-            reader.expected(node, path, "a finite number")
+            reader.add_expected(node, path, "a finite number")
         return node.value
 
     def json_schema(self, definitions: Definitions) -> JsonSchema:
@@ -329,7 +327,7 @@ class DurationValue(ValueType["float | bool | None"]):
             if value <= LONGEST_DURATION:
                 return value
             expected = f"at most {LONGEST_DURATION} seconds"
-        reader.expected(node, path, expected)
+        reader.add_expected(node, path, expected)
         return None
 
     def json_schema(self, definitions: Definitions) -> JsonSchema:
@@ -355,7 +353,7 @@ class TextTuple(ValueType["tuple[str, ...]"]):
     def read_value(self, reader: Reader, node: Node, path: str) -> tuple[str, ...]:
         items = [(node, path)]
         if self.several and not isinstance(node.value, str):
-            items = reader.items(node, path)
+            items = reader.list_items(node, path)
         read = [(self.item.read_value(reader, item, at), item) for item, at in items]
         return tuple(text for text, item in read if isinstance(item.value, str))
 
@@ -390,7 +388,7 @@ class FieldMapping(ValueType[T_co]):
 
     def read_value(self, reader: Reader, node: Node, path: str) -> T_co:
         given = GivenFields(reader, path, (), node)
-        nodes = reader.fields(node, path, self._names, self.required, self.elsewhere)
+        nodes = reader.read_fields(node, path, self._names, self.required, self.elsewhere)
         given.read_fields(self.keys, nodes)
         return self.build(given)
 
@@ -414,7 +412,7 @@ class ListOf(ValueType["tuple[T_co, ...]"]):
         self.item = item
 
     def read_value(self, reader: Reader, node: Node, path: str) -> tuple[T_co, ...]:
-        items = reader.items(node, path)
+        items = reader.list_items(node, path)
         return tuple(self.item.read_value(reader, item, at) for item, at in items)
 
     def json_schema(self, definitions: Definitions) -> JsonSchema:
@@ -480,8 +478,8 @@ class AlternativeEntries(EntryType[R_co]):
             return
         if not 0 < len(node.value) <= MOST_ALTERNATIVES:
             message = f"expected 1 to {MOST_ALTERNATIVES} alternatives, found {len(node.value)}"
-            reader.problem(node, path, message)
-        for item, at in reader.items(node, path)[:MOST_ALTERNATIVES]:
+            reader.add_problem(node, path, message)
+        for item, at in reader.list_items(node, path)[:MOST_ALTERNATIVES]:
             yield from self.entry.read_entries(reader, item, at, names, item)
 
     def json_schema(self, definitions: Definitions) -> JsonSchema:
@@ -510,7 +508,7 @@ class ShortEntries(EntryType[R_co]):
         self, reader: Reader, node: Node, path: str, names: tuple[str, ...], place: Node
     ) -> Iterator[R_co]:
         one = isinstance(node.value, str)
-        for item, at in [(node, path)] if one else reader.items(node, path):
+        for item, at in [(node, path)] if one else reader.list_items(node, path):
             yield from self.entry.read_entries(reader, item, at, names, item)
 
     def json_schema(self, definitions: Definitions) -> JsonSchema:
@@ -551,12 +549,12 @@ class NamedEntries(EntryType[R_co]):
     def read_entries(
         self, reader: Reader, node: Node, path: str, names: tuple[str, ...], place: Node
     ) -> Iterator[R_co]:
-        for name, key_node, value, at in reader.mapping(node, path):
+        for name, key_node, value, at in reader.read_mapping(node, path):
             is_known = not self.known or name in self.known
             if not is_known:
-                reader.unknown_name(key_node, at, self.unknown, name, self.known)
+                reader.add_unknown_name(key_node, at, self.unknown, name, self.known)
             for objection in self.objections(name) if self.objections else ():
-                reader.problem(key_node, at, objection)
+                reader.add_problem(key_node, at, objection)
             read = self.entry.read_entries(reader, value, at, (*names, name), key_node)
             yield from [*read] if is_known else [*read][:0]
 
@@ -594,9 +592,9 @@ class KeyedEntries(EntryType[R_co]):
         self, reader: Reader, node: Node, path: str, names: tuple[str, ...], place: Node
     ) -> Iterator[R_co]:
         types = {section.name: section.type for section in self.sections}
-        for name, key_node, value, at in reader.mapping(node, path):
+        for name, key_node, value, at in reader.read_mapping(node, path):
             if name not in types:
-                reader.unknown_name(key_node, at, self.unknown, name, types)
+                reader.add_unknown_name(key_node, at, self.unknown, name, types)
             entry = types.get(name, self.other)
             read = entry.read_entries(reader, value, at, (*names, name), key_node)
             yield from [*read] if name in types else [*read][:0]
@@ -638,14 +636,14 @@ class KindEntry(EntryType[R_co]):
         self, reader: Reader, node: Node, path: str, names: tuple[str, ...], place: Node
     ) -> Iterator[R_co]:
         given = GivenFields(reader, path, names, place)
-        fields = reader.fields(node, path, self._names)
+        fields = reader.read_fields(node, path, self._names)
         found = [kind for kind in self._kinds if kind in fields]
         if len(found) == 1:
             given.kind = found[0]
         elif isinstance(node.value, dict) and (found or not set(node.value) - set(self._names)):
             words = ", ".join(self._kinds)
             message = f"only one of {words} is allowed, found {' and '.join(found)}"
-            reader.problem(node, path, message if found else f"one of {words} is missing")
+            reader.add_problem(node, path, message if found else f"one of {words} is missing")
         given.read_fields(self.keys if given.kind else self.more, fields)
         if self.contradictory and all(map(given.value_of, self.contradictory)):
             first, second = self.contradictory
@@ -690,7 +688,7 @@ class ShortEntry(EntryType[R_co]):
     ) -> Iterator[R_co]:
         given = GivenFields(reader, path, names, place)
         if isinstance(node.value, dict):
-            fields = reader.fields(node, path, self._names, (self.short.name,))
+            fields = reader.read_fields(node, path, self._names, (self.short.name,))
             given.read_fields(self.keys, fields)
         else:
             given.read_at(self.short, node, path)
@@ -733,13 +731,13 @@ class SettingsEntry(EntryType[R_co]):
             return
         said = ", ".join(key.name for key in self.settings)
         if not isinstance(node.value, dict):
-            message = f"expected off, or a mapping with {said}; found {found(node)}"
-            reader.problem(node, path, message)
+            message = f"expected off, or a mapping with {said}; found {describe_value(node)}"
+            reader.add_problem(node, path, message)
             return
-        fields = reader.fields(node, path, self._names)
+        fields = reader.read_fields(node, path, self._names)
         read = [key for key in self.settings if key.name in fields]
         if not read and set(node.value) == set(fields):
-            reader.problem(node, path, f"one of {said} is missing")
+            reader.add_problem(node, path, f"one of {said} is missing")
         given.read_fields(self.keys, fields)
         for key in read:
             place = node.value[key.name].key
@@ -758,7 +756,7 @@ class SettingsEntry(EntryType[R_co]):
         yield from (f"{name}.{key.name}" for key in self.settings)
 
 
-def found(node: Node) -> str:
+def describe_value(node: Node) -> str:
     """A node's value, as a message names it."""
     if isinstance(node.value, dict):
         return "a mapping"
