@@ -142,8 +142,9 @@ def _of_empty_text(
     is."""
     given = fresh_interpreter.before_us()
     for rule in lower.lower(stack, facts)["empty"]:
-        if rule[0] not in known:
-            yield rows.of_variable(rule, given.get(rule[0]), "unchanged", None)
+        name, *_ = rule
+        if name not in known:
+            yield rows.of_variable(rule, given.get(name), "unchanged", None)
 
 
 def _layers(

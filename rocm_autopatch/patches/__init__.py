@@ -19,6 +19,12 @@ docs/patches.md. A patch has
   change. It returns one row of the record for each entry. If it raises, the import goes on, and
   the patch is recorded as failed.
 
+It may also have
+
+- ``OF_MODULE = True``, if its entries are keys of the target, whose name is a part of theirs;
+- ``foresee(row)``, which gives what else a row says that waits for its target;
+- ``look(target, rows)``, which gives the rows as they are now, and errors.
+
 A new patch is one file here, its name in ``NAMES``, its section in docs/patches.md, and its test.
 """
 
@@ -32,6 +38,11 @@ NAMES = ("config", "compile_modes", "capture", "watchdog", "recompiles", "ranks"
 def load(name: str) -> "Any":
     """The module of a patch. A process loads only the patches whose targets are imported."""
     return __import__("rocm_autopatch.patches." + name, fromlist=["apply"])
+
+
+def full_name(patch: str, target: str, name: str) -> str:
+    """What the record calls an entry of a patch in all its targets."""
+    return "%s.%s" % (target, name) if getattr(load(patch), "OF_MODULE", False) else name
 
 
 def row(

@@ -129,7 +129,8 @@ def add_rows(plan: "Plan", rows: "tuple[tuple[Any, ...], ...]") -> None:
     # First: a policy that names one of the variables decides.
     plan["env"] = (*rows, *plan["env"])
     # An earlier start in this process tree has given their values, and no user.
-    plan["insist"] = (*plan["insist"], *(row[0] for row in rows if row[1] != "default"))
+    names = [name for name, action, _, _, _, _, _ in rows if action != "default"]  # plan.ENV_FIELDS
+    plan["insist"] = (*plan["insist"], *names)
 
 
 def makes_nothing() -> bool:

@@ -50,8 +50,7 @@ def content() -> "dict[str, str]":
                 fields = dict(zip(patch.FIELDS, entry))
                 variables.update(filter(None, (fields.get(one, "") for one in _VARIABLES)))
                 told = [str(fields[one]) for one in fields if one not in _UNTOLD]
-                label = "%s.%s" % (target, fields["name"]) if name == "config" else fields["name"]
-                found[str(label)] = " ".join(told)
+                found[patches.full_name(name, target, fields["name"])] = " ".join(told)
     if _RECORD["keep"]:
         found["ROCM_AUTOPATCH_KEEP"] = ",".join(_RECORD["keep"])
     if _RECORD["observe"]:
