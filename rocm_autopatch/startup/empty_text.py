@@ -22,7 +22,7 @@ def empty_rules(
     """
     found = []
     for rule in for_this_torch(unpack_part(plan["empty"])):
-        name, *_ = rule  # plan.ENV_FIELDS
+        name, _, _, _, _, _, _ = rule  # plan.ENV_FIELDS
         if os.environb.get(name.encode()) == b"":
             found.append(rule)
     return found
