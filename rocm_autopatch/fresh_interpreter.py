@@ -279,12 +279,12 @@ def secrets() -> masking.Secrets:
 def before_us() -> dict[str, str]:
     """The environment as it was before this process started and our own hook changed it."""
     before_us = dict(os.environ)
-    for rule, before, status in _RECORD["env"]:
+    for (name, *_), before, status in _RECORD["env"]:
         if status == "applied":
             if before is None:
-                before_us.pop(rule[0], None)
+                before_us.pop(name, None)
             else:
-                before_us[rule[0]] = before
+                before_us[name] = before
     if rocm_autopatch._started:
         # Where this process has no hook, it is what a process above has done.
         before_us.pop(startup.SAID, None)

@@ -3,14 +3,16 @@
 Strings, numbers, booleans, None, tuples, and one dict at the top: readable without a parser. The
 policy half lowers policies to it (``policy/lower.py``), ``startup`` carries it out. Its rows are
 tuples, because they are read from a file at every start. This module names their fields; nothing
-reads a row by a bare number.
+reads a row by a bare number. ``policy/lower.py`` makes rows by these names, what runs at each start
+unpacks a row into them, and all else calls named_fields().
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypedDict
 
-FORMAT = 7
+FORMAT = 8
 # Torch releases as tuples of numbers, () where open. Every row of a plan ends with these two; of
 # rows with one name, the last that is for this torch counts.
 RANGE_FIELDS = ("since", "until")
@@ -19,9 +21,13 @@ ENV_FIELDS = ("name", "action", "value", "layer", "why", *RANGE_FIELDS)
 # ``about`` is the name of a variable, in bytes, and the full name of the config key that it would
 # decide. It is overruled where (its value == text) == equal.
 OVERRULED_FIELDS = ("about", "text", "equal", *RANGE_FIELDS)
-PATCH_FIELDS = ("patch", "target", "entries")
 # The name is always ``caches``; ``use`` is ``on``, ``off`` or the path of a root.
 CACHES_FIELDS = ("name", "use", "layer", "why", *RANGE_FIELDS)
+
+
+def named_fields(fields: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+    """The values of a row by the names of its *fields*."""
+    return dict(zip(fields, row))
 
 
 class Plan(TypedDict):
@@ -32,13 +38,12 @@ class Plan(TypedDict):
     rows of ENV_FIELDS that are carried out before those, and only where the variable's value is the
     empty text. ``overruled`` has rows of OVERRULED_FIELDS, for the line on stderr; ``pinned`` are
     the variables that they are about, in bytes. In a file, ``empty``, ``overruled`` and ``patches``
-    are marshalled apart, and the first two compressed. ``patches`` has
-    rows of PATCH_FIELDS: the name of a patch, the module that it waits for, and its entries. An
-    entry has the ``FIELDS`` of its patch and then RANGE_FIELDS. ``targets`` are the modules that
-    the patches wait for. ``caches`` has rows of CACHES_FIELDS, and ``digest`` tells plans that
-    change what is compiled from each other, in hex digits. ``layers`` are names, general to
-    specific, and ``counts`` is what the one line on stderr says of the patches: "12 config values,
-    2 compile modes".
+    are marshalled apart, and the first two compressed. ``patches`` has the name of each patch, a
+    module that it waits for, and its entries there. An entry has the ``FIELDS`` of its patch and
+    then RANGE_FIELDS. ``targets`` are the modules that the patches wait for. ``caches`` has rows of
+    CACHES_FIELDS, and ``digest`` tells plans that change what is compiled from each other, in hex
+    digits. ``layers`` are names, general to specific, and ``counts`` is what the one line on stderr
+    says of the patches: "12 config values, 2 compile modes".
     """
 
     format: int
@@ -62,9 +67,9 @@ class BakedPlan(Plan):
 
     The plan serves as long as all of these hold. ``wishes``: variables, each with the values that
     it may have, as ``os.environb`` has them. ``torch``: the path of the torch/version.py that a
-    start finds. ``sites``: each directory of policies, and the names in it. ``sources``: files with
-    what ``startup.mark`` says of each, the path first. ``gfx``: the GPU's architecture, None where
-    no layer asks for it.
+    start finds. ``sites``: each directory of policies, and the names in it. ``sources``: the path
+    of each file that it was made from, with what ``startup.mark`` says of it. ``gfx``: the GPU's
+    architecture, None where no layer asks for it.
 
     ``evidence`` is what the plan does not have yet: ``machine``, where it counts, as
     ``evidence.machine.here`` says it; ``plan``, the parts of the plan that are others there; and a
@@ -79,7 +84,7 @@ class BakedPlan(Plan):
     wishes: tuple[tuple[bytes, tuple[bytes, ...]], ...]
     torch: str
     sites: list[tuple[str, list[str]]]
-    sources: list[tuple[Any, ...]]
+    sources: list[tuple[str, tuple[Any, ...]]]
     gfx: str | None
     evidence: bytes
     prove_at_start: bool

@@ -186,6 +186,6 @@ def test_safe_without_evidence_is_safe_without_alternatives(tmp_path: Path) -> N
 def test_no_entry_of_safe_lacks_what_holds_always() -> None:
     """Its entries that need evidence are alternatives: without evidence there is one of each."""
     safe = load.top("safe")
-    for entries in (safe.env, safe.config, safe.compile_modes, safe.patches):
+    for entries in safe.entries.values():
         names = {entry.names for entry in entries if not entry.needs}
         assert {entry.names for entry in entries} == names

@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from rocm_autopatch.cli import command_line, completion, main
+from rocm_autopatch.patches.compile_modes import MODES
 from rocm_autopatch.startup import assume
 
 FACTS = {f"{name}=" for name in assume.FACTS}
 POLICIES = {"capture-guard", "debug", "no-hipblaslt", "no-library-search", "performance", "safe"}
 POLICIES |= {"sglang-compile", "tuning-notes"}
+PATCHES = {"capture", "watchdog", "recompiles", "ranks", "graph_check"}
+WATCHDOG = {f"watchdog.{name}" for name in ("warn_after", "dump_stacks", "abort_after")}
 # bash splits words like this because of its COMP_WORDBREAKS.
 BREAKS = re.compile(r"[:=]|[^:=]+")
 
@@ -72,6 +75,9 @@ def test_bash(scripts: Path) -> None:
         ("rocm-autopatch status --assume image=a:b --j", {"--json"}),
         ("rocm-autopatch explain cudagraphs --no", {"--no-torch"}),
         ("rocm-autopatch status --policy pe", {"performance"}),
+        ("rocm-autopatch explain ", {*MODES, *PATCHES, *WATCHDOG, "caches"}),
+        ("rocm-autopatch explain watchdog.w", {"watchdog.warn_after"}),
+        ("rocm-autopatch explain --assume torch=2.9 red", {"reduce-overhead"}),
         ("rocm-autopatch policies ", {"show"}),
         ("rocm-autopatch policies --json show pe", {"performance"}),
         ("rocm-autopatch policies show ", POLICIES | files),
@@ -145,6 +151,7 @@ def test_bash_at_a_terminal(scripts: Path) -> None:
         ("rocm-autopatch stat\t--no-t\t", "rocm-autopatch status --no-torch "),
         ("rocm-autopatch expl\t--assu\tacc\trocm", "explain --assume accelerator=rocm"),
         ("rocm-autopatch poli\tsho\tperf\t", "policies show performance "),
+        ("rocm-autopatch expl\twatchdog.w\t", "explain watchdog.warn_after "),
         ("rocm-autopatch check --torch 2.4\ttea\t", "check --torch 2.4 team.yaml "),
     ],
 )

@@ -1,4 +1,4 @@
-"""The JSON Schemas in docs: made from the loader's tables, and of one mind with it."""
+"""The JSON Schemas in docs: made from the grammar, and of one mind with the loader."""
 
 from __future__ import annotations
 
@@ -71,6 +71,14 @@ def test_it_takes_the_example_of_the_docs() -> None:
     example = (ROOT / "docs" / "policies.md").read_text().split("```yaml\n")[1].split("```")[0]
     assert problems(example.encode()) == []
     VALIDATOR.validate(yaml.safe_load(example))
+
+
+def test_it_takes_on_and_off_without_quotes() -> None:
+    """YAML 1.1 reads them as booleans, and so does the loader."""
+    for text in ("patches: {graph_check: on}", "patches: {capture: off}", "caches: on"):
+        assert problems(f"version: 1\n{text}\n".encode()) == []
+        VALIDATOR.validate(yaml.safe_load(f"version: 1\n{text}\n"))
+    assert not VALIDATOR.is_valid({"version": 1, "patches": {"capture": True}})
 
 
 def within() -> Iterator[str]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rocm_autopatch.plan import Plan
 from rocm_autopatch.policy import PolicyError, builtin, document, load, lower, select
-from rocm_autopatch.policy.model import ConfigEntry, EnvRule, ModeRule, PatchRule
+from rocm_autopatch.policy.model import Common, ConfigEntry, EnvRule, UseRule
 from rocm_autopatch.probe import variables
 from rocm_autopatch.prove.subjects import SUBJECTS
 from tests.conftest import ROOT
@@ -250,12 +250,11 @@ def entries_of(plan: Plan) -> dict[str, tuple[str, object]]:
     return found
 
 
-def entry_name(entry: EnvRule | ConfigEntry | ModeRule | PatchRule) -> str:
+def entry_name(entry: Common) -> str:
     """What a policy calls an entry."""
-    if isinstance(entry, ModeRule):
-        return entry.mode
-    if isinstance(entry, PatchRule):
-        return entry.patch.partition(".")[0]
+    if isinstance(entry, UseRule):
+        return entry.name.partition(".")[0] if entry.section == "patches" else entry.name
+    assert isinstance(entry, (ConfigEntry, EnvRule))
     return entry.key if isinstance(entry, ConfigEntry) else entry.name
 
 
@@ -277,9 +276,7 @@ class TestBuiltins:
         without = set()
         for name in load.names():
             policy = load.policy(load.BUILTIN / f"{name}.yaml")
-            entries: list[EnvRule | ConfigEntry | ModeRule | PatchRule]
-            entries = [*policy.env, *policy.config, *policy.compile_modes, *policy.patches]
-            for entry in entries:
+            for entry in (entry for entries in policy.entries.values() for entry in entries):
                 said = entry_name(entry)
                 assert not (said in tried and entry.no_trial), f"{name}: {said}"
                 # Nobody wants the empty text, so there is nothing to try.

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from rocm_autopatch import patches
+from rocm_autopatch.patches import compile_modes
+from rocm_autopatch.policy import grammar, when
+from rocm_autopatch.policy.value_types import Key
 from tests.conftest import ROOT
-from tools import json_schema, policy_keys, policy_keys_page
+from tools import policy_keys_page
 
 PAGE = (ROOT / "docs" / "policy-keys.md").read_text(encoding="utf-8")
 
@@ -32,30 +36,34 @@ def test_the_page_has_every_key(file: str) -> None:
     schema = json.loads((ROOT / "docs" / file).read_text(encoding="utf-8"))
     found = names(schema)
     assert {"version", "pin", "warn_after", "framework_version"} <= found
+    # Names of config modules and of modes stand in the head of the page.
     for name in found - {"images"}:
-        # Names of config modules stand in the head of the page.
-        row = f"`{name}`" if name.startswith("torch.") else f"\n| `{name}` | "
-        assert row in PAGE, name
+        head = name.startswith("torch.") or name in compile_modes.MODES
+        assert (f"`{name}`" if head else f"\n| `{name}` | ") in PAGE, name
 
 
-def test_each_meaning_is_of_a_key() -> None:
-    used = set()
-    for make in (json_schema.policy, json_schema.images):
-        for path, key, schema in policy_keys.walk(make()):
-            full = policy_keys.below(path, key)
-            used |= {full, full.removeprefix("images."), f"any.{key}"}
-            assert schema["description"].endswith("."), full
-    assert set(policy_keys.MEANINGS) - used == set()
+def every_key() -> list[tuple[str, Key[object]]]:
+    """Each key of the grammar, with the path above it."""
+    files = (grammar.POLICY_FILE, grammar.IMAGES_FILE)
+    return [(path, key) for file in files for path, keys in file.key_tables("") for key in keys]
 
 
-def test_a_key_that_nothing_describes() -> None:
-    schema = {"properties": {"version": {"const": 1}, "colour": {"type": "string"}}}
-    with pytest.raises(KeyError, match="does not say what colour means"):
-        policy_keys.described(schema)
+def test_each_key_has_a_sentence() -> None:
+    assert len(every_key()) > 100
+    for path, key in every_key():
+        assert key.sentence.endswith("."), f"{path}.{key.name}"
 
 
-def test_a_word_and_its_meaning_are_not_shared() -> None:
-    """One dict stands for many keys in the tables, and each key has a meaning of its own."""
-    keys = policy_keys_page.sections(json_schema.policy())
-    assert keys["env.VARIABLE"]["default"] != keys["config.MODULE.KEY"]["default"]
-    assert keys[""]["name"]["description"] != keys[""]["description"]["description"]
+def test_each_condition_is_a_key() -> None:
+    assert [key.name for key in grammar.CONDITIONS] == [*when.NAMES]
+
+
+def test_each_setting_of_a_patch_has_a_sentence_of_its_own() -> None:
+    settings = {name for patch in patches.NAMES for name in patches.load(patch).SETTINGS}
+    assert {name for name in settings if "." in name} == {*grammar.SETTING_SENTENCES}
+
+
+def test_keys_of_one_name_have_sentences_of_their_own() -> None:
+    said = {(path, key.name): key.sentence for path, key in every_key()}
+    assert said["env.VARIABLE", "default"] != said["config.MODULE.KEY", "default"]
+    assert said["", "name"] != said["images", "name"]

@@ -2,7 +2,8 @@
 
 The choices of an argument tell what it takes. Without choices, its metavar tells: ``FILE`` and
 ``PATH`` are files, ``POLICY`` is a built-in policy or a file, ``VERSIONS`` are torch releases, and
-``NAME=VALUE`` is a fact. A new command that uses these words needs no change here.
+``NAME=VALUE`` is a fact. An argument of the type ``options.entry_name`` is the name of an entry of
+a policy. A new command that uses these needs no change here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
-from rocm_autopatch.cli import statuses
+from rocm_autopatch.cli import options, statuses
 from rocm_autopatch.startup import assume
 
 SHELLS = ("bash", "zsh")
@@ -66,7 +67,8 @@ def add(commands: Any) -> None:
         help="print a script that completes commands and options in a shell",
         description=(
             "Print a completion script for bash or zsh. It completes commands, options, policies, "
-            "facts and files. It does not run this package, so print it again after an update. "
+            "their entries, facts and files. It does not run this package, so print it again after "
+            "an update. "
             "For bash, write it to /etc/bash_completion.d/rocm-autopatch, or put 'source "
             "<(rocm-autopatch completion bash)' into ~/.bashrc. For zsh, write it to a file "
             "_rocm-autopatch in a directory of fpath, or put 'source <(rocm-autopatch completion "
@@ -119,6 +121,8 @@ def _wants(action: argparse.Action) -> Wants:
         words = _policies()
     elif metavar == "VERSIONS":
         words = _versions()
+    elif action.type is options.entry_name:
+        words = _entry_names()
     return Wants(words, metavar in ("FILE", "PATH", "POLICY"), metavar, action.help or "")
 
 
@@ -128,6 +132,15 @@ def _policies() -> tuple[str, ...]:
     except ImportError:  # PyYAML is missing. The commands that need it say so.
         return ()
     return load.names()
+
+
+def _entry_names() -> tuple[str, ...]:
+    """The names of entries that the grammar of policies knows."""
+    try:
+        from rocm_autopatch.policy import grammar
+    except ImportError:  # As above.
+        return ()
+    return tuple(grammar.entry_names())
 
 
 def _versions() -> tuple[str, ...]:

@@ -22,12 +22,8 @@ def of(policy: Policy) -> Iterator[tuple[str, str, Any, Common]]:
     for entry in policy.config:
         name = f"{entry.module}.{lower.current(entry.key)}"
         yield name, entry.strength, entry.value, entry
-    for mode in policy.compile_modes:
-        yield mode.mode, "use", mode.use, mode
-    for patch in policy.patches:
-        yield patch.patch, "use", patch.use, patch
-    for cache in policy.caches:
-        yield "caches", "use", cache.use, cache
+    for used in policy.uses:
+        yield used.name, "use", used.use, used
 
 
 def lacks(entry: Common, facts: Mapping[str, str]) -> str:

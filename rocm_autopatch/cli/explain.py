@@ -42,7 +42,12 @@ def add(commands: Any) -> None:
             1: "no policy here has an entry for NAME, no policy is active, or one can't be read",
         },
     )
-    parser.add_argument("name", metavar="NAME", help="TORCHINDUCTOR_MAX_AUTOTUNE, freezing, ...")
+    parser.add_argument(
+        "name",
+        type=options.entry_name,
+        metavar="NAME",
+        help="TORCHINDUCTOR_MAX_AUTOTUNE, freezing, ...",
+    )
     options.add_torch(parser, "; not imported unless asked for")
     parser.add_argument(
         "--readers",
@@ -167,8 +172,9 @@ def _of_empty_text(
     is."""
     given = fresh_interpreter.before_us()
     for rule in lower.lower(stack, facts)["empty"]:
-        if rule[0] not in known:
-            yield rows.of_variable(rule, given.get(rule[0]), "unchanged", None)
+        name, *_ = rule
+        if name not in known:
+            yield rows.of_variable(rule, given.get(name), "unchanged", None)
 
 
 def _layers(

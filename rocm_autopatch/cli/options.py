@@ -58,6 +58,12 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
+def entry_name(text: str) -> str:
+    """The name of an entry of a policy, as an argument takes it: any text. A shell completes those
+    that the grammar of policies knows."""
+    return text
+
+
 def variable(text: str) -> str:
     """The name of a variable, as an option takes it."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):

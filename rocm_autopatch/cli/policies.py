@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rocm_autopatch import _ASSUME, fresh_interpreter
+from rocm_autopatch import _ASSUME, fresh_interpreter, patches
 from rocm_autopatch.cli import entries, options, statuses, terminal
 from rocm_autopatch.image import facts as place
-from rocm_autopatch.plan import Plan
+from rocm_autopatch.plan import ENV_FIELDS, RANGE_FIELDS, Plan, named_fields
 from rocm_autopatch.policy import load, lower, select, when
 from rocm_autopatch.policy.model import Policy
 from rocm_autopatch.record import sentences
@@ -162,26 +162,26 @@ def _lines(plan: Plan, facts: dict[str, str], left_out: list[Policy]) -> Iterato
     for layer in left_out:
         why = f"its condition does not hold: {when.text(layer.when)}"
         yield f"  left out: {layer.name}, because {why}"
-    for name, action, value, layer, why, *span in plan["env"]:
-        text = f"{name}: {action}{'' if value is None else f' {value!r}'}"
-        yield from _entry(text, layer, why, span)
-    for name, action, _, layer, why, *span in plan["empty"]:
-        yield from _entry(f"{name}: {action}", layer, why, span)
+    for rule in (*plan["env"], *plan["empty"]):
+        row = named_fields(ENV_FIELDS, rule)
+        value = "" if row["value"] is None else f" {row['value']!r}"
+        yield from _entry(f"{row['name']}: {row['action']}{value}", row)
     for patch, target, given in plan["patches"]:
         for entry in given:
-            if patch == "config":
-                key, strength, value, yields_to, switch, layer, why, *span = entry
-                text = f"{target}.{key}: {strength} {value!r}"
-                text += f", yields to {yields_to}" if yields_to else ""
-                text += f", switched by {switch}" if switch else ""
-            else:
-                name, use, layer, why, *span = entry
-                text = f"{name}: use {use}"
-            yield from _entry(text, layer, why, span)
+            row = named_fields((*patches.load(patch).FIELDS, *RANGE_FIELDS), entry)
+            text = f"{patches.full_name(patch, target, row['name'])}: "
+            text += (
+                f"{row['strength']} {row['wanted']!r}"
+                if "strength" in row
+                else (f"use {row['wanted']}")
+            )
+            text += f", yields to {row['yields_to']}" if row.get("yields_to") else ""
+            text += f", switched by {row['switch']}" if row.get("switch") else ""
+            yield from _entry(text, row)
 
 
-def _entry(text: str, layer: str, why: str, span: list[tuple[int, ...]]) -> Iterator[str]:
-    for word, release in zip(("since", "until"), span):
-        text += f", {word} torch {'.'.join(map(str, release))}" if release else ""
-    yield from wrapped(f"{text}  [{layer}]", "  ", "      ")
-    yield from wrapped(why, "      ", "      ")
+def _entry(text: str, row: dict[str, Any]) -> Iterator[str]:
+    for word in RANGE_FIELDS:
+        text += f", {word} torch {'.'.join(map(str, row[word]))}" if row[word] else ""
+    yield from wrapped(f"{text}  [{row['layer']}]", "  ", "      ")
+    yield from wrapped(row["why"], "      ", "      ")

@@ -8,9 +8,9 @@ docs/patches.md. A patch has
 - ``TARGETS``, the modules of torch that it is applied to, each right after its execution;
 - ``FIELDS``, the names of the first values in its plan entries; ``plan.RANGE_FIELDS`` follow;
 - ``SETTINGS``, what a policy may set under ``patches``: for each name, the allowed words or a kind
-  of ``policy.settings``. If a patch has one setting, its name is the patch's own name. If it has
-  several, their names are ``PATCH.FIELD``. If a policy has a section of its own for the patch,
-  this is empty;
+  of ``policy.grammar.SETTING_TYPES``. If a patch has one setting, its name is the patch's own name.
+  If it has several, their names are ``PATCH.FIELD``, and ``policy.grammar.SETTING_SENTENCES`` says
+  what each means. If a policy has a section of its own for the patch, this is empty;
 - ``NOUN``, what an entry is called in the one line on stderr, which counts them; "" if that line
   only names the patch;
 - ``CHANGES_CODE``, whether it changes what is compiled;
@@ -18,6 +18,12 @@ docs/patches.md. A patch has
   for it, *keep* the names in ROCM_AUTOPATCH_KEEP, and *observe* asks for a record without a
   change. It returns one row of the record for each entry. If it raises, the import goes on, and
   the patch is recorded as failed.
+
+It may also have
+
+- ``OF_MODULE = True``, if its entries are keys of the target, whose name is a part of theirs;
+- ``foresee(row)``, which gives what else a row says that waits for its target;
+- ``look(target, rows)``, which gives the rows as they are now, and errors.
 
 A new patch is one file here, its name in ``NAMES``, its section in docs/patches.md, and its test.
 """
@@ -32,6 +38,11 @@ NAMES = ("config", "compile_modes", "capture", "watchdog", "recompiles", "ranks"
 def load(name: str) -> "Any":
     """The module of a patch. A process loads only the patches whose targets are imported."""
     return __import__("rocm_autopatch.patches." + name, fromlist=["apply"])
+
+
+def full_name(patch: str, target: str, name: str) -> str:
+    """What the record calls an entry of a patch in all its targets."""
+    return "%s.%s" % (target, name) if getattr(load(patch), "OF_MODULE", False) else name
 
 
 def row(

@@ -12,10 +12,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import _ASSUME, _HERE, fresh_interpreter, sites, startup
+from rocm_autopatch import _ASSUME, _HERE, fresh_interpreter, patches, sites, startup
 from rocm_autopatch.evidence import file, machine, match
-from rocm_autopatch.patches import config
-from rocm_autopatch.plan import ENV_FIELDS, BakedPlan, Plan
+from rocm_autopatch.plan import ENV_FIELDS, BakedPlan, Plan, named_fields
 from rocm_autopatch.policy import load, plan_file, select
 from rocm_autopatch.startup.misnamed import INSTEAD
 from rocm_autopatch.startup.unbaked import BAKED_IMAGE
@@ -117,7 +116,7 @@ def resolve(image: str, policy: str) -> Baked:
         "named": policy or named,
         "torch": torch_file,
         "sites": [(str(site), names) for site, names in there],
-        "sources": [startup.mark(str(path)) for path in sources],
+        "sources": [(str(path), startup.mark(str(path))) for path in sources],
         "gfx": found.facts.get("gfx", "") if "gfx" in asked else None,
         "evidence": plan_file.evidence(place, changes, found.evidence.label) if changes else b"",
         "prove_at_start": not changes.keys().isdisjoint(_AT_START),
@@ -184,14 +183,14 @@ def _machine(torch: str) -> tuple[dict[str, str], str]:
 def _variables(plan: Plan) -> Iterator[str]:
     """The variables that change what a plan does, or that it leaves to a user."""
     for rule in plan["env"]:
-        row = dict(zip(ENV_FIELDS, rule))
+        row = named_fields(ENV_FIELDS, rule)
         if row["action"] == "default":
             yield row["name"]
     for patch, _, entries in plan["patches"]:
-        if patch == "config":
-            for entry in entries:
-                row = dict(zip(config.FIELDS, entry))
-                yield from filter(None, (row["yields_to"], row["switch"]))
+        fields = patches.load(patch).FIELDS
+        for entry in entries:
+            row = named_fields(fields, entry)
+            yield from filter(None, (row.get("yields_to"), row.get("switch")))
 
 
 def _start_here(image: str) -> dict[str, Any]:

@@ -51,7 +51,8 @@ WRONG = _Wrong()
 Value = Union[None, bool, int, float, str, "list[Node]", "dict[str, Entry]", _Wrong]
 
 
-@dataclass(frozen=True)
+# Not frozen, because a start that reads YAML makes thousands of these.
+@dataclass(eq=False)
 class Node:
     """A value and where it starts, line and column counted from 1."""
 
@@ -60,7 +61,7 @@ class Node:
     column: int
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Entry:
     """A mapping's key, as a node for its place, and what it maps to."""
 

@@ -6,7 +6,7 @@ import hashlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from rocm_autopatch import patches, plan
 from rocm_autopatch.patches.config import FORMER_NAMES
@@ -20,7 +20,6 @@ BUILT_IN_FACTS = {"accelerator": "rocm"}
 # Each layer is a file or the record of an image, so nobody needs more.
 MAX_LAYERS = 200
 _INDUCTOR = "torch._inductor.config"
-_Entry = TypeVar("_Entry", bound=Common)
 _RENAMED = {old: new for new, old in FORMER_NAMES.items()}
 
 
@@ -45,15 +44,19 @@ def lower(
     insist: dict[str, None] = {}
     image_only: dict[str, None] = {}
     config: dict[str, _Rows] = {}
-    modes = _Rows()
     others: dict[str, _Rows] = {}
-    caches = _Rows()
+    modes, caches = _Rows(), _Rows()
+    named = {
+        "compile_modes": (modes, _fields_of("compile_modes")),
+        "caches": (caches, plan.CACHES_FIELDS),
+    }
     for layer in layers:
         for rule in layer.env:
             # Many rules have the same reason. As one object, a plan file has it once.
             why = sys.intern(rule.why)
             rows = empty if rule.action == DELETE_EMPTY else env
-            rows.put((rule.name, rule.action, rule.value, layer.name, why, *rule.range))
+            given = {"name": rule.name, "action": rule.action, "value": rule.value, "why": why}
+            rows.put(_row(plan.ENV_FIELDS, layer, rule, **given))
             if rows is empty:
                 continue
             for names, wanted in ((insist, rule.insist), (image_only, rule.image_only)):
@@ -61,16 +64,27 @@ def lower(
                 if wanted:
                     names[rule.name] = None
         for entry in layer.config:
-            row = (current(entry.key), entry.strength, entry.value, entry.yields_to, entry.switch)
             rows = config.setdefault(entry.module, _Rows())
-            rows.put((*row, layer.name, entry.why, *entry.range))
-        for mode in layer.compile_modes:
-            modes.put((mode.mode, mode.use, layer.name, mode.why, *mode.range))
-        for patch in layer.patches:
-            rows = others.setdefault(patch.patch.partition(".")[0], _Rows())
-            rows.put((patch.patch, patch.use, layer.name, patch.why, *patch.range))
-        for cache in layer.caches:
-            caches.put(("caches", cache.use, layer.name, cache.why, *cache.range))
+            row = _row(
+                _fields_of("config"),
+                layer,
+                entry,
+                name=current(entry.key),
+                strength=entry.strength,
+                wanted=entry.value,
+                yields_to=entry.yields_to,
+                switch=entry.switch,
+            )
+            rows.put(row)
+        for used in layer.uses:
+            if used.section == "patches":
+                patch, _, _ = used.name.partition(".")
+                rows, fields = others.setdefault(patch, _Rows()), _fields_of(patch)
+            elif used.section in named:
+                rows, fields = named[used.section]
+            else:
+                raise NotImplementedError(f"no code carries out {used.section} of a policy")
+            rows.put(_row(fields, layer, used, name=used.name, wanted=used.use, use=used.use))
     lowered = [("config", module, rows.all()) for module, rows in config.items()]
     overruled = tuple(_overruled(config))
     inductor = config.get(_INDUCTOR, _Rows()).all()
@@ -86,7 +100,7 @@ def lower(
         "layers": tuple(layer.name for layer in layers),
         "env": env.all(),
         "empty": empty.all(),
-        "pinned": tuple(dict.fromkeys(about[0] for about, *_ in overruled)),
+        "pinned": tuple(dict.fromkeys(variable for (variable, _), *_ in overruled)),
         "overruled": overruled,
         "insist": tuple(insist),
         "image_only": tuple(image_only),
@@ -96,6 +110,19 @@ def lower(
         "targets": tuple(dict.fromkeys(target for _, target, _ in lowered)),
         "patches": tuple(lowered),
     }
+
+
+def _fields_of(patch: str) -> tuple[str, ...]:
+    """The names of the fields that an entry of a patch has in a plan."""
+    return (*patches.load(patch).FIELDS, *plan.RANGE_FIELDS)
+
+
+def _row(fields: Sequence[str], layer: Policy, entry: Common, **values: object) -> tuple[Any, ...]:
+    """A row of these fields: those of *values*, and what every entry has."""
+    since, until = entry.range
+    common = {"layer": layer.name, "why": entry.why, "since": since, "until": until}
+    named = {**common, **values}
+    return tuple(named[field] for field in fields)
 
 
 def _overruled(config: Mapping[str, _Rows]) -> Iterator[tuple[Any, ...]]:
@@ -121,18 +148,12 @@ def held(policy: Policy, facts: Mapping[str, str]) -> Policy:
 
     Of alternatives, it leaves out those that a later one takes the place of for every torch.
     """
-    return replace(
-        policy,
-        env=_held(policy.env, facts),
-        config=_held(policy.config, facts),
-        compile_modes=_held(policy.compile_modes, facts),
-        patches=_held(policy.patches, facts),
-        caches=_held(policy.caches, facts),
-    )
+    entries = {section: _held(its, facts) for section, its in policy.entries.items()}
+    return replace(policy, entries=entries)
 
 
-def _held(entries: Sequence[_Entry], facts: Mapping[str, str]) -> tuple[_Entry, ...]:
-    named: dict[tuple[str, ...], list[_Entry]] = {}
+def _held(entries: Sequence[Common], facts: Mapping[str, str]) -> tuple[Common, ...]:
+    named: dict[tuple[str, ...], list[Common]] = {}
     for entry in entries:
         if when.holds(entry.needs, facts):
             alternatives = named.setdefault(entry.names, [])
@@ -146,8 +167,22 @@ def _digest(
     env: tuple[tuple[Any, ...], ...], lowered: Sequence[tuple[str, str, tuple[Any, ...]]]
 ) -> str:
     """What tells one plan's caches from another's: what is changed, not by which layer, nor why."""
-    said = [("env", "", env), *(one for one in lowered if patches.load(one[0]).CHANGES_CODE)]
-    changes = [(name, target, [row[:-4] + row[-2:] for row in rows]) for name, target, rows in said]
+    said: list[tuple[str, str, tuple[str, ...], tuple[Any, ...]]]
+    said = [("env", "", plan.ENV_FIELDS, env)]
+    said += [
+        (name, target, _fields_of(name), rows)
+        for name, target, rows in lowered
+        if patches.load(name).CHANGES_CODE
+    ]
+    untold = ("layer", "why")
+    changes = [
+        (
+            name,
+            target,
+            [tuple(one for key, one in zip(fields, row) if key not in untold) for row in rows],
+        )
+        for name, target, fields, rows in said
+    ]
     return hashlib.sha256(repr(changes).encode()).hexdigest()[:16]
 
 
@@ -160,7 +195,7 @@ def _counts(lowered: Sequence[tuple[str, str, tuple[Any, ...]]]) -> str:
         patch = patches.load(name)
         if patch.NOUN:
             entries = counted.setdefault(patch.NOUN, set())
-            named_rows = [dict(zip(patch.FIELDS, row)) for row in rows]
+            named_rows = [plan.named_fields(patch.FIELDS, row) for row in rows]
             entries.update(
                 (target, row["name"]) for row in named_rows if row.get("strength") != "default"
             )

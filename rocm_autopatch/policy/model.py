@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from rocm_autopatch.policy.document import Node
 from rocm_autopatch.policy.when import Conditions
@@ -79,39 +80,21 @@ class ConfigEntry(Common):
 
 
 @dataclass(frozen=True)
-class ModeRule(Common):
-    """``MODE: USE`` or ``MODE: {use: USE}``: what a compile mode stands for."""
+class UseRule(Common):
+    """``NAME: USE`` or ``NAME: {use: USE}`` in a section, or ``SECTION: USE`` without a name.
 
-    mode: str
-    use: str
+    In ``compile_modes``, the name is a mode and ``use`` what it stands for. In ``patches`` it is a
+    patch, or ``PATCH.FIELD`` if the patch has several settings. In ``caches``, ``use`` is on, off,
+    or the path of the root of all caches.
+    """
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.mode,)
-
-
-@dataclass(frozen=True)
-class PatchRule(Common):
-    """``PATCH: SETTING`` or ``PATCH: {use: SETTING}``; of a patch with fields one of them, called
-    ``PATCH.FIELD``."""
-
-    patch: str
+    section: str
+    name: str
     use: str | float | bool | None
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (self.patch,)
-
-
-@dataclass(frozen=True)
-class CacheRule(Common):
-    """``caches: USE`` or ``caches: {use: USE}``: on, off, or the path of the root of all caches."""
-
-    use: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return ("caches",)
+        return (self.name,)
 
 
 @dataclass(frozen=True)
@@ -138,6 +121,7 @@ class Policy:
 
     ``extends`` is None where it is not given: the policy then goes on top of what a place chooses
     by itself. The row of an images file is a policy too; ``image``, ``base`` and ``sets`` are its.
+    ``entries`` has those of each section, by its name (``grammar.SECTIONS``).
     """
 
     name: str
@@ -145,11 +129,7 @@ class Policy:
     description: str = ""
     extends: tuple[str, ...] | None = None
     when: Conditions = field(default_factory=dict)
-    env: tuple[EnvRule, ...] = ()
-    config: tuple[ConfigEntry, ...] = ()
-    compile_modes: tuple[ModeRule, ...] = ()
-    patches: tuple[PatchRule, ...] = ()
-    caches: tuple[CacheRule, ...] = ()
+    entries: Mapping[str, tuple[Common, ...]] = field(default_factory=dict)
     known_issues: tuple[Issue, ...] = ()
     image: str = ""
     base: str = ""
@@ -157,6 +137,22 @@ class Policy:
     places: dict[str, Node] = field(default_factory=dict, compare=False, repr=False)
 
     @property
+    def env(self) -> tuple[EnvRule, ...]:
+        """The rules of environment variables."""
+        return cast("tuple[EnvRule, ...]", self.entries.get("env", ()))
+
+    @property
+    def config(self) -> tuple[ConfigEntry, ...]:
+        """The values of config keys."""
+        return cast("tuple[ConfigEntry, ...]", self.entries.get("config", ()))
+
+    @property
+    def uses(self) -> Iterator[UseRule]:
+        """What the other sections use."""
+        for entries in self.entries.values():
+            yield from (entry for entry in entries if isinstance(entry, UseRule))
+
+    @property
     def changes(self) -> bool:
         """Whether it has an entry that changes anything by itself."""
-        return bool(self.env or self.config or self.compile_modes or self.patches or self.caches)
+        return any(self.entries.values())

@@ -17,7 +17,7 @@ from rocm_autopatch.evidence import defects, match
 from rocm_autopatch.evidence.defects import Defect
 from rocm_autopatch.evidence.file import Evidence
 from rocm_autopatch.image import facts
-from rocm_autopatch.patches import NAMES, config, kept, load, ranks, row
+from rocm_autopatch.patches import NAMES, config, full_name, kept, load, ranks, row
 from rocm_autopatch.patches.ranks import content
 from rocm_autopatch.policy.problem import PolicyError
 from rocm_autopatch.startup import (
@@ -128,11 +128,12 @@ def render_report(record: dict[str, Any], switch: str) -> dict[str, Any]:
             {"name": name, "target": target, "status": status, "reason": reason}
         )
         rows = done["entries"] if done else []
-        if name == "config":
-            rows, no_longer = config.look(target, rows)
+        look = getattr(load(name), "look", None)
+        if look:
+            rows, no_longer = look(target, rows)
             report["errors"] += no_longer
         report[name] += [
-            {**one, "name": f"{target}.{one['name']}" if name == "config" else one["name"]}
+            {**one, "name": full_name(name, target, one["name"])}
             for one in rows
             or _untouched(record, name, target, startup.for_this_torch(entries), status, reason)
         ]
@@ -214,7 +215,7 @@ def _uncompiled() -> list[str]:
 
 def _on_network(record: dict[str, Any]) -> list[str]:
     """Advice where the user's variables name caches on a network file system."""
-    ours = {rule[0] for rule, _, status in record["env"] if status == "applied"}
+    ours = {name for (name, *_), _, status in record["env"] if status == "applied"}
     text = cache_place.on_network(name for name, *_ in caches.PARTS if name not in ours)
     return [text] if text else []
 
@@ -293,11 +294,10 @@ def _untouched(
         made = row(load(name).FIELDS, entry, status=status, reason=reason)
         # Who observes wants to know what would be, if the variables were changed, too.
         if status == "waiting" and not record["observe"]:
-            whole = f"{target}.{made['name']}" if name == "config" else made["name"]
-            if kept(whole, record["keep"]):
+            if kept(full_name(name, target, made["name"]), record["keep"]):
                 made["reason"] = KEPT
             elif (made.get("yields_to") or "") in os.environ:
                 made["reason"] = made["yields_to"] + IS_SET
-            if name == "config" and made["wanted"] == cpus.WORD:
-                made["wanted"] = cpus.cpu_share()
+            foresee = getattr(load(name), "foresee", None)
+            made.update(foresee(made) if foresee else {})
         yield made

@@ -52,7 +52,7 @@ RANKS = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK")
 # What a plan file begins with: the format of plans, then a digest of what follows. A file that was
 # damaged or belongs to another release is not handed to marshal, which may crash on it. The plans
 # in a wheel have no digest: they are as safe as a .pyc file, and for every Python.
-MAGIC = b"rocm_autopatch plan 7\n"
+MAGIC = b"rocm_autopatch plan 8\n"
 UNSEALED = b"unsealed"
 KEY = 0x726F636D
 # How much is read of a plan, in bytes: all of it.
@@ -110,9 +110,9 @@ def _unlike(plan):
     for site, files in plan["sites"]:
         if (sorted(os.listdir(site)) if os.access(site, os.R_OK | os.X_OK) else []) != files:
             return "the files in %s have changed" % site
-    for was in plan["sources"]:
-        if mark(was[0]) != was:
-            return "%s has changed" % was[0]
+    for path, said in plan["sources"]:
+        if mark(path) != said:
+            return "%s has changed" % path
     if plan["gfx"] is not None:
         from rocm_autopatch.startup import unbaked
 
@@ -130,9 +130,9 @@ def mark(path):
     """
     data = _read(path)
     if len(data) < rocm_autopatch._LONGEST:
-        return (path, digest(data))
+        return (digest(data),)
     found = os.stat(path)
-    return (path, digest(data), found.st_size, found.st_mtime_ns)
+    return (digest(data), found.st_size, found.st_mtime_ns)
 
 
 def load(path, modes=0):

@@ -276,7 +276,11 @@ def _own(directory: str, part: str, looks: bool) -> None:
 def on_network(variables: "Iterable[str]") -> str:
     """Advice on those variables that name directories on a network file system, "" if none does."""
     values = [(name, os.environ.get(name, "")) for name in variables]
-    found = ["%s=%s" % row for row in values if row[1][:1] == "/" and caches._is_network(row[1])]
+    found = [
+        "%s=%s" % (name, path)
+        for name, path in values
+        if path[:1] == "/" and caches._is_network(path)
+    ]
     return _GIVEN % ", ".join(found) if found else ""
 
 

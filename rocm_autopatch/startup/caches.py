@@ -129,7 +129,9 @@ def add_rows(plan: "Plan", rows: "tuple[tuple[Any, ...], ...]") -> None:
     # First: a policy that names one of the variables decides.
     plan["env"] = (*rows, *plan["env"])
     # An earlier start in this process tree has given their values, and no user.
-    plan["insist"] = (*plan["insist"], *(row[0] for row in rows if row[1] != "default"))
+    for name, action, _, _, _, _, _ in rows:  # plan.ENV_FIELDS
+        if action != "default":
+            plan["insist"] += (name,)
 
 
 def makes_nothing() -> bool:

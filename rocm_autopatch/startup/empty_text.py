@@ -20,8 +20,12 @@ def empty_rules(
 
     *for_this_torch* is that of ``startup``.
     """
-    rows = for_this_torch(unpack_part(plan["empty"]))
-    return [rule for rule in rows if os.environb.get(rule[0].encode()) == b""]
+    found = []
+    for rule in for_this_torch(unpack_part(plan["empty"])):
+        name, _, _, _, _, _, _ = rule  # plan.ENV_FIELDS
+        if os.environb.get(name.encode()) == b"":
+            found.append(rule)
+    return found
 
 
 def unpack_part(part: "Any") -> "Any":

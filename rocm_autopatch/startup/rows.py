@@ -4,7 +4,7 @@ A start loads it only where ``ROCM_AUTOPATCH_LOG=debug`` asks for a line for eac
 """
 
 from rocm_autopatch import _RECORD
-from rocm_autopatch.plan import ENV_FIELDS
+from rocm_autopatch.plan import ENV_FIELDS, named_fields
 from rocm_autopatch.startup import baseline
 from rocm_autopatch.support import masking
 
@@ -28,7 +28,7 @@ def of_variable(
 
     *image* are the variables of the image itself, None where they are not known.
     """
-    said = dict(zip(ENV_FIELDS, rule))
+    said = named_fields(ENV_FIELDS, rule)
     return {
         "name": said["name"],
         "action": said["action"],

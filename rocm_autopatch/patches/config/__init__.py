@@ -51,6 +51,7 @@ TARGETS = (
 SETTINGS: "dict[str, tuple[str, ...] | str]" = {}
 NOUN = "config value"
 CHANGES_CODE = True
+OF_MODULE = True
 FIELDS = ("name", "strength", "wanted", "yields_to", "switch", "layer", "why")
 
 
@@ -210,6 +211,11 @@ def _read(module: "Any", name: str) -> "Any":
     # module is held, and we would wait for ever for a thread that needs this lock. Torch does need
     # it: reading an alias imports its module, often the one that is being imported.
     return contextvars.Context().run(getattr, module, name)
+
+
+def foresee(row: "dict[str, Any]") -> "dict[str, Any]":
+    """What else is known of a row that waits: the number that ``cpus`` stands for here."""
+    return {"wanted": cpus.cpu_share()} if row["wanted"] == cpus.WORD else {}
 
 
 def look(target: str, rows: "list[dict[str, Any]]") -> "tuple[list[dict[str, Any]], list[str]]":

@@ -59,8 +59,7 @@ def parts() -> "dict[str, dict[str, str]]":
                 fields = dict(zip(patch.FIELDS, entry))
                 named.update(filter(None, (fields.get(one, "") for one in _VARIABLES)))
                 told = [str(fields[one]) for one in fields if one not in _UNTOLD]
-                label = "%s.%s" % (target, fields["name"]) if name == "config" else fields["name"]
-                config[str(label)] = " ".join(told)
+                config[patches.full_name(name, target, fields["name"])] = " ".join(told)
     if _RECORD["keep"]:
         policy["ROCM_AUTOPATCH_KEEP"] = ",".join(_RECORD["keep"])
     if _RECORD["observe"]:

@@ -32,7 +32,7 @@ print(
             [row["after"] for row in status["warmth"]],
             [line for line in sentences.report_lines(status) if not line.startswith(" ")],
             wrong,
-            json_schema.policy()["properties"]["patches"]["properties"]["greeting"]["anyOf"][0],
+            json_schema.policy_schema()["$defs"]["greeting"]["anyOf"][0],
             sorted({row[0] for row in arms._effects(status)} - {""}, key=str),
             status["errors"],
         ]
