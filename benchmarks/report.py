@@ -25,7 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rocm_autopatch.compile_report import page, summary
-from rocm_autopatch.compile_report.gather import gather
+from rocm_autopatch.compile_report.gather import gather_report
 
 # Eight graphs and a backward, with a few breaks, as in real programs.
 PROGRAM = """
@@ -80,7 +80,7 @@ def reading(trace: Path, graphs: int) -> None:
         once.mkdir()
         target = once / trace.name
         target.write_text(text, encoding="utf-8")
-        each = len(gather(once).graphs)
+        each = len(gather_report(once).graphs)
         target.unlink()
         with open(target, "w", encoding="utf-8") as stream:
             for number in range(-(-graphs // each)):
@@ -88,11 +88,11 @@ def reading(trace: Path, graphs: int) -> None:
                 stream.write("".join(parts))
         del text, parts, frames
         started, worked = time.perf_counter(), time.process_time()
-        report = gather(once)
+        report = gather_report(once)
         read, worked = time.perf_counter(), time.process_time() - worked
-        lines = sum(1 for _ in summary.lines(report))
+        lines = sum(1 for _ in summary.summary_lines(report))
         shown = time.perf_counter()
-        html = len(page.page(report, {}))
+        html = len(page.html_page(report, {}))
         done = time.perf_counter()
     print(
         f"{len(report.graphs):,} graphs, {report.size / 1e6:,.0f} MB of trace: read in "

@@ -20,15 +20,15 @@ from pathlib import Path
 
 from benchmarks.amd.__main__ import GPUS, MODELS, PROGRAM, SECONDS, prepare
 from rocm_autopatch.ab import place
-from rocm_autopatch.ab.runner import ENDED, WARM, Cell, Run, Runner
+from rocm_autopatch.ab.runner import ENDED, WARM, ArmRunner, MeasuredRun, PlannedRun
 from rocm_autopatch.tune import candidates
 
 
-def compiled(command: Sequence[str], at_once: int) -> dict[str, Run]:
+def compiled(command: Sequence[str], at_once: int) -> dict[str, MeasuredRun]:
     """A first run of each set, by its name: the base twice, and each switch alone."""
     with tempfile.TemporaryDirectory() as directory:
         arms = Path(directory)
-        here = place.find(command)
+        here = place.find_program_place(command)
         found = candidates.find(here, command, (), (), False, arms).candidates
         tried = [one for one in found if one.code]
         environments = [
@@ -38,10 +38,10 @@ def compiled(command: Sequence[str], at_once: int) -> dict[str, Run]:
         names = ["base", "base again", *(one.label for one in tried)]
         every = [here.environ, here.environ, *environments]
         runs = {}
-        with Runner(command, every, SECONDS, ()) as runner:
+        with ArmRunner(command, every, SECONDS, ()) as runner:
             runner.tells_code = True
             runner.sharing.update(range(len(names)))
-            cells = [Cell(0, arm, WARM) for arm in range(len(names))]
+            cells = [PlannedRun(0, arm, WARM) for arm in range(len(names))]
             runner.run_beside(cells, at_once, lambda cell, run: runs.update({names[cell.arm]: run}))
     return {name: runs[name] for name in names}
 

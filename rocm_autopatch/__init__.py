@@ -127,7 +127,7 @@ def _run():
     if b"ROCM_AUTOPATCH_REPORT" in os.environ._data:  # type: ignore[attr-defined]
         from rocm_autopatch.compile_report import collect
 
-        collect.prepare()
+        collect.prepare_trace()
 
 
 def _decide():

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocm_autopatch.ab import (
-    Refused,
-    Wrong,
+    RequestRefused,
+    WrongRequest,
     arms,
     bootstrap,
     numbers,
@@ -30,8 +30,8 @@ from rocm_autopatch.ab import (
     sequential,
     toggles,
 )
-from rocm_autopatch.ab.numbers import Metric
-from rocm_autopatch.ab.place import Place
+from rocm_autopatch.ab.numbers import NumberLabel
+from rocm_autopatch.ab.place import ProgramPlace
 from rocm_autopatch.policy import lower, select
 from tests.conftest import HIP, MAX, TORCH, Interpreter, document, label_torch, run_in
 from tests.messages import Golden
@@ -92,45 +92,45 @@ class TestToggles:
         ],
     )
     def test_read(self, text: str, name: str, values: tuple[object, ...]) -> None:
-        toggle = toggles.parse(text, TORCH, {"SET": "here"})
+        toggle = toggles.parse_toggle(text, TORCH, {"SET": "here"})
         assert (toggle.name, toggle.values) == (name, values)
 
     @pytest.mark.parametrize(
         ("text", "kind"),
         [
-            ("freezin", Refused),
-            ("compile_opt_level", Refused),
-            ("compile_threads", Wrong),
-            ("debug=maybe", Wrong),
-            ("debug=1,true", Wrong),
-            ("debug=", Wrong),
-            ("mode.max-autotune=", Wrong),
-            ("UNSET", Refused),
-            ("SET=here", Refused),
-            ("env.=1", Wrong),
-            ("mode.fast=default", Wrong),
-            ("mode.default=fast", Wrong),
+            ("freezin", RequestRefused),
+            ("compile_opt_level", RequestRefused),
+            ("compile_threads", WrongRequest),
+            ("debug=maybe", WrongRequest),
+            ("debug=1,true", WrongRequest),
+            ("debug=", WrongRequest),
+            ("mode.max-autotune=", WrongRequest),
+            ("UNSET", RequestRefused),
+            ("SET=here", RequestRefused),
+            ("env.=1", WrongRequest),
+            ("mode.fast=default", WrongRequest),
+            ("mode.default=fast", WrongRequest),
             # A mode can stand for graphs, but graphs is not a mode.
-            ("mode.graphs=default", Wrong),
-            ('A="b', Wrong),
+            ("mode.graphs=default", WrongRequest),
+            ('A="b', WrongRequest),
         ],
     )
     def test_wrong(self, text: str, kind: type[Exception], golden: Golden) -> None:
         with pytest.raises(kind) as raised:
-            toggles.parse(text, TORCH, {"SET": "here"})
+            toggles.parse_toggle(text, TORCH, {"SET": "here"})
         golden(str(raised.value))
 
     def test_needs_torch(self, golden: Golden) -> None:
-        with pytest.raises(Refused) as raised:
-            toggles.parse("freezing", "", {})
+        with pytest.raises(RequestRefused) as raised:
+            toggles.parse_toggle("freezing", "", {})
         golden(str(raised.value))
 
     def test_keys_are_this_torchs(self) -> None:
-        old = toggles.parse("recompile_limit=8,16", "2.13.0", {}).name
+        old = toggles.parse_toggle("recompile_limit=8,16", "2.13.0", {}).name
         assert old == "torch._dynamo.config.recompile_limit"
-        with pytest.raises(Refused, match="did you mean"):
-            toggles.parse("recompile_limit=8,16", "2.6.0", {})
-        limit = toggles.parse("cache_size_limit=8,16", "2.6.0", {}).name
+        with pytest.raises(RequestRefused, match="did you mean"):
+            toggles.parse_toggle("recompile_limit=8,16", "2.6.0", {})
+        limit = toggles.parse_toggle("cache_size_limit=8,16", "2.6.0", {}).name
         assert limit == "torch._dynamo.config.cache_size_limit"
 
 
@@ -156,7 +156,7 @@ class TestNumbers:
     )
     def test_found(self, line: str, name: str, unit: str, value: float) -> None:
         text = f"a line before\n{line}\n"
-        assert numbers.find(text)[Metric(name, unit)] == value
+        assert numbers.find(text)[NumberLabel(name, unit)] == value
 
     @pytest.mark.parametrize(
         "line",
@@ -175,11 +175,11 @@ class TestNumbers:
 
     def test_the_last_counts(self) -> None:
         text = "".join(f"step {step}: {9 - step} ms\n" for step in range(5))
-        assert numbers.find(text)[Metric("step #", "ms")] == 5
+        assert numbers.find(text)[NumberLabel("step #", "ms")] == 5
 
     def test_a_document_of_many_lines(self) -> None:
         assert numbers.find(json.dumps({"a": {"b": 1.5, "c": True}}, indent=2)) == {
-            Metric("a.b"): 1.5
+            NumberLabel("a.b"): 1.5
         }
 
     @given(
@@ -188,7 +188,7 @@ class TestNumbers:
         st.sampled_from(["", "ms", "tok/s", "%"]),
     )
     def test_any_number(self, name: str, value: float, unit: str) -> None:
-        assert numbers.find(f"{name}: {value!r} {unit}\n") == {Metric(name, unit): value}
+        assert numbers.find(f"{name}: {value!r} {unit}\n") == {NumberLabel(name, unit): value}
 
     @given(st.text())
     def test_any_text(self, text: str) -> None:
@@ -196,32 +196,32 @@ class TestNumbers:
             assert metric.name
 
     def test_a_pattern(self) -> None:
-        (first, second) = map(numbers.pattern, (r"took (?P<build>[\d.]+)", r"^x=(\d+)$"))
+        (first, second) = map(numbers.parse_pattern, (r"took (?P<build>[\d.]+)", r"^x=(\d+)$"))
         found = numbers.find("took 1.5\nx=1\nx=2\n", "took 9\n", (first, second))
-        assert found == {Metric("build"): 1.5, Metric(r"^x=(\d+)$"): 2.0}
+        assert found == {NumberLabel("build"): 1.5, NumberLabel(r"^x=(\d+)$"): 2.0}
         # A number that is not on stdout may be on stderr, where many programs log.
-        assert numbers.find("", "took 9\n", (first,)) == {Metric("build"): 9.0}
+        assert numbers.find("", "took 9\n", (first,)) == {NumberLabel("build"): 9.0}
 
     @pytest.mark.parametrize("wrong", ["no group", "(two)(groups)", "(open"])
     def test_a_wrong_pattern(self, wrong: str, golden: Golden) -> None:
-        with pytest.raises(Wrong) as raised:
-            numbers.pattern(wrong)
+        with pytest.raises(WrongRequest) as raised:
+            numbers.parse_pattern(wrong)
         golden(str(raised.value))
 
     def test_which_are_compared(self, golden: Golden) -> None:
-        def ran(round_: int, status: str = runner.ENDED, **found: float) -> runner.Run:
-            its = {Metric(name): value for name, value in found.items()}
-            return runner.Run(round_, 0, runner.COLD, 1.0 + round_, status, numbers=its)
+        def ran(round_: int, status: str = runner.ENDED, **found: float) -> runner.MeasuredRun:
+            its = {NumberLabel(name): value for name, value in found.items()}
+            return runner.MeasuredRun(round_, 0, runner.COLD, 1.0 + round_, status, numbers=its)
 
         runs = [ran(0, size=8, x=1, y=1), ran(1, size=8, x=2), ran(2, runner.FAILED)]
-        wall, size, x = results.WALL_METRIC, Metric("size"), Metric("x")
-        assert results.metrics(runs, False) == [wall, size, x]
-        assert results.metrics(runs, True) == [wall, size, x, Metric("y")]
-        assert results.changing([wall, size, x], runs) == [wall, x]
-        assert results.chosen([wall, size, x], ["X", "wall time"]) == [x, wall]
+        wall, size, x = results.WALL_METRIC, NumberLabel("size"), NumberLabel("x")
+        assert results.comparable_metrics(runs, False) == [wall, size, x]
+        assert results.comparable_metrics(runs, True) == [wall, size, x, NumberLabel("y")]
+        assert results.changing_metrics([wall, size, x], runs) == [wall, x]
+        assert results.chosen_metrics([wall, size, x], ["X", "wall time"]) == [x, wall]
         for name in ("speed", "e"):
-            with pytest.raises(Refused) as raised:
-                results.chosen([wall, size, x], [name])
+            with pytest.raises(RequestRefused) as raised:
+                results.chosen_metrics([wall, size, x], [name])
             golden(str(raised.value), name)
 
 
@@ -241,7 +241,7 @@ class TestStatistics:
         for _ in range(trials):
             base = [NOISE[noise](chance) for _ in range(runs)]
             arm = [effect * NOISE[noise](chance) for _ in range(runs)]
-            compared = bootstrap.compare(base, arm)
+            compared = bootstrap.compare_medians(base, arm)
             assert compared.interval is not None
             low, high = compared.interval
             found += not low <= 1 <= high
@@ -277,7 +277,7 @@ class TestStatistics:
         for _ in range(100):
             base = [chance.gauss(1, 0.05) for _ in range(7)]
             arm = [1.2 * chance.gauss(1, 0.05) for _ in range(7)]
-            interval = bootstrap.compare(base, arm).interval
+            interval = bootstrap.compare_medians(base, arm).interval
             assert interval is not None
             inside += interval[0] <= 1.2 <= interval[1]
         assert inside >= 91
@@ -287,8 +287,8 @@ class TestStatistics:
         st.lists(st.floats(min_value=1e-3, max_value=1e6), min_size=1, max_size=8),
     )
     def test_what_always_holds(self, base: list[float], arm: list[float]) -> None:
-        compared = bootstrap.compare(base, arm, 7)
-        assert compared == bootstrap.compare(base, arm, 7)
+        compared = bootstrap.compare_medians(base, arm, 7)
+        assert compared == bootstrap.compare_medians(base, arm, 7)
         assert compared.ratio is not None
         assert compared.noise is not None
         if compared.verdict == bootstrap.SAME:
@@ -298,14 +298,14 @@ class TestStatistics:
 
     def test_no_ratio(self) -> None:
         for base, arm in (([0.0] * 5, [1.0] * 5), ([1.0] * 5, [-1.0] * 5), ([], [1.0])):
-            assert bootstrap.compare(base, arm).verdict == bootstrap.NO_RATIO
+            assert bootstrap.compare_medians(base, arm).verdict == bootstrap.NO_RATIO
 
     def test_in_words(self, golden: Golden) -> None:
-        def words(metric: Metric, base: list[float], arm: list[float]) -> str:
-            compared = bootstrap.compare(base, arm)
-            return results.verdict(results.Row(metric, "cold", 1, tuple(arm), compared))
+        def words(metric: NumberLabel, base: list[float], arm: list[float]) -> str:
+            compared = bootstrap.compare_medians(base, arm)
+            return results.verdict_text(results.MetricRow(metric, "cold", 1, tuple(arm), compared))
 
-        wall, other = results.WALL_METRIC, Metric("x")
+        wall, other = results.WALL_METRIC, NumberLabel("x")
         one = [1.0, 1.01, 1.02, 1.0, 0.99]
         twice = [2 * n for n in one]
         for name, metric, base, arm in (
@@ -374,7 +374,7 @@ class TestSequential:
     def test_how_many_are_needed(self, apart: float) -> None:
         """Three of four comparisons are sure by then, and less by the look before."""
         chance = random.Random(1)
-        needed = sequential.needed(apart)
+        needed = sequential.runs_needed(apart)
         sure = []
         for _ in range(1000):
             base = [chance.gauss(0, 1) for _ in range(needed)]
@@ -397,8 +397,8 @@ class TestOrder:
     @given(st.integers(1, 4), st.integers(1, 7), st.integers(0, 2), st.integers())
     def test_every_run_once(self, arms: int, repeat: int, warmup: int, seed: int) -> None:
         caches = (runner.COLD, runner.WARM)
-        cells = runner.schedule(arms, caches, repeat, warmup, seed)
-        assert cells == runner.schedule(arms, caches, repeat, warmup, seed)
+        cells = runner.schedule_runs(arms, caches, repeat, warmup, seed)
+        assert cells == runner.schedule_runs(arms, caches, repeat, warmup, seed)
         assert (
             len(cells) == arms * (warmup + 2 * repeat) == len({*cells}) + arms * max(0, warmup - 1)
         )
@@ -416,7 +416,7 @@ class TestOrder:
                 assert one[::-1] == other
 
     def test_by_turns(self) -> None:
-        cells = runner.schedule(2, (runner.COLD,), 20, 0, 3)
+        cells = runner.schedule_runs(2, (runner.COLD,), 20, 0, 3)
         firsts = {cells[2 * number].arm for number in range(20)}
         assert firsts == {0, 1}
 
@@ -430,12 +430,12 @@ def test_warm_runs_have_what_the_last_cold_run_compiled(tmp_path: Path) -> None:
         "print('caches:', caches, file=open('places', 'a'))\n"
         "sys.exit(os.path.exists('fail'))\n"
     )
-    cold, warm = runner.Cell(1, 0, runner.COLD), runner.Cell(1, 0, runner.WARM)
+    cold, warm = runner.PlannedRun(1, 0, runner.COLD), runner.PlannedRun(1, 0, runner.WARM)
     environ = {**os.environ, "PWD": str(tmp_path)}
     command = ["sh", "-c", f'cd {tmp_path} && exec "$0" program.py', sys.executable]
-    with runner.Runner(command, [environ], 60, []) as made:
+    with runner.ArmRunner(command, [environ], 60, []) as made:
 
-        def run_cells(*cells: runner.Cell) -> list[str]:
+        def run_cells(*cells: runner.PlannedRun) -> list[str]:
             for cell in cells:
                 made.run(cell)
             return (tmp_path / "places").read_text().split("caches: ")[-len(cells) :]
@@ -676,19 +676,19 @@ class TestArms:
     GRAPHS = "torch._inductor.config.triton.cudagraphs"
 
     @staticmethod
-    def place(environ: Mapping[str, str], accelerator: str = "rocm") -> Place:
+    def place(environ: Mapping[str, str], accelerator: str = "rocm") -> ProgramPlace:
         values = {"torch": TORCH, "accelerator": accelerator, "python": "3.11"}
         facts = {name: {"value": value} for name, value in values.items()}
         report = {"facts": facts, "baked": "", "errors": [], "active": accelerator == "rocm"}
-        return Place(environ, ["python"], True, report)
+        return ProgramPlace(environ, ["python"], True, report)
 
     def plans(
-        self, directory: Path, texts: Sequence[str], here: Place
+        self, directory: Path, texts: Sequence[str], here: ProgramPlace
     ) -> list[tuple[tuple[str, ...], dict[str, tuple[str, Any]]]]:
         """For each arm, the layers and the config values of its environment."""
-        chosen = [toggles.parse(text, TORCH, here.environ) for text in texts]
+        chosen = [toggles.parse_toggle(text, TORCH, here.environ) for text in texts]
         found = []
-        for arm in arms.make(here, chosen, False, directory):
+        for arm in arms.make_arms(here, chosen, False, directory):
             named = arm.environ["ROCM_AUTOPATCH_POLICY"]
             stack = select.select({"accelerator": "rocm"}, named, at=()).layers
             plan = lower.lower(stack, {"accelerator": "rocm"})
@@ -704,7 +704,9 @@ class TestArms:
     def test_on_what_the_place_has(self, tmp_path: Path) -> None:
         umask = os.umask(0)
         try:
-            arms.make(self.place({}), [toggles.parse("freezing", TORCH, {})], False, tmp_path)
+            arms.make_arms(
+                self.place({}), [toggles.parse_toggle("freezing", TORCH, {})], False, tmp_path
+            )
         finally:
             os.umask(umask)
         assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o644}
@@ -745,8 +747,8 @@ class TestArms:
 
     def test_where_nothing_applies_nothing_else_does(self, tmp_path: Path) -> None:
         here = self.place({"ROCM_AUTOPATCH_ASSUME": "gfx=gfx942"}, "cpu")
-        chosen = [toggles.parse("freezing", TORCH, {})]
-        (_, arm) = arms.make(here, chosen, False, tmp_path)
+        chosen = [toggles.parse_toggle("freezing", TORCH, {})]
+        (_, arm) = arms.make_arms(here, chosen, False, tmp_path)
         assert arm.environ["ROCM_AUTOPATCH_ASSUME"] == "gfx=gfx942,accelerator=rocm"
         assert self.plans(tmp_path, ["freezing"], here)[1] == (
             ("ab",),
@@ -756,10 +758,12 @@ class TestArms:
     def test_switched_off(self, tmp_path: Path, golden: Golden) -> None:
         here = self.place({"ROCM_AUTOPATCH": "off"})
         for text in ("freezing", "policy=safe"):
-            with pytest.raises(Refused) as raised:
-                arms.make(here, [toggles.parse(text, TORCH, {})], False, tmp_path)
+            with pytest.raises(RequestRefused) as raised:
+                arms.make_arms(here, [toggles.parse_toggle(text, TORCH, {})], False, tmp_path)
             golden(str(raised.value), text)
-        both = arms.make(here, [toggles.parse("policy=off,safe", TORCH, {})], False, tmp_path)
+        both = arms.make_arms(
+            here, [toggles.parse_toggle("policy=off,safe", TORCH, {})], False, tmp_path
+        )
         assert [arm.environ.get("ROCM_AUTOPATCH") for arm in both] == ["off", None]
 
     def test_the_interpreter_of_a_command(self, tmp_path: Path) -> None:
@@ -781,8 +785,8 @@ class TestArms:
             ),
             (["python3", "-"], [python]),
         ):
-            assert place.interpreter(command, environ) == (wanted, True)
-        assert place.interpreter(["sh", "-c", "1"], environ) == ([sys.executable], False)
+            assert place.interpreter_of(command, environ) == (wanted, True)
+        assert place.interpreter_of(["sh", "-c", "1"], environ) == ([sys.executable], False)
 
 
 SEES = f"import os; print('sees:', 1 + len(os.environ.get({MAX!r}, '')))"
@@ -807,7 +811,7 @@ class TestPolicies:
         assert self.sees(found) == {"base": 2, "policy=safe": 1, "policy=own": 4}
         (tmp_path / "one.yaml").write_text("version: 1\nname: team, one\nextends: []\n")
         (tmp_path / "two.yaml").write_text("version: 1\nname: safe\nextends: []\n")
-        toggle = toggles.parse(
+        toggle = toggles.parse_toggle(
             f"policy=off,safe,{tmp_path / 'one.yaml'},{tmp_path / 'two.yaml'}", TORCH, {}
         )
         labels = [toggle.says(value) for value in toggle.values]
@@ -1021,6 +1025,6 @@ def test_a_torch_without_bytecode(
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     facts = {"torch": {"value": "2.13.0", "source": str(tmp_path / "torch" / "version.py")}}
-    here = Place(environ, ["python"], True, {"facts": facts})
+    here = ProgramPlace(environ, ["python"], True, {"facts": facts})
     assert ("PYTHONDONTWRITEBYTECODE is set" in here.slow_imports) is said
-    assert Place(environ, ["python"], True, None, "no hook").slow_imports == ""
+    assert ProgramPlace(environ, ["python"], True, None, "no hook").slow_imports == ""

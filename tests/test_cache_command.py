@@ -22,9 +22,9 @@ from typing import Any, Callable
 
 import pytest
 
-from rocm_autopatch.caches import RUNS, Refused, archive, gc, moved, places, users, warm
+from rocm_autopatch.caches import RUNS, CacheRefused, archive, gc, moved, places, users, warm
 from rocm_autopatch.cli import main
-from rocm_autopatch.compile_report.gather import gather
+from rocm_autopatch.compile_report.gather import gather_report
 from rocm_autopatch.startup import caches
 from tests.conftest import FILL, Interpreter
 from tests.messages import Golden
@@ -48,12 +48,12 @@ FILES = {
 ROOT_NEEDED = pytest.mark.skipif(os.getuid() != 0, reason="it needs root")
 
 
-def a_here(root: Path, **fields: str) -> places.Here:
+def a_here(root: Path, **fields: str) -> places.StartPlace:
     given = {**FIELDS, **fields}
-    return places.Here(root, root / caches.name(given), given, "", "", "")
+    return places.StartPlace(root, root / caches.name(given), given, "", "", "")
 
 
-def a_place(here: places.Here, files: Mapping[str, bytes]) -> places.Place:
+def a_place(here: places.StartPlace, files: Mapping[str, bytes]) -> places.CachePlace:
     here.root.mkdir(exist_ok=True)
     here.place.mkdir(mode=0o700)
     text = "".join(f"{name} {value}\n" for name, value in here.fields.items())
@@ -61,7 +61,7 @@ def a_place(here: places.Here, files: Mapping[str, bytes]) -> places.Place:
     for name, data in files.items():
         (here.place / name).parent.mkdir(parents=True, exist_ok=True)
         (here.place / name).write_bytes(data)
-    return places.look(here.place)
+    return places.look_at_place(here.place)
 
 
 def contents_of(place: Path) -> dict[str, bytes]:
@@ -74,8 +74,10 @@ def quiet(done: int, size: int) -> None:
     assert 0 <= done <= size
 
 
-def packed(here: places.Here, file: Path, files: Mapping[str, bytes] = FILES) -> archive.Packed:
-    return archive.pack(a_place(here, files), file, quiet)
+def packed(
+    here: places.StartPlace, file: Path, files: Mapping[str, bytes] = FILES
+) -> archive.PackedArchive:
+    return archive.pack_place(a_place(here, files), file, quiet)
 
 
 def listed(file: Path) -> dict[str, tarfile.TarInfo]:
@@ -90,14 +92,14 @@ class TestPack:
         a_place(one, FILES)
         (one.place / "inductor/ab/cab.py").chmod(0o700)
         (one.place / RUNS).write_text("{}\n")
-        done = archive.pack(places.look(one.place), file, quiet)
+        done = archive.pack_place(places.look_at_place(one.place), file, quiet)
         assert done.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
         assert (done.size, done.files) == (file.stat().st_size, len(FILES))
         assert (done.unpacked, done.notes) == (sum(map(len, FILES.values())), [])
         assert file.stat().st_mode & 0o777 == 0o644
         before = os.umask(0)
         try:
-            seeded = archive.seed(file, other, quiet)
+            seeded = archive.seed_place(file, other, quiet)
         finally:
             os.umask(before)
         assert (seeded.place, seeded.other, seeded.rewritten) == (other.place, {}, 0)
@@ -122,7 +124,7 @@ class TestPack:
         here = a_here(tmp_path / "root")
         first, second, third = (tmp_path / name for name in ("1.tar.gz", "2.tar.gz", "3"))
         packed(here, first)
-        archive.pack(places.look(here.place), second, quiet)
+        archive.pack_place(places.look_at_place(here.place), second, quiet)
         # The same files in another order on disk, with other times, modes and owners.
         shutil.rmtree(here.root)
         a_place(here, dict(reversed(FILES.items())))
@@ -131,7 +133,7 @@ class TestPack:
             path.chmod(0o700 if path.is_dir() else 0o600)
             if os.getuid() == 0:
                 os.chown(path, 12345, 12345)
-        archive.pack(places.look(here.place), third, quiet)
+        archive.pack_place(places.look_at_place(here.place), third, quiet)
         assert first.read_bytes() == second.read_bytes() == third.read_bytes()
         members = list(listed(first).values())
         assert members[0].name == archive.MANIFEST
@@ -184,7 +186,7 @@ class TestPack:
             ("locked", layer / "a.lock"),
         ):
             (here.place / name).symlink_to(target)
-        archive.pack(places.look(here.place), file, quiet)
+        archive.pack_place(places.look_at_place(here.place), file, quiet)
         assert set(listed(file)) == {archive.MANIFEST, "inductor/own", "k", "again"}
         assert all(member.isreg() for member in listed(file).values())
         with tarfile.open(file) as tar:
@@ -208,8 +210,8 @@ class TestPack:
             for suffix in ("", "-wal"):
                 shutil.copy(f"{path}{suffix}", f"{killed}{suffix}")
             # The last process closes it tidily, without the rows of now.
-            done = archive.pack(places.look(here.place), file, quiet)
-            again = archive.pack(places.look(here.place), tmp_path / "b", quiet)
+            done = archive.pack_place(places.look_at_place(here.place), file, quiet)
+            again = archive.pack_place(places.look_at_place(here.place), tmp_path / "b", quiet)
         assert done.sha256 == again.sha256
         kernels = {f"miopen-kernels/{name}.ukdb" for name in ("gfx942130", "killed")}
         # A name that ends in -wal beside no database is any file.
@@ -217,7 +219,7 @@ class TestPack:
         (note,) = done.notes
         assert note.startswith("miopen/broken.ukdb, a database that can't be read: ")
         other = a_here(tmp_path / "other")
-        archive.seed(file, other, quiet)
+        archive.seed_place(file, other, quiet)
         for name in kernels:
             with contextlib.closing(sqlite3.connect(other.place / name)) as database:
                 assert database.execute("select count(*) from kern_db").fetchone() == (50,)
@@ -228,7 +230,7 @@ class TestPack:
     ) -> None:
         here, file = a_here(tmp_path / "root"), tmp_path / "a.tar.gz"
         place = a_place(here, {"vllm/a": b"x" * 100_000, "vllm/b": b"x"})
-        real = archive._listed
+        real = archive._list_file
 
         def listed_and_changed(path: Path) -> Any:
             found = real(path)
@@ -236,18 +238,18 @@ class TestPack:
                 path.write_bytes(change)
             return found
 
-        monkeypatch.setattr(archive, "_listed", listed_and_changed)
+        monkeypatch.setattr(archive, "_list_file", listed_and_changed)
         file.write_bytes(b"before")
-        with pytest.raises(Refused, match="vllm/a changed while it was packed"):
-            archive.pack(place, file, quiet)
+        with pytest.raises(CacheRefused, match="vllm/a changed while it was packed"):
+            archive.pack_place(place, file, quiet)
         assert file.read_bytes() == b"before"
         assert sorted(os.listdir(tmp_path)) == ["a.tar.gz", "root"]
 
     def test_nothing_to_pack(self, tmp_path: Path, golden: Golden) -> None:
         here = a_here(tmp_path / "root")
         place = a_place(here, {"vllm/lock": b""})
-        with pytest.raises(Refused) as refused:
-            archive.pack(place, tmp_path / "a.tar.gz", quiet)
+        with pytest.raises(CacheRefused) as refused:
+            archive.pack_place(place, tmp_path / "a.tar.gz", quiet)
         golden(str(refused.value))
         assert os.listdir(tmp_path) == ["root"]
 
@@ -255,7 +257,7 @@ class TestPack:
     def test_no_place_for_the_file(self, tmp_path: Path, target: str) -> None:
         place = a_place(a_here(tmp_path / "root"), FILES)
         with pytest.raises(OSError, match=target) as error:
-            archive.pack(place, Path(target), quiet)
+            archive.pack_place(place, Path(target), quiet)
         assert error.value.filename == target
 
 
@@ -362,9 +364,9 @@ CRAFTED: dict[str, tuple[list[Any], Any]] = {
 }
 
 
-def refused_and_nothing_left(file: Path, here: places.Here) -> str:
-    with pytest.raises(Refused) as refused:
-        archive.seed(file, here, quiet)
+def refused_and_nothing_left(file: Path, here: places.StartPlace) -> str:
+    with pytest.raises(CacheRefused) as refused:
+        archive.seed_place(file, here, quiet)
     assert not here.root.exists() or os.listdir(here.root) == []
     return str(refused.value)
 
@@ -383,7 +385,7 @@ class TestRefusedArchives:
     def test_crafting_makes_archives(self, tmp_path: Path) -> None:
         file, here = tmp_path / "a.tar.gz", a_here(tmp_path / "root")
         craft(file, [A])
-        archive.seed(file, here, quiet)
+        archive.seed_place(file, here, quiet)
         assert (here.place / "vllm/a").read_bytes() == b"data"
 
     @pytest.mark.parametrize(
@@ -419,7 +421,7 @@ class TestRefusedArchives:
         golden(refused_and_nothing_left(file, here))
         # Zeros are what tar itself writes there.
         file.write_bytes(gzip.compress(text + bytes(30_000)))
-        archive.seed(file, here, quiet)
+        archive.seed_place(file, here, quiet)
 
     def test_a_manifest_of_gigabytes(self, tmp_path: Path) -> None:
         file = tmp_path / "a.tar.gz"
@@ -449,11 +451,11 @@ class TestRefusedArchives:
     def test_digest(self, tmp_path: Path, golden: Golden) -> None:
         file, here = tmp_path / "a.tar.gz", a_here(tmp_path / "root")
         digest = packed(a_here(tmp_path / "source"), file).sha256
-        with pytest.raises(Refused) as refused:
-            archive.seed(file, here, quiet, digest="0" * 64)
+        with pytest.raises(CacheRefused) as refused:
+            archive.seed_place(file, here, quiet, digest="0" * 64)
         golden(str(refused.value).replace(digest, "<DIGEST>"))
         assert not here.root.exists()
-        archive.seed(file, here, quiet, digest=digest)
+        archive.seed_place(file, here, quiet, digest=digest)
 
     @pytest.mark.parametrize(
         "what", ["group", "everybody", "directory", "stranger", "pipe", "nothing"]
@@ -483,7 +485,7 @@ class TestSeed:
     def test_whose_file_it_is(self, tmp_path: Path) -> None:
         file = tmp_path / "a.tar.gz"
         packed(a_here(tmp_path / "source"), file)
-        owner = archive.seed(file, a_here(tmp_path / "root"), quiet).owner
+        owner = archive.seed_place(file, a_here(tmp_path / "root"), quiet).owner
         assert owner in (file.owner(), f"user {os.getuid()}")
 
     @pytest.mark.parametrize("what", ["root", "place"])
@@ -493,8 +495,8 @@ class TestSeed:
         a_place(here, {})
         (here.root if what == "root" else here.place).chmod(0o770)
         for replace in (False, True):
-            with pytest.raises(Refused) as refused:
-                archive.seed(file, here, quiet, replace=replace)
+            with pytest.raises(CacheRefused) as refused:
+                archive.seed_place(file, here, quiet, replace=replace)
             golden(str(refused.value), str(replace), PLACE=here.place.name)
         assert os.listdir(here.root) == [here.place.name]
         assert os.listdir(here.place) == [caches.MARK]
@@ -505,10 +507,10 @@ class TestSeed:
         here = a_here(tmp_path / "root", gpu="gfx942-80", hip="", policy="performance")
         golden(refused_and_nothing_left(file, here))
         assert not here.root.exists()
-        done = archive.seed(file, here, quiet, other_place=True)
+        done = archive.seed_place(file, here, quiet, other_place=True)
         # A start here takes it for its own.
         assert done.place == here.place
-        assert places.look(here.place).fields == here.fields
+        assert places.look_at_place(here.place).fields == here.fields
         assert set(done.other) == {"gpu", "hip", "policy"}
 
     def test_where_there_is_no_gpu(self, tmp_path: Path) -> None:
@@ -516,13 +518,13 @@ class TestSeed:
         file, there = tmp_path / "a.tar.gz", a_here(tmp_path / "source")
         packed(there, file)
         build = a_here(tmp_path / "root", gpu="no-gpu")
-        done = archive.seed(file, build, quiet)
+        done = archive.seed_place(file, build, quiet)
         assert done.place.name == there.place.name
-        assert places.look(done.place).fields == FIELDS
+        assert places.look_at_place(done.place).fields == FIELDS
         assert done.other == {"gpu": ("gfx942-304", "no-gpu")}
         packed(a_here(tmp_path / "another", gpu="no-gpu", triton=""), file)
         here = a_here(tmp_path / "third")
-        assert archive.seed(file, here, quiet).place == here.place
+        assert archive.seed_place(file, here, quiet).place == here.place
 
     def test_a_place_that_is_there(self, tmp_path: Path, golden: Golden) -> None:
         file, here = tmp_path / "a.tar.gz", a_here(tmp_path / "root")
@@ -531,14 +533,14 @@ class TestSeed:
         a_place(here, {})
         (here.place / "inductor").mkdir()
         (here.place / RUNS).write_text("{}\n")
-        archive.seed(file, here, quiet)
+        archive.seed_place(file, here, quiet)
         assert not (here.place / RUNS).exists()
         (here.place / "inductor/ab/more.py").touch()
-        with pytest.raises(Refused) as refused:
-            archive.seed(file, here, quiet)
+        with pytest.raises(CacheRefused) as refused:
+            archive.seed_place(file, here, quiet)
         golden(str(refused.value), PLACE=here.place.name)
         assert (here.place / "inductor/ab/more.py").exists()
-        archive.seed(file, here, quiet, replace=True)
+        archive.seed_place(file, here, quiet, replace=True)
         assert set(contents_of(here.place)) == {*FILES, caches.MARK}
         assert os.listdir(here.root) == [here.place.name]
 
@@ -551,19 +553,19 @@ class TestSeed:
         own.mkdir(parents=True)
         (own / "lost").symlink_to(here.place / "lost")
         with using(own, "environ"):
-            archive.seed(file, here, quiet, replace=True)
+            archive.seed_place(file, here, quiet, replace=True)
             assert (own / "lost").is_symlink()
-        archive.seed(file, here, quiet, replace=True)
+        archive.seed_place(file, here, quiet, replace=True)
         assert not own.exists()
 
     def test_a_place_in_use(self, tmp_path: Path, golden: Golden) -> None:
         file, here = tmp_path / "a.tar.gz", a_here(tmp_path / "root")
         packed(here, file)
         with using(here.place, "environ") as pid:
-            with pytest.raises(Refused) as refused:
-                archive.seed(file, here, quiet, replace=True)
+            with pytest.raises(CacheRefused) as refused:
+                archive.seed_place(file, here, quiet, replace=True)
             golden(str(refused.value).replace(str(pid), "<PID>"), PLACE=here.place.name)
-        archive.seed(file, here, quiet, replace=True)
+        archive.seed_place(file, here, quiet, replace=True)
 
     def test_the_old_place_comes_back(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -579,7 +581,7 @@ class TestSeed:
 
         monkeypatch.setattr(os, "rename", rename)
         with pytest.raises(OSError, match="No space") as error:
-            archive.seed(file, here, quiet, replace=True)
+            archive.seed_place(file, here, quiet, replace=True)
         assert error.value.filename == str(here.root)
         assert set(contents_of(here.place)) == {*FILES, caches.MARK}
         assert os.listdir(here.root) == [here.place.name]
@@ -599,8 +601,8 @@ class TestSeed:
         packed(source, file, files)
         here, into = a_here(tmp_path / "root"), tmp_path / "layer"
         for done in (
-            archive.seed(file, here, quiet),
-            archive.seed(file, here, quiet, into=into),
+            archive.seed_place(file, here, quiet),
+            archive.seed_place(file, here, quiet, into=into),
         ):
             assert done.rewritten == 1
             found = contents_of(done.place)
@@ -610,7 +612,7 @@ class TestSeed:
             assert found.items() <= {**files, caches.MARK: found[caches.MARK]}.items()
         # At the same path nothing is written anew.
         shutil.rmtree(source.root)
-        assert archive.seed(file, source, quiet).rewritten == 0
+        assert archive.seed_place(file, source, quiet).rewritten == 0
         assert contents_of(source.place).items() >= files.items()
         # An image's layer is for all its users.
         place = into / here.place.name
@@ -619,7 +621,7 @@ class TestSeed:
     def test_paths_that_only_look_alike(self, tmp_path: Path) -> None:
         path = tmp_path / "__grp__k.json"
         path.write_text('{"child_paths": {"a": "/root/place2/a"}}')
-        assert not moved.rewrite(path, "/root/place", "/new")
+        assert not moved.rewrite_paths(path, "/root/place", "/new")
 
 
 # --- who uses a place
@@ -655,21 +657,21 @@ def test_users(tmp_path: Path, how: str) -> None:
     place.mkdir()
     # By another name, as a home directory may be a link.
     (tmp_path / "link").symlink_to(tmp_path)
-    assert users.of(place) == []
+    assert users.users_of(place) == []
     with using(place, how) as pid:
-        assert users.of(place) == [pid]
-        assert users.of(tmp_path / "link" / "place") == [pid]
-        assert users.of(tmp_path / "other") == []
-    assert users.of(place) == []
-    assert users.told([1]) == "process 1"
-    assert users.told([1, 2, 3]) == "process 1 and 2 more"
+        assert users.users_of(place) == [pid]
+        assert users.users_of(tmp_path / "link" / "place") == [pid]
+        assert users.users_of(tmp_path / "other") == []
+    assert users.users_of(place) == []
+    assert users.processes_text([1]) == "process 1"
+    assert users.processes_text([1, 2, 3]) == "process 1 and 2 more"
 
 
 # --- gc
 
 
 class TestGc:
-    def some(self, root: Path) -> dict[str, places.Here]:
+    def some(self, root: Path) -> dict[str, places.StartPlace]:
         """Three places of 1000 bytes, the first one used last, by name."""
         found = {}
         for number, name in enumerate(("new", "old", "older")):
@@ -678,7 +680,7 @@ class TestGc:
             os.utime(found[name].place, (1e9 - number, 1e9 - number))
         return found
 
-    def left(self, some: dict[str, places.Here]) -> set[str]:
+    def left(self, some: dict[str, places.StartPlace]) -> set[str]:
         return {name for name, here in some.items() if here.place.exists()}
 
     def test_the_least_recently_used_first(self, tmp_path: Path) -> None:
@@ -690,14 +692,14 @@ class TestGc:
             (1000, {"new"}, 1000),
             (0, set(), 0),
         ):
-            done = gc.collect(here, most)
+            done = gc.collect_places(here, most)
             assert (self.left(some), done.size, done.kept) == (left, size, {})
         assert os.listdir(here.root) == []
 
     def test_what_stays(self, tmp_path: Path, golden: Golden) -> None:
         some = self.some(tmp_path / "root")
         with using(some["older"].place, "environ") as pid:
-            done = gc.collect(some["old"], 0)
+            done = gc.collect_places(some["old"], 0)
         assert self.left(some) == {"old", "older"}
         assert [place.path for place in done.removed] == [some["new"].place]
         said = "\n".join(f"{name}: {why}" for name, why in sorted(done.kept.items()))
@@ -716,7 +718,7 @@ class TestGc:
         (root / "mine").mkdir()
         (root / "mine" / "a").touch()
         (root / ".new-file").touch()
-        done = gc.collect(some["new"], 1 << 40)
+        done = gc.collect_places(some["new"], 1 << 40)
         assert [path.name for path in done.unfinished] == [".new-1-old"]
         assert done.size == 3500
         assert {"mine", ".new-2-young", ".new-file"} <= set(os.listdir(root))
@@ -729,17 +731,17 @@ class TestGc:
             os.utime(some[name].place, (9e8, 9e8) if name == "older" else (1e9, 1e9))
         (tmp_path / "root" / "torch-mine").mkdir()
         here = a_here(tmp_path / "root", policy="here")
-        done = gc.collect(here, 2000)
+        done = gc.collect_places(here, 2000)
         assert (self.left(some), done.size) == ({"new", "old"}, 2000)
         with using(some["new"].place, "environ"):
             assert self.left(some) == {"new", "old"}
-            done = gc.collect(here, 0)
+            done = gc.collect_places(here, 0)
         assert list(done.kept) == [some["new"].place.name]
-        assert (gc.collect(here, 0).size, self.left(some)) == (0, set())
+        assert (gc.collect_places(here, 0).size, self.left(some)) == (0, set())
         assert os.listdir(here.root) == ["torch-mine"]
 
     def test_no_root(self, tmp_path: Path) -> None:
-        assert gc.collect(a_here(tmp_path / "root"), 0).size == 0
+        assert gc.collect_places(a_here(tmp_path / "root"), 0).size == 0
 
 
 # --- warm
@@ -751,14 +753,14 @@ def test_modules_of_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     a_place(here, {})
     jit = tmp_path / "site-packages" / "aiter" / "jit"
     torch = str(tmp_path / "site-packages" / "torch" / "version.py")
-    assert list(warm.bring(here.place, torch)) == []
-    assert list(warm.bring(here.place, "")) == []
+    assert list(warm.bring_aiter(here.place, torch)) == []
+    assert list(warm.bring_aiter(here.place, "")) == []
     assert os.listdir(here.place) == [caches.MARK]
     (jit / "flydsl_cache" / "f_1").mkdir(parents=True)
     (jit / "build" / "module_a").mkdir(parents=True)
     for name in ("module_a.so", "core.py", "build/module_a/a.so", "flydsl_cache/f_1/b.pkl"):
         (jit / name).write_text(name)
-    done = dict(warm.bring(here.place, torch))
+    done = dict(warm.bring_aiter(here.place, torch))
     assert done == {"aiter-modules": len("module_a.so"), "flydsl": len("flydsl_cache/f_1/b.pkl")}
     found = {"aiter-modules/module_a.so", "flydsl/f_1/b.pkl"}
     assert set(contents_of(here.place)) == {caches.MARK, *found}
@@ -766,7 +768,7 @@ def test_modules_of_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (here.place / "aiter").is_dir()
     # What is there is not touched: aiter may have built it anew.
     (here.place / "aiter-modules" / "module_a.so").write_text("newer")
-    assert list(warm.bring(here.place, torch)) == []
+    assert list(warm.bring_aiter(here.place, torch)) == []
     assert (here.place / "aiter-modules" / "module_a.so").read_text() == "newer"
 
     # aiter builds in the container's own directory, where links stand for what is there.
@@ -776,7 +778,7 @@ def test_modules_of_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (own / "aiter-modules" / name).write_text(name)
     (own / "aiter-modules" / "module_a.so").symlink_to(here.place / "aiter-modules/module_a.so")
     (here.place / "aiter-modules" / "module_c.so").write_text("old")
-    warm.keep(here.place)
+    warm.keep_built(here.place)
     found |= {"aiter-modules/module_b.so", "aiter-modules/module_c.so"}
     assert set(contents_of(here.place)) == {caches.MARK, *found}
     assert (here.place / "aiter-modules" / "module_c.so").read_text() == "module_c.so"
@@ -801,7 +803,7 @@ def test_counts(tmp_path: Path) -> None:
         head = json.dumps({"artifact": {"name": name, "encoding": "json"}, "frame_id": 0})
         lines += [f"V1121 19:13:29.512000 7 a.py:1] {head}", f"\t{payload}"]
     (tmp_path / "dedicated_log_torch_trace_x.log").write_text("\n".join(lines) + "\n")
-    assert warm.counts(gather(tmp_path)) == {
+    assert warm.lookup_counts(gather_report(tmp_path)) == {
         "fx_graph_cache": {"hit": 1, "miss": 2, "bypass": 0},
         "aotautograd_cache": {"hit": 1, "miss": 0, "bypass": 1},
     }
@@ -812,17 +814,17 @@ def test_json_that_is_too_deep(tmp_path: Path) -> None:
     here = a_here(tmp_path / "root")
     deep = b"[" * 100_000
     place = a_place(here, {"triton/K/__grp__k.json": deep, RUNS: deep + b"\n{}\n"})
-    assert not moved.rewrite(place.path / "triton/K/__grp__k.json", "/old", "/new")
-    assert places.runs(place.path) == [{}]
+    assert not moved.rewrite_paths(place.path / "triton/K/__grp__k.json", "/old", "/new")
+    assert places.warm_runs(place.path) == [{}]
 
 
 def test_runs(tmp_path: Path) -> None:
-    assert places.runs(tmp_path) == []
-    warm.note(tmp_path, {"status": 0})
+    assert places.warm_runs(tmp_path) == []
+    warm.note_run(tmp_path, {"status": 0})
     with open(tmp_path / RUNS, "a") as stream:
         stream.write('{"cut": \n[]\n')
-    warm.note(tmp_path, {"status": 1})
-    assert places.runs(tmp_path) == [{"status": 0}, {"status": 1}]
+    warm.note_run(tmp_path, {"status": 1})
+    assert places.warm_runs(tmp_path) == [{"status": 0}, {"status": 1}]
 
 
 # --- the command
@@ -881,7 +883,9 @@ def test_status(python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
         (place / RUNS).unlink()
         os.utime(place, (1e9, 1e9))
     counted = {"hit": 3, "miss": 0, "bypass": 1}
-    warm.note(place, {"fx_graph_cache": counted, "aotautograd_cache": dict.fromkeys(counted, 0)})
+    warm.note_run(
+        place, {"fx_graph_cache": counted, "aotautograd_cache": dict.fromkeys(counted, 0)}
+    )
     os.utime(place, (1e9 + 1, 1e9 + 1))
     left = place.with_name(".new-1")
     left.mkdir()
@@ -933,14 +937,14 @@ def test_warm(python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
     assert (status, out) == (3, "1\n")
     golden(re.sub(r"in \d.* s;", "in <TIME>;", err))
     place = place_of(python311, tmp_path)
-    (row,) = places.runs(place)
+    (row,) = places.warm_runs(place)
     assert (row["status"], row["bytes"], row["graphs"]) == (3, 2000, 0)
     # A second run adds nothing. It may miss, also where a start must not.
     show = "import os; print(os.environ['ROCM_AUTOPATCH_CACHE'])"
     arguments = ("warm", "--", python311.path, "-c", FILL + show)
     _, out, _ = command(python311, tmp_path, *arguments, ROCM_AUTOPATCH_CACHE="require")
     assert out == "on\n"
-    assert [row["bytes"] for row in places.runs(place)] == [2000, 0]
+    assert [row["bytes"] for row in places.warm_runs(place)] == [2000, 0]
     assert os.listdir(place.parent) == [place.name]
 
 
@@ -1014,7 +1018,7 @@ def test_pack_and_seed(python311: Interpreter, tmp_path: Path, golden: Golden) -
     assert file.read_bytes() == before
     status, out, err = command(python311, two, "seed", file, "--digest", digest)
     assert (status, err) == (0, "")
-    owner = archive._name(os.getuid())
+    owner = archive._user_name(os.getuid())
     golden(out.replace(f"belongs to {owner}", "belongs to <OWNER>"), "seed", PLACE=place.name)
     seeded = place_of(python311, two)
     assert {name: len(text) for name, text in contents_of(seeded).items()} == {
@@ -1221,6 +1225,6 @@ def test_real_caches(torch_python: Interpreter, tmp_path: Path) -> None:
             assert command(torch_python, two, "seed", file)[0] == 0
         status, _, err = command(torch_python, home, *words)
         assert status == 0, err
-        row = places.runs(place_of(torch_python, home))[-1]
+        row = places.warm_runs(place_of(torch_python, home))[-1]
         for cache in ("fx_graph_cache", "aotautograd_cache"):
             assert (row[cache]["hit"], row[cache]["miss"]) == expected, (home, row, err)

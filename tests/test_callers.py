@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from rocm_autopatch.compile_report.model import Place
-from rocm_autopatch.compile_report.summary import short
+from rocm_autopatch.compile_report.model import SourcePlace
+from rocm_autopatch.compile_report.summary import short_place
 from rocm_autopatch.patches import callers
 from tests.conftest import Interpreter
 from tests.programs import line_of, program_file
@@ -102,7 +102,10 @@ def test_the_compiled_function_is_not_its_own_caller(torch: Any) -> None:
 
 
 def test_an_installed_file_is_shown_from_its_package_on() -> None:
-    assert short(Place("/v/lib/python3.11/site-packages/fw/generic.py", 3)) == "fw/generic.py:3"
+    assert (
+        short_place(SourcePlace("/v/lib/python3.11/site-packages/fw/generic.py", 3))
+        == "fw/generic.py:3"
+    )
 
 
 def test_names(torch: Any) -> None:

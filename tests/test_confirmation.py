@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from rocm_autopatch.ab import Refused, toggles
-from rocm_autopatch.ab.numbers import Metric
-from rocm_autopatch.ab.runner import COLD, ENDED, FAILED, HUNG, WARM, Cell, Run
+from rocm_autopatch.ab import RequestRefused, toggles
+from rocm_autopatch.ab.numbers import NumberLabel
+from rocm_autopatch.ab.runner import COLD, ENDED, FAILED, HUNG, WARM, MeasuredRun, PlannedRun
 from rocm_autopatch.tune import same, session
 from rocm_autopatch.tune.candidates import Candidate
 from rocm_autopatch.tune.journal import Journal
@@ -66,7 +66,7 @@ class StandIn:
         self.sharing: set[int] = set()
         self.environments: Sequence[dict[str, str]] = []
 
-    def run(self, cell: Cell) -> Run:
+    def run(self, cell: PlannedRun) -> MeasuredRun:
         world = self.world
         if world.ran == world.stop_before:
             raise KeyboardInterrupt
@@ -85,14 +85,19 @@ class StandIn:
             self.warm[cell.arm] = object()
             self.most = max(self.most, len(self.warm))
         cost = (world.cost if what else 10.0) * chance.gauss(1, 0.01)
-        found = {Metric("cost", "ms"): cost} if status == ENDED else {}
-        return Run(cell.round, cell.arm, cell.caches, seconds, status, status, numbers=found)
+        found = {NumberLabel("cost", "ms"): cost} if status == ENDED else {}
+        return MeasuredRun(
+            cell.round, cell.arm, cell.caches, seconds, status, status, numbers=found
+        )
 
     def forget(self) -> None:
         self.warm.clear()
 
     def run_beside(
-        self, cells: Sequence[Cell], count: int, ended: Callable[[Cell, Run], None]
+        self,
+        cells: Sequence[PlannedRun],
+        count: int,
+        ended: Callable[[PlannedRun, MeasuredRun], None],
     ) -> None:
         for start in range(0, len(cells), count):
             began = longest = self.world.clock_s
@@ -301,7 +306,7 @@ class TestTroubles:
         # It has run six times in the search, once for its caches.
         world.ends = lambda arm, number: FAILED if not arm and number > 6 else ENDED
         for _ in range(2):
-            with pytest.raises(Refused, match="the command as it is here: failed"):
+            with pytest.raises(RequestRefused, match="the command as it is here: failed"):
                 confirmed(world)
         # When it runs again, the search goes on.
         world.ends = lambda arm, number: ENDED

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rocm_autopatch.cli import main
-from rocm_autopatch.compile_report.gather import gather
+from rocm_autopatch.compile_report.gather import gather_report
 from rocm_autopatch.policy import lint
 from rocm_autopatch.probe import variables
 from rocm_autopatch.support import masking
@@ -234,7 +234,7 @@ def test_the_compile_report(tmp_path: Path) -> None:
         )
         + "\n"
     )
-    report = gather(tmp_path)
+    report = gather_report(tmp_path)
     assert report.processes[0].command == ("python", "serve.py", "--api-key", "(masked)")
     assert main(["report", str(tmp_path), "--json", "--html", str(tmp_path / "r.html")]) == 0
     assert "hunter22" not in (tmp_path / "r.html").read_text()

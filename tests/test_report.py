@@ -22,10 +22,10 @@ import pytest
 
 from rocm_autopatch.cli import main
 from rocm_autopatch.compile_report import operations, page, summary
-from rocm_autopatch.compile_report.gather import gather
+from rocm_autopatch.compile_report.gather import gather_report
 from rocm_autopatch.compile_report.generations import find_generation
-from rocm_autopatch.compile_report.model import Process, Report
-from rocm_autopatch.compile_report.trace import Event, File
+from rocm_autopatch.compile_report.model import CompileReport, TracedProcess
+from rocm_autopatch.compile_report.trace import TraceEvent, TraceFile
 from tests.chromium import Browser, browser
 from tests.conftest import ROOT, Interpreter
 from tests.messages import Golden
@@ -104,12 +104,12 @@ class Ran:
         self.text = self.done.stderr
 
     @property
-    def report(self) -> Report:
-        return gather(self.directory)
+    def report(self) -> CompileReport:
+        return gather_report(self.directory)
 
     @property
     def data(self) -> dict[str, Any]:
-        return summary.data(self.report)
+        return summary.report_data(self.report)
 
     def line(self, words: str) -> int:
         """The number of the program's line with these words."""
@@ -405,7 +405,7 @@ def test_by_a_variable_where_no_policy_applies(torch_python: Interpreter, tmp_pa
     env = {**NO_POLICY, "ROCM_AUTOPATCH_REPORT": "here"}
     done = torch_python.run("-c", code, env=env, cwd=tmp_path)
     assert (done.stdout, said(done)) == ("2.0\n", [])
-    report = gather(tmp_path / "here")
+    report = gather_report(tmp_path / "here")
     assert [graph.place.function for graph in report.graphs] == ["small"]
     assert report.processes[0].name.startswith("-c import os; os.chdir")
 
@@ -420,7 +420,7 @@ def test_the_programs_own_trace_is_used(torch_python: Interpreter, tmp_path: Pat
     code = EAGER + "import rocm_autopatch; print(*rocm_autopatch.status()['notes'])"
     done = torch_python.run("-c", code, env=env)
     assert f"reads the trace of TORCH_TRACE={own}, which the program has set" in done.stdout
-    report = gather(directory)
+    report = gather_report(directory)
     # Older traces in the directory are not read.
     assert [graph.place.function for graph in report.graphs] == ["small"]
     assert any(str(own) in note for note in report.notes)
@@ -442,7 +442,7 @@ def test_what_cant_be_written(torch_python: Interpreter, tmp_path: Path, way: st
     (line,) = said(done)
     if way == "full":
         assert "the compile report of this process ends early: File too large" in line
-        report = gather(directory)
+        report = gather_report(directory)
         assert [graph.place.function for graph in report.graphs] == ["small"]
         # Unless a line ends at that very byte, which depends on the paths in it.
         (trace,) = directory.rglob("dedicated_log_torch_trace_*.log")
@@ -519,7 +519,7 @@ def test_a_corrupt_trace(breaks: Ran, tmp_path: Path) -> None:
     lines.insert(heads[2], b"\xff\xfe not a line of a trace \x00")
     damaged = tmp_path / whole.name
     damaged.write_bytes(b"\n".join(lines)[:-400])
-    report = gather(tmp_path)
+    report = gather_report(tmp_path)
     sound = breaks.report
     # The two graphs with damaged heads are there, as unfinished. The end is cut.
     assert len(report.graphs) == len(sound.graphs)
@@ -529,7 +529,7 @@ def test_a_corrupt_trace(breaks: Ran, tmp_path: Path) -> None:
     assert any("ends in the middle of a line" in note for note in report.notes)
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert gather(empty).graphs == []
+    assert gather_report(empty).graphs == []
 
 
 @pytest.mark.parametrize("version", ["2.6.0", "2.14.1"])
@@ -537,7 +537,7 @@ def test_what_other_torches_write(version: str, tmp_path: Path) -> None:
     # Real traces of one program like those above, shortened (tests/data/traces).
     source = ROOT / "tests" / "data" / "traces" / f"{version}.log"
     shutil.copy(source, tmp_path / "dedicated_log_torch_trace_a.log")
-    report = gather(tmp_path)
+    report = gather_report(tmp_path)
     assert report.notes == []
     places = {(one.place.line, one.place.function) for one in report.breaks}
     assert places == {(5, "scale"), (12, "speak"), (21, "calls"), (28, "datadep")}
@@ -570,12 +570,12 @@ def test_a_graph_that_is_partly_in_the_cache(tmp_path: Path) -> None:
     (tmp_path / "dedicated_log_torch_trace_a.log").write_text(
         text[: found.end()] + hit + text[found.end() :]
     )
-    report = gather(tmp_path)
+    report = gather_report(tmp_path)
     (part,) = (graph for graph in report.graphs if graph.cache == "part")
     assert part.place.function == "scale"
     others = sum(graph.cache == "miss" for graph in report.graphs)
     assert others == len(report.graphs) - 1
-    assert f"{others} compiled anew, 1 partly from the cache" in summary.caches(report)
+    assert f"{others} compiled anew, 1 partly from the cache" in summary.cache_sentence(report)
 
 
 def test_what_torch_2_4_does_not_tell(tmp_path: Path) -> None:
@@ -587,7 +587,7 @@ def test_what_torch_2_4_does_not_tell(tmp_path: Path) -> None:
     (tmp_path / "dedicated_log_torch_trace_a.log").write_text(
         f"V0101 00:00:00.000000 7 torch/_dynamo/utils.py:1] {line}\n"
     )
-    report = gather(tmp_path)
+    report = gather_report(tmp_path)
     (one,) = report.breaks
     assert (str(one.place), one.reason) == ("/p.py:3", "Tensor.item")
     assert report.versions == ["2.4 or 2.5"]
@@ -614,10 +614,10 @@ def test_a_page_of_a_thousand_graphs_in_a_browser(breaks: Ran, tmp_path: Path) -
     many = tmp_path / "many"
     many.mkdir()
     multiplied(tmp_path / "one.log", many / "dedicated_log_torch_trace_a.log", 60)
-    report = gather(many)
+    report = gather_report(many)
     assert 1000 < len(report.graphs) < 2000
     html = tmp_path / "page.html"
-    html.write_text(page.page(report, {}), encoding="utf-8")
+    html.write_text(page.html_page(report, {}), encoding="utf-8")
     text = html.read_text()
     assert "<img" not in text
     assert "http://" not in text.replace("http://x.invalid", "")
@@ -712,7 +712,7 @@ def test_tlparse_renders_each_trace(breaks: Ran, tmp_path: Path) -> None:
     ],
 )
 def test_kinds_of_operations(name: str, kind: str) -> None:
-    assert operations.kind(name) == kind
+    assert operations.kind_of_operation(name) == kind
 
 
 def test_kernels_of_triton_code() -> None:
@@ -725,7 +725,7 @@ def test_kernels_of_triton_code() -> None:
         "    triton_poi_fused_add_0.run(buf0)\n"
         "    buf1 = torch.ops.aten._scaled_dot_product_flash_attention.default(buf0)\n"
     )
-    count, library = operations.kernels(code)
+    count, library = operations.count_kernels(code)
     assert count == 1
     assert library == {
         "mm": 1,
@@ -735,7 +735,7 @@ def test_kernels_of_triton_code() -> None:
 
 def test_lines_are_read_one_by_one(breaks: Ran, tmp_path: Path) -> None:
     (trace,) = (breaks.directory / "trace").iterdir()
-    events = File(trace).events()
+    events = TraceFile(trace).events()
     first = next(events)
     assert first.name == "torch_version"
     events.close()
@@ -752,9 +752,9 @@ def test_lines_are_read_one_by_one(breaks: Ran, tmp_path: Path) -> None:
     ],
 )
 def test_names_of_processes(command: str, name: str) -> None:
-    process = Process(7, 0, command=tuple(command.split()), program="/srv/main.py")
+    process = TracedProcess(7, 0, command=tuple(command.split()), program="/srv/main.py")
     assert process.name == name
-    assert Process(7, 0, command=("python",)).name == "? (7)"
+    assert TracedProcess(7, 0, command=("python",)).name == "? (7)"
 
 
 def test_a_fork_in_the_same_file(tmp_path: Path) -> None:
@@ -763,7 +763,7 @@ def test_a_fork_in_the_same_file(tmp_path: Path) -> None:
     (pid,) = set(re.findall(r"^V\d{4} \S+ (\d+) ", text, re.MULTILINE))
     fork = re.sub(rf"^(V\d{{4}} \S+) {pid} ", r"\1 77777 ", text, flags=re.MULTILINE)
     (tmp_path / "dedicated_log_torch_trace_a.log").write_text(text + fork)
-    report = gather(tmp_path)
+    report = gather_report(tmp_path)
     assert [process.pid for process in report.processes] == [int(pid), 77777]
     assert len({(graph.process, graph.id) for graph in report.graphs}) == len(report.graphs)
     assert len([graph for graph in report.graphs if graph.process == 1]) * 2 == len(report.graphs)
@@ -788,12 +788,12 @@ def test_a_fork_in_the_same_file(tmp_path: Path) -> None:
 )
 def test_generations_of_traces(version: str, event: str, generation: tuple[int, int]) -> None:
     name, _, told = event.partition(" ")
-    found = find_generation(version, Event(name, {told: 1}, "", 1, 0.0, "", None))
+    found = find_generation(version, TraceEvent(name, {told: 1}, "", 1, 0.0, "", None))
     assert found.since == generation
     assert found.times_tuning_by_events == (generation < (2, 7))
     both = {"restart_reasons": ["Tensor.item"]}
     assert found.restart_reasons(both) == (["Tensor.item"] if generation == (2, 4) else [])
     text = '{"cache_state": "miss", "key": "k"}'
-    read = found.read_cache(Event("fx_graph_cache_hit", {}, text, 1, 0.0, "", None))
+    read = found.read_cache(TraceEvent("fx_graph_cache_hit", {}, text, 1, 0.0, "", None))
     assert read == ("miss" if generation == (2, 4) else "hit", "k")
-    assert found.read_cache(Event("fx_graph_cache_bypass", {}, "", 1, 0.0, "", None))[1] == ""
+    assert found.read_cache(TraceEvent("fx_graph_cache_bypass", {}, "", 1, 0.0, "", None))[1] == ""

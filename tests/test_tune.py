@@ -20,10 +20,19 @@ from typing import Any
 import pytest
 import yaml
 
-from rocm_autopatch.ab import Refused, generated, toggles
-from rocm_autopatch.ab.numbers import Metric
-from rocm_autopatch.ab.place import Place
-from rocm_autopatch.ab.runner import COLD, ENDED, HUNG, WARM, Cell, Run, Runner, cores
+from rocm_autopatch.ab import RequestRefused, generated, toggles
+from rocm_autopatch.ab.numbers import NumberLabel
+from rocm_autopatch.ab.place import ProgramPlace
+from rocm_autopatch.ab.runner import (
+    COLD,
+    ENDED,
+    HUNG,
+    WARM,
+    ArmRunner,
+    MeasuredRun,
+    PlannedRun,
+    usable_cores,
+)
 from rocm_autopatch.cli import tune as cli_tune
 from rocm_autopatch.evidence import match
 from rocm_autopatch.evidence.file import Evidence
@@ -238,7 +247,7 @@ class TestResume:
         kept = tmp_path / "team.yaml.runs"
         Journal(kept, {"metric": "latency", "seed": 1}, False).close()
         Journal(kept, {"metric": "latency", "seed": 2}, False).close()
-        with pytest.raises(Refused) as raised:
+        with pytest.raises(RequestRefused) as raised:
             Journal(kept, {"metric": "speed", "seed": 1}, False)
         golden(str(raised.value))
         anew = Journal(kept, {"metric": "speed", "seed": 1}, True)
@@ -423,7 +432,7 @@ def test_first_runs_beside_each_other_share_the_cores(
     more = {"TORCHINDUCTOR_COMPILE_THREADS": given} if given else {}
     tune(python311, tmp_path, "--json", *words, **more)
     found = [line.split()[2:] for line in (tmp_path / "places").read_text().splitlines()]
-    share = str(max(1, cores() // 2))
+    share = str(max(1, usable_cores() // 2))
     # The base's, then those of the first round, then what is measured.
     first = [threads for threads, *names in found if names in (["GOOD"], ["BAD"])][:2]
     assert first == [given or share] * 2
@@ -464,7 +473,7 @@ class TestSameCode:
             session.Objective(metric, False, 0.0),
             same.Same([], 0.01, place, here),
             Journal(place / "runs", {"seed": 1}, False),
-            Runner([sys.executable, str(program)], [], 60, []),
+            ArmRunner([sys.executable, str(program)], [], 60, []),
             place / "arms",
             budget_s=600,
             timeout_s=60,
@@ -694,24 +703,24 @@ class TestSameCode:
         again.journal.close()
 
     def test_a_user_who_has_a_trace_keeps_it(self, tmp_path: Path) -> None:
-        assert len(generated.variables({}, tmp_path)) == 2
+        assert len(generated.code_variables({}, tmp_path)) == 2
         for name in ("TORCH_TRACE", "ROCM_AUTOPATCH_REPORT"):
-            assert generated.variables({name: "elsewhere"}, tmp_path) == {}
+            assert generated.code_variables({name: "elsewhere"}, tmp_path) == {}
 
     def test_a_trace_that_is_not_whole_is_no_evidence(self, tmp_path: Path) -> None:
-        assert generated.digest(tmp_path, tmp_path) == ""
+        assert generated.code_digest(tmp_path, tmp_path) == ""
         (tmp_path / "trace").mkdir()
         file = tmp_path / "trace" / "dedicated_log_torch_trace_a.log"
         event = 'V1125 09:00:00.000000 7 a.py:1] {"inductor_output_code": {}}\n\tcode %d\n'
         file.write_text(event % 1 + event % 2)
-        both = generated.digest(tmp_path, tmp_path)
+        both = generated.code_digest(tmp_path, tmp_path)
         # Two processes, in another order.
         file.write_text(event % 2)
         file.with_name("dedicated_log_torch_trace_b.log").write_text(event % 1)
-        assert generated.digest(tmp_path, tmp_path) == both != ""
+        assert generated.code_digest(tmp_path, tmp_path) == both != ""
         for text in (event % 2 + "\tcod", event % 2 + "what\n"):
             file.write_text(text)
-            assert generated.digest(tmp_path, tmp_path) == ""
+            assert generated.code_digest(tmp_path, tmp_path) == ""
 
 
 def wait_for(what: Callable[[], bool]) -> None:
@@ -755,15 +764,15 @@ class TestServed:
         (tmp_path / "server.py").write_text(SERVER)
         (tmp_path / "client.py").write_text(CLIENT)
 
-        def run_served(ready: str, client: str = "client.py", limit_s: float = 30) -> Run:
+        def run_served(ready: str, client: str = "client.py", limit_s: float = 30) -> MeasuredRun:
             program = [str(python311.path), client]
             server = [str(python311.path), "server.py"]
             with ServedRunner(server, ready, program, limit_s, []) as runner:
                 runner.environments = [dict(os.environ)]
-                return runner.run(Cell(1, 0, COLD))
+                return runner.run(PlannedRun(1, 0, COLD))
 
         ran = run_served("ready to serve")
-        assert ran.numbers[Metric("ttft", "ms")] == 10
+        assert ran.numbers[NumberLabel("ttft", "ms")] == 10
         assert 0.05 < ran.numbers[STARTED] < 30
         for ready, client, limit_s, reason in (
             ("never said", "client.py", 1.0, "the server was not ready within 1 s"),
@@ -885,14 +894,16 @@ class TestCandidates:
     @staticmethod
     def place(
         accelerator: str = "rocm", config: Sequence[Mapping[str, Any]] = (), torch: str = TORCH
-    ) -> Place:
+    ) -> ProgramPlace:
         values = {"torch": torch, "accelerator": accelerator, "python": "3.11"}
         facts = {name: {"value": value} for name, value in values.items()}
         report = {"facts": facts, "baked": "", "errors": [], "active": True}
         report |= {"config": list(config), "compile_modes": []}
-        return Place({}, ["python"], True, report)
+        return ProgramPlace({}, ["python"], True, report)
 
-    def find(self, monkeypatch: pytest.MonkeyPatch, here: Place, *program: str) -> candidates.Found:
+    def find(
+        self, monkeypatch: pytest.MonkeyPatch, here: ProgramPlace, *program: str
+    ) -> candidates.Found:
         monkeypatch.setattr(candidates, "_inert", lambda *_: {})
         return candidates.find(here, program, (), (), False, Path())
 
@@ -1536,12 +1547,13 @@ class TestSame:
     def test_numbers(self, tmp_path: Path) -> None:
         one = self.same(tmp_path, "loss")
         ends = [
-            one.end({Metric("train loss"): value, Metric("x"): 1.0}) for value in (0.5, 0.504, 0.52)
+            one.end({NumberLabel("train loss"): value, NumberLabel("x"): 1.0})
+            for value in (0.5, 0.504, 0.52)
         ]
         assert ends == ["", "", "loss is 0.52, not 0.5"]
-        assert one.end({Metric("x"): 1.0}) == "it did not print loss"
-        with pytest.raises(Refused):
-            self.same(tmp_path, "other").end({Metric("x"): 1.0})
+        assert one.end({NumberLabel("x"): 1.0}) == "it did not print loss"
+        with pytest.raises(RequestRefused):
+            self.same(tmp_path, "other").end({NumberLabel("x"): 1.0})
 
     def test_not_a_number_is_not_the_same(self, tmp_path: Path) -> None:
         assert not same.close(1.0, math.nan, 0.5)
@@ -1714,6 +1726,6 @@ class TestTorch:
         assert its._differs(Path("base.pt"), Path("out.pt")) == "it has other parts"
 
     def test_a_key_that_is_here_already(self, torch_python: Interpreter) -> None:
-        toggle = toggles.parse("max_fusion_size=64", TORCH, {})
+        toggle = toggles.parse_toggle("max_fusion_size=64", TORCH, {})
         here = TestCandidates.place()
         assert candidates._pinned_or_same(here, toggle, 64) == "it is so here"

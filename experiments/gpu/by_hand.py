@@ -113,7 +113,7 @@ class Program:
         self.caches = caches / name
         self.caches.mkdir(parents=True, exist_ok=True)
         self.command = [sys.executable, str(HERE / f"{name}.py"), *(["--small"] if small else [])]
-        self.here = place.find(self.command)
+        self.here = place.find_program_place(self.command)
         self._file = self.work / "hand.jsonl"
         lines = self._file.read_text().splitlines() if self._file.exists() else []
         self.rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
@@ -290,7 +290,9 @@ def search(program: Program, tried: Sequence[Candidate], repeat: int, pool: Pool
     for name in fastest:
         if program.wrong(name):
             continue
-        compared = bootstrap.compare(program.costs("again", BASE), program.costs("again", name), 1)
+        compared = bootstrap.compare_medians(
+            program.costs("again", BASE), program.costs("again", name), 1
+        )
         assert compared.ratio is not None
         assert compared.interval is not None
         if compared.interval[1] < 1 and compared.ratio < found.ratio:

@@ -38,7 +38,7 @@ from typing import Any
 
 from by_hand import BASE, PROGRAMS, Found, OutOfTime, Pool, Program, search, so_far
 
-from rocm_autopatch.ab import Refused, Wrong, bootstrap
+from rocm_autopatch.ab import RequestRefused, WrongRequest, bootstrap
 
 _ROUNDS = 7
 _GOES_ON = 3
@@ -103,7 +103,7 @@ class Job:
         if any(map(program.wrong, names)):
             return f"wrong: {[program.wrong(name) for name in names]}"
         one, other = (program.costs("both", name) for name in names)
-        found = bootstrap.compare(one, other, 1)
+        found = bootstrap.compare_medians(one, other, 1)
         assert found.interval is not None
         low, high = found.interval
         return f"tune's is {found.ratio:.3f}x of the hand's ({low:.3f} to {high:.3f})"
@@ -210,7 +210,7 @@ def main() -> int:
                 found.append((job, hand.result(), tune.result()))
             except OutOfTime:
                 late = True
-            except (SystemExit, Refused, Wrong) as error:
+            except (SystemExit, RequestRefused, WrongRequest) as error:
                 wrong = True
                 print(f"{job.program.name}: {error}", flush=True)
     over.set()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 
-class Wrong(Exception):
+class WrongRequest(Exception):
     """The request can't be right on any machine. The text says why."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The request can't be measured here. The text says why."""

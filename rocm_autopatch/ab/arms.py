@@ -16,8 +16,8 @@ from typing import Any
 import yaml
 
 from rocm_autopatch import _ASSUME, patches
-from rocm_autopatch.ab import Refused, Wrong
-from rocm_autopatch.ab.place import Place
+from rocm_autopatch.ab import RequestRefused, WrongRequest
+from rocm_autopatch.ab.place import ProgramPlace
 from rocm_autopatch.ab.runner import CACHES
 from rocm_autopatch.ab.toggles import CONFIG, HERE, MODE, OFF, POLICY, VARIABLE, Toggle
 from rocm_autopatch.policy import document, load, lower, when
@@ -29,7 +29,7 @@ _NAME = "ab"
 
 
 @dataclass(frozen=True)
-class Arm:
+class ToggleArm:
     """A position of each toggle, and the environment for these positions."""
 
     label: str
@@ -37,7 +37,7 @@ class Arm:
     environ: Mapping[str, str]
 
 
-def positions(toggles: Sequence[Toggle], grid: bool) -> list[tuple[Any, ...]]:
+def positions_of(toggles: Sequence[Toggle], grid: bool) -> list[tuple[Any, ...]]:
     """The positions to compare, the base first. Without *grid*, only one toggle moves at a time."""
     if grid:
         return list(itertools.product(*(toggle.values for toggle in toggles)))
@@ -49,26 +49,28 @@ def positions(toggles: Sequence[Toggle], grid: bool) -> list[tuple[Any, ...]]:
     ]
 
 
-def make(place: Place, toggles: Sequence[Toggle], grid: bool, directory: Path) -> list[Arm]:
+def make_arms(
+    place: ProgramPlace, toggles: Sequence[Toggle], grid: bool, directory: Path
+) -> list[ToggleArm]:
     """The arms, the base first. Their policies are written to *directory*.
 
     Raises Wrong, Refused and PolicyError.
     """
-    check(place, toggles)
-    rows = positions(toggles, grid)
+    check_toggles(place, toggles)
+    rows = positions_of(toggles, grid)
     return [
-        one(place, toggles, values, rows[0], directory / f"arm{number}.yaml")
+        make_arm(place, toggles, values, rows[0], directory / f"arm{number}.yaml")
         for number, values in enumerate(rows)
     ]
 
 
-def one(
-    place: Place,
+def make_arm(
+    place: ProgramPlace,
     toggles: Sequence[Toggle],
     values: tuple[Any, ...],
     base: Sequence[Any],
     file: Path,
-) -> Arm:
+) -> ToggleArm:
     """The arm that has the toggles at *values*; *file* is for its policy, if it needs one.
 
     *base* are the base's values, for the label. Raises PolicyError.
@@ -78,47 +80,49 @@ def one(
     _set_variables(environ, settings)
     named: Any = next((value for toggle, value in settings if toggle.kind == POLICY), HERE)
     if any(toggle.kind in (CONFIG, MODE) for toggle in toggles):
-        file.write_text(_policy(place, named, settings), encoding="utf-8")
+        file.write_text(_policy_text(place, named, settings), encoding="utf-8")
         file.chmod(0o644)  # A start refuses a policy that everybody may write.
         _name_policy(environ, place, str(file))
     elif named is not HERE:
         _name_policy(environ, place, named)
-    return Arm(_label(toggles, values, base), values, environ)
+    return ToggleArm(_arm_label(toggles, values, base), values, environ)
 
 
-def check(place: Place, toggles: Sequence[Toggle]) -> None:
-    """Raise Wrong or Refused if the toggles can't be set together, or not here."""
+def check_toggles(place: ProgramPlace, toggles: Sequence[Toggle]) -> None:
+    """Raise WrongRequest or RequestRefused if the toggles can't be set together, or not here."""
     names = [(toggle.kind, toggle.name) for toggle in toggles]
     twice = [toggle for toggle in toggles if names.count((toggle.kind, toggle.name)) > 1]
     if twice:
-        raise Wrong(f"{twice[0].label} is toggled twice")
+        raise WrongRequest(f"{twice[0].label} is toggled twice")
     ours = [t for t in toggles if t.kind == VARIABLE and t.name.startswith("ROCM_AUTOPATCH")]
     hooked = [t for t in toggles if t.kind != VARIABLE]
     if ours and hooked:
-        raise Wrong(
+        raise WrongRequest(
             f"{ours[0].name} and {hooked[0].label} influence each other: toggle only one of them"
         )
     own = [t.name for t in toggles if t.name in CACHES]
     if own:
-        raise Wrong(f"{own[0]} can't be toggled, because each run has its own caches; see --caches")
+        raise WrongRequest(
+            f"{own[0]} can't be toggled, because each run has its own caches; see --caches"
+        )
     if hooked and place.report is None:
-        raise Refused(
+        raise RequestRefused(
             f"{hooked[0].label} is set through rocm_autopatch, which {place.python[0]} does not "
             f"have: {place.without}"
         )
     by_policy = [toggle for toggle in hooked if toggle.kind in (CONFIG, MODE)]
     policies = [toggle for toggle in hooked if toggle.kind == POLICY]
     if by_policy and any(OFF in toggle.values for toggle in policies):
-        raise Wrong(
+        raise WrongRequest(
             f"{by_policy[0].label} is set through our hook, which policy=off turns off: use one "
             "command for each"
         )
     if hooked and place.switch != "on" and (by_policy or HERE in policies[0].values):
-        raise Refused(
+        raise RequestRefused(
             f"{hooked[0].label} needs our hook, but ROCM_AUTOPATCH={place.switch} is set here"
         )
     if hooked and place.report and place.report["errors"] and not place.report["active"]:
-        raise Refused(f"no policy can be used here: {place.report['errors'][0]}")
+        raise RequestRefused(f"no policy can be used here: {place.report['errors'][0]}")
 
 
 def _set_variables(environ: dict[str, str], settings: Sequence[tuple[Toggle, Any]]) -> None:
@@ -136,7 +140,7 @@ def _set_variables(environ: dict[str, str], settings: Sequence[tuple[Toggle, Any
         environ[_KEEP] = ",".join(filter(None, (environ.get(_KEEP, ""), *kept)))
 
 
-def _name_policy(environ: dict[str, str], place: Place, name: str) -> None:
+def _name_policy(environ: dict[str, str], place: ProgramPlace, name: str) -> None:
     environ.pop("ROCM_AUTOPATCH", None)
     if name == OFF:
         environ["ROCM_AUTOPATCH"] = OFF
@@ -151,20 +155,20 @@ def _name_policy(environ: dict[str, str], place: Place, name: str) -> None:
         environ["ROCM_AUTOPATCH_IMAGE"] = image
 
 
-def _policy(place: Place, named: Any, settings: Sequence[tuple[Toggle, Any]]) -> str:
+def _policy_text(place: ProgramPlace, named: Any, settings: Sequence[tuple[Toggle, Any]]) -> str:
     """The text of an arm's policy: *named* or the policy named here, and the pins."""
     document: dict[str, Any] = {"version": 1, "name": _NAME}
     if named is not HERE:
-        document = _copy(place, named)
+        document = _copy_policy(place, named)
     elif not place.is_rocm:
         document["extends"] = []  # No policy applies here, so the arm has only the toggle.
     elif place.named:
-        document = _copy(place, place.named)
+        document = _copy_policy(place, place.named)
     for toggle, value in settings:
         if value is HERE:
             continue
         if toggle.kind == CONFIG:
-            module, key = _parts(toggle.name)
+            module, key = _key_parts(toggle.name)
             keys = document.setdefault("config", {}).setdefault(module, {})
             for other in [other for other in keys if lower.current(other) == key]:
                 del keys[other]
@@ -175,7 +179,7 @@ def _policy(place: Place, named: Any, settings: Sequence[tuple[Toggle, Any]]) ->
     return text
 
 
-def _copy(place: Place, name: str) -> dict[str, Any]:
+def _copy_policy(place: ProgramPlace, name: str) -> dict[str, Any]:
     """A policy as a document that means the same in another directory."""
     policy = load.top(name)
     facts = {fact: place.fact(fact) for fact in (place.report or {"facts": ()})["facts"]}
@@ -195,18 +199,18 @@ def _copy(place: Place, name: str) -> dict[str, Any]:
     return said
 
 
-def _parts(name: str) -> tuple[str, str]:
+def _key_parts(name: str) -> tuple[str, str]:
     """Module and key of a config key, by its current name as in policies."""
     module, _, key = name.partition(".config.")
     return f"{module}.config", lower.current(key)
 
 
-def _label(toggles: Sequence[Toggle], values: Sequence[Any], base: Sequence[Any]) -> str:
+def _arm_label(toggles: Sequence[Toggle], values: Sequence[Any], base: Sequence[Any]) -> str:
     moved = [t.says(v) for t, v, there in zip(toggles, values, base) if v is not there]
     return ", ".join(moved) or "base"
 
 
-def verify(toggles: Sequence[Toggle], arm: Arm, report: Mapping[str, Any]) -> None:
+def verify_arm(toggles: Sequence[Toggle], arm: ToggleArm, report: Mapping[str, Any]) -> None:
     """Raise Refused unless the *report* of a fresh interpreter shows the arm's positions."""
     for toggle, value in zip(toggles, arm.values):
         if value is not HERE:
@@ -215,7 +219,7 @@ def verify(toggles: Sequence[Toggle], arm: Arm, report: Mapping[str, Any]) -> No
 
 def verify_all(
     toggles: Sequence[Toggle],
-    arms: Sequence[Arm],
+    arms: Sequence[ToggleArm],
     reports: Sequence[Mapping[str, Any]],
     modes: Mapping[str, Mapping[str, Any]],
 ) -> None:
@@ -225,11 +229,13 @@ def verify_all(
     """
     for number, (arm, report) in enumerate(zip(arms, reports)):
         for other, its in zip(arms[:number], reports[:number]):
-            if _variables(toggles, arm) == _variables(toggles, other) and _same(report, its):
+            if _variable_positions(toggles, arm) == _variable_positions(
+                toggles, other
+            ) and _same_values(report, its):
                 here = (
                     toggles[0].says(toggles[0].values[0]) if other.label == "base" else other.label
                 )
-                raise Refused(
+                raise RequestRefused(
                     f"{arm.label} and {here} have the same effect here, so there is nothing to "
                     "compare"
                 )
@@ -239,33 +245,35 @@ def verify_all(
 
 
 def _verify_config(toggle: Toggle, value: Any, report: Mapping[str, Any]) -> None:
-    module, key = _parts(toggle.name)
-    row = _row(toggle, report, "config", f"{module}.{key}")
+    module, key = _key_parts(toggle.name)
+    row = _report_row(toggle, report, "config", f"{module}.{key}")
     if row["status"] != "applied" or row["after"] != value:
-        raise Refused(f"{toggle.says(value)} does not take effect: {_said(row)}")
+        raise RequestRefused(f"{toggle.says(value)} does not take effect: {_row_text(row)}")
 
 
 def _verify_mode(toggle: Toggle, value: Any, report: Mapping[str, Any]) -> None:
-    row = _row(toggle, report, "compile_modes", toggle.name)
+    row = _report_row(toggle, report, "compile_modes", toggle.name)
     if row["status"] != "applied" or row["after"] != value:
-        raise Refused(f"{toggle.says(value)} does not take effect: {_said(row)}")
+        raise RequestRefused(f"{toggle.says(value)} does not take effect: {_row_text(row)}")
 
 
-def _row(toggle: Toggle, report: Mapping[str, Any], section: str, name: str) -> Mapping[str, Any]:
+def _report_row(
+    toggle: Toggle, report: Mapping[str, Any], section: str, name: str
+) -> Mapping[str, Any]:
     for row in report[section]:
         if row["name"] == name:
             found: Mapping[str, Any] = row
             return found
-    raise Refused(f"{toggle.label} does not take effect: {_why(report)}")
+    raise RequestRefused(f"{toggle.label} does not take effect: {_why_not_applied(report)}")
 
 
-def _said(row: Mapping[str, Any]) -> str:
+def _row_text(row: Mapping[str, Any]) -> str:
     by = f" by policy {row['layer']}" if row["layer"] != _NAME else ""
     reason = f", {row['reason']}" if row["reason"] else ""
     return f"its entry is {row['status']}{by}{reason}, and the value is {row['after']!r}"
 
 
-def _why(report: Mapping[str, Any]) -> str:
+def _why_not_applied(report: Mapping[str, Any]) -> str:
     notes = [note for note in report["notes"] if _POLICY in note]
     return "; ".join(notes or report["errors"]) or str(report["reason"])
 
@@ -273,15 +281,17 @@ def _why(report: Mapping[str, Any]) -> str:
 def _verify_policy(toggle: Toggle, value: Any, report: Mapping[str, Any]) -> None:
     if value == OFF:
         if report["active"]:
-            raise Refused(f"{toggle.says(value)} does not take effect: {report['reason']}")
+            raise RequestRefused(f"{toggle.says(value)} does not take effect: {report['reason']}")
     elif not report["active"] or report["policy"] != load.top(value).name:
-        raise Refused(f"{toggle.says(value)} does not take effect: {_why(report)}")
+        raise RequestRefused(
+            f"{toggle.says(value)} does not take effect: {_why_not_applied(report)}"
+        )
 
 
 def _verify_variable(toggle: Toggle, value: Any, report: Mapping[str, Any]) -> None:
     for row in report["env"]:
         if row["name"] == toggle.name and row["after"] != value:
-            raise Refused(f"{toggle.says(value)} does not take effect: {_said(row)}")
+            raise RequestRefused(f"{toggle.says(value)} does not take effect: {_row_text(row)}")
 
 
 _VERIFY = {
@@ -292,16 +302,16 @@ _VERIFY = {
 }
 
 
-def _variables(toggles: Sequence[Toggle], arm: Arm) -> list[Any]:
+def _variable_positions(toggles: Sequence[Toggle], arm: ToggleArm) -> list[Any]:
     return [value for toggle, value in zip(toggles, arm.values) if toggle.kind == VARIABLE]
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _same_values(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two reports have the same values, set in the same way."""
-    return list(_effects(one)) == list(_effects(other))
+    return list(_report_effects(one)) == list(_report_effects(other))
 
 
-def _effects(report: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+def _report_effects(report: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     yield (report["active"], report["observe"])
     changing = [name for name in patches.NAMES if patches.load(name).CHANGES_CODE]
     for section in ("env", *changing):
@@ -313,15 +323,15 @@ def _effects(report: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
 def _verify_mode_differs(
     toggle: Toggle,
     toggles: Sequence[Toggle],
-    arms: Sequence[Arm],
+    arms: Sequence[ToggleArm],
     reports: Sequence[Mapping[str, Any]],
     modes: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Raise Refused if two modes differ only in pinned keys."""
+    """Raise RequestRefused if two modes differ only in pinned keys."""
     place = toggles.index(toggle)
-    base = _meaning(toggle, reports[0])
+    base = _mode_meaning(toggle, reports[0])
     for arm, report in zip(arms, reports):
-        meaning = _meaning(toggle, report)
+        meaning = _mode_meaning(toggle, report)
         if arm.values[place] is arms[0].values[place] or not {base, meaning} <= modes.keys():
             continue
         one, other = modes[base], modes[meaning]
@@ -332,16 +342,16 @@ def _verify_mode_differs(
             if row["strength"] == "pin" and row["status"] == "applied"
         }
         if not keys:
-            raise Refused(f"{toggle.label}: {base} and {meaning} do the same in this torch")
+            raise RequestRefused(f"{toggle.label}: {base} and {meaning} do the same in this torch")
         if keys <= pins.keys():
             layers = " and ".join(sorted({pins[key]["layer"] for key in keys}))
-            raise Refused(
+            raise RequestRefused(
                 f"{toggle.label}: {base} and {meaning} differ only in {', '.join(sorted(keys))}, "
                 f"and policy {layers} pins that: toggle the key, or try another policy"
             )
 
 
-def _meaning(toggle: Toggle, report: Mapping[str, Any]) -> str:
+def _mode_meaning(toggle: Toggle, report: Mapping[str, Any]) -> str:
     """What a compile mode stands for."""
     rows = [row for row in report["compile_modes"] if row["name"] == toggle.name]
     return str(rows[0]["after"]) if rows else toggle.name

@@ -38,30 +38,32 @@ class Comparison:
     sure_after: int | None = None
 
 
-def compare(base: Sequence[float], arm: Sequence[float], seed: int = 0) -> Comparison:
+def compare_medians(base: Sequence[float], arm: Sequence[float], seed: int = 0) -> Comparison:
     """Compare the numbers of an arm with the base's. The same *seed* gives the same answer."""
     if not base or not arm or min(*base, *arm) <= 0:
         return Comparison(NO_RATIO)
     ratio = median(arm) / median(base)
     chance = random.Random(seed)
-    low, high = _middle([_redrawn(arm, chance) / _redrawn(base, chance) for _ in range(_RESAMPLES)])
+    low, high = _middle_interval(
+        [_redrawn_median(arm, chance) / _redrawn_median(base, chance) for _ in range(_RESAMPLES)]
+    )
     verdict = SAME if low <= 1 <= high else DIFFERENT
     if min(len(base), len(arm)) < FEWEST:
         verdict = TOO_FEW
     return Comparison(verdict, ratio, (low, high), max(ratio - low, high - ratio) / ratio)
 
 
-def interval(numbers: Sequence[float], seed: int = 0) -> tuple[float, float]:
+def median_interval(numbers: Sequence[float], seed: int = 0) -> tuple[float, float]:
     """The 95 % bootstrap interval of the median of *numbers*."""
     chance = random.Random(seed)
-    return _middle([_redrawn(numbers, chance) for _ in range(_RESAMPLES)])
+    return _middle_interval([_redrawn_median(numbers, chance) for _ in range(_RESAMPLES)])
 
 
-def _redrawn(numbers: Sequence[float], chance: random.Random) -> float:
+def _redrawn_median(numbers: Sequence[float], chance: random.Random) -> float:
     return median(chance.choices(numbers, k=len(numbers)))
 
 
-def _middle(drawn: list[float]) -> tuple[float, float]:
+def _middle_interval(drawn: list[float]) -> tuple[float, float]:
     drawn.sort()
     cut = round(len(drawn) * (1 - CONFIDENCE) / 2)
     return drawn[cut], drawn[-1 - cut]

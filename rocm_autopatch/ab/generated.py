@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rocm_autopatch.compile_report import TRACE, TRACES, WANTED
-from rocm_autopatch.compile_report.trace import PATTERN, File
+from rocm_autopatch.compile_report.trace import PATTERN, TraceFile
 
 _CODE = "inductor_output_code"
 # They name nodes and files. A line of C++ that begins so has no space: #pragma, #include.
 _COMMENT = re.compile(r"^\s*# .*\n?", re.MULTILINE)
 
 
-def variables(environ: Mapping[str, str], directory: Path) -> dict[str, str]:
+def code_variables(environ: Mapping[str, str], directory: Path) -> dict[str, str]:
     """What makes a run with *environ* write to *directory*; {} if it writes elsewhere already."""
     if {TRACE, WANTED} & environ.keys():
         return {}
@@ -28,7 +28,7 @@ def variables(environ: Mapping[str, str], directory: Path) -> dict[str, str]:
     return {TRACE: str(directory / TRACES), WANTED: str(directory)}
 
 
-def digest(directory: Path, caches: Path) -> str:
+def code_digest(directory: Path, caches: Path) -> str:
     """A digest of all code in *directory*, "" if there is none, or not all of it can be read.
 
     *caches* is the directory of the run's caches: the code has paths in it. The order of graphs
@@ -37,7 +37,7 @@ def digest(directory: Path, caches: Path) -> str:
     found = []
     try:
         for path in (directory / TRACES).glob(PATTERN):
-            file = File(path)
+            file = TraceFile(path)
             for event in file.events():
                 if event.name == _CODE:
                     text = _COMMENT.sub("", event.payload).replace(str(caches), "")

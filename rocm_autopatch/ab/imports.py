@@ -8,17 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rocm_autopatch.ab.numbers import Metric
+from rocm_autopatch.ab.numbers import NumberLabel
 
 # The wall time of a run less its imports.
-WITHOUT = Metric("time without imports", "s")
+WITHOUT = NumberLabel("time without imports", "s")
 # Less than this part of the wall time is not worth a row.
 WORTH = 0.05
 _LINE = re.compile(r"^import time: +[0-9]+ \| +([0-9]+) \| ( *)\S.*\n?", re.MULTILINE)
 _HEAD = re.compile(r"^import time: self \[us\] .*\n?", re.MULTILINE)
 
 
-def traced(program: Sequence[str], path: str, python: Sequence[str]) -> list[str]:
+def traced_program(program: Sequence[str], path: str, python: Sequence[str]) -> list[str]:
     """*program*, found at *path*, telling its imports; *python* is the interpreter it starts."""
     tells = ("-X", "importtime")
     if path == python[0]:
@@ -26,7 +26,7 @@ def traced(program: Sequence[str], path: str, python: Sequence[str]) -> list[str
     return [*python, *tells, path, *program[1:]]  # A script whose first line names it.
 
 
-def read(stderr: str) -> tuple[float, str]:
+def read_import_times(stderr: str) -> tuple[float, str]:
     """The seconds that imports took in all, and *stderr* without the lines about them."""
     # The time of a module has those that it imports. They are indented below it.
     took = sum(int(line[1]) for line in _LINE.finditer(stderr) if not line[2])

@@ -16,8 +16,8 @@ from typing import Any
 
 from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.ab import (
-    Refused,
-    Wrong,
+    RequestRefused,
+    WrongRequest,
     arms,
     imports,
     numbers,
@@ -28,7 +28,7 @@ from rocm_autopatch.ab import (
     sequential,
     toggles,
 )
-from rocm_autopatch.ab.progress import Progress
+from rocm_autopatch.ab.progress import RunProgress
 from rocm_autopatch.evidence import machine
 from rocm_autopatch.patches import compile_modes
 from rocm_autopatch.support import processes
@@ -36,7 +36,7 @@ from rocm_autopatch.support.text import counted
 
 
 @dataclass(frozen=True)
-class Request:
+class ComparisonRequest:
     """What to compare, and how: the options of ``rocm-autopatch ab``.
 
     ``timeout`` is in seconds. If ``seed`` is None, a random one is used. With ``until_sure``,
@@ -64,40 +64,45 @@ class Measurement:
     ``telling`` is the command where it tells its imports; () if its interpreter is unknown.
     """
 
-    request: Request
+    request: ComparisonRequest
     seed: int
     toggles: list[toggles.Toggle]
-    arms: list[arms.Arm]
+    arms: list[arms.ToggleArm]
     on: str
     notes: list[str]
-    patterns: list[numbers.Pattern]
+    patterns: list[numbers.NumberPattern]
     planned: int = 0
-    runs: tuple[runner.Run, ...] = ()
+    runs: tuple[runner.MeasuredRun, ...] = ()
     elapsed_s: float = 0.0
     partial: bool = False
-    rows: tuple[results.Row, ...] = ()
+    rows: tuple[results.MetricRow, ...] = ()
     telling: Sequence[str] = ()
 
     @property
-    def failures(self) -> list[runner.Run]:
+    def failures(self) -> list[runner.MeasuredRun]:
         return [run for run in self.runs if run.status != runner.ENDED]
 
 
-def prepare(request: Request, directory: Path) -> Measurement:
-    """Do all checks that are possible before the first run. Raises Wrong and Refused."""
+def prepare_comparison(request: ComparisonRequest, directory: Path) -> Measurement:
+    """Do all checks that are possible before the first run.
+
+    Raises WrongRequest and RequestRefused.
+    """
     if not request.program:
-        raise Wrong("the command is missing: rocm-autopatch ab --toggle NAME -- COMMAND")
+        raise WrongRequest("the command is missing: rocm-autopatch ab --toggle NAME -- COMMAND")
     if runner.COLD not in request.caches and not request.warmup:
-        raise Wrong("--caches warm needs a run that fills the caches: give --warmup 1 or more")
+        raise WrongRequest(
+            "--caches warm needs a run that fills the caches: give --warmup 1 or more"
+        )
     if request.until_sure and request.repeat < sequential.CLEAR:
-        raise Wrong(f"--until-sure needs --repeat {sequential.CLEAR} or more")
+        raise WrongRequest(f"--until-sure needs --repeat {sequential.CLEAR} or more")
     if request.plot:
-        plot.check(request.plot)
-    patterns = [numbers.pattern(text) for text in request.numbers]
-    here = place.find(request.program)
+        plot.check_plot_path(request.plot)
+    patterns = [numbers.parse_pattern(text) for text in request.numbers]
+    here = place.find_program_place(request.program)
     environ, python, seen, report = here.environ, here.python, here.seen, here.report
-    chosen = [toggles.parse(text, here.fact("torch"), environ) for text in request.toggles]
-    made = arms.make(here, chosen, request.grid, directory)
+    chosen = [toggles.parse_toggle(text, here.fact("torch"), environ) for text in request.toggles]
+    made = arms.make_arms(here, chosen, request.grid, directory)
     notes = []
     if not seen:
         notes.append(
@@ -108,16 +113,16 @@ def prepare(request: Request, directory: Path) -> Measurement:
     if report is not None:
         # Inductor makes a directory for its caches when it is imported.
         environs = [{**arm.environ, **runner.own_caches(directory)} for arm in made]
-        with ThreadPoolExecutor(runner.cores()) as pool:
+        with ThreadPoolExecutor(runner.usable_cores()) as pool:
             ask = partial(fresh_interpreter.report, hooked, (), python=python)
             reports = list(pool.map(lambda its: ask(environ=its), environs))
         for arm, its in zip(made, reports):
-            arms.verify(chosen, arm, its)
+            arms.verify_arm(chosen, arm, its)
         words = {word for t in modes for word in (t.name, *t.values) if isinstance(word, str)}
         words -= set(compile_modes.OURS)  # Inductor has no options for these.
-        options = place.probe(python, environs[0], sorted(words))["modes"] if words else {}
+        options = place.ask_torch(python, environs[0], sorted(words))["modes"] if words else {}
         arms.verify_all(chosen, made, reports, options)
-        notes += _remarks(here, chosen, made, reports)
+        notes += _toggle_remarks(here, chosen, made, reports)
     else:
         notes.append(f"the torch of {python[0]} is unknown: {here.without}")
     notes += filter(None, [here.slow_imports])
@@ -127,17 +132,17 @@ def prepare(request: Request, directory: Path) -> Measurement:
             "luck, and is in all of its runs; with cold and warm caches, each round fills them"
         )
     seed = random.randrange(1_000_000) if request.seed is None else request.seed
-    done = Measurement(request, seed, chosen, made, describe(here), notes, patterns)
+    done = Measurement(request, seed, chosen, made, describe_place(here), notes, patterns)
     if seen:
         path = shutil.which(request.program[0], path=environ.get("PATH"))
-        done.telling = imports.traced(request.program, str(path), python)
+        done.telling = imports.traced_program(request.program, str(path), python)
     return done
 
 
-def _remarks(
-    here: place.Place,
+def _toggle_remarks(
+    here: place.ProgramPlace,
     chosen: Sequence[toggles.Toggle],
-    made: Sequence[arms.Arm],
+    made: Sequence[arms.ToggleArm],
     reports: Sequence[Mapping[str, Any]],
 ) -> Iterator[str]:
     """What a reader of the numbers has to know about how the toggles were set."""
@@ -161,7 +166,7 @@ def _remarks(
         yield from (f"{arm.label}: {error}" for error in report["errors"])
 
 
-def describe(here: place.Place) -> str:
+def describe_place(here: place.ProgramPlace) -> str:
     """A line about the place."""
     words = []
     if here.fact("torch"):
@@ -170,11 +175,11 @@ def describe(here: place.Place) -> str:
     if accelerator == "rocm":
         words += [f"ROCm {here.fact('rocm')}"] if here.fact("rocm") else []
         # A torch that is taken for a ROCm build may run on another GPU.
-        words.append(here.fact("gpu") or here.fact("gfx") or _device() or "GPU unknown")
+        words.append(here.fact("gpu") or here.fact("gfx") or _device_name() or "GPU unknown")
     elif accelerator == "cuda":
         try:
-            words.append(place.probe(here.python, here.environ)["device"] or "no GPU")
-        except Refused:
+            words.append(place.ask_torch(here.python, here.environ)["device"] or "no GPU")
+        except RequestRefused:
             words.append("GPU unknown")
     elif accelerator:
         words.append(accelerator)
@@ -182,36 +187,36 @@ def describe(here: place.Place) -> str:
         words.append(here.fact("image"))
     if here.fact("python"):
         words.append(f"Python {here.fact('python')}")
-    words.append(counted(runner.cores(), "core"))
+    words.append(counted(runner.usable_cores(), "core"))
     words.append(f"rocm_autopatch {metadata.version('rocm_autopatch')}")
     words.append(time.strftime("%Y-%m-%d"))
     return ", ".join(words)
 
 
-def _device() -> str:
+def _device_name() -> str:
     device = machine.here()["device"]
     return "" if device == machine.NO_GPU else device
 
 
-def measure(done: Measurement) -> None:
+def measure_cells(done: Measurement) -> None:
     """Run everything, or as much as there is time for until an interrupt."""
     request = done.request
     patterns = done.patterns
-    cells = runner.schedule(
+    cells = runner.schedule_runs(
         len(done.arms), request.caches, request.repeat, request.warmup, done.seed
     )
     done.planned = len(cells)
     environments = [arm.environ for arm in done.arms]
     began = time.monotonic()
-    progress = Progress(len(cells))
-    runs: list[runner.Run] = []
-    watched: list[numbers.Metric] = []
+    progress = RunProgress(len(cells))
+    runs: list[runner.MeasuredRun] = []
+    watched: list[numbers.NumberLabel] = []
     last_warmup = sum(not cell.round for cell in cells) - 1
     try:
-        with runner.Runner(request.program, environments, request.timeout, patterns) as session:
+        with runner.ArmRunner(request.program, environments, request.timeout, patterns) as session:
             while cells:
                 cell = cells.pop(0)
-                label = _cell(done, cell)
+                label = _cell_label(done, cell)
                 progress.begins(label)
                 # By the last of the unmeasured runs, the modules are in the system's memory.
                 ran = session.run(cell, done.telling if len(runs) == last_warmup else ())
@@ -223,13 +228,13 @@ def measure(done: Measurement) -> None:
                     count += len(cells) - len(rest)
                     cells = rest
                 elif request.until_sure and watched:
-                    rest = _unsure(cells, runs, watched, request.caches)
+                    rest = _unsure_cells(cells, runs, watched, request.caches)
                     count += len(cells) - len(rest)
                     cells = rest
                 how = ran.reason or f"{ran.seconds:.2f} s"
                 progress.ended(f"{label}: {how}", count, time.monotonic() - began)
                 if len(runs) == 1 and ran.status == runner.ENDED:
-                    watched = _watched(request, patterns, ran)
+                    watched = _watched_numbers(request, patterns, ran)
     except KeyboardInterrupt:
         done.partial = True
     finally:
@@ -238,16 +243,16 @@ def measure(done: Measurement) -> None:
     done.elapsed_s = time.monotonic() - began
 
 
-def _cell(done: Measurement, cell: runner.Cell) -> str:
+def _cell_label(done: Measurement, cell: runner.PlannedRun) -> str:
     return f"{done.arms[cell.arm].label}, {cell.caches if cell.round else 'warm-up'}"
 
 
-def _unsure(
-    cells: Sequence[runner.Cell],
-    runs: Sequence[runner.Run],
-    watched: Sequence[numbers.Metric],
+def _unsure_cells(
+    cells: Sequence[runner.PlannedRun],
+    runs: Sequence[runner.MeasuredRun],
+    watched: Sequence[numbers.NumberLabel],
     caches: Sequence[str],
-) -> list[runner.Cell]:
+) -> list[runner.PlannedRun]:
     """Those of *cells* that are still to be run: of arms that are not sure to differ, and the
     base's as long as there are such arms."""
     open_ = set()
@@ -264,35 +269,35 @@ def _unsure(
     return [cell for cell in cells if open_ and (not cell.arm or cell.arm in open_)]
 
 
-def _watched(
-    request: Request, patterns: Sequence[numbers.Pattern], ran: runner.Run
-) -> list[numbers.Metric]:
+def _watched_numbers(
+    request: ComparisonRequest, patterns: Sequence[numbers.NumberPattern], ran: runner.MeasuredRun
+) -> list[numbers.NumberLabel]:
     """The numbers that have to be sure before an arm is run no more.
 
     Raises Refused after the first run if a wanted number is missing in it.
     """
     for one in patterns:
-        if numbers.Metric(one.name) not in ran.numbers:
-            raise Refused(
+        if numbers.NumberLabel(one.name) not in ran.numbers:
+            raise RequestRefused(
                 f"--number {one.pattern.pattern} matches nothing that the command printed"
             )
-    named = results.chosen([results.WALL_METRIC, *ran.numbers], request.metrics)
+    named = results.chosen_metrics([results.WALL_METRIC, *ran.numbers], request.metrics)
     return named if request.metrics else [results.WALL_METRIC]
 
 
-def evaluate(done: Measurement, most: int | None) -> int:
+def evaluate_runs(done: Measurement, most: int | None) -> int:
     """Compare what was measured, for at most *most* metrics. Returns the exit status."""
     request = done.request
     _tell_imports(done)
-    found = results.metrics(done.runs, bool(request.numbers))
+    found = results.comparable_metrics(done.runs, bool(request.numbers))
     status = processes.INTERRUPTED if done.partial else 1 if done.failures else 0
     try:
-        wanted = results.chosen(found, request.metrics)
-    except Refused as error:
+        wanted = results.chosen_metrics(found, request.metrics)
+    except RequestRefused as error:
         done.notes.append(str(error))
         wanted, status = [results.WALL_METRIC], status or 1
     if not request.metrics and not request.numbers:
-        changing = results.changing(wanted, done.runs)
+        changing = results.changing_metrics(wanted, done.runs)
         constant = len(wanted) - len(changing)
         if constant:
             these = "number was" if constant == 1 else "numbers were"
@@ -303,7 +308,7 @@ def evaluate(done: Measurement, most: int | None) -> int:
             done.notes.append(f"not shown (use --metric NAME to show one): {names}")
             wanted = wanted[:most]
     done.rows = tuple(
-        results.rows(
+        results.table_rows(
             done.runs, wanted, request.caches, len(done.arms), done.seed, request.until_sure
         )
     )

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rocm_autopatch.ab import Wrong
+from rocm_autopatch.ab import WrongRequest
 
 WALL = "wall time"
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
@@ -34,7 +34,7 @@ _AROUND = "()[],.;"
 
 
 @dataclass(frozen=True)
-class Metric:
+class NumberLabel:
     """What a number measures: its label, and its unit if one was printed."""
 
     name: str
@@ -45,7 +45,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Pattern:
+class NumberPattern:
     """A regular expression with one group, which is the number."""
 
     name: str
@@ -55,56 +55,58 @@ class Pattern:
         """The last number that matches in *text*."""
         found = None
         for match in self.pattern.finditer(text):
-            value = _value(match[1]) if match[1] is not None else None
+            value = _parse_number(match[1]) if match[1] is not None else None
             found = found if value is None else value
         return found
 
 
-def pattern(text: str) -> Pattern:
+def parse_pattern(text: str) -> NumberPattern:
     """The pattern in ``REGEX``; a named group names the metric. Raises Wrong."""
     try:
         compiled = re.compile(text, re.MULTILINE)
     except re.error as error:
-        raise Wrong(f"--number {text}: {error}") from None
+        raise WrongRequest(f"--number {text}: {error}") from None
     if compiled.groups != 1:
-        raise Wrong(
+        raise WrongRequest(
             f"--number {text}: it needs exactly one group in parentheses, which is the number"
         )
-    return Pattern(next(iter(compiled.groupindex), text), compiled)
+    return NumberPattern(next(iter(compiled.groupindex), text), compiled)
 
 
-def find(stdout: str, stderr: str = "", patterns: Sequence[Pattern] = ()) -> dict[Metric, float]:
+def find(
+    stdout: str, stderr: str = "", patterns: Sequence[NumberPattern] = ()
+) -> dict[NumberLabel, float]:
     """The numbers that a run printed: those of *patterns*, or without patterns all with a label.
 
     A pattern is searched in stdout, and then in stderr if stdout does not have it.
     """
     if not patterns:
-        return dict(_labelled(stdout))
+        return dict(_labelled_numbers(stdout))
     found = {}
     for one in patterns:
         value = one.find(stdout)
         if value is None:
             value = one.find(stderr)
         if value is not None:
-            found[Metric(one.name)] = value
+            found[NumberLabel(one.name)] = value
     return found
 
 
-def _labelled(text: str) -> Iterator[tuple[Metric, float]]:
-    document = _json(text)
+def _labelled_numbers(text: str) -> Iterator[tuple[NumberLabel, float]]:
+    document = _json_in_text(text)
     if document is not None:
-        yield from _leaves("", document)
+        yield from _number_leaves("", document)
         return
     for line in text.splitlines():
-        document = _json(line)
+        document = _json_in_text(line)
         if document is not None:
-            yield from _leaves("", document)
+            yield from _number_leaves("", document)
             continue
         for part in _PART.split(line):
             yield from _in_words(part)
 
 
-def _json(text: str) -> Any:
+def _json_in_text(text: str) -> Any:
     """The mapping or list in a text; None if it has none."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
@@ -114,29 +116,29 @@ def _json(text: str) -> Any:
         return None
 
 
-def _leaves(path: str, node: Any) -> Iterator[tuple[Metric, float]]:
+def _number_leaves(path: str, node: Any) -> Iterator[tuple[NumberLabel, float]]:
     if isinstance(node, dict):
         for key, value in node.items():
-            yield from _leaves(f"{path}.{key}" if path else str(key), value)
+            yield from _number_leaves(f"{path}.{key}" if path else str(key), value)
     elif isinstance(node, list):
         for index, value in enumerate(node):
-            yield from _leaves(f"{path}[{index}]", value)
+            yield from _number_leaves(f"{path}[{index}]", value)
     elif isinstance(node, (int, float)) and not isinstance(node, bool) and math.isfinite(node):
-        yield Metric(path), float(node)
+        yield NumberLabel(path), float(node)
 
 
-def _in_words(part: str) -> Iterator[tuple[Metric, float]]:
+def _in_words(part: str) -> Iterator[tuple[NumberLabel, float]]:
     words = part.replace("=", ": ").split()
     label: list[str] = []
     place = -1
     while place + 1 < len(words):
         place += 1
         match = _NUMBER.fullmatch(words[place].strip("()[]{}<>:'\"").rstrip(".,;"))
-        value = _value(match[1]) if match else None
+        value = _parse_number(match[1]) if match else None
         if not match or value is None:
             label.append(words[place])
             continue
-        name, unit = _own(label), match[2] or ""
+        name, unit = _plain_label(label), match[2] or ""
         label.append("#")
         if not unit and _is_unit(words[place + 1 : place + 3]):
             place += 1
@@ -147,7 +149,7 @@ def _in_words(part: str) -> Iterator[tuple[Metric, float]]:
             unit = unit or inside[1]
         named = re.search("[a-zA-Z]", name) and not name.endswith("pid")
         if named and len(name) <= _LONGEST_LABEL:
-            yield Metric(name, unit), value
+            yield NumberLabel(name, unit), value
 
 
 def _is_unit(following: Sequence[str]) -> bool:
@@ -159,7 +161,7 @@ def _is_unit(following: Sequence[str]) -> bool:
     return bool(not after or number or after.endswith(":") or "/" in following[0])
 
 
-def _own(label: Sequence[str]) -> str:
+def _plain_label(label: Sequence[str]) -> str:
     """A label without the times, process numbers and levels of a log."""
     if label and label[-1].endswith(":") and "#" in label:
         label = label[len(label) - label[::-1].index("#") :]  # "p50: 3 p99: 7"
@@ -169,7 +171,7 @@ def _own(label: Sequence[str]) -> str:
     return " ".join(words)
 
 
-def _value(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     try:
         value = float(text.replace(",", ""))
     except ValueError:

@@ -20,18 +20,19 @@ MOST_METRICS = 10
 _VERDICTS = (bootstrap.SAME, bootstrap.DIFFERENT)
 
 
-def legend(done: Measurement) -> tuple[list[str], str, str]:
+def plot_legend(done: Measurement) -> tuple[list[str], str, str]:
     """The labels of a plot's arms, its title and its note."""
-    labels = [_base(done), *(arm.label for arm in done.arms[1:])]
-    note = f"{done.on}; {_how(done)}. Points are runs, bars are the median and its 95 % interval."
-    return labels, _program(done), note
+    labels = [_base_line(done), *(arm.label for arm in done.arms[1:])]
+    points = "Points are runs, bars are the median and its 95 % interval."
+    note = f"{done.on}; {_how_measured(done)}. {points}"
+    return labels, _program_line(done), note
 
 
-def _base(done: Measurement) -> str:
+def _base_line(done: Measurement) -> str:
     return "base: " + ", ".join(t.says(v) for t, v in zip(done.toggles, done.arms[0].values))
 
 
-def _how(done: Measurement) -> str:
+def _how_measured(done: Measurement) -> str:
     request = done.request
     caches = " and ".join(request.caches)
     count = f"{counted(request.repeat, 'run')} of each arm"
@@ -43,32 +44,32 @@ def _how(done: Measurement) -> str:
     return text
 
 
-def _program(done: Measurement) -> str:
+def _program_line(done: Measurement) -> str:
     return shlex.join(masking.command(done.request.program))
 
 
-def lines(done: Measurement) -> Iterator[str]:
-    yield from _wrap(f"rocm-autopatch ab: {_program(done)}", "  ")
-    yield from _wrap(f"  on {done.on}", "    ")
+def comparison_lines(done: Measurement) -> Iterator[str]:
+    yield from _wrap_note(f"rocm-autopatch ab: {_program_line(done)}", "  ")
+    yield from _wrap_note(f"  on {done.on}", "    ")
     took = f"; {duration(done.elapsed_s)} in all"
-    yield from _wrap(f"  {_how(done)}{took}", "    ")
-    yield from _wrap(f"  {_base(done)}", "    ")
+    yield from _wrap_note(f"  {_how_measured(done)}{took}", "    ")
+    yield from _wrap_note(f"  {_base_line(done)}", "    ")
     for note in done.notes:
-        yield from _wrap(f"  note: {note}", "    ")
+        yield from _wrap_note(f"  note: {note}", "    ")
     width = min(44, max(len(arm.label) for arm in done.arms))
     for (metric, caches), block in groupby(done.rows, lambda row: (row.metric, row.caches)):
         yield ""
         title = f"{metric}, {caches} caches"
-        yield from _wrap(f"{title[:1].upper()}{title[1:]}", "  ")
+        yield from _wrap_note(f"{title[:1].upper()}{title[1:]}", "  ")
         heads = "  ".join(f"{word:>10}" for word in ("median", "lowest", "highest"))
         yield f"  {'':{width}}  {heads}  runs  ratio"
         rows = list(block)
-        digits = _digits([number for row in rows for number in row.numbers])
+        digits = _digits_format([number for row in rows for number in row.numbers])
         for row in rows:
-            yield from _row(done.arms[row.arm].label, width, row, digits)
+            yield from _row_lines(done.arms[row.arm].label, width, row, digits)
     if any(row.comparison and row.comparison.verdict in _VERDICTS for row in done.rows):
         yield ""
-        yield from _wrap(
+        yield from _wrap_note(
             "A ratio is an arm's median divided by the base's, with its 95 % bootstrap interval. "
             "If nothing has an effect, about one row in 20 still shows one."
             + (
@@ -79,25 +80,25 @@ def lines(done: Measurement) -> Iterator[str]:
     for ran in done.failures:
         yield ""
         where = f"round {ran.round}, {ran.caches} caches" if ran.round else "warm-up"
-        yield from _wrap(f"{done.arms[ran.arm].label} ({where}): {ran.reason}", "  ")
+        yield from _wrap_note(f"{done.arms[ran.arm].label} ({where}): {ran.reason}", "  ")
         for line in ran.last_lines:
-            yield from _wrap(f"  | {line}", "  | ")
+            yield from _wrap_note(f"  | {line}", "  | ")
 
 
-def _row(label: str, width: int, row: results.Row, digits: str) -> Iterator[str]:
+def _row_lines(label: str, width: int, row: results.MetricRow, digits: str) -> Iterator[str]:
     names = textwrap.wrap(printable(label), width, break_on_hyphens=False)
-    low, middle, high = results.spread(row)
+    low, middle, high = results.row_spread(row)
     ratio = ""
     if row.comparison and row.comparison.ratio is not None:
-        ratio = f"{results.shown(row.comparison.ratio)}x"
+        ratio = f"{results.ratio_text(row.comparison.ratio)}x"
     cells = "  ".join(f"{format(number, digits):>10}" for number in (middle, low, high))
     yield from (f"  {name}" for name in names[:-1])
     yield f"  {names[-1]:{width}}  {cells}  {len(row.numbers):>4}  {ratio}".rstrip()
-    if results.verdict(row):
-        yield from _wrap(f"      {results.verdict(row)}", "      ")
+    if results.verdict_text(row):
+        yield from _wrap_note(f"      {results.verdict_text(row)}", "      ")
 
 
-def _digits(values: Sequence[float]) -> str:
+def _digits_format(values: Sequence[float]) -> str:
     """The format that shows the difference between numbers of about the same size."""
     size = max(map(abs, values))
     if size >= 1e9 or 0 < size < 1e-4:
@@ -107,11 +108,11 @@ def _digits(values: Sequence[float]) -> str:
     return f",.{0 if size >= 10000 else 1 if size >= 1000 else 2 if size >= 10 else 3}f"
 
 
-def _wrap(text: str, rest: str) -> list[str]:
+def _wrap_note(text: str, rest: str) -> list[str]:
     return wrapped(masking.text(text), "", rest) or [""]
 
 
-def document(done: Measurement) -> dict[str, Any]:
+def comparison_document(done: Measurement) -> dict[str, Any]:
     request = done.request
     return {
         "command": masking.command(request.program),
@@ -147,8 +148,8 @@ def document(done: Measurement) -> dict[str, Any]:
     }
 
 
-def _row_document(done: Measurement, row: results.Row) -> dict[str, Any]:
-    low, middle, high = results.spread(row)
+def _row_document(done: Measurement, row: results.MetricRow) -> dict[str, Any]:
+    low, middle, high = results.row_spread(row)
     found: dict[str, Any] = {
         "metric": row.metric.name,
         "unit": row.metric.unit,
@@ -160,11 +161,11 @@ def _row_document(done: Measurement, row: results.Row) -> dict[str, Any]:
         "numbers": list(row.numbers),
     }
     if row.comparison:
-        found.update(asdict(row.comparison), says=results.verdict(row))
+        found.update(asdict(row.comparison), says=results.verdict_text(row))
     return found
 
 
-def _run_document(done: Measurement, ran: runner.Run) -> dict[str, Any]:
+def _run_document(done: Measurement, ran: runner.MeasuredRun) -> dict[str, Any]:
     return {
         "round": ran.round,
         "arm": done.arms[ran.arm].label,

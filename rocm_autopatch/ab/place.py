@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import OFF, fresh_interpreter, startup
-from rocm_autopatch.ab import Refused
+from rocm_autopatch.ab import RequestRefused
 
 _PYTHON = re.compile(r"python[0-9.]*")
 # Options of an interpreter. They decide whether our hook runs, and whether it applies.
@@ -33,7 +33,7 @@ print("\\n" + json.dumps(found, default=repr))
 
 
 @dataclass(frozen=True)
-class Place:
+class ProgramPlace:
     """Where the command runs.
 
     ``environ`` is the command's environment without us. ``python`` is the interpreter that it
@@ -91,29 +91,29 @@ class Place:
         return self.fact("accelerator") == "rocm"
 
 
-def find(program: Sequence[str]) -> Place:
+def find_program_place(program: Sequence[str]) -> ProgramPlace:
     """The place where *program* runs. Raises Refused if there is no such command."""
     environ = fresh_interpreter.before_us()
-    python, seen = interpreter(program, environ)
+    python, seen = interpreter_of(program, environ)
     switched_on = {name: value for name, value in environ.items() if name != "ROCM_AUTOPATCH"}
     report, without = None, ""
     try:
         report = fresh_interpreter.report(torch=False, environ=switched_on, python=python)
     except fresh_interpreter.NoReport as error:
         without = str(error)
-    return Place(environ, python, seen, report, without)
+    return ProgramPlace(environ, python, seen, report, without)
 
 
-def interpreter(program: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str], bool]:
+def interpreter_of(program: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str], bool]:
     """The interpreter that a command starts, with its options, and whether the command shows it.
 
     Raises Refused if there is no such command.
     """
     path = shutil.which(program[0], path=environ.get("PATH"))
     if path is None:
-        raise Refused(f"there is no command {program[0]}")
+        raise RequestRefused(f"there is no command {program[0]}")
     if _PYTHON.fullmatch(os.path.basename(path)):
-        return [path, *_options(program[1:])], True
+        return [path, *_interpreter_options(program[1:])], True
     try:
         with open(path, "rb") as stream:
             first = stream.readline(512).decode("utf-8", "replace")
@@ -128,7 +128,7 @@ def interpreter(program: Sequence[str], environ: Mapping[str, str]) -> tuple[lis
     return [sys.executable], False
 
 
-def _options(words: Sequence[str]) -> list[str]:
+def _interpreter_options(words: Sequence[str]) -> list[str]:
     options = []
     rest = list(words)
     while rest and (_FLAGS.fullmatch(rest[0]) or rest[0].startswith(_WITH_VALUE)):
@@ -139,7 +139,7 @@ def _options(words: Sequence[str]) -> list[str]:
     return [option for option in options if option not in ("-i", "-x")]
 
 
-def probe(
+def ask_torch(
     python: Sequence[str], environ: Mapping[str, str], modes: Sequence[str] = ()
 ) -> Mapping[str, Any]:
     """What torch itself reports: ``device``, the GPU's name, and ``modes``, Inductor's options for
@@ -150,5 +150,5 @@ def probe(
             _PROBE, *modes, environ=environ, python=python
         )
     except fresh_interpreter.NoReport as error:
-        raise Refused(f"torch gives no answer: {error}") from None
+        raise RequestRefused(f"torch gives no answer: {error}") from None
     return found

@@ -11,8 +11,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from rocm_autopatch.ab import Refused, Wrong, bootstrap, results
-from rocm_autopatch.ab.results import Row
+from rocm_autopatch.ab import RequestRefused, WrongRequest, bootstrap, results
+from rocm_autopatch.ab.results import MetricRow
 from rocm_autopatch.support import files
 from rocm_autopatch.support.text import printable
 
@@ -21,21 +21,25 @@ _WIDTH, _NAMES, _ROW, _PANEL = 6.0, 2.4, 0.55, 1.0
 _BASE, _DIFFERENT, _OTHER = "#334155", "#c2410c", "#64748b"
 
 
-def check(path: Path) -> None:
+def check_plot_path(path: Path) -> None:
     """Raise Wrong or Refused if a picture can't be made at *path*, before anything is run."""
     if path.suffix.lower() not in SUFFIXES:
-        raise Wrong(f"--plot {path}: the name has to end in {' or '.join(SUFFIXES)}")
+        raise WrongRequest(f"--plot {path}: the name has to end in {' or '.join(SUFFIXES)}")
     if find_spec("matplotlib") is None:
-        raise Refused("--plot needs matplotlib: pip install matplotlib")
+        raise RequestRefused("--plot needs matplotlib: pip install matplotlib")
     try:
         import_module("matplotlib.figure")
     except Exception as error:
-        raise Refused(f"--plot needs matplotlib, which can't be imported here: {error}") from None
+        raise RequestRefused(
+            f"--plot needs matplotlib, which can't be imported here: {error}"
+        ) from None
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise Refused(f"--plot {path}: {path.parent} is not a directory that can be written")
+        raise RequestRefused(f"--plot {path}: {path.parent} is not a directory that can be written")
 
 
-def draw(path: Path, rows: Sequence[Row], arms: Sequence[str], title: str, note: str) -> None:
+def draw_comparison(
+    path: Path, rows: Sequence[MetricRow], arms: Sequence[str], title: str, note: str
+) -> None:
     """Write the picture of *rows* to *path*, as a whole or not at all. Raises OSError."""
     from matplotlib.figure import Figure
 
@@ -48,14 +52,14 @@ def draw(path: Path, rows: Sequence[Row], arms: Sequence[str], title: str, note:
     panel = _PANEL + _ROW * len(shown)
     height = panel * len(metrics) + 0.22 * lines + 0.2
     figure = Figure(figsize=(_NAMES + _WIDTH * len(caches), height), layout="constrained")
-    figure.suptitle(_plain(head), fontsize=11, x=0.01, ha="left")
+    figure.suptitle(_plain_text(head), fontsize=11, x=0.01, ha="left")
     axes = figure.subplots(len(metrics), len(caches), squeeze=False, sharey=True)
     for line, metric in zip(axes, metrics):
         for axis, kind in zip(line, caches):
             its = [row for row in rows if (row.metric, row.caches) == (metric, kind)]
             for row in its:
-                _row(axis, row, places[row.arm])
-            axis.set_title(_plain(f"{metric}, {kind} caches"), fontsize=10, loc="left")
+                _draw_row(axis, row, places[row.arm])
+            axis.set_title(_plain_text(f"{metric}, {kind} caches"), fontsize=10, loc="left")
             axis.set_ylim(-0.5, len(shown) - 0.2)
             axis.grid(axis="x", color="#e2e8f0")
             axis.set_axisbelow(True)
@@ -64,13 +68,13 @@ def draw(path: Path, rows: Sequence[Row], arms: Sequence[str], title: str, note:
             for side in ("top", "right", "left"):
                 axis.spines[side].set_visible(False)
             axis.tick_params(axis="y", length=0)
-            names = [_plain(fill(arms[arm], 30)) for arm in places]
+            names = [_plain_text(fill(arms[arm], 30)) for arm in places]
             axis.set_yticks(list(places.values()), names, fontsize=9)
-    figure.supxlabel(_plain(tail), fontsize=8, x=0.01, ha="left", color=_OTHER)
-    write(path, figure, "ab")
+    figure.supxlabel(_plain_text(tail), fontsize=8, x=0.01, ha="left", color=_OTHER)
+    write_figure(path, figure, "ab")
 
 
-def write(path: Path, figure: Any, salt: str) -> None:
+def write_figure(path: Path, figure: Any, salt: str) -> None:
     """Write a picture as a whole or not at all, the same figure as the same bytes.
 
     *salt* is for the names in an .svg file. Raises OSError.
@@ -84,19 +88,19 @@ def write(path: Path, figure: Any, salt: str) -> None:
     files.write(path, stream.getvalue())
 
 
-def _row(axis: Any, row: Row, place: int) -> None:
+def _draw_row(axis: Any, row: MetricRow, place: int) -> None:
     different = row.comparison and row.comparison.verdict == bootstrap.DIFFERENT
     colour = _DIFFERENT if different else _OTHER if row.comparison else _BASE
     count = len(row.numbers)
     # The points are side by side in their order, so that equal ones can be counted.
     heights = [place + 0.2 * (number - (count - 1) / 2) / max(count, 1) for number in range(count)]
     axis.plot(row.numbers, heights, "o", color=colour, markersize=4, alpha=0.55, mew=0)
-    low, high = bootstrap.interval(row.numbers)
-    middle = results.spread(row)[1]
+    low, high = bootstrap.median_interval(row.numbers)
+    middle = results.row_spread(row)[1]
     axis.plot([low, high], [place - 0.22] * 2, "-", color=colour, linewidth=2.5)
     axis.plot([middle], [place - 0.22], "|", color=colour, markersize=10, mew=2)
     axis.annotate(
-        _plain(results.verdict(row)),
+        _plain_text(results.verdict_text(row)),
         (0.005, place + 0.24),
         xycoords=axis.get_yaxis_transform(),
         fontsize=8,
@@ -104,7 +108,7 @@ def _row(axis: Any, row: Row, place: int) -> None:
     )
 
 
-def _plain(text: str) -> str:
+def _plain_text(text: str) -> str:
     """*text* without what matplotlib would take for a formula."""
     # The newlines come from fill(), so they stay.
     return "\n".join(map(printable, text.split("\n"))).replace("$", r"\$")

@@ -17,7 +17,7 @@ except Exception:
     tqdm = None
 
 
-class Progress:
+class RunProgress:
     """Shows how many of *total* runs have ended."""
 
     def __init__(self, total: int) -> None:

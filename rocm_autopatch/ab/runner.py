@@ -27,7 +27,7 @@ _POLL_S = 0.05
 
 
 @dataclass(frozen=True)
-class Cell:
+class PlannedRun:
     """A planned run: its arm, and whether its caches are cold or warm. Round 0 is not measured."""
 
     round: int
@@ -36,7 +36,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Run:
+class MeasuredRun:
     """A run: its wall time in seconds, and how it ended: ENDED, FAILED or HUNG.
 
     If it failed or hung, ``reason`` says why, and ``last_lines`` are the last lines of its output.
@@ -52,14 +52,14 @@ class Run:
     status: str
     reason: str = ""
     last_lines: tuple[str, ...] = ()
-    numbers: Mapping[numbers.Metric, float] = field(default_factory=dict)
+    numbers: Mapping[numbers.NumberLabel, float] = field(default_factory=dict)
     imports_s: float = 0.0
     code: str = ""
     modes: set[str] | None = None
 
 
 @dataclass(frozen=True)
-class Ended:
+class CommandEnd:
     """How a command ended: its wall time in seconds, and ENDED, FAILED or HUNG with the reason.
 
     ``numbers`` are further ones than those that it printed. ``last_lines`` are those to show
@@ -69,11 +69,11 @@ class Ended:
     seconds: float
     status: str
     reason: str = ""
-    numbers: Mapping[numbers.Metric, float] = field(default_factory=dict)
+    numbers: Mapping[numbers.NumberLabel, float] = field(default_factory=dict)
     last_lines: tuple[str, ...] = ()
 
 
-def cores() -> int:
+def usable_cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
@@ -88,7 +88,9 @@ def own_caches(directory: Path, kernels: Path | None = None) -> dict[str, str]:
     return {**own, "ROCM_AUTOPATCH_CACHE": "off"}
 
 
-def schedule(arms: int, caches: Sequence[str], repeat: int, warmup: int, seed: int) -> list[Cell]:
+def schedule_runs(
+    arms: int, caches: Sequence[str], repeat: int, warmup: int, seed: int
+) -> list[PlannedRun]:
     """All runs in their order: *warmup* unmeasured ones of each arm, then *repeat* rounds.
 
     A round has each arm once with each kind of caches, in random order. The next round has them in
@@ -96,7 +98,7 @@ def schedule(arms: int, caches: Sequence[str], repeat: int, warmup: int, seed: i
     warm ones, which use what they have compiled.
     """
     chance = random.Random(seed)
-    cells = [Cell(0, arm, WARM) for _ in range(warmup) for arm in range(arms)]
+    cells = [PlannedRun(0, arm, WARM) for _ in range(warmup) for arm in range(arms)]
     order = list(range(arms))
     for number in range(1, repeat + 1):
         if number % 2:
@@ -104,11 +106,11 @@ def schedule(arms: int, caches: Sequence[str], repeat: int, warmup: int, seed: i
         else:
             order.reverse()
         kinds = [kind for kind in (COLD, WARM) if kind in caches]
-        cells += [Cell(number, arm, kind) for kind in kinds for arm in order]
+        cells += [PlannedRun(number, arm, kind) for kind in kinds for arm in order]
     return cells
 
 
-class Runner:
+class ArmRunner:
     """Runs *program* in the *environments* of the arms, with caches in a temporary directory.
 
     A run that takes longer than *limit_s* seconds is reported as hanging. At the end of the context
@@ -130,7 +132,7 @@ class Runner:
         program: Sequence[str],
         environments: Sequence[Mapping[str, str]],
         limit_s: float,
-        patterns: Sequence[numbers.Pattern],
+        patterns: Sequence[numbers.NumberPattern],
     ) -> None:
         self.program = program
         self.environments = environments
@@ -142,7 +144,7 @@ class Runner:
         self._threads = 0
         self.directory = Path(tempfile.mkdtemp(prefix="rocm-autopatch-ab-"))
 
-    def __enter__(self) -> Runner:
+    def __enter__(self) -> ArmRunner:
         return self
 
     def __exit__(
@@ -153,7 +155,7 @@ class Runner:
     ) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def run(self, cell: Cell, program: Sequence[str] = ()) -> Run:
+    def run(self, cell: PlannedRun, program: Sequence[str] = ()) -> MeasuredRun:
         """Run a cell to its end. A KeyboardInterrupt ends the command first.
 
         *program* stands for the command where that has to tell its imports.
@@ -161,7 +163,7 @@ class Runner:
         caches = self.warm.get(cell.arm) if cell.caches == WARM else None
         if caches is None:
             caches = Path(tempfile.mkdtemp(dir=self.directory, prefix="caches-"))
-        run = self._run(cell, caches, program or self.program)
+        run = self._run_program(cell, caches, program or self.program)
         unused: Path | None = caches
         if run.status == ENDED:
             unused, self.warm[cell.arm] = self.warm.get(cell.arm), caches
@@ -175,14 +177,17 @@ class Runner:
             shutil.rmtree(self.warm.popitem()[1], ignore_errors=True)
 
     def run_beside(
-        self, cells: Sequence[Cell], count: int, ended: Callable[[Cell, Run], None]
+        self,
+        cells: Sequence[PlannedRun],
+        count: int,
+        ended: Callable[[PlannedRun, MeasuredRun], None],
     ) -> None:
         """Run cells, *count* at the same time, and call *ended* when one has ended.
 
         Only for runs whose times do not matter. Their processes that compile share the cores, where
         the user says nothing else. A KeyboardInterrupt ends all commands first.
         """
-        self._threads = max(1, cores() // count)
+        self._threads = max(1, usable_cores() // count)
         with ThreadPoolExecutor(count) as pool:
             runs = {pool.submit(self.run, cell): cell for cell in cells}
             try:
@@ -198,7 +203,7 @@ class Runner:
             finally:
                 self._threads = 0
 
-    def _run(self, cell: Cell, caches: Path, program: Sequence[str]) -> Run:
+    def _run_program(self, cell: PlannedRun, caches: Path, program: Sequence[str]) -> MeasuredRun:
         environment = dict(self.environments[cell.arm])
         shares = cell.arm in self.sharing and cell.caches == WARM
         environment.update(own_caches(caches, self.directory / "kernels" if shares else None))
@@ -209,14 +214,14 @@ class Runner:
             streams = (Path(output, "stdout"), Path(output, "stderr"))
             told = Path(output, "compiled")
             if self.tells_code and not cell.round:
-                environment.update(generated.variables(environment, told))
+                environment.update(generated.code_variables(environment, told))
             ended = self.execute(program, environment, streams, str(caches))
-            printed, complained = map(tail, streams)
-            code, modes = generated.digest(told, caches), gather.modes(told)
+            printed, complained = map(read_tail, streams)
+            code, modes = generated.code_digest(told, caches), gather.asked_modes(told)
         imports_s = 0.0
         if program is not self.program:
-            imports_s, complained = imports.read(complained)
-        run = Run(
+            imports_s, complained = imports.read_import_times(complained)
+        run = MeasuredRun(
             *(cell.round, cell.arm, cell.caches, ended.seconds, ended.status),
             imports_s=imports_s,
             code=code,
@@ -234,7 +239,7 @@ class Runner:
         environment: Mapping[str, str],
         streams: tuple[Path, Path],
         mark: str,
-    ) -> Ended:
+    ) -> CommandEnd:
         """Run *program* with its output in *streams*; *mark* is in the environment of all that it
         starts, so that what it leaves behind can be ended."""
         with streams[0].open("wb") as stdout, streams[1].open("wb") as stderr:
@@ -250,13 +255,13 @@ class Runner:
         if hung:
             end = "was killed" if killed else "no signal ends it"
             reason = f"did not end within {self.limit_s:g} s, and {end}"
-            return Ended(command.seconds, HUNG, reason)
+            return CommandEnd(command.seconds, HUNG, reason)
         if command.status:
-            return Ended(command.seconds, FAILED, processes.how_it_ended(command.status))
-        return Ended(command.seconds, ENDED)
+            return CommandEnd(command.seconds, FAILED, processes.how_it_ended(command.status))
+        return CommandEnd(command.seconds, ENDED)
 
 
-def tail(path: Path) -> str:
+def read_tail(path: Path) -> str:
     """The last megabytes of a file."""
     with path.open("rb") as stream:
         stream.seek(0, os.SEEK_END)

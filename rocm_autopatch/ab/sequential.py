@@ -41,12 +41,12 @@ def sure_after(base: Sequence[float], arm: Sequence[float]) -> int:
         if min(len(base), len(arm)) < count:
             return 0
         one, other = base[:count], arm[:count]
-        if _clear(one, other) if count == CLEAR else _in_order(one, other, LOOKS[count]):
+        if _clearly_apart(one, other) if count == CLEAR else _in_order(one, other, LOOKS[count]):
             return count
     return 0
 
 
-def needed(apart: float) -> int:
+def runs_needed(apart: float) -> int:
     """After how many runs of each arm it is likely to be sure that they differ.
 
     They are *apart* by so many standard deviations of a run.
@@ -64,7 +64,7 @@ def next_look(base: Sequence[float], arm: Sequence[float]) -> tuple[int, bool]:
     return look, _in_order(base[:count], arm[:count], LOOKS[look])
 
 
-def _clear(one: Sequence[float], other: Sequence[float]) -> bool:
+def _clearly_apart(one: Sequence[float], other: Sequence[float]) -> bool:
     gap = max(min(one) - max(other), min(other) - max(one))
     return gap > max(max(one) - min(one), max(other) - min(other))
 

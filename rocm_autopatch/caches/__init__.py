@@ -13,5 +13,5 @@ UNFINISHED = ".new-"
 RUNS = "runs"
 
 
-class Refused(Exception):
+class CacheRefused(Exception):
     """It can't be done as it was asked for; the text says why, and what to do."""

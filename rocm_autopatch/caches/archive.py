@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import IO, Any, Callable
 
 from rocm_autopatch import trust
-from rocm_autopatch.caches import RUNS, UNFINISHED, Refused, contents, moved, places, users
+from rocm_autopatch.caches import RUNS, UNFINISHED, CacheRefused, contents, moved, places, users
 from rocm_autopatch.startup import cache_place, caches
 
 FORMAT = 1
@@ -49,7 +49,7 @@ _PIECE = 1 << 20
 
 
 @dataclass
-class Packed:
+class PackedArchive:
     """What :func:`pack` has written. Sizes are in bytes."""
 
     sha256: str = ""
@@ -60,7 +60,7 @@ class Packed:
 
 
 @dataclass
-class Seeded:
+class SeededPlace:
     """What :func:`seed` has unpacked."""
 
     place: Path
@@ -72,23 +72,23 @@ class Seeded:
 
 
 @dataclass(frozen=True)
-class _Listed:
+class _ListedFile:
     size: int
     sha256: str
 
 
 @dataclass(frozen=True)
-class _Manifest:
+class _ArchiveManifest:
     root: str
     name: str
     fields: dict[str, str]
-    files: dict[str, _Listed]
+    files: dict[str, _ListedFile]
 
 
 # --- pack
 
 
-def pack(place: places.Place, file: Path, tell: Tell) -> Packed:
+def pack_place(place: places.CachePlace, file: Path, tell: Tell) -> PackedArchive:
     """Write a place to *file*, all of it or nothing. Raises Refused and OSError.
 
     The same files give the same bytes, with the same zlib. Nothing may write to the place
@@ -97,14 +97,19 @@ def pack(place: places.Place, file: Path, tell: Tell) -> Packed:
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(file.stat().st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", str(file))
-    done = Packed()
+    done = PackedArchive()
     # Beside the file, because it is renamed at the end.
     hidden = f".{file.name}."
-    with _named(file, hidden), tempfile.TemporaryDirectory("", hidden, file.parent) as scratch:
-        members = dict(sorted(_members(place.path, Path(scratch), done.notes)))
+    with (
+        _naming_path(file, hidden),
+        tempfile.TemporaryDirectory("", hidden, file.parent) as scratch,
+    ):
+        members = dict(sorted(_archive_members(place.path, Path(scratch), done.notes)))
         if not members:
-            raise Refused(f"{place.path} has nothing to pack yet; cache warm -- COMMAND fills it")
-        listed = {name: _listed(path) for name, path in members.items()}
+            raise CacheRefused(
+                f"{place.path} has nothing to pack yet; cache warm -- COMMAND fills it"
+            )
+        listed = {name: _list_file(path) for name, path in members.items()}
         done.files, done.unpacked = len(listed), sum(one.size for one in listed.values())
         manifest = {
             "format": FORMAT,
@@ -115,8 +120,10 @@ def pack(place: places.Place, file: Path, tell: Tell) -> Packed:
         }
         made = Path(scratch, "archive")
         with open(made, "wb") as stream:
-            hashing = _Hashing(stream)
-            _write(hashing, manifest, members, listed, lambda size: tell(size, done.unpacked))
+            hashing = _HashingWriter(stream)
+            _write_archive(
+                hashing, manifest, members, listed, lambda size: tell(size, done.unpacked)
+            )
         done.sha256, done.size = hashing.sum.hexdigest(), hashing.size
         made.chmod(0o644)
         os.replace(made, file)
@@ -124,7 +131,7 @@ def pack(place: places.Place, file: Path, tell: Tell) -> Packed:
 
 
 @contextlib.contextmanager
-def _named(path: Path, hidden: str) -> Iterator[None]:
+def _naming_path(path: Path, hidden: str) -> Iterator[None]:
     """Have an OSError name *path*, where it names none, or one with the part *hidden*.
 
     A write to a full disk names none, and what is not finished has a name that says nothing.
@@ -137,12 +144,12 @@ def _named(path: Path, hidden: str) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _members(place: Path, scratch: Path, notes: list[str]) -> Iterator[tuple[str, Path]]:
+def _archive_members(place: Path, scratch: Path, notes: list[str]) -> Iterator[tuple[str, Path]]:
     """Each file that is packed, by name, and where to read it: databases are copied before."""
-    found = dict(contents.files(place))
+    found = dict(contents.removable_files(place))
     databases = {str(path) for path in found.values() if contents.is_database(path)}
     for number, (name, path) in enumerate(sorted(found.items())):
-        if contents.beside(path) in databases:
+        if contents.database_of(path) in databases:
             continue
         if str(path) in databases:
             copy = scratch / str(number)
@@ -155,18 +162,18 @@ def _members(place: Path, scratch: Path, notes: list[str]) -> Iterator[tuple[str
         yield name, path
 
 
-def _listed(path: Path) -> _Listed:
+def _list_file(path: Path) -> _ListedFile:
     with open(path, "rb") as stream:
-        hashing = _Hashing(None)
+        hashing = _HashingWriter(None)
         shutil.copyfileobj(stream, hashing, _PIECE)
-    return _Listed(hashing.size, hashing.sum.hexdigest())
+    return _ListedFile(hashing.size, hashing.sum.hexdigest())
 
 
-def _write(
+def _write_archive(
     stream: Any,
     manifest: dict[str, Any],
     members: Mapping[str, Path],
-    listed: Mapping[str, _Listed],
+    listed: Mapping[str, _ListedFile],
     tell: Callable[[int], None],
 ) -> None:
     done = 0
@@ -174,19 +181,19 @@ def _write(
     squeezed = gzip.GzipFile("", "wb", compresslevel=6, fileobj=stream, mtime=0)
     with squeezed, tarfile.open(fileobj=squeezed, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         text = json.dumps(manifest, indent=1, sort_keys=True).encode()
-        tar.addfile(_member(MANIFEST, len(text)), io.BytesIO(text))
+        tar.addfile(_member_info(MANIFEST, len(text)), io.BytesIO(text))
         for name, path in members.items():
             with open(path, "rb") as source:
-                _add(tar, name, source, listed[name])
+                _add_member(tar, name, source, listed[name])
             done += listed[name].size
             tell(done)
 
 
-def _add(tar: tarfile.TarFile, name: str, source: IO[bytes], listed: _Listed) -> None:
-    member = _member(name, listed.size)
+def _add_member(tar: tarfile.TarFile, name: str, source: IO[bytes], listed: _ListedFile) -> None:
+    member = _member_info(name, listed.size)
     if os.fstat(source.fileno()).st_mode & stat.S_IXUSR:
         member.mode = 0o755
-    reading = _Reading(source)
+    reading = _HashingReader(source)
     try:
         tar.addfile(member, reading)
     except OSError as error:
@@ -194,17 +201,17 @@ def _add(tar: tarfile.TarFile, name: str, source: IO[bytes], listed: _Listed) ->
         if error.errno is not None:
             raise
     if reading.sum.hexdigest() != listed.sha256 or source.read(1):
-        raise Refused(f"{name} changed while it was packed: end the processes that use it")
+        raise CacheRefused(f"{name} changed while it was packed: end the processes that use it")
 
 
-def _member(name: str, size: int) -> tarfile.TarInfo:
+def _member_info(name: str, size: int) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)  # its time, user and group are 0
     member.size = size
     member.mode = 0o644
     return member
 
 
-class _Hashing:
+class _HashingWriter:
     """A file that is written, and hashed on the way. Without a stream it is only hashed."""
 
     def __init__(self, stream: IO[bytes] | None) -> None:
@@ -222,7 +229,7 @@ class _Hashing:
             self.stream.flush()
 
 
-class _Reading(io.RawIOBase):
+class _HashingReader(io.RawIOBase):
     """A file that is read, and hashed on the way."""
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -238,16 +245,16 @@ class _Reading(io.RawIOBase):
 # --- seed
 
 
-def seed(
+def seed_place(
     file: Path,
-    here: places.Here,
+    here: places.StartPlace,
     tell: Tell,
     *,
     digest: str = "",
     other_place: bool = False,
     replace: bool = False,
     into: Path | None = None,
-) -> Seeded:
+) -> SeededPlace:
     """Unpack an archive as a place beneath the root, or beneath *into*. Raises Refused and OSError.
 
     *digest* is the SHA-256 that the file must have, in hex digits, "" for any. *other_place*: as
@@ -257,67 +264,69 @@ def seed(
     try:
         why = trust.look(str(file), 0)[1]
     except OSError as error:
-        raise Refused(trust.reason(str(file), error)) from None
+        raise CacheRefused(trust.reason(str(file), error)) from None
     if why:
-        raise Refused(f"{file}: {why}")
+        raise CacheRefused(f"{file}: {why}")
     with open(file, "rb") as stream:
-        owner = _name(os.fstat(stream.fileno()).st_uid)
+        owner = _user_name(os.fstat(stream.fileno()).st_uid)
         if digest:
             _check_digest(stream, file, digest)
         # gzip, and not tarfile's own "r|gz": that one does not check the sum at the end.
         text = gzip.GzipFile(fileobj=stream)
-        with _reasons(file), text, tarfile.open(fileobj=text, mode="r|") as tar:
-            manifest = _manifest(tar)
-            differing = places.differences(manifest.fields, here.fields)
-            fields = here.fields if other_place else _known(manifest.fields, here.fields, file)
+        with _archive_errors(file), text, tarfile.open(fileobj=text, mode="r|") as tar:
+            manifest = _read_manifest(tar)
+            differing = places.field_differences(manifest.fields, here.fields)
+            fields = (
+                here.fields if other_place else _checked_fields(manifest.fields, here.fields, file)
+            )
             root = here.root if into is None else into
             place = root / caches.name(fields)
             # Whatever this process's umask lets others do, nobody else may write here.
-            with _umask(0o022), _named(root, UNFINISHED):
+            with _with_umask(0o022), _naming_path(root, UNFINISHED):
                 places.make_root(root)
-                _refuse(place, replace)
+                _refuse_replacement(place, replace)
                 new = Path(tempfile.mkdtemp(dir=root, prefix=UNFINISHED))
                 try:
-                    _unpack(tar, manifest.files, new, tell)
+                    _unpack_members(tar, manifest.files, new, tell)
                     _read_to_the_end(tar, text)
                     # Starts go by their own root, also where they link what is in the layer.
                     old, now = f"{manifest.root}/{manifest.name}", f"{here.root}/{place.name}"
-                    rewritten = _settle(new, manifest, old, now)
-                    _finish(new, fields, into is None)
-                    _put(new, place)
+                    rewritten = _settle_times_and_paths(new, manifest, old, now)
+                    _finish_place(new, fields, into is None)
+                    _put_in_place(new, place)
                     if into is None:
-                        _forget(place)
+                        _forget_links(place)
                 finally:
                     shutil.rmtree(new, ignore_errors=True)
     size = sum(one.size for one in manifest.files.values())
-    return Seeded(place, owner, len(manifest.files), size, differing, rewritten)
+    return SeededPlace(place, owner, len(manifest.files), size, differing, rewritten)
 
 
 def _check_digest(stream: IO[bytes], file: Path, digest: str) -> None:
-    hashing = _Hashing(None)
+    hashing = _HashingWriter(None)
     shutil.copyfileobj(stream, hashing, _PIECE)
     stream.seek(0)
     if hashing.sum.hexdigest() != digest:
-        raise Refused(f"{file} has another digest: sha256:{hashing.sum.hexdigest()}")
+        raise CacheRefused(f"{file} has another digest: sha256:{hashing.sum.hexdigest()}")
 
 
 @contextlib.contextmanager
-def _reasons(file: Path) -> Iterator[None]:
+def _archive_errors(file: Path) -> Iterator[None]:
     """Say of which file it is that something is wrong."""
     try:
         yield
-    except _Wrong as error:
-        raise Refused(f"{file}: {error}") from None
+    except _WrongArchive as error:
+        raise CacheRefused(f"{file}: {error}") from None
     except _UNREADABLE as error:
-        raise Refused(f"{file} is damaged or no archive of ours: {error}") from None
+        raise CacheRefused(f"{file} is damaged or no archive of ours: {error}") from None
 
 
-class _Wrong(Exception):
+class _WrongArchive(Exception):
     """The archive is not what pack() writes; the text says why."""
 
 
 @contextlib.contextmanager
-def _umask(mask: int) -> Iterator[None]:
+def _with_umask(mask: int) -> Iterator[None]:
     before = os.umask(mask)
     try:
         yield
@@ -325,55 +334,55 @@ def _umask(mask: int) -> Iterator[None]:
         os.umask(before)
 
 
-def _name(user: int) -> str:
+def _user_name(user: int) -> str:
     try:
         return pwd.getpwuid(user).pw_name
     except KeyError:
         return f"user {user}"
 
 
-def _manifest(tar: tarfile.TarFile) -> _Manifest:
-    member = _next(tar)
+def _read_manifest(tar: tarfile.TarFile) -> _ArchiveManifest:
+    member = _next_member(tar)
     if member is None or member.name != MANIFEST or not _is_plain(member):
-        raise _Wrong(f"its first member is not {MANIFEST}, so cache pack did not make it")
+        raise _WrongArchive(f"its first member is not {MANIFEST}, so cache pack did not make it")
     if member.size > _LONGEST_MANIFEST:
-        raise _Wrong(f"its {MANIFEST} has {member.size:,} bytes, which is too long")
+        raise _WrongArchive(f"its {MANIFEST} has {member.size:,} bytes, which is too long")
     try:
-        said = json.loads(_data(tar, member))
+        said = json.loads(_member_data(tar, member))
         if said["format"] != FORMAT:
-            raise _Wrong(f"it has format {said['format']}, and this release reads {FORMAT}")
+            raise _WrongArchive(f"it has format {said['format']}, and this release reads {FORMAT}")
         files = {
-            name: _Listed(int(one["size"]), str(one["sha256"]))
+            name: _ListedFile(int(one["size"]), str(one["sha256"]))
             for name, one in said["files"].items()
         }
         fields = {str(name): str(value) for name, value in said["place"].items()}
         root, name = str(said["root"]), str(said["name"])
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError, OverflowError):
-        raise _Wrong(f"its {MANIFEST} is not one that cache pack writes") from None
+        raise _WrongArchive(f"its {MANIFEST} is not one that cache pack writes") from None
     for one in files:
         _check_name(one)
     if not all(text.isprintable() for row in fields.items() for text in row):
-        raise _Wrong(f"its {MANIFEST} has a field that is no line of text")
-    return _Manifest(root, name, fields, files)
+        raise _WrongArchive(f"its {MANIFEST} has a field that is no line of text")
+    return _ArchiveManifest(root, name, fields, files)
 
 
 def _check_name(name: str) -> None:
     parts = name.split("/")
     if name.startswith("/"):
-        raise _Wrong(f"the name {name!r} is absolute")
+        raise _WrongArchive(f"the name {name!r} is absolute")
     if ".." in parts:
-        raise _Wrong(f"the name {name!r} has ..")
+        raise _WrongArchive(f"the name {name!r} has ..")
     if len(parts) > contents.DEEPEST:
         many = f"{len(parts)} parts, more than {contents.DEEPEST}"
-        raise _Wrong(f"the name {name[:100]!r}... has {many}")
+        raise _WrongArchive(f"the name {name[:100]!r}... has {many}")
     # Our own files in a place say what it is, and are not the archive's to write; where its parts
     # are, programs find directories.
     ours = name in (caches.MARK, caches.LINKED, RUNS) or name in _DIRECTORIES
     if "" in parts or "." in parts or "\0" in name or ours:
-        raise _Wrong(f"the name {name!r} can't be a file's in a place")
+        raise _WrongArchive(f"the name {name!r} can't be a file's in a place")
 
 
-def _next(tar: tarfile.TarFile) -> tarfile.TarInfo | None:
+def _next_member(tar: tarfile.TarFile) -> tarfile.TarInfo | None:
     # Not "for member in tar": that begins with the first one again.
     try:
         return tar.next()
@@ -385,13 +394,15 @@ def _is_plain(member: tarfile.TarInfo) -> bool:
     return member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse()
 
 
-def _data(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+def _member_data(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     stream = tar.extractfile(member)
     assert stream is not None  # _is_plain
     return stream.read()
 
 
-def _known(theirs: Mapping[str, str], ours: Mapping[str, str], file: Path) -> dict[str, str]:
+def _checked_fields(
+    theirs: Mapping[str, str], ours: Mapping[str, str], file: Path
+) -> dict[str, str]:
     """The fields of the place that an archive is for, where each field is known on one side.
 
     A build has no GPU: there the archive's fields say for which it is. Raises Refused if the place
@@ -399,12 +410,12 @@ def _known(theirs: Mapping[str, str], ours: Mapping[str, str], file: Path) -> di
     """
     both = {
         name: pair
-        for name, pair in places.differences(theirs, ours).items()
+        for name, pair in places.field_differences(theirs, ours).items()
         if not set(pair) & set(places.UNKNOWN)
     }
     if both:
         told = ", ".join(f"{name} {theirs} (here {ours})" for name, (theirs, ours) in both.items())
-        raise Refused(
+        raise CacheRefused(
             f"{file} was made for another place: {told}; --for-other-place takes it nevertheless"
         )
     return {
@@ -413,55 +424,61 @@ def _known(theirs: Mapping[str, str], ours: Mapping[str, str], file: Path) -> di
     }
 
 
-def _refuse(place: Path, replace: bool) -> None:
-    """Raise Refused if what is in a place must stay."""
+def _refuse_replacement(place: Path, replace: bool) -> None:
+    """Raise CacheRefused if what is in a place must stay."""
     if not os.path.lexists(place):
         return
-    places.judge(place)
+    places.judge_directory(place)
     if places.is_empty(place):
         return
     if not replace:
-        raise Refused(f"{place} is there and not empty; --replace removes what it has")
-    processes = users.of(place)
+        raise CacheRefused(f"{place} is there and not empty; --replace removes what it has")
+    processes = users.users_of(place)
     if processes:
-        raise Refused(f"{place} is used by {users.told(processes)}: end it before it is replaced")
+        raise CacheRefused(
+            f"{place} is used by {users.processes_text(processes)}: end it before it is replaced"
+        )
 
 
-def _unpack(tar: tarfile.TarFile, listed: Mapping[str, _Listed], new: Path, tell: Tell) -> None:
+def _unpack_members(
+    tar: tarfile.TarFile, listed: Mapping[str, _ListedFile], new: Path, tell: Tell
+) -> None:
     """Write all members. Only directories and regular files are made, so no link leads outside."""
     left = dict(listed)
     done, size = 0, sum(one.size for one in listed.values())
     while True:
-        member = _next(tar)
+        member = _next_member(tar)
         if member is None:
             break
         _check_name(member.name)
         if not _is_plain(member):
-            raise _Wrong(f"{member.name!r} is not a regular file")
+            raise _WrongArchive(f"{member.name!r} is not a regular file")
         one = left.pop(member.name, None)
         if one is None:
             again = "is there twice" if member.name in listed else f"is not in its {MANIFEST}"
-            raise _Wrong(f"{member.name!r} {again}")
+            raise _WrongArchive(f"{member.name!r} {again}")
         if member.size != one.size:
-            raise _Wrong(f"{member.name!r} has {member.size:,} bytes, and not {one.size:,}")
+            raise _WrongArchive(f"{member.name!r} has {member.size:,} bytes, and not {one.size:,}")
         path = new / member.name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "xb") as stream:
-                hashing = _Hashing(stream)
+                hashing = _HashingWriter(stream)
                 source = tar.extractfile(member)
                 assert source is not None  # _is_plain
                 shutil.copyfileobj(source, hashing, _PIECE)
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
-            raise _Wrong(f"{member.name!r} is both a file and a directory") from None
+            raise _WrongArchive(f"{member.name!r} is both a file and a directory") from None
         if hashing.sum.hexdigest() != one.sha256:
-            raise _Wrong(f"{member.name!r} has another digest than in its {MANIFEST}")
+            raise _WrongArchive(f"{member.name!r} has another digest than in its {MANIFEST}")
         if member.mode & stat.S_IXUSR:
             path.chmod(0o755)
         done += one.size
         tell(done, size)
     if left:
-        raise _Wrong(f"of what its {MANIFEST} lists, {len(left)} are missing: {next(iter(left))!r}")
+        raise _WrongArchive(
+            f"of what its {MANIFEST} lists, {len(left)} are missing: {next(iter(left))!r}"
+        )
 
 
 def _read_to_the_end(tar: tarfile.TarFile, text: gzip.GzipFile) -> None:
@@ -472,12 +489,12 @@ def _read_to_the_end(tar: tarfile.TarFile, text: gzip.GzipFile) -> None:
         while True:
             data = stream.read(_PIECE)
             if data.strip(b"\0"):
-                raise _Wrong("something follows its last member")
+                raise _WrongArchive("something follows its last member")
             if not data:
                 break
 
 
-def _settle(new: Path, manifest: _Manifest, old: str, now: str) -> int:
+def _settle_times_and_paths(new: Path, manifest: _ArchiveManifest, old: str, now: str) -> int:
     """Give all files one fresh time, and put their paths right. Returns how many had paths.
 
     comgr removes what is old, and so do cleaners of caches: the time 0 of the archive would be its
@@ -487,12 +504,12 @@ def _settle(new: Path, manifest: _Manifest, old: str, now: str) -> int:
     rewritten = 0
     for name in manifest.files:
         if old != now and moved.is_group(name):
-            rewritten += moved.rewrite(new / name, old, now)
+            rewritten += moved.rewrite_paths(new / name, old, now)
         os.utime(new / name, ns=(moment, moment))
     return rewritten
 
 
-def _finish(new: Path, fields: Mapping[str, str], private: bool) -> None:
+def _finish_place(new: Path, fields: Mapping[str, str], private: bool) -> None:
     """What a start gives a place: the file that says which one it is, and directories."""
     text = "".join(f"{name} {value}\n" for name, value in fields.items())
     (new / caches.MARK).write_text(text, encoding="utf-8")
@@ -501,17 +518,17 @@ def _finish(new: Path, fields: Mapping[str, str], private: bool) -> None:
     new.chmod(0o700 if private else 0o755)
 
 
-def _forget(place: Path) -> None:
+def _forget_links(place: Path) -> None:
     """Remove this container's own directories with links to what the place had, if none uses them.
 
     The next start makes them again.
     """
     own = Path(caches.own(str(place)))
-    if own.is_dir() and not users.of(own):
+    if own.is_dir() and not users.users_of(own):
         shutil.rmtree(own, ignore_errors=True)
 
 
-def _put(new: Path, place: Path) -> None:
+def _put_in_place(new: Path, place: Path) -> None:
     """Have *new* be the place. What was there is removed, or back if this fails."""
     aside = place.with_name(f"{new.name}-old")
     replaced = os.path.lexists(place)

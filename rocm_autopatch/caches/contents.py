@@ -37,7 +37,7 @@ _BUSY_S = 10.0
 DEEPEST = 64
 
 
-def files(place: Path) -> Iterator[tuple[str, Path]]:
+def removable_files(place: Path) -> Iterator[tuple[str, Path]]:
     """Each file that may go: its name in the place, with slashes, and where to read it.
 
     A link is the file that it leads to, if that is in the place or in the layer.
@@ -79,7 +79,7 @@ def is_database(path: Path) -> bool:
         return stream.read(len(_SQLITE)) == _SQLITE
 
 
-def beside(path: Path) -> str:
+def database_of(path: Path) -> str:
     """The database that a file belongs to, by its name; "" if to none."""
     for suffix in _BESIDE:
         if path.name.endswith(suffix):

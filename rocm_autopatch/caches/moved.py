@@ -22,7 +22,7 @@ def is_group(name: str) -> bool:
     return last.startswith(_GROUP[0]) and last.endswith(_GROUP[1])
 
 
-def rewrite(path: Path, old: str, new: str) -> bool:
+def rewrite_paths(path: Path, old: str, new: str) -> bool:
     """Put the paths in a group file right that begin with the place *old*: it is *new* now.
 
     Returns whether there were any. A file that is not what Triton writes stays as it is. Raises
@@ -31,7 +31,7 @@ def rewrite(path: Path, old: str, new: str) -> bool:
     try:
         group: Any = json.loads(path.read_bytes())
         children = group[_CHILDREN]
-        found = {name: _moved(child, old, new) for name, child in children.items()}
+        found = {name: _moved_path(child, old, new) for name, child in children.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
     if found == children:
@@ -40,7 +40,7 @@ def rewrite(path: Path, old: str, new: str) -> bool:
     return True
 
 
-def _moved(path: Any, old: str, new: str) -> Any:
+def _moved_path(path: Any, old: str, new: str) -> Any:
     if isinstance(path, str) and path.startswith(old + "/"):
         return new + path[len(old) :]
     return path

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import OFF, fresh_interpreter
-from rocm_autopatch.caches import RUNS, UNFINISHED, Refused
+from rocm_autopatch.caches import RUNS, UNFINISHED, CacheRefused
 from rocm_autopatch.startup import cache_place, caches
 
 # What startup.caches.name() makes. Anything else in a root is not ours.
@@ -25,7 +25,7 @@ UNKNOWN = ("", "no-gpu")
 
 
 @dataclass(frozen=True)
-class Here:
+class StartPlace:
     """The place of a process that starts in this environment."""
 
     root: Path
@@ -53,7 +53,7 @@ class Here:
 
 
 @dataclass
-class Place:
+class CachePlace:
     """A place as it is on disk. Sizes are in bytes; links are not followed and count 0."""
 
     path: Path
@@ -64,7 +64,7 @@ class Place:
     parts: dict[str, int] = field(default_factory=dict)  # bytes of each part that is not empty
 
 
-def environment() -> dict[str, str]:
+def caches_environment() -> dict[str, str]:
     """What a command gets that shall use caches: on, unless the user or a policy says where.
 
     Raises Refused where starts do nothing, and NoReport.
@@ -72,15 +72,15 @@ def environment() -> dict[str, str]:
     environ = fresh_interpreter.before_us()
     switch = environ.get("ROCM_AUTOPATCH", "").strip().lower()
     if switch in OFF or switch == "observe":
-        raise Refused(f"starts use no caches, by ROCM_AUTOPATCH={switch}: unset it")
+        raise CacheRefused(f"starts use no caches, by ROCM_AUTOPATCH={switch}: unset it")
     # Under require, what is missing would be an error, and here it is what the command is for.
     require = environ.get(caches.VARIABLE, "").strip() == caches.REQUIRE
-    if require or here().unused:
+    if require or place_here().unused:
         environ[caches.VARIABLE] = "on"
     return environ
 
 
-def here() -> Here:
+def place_here() -> StartPlace:
     """The place of this environment. Raises Refused where there is none, and NoReport.
 
     It makes nothing, and is no use of the place. Where nobody asks for caches, it is the place that
@@ -99,28 +99,30 @@ def here() -> Here:
         unused = unused or (f"{caches.VARIABLE}=off" if off else told)
         environ[caches.VARIABLE] = "on"
         report = fresh_interpreter.report(torch=False, environ=environ)
-    return _here(report, unused)
+    return _place_of_report(report, unused)
 
 
-def start(environ: Mapping[str, str]) -> Here:
+def start_place(environ: Mapping[str, str]) -> StartPlace:
     """The place of *environ*, made as any start makes it. Raises Refused, NoReport and OSError."""
     report = fresh_interpreter.report(torch=False, environ=environ)
-    made = _here(report, "")
+    made = _place_of_report(report, "")
     try:
         made.make_place(looks=False)
     except caches.Unusable as error:
-        raise Refused(str(error)) from None
+        raise CacheRefused(str(error)) from None
     return made
 
 
-def _here(report: dict[str, Any], unused: str) -> Here:
+def _place_of_report(report: dict[str, Any], unused: str) -> StartPlace:
     said = report["caches"]
     if said["use"] == "off":
-        raise Refused("; ".join([f"no policy applies here: {report['reason']}", *report["errors"]]))
+        raise CacheRefused(
+            "; ".join([f"no policy applies here: {report['reason']}", *report["errors"]])
+        )
     if said["reason"]:
-        raise Refused(said["reason"])
+        raise CacheRefused(said["reason"])
     source = str(report["facts"].get("torch", {}).get("source", ""))
-    return Here(
+    return StartPlace(
         root=Path(said["root"]),
         place=Path(said["place"]),
         fields=dict(said["of"]),
@@ -132,47 +134,53 @@ def _here(report: dict[str, Any], unused: str) -> Here:
     )
 
 
-def judge(directory: Path) -> None:
-    """Raise Refused if others may write a directory, in a start's words. It need not be there."""
+def judge_directory(directory: Path) -> None:
+    """Raise CacheRefused, in a start's words, if others may write a directory.
+
+    It need not be there.
+    """
     try:
         cache_place.check_directory(str(directory))
     except FileNotFoundError:
         return
     except caches.Unusable as error:
-        raise Refused(str(error)) from None
+        raise CacheRefused(str(error)) from None
 
 
 def make_root(root: Path) -> None:
-    """Make a root and what is above it. Raises Refused where others could write, and OSError."""
+    """Make a root and what is above it.
+
+    Raises CacheRefused where others could write, and OSError.
+    """
     try:
         cache_place.make_root(os.path.abspath(root), home=False)
     except caches.Unusable as error:
-        raise Refused(str(error)) from None
+        raise CacheRefused(str(error)) from None
 
 
-def beneath(root: Path) -> list[Place]:
+def places_beneath(root: Path) -> list[CachePlace]:
     """The places beneath a root, the last used one first; [] if there is no root."""
     found = []
-    for path in _directories(root):
+    for path in _place_directories(root):
         with contextlib.suppress(OSError):  # Somebody removes it, or it belongs to somebody else.
             if not path.name.startswith(UNFINISHED) and (path / caches.MARK).exists():
-                found.append(look(path))
+                found.append(look_at_place(path))
     return sorted(found, key=lambda place: (-place.used, place.path.name))
 
 
-def look(path: Path) -> Place:
+def look_at_place(path: Path) -> CachePlace:
     """The place at *path*. Raises OSError if there is none or it can't be read."""
     fields = {}
     text = (path / caches.MARK).read_text(encoding="utf-8", errors="replace")
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         fields[name] = value
-    place = Place(path, fields, path.stat().st_mtime)
-    place.size, place.files, place.parts = measure(path)
+    place = CachePlace(path, fields, path.stat().st_mtime)
+    place.size, place.files, place.parts = measure_place(path)
     return place
 
 
-def measure(path: Path) -> tuple[int, int, dict[str, int]]:
+def measure_place(path: Path) -> tuple[int, int, dict[str, int]]:
     """Bytes and files of a place, and the bytes of each part."""
     size = files = 0
     parts: dict[str, int] = {}
@@ -192,46 +200,48 @@ def measure(path: Path) -> tuple[int, int, dict[str, int]]:
 
 def is_empty(path: Path) -> bool:
     """Whether a place has no files yet: a start makes it so."""
-    return not measure(path)[1]
+    return not measure_place(path)[1]
 
 
-def unmarked_places(root: Path) -> list[Place]:
+def unmarked_places(root: Path) -> list[CachePlace]:
     """Directories with the name of a place, but no file that says which: the last used one first.
 
     Where gc removed a place beside a running program, the program has made its directories again.
     """
     found = []
-    for path in _directories(root):
+    for path in _place_directories(root):
         with contextlib.suppress(OSError):
             if _NAME.fullmatch(path.name) and not (path / caches.MARK).exists():
-                place = Place(path, {}, path.stat().st_mtime)
-                place.size, place.files, place.parts = measure(path)
+                place = CachePlace(path, {}, path.stat().st_mtime)
+                place.size, place.files, place.parts = measure_place(path)
                 found.append(place)
     return sorted(found, key=lambda place: (-place.used, place.path.name))
 
 
-def unfinished(root: Path) -> Iterator[Path]:
+def unfinished_places(root: Path) -> Iterator[Path]:
     """What was left by a process that was killed, or is being made right now."""
-    for path in _directories(root):
+    for path in _place_directories(root):
         if path.name.startswith(UNFINISHED):
             yield path
 
 
-def _directories(root: Path) -> list[Path]:
+def _place_directories(root: Path) -> list[Path]:
     try:
         return sorted(path for path in root.iterdir() if path.is_dir() and not path.is_symlink())
     except (FileNotFoundError, NotADirectoryError):
         return []
 
 
-def differences(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def field_differences(
+    one: Mapping[str, str], other: Mapping[str, str]
+) -> dict[str, tuple[str, str]]:
     """The fields in which two places differ, and both values."""
     names = dict.fromkeys([*one, *other])
     pairs = {name: (one.get(name, ""), other.get(name, "")) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def runs(path: Path) -> list[dict[str, Any]]:
+def warm_runs(path: Path) -> list[dict[str, Any]]:
     """What each ``warm`` has noted in a place, the last one last. Damaged lines are left out."""
     found = []
     with contextlib.suppress(OSError):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def of(directory: Path) -> list[int]:
+def users_of(directory: Path) -> list[int]:
     """The processes that have a directory in their environment, open, or mapped; not this one.
 
     Only those count that may be looked at: of this user, and in this PID namespace. A process whose
@@ -16,26 +16,26 @@ def of(directory: Path) -> list[int]:
     """
     marks = {os.fsencode(directory), os.fsencode(os.path.realpath(directory))}
     own = os.getpid()
-    return [pid for pid in _processes() if pid != own and _uses(pid, marks)]
+    return [pid for pid in _running_processes() if pid != own and _uses_marks(pid, marks)]
 
 
-def told(processes: list[int]) -> str:
+def processes_text(processes: list[int]) -> str:
     """Processes in words."""
     more = f" and {len(processes) - 1} more" if len(processes) > 1 else ""
     return f"process {processes[0]}{more}"
 
 
-def _processes() -> Iterator[int]:
+def _running_processes() -> Iterator[int]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             yield int(entry)
 
 
-def _uses(pid: int, marks: set[bytes]) -> bool:
-    return any(mark in text for text in _texts(pid) for mark in marks)
+def _uses_marks(pid: int, marks: set[bytes]) -> bool:
+    return any(mark in text for text in _process_texts(pid) for mark in marks)
 
 
-def _texts(pid: int) -> Iterator[bytes]:
+def _process_texts(pid: int) -> Iterator[bytes]:
     for name in ("environ", "maps"):
         try:
             with open(f"/proc/{pid}/{name}", "rb") as stream:

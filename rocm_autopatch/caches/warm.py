@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch.caches import RUNS, UNFINISHED, contents, moved
-from rocm_autopatch.compile_report.model import Report
-from rocm_autopatch.compile_report.trace import CACHES, File
+from rocm_autopatch.compile_report.model import CompileReport
+from rocm_autopatch.compile_report.trace import CACHES, TraceFile
 from rocm_autopatch.startup import caches
 
 STATES = ("hit", "miss", "bypass")
@@ -23,7 +23,7 @@ PRIVATE = [part for _, part, use, _ in caches.PARTS if use == caches.PRIVATE]
 _MODULES, _FLYDSL = "aiter-modules", "flydsl"
 
 
-def bring(place: Path, torch: str) -> Iterator[tuple[str, int]]:
+def bring_aiter(place: Path, torch: str) -> Iterator[tuple[str, int]]:
     """Make the parts of aiter in a place, with what the image has of them: parts, and their bytes.
 
     Where AITER_JIT_DIR is set, aiter does not look at the modules in the image, and builds them
@@ -36,7 +36,7 @@ def bring(place: Path, torch: str) -> Iterator[tuple[str, int]]:
     for part in PRIVATE:
         if (place / part).exists():
             continue
-        with _whole(place / part) as new:
+        with _whole_directory(place / part) as new:
             if part == _MODULES:
                 for module in sorted(jit.glob("*.so")):
                     shutil.copy(module, new)
@@ -47,7 +47,7 @@ def bring(place: Path, torch: str) -> Iterator[tuple[str, int]]:
             yield part, size
 
 
-def keep(place: Path) -> None:
+def keep_built(place: Path) -> None:
     """Copy into a place what this container has built for itself, and may go elsewhere.
 
     A part that stayed empty is removed: an empty one would hide what another image has. Raises
@@ -67,7 +67,7 @@ def keep(place: Path) -> None:
             with tempfile.TemporaryDirectory(dir=place.parent, prefix=UNFINISHED) as scratch:
                 copy = Path(shutil.copy(path, scratch))
                 if moved.is_group(name):
-                    moved.rewrite(copy, str(above), str(place))
+                    moved.rewrite_paths(copy, str(above), str(place))
                 if not (target.is_file() and filecmp.cmp(copy, target, shallow=False)):
                     target.parent.mkdir(parents=True, exist_ok=True)
                     os.replace(copy, target)
@@ -77,7 +77,7 @@ def keep(place: Path) -> None:
 
 
 @contextlib.contextmanager
-def _whole(directory: Path) -> Iterator[Path]:
+def _whole_directory(directory: Path) -> Iterator[Path]:
     """A directory to fill, which gets its name at the end."""
     # In the root: gc removes it there, should this process be killed.
     new = Path(tempfile.mkdtemp(dir=directory.parent.parent, prefix=UNFINISHED))
@@ -88,21 +88,21 @@ def _whole(directory: Path) -> Iterator[Path]:
         shutil.rmtree(new, ignore_errors=True)
 
 
-def counts(report: Report) -> dict[str, dict[str, int]]:
+def lookup_counts(report: CompileReport) -> dict[str, dict[str, int]]:
     """How often each cache of torch had what was looked for: by cache (trace.CACHES), by state."""
     found = {cache: dict.fromkeys(STATES, 0) for cache in CACHES}
     for path in report.traces:
         with contextlib.suppress(OSError):
-            for event in File(Path(path)).events():
+            for event in TraceFile(Path(path)).events():
                 for cache in CACHES:
                     if event.name.startswith(cache):
-                        state = _state(event.name, event.payload)
+                        state = _lookup_state(event.name, event.payload)
                         if state in STATES:
                             found[cache][state] += 1
     return found
 
 
-def _state(name: str, payload: str) -> str:
+def _lookup_state(name: str, payload: str) -> str:
     if not name.endswith("_hash"):
         return name.rpartition("_")[2]
     # torch 2.4 to 2.6
@@ -112,7 +112,7 @@ def _state(name: str, payload: str) -> str:
         return ""
 
 
-def note(place: Path, row: dict[str, Any]) -> None:
+def note_run(place: Path, row: dict[str, Any]) -> None:
     """Add a line to the place's file of runs. Raises OSError."""
     line = json.dumps(row).encode() + b"\n"
     # One write at the end of the file: another run at the same time takes nothing away.

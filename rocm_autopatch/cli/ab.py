@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch.ab import (
-    Refused,
-    Wrong,
+    RequestRefused,
+    WrongRequest,
     measurement,
     numbers,
     output,
@@ -17,7 +17,7 @@ from rocm_autopatch.ab import (
     runner,
     sequential,
 )
-from rocm_autopatch.ab.measurement import Request
+from rocm_autopatch.ab.measurement import ComparisonRequest
 from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.support import processes
 
@@ -149,7 +149,7 @@ def _caches(text: str) -> tuple[str, ...]:
 
 def run(arguments: argparse.Namespace) -> int:
     program = options.command(arguments.program)
-    request = Request(
+    request = ComparisonRequest(
         program=program,
         toggles=arguments.toggle,
         grid=arguments.grid,
@@ -165,25 +165,25 @@ def run(arguments: argparse.Namespace) -> int:
     )
     try:
         with tempfile.TemporaryDirectory(prefix="rocm-autopatch-ab-") as directory:
-            done = measurement.prepare(request, Path(directory))
-            measurement.measure(done)
-    except Wrong as error:
+            done = measurement.prepare_comparison(request, Path(directory))
+            measurement.measure_cells(done)
+    except WrongRequest as error:
         terminal.say(f"rocm-autopatch ab: {error}")
         return 2
-    except (Refused, OSError) as error:
+    except (RequestRefused, OSError) as error:
         terminal.say(f"rocm-autopatch ab: {error}")
         return 1
     except KeyboardInterrupt:
         terminal.say("rocm-autopatch ab: interrupted before the first run")
         return processes.INTERRUPTED
-    status = measurement.evaluate(done, None if arguments.json else output.MOST_METRICS)
+    status = measurement.evaluate_runs(done, None if arguments.json else output.MOST_METRICS)
     if arguments.json:
-        terminal.data(output.document(done))
+        terminal.data(output.comparison_document(done))
     else:
-        terminal.lines(output.lines(done))
+        terminal.lines(output.comparison_lines(done))
     if request.plot and done.rows:
         try:
-            plot.draw(request.plot, done.rows, *output.legend(done))
+            plot.draw_comparison(request.plot, done.rows, *output.plot_legend(done))
         except OSError as error:
             terminal.say(f"rocm-autopatch ab: --plot: {error}")
             status = status or 1

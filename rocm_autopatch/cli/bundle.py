@@ -194,14 +194,14 @@ def _collect(arguments: argparse.Namespace) -> _Bundle:
 
     def compiled() -> None:
         from rocm_autopatch.compile_report import summary
-        from rocm_autopatch.compile_report.gather import gather
+        from rocm_autopatch.compile_report.gather import gather_report
 
         directory = arguments.report or os.environ.get(_REPORT, "").strip()
         if not directory:
             raise _LeftOut(f"no --report DIR, and {_REPORT} names none")
-        gathered = gather(Path(directory))
-        bundle.add_data("report.json", summary.data(gathered))
-        bundle.add_text("report.txt", summary.lines(gathered))
+        gathered = gather_report(Path(directory))
+        bundle.add_data("report.json", summary.report_data(gathered))
+        bundle.add_text("report.txt", summary.summary_lines(gathered))
 
     bundle.add_text("README.txt", _README.splitlines())
     _say_step("status: a fresh interpreter imports torch")

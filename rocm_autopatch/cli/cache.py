@@ -12,10 +12,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Callable
 
-from rocm_autopatch.caches import Refused, archive, gc, places, users, warm
+from rocm_autopatch.caches import CacheRefused, archive, gc, places, users, warm
 from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.compile_report import session
-from rocm_autopatch.compile_report.gather import gather
+from rocm_autopatch.compile_report.gather import gather_report
 from rocm_autopatch.startup import caches
 from rocm_autopatch.support.text import duration, wrapped
 
@@ -205,7 +205,7 @@ def _guarded(
     def guarded(arguments: argparse.Namespace) -> int:
         try:
             return run(arguments)
-        except Refused as error:
+        except CacheRefused as error:
             terminal.say(f"rocm-autopatch cache {name}: {error}")
         except OSError as error:
             if error.filename is None:
@@ -217,7 +217,7 @@ def _guarded(
 
 
 def _path(arguments: argparse.Namespace) -> int:
-    terminal.lines([str(places.here().place)])
+    terminal.lines([str(places.place_here().place)])
     return 0
 
 
@@ -225,12 +225,12 @@ def _path(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    here = places.here()
-    places.judge(here.root)
+    here = places.place_here()
+    places.judge_directory(here.root)
     refusal = "" if here.unused else here.place_refusal()
-    found = places.beneath(here.root)
-    layer = places.beneath(Path(caches.LAYER))
-    left = [(path, places.measure(path)[0]) for path in places.unfinished(here.root)]
+    found = places.places_beneath(here.root)
+    layer = places.places_beneath(Path(caches.LAYER))
+    left = [(path, places.measure_place(path)[0]) for path in places.unfinished_places(here.root)]
     unmarked = places.unmarked_places(here.root)
     if arguments.json:
         terminal.data(
@@ -252,8 +252,8 @@ def _status(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _data(place: places.Place, here: places.Here) -> dict[str, Any]:
-    differing = places.differences(place.fields, here.fields)
+def _data(place: places.CachePlace, here: places.StartPlace) -> dict[str, Any]:
+    differing = places.field_differences(place.fields, here.fields)
     return {
         "path": str(place.path),
         "here": place.path.name == here.place.name,
@@ -263,17 +263,17 @@ def _data(place: places.Place, here: places.Here) -> dict[str, Any]:
         "files": place.files,
         "used": place.used,
         "parts": place.parts,
-        "warmed": next(reversed(places.runs(place.path)), None),
+        "warmed": next(reversed(places.warm_runs(place.path)), None),
     }
 
 
 def _status_lines(
-    here: places.Here,
+    here: places.StartPlace,
     refusal: str,
-    found: list[places.Place],
-    layer: list[places.Place],
+    found: list[places.CachePlace],
+    layer: list[places.CachePlace],
     left: list[tuple[Path, int]],
-    unmarked: list[places.Place],
+    unmarked: list[places.CachePlace],
 ) -> Iterator[str]:
     yield f"root: {here.root}"
     if here.unused.startswith("ROCM_AUTOPATCH"):  # it, or ROCM_AUTOPATCH_CACHE
@@ -308,7 +308,7 @@ def _status_lines(
             yield from _place_lines(place, here)
 
 
-def _place_lines(place: places.Place, here: places.Here) -> Iterator[str]:
+def _place_lines(place: places.CachePlace, here: places.StartPlace) -> Iterator[str]:
     same = place.path.name == here.place.name
     yield ""
     yield place.path.name + ("  (the place of starts here)" if same else "")
@@ -317,14 +317,14 @@ def _place_lines(place: places.Place, here: places.Here) -> Iterator[str]:
     parts = ", ".join(f"{name} {_of_size(size)}" for name, size in place.parts.items() if size)
     if parts:
         yield from wrapped(parts, "  ", "    ")
-    differing = places.differences(place.fields, here.fields)
+    differing = places.field_differences(place.fields, here.fields)
     if 0 < len(differing) <= _FEW:
         told = ", ".join(
             f"{name} {theirs or 'unknown'} (here {ours or 'unknown'})"
             for name, (theirs, ours) in differing.items()
         )
         yield from wrapped(f"differs in {told}", "  ", "    ")
-    for row in places.runs(place.path)[-1:]:
+    for row in places.warm_runs(place.path)[-1:]:
         yield from wrapped(f"last run of warm: {_caches(row)}", "  ", "    ")
 
 
@@ -346,17 +346,17 @@ def _warm(arguments: argparse.Namespace) -> int:
     words = options.command(arguments.words)
     if not words:
         arguments.parser.error("the COMMAND is missing: rocm-autopatch cache warm -- COMMAND")
-    environ = places.environment()
-    here = places.start(environ)
-    places.judge(here.place)
-    for part, size in warm.bring(here.place, here.torch):
+    environ = places.caches_environment()
+    here = places.start_place(environ)
+    places.judge_directory(here.place)
+    for part, size in warm.bring_aiter(here.place, here.torch):
         terminal.say(f"rocm-autopatch cache warm: {part}: {_of_size(size)} copied from the image")
-    before = {place.path: place.size for place in places.beneath(here.root)}
+    before = {place.path: place.size for place in places.places_beneath(here.root)}
     with tempfile.TemporaryDirectory(prefix="rocm-autopatch-warm-") as directory:
-        session.prepare(Path(directory), None, environ)
+        session.prepare_environment(Path(directory), None, environ)
         began = time.time()
         try:
-            status = session.run(words, environ)
+            status = session.run_command(words, environ)
         except session.NotRun as error:
             terminal.say(f"rocm-autopatch cache warm: {words[0]}: {error}")
             return error.status
@@ -370,26 +370,26 @@ def _warm(arguments: argparse.Namespace) -> int:
 
 
 def _afterwards(
-    here: places.Here,
+    here: places.StartPlace,
     before: dict[Path, int],
     directory: Path,
     began: float,
     seconds: float,
     status: int,
 ) -> None:
-    report = gather(directory)
-    warm.keep(here.place)
-    after = {place.path: place.size for place in places.beneath(here.root)}
+    report = gather_report(directory)
+    warm.keep_built(here.place)
+    after = {place.path: place.size for place in places.places_beneath(here.root)}
     added = after.get(here.place, 0) - before.get(here.place, 0)
     row = {
         "time": round(began),
         "seconds": round(seconds, 1),
         "status": status,
         "graphs": len(report.graphs),
-        **warm.counts(report),
+        **warm.lookup_counts(report),
         "bytes": added,
     }
-    warm.note(here.place, row)
+    warm.note_run(here.place, row)
     found = _caches(row) if report.graphs else "torch.compile compiled nothing"
     text = f"{_of_size(added)} added in {duration(seconds)}; {found}"
     terminal.lines(wrapped(f"rocm-autopatch cache warm: {text}", "", "  "), sys.stderr)
@@ -417,20 +417,20 @@ class _Progress:
 
 
 def _pack(arguments: argparse.Namespace) -> int:
-    here = places.here()
+    here = places.place_here()
     path = here.root / arguments.place if arguments.place else here.place
-    places.judge(here.root)
+    places.judge_directory(here.root)
     if path.parent != here.root or not (path / caches.MARK).exists():
         how = "cache status lists them" if arguments.place else "cache warm -- COMMAND makes one"
-        raise Refused(f"there is no place {path.name} in {here.root}; {how}")
-    places.judge(path)
-    using = users.of(path)
+        raise CacheRefused(f"there is no place {path.name} in {here.root}; {how}")
+    places.judge_directory(path)
+    using = users.users_of(path)
     if using and not arguments.even_if_used:
-        raise Refused(
-            f"{users.told(using)} uses {path}: end it before, because it may be writing there; "
-            "--even-if-used packs nevertheless"
+        raise CacheRefused(
+            f"{users.processes_text(using)} uses {path}: end it before, because it may be writing "
+            "there; --even-if-used packs nevertheless"
         )
-    done = archive.pack(places.look(path), arguments.file, _Progress("pack"))
+    done = archive.pack_place(places.look_at_place(path), arguments.file, _Progress("pack"))
     for left_out in done.notes:
         terminal.say(f"rocm-autopatch cache pack: left out {left_out}")
     if arguments.json:
@@ -452,8 +452,8 @@ def _pack(arguments: argparse.Namespace) -> int:
 
 
 def _seed(arguments: argparse.Namespace) -> int:
-    here = places.here()
-    done = archive.seed(
+    here = places.place_here()
+    done = archive.seed_place(
         arguments.file,
         here,
         _Progress("seed"),
@@ -481,7 +481,7 @@ def _seed(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _seeded(done: archive.Seeded, here: places.Here) -> Iterator[str]:
+def _seeded(done: archive.SeededPlace, here: places.StartPlace) -> Iterator[str]:
     if done.other:
         told = ", ".join(
             f"{name} {theirs or 'unknown'} (here {ours or 'unknown'})"
@@ -502,9 +502,9 @@ def _seeded(done: archive.Seeded, here: places.Here) -> Iterator[str]:
 
 
 def _gc(arguments: argparse.Namespace) -> int:
-    here = places.here()
-    places.judge(here.root)
-    done = gc.collect(here, arguments.most)
+    here = places.place_here()
+    places.judge_directory(here.root)
+    done = gc.collect_places(here, arguments.most)
     if arguments.json:
         terminal.data(
             {

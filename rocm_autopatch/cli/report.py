@@ -13,8 +13,8 @@ from typing import Any
 
 from rocm_autopatch.cli import statuses, terminal
 from rocm_autopatch.compile_report import page, summary
-from rocm_autopatch.compile_report.gather import gather
-from rocm_autopatch.compile_report.model import Report
+from rocm_autopatch.compile_report.gather import gather_report
+from rocm_autopatch.compile_report.model import CompileReport
 from rocm_autopatch.support import files
 
 TLPARSE = "tlparse"
@@ -47,7 +47,7 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        report = gather(arguments.directory)
+        report = gather_report(arguments.directory)
     except OSError as error:
         terminal.say(f"rocm-autopatch report: {error}")
         return 1
@@ -57,23 +57,23 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html:
         failed = not write_page(report, arguments.html) or failed
     if arguments.json:
-        terminal.data(summary.data(report))
+        terminal.data(summary.report_data(report))
     else:
-        terminal.lines([*summary.lines(report), *_hint(report, arguments)])
+        terminal.lines([*summary.summary_lines(report), *_hint(report, arguments)])
     return 1 if failed else 0
 
 
-def _hint(report: Report, arguments: argparse.Namespace) -> Iterator[str]:
+def _hint(report: CompileReport, arguments: argparse.Namespace) -> Iterator[str]:
     if report.graphs and not arguments.html:
         yield ""
         yield f"for a page with plots: rocm-autopatch report {arguments.directory} --html FILE"
 
 
-def write_page(report: Report, path: Path) -> bool:
+def write_page(report: CompileReport, path: Path) -> bool:
     """Write the page. Returns False if that failed."""
     try:
         # A name that is not Unicode is shown as an escape.
-        text = page.page(report, links(report, path)).encode("utf-8", "backslashreplace")
+        text = page.html_page(report, links(report, path)).encode("utf-8", "backslashreplace")
         files.write(path, text)
     except OSError as error:
         terminal.say(f"rocm-autopatch report: {path} was not written: {error.strerror}")
@@ -81,12 +81,12 @@ def write_page(report: Report, path: Path) -> bool:
     return True
 
 
-def _rendered(report: Report, trace: str) -> Path:
+def _rendered(report: CompileReport, trace: str) -> Path:
     name = Path(trace).stem.replace("dedicated_log_torch_trace_", "")
     return Path(report.directory) / "tlparse" / name
 
 
-def links(report: Report, path: Path) -> dict[str, str]:
+def links(report: CompileReport, path: Path) -> dict[str, str]:
     """For each trace file, tlparse's page of it, relative to the page at *path*."""
     found = {}
     for trace in report.traces:
@@ -96,7 +96,7 @@ def links(report: Report, path: Path) -> dict[str, str]:
     return found
 
 
-def render(report: Report) -> bool:
+def render(report: CompileReport) -> bool:
     """Run tlparse on each trace. Returns whether all went well."""
     beside = Path(sys.executable).with_name(TLPARSE)
     program = str(beside) if beside.is_file() else shutil.which(TLPARSE)

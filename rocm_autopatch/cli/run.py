@@ -12,7 +12,7 @@ from typing import Any
 from rocm_autopatch import fresh_interpreter, startup
 from rocm_autopatch.cli import options, report, statuses, terminal
 from rocm_autopatch.compile_report import session, summary
-from rocm_autopatch.compile_report.gather import gather
+from rocm_autopatch.compile_report.gather import gather_report
 
 
 def add(commands: Any) -> None:
@@ -54,12 +54,12 @@ def run(arguments: argparse.Namespace) -> int:
     if said:
         environment[startup.SAID] = ",".join(said)
     try:
-        session.prepare(arguments.report, arguments.trace, environment)
+        session.prepare_environment(arguments.report, arguments.trace, environment)
     except OSError as error:
         terminal.say(f"rocm-autopatch run: nothing was run: {error}")
         return 1
     try:
-        status = session.run(words, environment)
+        status = session.run_command(words, environment)
     except session.NotRun as error:
         terminal.say(f"rocm-autopatch run: {words[0]}: {error}")
         status = error.status
@@ -83,14 +83,14 @@ def _afterwards(tell: Callable[[Path], None], path: Path) -> None:
 
 
 def _summarize(directory: Path) -> None:
-    found = gather(directory)
-    terminal.lines(summary.lines(found), sys.stderr)
+    found = gather_report(directory)
+    terminal.lines(summary.summary_lines(found), sys.stderr)
     if found.graphs and report.write_page(found, directory / "report.html"):
         terminal.lines(["", f"with plots: {directory / 'report.html'}"], sys.stderr)
 
 
 def _say_profiles(path: Path) -> None:
-    written, unfinished = session.profiles(path)
+    written, unfinished = session.written_profiles(path)
     for one in written:
         terminal.say(f"profile: {one}")
     for name in unfinished:

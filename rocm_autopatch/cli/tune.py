@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch.ab import Refused, Wrong
+from rocm_autopatch.ab import RequestRefused, WrongRequest
 from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.policy.problem import PolicyError
 from rocm_autopatch.support import processes
@@ -263,10 +263,10 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.list:
                 return 0
             tuning.run(done, Path(directory), terminal.say)
-    except Wrong as error:
+    except WrongRequest as error:
         terminal.say(f"rocm-autopatch tune: {error}")
         return 2
-    except (Refused, PolicyError, OSError) as error:
+    except (RequestRefused, PolicyError, OSError) as error:
         for line in str(error).splitlines():
             terminal.say(line if line.startswith("  |") else f"rocm-autopatch tune: {line}")
         return 1

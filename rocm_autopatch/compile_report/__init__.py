@@ -22,7 +22,7 @@ ENDED = "ended"
 STATUS = "status"
 
 
-def partial(path: str) -> str:
+def unfinished_path(path: str) -> str:
     """Where a profile is written before it gets its name *path*.
 
     The suffix stays the same, because torch decides by it whether to compress.

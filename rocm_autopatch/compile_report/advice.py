@@ -8,13 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from rocm_autopatch.compile_report.model import Break, Graph, Recompile, Report
+from rocm_autopatch.compile_report.model import (
+    CompiledGraph,
+    CompileReport,
+    GraphBreak,
+    GuardedRecompile,
+)
 from rocm_autopatch.support.text import counted
 
 # Below this part of the compile time, or below these seconds, no advice is given.
 SHARE = 0.2
 SECONDS = 1.0
-Row = TypeVar("Row", Break, Recompile)
+Row = TypeVar("Row", GraphBreak, GuardedRecompile)
 
 
 @dataclass(frozen=True)
@@ -27,19 +32,19 @@ class Advice:
     places: tuple[str, ...] = ()
 
 
-def advise(report: Report) -> list[Advice]:
+def advise_on_report(report: CompileReport) -> list[Advice]:
     """All advice for a report, in the order of what it usually costs."""
     return [
-        *_unfinished(report),
-        *_autotuning(report),
-        *_caches(report),
-        *_limit(report),
-        *_recompiles(report),
-        *_breaks(report),
+        *_advise_on_unfinished(report),
+        *_advise_on_autotuning(report),
+        *_advise_on_caches(report),
+        *_advise_on_limit(report),
+        *_advise_on_recompiles(report),
+        *_advise_on_breaks(report),
     ]
 
 
-def _unfinished(report: Report) -> Iterator[Advice]:
+def _advise_on_unfinished(report: CompileReport) -> Iterator[Advice]:
     hanging = [graph for graph in report.graphs if not graph.finished]
     if hanging:
         stages = ", ".join(dict.fromkeys(graph.last for graph in hanging))
@@ -49,11 +54,11 @@ def _unfinished(report: Report) -> Iterator[Advice]:
             f"report was read; the last event in the trace: {stages}",
             "if a compile hangs, run py-spy dump --pid PID meanwhile, to see where; rocm-autopatch "
             "status shows whether a policy that prevents searches applies",
-            _places(hanging),
+            _places_of(hanging),
         )
 
 
-def _autotuning(report: Report) -> Iterator[Advice]:
+def _advise_on_autotuning(report: CompileReport) -> Iterator[Advice]:
     spent, whole = report.phases()["autotuning"], report.seconds
     if spent < SECONDS or spent < SHARE * whole:
         return
@@ -94,15 +99,15 @@ def _autotuning(report: Report) -> Iterator[Advice]:
         "autotuning",
         seen,
         do,
-        _places(tuned),
+        _places_of(tuned),
     )
 
 
-def _places(rows: Iterable[Graph | Row]) -> tuple[str, ...]:
+def _places_of(rows: Iterable[CompiledGraph | Row]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(one.place) for one in rows))
 
 
-def _caches(report: Report) -> Iterator[Advice]:
+def _advise_on_caches(report: CompileReport) -> Iterator[Advice]:
     off = [g for g in report.graphs if g.settings.get("force_disable_caches") and g.operations]
     disabled = [g for g in report.graphs if g.settings.get("fx_graph_cache") is False]
     if off:
@@ -120,7 +125,7 @@ def _caches(report: Report) -> Iterator[Advice]:
             "set TORCHINDUCTOR_FX_GRAPH_CACHE=1; rocm-autopatch explain fx_graph_cache says which "
             "layer decides",
         )
-    changed: dict[str, list[Graph]] = defaultdict(list)
+    changed: dict[str, list[CompiledGraph]] = defaultdict(list)
     for graph in report.graphs:
         for text in graph.changed:
             changed[text].append(graph)
@@ -131,9 +136,9 @@ def _caches(report: Report) -> Iterator[Advice]:
             f"something in the key is another one: {text}",
             "if that was not wanted, rocm-autopatch explain NAME says which layer decides; what "
             "was compiled now is in the caches, too",
-            _places(graphs),
+            _places_of(graphs),
         )
-    same: dict[tuple[str, ...], list[Graph]] = defaultdict(list)
+    same: dict[tuple[str, ...], list[CompiledGraph]] = defaultdict(list)
     for graph in report.graphs:
         if graph.missed:
             same[graph.missed].append(graph)
@@ -148,11 +153,11 @@ def _caches(report: Report) -> Iterator[Advice]:
             f"same cache key: loading from the cache could have replaced {lost:.1f} s of compiling",
             "let one process compile first (a warm-up of rank 0 before the others start), and use "
             "one TORCHINDUCTOR_CACHE_DIR for all processes",
-            _places(graphs[0] for graphs in twice),
+            _places_of(graphs[0] for graphs in twice),
         )
 
 
-def _limit(report: Report) -> Iterator[Advice]:
+def _advise_on_limit(report: CompileReport) -> Iterator[Advice]:
     raised = [one for one in report.recompiles if one.raised]
     ended = [end for end in report.ends if end.limit]
     if raised or ended:
@@ -165,7 +170,7 @@ def _limit(report: Report) -> Iterator[Advice]:
             "(cache_size_limit up to torch 2.6), or leave out fullgraph=True: then the code runs "
             "uncompiled for other inputs. rocm-autopatch explain recompile_limit says which layer "
             "decides",
-            _places(raised) or tuple(dict.fromkeys(str(end.place) for end in ended)),
+            _places_of(raised) or tuple(dict.fromkeys(str(end.place) for end in ended)),
         )
     hit = [one for one in report.recompiles if one.limit > one.raised]
     if hit:
@@ -176,7 +181,7 @@ def _limit(report: Report) -> Iterator[Advice]:
             "avoid the recompiles (see below), or raise torch._dynamo.config.recompile_limit "
             "(cache_size_limit up to torch 2.6); rocm-autopatch explain recompile_limit says which "
             "layer decides",
-            _places(hit),
+            _places_of(hit),
         )
 
 
@@ -217,13 +222,13 @@ _GUARDS = (
 )
 
 
-def _recompiles(report: Report) -> Iterator[Advice]:
-    found, _ = _sorted(_GUARDS, report.recompiles, lambda one: one.guard)
+def _advise_on_recompiles(report: CompileReport) -> Iterator[Advice]:
+    found, _ = _sorted_by_advice(_GUARDS, report.recompiles, lambda one: one.guard)
     for kind, seen, do, rows in found:
         count = sum(one.count + one.limit for one in rows)
         spent = sum(one.seconds for one in rows)
         said = f"{counted(count, 'recompile')}, {spent:.1f} s, because {seen}"
-        yield Advice(f"recompile: {kind}", said, do, _places(rows))
+        yield Advice(f"recompile: {kind}", said, do, _places_of(rows))
 
 
 _BREAKS = (
@@ -272,16 +277,18 @@ _BREAKS = (
 )
 
 
-def _breaks(report: Report) -> Iterator[Advice]:
-    found, others = _sorted(_BREAKS, report.breaks, lambda one: f"{one.reason} {one.explanation}")
+def _advise_on_breaks(report: CompileReport) -> Iterator[Advice]:
+    found, others = _sorted_by_advice(
+        _BREAKS, report.breaks, lambda one: f"{one.reason} {one.explanation}"
+    )
     hinted = [one for one in others if one.hints]
     found += [("other", one.reason, f"torch says: {one.hints[0]}", [one]) for one in hinted[:3]]
     for kind, seen, do, rows in found:
         count = counted(sum(one.count for one in rows), "graph break")
-        yield Advice(f"graph break: {kind}", f"{count}: {seen}", do, _places(rows))
+        yield Advice(f"graph break: {kind}", f"{count}: {seen}", do, _places_of(rows))
 
 
-def _sorted(
+def _sorted_by_advice(
     table: Sequence[tuple[str, re.Pattern[str], str, str]],
     rows: Iterable[Row],
     text: Callable[[Row], str],

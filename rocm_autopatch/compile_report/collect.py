@@ -26,18 +26,18 @@ _announced: "list[bool]" = []
 _LONGEST_ERROR = 500
 
 
-def prepare() -> None:
+def prepare_trace() -> None:
     """Make torch write its trace, if this process ever imports torch."""
     try:
-        _prepare()
+        _prepare_directory()
     except Exception as error:
         # For example a relative path without a working directory. The policy still applies.
         if failure.programs_own(error):
             raise
-        _fail("this process writes no compile report: " + _why(error))
+        _say_failure("this process writes no compile report: " + _reason_of(error))
 
 
-def _prepare() -> None:
+def _prepare_directory() -> None:
     environ = os.environ
     hooks: dict[str, Any] = {}
     # The paths are absolute from here on, because a child may have another working directory.
@@ -47,12 +47,12 @@ def _prepare() -> None:
     if wanted:
         environ[WANTED] = wanted
         environ.setdefault(TRACE, wanted + "/" + TRACES)
-        hooks[_LOGGING] = _traced
+        hooks[_LOGGING] = _check_trace
         # The trace has no modes.
         _at_torch(_tell_modes)
     if traced:
         environ[PROFILE] = traced
-        _at_torch(_profile)
+        _at_torch(_profile_when_imported)
     if hooks:
         startup.arm(hooks)
 
@@ -63,13 +63,13 @@ def _at_torch(hook: "Any") -> None:
     imports.add(startup.finder, "torch", hook)
 
 
-def _profile(module: "ModuleType") -> None:
+def _profile_when_imported(module: "ModuleType") -> None:
     from rocm_autopatch.compile_report import profile
 
-    profile.start(module)
+    profile.start_profile(module)
 
 
-def _traced(module: "Any") -> None:
+def _check_trace(module: "Any") -> None:
     """Check that torch can write its trace, and record that this process has torch."""
     directory = os.environ.get(WANTED, "")
     traces = os.environ.get(TRACE, "")
@@ -88,19 +88,19 @@ def _traced(module: "Any") -> None:
                 raise PermissionError("%s is a symbolic link" % path)
         os.makedirs(ours if traces == ours else directory, exist_ok=True)
         # Our own directory is relative, because it may be moved before it is read.
-        _announce(TRACES if traces == ours else traces)
+        _announce_process(TRACES if traces == ours else traces)
         atexit.register(_tell_end)
         if traces == ours and not os.access(ours, os.W_OK | os.X_OK):
             raise PermissionError("%s can't be written" % ours)
         if traces:
-            _guard(module)
+            _end_trace_on_errors(module)
     except BaseException as error:
         if failure.programs_own(error):
             raise
         # torch would raise inside a compile if it can't make the directory.
         if traces == ours:
             os.environ.pop(TRACE, None)
-        _fail("this process writes no compile report: " + _why(error))
+        _say_failure("this process writes no compile report: " + _reason_of(error))
 
 
 def _tell_modes(module: "ModuleType") -> None:
@@ -115,15 +115,17 @@ def _tell_modes(module: "ModuleType") -> None:
         if isinstance(mode, str) and mode not in told:
             told.add(mode)
             try:
-                _append({"pid": os.getpid(), "mode": mode})
+                _append_line({"pid": os.getpid(), "mode": mode})
             except OSError as error:
-                _fail("the compile report lacks the modes of this process: " + _why(error))
+                _say_failure(
+                    "the compile report lacks the modes of this process: " + _reason_of(error)
+                )
         init(self, mode, *args, **kwargs)
 
     wrapper.__init__ = __init__
 
 
-def _announce(traces: str) -> None:
+def _announce_process(traces: str) -> None:
     import time
 
     # Other people may read the report, so secrets are masked.
@@ -139,7 +141,7 @@ def _announce(traces: str) -> None:
         "torch": getattr(version, "__version__", ""),
         "traces": traces,
     }
-    _append(row)
+    _append_line(row)
     _announced.append(True)
 
 
@@ -168,13 +170,13 @@ def _tell_end() -> None:
         first = str(error).strip().partition("\n")[0]
         name = type(error).__name__
         row[ENDED] = masking.looks("%s: %s" % (name, first) if first else name)[:_LONGEST_ERROR]
-        _append(row)
+        _append_line(row)
     except Exception as why:
         if failure.programs_own(why):
             raise
 
 
-def _append(row: "dict[str, Any]") -> None:
+def _append_line(row: "dict[str, Any]") -> None:
     """Add a line to what processes tell of themselves."""
     # torch has imported it before.
     import json
@@ -190,7 +192,7 @@ def _append(row: "dict[str, Any]") -> None:
         os.close(descriptor)
 
 
-def _guard(module: "Any") -> None:
+def _end_trace_on_errors(module: "Any") -> None:
     """If the trace can't be written any more (a full disk), end the trace and nothing else.
 
     torch's own handler raises into the compile if it can't make its file. For each event that it
@@ -202,7 +204,7 @@ def _guard(module: "Any") -> None:
     def stop(self: "Any", error: OSError) -> None:
         module.trace_log.removeHandler(self)
         self.stream = None
-        _fail("the compile report of this process ends early: " + _why(error))
+        _say_failure("the compile report of this process ends early: " + _reason_of(error))
 
     def guarded_emit(self: "Any", record: "Any") -> None:
         try:
@@ -221,11 +223,11 @@ def _guard(module: "Any") -> None:
     handler.handleError = guarded_complain
 
 
-def _why(error: BaseException) -> str:
+def _reason_of(error: BaseException) -> str:
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
     return "%s: %s" % (error.filename, error.strerror) if error.filename else error.strerror
 
 
-def _fail(text: str) -> None:
+def _say_failure(text: str) -> None:
     startup.fail("report", text)

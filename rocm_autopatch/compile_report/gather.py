@@ -13,21 +13,28 @@ from typing import Any
 from rocm_autopatch.compile_report import ENDED, PROCESSES, STATUS, TRACES, operations
 from rocm_autopatch.compile_report.generations import (
     SINCE,
-    Generation,
+    TraceGeneration,
     find_generation,
-    release,
+    release_of,
 )
 from rocm_autopatch.compile_report.model import (
-    Break,
+    CompiledGraph,
+    CompileReport,
     FailedCompile,
-    Graph,
-    Place,
-    Process,
+    GraphBreak,
+    GuardedRecompile,
     ProcessEnd,
-    Recompile,
-    Report,
+    SourcePlace,
+    TracedProcess,
 )
-from rocm_autopatch.compile_report.trace import CACHES, GRAPHS, METRICS, PATTERN, Event, File
+from rocm_autopatch.compile_report.trace import (
+    CACHES,
+    GRAPHS,
+    METRICS,
+    PATTERN,
+    TraceEvent,
+    TraceFile,
+)
 from rocm_autopatch.patches.cache_misses import CHANGED
 from rocm_autopatch.patches.callers import INSTALLED
 from rocm_autopatch.support import masking
@@ -55,22 +62,22 @@ _SELF = re.compile(r"source=L\['self'\], .*type=<class '(?:[\w<>]+\.)*(\w+)'>")
 _INSIDE_TORCH = re.compile(r"/(site|dist)-packages/torch/|^<frozen|/torch/_dynamo/")
 
 
-def gather(directory: Path) -> Report:
+def gather_report(directory: Path) -> CompileReport:
     """Read what the processes of a command wrote. Raises FileNotFoundError without a directory.
 
     *directory* is what ``ROCM_AUTOPATCH_REPORT`` named, or any directory with a trace of PyTorch.
     """
     if not directory.is_dir():
         raise FileNotFoundError(f"there is no directory {directory}")
-    report = Report(str(directory))
-    told = list(_told(directory / PROCESSES, report.notes))
+    report = CompileReport(str(directory))
+    told = list(_read_announcements(directory / PROCESSES, report.notes))
     announced = [row for row in told if row.keys().isdisjoint((_MODE, ENDED, STATUS))]
     report.modes = sorted({row[_MODE] for row in told if _MODE in row})
     report.status = max([row[STATUS] for row in told if STATUS in row], default=0)
-    report.ends = list(_ends(told, announced))
-    reader = _Reader(report, announced)
-    for path in _files(directory, announced, report.notes):
-        file = File(path)
+    report.ends = list(_process_ends(told, announced))
+    reader = _TraceReader(report, announced)
+    for path in _trace_files(directory, announced, report.notes):
+        file = TraceFile(path)
         try:
             reader.read(file)
         except OSError as error:
@@ -84,11 +91,11 @@ def gather(directory: Path) -> Report:
                 f"{path.name} ends in the middle of a line: its process was ended, or still runs"
             )
     reader.close()
-    _mask(report)
+    _mask_secrets(report)
     return report
 
 
-def _mask(report: Report) -> None:
+def _mask_secrets(report: CompileReport) -> None:
     """Mask what looks like a secret in texts that quote the program's values."""
     looks = masking.looks
     for graph in report.graphs:
@@ -106,13 +113,13 @@ def _mask(report: Report) -> None:
     report.notes = list(map(looks, report.notes))
 
 
-def modes(directory: Path) -> set[str] | None:
+def asked_modes(directory: Path) -> set[str] | None:
     """The modes in which the processes asked torch.compile to compile; None if no process tells."""
-    told = list(_told(directory / PROCESSES, []))
+    told = list(_read_announcements(directory / PROCESSES, []))
     return {row[_MODE] for row in told if _MODE in row} if told else None
 
 
-def _told(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
+def _read_announcements(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
     """What processes wrote about themselves: when they imported torch, the modes they asked, and
     what ended them; and how the command ended."""
     try:
@@ -137,19 +144,21 @@ def _told(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _ends(told: list[dict[str, Any]], announced: list[dict[str, Any]]) -> Iterator[ProcessEnd]:
+def _process_ends(
+    told: list[dict[str, Any]], announced: list[dict[str, Any]]
+) -> Iterator[ProcessEnd]:
     commands = {row["pid"]: row["command"] for row in announced}
     for row in told:
         if ENDED in row:
-            process = Process(row["pid"], 0)
+            process = TracedProcess(row["pid"], 0)
             process.command = tuple(masking.command(list(map(str, commands.get(row["pid"], ())))))
             file, function = str(row.get("file", "")), str(row.get("function", ""))
             error = row[ENDED]
-            place = Place(file, row["line"], function)
+            place = SourcePlace(file, row["line"], function)
             yield ProcessEnd(row["pid"], process.name, error, place, bool(_LIMIT.search(error)))
 
 
-def _files(directory: Path, announced: list[dict[str, Any]], notes: list[str]) -> list[Path]:
+def _trace_files(directory: Path, announced: list[dict[str, Any]], notes: list[str]) -> list[Path]:
     places = {directory / TRACES: 0.0, directory: 0.0}
     for row in announced:
         # It is absolute if the program or a user set TORCH_TRACE.
@@ -169,16 +178,16 @@ def _files(directory: Path, announced: list[dict[str, Any]], notes: list[str]) -
     return found
 
 
-class _Reader:
+class _TraceReader:
     """Makes graphs from events."""
 
-    def __init__(self, report: Report, announced: list[dict[str, Any]]) -> None:
+    def __init__(self, report: CompileReport, announced: list[dict[str, Any]]) -> None:
         self.report = report
-        self.processes: dict[tuple[str, int], Process] = {}
-        self.numbered: list[Process] = []
-        self.graphs: dict[tuple[int, str], Graph] = {}
-        self.breaks: dict[tuple[Place, str], Break] = {}
-        self.broken: set[tuple[int, str, Place, str]] = set()
+        self.processes: dict[tuple[str, int], TracedProcess] = {}
+        self.numbered: list[TracedProcess] = []
+        self.graphs: dict[tuple[int, str], CompiledGraph] = {}
+        self.breaks: dict[tuple[SourcePlace, str], GraphBreak] = {}
+        self.broken: set[tuple[int, str, SourcePlace, str]] = set()
         # The operations of each graph, by the event that has them. Those of Inductor say more than
         # those of Dynamo.
         self.counted: dict[tuple[int, str], dict[str, Counter[str]]] = {}
@@ -187,22 +196,24 @@ class _Reader:
         self.unclaimed = {int(row["pid"]): row for row in announced}
         self.notes: Counter[str] = Counter()
 
-    def read(self, file: File) -> None:
-        handlers: dict[str, Callable[[File, Graph, Event], None]] = {
-            "dynamo_start": self._start,
-            "dynamo_cpp_guards_str": self._guards,
-            "dynamo_graph_break_reason": self._break,
-            "recompile_reasons": self._recompile,
-            "inductor_output_code": self._code,
-            "chromium_event": self._tuning,
-            CHANGED: self._changed,
-            **dict.fromkeys(METRICS, self._metrics),
-            **dict.fromkeys(GRAPHS, self._graph),
+    def read(self, file: TraceFile) -> None:
+        handlers: dict[str, Callable[[TraceFile, CompiledGraph, TraceEvent], None]] = {
+            "dynamo_start": self._start_graph,
+            "dynamo_cpp_guards_str": self._read_guards,
+            "dynamo_graph_break_reason": self._read_break,
+            "recompile_reasons": self._read_recompile,
+            "inductor_output_code": self._read_kernels,
+            "chromium_event": self._read_autotuning,
+            CHANGED: self._read_changed_parts,
+            **dict.fromkeys(METRICS, self._read_metrics),
+            **dict.fromkeys(GRAPHS, self._read_operations),
         }
         for event in file.events():
-            process = self._process(file, event)
+            process = self._process_of(file, event)
             if event.name == "torch_version":
-                process.torch = process.torch or str(_json(event.payload).get("pytorch_version"))
+                process.torch = process.torch or str(
+                    _parse_json(event.payload).get("pytorch_version")
+                )
                 continue
             handle = handlers.get(event.name)
             if handle is None and not event.name.startswith(CACHES):
@@ -210,10 +221,10 @@ class _Reader:
             key = process.number, event.compile
             graph = self.graphs.get(key)
             if graph is None:
-                graph = self.graphs[key] = Graph(process.number, event.compile)
+                graph = self.graphs[key] = CompiledGraph(process.number, event.compile)
             graph.last = event.name
             try:
-                (handle or self._cache)(file, graph, event)
+                (handle or self._read_cache_outcome)(file, graph, event)
             except (ValueError, TypeError, KeyError, AttributeError, IndexError):
                 # Another torch writes the event in another form, or the payload is damaged.
                 self.notes[f"{file.path.name}: left out {event.name}, which can't be read"] += 1
@@ -223,8 +234,8 @@ class _Reader:
         report = self.report
         for row in self.unclaimed.values():
             # It imported torch but compiled nothing, or its trace is elsewhere.
-            process = Process(int(row["pid"]), len(self.numbered))
-            self._claim(process, row)
+            process = TracedProcess(int(row["pid"]), len(self.numbered))
+            self._claim_announcement(process, row)
             self.numbered.append(process)
         report.processes = self.numbered
         report.notes += [f"{text} ({n} times)" for text, n in self.notes.items()]
@@ -245,13 +256,13 @@ class _Reader:
             report.graphs.append(graph)
         self._not_told()
         report.breaks = sorted(self.breaks.values(), key=lambda one: -one.count)
-        self._raised()
-        report.recompiles = list(_recompiles(report.graphs))
-        report.failures = list(_failures(report.graphs))
+        self._mark_limit_errors()
+        report.recompiles = list(_count_recompiles(report.graphs))
+        report.failures = list(_failed_compiles(report.graphs))
         # A compile that ended at the recompile limit made no graph.
         report.graphs = [graph for graph in report.graphs if not graph.limit]
 
-    def _raised(self) -> None:
+    def _mark_limit_errors(self) -> None:
         """Up to torch 2.6 the limit is one exception, whether it ends the program or not."""
         ended = {end.pid for end in self.report.ends if end.limit}
         for process in self.report.processes:
@@ -259,33 +270,33 @@ class _Reader:
             if reached and process.pid in ended:
                 reached[-1].raised = True
 
-    def _process(self, file: File, event: Event) -> Process:
+    def _process_of(self, file: TraceFile, event: TraceEvent) -> TracedProcess:
         key = str(file.path), event.process
         process = self.processes.get(key)
         if process is None:
-            process = self.processes[key] = Process(event.process, len(self.numbered))
+            process = self.processes[key] = TracedProcess(event.process, len(self.numbered))
             self.numbered.append(process)
             process.trace = str(file.path)
             process.time = event.time
             row = self.unclaimed.pop(event.process, None)
             if row is not None:
-                self._claim(process, row)
+                self._claim_announcement(process, row)
         process.last = max(process.last, event.time)
         if event.rank is not None:
             process.rank = event.rank
         return process
 
     @staticmethod
-    def _claim(process: Process, row: dict[str, Any]) -> None:
+    def _claim_announcement(process: TracedProcess, row: dict[str, Any]) -> None:
         # Masked once more, because another release may have written the line.
         process.command = tuple(masking.command(list(map(str, row["command"]))))
         process.torch = str(row["torch"])
         process.time = float(row["time"])
 
-    def _start(self, file: File, graph: Graph, event: Event) -> None:
+    def _start_graph(self, file: TraceFile, graph: CompiledGraph, event: TraceEvent) -> None:
         graph.start = graph.start or event.time
         stack = [
-            Place(file.strings.get(frame["filename"], ""), frame["line"], frame["name"])
+            SourcePlace(file.strings.get(frame["filename"], ""), frame["line"], frame["name"])
             for frame in event.data.get("stack") or ()
         ]
         if not stack:
@@ -299,45 +310,45 @@ class _Reader:
             callers = own or users[:-1]
             graph.caller = str(callers[-1]) if callers else ""
 
-    def _guards(self, file: File, graph: Graph, event: Event) -> None:
+    def _read_guards(self, file: TraceFile, graph: CompiledGraph, event: TraceEvent) -> None:
         model = _SELF.search(event.payload)
         graph.model = model[1] if model else ""
 
-    def _metrics(self, file: File, graph: Graph, event: Event) -> None:
+    def _read_metrics(self, file: TraceFile, graph: CompiledGraph, event: TraceEvent) -> None:
         told = event.data
-        tuned = _seconds(told, "compile_time_autotune_time")
+        tuned = _seconds_of(told, "compile_time_autotune_time")
         phases = graph.phases
         if told.get("is_runtime"):
             # This happens when a compiled graph first runs.
-            late = _seconds(told, "runtime_triton_autotune_time") or 0.0
+            late = _seconds_of(told, "runtime_triton_autotune_time") or 0.0
             phases["autotuning"] = phases.get("autotuning", 0.0) + late
             graph.seconds += late
             return
         start = float(told.get("start_time") or 0.0)
-        self._failure(graph, told)
+        self._read_failure(graph, told)
         if told.get("co_filename"):
-            self._name(graph, told)
+            self._name_graph(graph, told)
         process = self.numbered[graph.process]
         process.torch = process.torch or str(told.get("pytorch_version") or "")
-        generation = self._generation(graph, event)
+        generation = self._generation_of(graph, event)
         process.torch = process.torch or generation.guessed_version
         for reason in generation.restart_reasons(told):
             self._add_break(graph, graph.place, reason.split("\n")[0], reason)
         # torch 2.6 reports a compile that failed before its start as a backward.
         if not graph.failure and event.name == "bwd_compilation_metrics":
-            whole = _seconds(told, "backward_cumulative_compile_time")
-            whole = whole or _seconds(told, "inductor_compile_time") or 0.0
+            whole = _seconds_of(told, "backward_cumulative_compile_time")
+            whole = whole or _seconds_of(told, "inductor_compile_time") or 0.0
             if whole:
                 phases["backward"] = phases.get("backward", 0.0) + whole - (tuned or 0.0)
                 phases["autotuning"] = phases.get("autotuning", 0.0) + (tuned or 0.0)
                 graph.seconds += whole
                 graph.end = max(graph.end, start + whole)
             return
-        whole = _seconds(told, "entire_frame_compile_time")
+        whole = _seconds_of(told, "entire_frame_compile_time")
         if whole is None:
-            whole = _seconds(told, "duration") or 0.0
-        aot = _seconds(told, "backend_compile_time") or 0.0
-        inductor = _seconds(told, "inductor_compile_time") or 0.0
+            whole = _seconds_of(told, "duration") or 0.0
+        aot = _seconds_of(told, "backend_compile_time") or 0.0
+        inductor = _seconds_of(told, "inductor_compile_time") or 0.0
         tuned = tuned or 0.0
         for phase, spent in (
             ("tracing", whole - aot),
@@ -352,59 +363,61 @@ class _Reader:
         if told.get("graph_node_count") is not None:
             graph.nodes = int(told["graph_node_count"])
         if told.get("recompile_reason") and not graph.guards:
-            graph.guards = (_guard(str(told["recompile_reason"])),)
+            graph.guards = (_plain_guard(str(told["recompile_reason"])),)
         # From torch 2.9 on force_disable_caches is a key of the second config, which the trace has
         # from 2.10 on.
         for config in ("inductor_config", "compiler_config"):
-            settings = _json(told[config]) if told.get(config) else {}
+            settings = _parse_json(told[config]) if told.get(config) else {}
             graph.settings.update({n: settings[n] for n in SETTINGS if n in settings})
 
-    def _failure(self, graph: Graph, told: dict[str, Any]) -> None:
+    def _read_failure(self, graph: CompiledGraph, told: dict[str, Any]) -> None:
         if told.get("fail_type"):
             reason = str(told.get("fail_reason") or "").strip().split("\n")[0]
             graph.failure = f"{told['fail_type']}: {reason}" if reason else str(told["fail_type"])
             graph.limit = bool(_LIMIT.search(f"{told['fail_type']} {told.get('fail_reason')}"))
             graph.raised = graph.limit and str(told["fail_type"]).startswith(_LIMIT_RAISES)
 
-    def _name(self, graph: Graph, told: dict[str, Any]) -> None:
-        place = Place(
+    def _name_graph(self, graph: CompiledGraph, told: dict[str, Any]) -> None:
+        place = SourcePlace(
             str(told["co_filename"]), int(told["co_firstlineno"] or 0), str(told["co_name"])
         )
         resumed = _RESUME.fullmatch(place.function)
         if resumed:
             graph.resumed = int(resumed[2])
-            place = Place(place.file, place.line, resumed[1])
+            place = SourcePlace(place.file, place.line, resumed[1])
         # A helper of torch compiles torch's own modules. Then the caller's place says more.
         if not (_INSIDE_TORCH.search(place.file) and graph.place.file):
             graph.place = place
 
-    def _generation(self, graph: Graph, event: Event) -> Generation:
+    def _generation_of(self, graph: CompiledGraph, event: TraceEvent) -> TraceGeneration:
         return find_generation(self.numbered[graph.process].torch, event)
 
     def _not_told(self) -> None:
         for wanted, since in SINCE.items():
-            old = [v for v in self.report.versions if v and release(v) < since]
+            old = [v for v in self.report.versions if v and release_of(v) < since]
             if old:
                 self.report.notes.append(f"torch {', '.join(old)} does not record {wanted}")
 
-    def _break(self, file: File, graph: Graph, event: Event) -> None:
+    def _read_break(self, file: TraceFile, graph: CompiledGraph, event: TraceEvent) -> None:
         text = event.payload
         at = _BROKEN_AT.search(text)
         frames = _FRAME.findall(text.partition("Traceback (most recent call last)")[0])
         if at:
             inside = [f for f in frames if f[:2] == at.groups()]
-            place = Place(at[1], int(at[2]), inside[-1][2] if inside else graph.place.function)
+            place = SourcePlace(
+                at[1], int(at[2]), inside[-1][2] if inside else graph.place.function
+            )
         elif frames:
-            place = Place(frames[-1][0], int(frames[-1][1]), frames[-1][2])
+            place = SourcePlace(frames[-1][0], int(frames[-1][1]), frames[-1][2])
         else:
             place = graph.place
-        reason = _reason(text)
+        reason = _plain_reason(text)
         if _LIMIT.search(reason):
             graph.limit = True
             return
         self._add_break(graph, place, reason, text)
 
-    def _add_break(self, graph: Graph, place: Place, reason: str, text: str) -> None:
+    def _add_break(self, graph: CompiledGraph, place: SourcePlace, reason: str, text: str) -> None:
         # If Dynamo restarts a compile, it meets the same break again.
         once = graph.process, graph.id, place, reason
         if once in self.broken:
@@ -414,19 +427,19 @@ class _Reader:
         if found is None:
             explained = _EXPLANATION.search(_ADDRESS.sub("", text))
             hints = tuple(dict.fromkeys(_HINT.findall(text)))
-            found = Break(place, reason, explained[1] if explained else "", hints)
+            found = GraphBreak(place, reason, explained[1] if explained else "", hints)
             self.breaks[place, reason] = found
         found.count += 1
         found.processes.add(graph.process)
 
-    def _recompile(self, file: File, graph: Graph, event: Event) -> None:
-        reasons = _json(event.payload) if event.payload.startswith("[") else None
+    def _read_recompile(self, file: TraceFile, graph: CompiledGraph, event: TraceEvent) -> None:
+        reasons = _parse_json(event.payload) if event.payload.startswith("[") else None
         if reasons is None:
             reasons = [event.payload]
-        graph.guards = tuple(_guard(str(reason)) for reason in reasons)
+        graph.guards = tuple(_plain_guard(str(reason)) for reason in reasons)
 
-    def _cache(self, file: File, graph: Graph, event: Event) -> None:
-        state, key = self._generation(graph, event).read_cache(event)
+    def _read_cache_outcome(self, file: TraceFile, graph: CompiledGraph, event: TraceEvent) -> None:
+        state, key = self._generation_of(graph, event).read_cache(event)
         if event.name.startswith("aotautograd") or state not in ("hit", "miss", "bypass"):
             return
         graph.cache = state if graph.cache in ("", state) else "part"
@@ -435,21 +448,21 @@ class _Reader:
             if state == "miss":
                 graph.missed += (key,)
 
-    def _changed(self, file: File, graph: Graph, event: Event) -> None:
+    def _read_changed_parts(self, file: TraceFile, graph: CompiledGraph, event: TraceEvent) -> None:
         graph.changed += (event.payload.strip(),)
 
-    def _graph(self, file: File, graph: Graph, event: Event) -> None:
+    def _read_operations(self, file: TraceFile, graph: CompiledGraph, event: TraceEvent) -> None:
         source = event.name.partition("_")[0]
         counted = self.counted.setdefault((graph.process, graph.id), {})
-        counted.setdefault(source, Counter()).update(operations.operations(event.payload))
+        counted.setdefault(source, Counter()).update(operations.count_operations(event.payload))
 
-    def _code(self, file: File, graph: Graph, event: Event) -> None:
-        count, library = operations.kernels(event.payload)
+    def _read_kernels(self, file: TraceFile, graph: CompiledGraph, event: TraceEvent) -> None:
+        count, library = operations.count_kernels(event.payload)
         graph.kernels = (graph.kernels or 0) + count
         graph.library.update(library)
 
-    def _tuning(self, file: File, graph: Graph, event: Event) -> None:
-        told = _json(event.payload)
+    def _read_autotuning(self, file: TraceFile, graph: CompiledGraph, event: TraceEvent) -> None:
+        told = _parse_json(event.payload)
         name = graph.last = str(told["name"])
         if not name.endswith("_autotuning"):
             return
@@ -459,12 +472,12 @@ class _Reader:
         elif told["ph"] == "E" and key in self.tuning:
             spent = (float(told["ts"]) - self.tuning.pop(key)) / 1e6
             graph.tuned += (name[: -len("_autotuning")].replace("_template", ""),)
-            if self._generation(graph, event).times_tuning_by_events:
+            if self._generation_of(graph, event).times_tuning_by_events:
                 graph.phases["autotuning"] = graph.phases.get("autotuning", 0.0) + spent
                 graph.phases["Inductor"] = graph.phases.get("Inductor", 0.0) - spent
 
 
-def _seconds(told: dict[str, Any], name: str) -> float | None:
+def _seconds_of(told: dict[str, Any], name: str) -> float | None:
     """A time in compilation_metrics. Some are in seconds, some in microseconds."""
     if told.get(name + "_us") is not None:
         return float(told[name + "_us"]) / 1e6
@@ -472,17 +485,17 @@ def _seconds(told: dict[str, Any], name: str) -> float | None:
     return None if found is None else float(found)
 
 
-def _json(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     return json.loads(text)
 
 
-def _guard(text: str) -> str:
+def _plain_guard(text: str) -> str:
     """A guard in torch's words, without the compile's id and the origin of the value."""
     text = re.sub(r"^\d+/\d+(_\d+)?: ", "", text.strip())
     return text.partition("  #")[0].partition("\n")[0].strip()
 
 
-def _reason(text: str) -> str:
+def _plain_reason(text: str) -> str:
     raised = _RAISED.findall(text)
     found = _REASON.search(text)
     reason = found[1] if found else raised[-1] if raised else text.strip().split("\n")[0]
@@ -493,15 +506,15 @@ def _reason(text: str) -> str:
     return _ADDRESS.sub("", reason).strip()
 
 
-def alike(guard: str) -> str:
+def guard_without_values(guard: str) -> str:
     """The guard without the values, which differ from one recompile to the next."""
     guard = re.sub(r"expected .*", "", guard).rstrip(". ")
     return re.sub(r"(==|!=|<=|>=|<|>) -?[\d.]+(e-?\d+)?\b", r"\1 …", guard)
 
 
-def _failures(graphs: Iterable[Graph]) -> Iterator[FailedCompile]:
+def _failed_compiles(graphs: Iterable[CompiledGraph]) -> Iterator[FailedCompile]:
     """What failed; a limit that only makes code run uncompiled is no failure."""
-    found: dict[tuple[Place, str], FailedCompile] = {}
+    found: dict[tuple[SourcePlace, str], FailedCompile] = {}
     for graph in graphs:
         if graph.failure and (graph.raised or not graph.limit):
             one = found.setdefault(
@@ -512,8 +525,8 @@ def _failures(graphs: Iterable[Graph]) -> Iterator[FailedCompile]:
     yield from sorted(found.values(), key=lambda one: -one.count)
 
 
-def _recompiles(graphs: Iterable[Graph]) -> Iterator[Recompile]:
-    found: dict[tuple[Place, str], Recompile] = {}
+def _count_recompiles(graphs: Iterable[CompiledGraph]) -> Iterator[GuardedRecompile]:
+    found: dict[tuple[SourcePlace, str], GuardedRecompile] = {}
     # The compile that reaches the limit has no place of its own.
     places = {(g.process, g.id.rpartition("/")[0]): g.place for g in graphs if g.place.file}
     for graph in graphs:
@@ -524,8 +537,8 @@ def _recompiles(graphs: Iterable[Graph]) -> Iterator[Recompile]:
             if graph.place.file
             else places.get((graph.process, graph.id.rpartition("/")[0]), graph.place)
         )
-        guard = alike(graph.guard) or "unknown guard"
-        one = found.setdefault((graph.place, guard), Recompile(graph.place, guard))
+        guard = guard_without_values(graph.guard) or "unknown guard"
+        one = found.setdefault((graph.place, guard), GuardedRecompile(graph.place, guard))
         one.limit += graph.limit
         one.raised += graph.raised
         one.count += not graph.limit

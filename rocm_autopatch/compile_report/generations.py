@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-from rocm_autopatch.compile_report.trace import METRICS, Event
+from rocm_autopatch.compile_report.trace import METRICS, TraceEvent
 
 # From which torch on the trace has what.
 SINCE = {
@@ -22,7 +22,7 @@ SINCE = {
 }
 
 
-class Generation:
+class TraceGeneration:
     """The traces of torch 2.7 and later. Older ones override what they say in another way."""
 
     since = (2, 7)
@@ -35,13 +35,13 @@ class Generation:
         """The graph breaks that only the metrics of a compile have; others are events."""
         return []
 
-    def read_cache(self, event: Event) -> tuple[str, str]:
+    def read_cache(self, event: TraceEvent) -> tuple[str, str]:
         """Whether a cache had a graph ("hit", "miss", "bypass" or another word), and its key."""
         key = str(json.loads(event.payload).get("key", "")) if event.payload else ""
         return event.name.rpartition("_")[2], key
 
 
-class Generation26(Generation):
+class Generation26(TraceGeneration):
     """The traces of torch 2.6."""
 
     since = (2, 6)
@@ -57,22 +57,22 @@ class Generation24(Generation26):
     def restart_reasons(self, metrics: dict[str, Any]) -> list[str]:
         return list(map(str, metrics.get("restart_reasons") or ()))
 
-    def read_cache(self, event: Event) -> tuple[str, str]:
+    def read_cache(self, event: TraceEvent) -> tuple[str, str]:
         told = json.loads(event.payload) if event.payload else {}
         return str(told.get("cache_state", "")), str(told.get("key", ""))
 
 
 # The newest first.
-GENERATIONS = (Generation(), Generation26(), Generation24())
+GENERATIONS = (TraceGeneration(), Generation26(), Generation24())
 
 
-def find_generation(version: str, event: Event) -> Generation:
+def find_generation(version: str, event: TraceEvent) -> TraceGeneration:
     """The generation of a trace, by the process's torch, or if that is unknown by an event's form.
 
     An event that all generations write in one form is taken for one of the newest.
     """
     newest, oldest = GENERATIONS[0], GENERATIONS[-1]
-    found = release(version)
+    found = release_of(version)
     if found:
         return next((one for one in GENERATIONS if found >= one.since), oldest)
     if event.name in METRICS:
@@ -82,6 +82,6 @@ def find_generation(version: str, event: Event) -> Generation:
     return oldest if old else newest
 
 
-def release(version: str) -> tuple[int, ...]:
+def release_of(version: str) -> tuple[int, ...]:
     """The first two numbers of a version."""
     return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:2])

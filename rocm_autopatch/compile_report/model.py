@@ -12,7 +12,7 @@ PHASES = ("tracing", "AOTAutograd", "Inductor", "autotuning", "backward")
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class SourcePlace:
     """A line of source. file is "" if the trace does not have it."""
 
     file: str = ""
@@ -24,7 +24,7 @@ class Place:
 
 
 @dataclass
-class Process:
+class TracedProcess:
     """A process that imported torch, or that wrote a trace."""
 
     pid: int
@@ -56,12 +56,12 @@ class Process:
 
 
 @dataclass
-class Graph:
+class CompiledGraph:
     """One compile of one code object: a graph, with its backward if there is one."""
 
     process: int  # its number
     id: str
-    place: Place = field(default_factory=Place)
+    place: SourcePlace = field(default_factory=SourcePlace)
     model: str = ""  # the class of the model that the code is a method of
     caller: str = ""  # the place in the program that called the code of an installed package
     resumed: int = 0  # the line of the graph break after which it continues
@@ -102,10 +102,10 @@ class Graph:
 
 
 @dataclass
-class Break:
-    """Graph breaks at one place, for one reason."""
+class GraphBreak:
+    """CompiledGraph breaks at one place, for one reason."""
 
-    place: Place
+    place: SourcePlace
     reason: str
     explanation: str = ""
     hints: tuple[str, ...] = ()
@@ -114,10 +114,10 @@ class Break:
 
 
 @dataclass
-class Recompile:
+class GuardedRecompile:
     """Recompiles at one place, because of one guard."""
 
-    place: Place
+    place: SourcePlace
     guard: str
     count: int = 0
     seconds: float = 0.0
@@ -131,7 +131,7 @@ class Recompile:
 class FailedCompile:
     """Compiles at one place that failed for one reason."""
 
-    place: Place
+    place: SourcePlace
     reason: str
     count: int = 0
     processes: set[int] = field(default_factory=set)
@@ -144,19 +144,19 @@ class ProcessEnd:
     pid: int
     name: str
     error: str
-    place: Place
+    place: SourcePlace
     limit: bool = False  # whether it is that of the recompile limit
 
 
 @dataclass
-class Report:
+class CompileReport:
     """What was gathered about a command."""
 
     directory: str
-    processes: list[Process] = field(default_factory=list)
-    graphs: list[Graph] = field(default_factory=list)
-    breaks: list[Break] = field(default_factory=list)
-    recompiles: list[Recompile] = field(default_factory=list)
+    processes: list[TracedProcess] = field(default_factory=list)
+    graphs: list[CompiledGraph] = field(default_factory=list)
+    breaks: list[GraphBreak] = field(default_factory=list)
+    recompiles: list[GuardedRecompile] = field(default_factory=list)
     failures: list[FailedCompile] = field(default_factory=list)
     ends: list[ProcessEnd] = field(default_factory=list)
     status: int = 0  # of the command, as a shell has it; 0 if unknown
@@ -188,8 +188,8 @@ class Report:
     def kinds(self) -> Counter[str]:
         total: Counter[str] = Counter()
         for name, count in self.operations().items():
-            total[operations.kind(name)] += count
+            total[operations.kind_of_operation(name)] += count
         return total
 
-    def dearest(self) -> list[Graph]:
+    def dearest(self) -> list[CompiledGraph]:
         return sorted(self.graphs, key=lambda graph: -graph.seconds)

@@ -34,11 +34,11 @@ _KINDS = {
     ),
     "making a tensor": r"(full|zeros|ones|empty|arange|iota|rand|randn|scalar_tensor|eye).*|lift.*",
 }
-_KIND = [(kind, re.compile(pattern)) for kind, pattern in _KINDS.items()]
+_KIND = [(kind_of_operation, re.compile(pattern)) for kind_of_operation, pattern in _KINDS.items()]
 _TORCH = ("aten", "prims", "inductor", "prim", "higher_order", "quantized", "mkldnn", "mkl")
 
 
-def operations(graph: str) -> Counter[str]:
+def count_operations(graph: str) -> Counter[str]:
     """How often each operation is called in a graph, given as text from the trace."""
     found: Counter[str] = Counter()
     for called in _CALL.findall(graph):
@@ -52,7 +52,7 @@ def operations(graph: str) -> Counter[str]:
     return found
 
 
-def kind(operation: str) -> str:
+def kind_of_operation(operation: str) -> str:
     """The kind of an operation."""
     namespace, _, name = operation.partition(".")
     if "c10d" in namespace or "all_reduce" in name or "all_gather" in name:
@@ -66,7 +66,7 @@ def kind(operation: str) -> str:
     return "elementwise and other"
 
 
-def kernels(code: str) -> tuple[int, Counter[str]]:
+def count_kernels(code: str) -> tuple[int, Counter[str]]:
     """How many kernels Inductor's code defines, and its library calls by name."""
     library: Counter[str] = Counter()
     for where, name in _LIBRARY.findall(_without_comments(code)):

@@ -9,8 +9,8 @@ from html import escape
 from pathlib import Path
 
 from rocm_autopatch.compile_report import operations, plots, summary
-from rocm_autopatch.compile_report.advice import advise
-from rocm_autopatch.compile_report.model import PHASES, Graph, Report
+from rocm_autopatch.compile_report.advice import advise_on_report
+from rocm_autopatch.compile_report.model import PHASES, CompiledGraph, CompileReport
 
 _HERE = Path(__file__).parent
 # With more rows a page opens slowly. Then only the slowest compiles are shown.
@@ -18,7 +18,7 @@ MOST_ROWS = 2000
 _SHORT = {"AOTAutograd": "AOT", "autotuning": "tuning"}
 
 
-def page(report: Report, links: Mapping[str, str]) -> str:
+def html_page(report: CompileReport, links: Mapping[str, str]) -> str:
     """The page as HTML. *links* has tlparse's page for each trace file.
 
     Text from the program, such as source and guards, is escaped. The page's security policy allows
@@ -26,56 +26,56 @@ def page(report: Report, links: Mapping[str, str]) -> str:
     """
     style = (_HERE / "page.css").read_text(encoding="utf-8")
     script = (_HERE / "page.js").read_text(encoding="utf-8")
-    policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}"
-    body = "\n".join(_body(report, links))
+    policy = f"default-src 'none'; style-src {_csp_hash(style)}; script-src {_csp_hash(script)}"
+    body = "\n".join(_page_body(report, links))
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Compile report: {escape(_title(report))}</title>\n<style>{style}</style>\n"
+        f"<title>Compile report: {escape(_page_title(report))}</title>\n<style>{style}</style>\n"
         f"</head>\n<body>\n{body}\n<script>{script}</script>\n</body>\n</html>\n"
     )
 
 
-def _hash(text: str) -> str:
+def _csp_hash(text: str) -> str:
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
-def _title(report: Report) -> str:
+def _page_title(report: CompileReport) -> str:
     return report.processes[0].name if report.processes else report.directory
 
 
-def _body(report: Report, links: Mapping[str, str]) -> Iterator[str]:
+def _page_body(report: CompileReport, links: Mapping[str, str]) -> Iterator[str]:
     versions = ", ".join(report.versions) or "of unknown version"
-    yield f"<h1>Compile report: {escape(_title(report))}</h1>"
+    yield f"<h1>Compile report: {escape(_page_title(report))}</h1>"
     yield f'<p class="dim">torch {escape(versions)} &middot; {escape(report.directory)}</p>'
-    yield from _ended(report)
-    yield _numbers(report)
-    yield from _advice(report)
-    yield from _failures(report)
+    yield from _ends_section(report)
+    yield _numbers_section(report)
+    yield from _advice_section(report)
+    yield from _failures_section(report)
     yield "<h2>Compiles over time</h2>"
     yield '<p class="dim">Rows are processes, bars are compiles; hover to see the place.</p>'
-    yield from _timeline(report)
+    yield from _timeline_section(report)
     yield '<div class="two"><section><h2>Seconds by phase, slowest compiles</h2>'
-    yield _legend((phase, phase) for phase in PHASES)
-    yield f'<div class="plot">{plots.phases(report)}</div></section>'
+    yield _chart_legend((phase, phase) for phase in PHASES)
+    yield f'<div class="plot">{plots.draw_phases(report)}</div></section>'
     yield "<section><h2>Operations by kind</h2>"
-    yield f'<div class="plot">{plots.kinds(report)}</div>'
+    yield f'<div class="plot">{plots.draw_kinds(report)}</div>'
     yield "<h2>Most frequent operations</h2>"
-    yield f'<div class="plot">{plots.most(report)}</div></section></div>'
-    yield from _graphs(report)
-    yield from _breaks(report)
-    yield from _recompiles(report)
-    yield from _operations(report)
-    yield from _processes(report, links)
+    yield f'<div class="plot">{plots.draw_frequent_operations(report)}</div></section></div>'
+    yield from _graphs_section(report)
+    yield from _breaks_section(report)
+    yield from _recompiles_section(report)
+    yield from _operations_section(report)
+    yield from _processes_section(report, links)
     if report.notes:
         yield "<h2>What is missing or unexpected</h2><ul>"
         yield from (f"<li>{escape(note)}</li>" for note in report.notes)
         yield "</ul>"
 
 
-def _ended(report: Report) -> Iterator[str]:
+def _ends_section(report: CompileReport) -> Iterator[str]:
     lines = summary.describe_end(report)
     if lines:
         yield f"<h2>{escape(lines[0])}</h2><pre>"
@@ -83,19 +83,23 @@ def _ended(report: Report) -> Iterator[str]:
         yield "</pre>"
 
 
-def _failures(report: Report) -> Iterator[str]:
+def _failures_section(report: CompileReport) -> Iterator[str]:
     if not report.failures:
         return
     yield "<h2>Compiles that failed</h2>"
     heads = (("count", "number"), ("place", "text"), ("reason", "text"))
     rows = (
-        (_number(one.count), _code(f"{one.place} {one.place.function}"), _text(one.reason))
+        (
+            _number_cell(one.count),
+            _code_cell(f"{one.place} {one.place.function}"),
+            _text_cell(one.reason),
+        )
         for one in report.failures[:MOST_ROWS]
     )
-    yield from _table("failures", heads, rows)
+    yield from _table_of("failures", heads, rows)
 
 
-def _numbers(report: Report) -> str:
+def _numbers_section(report: CompileReport) -> str:
     hits = sum(graph.cache == "hit" for graph in report.graphs)
     asked = sum(bool(graph.cache) for graph in report.graphs)
     phases = report.phases()
@@ -113,8 +117,8 @@ def _numbers(report: Report) -> str:
     return f'<ul class="numbers">{cells}</ul>'
 
 
-def _advice(report: Report) -> Iterator[str]:
-    found = advise(report)
+def _advice_section(report: CompileReport) -> Iterator[str]:
+    found = advise_on_report(report)
     if not found:
         return
     yield '<h2>What to do</h2><ul class="advice">'
@@ -125,7 +129,7 @@ def _advice(report: Report) -> Iterator[str]:
     yield "</ul>"
 
 
-def _legend(entries: Iterable[tuple[str, str]]) -> str:
+def _chart_legend(entries: Iterable[tuple[str, str]]) -> str:
     marks = "".join(
         f'<span><svg viewBox="0 0 10 10"><rect width="10" height="10" rx="2" class="{name}"/>'
         f"</svg>{escape(text)}</span>"
@@ -134,8 +138,8 @@ def _legend(entries: Iterable[tuple[str, str]]) -> str:
     return f'<div class="legend">{marks}</div>'
 
 
-def _timeline(report: Report) -> Iterator[str]:
-    yield _legend(
+def _timeline_section(report: CompileReport) -> Iterator[str]:
+    yield _chart_legend(
         (
             ("miss", "compiled"),
             ("hit", "from the cache"),
@@ -143,13 +147,13 @@ def _timeline(report: Report) -> Iterator[str]:
             ("unfinished", "failed or not finished"),
         )
     )
-    yield f'<div class="plot">{plots.timeline(report)}</div>'
+    yield f'<div class="plot">{plots.draw_timeline(report)}</div>'
 
 
 Cell = tuple[str, str]  # its class and its HTML
 
 
-def _table(
+def _table_of(
     name: str, heads: Sequence[tuple[str, str]], rows: Iterable[Sequence[Cell]]
 ) -> Iterator[str]:
     cells = "".join(
@@ -163,22 +167,22 @@ def _table(
     yield "</tbody></table></div>"
 
 
-def _number(value: float | None, text: str | None = None) -> Cell:
+def _number_cell(value: float | None, text: str | None = None) -> Cell:
     if value is None:
         return ' class="number"', "-"
     shown = f"{value:,}" if text is None else text
     return f' class="number" data-value="{value!r}"', shown
 
 
-def _text(value: str, kind: str = "text") -> Cell:
+def _text_cell(value: str, kind: str = "text") -> Cell:
     return f' class="{kind}"', escape(value)
 
 
-def _code(value: str, kind: str = "place") -> Cell:
+def _code_cell(value: str, kind: str = "place") -> Cell:
     return f' class="{kind}"', f"<code>{escape(value)}</code>"
 
 
-def _graphs(report: Report) -> Iterator[str]:
+def _graphs_section(report: CompileReport) -> Iterator[str]:
     shown = report.dearest()[:MOST_ROWS]
     yield "<h2>Graphs</h2>"
     if len(shown) < len(report.graphs):
@@ -192,10 +196,10 @@ def _graphs(report: Report) -> Iterator[str]:
     heads += [("cache", "text"), ("tuned", "text"), ("nodes", "number"), ("kernels", "number")]
     heads += [("library", "number"), *((_SHORT.get(p, p), "number") for p in PHASES)]
     heads += [("operations", "text")]
-    yield from _table("graphs", heads, (_graph(graph) for graph in shown))
+    yield from _table_of("graphs", heads, (_graph_row(graph) for graph in shown))
 
 
-def _graph(graph: Graph) -> Sequence[Cell]:
+def _graph_row(graph: CompiledGraph) -> Sequence[Cell]:
     state = ""
     if not graph.finished:
         state = " did not finish"
@@ -203,40 +207,40 @@ def _graph(graph: Graph) -> Sequence[Cell]:
         state = f" {graph.failure}"
     common = ", ".join(f"{name} {n}" for name, n in graph.operations.most_common(4))
     return (
-        _code(summary.where(graph) + state),
-        _text(f"{graph.process}: {graph.id}", "id"),
-        _number(graph.seconds, f"{graph.seconds:.2f}"),
-        _text(graph.cache or "-", "id"),
-        _text("yes" if graph.autotuned else "no", "id"),
-        _number(graph.nodes),
-        _number(graph.kernels),
-        _number(sum(graph.library.values())),
+        _code_cell(summary.graph_title(graph) + state),
+        _text_cell(f"{graph.process}: {graph.id}", "id"),
+        _number_cell(graph.seconds, f"{graph.seconds:.2f}"),
+        _text_cell(graph.cache or "-", "id"),
+        _text_cell("yes" if graph.autotuned else "no", "id"),
+        _number_cell(graph.nodes),
+        _number_cell(graph.kernels),
+        _number_cell(sum(graph.library.values())),
         *(
-            _number(graph.phases.get(phase, 0.0), f"{graph.phases.get(phase, 0.0):.2f}")
+            _number_cell(graph.phases.get(phase, 0.0), f"{graph.phases.get(phase, 0.0):.2f}")
             for phase in PHASES
         ),
-        _code(common, "text"),
+        _code_cell(common, "text"),
     )
 
 
-def _breaks(report: Report) -> Iterator[str]:
+def _breaks_section(report: CompileReport) -> Iterator[str]:
     if not report.breaks:
         return
     yield "<h2>Graph breaks</h2>"
     heads = (("count", "number"), ("place", "text"), ("reason", "text"), ("torch's hints", "text"))
     rows = (
         (
-            _number(one.count),
-            _code(f"{one.place} {one.place.function}"),
-            _text(f"{one.reason}. {one.explanation}".strip()),
-            _text(" ".join(one.hints)),
+            _number_cell(one.count),
+            _code_cell(f"{one.place} {one.place.function}"),
+            _text_cell(f"{one.reason}. {one.explanation}".strip()),
+            _text_cell(" ".join(one.hints)),
         )
         for one in report.breaks[:MOST_ROWS]
     )
-    yield from _table("breaks", heads, rows)
+    yield from _table_of("breaks", heads, rows)
 
 
-def _recompiles(report: Report) -> Iterator[str]:
+def _recompiles_section(report: CompileReport) -> Iterator[str]:
     if not report.recompiles:
         return
     yield "<h2>Recompiles</h2>"
@@ -244,32 +248,36 @@ def _recompiles(report: Report) -> Iterator[str]:
     heads += [("guard that failed", "text"), ("example", "text"), ("limit reached", "number")]
     rows = (
         (
-            _number(one.count),
-            _number(one.seconds, f"{one.seconds:.2f}"),
-            _code(f"{one.place} {one.place.function}"),
-            _code(one.guard, "text"),
-            _code(one.example, "text"),
-            _number(one.limit),
+            _number_cell(one.count),
+            _number_cell(one.seconds, f"{one.seconds:.2f}"),
+            _code_cell(f"{one.place} {one.place.function}"),
+            _code_cell(one.guard, "text"),
+            _code_cell(one.example, "text"),
+            _number_cell(one.limit),
         )
         for one in report.recompiles[:MOST_ROWS]
     )
-    yield from _table("recompiles", heads, rows)
+    yield from _table_of("recompiles", heads, rows)
 
 
-def _operations(report: Report) -> Iterator[str]:
+def _operations_section(report: CompileReport) -> Iterator[str]:
     counted = report.operations()
     if not counted:
         return
     yield "<h2>Operations</h2>"
     heads = (("count", "number"), ("operation", "text"), ("kind", "text"))
     rows = (
-        (_number(count), _code(name, "text"), _text(operations.kind(name), "id"))
+        (
+            _number_cell(count),
+            _code_cell(name, "text"),
+            _text_cell(operations.kind_of_operation(name), "id"),
+        )
         for name, count in counted.most_common(100)
     )
-    yield from _table("operations", heads, rows)
+    yield from _table_of("operations", heads, rows)
 
 
-def _processes(report: Report, links: Mapping[str, str]) -> Iterator[str]:
+def _processes_section(report: CompileReport, links: Mapping[str, str]) -> Iterator[str]:
     yield "<h2>Processes</h2>"
     heads = [("process", "number"), ("program", "text"), ("pid", "number"), ("rank", "number")]
     heads += [("graphs", "number"), ("seconds", "number"), ("trace", "text")]
@@ -287,18 +295,20 @@ def _processes(report: Report, links: Mapping[str, str]) -> Iterator[str]:
     def trace(path: str) -> Cell:
         if path in links:
             return ' class="place"', f'<a href="{escape(links[path])}">tlparse</a>'
-        return _code(Path(path).name if path else "none")
+        return _code_cell(Path(path).name if path else "none")
 
     rows = (
         (
-            _number(process.number),
-            _code(" ".join(process.command)[:200] or process.program or process.name),
-            _number(process.pid, str(process.pid)),
-            _number(process.rank),
-            _number(count.get(process.number, 0)),
-            _number(seconds.get(process.number, 0.0), f"{seconds.get(process.number, 0.0):.2f}"),
+            _number_cell(process.number),
+            _code_cell(" ".join(process.command)[:200] or process.program or process.name),
+            _number_cell(process.pid, str(process.pid)),
+            _number_cell(process.rank),
+            _number_cell(count.get(process.number, 0)),
+            _number_cell(
+                seconds.get(process.number, 0.0), f"{seconds.get(process.number, 0.0):.2f}"
+            ),
             trace(process.trace),
         )
         for process in report.processes[:MOST_ROWS]
     )
-    yield from _table("processes", heads, rows)
+    yield from _table_of("processes", heads, rows)

@@ -10,7 +10,7 @@ import functools
 import os
 
 from rocm_autopatch import failure, startup, trust
-from rocm_autopatch.compile_report import PROFILE, partial
+from rocm_autopatch.compile_report import PROFILE, unfinished_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def start(torch: "ModuleType") -> None:
+def start_profile(torch: "ModuleType") -> None:
     """Profile this process from here on."""
     try:
-        _profile(torch)
+        _profile_process(torch)
     except BaseException as error:
         if failure.programs_own(error):
             raise
         startup.fail("profile", "this process writes no profile: " + failure.describe(error))
 
 
-def _profile(torch: "Any") -> None:
+def _profile_process(torch: "Any") -> None:
     wanted = trust.named(PROFILE)
     if not wanted:
         return
@@ -38,7 +38,7 @@ def _profile(torch: "Any") -> None:
     path = wanted.replace("%p", str(os.getpid()))
     try:
         # Two processes may get here at the same time. The first one writes the profile.
-        os.close(os.open(partial(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        os.close(os.open(unfinished_path(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     except FileExistsError:
         return
     profiler = torch.profiler
@@ -47,7 +47,7 @@ def _profile(torch: "Any") -> None:
     owner = os.getpid()
     running = False
 
-    def finish() -> None:
+    def finish_profile() -> None:
         nonlocal running
         # A fork has a copy of the profile in its memory, but must not write it.
         if not running or os.getpid() != owner:
@@ -55,8 +55,8 @@ def _profile(torch: "Any") -> None:
         running = False
         try:
             ours.stop()
-            ours.export_chrome_trace(partial(path))
-            os.replace(partial(path), path)
+            ours.export_chrome_trace(unfinished_path(path))
+            os.replace(unfinished_path(path), path)
         except BaseException as error:
             if failure.programs_own(error):
                 raise
@@ -72,10 +72,10 @@ def _profile(torch: "Any") -> None:
                 "profile",
                 "the program has started its own profiler, so our profile of it ends here",
             )
-            finish()
+            finish_profile()
         return prepare(self)
 
     kineto.profile._prepare_trace = _prepare_trace
     ours.start()
     running = True
-    atexit.register(finish)
+    atexit.register(finish_profile)

@@ -17,7 +17,7 @@ from rocm_autopatch.compile_report import (
     TRACE,
     TRACES,
     WANTED,
-    partial,
+    unfinished_path,
 )
 
 _PASSED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
@@ -31,7 +31,9 @@ class NotRun(Exception):
         self.status = status
 
 
-def prepare(report: Path | None, profile: Path | None, environment: dict[str, str]) -> None:
+def prepare_environment(
+    report: Path | None, profile: Path | None, environment: dict[str, str]
+) -> None:
     """Put into a command's environment where to write. Raises OSError if it can't write there."""
     if report is not None:
         _prepare_report(report, environment)
@@ -71,11 +73,11 @@ def _prepare_profile(path: Path, environment: dict[str, str]) -> None:
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise OSError(f"the directory {path.parent} does not exist or can't be written")
     environment[PROFILE] = str(path)
-    for stale in (path, Path(partial(str(path)))):
+    for stale in (path, Path(unfinished_path(str(path)))):
         stale.unlink(missing_ok=True)
 
 
-def run(words: list[str], environment: dict[str, str]) -> int:
+def run_command(words: list[str], environment: dict[str, str]) -> int:
     """Run a command and return its status: 128 plus the signal's number if a signal ended it.
 
     Raises NotRun.
@@ -92,10 +94,10 @@ def run(words: list[str], environment: dict[str, str]) -> int:
 
     # A terminal sends these two to the command, too. The command decides, and we wait for it. Where
     # there is none, as under "docker run" without -t, they came to this process alone.
-    mine = _wait if _has_terminal() else hand_on
+    mine = _wait_on_signal if _has_terminal() else hand_on
     before = {number: signal.signal(number, mine) for number in (signal.SIGINT, signal.SIGQUIT)}
     before.update({number: signal.signal(number, hand_on) for number in _PASSED})
-    before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, _wait)
+    before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, _wait_on_signal)
     # Each signal writes to it. One that comes just before a wait would not end it: Python calls its
     # handler only after that.
     told, tell = os.pipe()
@@ -140,12 +142,12 @@ def _has_terminal() -> bool:
     return True
 
 
-def _wait(*_: object) -> None:
+def _wait_on_signal(*_: object) -> None:
     # A function instead of SIG_IGN, because the command would inherit SIG_IGN.
     pass
 
 
-def profiles(path: Path) -> tuple[list[Path], list[str]]:
+def written_profiles(path: Path) -> tuple[list[Path], list[str]]:
     """The profiles that were written, and the names of those that were not finished.
 
     Unfinished files are removed.
@@ -156,7 +158,7 @@ def profiles(path: Path) -> tuple[list[Path], list[str]]:
         begun = list(path.parent.glob(f".part-{head}[0-9]*{tail}"))
     else:
         written = [path] if path.exists() else []
-        begun = [part] if (part := Path(partial(str(path)))).exists() else []
+        begun = [part] if (part := Path(unfinished_path(str(path)))).exists() else []
     for one in begun:
         one.unlink(missing_ok=True)
     return written, [one.name[len(".part-") :] for one in begun]

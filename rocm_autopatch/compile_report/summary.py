@@ -8,8 +8,14 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-from rocm_autopatch.compile_report.advice import advise
-from rocm_autopatch.compile_report.model import PHASES, Graph, Place, ProcessEnd, Report
+from rocm_autopatch.compile_report.advice import advise_on_report
+from rocm_autopatch.compile_report.model import (
+    PHASES,
+    CompiledGraph,
+    CompileReport,
+    ProcessEnd,
+    SourcePlace,
+)
 from rocm_autopatch.patches.callers import PACKAGES
 from rocm_autopatch.support.text import WIDTH, counted, wrapped
 
@@ -17,7 +23,7 @@ DEAREST = 10
 ROWS = 12
 
 
-def lines(report: Report, dearest: int = DEAREST) -> Iterator[str]:
+def summary_lines(report: CompileReport, dearest: int = DEAREST) -> Iterator[str]:
     """The summary: what ended the program, failures, the slowest compiles, graph breaks,
     recompiles, and what to do."""
     before = describe_end(report)
@@ -25,132 +31,137 @@ def lines(report: Report, dearest: int = DEAREST) -> Iterator[str]:
     if before:
         yield ""
     if not report.graphs:
-        yield from _nothing(report)
+        yield from _nothing_lines(report)
         return
     versions = ", ".join(report.versions) or "of unknown version"
     compiled = {graph.process for graph in report.graphs}
-    yield from _wrap(
+    yield from _wrap_lines(
         f"compile report: {counted(len(report.graphs), 'graph')} in "
         f"{report.seconds:.1f} s of compiling, {_of_processes(report, compiled)}, torch {versions}"
     )
     phases = report.phases()
-    yield from _wrap(
+    yield from _wrap_lines(
         "by phase: " + ", ".join(f"{p} {phases[p]:.1f} s" for p in PHASES if phases[p] >= 0.05),
         "  ",
     )
-    yield from _wrap("caches: " + caches(report), "  ")
+    yield from _wrap_lines("caches: " + cache_sentence(report), "  ")
     if report.modes:
-        yield from _wrap(f"modes of torch.compile: {', '.join(report.modes)}", "  ")
+        yield from _wrap_lines(f"modes of torch.compile: {', '.join(report.modes)}", "  ")
     kinds = report.kinds()
     if kinds:
         text = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common())
-        yield from _wrap(f"operations: {text}", "  ")
-    yield from _failed(report)
+        yield from _wrap_lines(f"operations: {text}", "  ")
+    yield from _failed_lines(report)
     yield ""
     yield f"Slowest compiles ({min(dearest, len(report.graphs))} of {len(report.graphs):,})"
     yield f"  {'seconds':>7} {'share':>5} {'nodes':>6} {'kernels':>7} {'cache':6} {'tuned':5} place"
     for graph in report.dearest()[:dearest]:
-        yield from _graph(report, graph)
-    yield from _breaks(report)
-    yield from _recompiles(report)
-    found = advise(report)
+        yield from _graph_lines(report, graph)
+    yield from _break_lines(report)
+    yield from _recompile_lines(report)
+    found = advise_on_report(report)
     if found:
         yield ""
         yield "What to do"
     for one in found:
-        yield from _wrap(f"- {one.seen}", "  ", "    ")
-        yield from _wrap(f"{one.do}", "    ", "    ")
+        yield from _wrap_lines(f"- {one.seen}", "  ", "    ")
+        yield from _wrap_lines(f"{one.do}", "    ", "    ")
         if one.places:
             more = f" and {len(one.places) - 3} more" if len(one.places) > 3 else ""
-            yield from _wrap("at " + ", ".join(map(short, one.places[:3])) + more, "    ", "    ")
-    yield from _notes(report)
+            yield from _wrap_lines(
+                "at " + ", ".join(map(short_place, one.places[:3])) + more, "    ", "    "
+            )
+    yield from _note_lines(report)
 
 
-def describe_end(report: Report) -> list[str]:
+def describe_end(report: CompileReport) -> list[str]:
     """What ended the program, as far as it is known: a title and lines, [] if nothing is."""
-    return list(_ended(report))
+    return list(_end_lines(report))
 
 
-def _ended(report: Report) -> Iterator[str]:
+def _end_lines(report: CompileReport) -> Iterator[str]:
     if not report.ends and not report.status:
         return
     yield "What ended the program"
-    same: dict[tuple[str, Place], list[ProcessEnd]] = {}
+    same: dict[tuple[str, SourcePlace], list[ProcessEnd]] = {}
     for end in report.ends:
         same.setdefault((end.error, end.place), []).append(end)
     for (error, place), ends in [*same.items()][:ROWS]:
         name = f"{ends[0].name}" if len(ends) == 1 else f"{len(ends)} processes"
-        yield from _wrap(f"{name}: {error}", "  ", "      ")
-        yield " " * 6 + _tail(f"at {short(place)} {place.function}", WIDTH - 6)
+        yield from _wrap_lines(f"{name}: {error}", "  ", "      ")
+        yield " " * 6 + _keep_tail(f"at {short_place(place)} {place.function}", WIDTH - 6)
         if ends[0].limit:
-            yield from _wrap(_of_limit(report, {end.pid for end in ends}), " " * 6, " " * 6)
+            yield from _wrap_lines(_of_limit(report, {end.pid for end in ends}), " " * 6, " " * 6)
     if len(same) > ROWS:
         yield f"  and {len(same) - ROWS} more"
     if report.status:
-        yield from _wrap(f"the command ended with {_status(report.status)}", "  ", "      ")
+        yield from _wrap_lines(
+            f"the command ended with {_status_text(report.status)}", "  ", "      "
+        )
     if not report.ends and report.failures:
         # A launcher or a framework has caught it.
         text = "no process told of an exception; the compiles that failed are listed below"
-        yield from _wrap(text, "  ", "      ")
+        yield from _wrap_lines(text, "  ", "      ")
 
 
-def _status(status: int) -> str:
+def _status_text(status: int) -> str:
     try:
         return f"status {status}, as {signal.Signals(status - 128).name} ends it"
     except ValueError:
         return f"status {status}"
 
 
-def _of_limit(report: Report, pids: set[int]) -> str:
+def _of_limit(report: CompileReport, pids: set[int]) -> str:
     """Which function reached the recompile limit where that is an error, and by which guard."""
     text = "with fullgraph=True the recompile limit is an error"
     numbers = {process.number for process in report.processes if process.pid in pids}
     for one in report.recompiles:
         if one.raised and one.processes & numbers:
-            text += f": {short(one.place)} {one.place.function} reached it"
+            text += f": {short_place(one.place)} {one.place.function} reached it"
             text += f"; the guard that failed: {one.example or one.guard}"
             break
-    return _cut(text, 400)
+    return _keep_head(text, 400)
 
 
-def _failed(report: Report) -> Iterator[str]:
+def _failed_lines(report: CompileReport) -> Iterator[str]:
     if not report.failures:
         return
     yield ""
     yield f"Compiles that failed ({sum(one.count for one in report.failures):,})"
     for one in report.failures[:ROWS]:
-        yield f"  {one.count:5,} x {_tail(f'{short(one.place)} {one.place.function}', WIDTH - 10)}"
-        yield from _wrap(_cut(one.reason, 400), " " * 10, " " * 10)
-    yield from _more(len(report.failures))
+        where = f"{short_place(one.place)} {one.place.function}"
+        yield f"  {one.count:5,} x {_keep_tail(where, WIDTH - 10)}"
+        yield from _wrap_lines(_keep_head(one.reason, 400), " " * 10, " " * 10)
+    yield from _more_line(len(report.failures))
 
 
-def _nothing(report: Report) -> Iterator[str]:
+def _nothing_lines(report: CompileReport) -> Iterator[str]:
     torches = len(report.processes)
     if torches:
         text = f"nothing was compiled: {counted(torches, 'process', 'es')} imported torch"
     else:
         text = "no process that has rocm_autopatch imported torch, and no process wrote a trace"
-    yield from _wrap(f"compile report: {text}")
-    yield from _notes(report)
+    yield from _wrap_lines(f"compile report: {text}")
+    yield from _note_lines(report)
 
 
-def _notes(report: Report) -> Iterator[str]:
+def _note_lines(report: CompileReport) -> Iterator[str]:
     if report.notes:
         yield ""
         yield "What is missing or unexpected"
     for note in report.notes[:ROWS]:
-        yield from _wrap(note, "  ", "    ")
+        yield from _wrap_lines(note, "  ", "    ")
     if len(report.notes) > ROWS:
         yield f"  and {len(report.notes) - ROWS} more"
 
 
-def _of_processes(report: Report, compiled: set[int]) -> str:
+def _of_processes(report: CompileReport, compiled: set[int]) -> str:
     if len(report.processes) == len(compiled):
         return counted(len(compiled), "process", "es")
     return f"{len(compiled)} of {counted(len(report.processes), 'process', 'es')} with torch"
 
 
-def caches(report: Report) -> str:
+def cache_sentence(report: CompileReport) -> str:
     """How many graphs came from Inductor's cache."""
     states = {"hit": 0, "miss": 0, "part": 0, "bypass": 0, "": 0}
     for graph in report.graphs:
@@ -165,7 +176,7 @@ def caches(report: Report) -> str:
     return ", ".join(words[state].format(n) for state, n in states.items() if n)
 
 
-def _graph(report: Report, graph: Graph) -> Iterator[str]:
+def _graph_lines(report: CompileReport, graph: CompiledGraph) -> Iterator[str]:
     share = graph.seconds / report.seconds if report.seconds else 0.0
     nodes = "-" if graph.nodes is None else f"{graph.nodes:,}"
     kernels = "-" if graph.kernels is None else f"{graph.kernels + sum(graph.library.values()):,}"
@@ -174,18 +185,18 @@ def _graph(report: Report, graph: Graph) -> Iterator[str]:
         f"  {graph.seconds:7.2f} {share:5.0%} {nodes:>6} {kernels:>7} {graph.cache or '-':6} "
         f"{tuned:5} "
     )
-    yield head + _tail(where(graph), WIDTH - len(head))
+    yield head + _keep_tail(graph_title(graph), WIDTH - len(head))
     if not graph.finished:
         yield " " * 12 + f"did not finish: the trace ends with {graph.last}"
     elif graph.failure:
         yield " " * 12 + "failed, see above"
 
 
-def where(graph: Graph) -> str:
+def graph_title(graph: CompiledGraph) -> str:
     """A graph's place, and whether it continues after a break or is a recompile."""
-    text = f"{short(graph.place)} {graph.place.function}"
+    text = f"{short_place(graph.place)} {graph.place.function}"
     if graph.caller:
-        text += f", called at {short(graph.caller)}"
+        text += f", called at {short_place(graph.caller)}"
     if graph.resumed:
         text += f", continued from line {graph.resumed}"
     if graph.again:
@@ -193,21 +204,21 @@ def where(graph: Graph) -> str:
     return text
 
 
-def _breaks(report: Report) -> Iterator[str]:
+def _break_lines(report: CompileReport) -> Iterator[str]:
     if not report.breaks:
         return
     total = sum(one.count for one in report.breaks)
     yield ""
-    yield f"Graph breaks ({total:,} in {counted(len(report.breaks), 'place')})"
+    yield f"CompiledGraph breaks ({total:,} in {counted(len(report.breaks), 'place')})"
     for one in report.breaks[:ROWS]:
         function = f" in {one.place.function}" if one.place.function else ""
-        yield f"  {one.count:5,} x {_tail(short(one.place) + function, WIDTH - 10)}"
+        yield f"  {one.count:5,} x {_keep_tail(short_place(one.place) + function, WIDTH - 10)}"
         explained = f" {one.explanation}" if one.explanation else ""
-        yield from _wrap(_cut(f"{one.reason}.{explained}", 240), " " * 10, " " * 10)
-    yield from _more(len(report.breaks))
+        yield from _wrap_lines(_keep_head(f"{one.reason}.{explained}", 240), " " * 10, " " * 10)
+    yield from _more_line(len(report.breaks))
 
 
-def _recompiles(report: Report) -> Iterator[str]:
+def _recompile_lines(report: CompileReport) -> Iterator[str]:
     if not report.recompiles:
         return
     total = sum(one.count for one in report.recompiles)
@@ -218,23 +229,23 @@ def _recompiles(report: Report) -> Iterator[str]:
     for one in report.recompiles[:ROWS]:
         function = f" {one.place.function}" if one.place.function else ""
         head = f"  {one.count:5,} x {one.seconds:6.1f} s "
-        yield head + _tail(short(one.place) + function, WIDTH - len(head))
+        yield head + _keep_tail(short_place(one.place) + function, WIDTH - len(head))
         such = one.example if one.count + one.limit == 1 else f"for example {one.example}"
         guard = such if one.example else one.guard
-        yield from _wrap(_cut(f"guard: {guard}", 240), " " * 10, " " * 10)
+        yield from _wrap_lines(_keep_head(f"guard: {guard}", 240), " " * 10, " " * 10)
         if one.limit > one.raised:
             yield " " * 10 + "recompile limit reached: other inputs run uncompiled"
         if one.raised:
             yield " " * 10 + "recompile limit reached: with fullgraph=True this is an error"
-    yield from _more(len(report.recompiles))
+    yield from _more_line(len(report.recompiles))
 
 
-def _more(rows: int) -> Iterator[str]:
+def _more_line(rows: int) -> Iterator[str]:
     if rows > ROWS:
         yield f"  and {rows - ROWS} more: --json or --html lists them"
 
 
-def short(place: Place | str) -> str:
+def short_place(place: SourcePlace | str) -> str:
     """A place, relative to the working directory or to an installed package's directory."""
     text = str(place)
     here = os.getcwd() + os.sep
@@ -243,7 +254,7 @@ def short(place: Place | str) -> str:
     return re.sub("^.*" + PACKAGES, "", text)
 
 
-def data(report: Report) -> dict[str, Any]:
+def report_data(report: CompileReport) -> dict[str, Any]:
     """The report as plain data. docs/report.md describes it."""
     return {
         "directory": report.directory,
@@ -269,7 +280,7 @@ def data(report: Report) -> dict[str, Any]:
             {
                 "process": graph.process,
                 "id": graph.id,
-                **_place(graph.place),
+                **_place_data(graph.place),
                 "model": graph.model,
                 "caller": graph.caller,
                 "resumed": graph.resumed,
@@ -295,7 +306,7 @@ def data(report: Report) -> dict[str, Any]:
         ],
         "breaks": [
             {
-                **_place(one.place),
+                **_place_data(one.place),
                 "reason": one.reason,
                 "explanation": one.explanation,
                 "hints": list(one.hints),
@@ -306,12 +317,12 @@ def data(report: Report) -> dict[str, Any]:
         ],
         "status": report.status,
         "ends": [
-            {**_place(end.place), "pid": end.pid, "name": end.name, "error": end.error}
+            {**_place_data(end.place), "pid": end.pid, "name": end.name, "error": end.error}
             for end in report.ends
         ],
         "failures": [
             {
-                **_place(one.place),
+                **_place_data(one.place),
                 "reason": one.reason,
                 "count": one.count,
                 "processes": sorted(one.processes),
@@ -320,7 +331,7 @@ def data(report: Report) -> dict[str, Any]:
         ],
         "recompiles": [
             {
-                **_place(one.place),
+                **_place_data(one.place),
                 "guard": one.guard,
                 "example": one.example,
                 "count": one.count,
@@ -333,24 +344,24 @@ def data(report: Report) -> dict[str, Any]:
         ],
         "advice": [
             {"kind": one.kind, "seen": one.seen, "do": one.do, "places": list(one.places)}
-            for one in advise(report)
+            for one in advise_on_report(report)
         ],
         "notes": report.notes,
         "traces": report.traces,
     }
 
 
-def _place(place: Place) -> dict[str, Any]:
+def _place_data(place: SourcePlace) -> dict[str, Any]:
     return {"file": place.file, "line": place.line, "function": place.function}
 
 
-def _tail(text: str, width: int) -> str:
+def _keep_tail(text: str, width: int) -> str:
     return text if len(text) <= width else "..." + text[3 - width :]
 
 
-def _cut(text: str, width: int) -> str:
+def _keep_head(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
-def _wrap(text: str, first: str = "", rest: str = "    ") -> list[str]:
+def _wrap_lines(text: str, first: str = "", rest: str = "    ") -> list[str]:
     return wrapped(text, first, rest)

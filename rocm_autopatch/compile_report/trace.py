@@ -47,7 +47,7 @@ _WITH_PAYLOAD = (
 
 
 @dataclass(frozen=True)
-class Event:
+class TraceEvent:
     """One event. The name is the artifact's, if it is one. A missing payload is ""."""
 
     name: str
@@ -60,7 +60,7 @@ class Event:
 
 
 @dataclass
-class File:
+class TraceFile:
     """A trace file while it is read, and what was found out about it."""
 
     path: Path
@@ -69,7 +69,7 @@ class File:
     size: int = 0  # bytes that were read
     strings: dict[int, str] = field(default_factory=dict)
 
-    def events(self) -> Generator[Event, None, None]:
+    def events(self) -> Generator[TraceEvent, None, None]:
         """The events that the report needs. Raises OSError if the file can't be read."""
         year = datetime.fromtimestamp(self.path.stat().st_mtime).year
         with open(self.path, "rb") as stream:
@@ -86,28 +86,28 @@ class File:
                     continue
                 if head is not None:
                     if head[1] != "chromium_event" or any(b"autotun" in text for text in payload):
-                        yield self._event(head, payload, year)
+                        yield self._parse_event(head, payload, year)
                     head, payload, size = None, [], 0
                 match = _HEAD.match(line)
                 if match is not None and match[8].startswith(b'{"chromium_event"'):
                     # Eight of ten heads are of this kind. The payload tells if one is needed.
                     head = (match, "chromium_event", {})
                     continue
-                data = _json(match[8]) if match else None
+                data = _parse_payload(match[8]) if match else None
                 if match is None or not isinstance(data, dict) or not data:
                     self.corrupt += bool(line.strip())
                     continue
-                name = self._name(data)
+                name = self._artifact_name(data)
                 if name in _WITH_PAYLOAD or name.startswith(CACHES):
                     head = (match, name, data)
                 elif name in METRICS or name == "dynamo_start":
-                    yield self._event((match, name, data), [], year)
+                    yield self._parse_event((match, name, data), [], year)
             if head is not None:
                 # Any last event is given: it tells what a killed process did last.
-                yield self._event(head, payload, year)
+                yield self._parse_event(head, payload, year)
             self.cut = not line.endswith(b"\n")
 
-    def _name(self, data: dict[str, Any]) -> str:
+    def _artifact_name(self, data: dict[str, Any]) -> str:
         # The name comes first, before rank and the compile's id.
         name, about = next(iter(data.items()))
         if name == "artifact" and isinstance(about, dict):
@@ -117,11 +117,11 @@ class File:
             self.strings[about[1]] = str(about[0])
         return str(name)
 
-    def _event(
+    def _parse_event(
         self, head: tuple[re.Match[bytes], str, dict[str, Any]], payload: list[bytes], year: int
-    ) -> Event:
+    ) -> TraceEvent:
         match, name, data = head
-        data = data or _json(match[8]) or {"": None}
+        data = data or _parse_payload(match[8]) or {"": None}
         month, day, hour, minute, second = (int(match[i]) for i in range(1, 6))
         try:
             when = datetime(year, month, day, hour, minute, second).timestamp()
@@ -131,7 +131,7 @@ class File:
         graph = "" if frame is None else f"{frame}/{data.get('frame_compile_id', 0)}"
         if data.get("compiled_autograd_id") is not None:
             graph = f"!{data['compiled_autograd_id']}{'/' if graph else ''}{graph}"
-        return Event(
+        return TraceEvent(
             name=name,
             data=next(iter(data.values())),
             payload=b"".join(payload).decode("utf-8", "replace"),
@@ -142,7 +142,7 @@ class File:
         )
 
 
-def _json(text: bytes) -> Any:
+def _parse_payload(text: bytes) -> Any:
     try:
         return json.loads(text)
     except ValueError:

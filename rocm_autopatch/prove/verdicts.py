@@ -289,4 +289,4 @@ def _first(ours: Sequence[TrialRow], base: Sequence[TrialRow], kind: str) -> flo
 # It takes 0.1 s, and a battery makes its document again after each start.
 @functools.cache
 def _compared(before: tuple[float, ...], after: tuple[float, ...]) -> bootstrap.Comparison:
-    return bootstrap.compare(before, after)
+    return bootstrap.compare_medians(before, after)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rocm_autopatch import fresh_interpreter, startup
-from rocm_autopatch.ab import Refused, Wrong, arms, runner, toggles
-from rocm_autopatch.ab.place import Place
+from rocm_autopatch.ab import RequestRefused, WrongRequest, arms, runner, toggles
+from rocm_autopatch.ab.place import ProgramPlace
 from rocm_autopatch.ab.toggles import CONFIG, HERE, MODE, POLICY, VARIABLE, Toggle
 from rocm_autopatch.evidence import match
 from rocm_autopatch.patches import compile_modes
@@ -71,7 +71,7 @@ class Found:
 
 
 def find(
-    here: Place,
+    here: ProgramPlace,
     program: Sequence[str],
     wanted: Sequence[str],
     without: Sequence[str],
@@ -104,7 +104,7 @@ def find(
         dropped = [one for one in found.values() if word in (one.label, one.toggle.label)]
         dropped += [o for o in found.values() if word == o.toggle.name and o not in dropped]
         if not dropped and word not in left_out:
-            raise Wrong(f"--without {word}: nothing that would be tried is called so")
+            raise WrongRequest(f"--without {word}: nothing that would be tried is called so")
         for one in dropped:
             del found[one.label]
             left_out[one.label] = "--without"
@@ -112,17 +112,17 @@ def find(
     inert = _inert(here, list(found.values()), directory)
     for label, why in inert.items():
         if label in named:
-            raise Refused(why)
+            raise RequestRefused(why)
         left_out[label] = why
         del found[label]
     return Found(tuple(found.values()), left_out, frozenset(modes))
 
 
-def _wanted(here: Place, text: str) -> list[Candidate]:
+def _wanted(here: ProgramPlace, text: str) -> list[Candidate]:
     """Each value of a toggle that is not what is here."""
-    toggle = toggles.parse(text, here.fact("torch"), here.environ)
+    toggle = toggles.parse_toggle(text, here.fact("torch"), here.environ)
     if toggle.kind == POLICY:
-        raise Wrong(f"--try {text}: a policy is made of switches; name these")
+        raise WrongRequest(f"--try {text}: a policy is made of switches; name these")
     base = here.environ.get(toggle.name) if toggle.kind == VARIABLE else HERE
     known = {row.key for row in SWITCHES if row.code}
     found = []
@@ -134,7 +134,7 @@ def _wanted(here: Place, text: str) -> list[Candidate]:
         one = replace(toggle, values=(base, value))
         found.append(Candidate(one, "", True, code=_short(toggle) in known))
     if not found:
-        raise Refused(f"--try {text}: {SO_HERE}")
+        raise RequestRefused(f"--try {text}: {SO_HERE}")
     return found
 
 
@@ -157,11 +157,11 @@ def _of_policy(policy: Policy) -> Iterator[Switch]:
             yield Switch(f"env.{rule.name}", rule.value, rule.why)
 
 
-def _one(here: Place, row: Switch) -> Candidate | str:
+def _one(here: ProgramPlace, row: Switch) -> Candidate | str:
     """The candidate, or why there is none here."""
     try:
-        toggle = toggles.parse(row.toggle, here.fact("torch"), here.environ)
-    except (Refused, Wrong) as error:
+        toggle = toggles.parse_toggle(row.toggle, here.fact("torch"), here.environ)
+    except (RequestRefused, WrongRequest) as error:
         return str(error)
     if toggle.kind == CONFIG:
         if toggle.name.startswith("torch._inductor."):
@@ -177,7 +177,7 @@ def _short(toggle: Toggle) -> str:
     return toggle.name.partition(".config.")[2] if inductors else toggle.name
 
 
-def _objection(here: Place, one: Candidate, where: str, unsound: Mapping[str, str]) -> str:
+def _objection(here: ProgramPlace, one: Candidate, where: str, unsound: Mapping[str, str]) -> str:
     """Why a candidate is not tried, "" if it is."""
     accelerator = here.fact("accelerator")
     kinds = ("rocm", "cuda") if where == "gpu" else (where,)
@@ -198,7 +198,7 @@ def _objection(here: Place, one: Candidate, where: str, unsound: Mapping[str, st
     return ""
 
 
-def _was_wrong(here: Place, wrong: WrongResults | None) -> str:
+def _was_wrong(here: ProgramPlace, wrong: WrongResults | None) -> str:
     """That a value gave wrong results with this torch, "" if no such thing is known."""
     if not wrong or here.fact("accelerator") != wrong.accelerator:
         return ""
@@ -207,13 +207,13 @@ def _was_wrong(here: Place, wrong: WrongResults | None) -> str:
     return f"wrong results on {wrong.accelerator} before torch {wrong.until} ({wrong.source})"
 
 
-def _mapped(here: Place, mode: str) -> bool:
+def _mapped(here: ProgramPlace, mode: str) -> bool:
     """Whether a policy here lets a mode stand for something else."""
     rows = here.report["compile_modes"] if here.report else ()
     return any(row["name"] == mode and row["wanted"] != mode for row in rows)
 
 
-def _pinned_or_same(here: Place, toggle: Toggle, value: Scalar) -> str:
+def _pinned_or_same(here: ProgramPlace, toggle: Toggle, value: Scalar) -> str:
     module, _, key = toggle.name.partition(".config.")
     name = f"{module}.config.{lower.current(key)}"
     for row in here.report["config"] if here.report else ():
@@ -245,7 +245,7 @@ def _modes(program: Sequence[str]) -> set[str]:
     return {"default", *named}
 
 
-def _unsound(here: Place) -> dict[str, str]:
+def _unsound(here: ProgramPlace) -> dict[str, str]:
     """By label, what evidence of this machine says is wrong. ``mode.*=USE`` is for each mode."""
     known = match.look(None, here.fact("torch")).careful_verdicts("sound")
     return dict(_labels_of(name for name, (sound, _) in known.items() if not sound))
@@ -276,14 +276,14 @@ def _labels_of(names: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield "max_autotune=true", why
 
 
-def arm_of(here: Place, chosen: Sequence[Candidate], file: Path) -> arms.Arm:
+def arm_of(here: ProgramPlace, chosen: Sequence[Candidate], file: Path) -> arms.ToggleArm:
     """The arm with all of *chosen*; *file* is for its policy, if it needs one."""
     its = [one.toggle for one in chosen]
     values = tuple(one.value for one in chosen)
-    return arms.one(here, its, values, [toggle.values[0] for toggle in its], file)
+    return arms.make_arm(here, its, values, [toggle.values[0] for toggle in its], file)
 
 
-def _inert(here: Place, found: Sequence[Candidate], directory: Path) -> dict[str, str]:
+def _inert(here: ProgramPlace, found: Sequence[Candidate], directory: Path) -> dict[str, str]:
     """By label, why a candidate does not take effect, as a fresh interpreter says.
 
     It gets one value of each switch, all at once. What holds of one value holds of the others.
@@ -293,17 +293,17 @@ def _inert(here: Place, found: Sequence[Candidate], directory: Path) -> dict[str
     first = list({one.switch: one for one in reversed(found)}.values())
     hooked = [one.toggle for one in first if one.toggle.kind != VARIABLE]
     try:
-        arms.check(here, [one.toggle for one in first])
-    except Refused as error:
+        arms.check_toggles(here, [one.toggle for one in first])
+    except RequestRefused as error:
         return {one.label: str(error) for one in found if one.toggle.kind != VARIABLE}
     arm = arm_of(here, first, directory / "all.yaml")
     environ = {**arm.environ, **runner.own_caches(directory)}
     report = fresh_interpreter.report(torch=bool(hooked), environ=environ, python=here.python)
     why = {}
     for one in first:
-        alone = arms.Arm(one.label, (one.value,), arm.environ)
+        alone = arms.ToggleArm(one.label, (one.value,), arm.environ)
         try:
-            arms.verify([one.toggle], alone, report)
-        except Refused as error:
+            arms.verify_arm([one.toggle], alone, report)
+        except RequestRefused as error:
             why[one.switch] = str(error)
     return {one.label: why[one.switch] for one in found if one.switch in why}

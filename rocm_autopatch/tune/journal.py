@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch.ab import Refused
+from rocm_autopatch.ab import RequestRefused
 from rocm_autopatch.ab.runner import ENDED
 
 _FILE = "runs.jsonl"
@@ -114,7 +114,7 @@ class Journal:
         try:
             directory.mkdir(exist_ok=True)
         except OSError as error:
-            raise Refused(f"{directory} can't be made: {error.strerror}") from None
+            raise RequestRefused(f"{directory} can't be made: {error.strerror}") from None
         rows = _rows(file)
         if rows:
             self._check(rows[0])
@@ -137,7 +137,7 @@ class Journal:
     def _check(self, there: Mapping[str, object]) -> None:
         for key, value in self.about.items():
             if key not in _FREE and there.get(key) != value:
-                raise Refused(
+                raise RequestRefused(
                     f"{self.directory} has runs of another search: {key} is {there.get(key)!r} "
                     f"there and {value!r} here; give --again to drop them, or another --out"
                 )

@@ -161,7 +161,7 @@ def _better(done: Tuning) -> str:
     if done.request.metric or done.request.higher:
         said = f"{_ratio(done.ratio)} ({_ratio(low)} to {_ratio(high)})"
         return f"{_metric(done)}: {said}"
-    times = [results.shown(1 / number) for number in (done.ratio, high, low)]
+    times = [results.ratio_text(1 / number) for number in (done.ratio, high, low)]
     return f"{times[0]}x faster ({times[1]} to {times[2]})"
 
 
@@ -397,4 +397,4 @@ def draw(path: Path, done: Tuning) -> None:
     axis.legend(fontsize=8)
     title = printable(_program(done)).replace("$", r"\$")
     axis.set_title(textwrap.fill(title, 100), fontsize=10, loc="left")
-    plot.write(path, figure, "tune")
+    plot.write_figure(path, figure, "tune")

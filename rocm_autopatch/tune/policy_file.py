@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from rocm_autopatch.ab.place import Place
+from rocm_autopatch.ab.place import ProgramPlace
 from rocm_autopatch.ab.toggles import CONFIG, MODE
 from rocm_autopatch.policy import lint, load, lower
 from rocm_autopatch.policy.problem import ERROR, PolicyError
@@ -16,7 +16,7 @@ from rocm_autopatch.tune.candidates import Candidate
 
 
 def text(
-    here: Place,
+    here: ProgramPlace,
     name: str,
     description: str,
     entries: Sequence[tuple[Candidate, str]],

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rocm_autopatch import fresh_interpreter
-from rocm_autopatch.ab import Refused, results
-from rocm_autopatch.ab.numbers import Metric
-from rocm_autopatch.ab.place import Place
+from rocm_autopatch.ab import RequestRefused, results
+from rocm_autopatch.ab.numbers import NumberLabel
+from rocm_autopatch.ab.place import ProgramPlace
 
 ARRAYS = (".npy", ".npz", ".pt", ".pth", ".safetensors")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf)\b", re.IGNORECASE)
@@ -99,7 +99,7 @@ class Same:
     names: Sequence[str]
     tolerance: float
     directory: Path
-    here: Place
+    here: ProgramPlace
     numbers: dict[str, float] = field(default_factory=dict)
     files: dict[str, Path] = field(default_factory=dict)
     _before: dict[str, tuple[int, int, int]] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Same:
         """Note what files are before a run, to see that the run writes them."""
         self._before = {name: _mark(name) for name in self.names}
 
-    def end(self, found: Mapping[Metric, float]) -> str:
+    def end(self, found: Mapping[NumberLabel, float]) -> str:
         """What is not the same after a run that printed these numbers, "" if all is.
 
         The first run is the base's: its numbers and files are kept. Raises Refused if it has them
@@ -140,7 +140,7 @@ class Same:
                     return f"{name} is {value:g}, not {self.numbers[name]:g}"
         return ""
 
-    def _keep(self, name: str, found: Mapping[Metric, float]) -> None:
+    def _keep(self, name: str, found: Mapping[NumberLabel, float]) -> None:
         value = number(name, found)
         if value is not None:
             self.numbers[name] = value
@@ -149,7 +149,7 @@ class Same:
             shutil.copyfile(name, copy)
             self.files[name] = copy
         else:
-            raise Refused(
+            raise RequestRefused(
                 f"--same {name}: the command prints no such number, and writes no such file"
             )
 
@@ -196,11 +196,11 @@ def _mark(name: str) -> tuple[int, int, int]:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def number(name: str, found: Mapping[Metric, float]) -> float | None:
+def number(name: str, found: Mapping[NumberLabel, float]) -> float | None:
     """The number whose label *name* means; None if there is none."""
     try:
-        (metric,) = results.chosen(list(found), [name])
-    except Refused:
+        (metric,) = results.chosen_metrics(list(found), [name])
+    except RequestRefused:
         return None
     return found[metric]
 

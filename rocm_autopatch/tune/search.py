@@ -274,7 +274,7 @@ class Search:
         if trial == BASE:
             return trial, sequential.CLEAR
         ratio = self.ratio(BASE, trial)
-        return trial, sequential.needed(-(ratio.log + ratio.error) / self._levels.noise)
+        return trial, sequential.runs_needed(-(ratio.log + ratio.error) / self._levels.noise)
 
     def _search(self) -> None:
         for _ in range(CALIBRATION):

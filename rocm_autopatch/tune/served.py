@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rocm_autopatch.ab import runner
-from rocm_autopatch.ab.numbers import Metric, Pattern
-from rocm_autopatch.ab.runner import ENDED, FAILED, HUNG, Ended, Runner
+from rocm_autopatch.ab.numbers import NumberLabel, NumberPattern
+from rocm_autopatch.ab.runner import ENDED, FAILED, HUNG, ArmRunner, CommandEnd
 from rocm_autopatch.support import processes
 
-STARTED = Metric("server start", "s")
+STARTED = NumberLabel("server start", "s")
 _LISTENS = "0A"
 _POLL_S = 0.05
 
 
-class ServedRunner(Runner):
+class ServedRunner(ArmRunner):
     """Runs a *client* against a *server*, both with the environment of an arm.
 
     *ready* is a text of the server's output, a URL, or "" for a port on which it listens.
@@ -37,7 +37,7 @@ class ServedRunner(Runner):
         ready: str,
         client: Sequence[str],
         limit_s: float,
-        patterns: Sequence[Pattern],
+        patterns: Sequence[NumberPattern],
     ) -> None:
         super().__init__(client, [], limit_s, patterns)
         self.server, self.ready = server, ready
@@ -48,7 +48,7 @@ class ServedRunner(Runner):
         environment: Mapping[str, str],
         streams: tuple[Path, Path],
         mark: str,
-    ) -> Ended:
+    ) -> CommandEnd:
         output = self.directory / "server"
         for file in streams:
             file.write_bytes(b"")  # If the server does not start, no client writes.
@@ -72,7 +72,7 @@ class ServedRunner(Runner):
                 )
         finally:
             processes.end_left_over(mark, 0)
-        return Ended(
+        return CommandEnd(
             found.seconds, found.status, found.reason, {STARTED: started}, found.last_lines
         )
 
@@ -82,19 +82,19 @@ class ServedRunner(Runner):
         environment: Mapping[str, str],
         streams: tuple[Path, Path],
         mark: str,
-    ) -> Ended:
+    ) -> CommandEnd:
         with streams[0].open("wb") as stdout, streams[1].open("wb") as stderr:
             command = processes.start(program, environment, stdout, stderr)
             if not command.ends(self.limit_s):
                 command.kill()
                 reason = f"the client did not end within {self.limit_s:g} s"
-                return Ended(command.seconds, HUNG, reason)
+                return CommandEnd(command.seconds, HUNG, reason)
         if command.status:
             reason = f"the client: {processes.how_it_ended(command.status)}"
-            return Ended(command.seconds, FAILED, reason)
-        return Ended(command.seconds, ENDED)
+            return CommandEnd(command.seconds, FAILED, reason)
+        return CommandEnd(command.seconds, ENDED)
 
-    def _wait(self, server: processes.Command, output: Path, mark: str) -> Ended | None:
+    def _wait(self, server: processes.Command, output: Path, mark: str) -> CommandEnd | None:
         """Wait until the server is ready. What went wrong, None if nothing did."""
         seen = self._seen(output, mark)
         patience = time.monotonic() + self.limit_s
@@ -112,11 +112,11 @@ class ServedRunner(Runner):
         if self.ready.startswith(("http://", "https://")):
             return lambda: _answers(self.ready)
         if self.ready:
-            return lambda: self.ready in runner.tail(output)
+            return lambda: self.ready in runner.read_tail(output)
         return lambda: _listens(mark)
 
-    def _failed(self, reason: str, output: Path, status: str = FAILED) -> Ended:
-        return Ended(0.0, status, reason, {}, runner.last_lines(runner.tail(output)))
+    def _failed(self, reason: str, output: Path, status: str = FAILED) -> CommandEnd:
+        return CommandEnd(0.0, status, reason, {}, runner.last_lines(runner.read_tail(output)))
 
 
 def _answers(url: str) -> bool:

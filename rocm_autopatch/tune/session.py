@@ -20,9 +20,18 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from rocm_autopatch.ab import Refused, arms, results, sequential
-from rocm_autopatch.ab.place import Place
-from rocm_autopatch.ab.runner import COLD, ENDED, FAILED, HUNG, WARM, Cell, Run, Runner
+from rocm_autopatch.ab import RequestRefused, arms, results, sequential
+from rocm_autopatch.ab.place import ProgramPlace
+from rocm_autopatch.ab.runner import (
+    COLD,
+    ENDED,
+    FAILED,
+    HUNG,
+    WARM,
+    ArmRunner,
+    MeasuredRun,
+    PlannedRun,
+)
 from rocm_autopatch.ab.toggles import HERE, MODE, POLICY, VARIABLE, Toggle
 from rocm_autopatch.support import masking
 from rocm_autopatch.support.text import duration
@@ -70,15 +79,15 @@ class Objective:
         """Whether the same code means the same number. Wall times and cold caches have compiles."""
         return bool(self.metric) and self.kinds == (WARM,)
 
-    def value(self, run: Run) -> tuple[float, str]:
+    def value(self, run: MeasuredRun) -> tuple[float, str]:
         """The run's number and its unit. Raises Refused if it has none, or one that is not above
         zero."""
         if not self.metric:
             return run.seconds, "s"
-        (metric,) = results.chosen([results.WALL_METRIC, *run.numbers], [self.metric])
-        value = results.of(run, metric)
+        (metric,) = results.chosen_metrics([results.WALL_METRIC, *run.numbers], [self.metric])
+        value = results.number_of_run(run, metric)
         if value is None or value <= 0:
-            raise Refused(f"--metric {self.metric}: {value} is not above zero")
+            raise RequestRefused(f"--metric {self.metric}: {value} is not above zero")
         return value, metric.unit
 
     def weighed(self, values: Mapping[str, float]) -> float:
@@ -121,12 +130,12 @@ class Session:
     says. ``troubles`` has the trials that are out, and why.
     """
 
-    here: Place
+    here: ProgramPlace
     candidates: Sequence[Candidate]
     objective: Objective
     same: Same
     journal: Journal
-    runner: Runner
+    runner: ArmRunner
     directory: Path
     budget_s: float
     timeout_s: float
@@ -200,7 +209,7 @@ class Session:
             if isinstance(cost, Trouble):
                 self.troubles[trial] = cost
                 if trial == BASE:
-                    raise Refused(_of_the_base(cost))
+                    raise RequestRefused(_of_the_base(cost))
         return {trial: cost for trial, cost in found.items() if isinstance(cost, float)}
 
     def alike(self, one: Trial, other: Trial) -> bool:
@@ -249,7 +258,7 @@ class Session:
         the base does not run.
         """
         toggle = Toggle(POLICY, POLICY, POLICY, (HERE, str(policy)))
-        arm = arms.one(self.here, [toggle], (str(policy),), (HERE,), policy)
+        arm = arms.make_arm(self.here, [toggle], (str(policy),), (HERE,), policy)
         makers: list[tuple[str, Maker]] = [
             (f"{_BASE_AGAIN}{digest}", partial(self._environment, BASE)),
             (f"policy {digest}", lambda: (arm.environ, self._same_variables(best))),
@@ -408,7 +417,7 @@ class Session:
             if arm not in self.runner.warm:
                 empty[arm] = name
 
-        def ended(cell: Cell, run: Run) -> None:
+        def ended(cell: PlannedRun, run: MeasuredRun) -> None:
             name = empty[cell.arm]
             kind = _FAILED_BESIDE if run.status == FAILED else FILL
             row = self._keep(name, kind, run, False)
@@ -418,7 +427,7 @@ class Session:
         if len(empty) > 1:
             self._begin()
             self.runner.limit_s = self._limit(FILL)
-            self.runner.run_beside([Cell(0, arm, WARM) for arm in empty], self.beside, ended)
+            self.runner.run_beside([PlannedRun(0, arm, WARM) for arm in empty], self.beside, ended)
         return long
 
     def _first(self, name: str, make: Maker) -> Trouble | None:
@@ -499,10 +508,10 @@ class Session:
         self.runner.limit_s = self._limit(kind)
         self.same.begin()
         # The first run in empty caches fills the arm's warm ones.
-        cell = Cell(0 if kind == FILL else 1, arm, COLD if kind == COLD else WARM)
+        cell = PlannedRun(0 if kind == FILL else 1, arm, COLD if kind == COLD else WARM)
         return self._keep(name, kind, self.runner.run(cell), True)
 
-    def _keep(self, name: str, kind: str, run: Run, compared: bool) -> KeptRun:
+    def _keep(self, name: str, kind: str, run: MeasuredRun, compared: bool) -> KeptRun:
         """Keep a run that has ended; it is *compared* with the base's."""
         status, reason, value = run.status, run.reason, None
         if status == ENDED:
@@ -510,7 +519,7 @@ class Session:
                 value, self.unit = self.objective.value(run)
                 reason = self.same.end(run.numbers) if compared else ""
                 status = WRONG if reason else status
-            except Refused as error:
+            except RequestRefused as error:
                 if name == _BASE:
                     raise
                 status, reason = FAILED, str(error)
@@ -570,7 +579,7 @@ def _not_the_bases(trouble: Trouble, name: str) -> Trouble:
     """The trouble that a run of what is called so had in a confirmation. Raises Refused if that was
     the base."""
     if _is_the_bases(name):
-        raise Refused(_of_the_base(trouble))
+        raise RequestRefused(_of_the_base(trouble))
     return trouble
 
 

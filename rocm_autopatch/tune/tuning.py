@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rocm_autopatch.ab import (
-    Refused,
-    Wrong,
+    RequestRefused,
+    WrongRequest,
     bootstrap,
     measurement,
     numbers,
@@ -21,7 +21,7 @@ from rocm_autopatch.ab import (
     plot,
     sequential,
 )
-from rocm_autopatch.ab.runner import Runner
+from rocm_autopatch.ab.runner import ArmRunner
 from rocm_autopatch.evidence import machine
 from rocm_autopatch.support import files, masking
 from rocm_autopatch.support.text import counted
@@ -98,7 +98,7 @@ class Tuning:
     """
 
     request: Request
-    here: place.Place
+    here: place.ProgramPlace
     on: str
     found: candidates.Found
     notes: list[str]
@@ -135,28 +135,28 @@ def prepare(request: Request, directory: Path) -> Tuning:
     *directory* is for policies that are tried.
     """
     if not request.program:
-        raise Wrong("the command is missing: rocm-autopatch tune -- COMMAND")
+        raise WrongRequest("the command is missing: rocm-autopatch tune -- COMMAND")
     if request.only and not request.wanted:
-        raise Wrong("--only needs --try")
+        raise WrongRequest("--only needs --try")
     if request.plot:
-        plot.check(request.plot)
+        plot.check_plot_path(request.plot)
     for text in request.numbers:
-        numbers.pattern(text)
+        numbers.parse_pattern(text)
     if request.higher is None and any(word in request.metric.lower() for word in _RATES):
-        raise Wrong(f"--metric {request.metric}: say what is better, --higher or --lower")
+        raise WrongRequest(f"--metric {request.metric}: say what is better, --higher or --lower")
     folder = request.out.absolute().parent
     if not folder.is_dir():
-        raise Refused(f"--out {request.out}: {folder} is not a directory")
+        raise RequestRefused(f"--out {request.out}: {folder} is not a directory")
     if request.out.suffix not in (".yaml", ".yml"):
-        raise Wrong(f"--out {request.out}: a policy's name ends in .yaml")
-    here = place.find(request.started)
+        raise WrongRequest(f"--out {request.out}: a policy's name ends in .yaml")
+    here = place.find_program_place(request.started)
     if here.report is None:
-        raise Refused(
+        raise RequestRefused(
             f"a policy has no effect in {here.python[0]}, which has no rocm_autopatch: "
             f"{here.without}"
         )
     if not here.fact("torch"):
-        raise Refused(f"a policy has no effect in {here.python[0]}, which has no torch")
+        raise RequestRefused(f"a policy has no effect in {here.python[0]}, which has no torch")
     found = candidates.find(
         here, request.started, request.wanted, request.without, request.only, directory
     )
@@ -176,7 +176,7 @@ def prepare(request: Request, directory: Path) -> Tuning:
         notes.append("only exit statuses say whether a run was right; --same compares results")
     if find_spec("optuna") is None:
         notes.append("with optuna, more is found in the same time: pip install optuna")
-    return Tuning(request, here, measurement.describe(here), found, notes)
+    return Tuning(request, here, measurement.describe_place(here), found, notes)
 
 
 def run(done: Tuning, directory: Path, tell: Callable[[str], None]) -> None:
@@ -186,21 +186,21 @@ def run(done: Tuning, directory: Path, tell: Callable[[str], None]) -> None:
     """
     request = done.request
     if not done.found.candidates:
-        raise Refused("there is nothing to try here; --list says why")
+        raise RequestRefused("there is nothing to try here; --list says why")
     seed = random.randrange(1_000_000) if request.seed is None else request.seed
     journal = Journal(done.kept, {**_about(done), "seed": seed}, request.again)
     objective = Objective(request.metric, bool(request.higher), request.cold)
     same = Same(request.same, request.tolerance, done.kept, done.here)
     for rows in journal.kept.values():
         same.restore(rows[-1].numbers, rows[-1].files)
-    patterns = [numbers.pattern(text) for text in request.numbers]
-    made: Runner
+    patterns = [numbers.parse_pattern(text) for text in request.numbers]
+    made: ArmRunner
     if request.server:
         made = ServedRunner(
             request.server, request.ready, request.program, request.timeout, patterns
         )
     else:
-        made = Runner(request.program, [], request.timeout, patterns)
+        made = ArmRunner(request.program, [], request.timeout, patterns)
     if journal.count:
         tell(f"{journal.count} runs are kept in {done.kept}: going on from there")
     with made as runner:
@@ -235,7 +235,7 @@ def run(done: Tuning, directory: Path, tell: Callable[[str], None]) -> None:
                 _confirm(done, best, directory)
         except KeyboardInterrupt:
             done.partial = True
-        except Refused:
+        except RequestRefused:
             # The command as it is here failed at once: with another one its runs are of no use.
             if not journal.count and len(done.search.costs(BASE)) < CALIBRATION:
                 journal.drop()
@@ -243,7 +243,7 @@ def run(done: Tuning, directory: Path, tell: Callable[[str], None]) -> None:
         finally:
             journal.close()
     if few:
-        raise Refused(
+        raise RequestRefused(
             f"the budget is too small: it was spent before the base had run {CALIBRATION} times; "
             "give a longer --budget"
         )
@@ -287,7 +287,7 @@ def _confirm(done: Tuning, best: Trial, directory: Path) -> None:
         return
     done.confirmed = confirmed
     costs = confirmed.base, confirmed.policy
-    compared = bootstrap.compare(*costs, done.session.seed)
+    compared = bootstrap.compare_medians(*costs, done.session.seed)
     assert compared.ratio is not None
     assert compared.interval is not None
     done.sure_after = sequential.sure_after(*costs)

@@ -33,7 +33,7 @@ print(
             [line for line in sentences.report_lines(status) if not line.startswith(" ")],
             wrong,
             json_schema.policy_schema()["$defs"]["greeting"]["anyOf"][0],
-            sorted({row[0] for row in arms._effects(status)} - {""}, key=str),
+            sorted({row[0] for row in arms._report_effects(status)} - {""}, key=str),
             status["errors"],
         ]
     )

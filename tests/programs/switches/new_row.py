@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from rocm_autopatch import evidence, switches
-from rocm_autopatch.ab.place import Place
+from rocm_autopatch.ab.place import ProgramPlace
 from rocm_autopatch.policy import load
 from rocm_autopatch.prove import battery, subjects
 from rocm_autopatch.tune import candidates
@@ -13,7 +13,7 @@ from rocm_autopatch.tune import candidates
 values = {"torch": "2.13.0+rocm7.0", "accelerator": "rocm", "python": "3.11"}
 facts = {name: {"value": value} for name, value in values.items()}
 report = {"facts": facts, "baked": "", "errors": [], "active": True, "config": []}
-here = Place({}, ["python"], True, {**report, "compile_modes": []})
+here = ProgramPlace({}, ["python"], True, {**report, "compile_modes": []})
 candidates._inert = lambda *_: {}
 found = candidates.find(here, (), (), (), False, Path()).candidates
 print(
