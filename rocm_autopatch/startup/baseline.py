@@ -44,8 +44,8 @@ def read() -> "tuple[Optional[dict[str, str]], str]":
     if not os.access(PATH, os.R_OK):
         return None, ""
     try:
-        # As "env -0" writes it: a value may hold anything but a NUL. That of a host's hook is beside
-        # our code, and trusted like that.
+        # As "env -0" writes it: a value may hold anything but a NUL. What a host's hook has put
+        # beside our code is trusted like the code.
         data = trust.read(PATH, LONGEST, PATH.startswith(_SITE))
     except OSError as error:
         return None, "the baseline is not used: " + trust.reason(PATH, error)
