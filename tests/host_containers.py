@@ -76,15 +76,11 @@ class Machine:
     def at(self) -> Path:
         return self.place / "opt"
 
-    @property
-    def etc(self) -> Path:
-        return self.place / "etc"
-
     def host(
         self, *arguments: str | Path, check: bool = True, prefix: Sequence[str] = ()
     ) -> subprocess.CompletedProcess[str]:
         """Run deploy/host/host.py for this machine."""
-        options = ["--at", self.at, "--etc", self.etc]
+        options = ["--at", self.at, "--root", self.place]
         done = subprocess.run(
             list(map(str, [*prefix, sys.executable, HOST, *options, *arguments])),
             capture_output=True,

@@ -419,8 +419,8 @@ def snapshot(place: Path) -> dict[str, tuple[int, int, bytes]]:
 
 class TestInstall:
     def test_and_remove(self, bare: Machine, wheel: Path) -> None:
-        put(bare.etc / "cdi/amd.json", AMD)
-        put(bare.etc / "docker/daemon.json", {"log-level": "warn"})
+        put(bare.place / "etc/cdi/amd.json", AMD)
+        put(bare.place / "etc/docker/daemon.json", {"log-level": "warn"})
         before = {name: row[2] for name, row in snapshot(bare.place).items()}
         bare.host("install", wheel, sys.executable, "--docker", "--gpus", "--leave-out", "a:*")
         assert (bare.at / "left-out").read_text() == "a:*\n"
@@ -455,7 +455,7 @@ class TestInstall:
     def test_with_less_takes_the_rest_away(self, bare: Machine, wheel: Path) -> None:
         bare.host("install", wheel, "--docker")
         bare.host("install", wheel)
-        assert not (bare.etc / "docker/daemon.json").exists()
+        assert not (bare.place / "etc/docker/daemon.json").exists()
         assert bare.host("status").returncode == 0
 
     @pytest.mark.parametrize("place", ["etc/cdi/rocm-autopatch.json", "etc/docker/daemon.json"])
@@ -470,7 +470,7 @@ class TestInstall:
 
     def test_whole_or_not_at_all_of_another_release(self, bare: Machine, wheel: Path) -> None:
         bare.host("install", wheel)
-        (bare.etc / "docker/daemon.json").mkdir(parents=True)
+        (bare.place / "etc/docker/daemon.json").mkdir(parents=True)
         before = snapshot(bare.at)
         assert bare.host("install", wheel, sys.executable, "--docker", check=False).returncode == 1
         assert snapshot(bare.at) == before
@@ -484,7 +484,7 @@ class TestInstall:
             assert (done.returncode, done.stderr) == (1, "only root can do this\n")
         assert list(bare.place.iterdir()) == []
 
-    @pytest.mark.parametrize("place", ["opt", "etc/cdi", "etc/containers"])
+    @pytest.mark.parametrize("place", ["opt", "etc/cdi", "usr/share/containers"])
     def test_where_others_may_write(self, bare: Machine, wheel: Path, place: str) -> None:
         path = bare.place / place
         path.mkdir(parents=True)
@@ -502,13 +502,16 @@ class TestInstall:
         assert f"run chmod o-w {bare.at}/hook" in done.stderr
 
     def test_what_is_gone_is_told(self, bare: Machine, wheel: Path) -> None:
-        put(bare.etc / "cdi/amd.json", AMD)
+        put(bare.place / "etc/cdi/amd.json", AMD)
         bare.host("install", wheel, "--gpus")
         # As when AMD's tool writes it anew.
-        put(bare.etc / "cdi/amd.json", AMD)
+        put(bare.place / "etc/cdi/amd.json", AMD)
         done = bare.host("status", check=False)
         assert done.returncode == 1
-        assert f"{bare.etc}/cdi/amd.json is gone or was changed: run install again" in done.stderr
+        assert (
+            f"{bare.place}/etc/cdi/amd.json is gone or was changed: run install again"
+            in done.stderr
+        )
 
     @pytest.mark.parametrize(
         ("arguments", "status", "says"),
@@ -538,7 +541,7 @@ class TestInstall:
         assert (bare.at / "file").exists()
 
     def test_a_config_that_is_no_json_stays(self, bare: Machine, wheel: Path) -> None:
-        path = bare.etc / "docker/daemon.json"
+        path = bare.place / "etc/docker/daemon.json"
         path.parent.mkdir(parents=True)
         path.write_text("{,}")
         done = bare.host("install", wheel, "--docker", check=False)
@@ -550,11 +553,13 @@ class TestInstall:
 
 class TestEngines:
     def test_each_has_variables_of_its_own(self, bare: Machine, wheel: Path) -> None:
-        put(bare.etc / "cdi/amd.json", AMD)
+        put(bare.place / "etc/cdi/amd.json", AMD)
         bare.host("install", wheel, "--gpus")
-        oci = json.loads((bare.etc / "containers/oci/hooks.d/rocm-autopatch.json").read_text())
-        cdi = json.loads((bare.etc / "cdi/rocm-autopatch.json").read_text())
-        amd = json.loads((bare.etc / "cdi/amd.json").read_text())
+        oci = json.loads(
+            (bare.place / "usr/share/containers/oci/hooks.d/rocm-autopatch.json").read_text()
+        )
+        cdi = json.loads((bare.place / "etc/cdi/rocm-autopatch.json").read_text())
+        amd = json.loads((bare.place / "etc/cdi/amd.json").read_text())
         hooks = [
             oci["hook"],
             cdi["devices"][0]["containerEdits"]["hooks"][0],
@@ -626,7 +631,7 @@ class TestEngines:
         assert "hooks" not in (bare.place / "config.json").read_text()
 
     def test_docker_s_default_runtime_stays_behind(self, bare: Machine, wheel: Path) -> None:
-        path = bare.etc / "docker/daemon.json"
+        path = bare.place / "etc/docker/daemon.json"
         amd = {"path": "amd-container-runtime", "runtimeArgs": ["--x"]}
         put(path, {"default-runtime": "amd", "runtimes": {"amd": amd}})
         bare.host("install", wheel, "--docker")
@@ -645,7 +650,7 @@ class TestEngines:
     def test_a_container_that_names_our_runtime_still_starts(
         self, bare: Machine, wheel: Path
     ) -> None:
-        path = bare.etc / "docker/daemon.json"
+        path = bare.place / "etc/docker/daemon.json"
         put(path, {"data-root": str(bare.place / "data")})
         bare.host("install", wheel, "--docker")
         put(bare.place / "data/containers/x/hostconfig.json", {"Runtime": "rocm-autopatch"})

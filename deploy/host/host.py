@@ -36,10 +36,11 @@ from rocm_autopatch import files, trust  # noqa: E402
 MARK = "rocm-autopatch"
 # What AMD's toolkit calls its devices, and where it writes its specification.
 AMD_KIND = "amd.com/gpu"
-AMD_PLACES = ("cdi/amd.json", "/var/run/cdi/amd.json")
-OWN_CDI = "cdi/rocm-autopatch.json"
-OWN_OCI = "containers/oci/hooks.d/rocm-autopatch.json"
-DOCKER = "docker/daemon.json"
+AMD_PLACES = ("etc/cdi/amd.json", "var/run/cdi/amd.json")
+OWN_CDI = "etc/cdi/rocm-autopatch.json"
+# Podman 4.3 does not look into the directory of this name in /etc, unless it is told to.
+OWN_OCI = "usr/share/containers/oci/hooks.d/rocm-autopatch.json"
+DOCKER = "etc/docker/daemon.json"
 # A container's variables are not for what runs as root on the host: runc gives a hook without an
 # env those of the container, LD_PRELOAD among them.
 HOOK_ENV = ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"]
@@ -187,7 +188,7 @@ class Host:
     """Where things are on this machine."""
 
     at: Path
-    etc: Path
+    root: Path
 
     @property
     def record(self) -> Path:
@@ -196,7 +197,7 @@ class Host:
 
     def amd(self) -> Path | None:
         for place in AMD_PLACES:
-            path = self.etc / place
+            path = self.root / place
             found = read_json(path)
             if found and found.get("kind") == AMD_KIND:
                 return path
@@ -217,45 +218,46 @@ class Host:
 def wanted(host: Host, docker: bool, amd: bool) -> Iterator[Change]:
     """What each runtime's files are to be while the hook is installed."""
     for place, made in ((OWN_OCI, oci_hook(host.at)), (OWN_CDI, cdi_spec(host.at))):
-        path = host.etc / place
+        path = host.root / place
         yield Change(path, read(path), to_bytes(made))
     if amd:
         found = host.amd()
         if found is None:
             raise HostError(
-                f"there is no specification of AMD's GPUs in {host.etc}/cdi or /var/run/cdi: run "
+                f"there is no specification of AMD's GPUs in {host.root}/cdi or /var/run/cdi: run "
                 "amd-ctk cdi generate, or leave out --gpus"
             )
         yield Change(found, read(found), to_bytes(with_amd(read_json(found) or {}, host.at)))
     if docker:
-        path = host.etc / DOCKER
+        path = host.root / DOCKER
         yield Change(path, read(path), to_bytes(with_docker(read_json(path) or {}, host.at)))
 
 
 def unwanted(host: Host) -> Iterator[Change]:
     """What each runtime's files are without us."""
     for place in (OWN_OCI, OWN_CDI):
-        path = host.etc / place
+        path = host.root / place
         if path.exists():
             yield Change(path, read(path), None)
     for place in AMD_PLACES:
-        path = host.etc / place
+        path = host.root / place
         spec = read_json(path) if path.exists() else None
         if spec and any(map(is_ours, (spec.get("containerEdits") or {}).get("hooks") or [])):
             yield Change(path, read(path), to_bytes(with_amd(spec, None)))
-    path = host.etc / DOCKER
+    path = host.root / DOCKER
     config = read_json(path)
     if config and MARK in (config.get("runtimes") or {}):
         record = host.installed()
-        made = without_docker(config, record.get("docker-default") or "", uses(config))
+        made = without_docker(config, record.get("docker-default") or "", uses(host, config))
         yield Change(
             path, read(path), to_bytes(made) if made or not record.get("docker-new") else None
         )
 
 
-def uses(config: Mapping[str, Any]) -> bool:
+def uses(host: Host, config: Mapping[str, Any]) -> bool:
     """Whether containers of Docker's engine have our runtime by its name."""
-    place = Path(str(config.get("data-root") or "/var/lib/docker"), "containers")
+    data = str(config.get("data-root") or host.root / "var/lib/docker")
+    place = Path(data, "containers")
     for path in place.glob("*/hostconfig.json"):
         if f'"Runtime":"{MARK}"'.encode() in (read(path) or b""):
             return True
@@ -345,9 +347,13 @@ def install(host: Host, options: argparse.Namespace) -> None:
         "docker-new": before.get("docker-new"),
     }
     if options.docker and not before.get("docker"):
-        config = read_json(host.etc / DOCKER)
+        config = read_json(host.root / DOCKER)
         record["docker-new"] = config is None
         record["docker-default"] = (config or {}).get("default-runtime")
+    record["made"] = before.get("made") or []
+    for path in (host.at, *(change.path for change in changes if change.after is not None)):
+        new = [str(one) for one in list(path.parents)[::-1] if not one.exists()]
+        record["made"] += [one for one in new if one not in record["made"]]
     host.at.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=host.at.parent, prefix=".rocm-autopatch-") as above:
         made = Path(above, "new")
@@ -382,9 +388,10 @@ def install(host: Host, options: argparse.Namespace) -> None:
 def remove(host: Host, options: argparse.Namespace) -> None:
     changes = list(unwanted(host))
     used = any(
-        change.path == host.etc / DOCKER and MARK.encode() in (change.after or b"")
+        change.path == host.root / DOCKER and MARK.encode() in (change.after or b"")
         for change in changes
     )
+    made = host.installed().get("made") or []
     # First what names the hook, then the hook.
     carry_out(changes)
     if host.at.exists():
@@ -393,22 +400,19 @@ def remove(host: Host, options: argparse.Namespace) -> None:
                 f"{host.at} is left as it is: it has no installed.json, so it may be another's"
             )
         shutil.rmtree(host.at)
-    for place in (OWN_OCI, OWN_CDI):
-        for directory in (host.etc / place).parents:
-            if directory == host.etc:
-                break
-            try:
-                directory.rmdir()
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST):
-                    raise
+    for directory in made[::-1]:
+        try:
+            os.rmdir(directory)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST):
+                raise
     print("New containers have no hook." if changes else "There was no hook.")
     if used:
         print(
-            f"{host.etc / DOCKER} still has the runtime {MARK}, which is the plain runtime now: "
+            f"{host.root / DOCKER} still has the runtime {MARK}, which is the plain runtime now: "
             "there are containers that name it. When they are gone, remove once more."
         )
-    if any(change.path == host.etc / DOCKER for change in changes):
+    if any(change.path == host.root / DOCKER for change in changes):
         print("For Docker's engine, run: systemctl reload docker")
 
 
@@ -442,7 +446,7 @@ def main() -> None:
     parser.add_argument(
         "--at", type=Path, default="/opt/rocm-autopatch-host", help=argparse.SUPPRESS
     )
-    parser.add_argument("--etc", type=Path, default="/etc", help=argparse.SUPPRESS)
+    parser.add_argument("--root", type=Path, default="/", help=argparse.SUPPRESS)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, do: Callable[[Host, argparse.Namespace], None], what: str) -> Any:
@@ -470,7 +474,7 @@ def main() -> None:
     command("remove", remove, "take it away")
     command("status", status, "say whether all is as it was installed")
     options = parser.parse_args()
-    host = Host(Path(os.path.abspath(options.at)), Path(os.path.abspath(options.etc)))
+    host = Host(Path(os.path.abspath(options.at)), Path(os.path.abspath(options.root)))
     if os.geteuid():
         sys.exit("only root can do this")
     if not str(host.at).isprintable() or set(str(host.at)) & set(" '\"\\"):

@@ -191,7 +191,7 @@ class Podman(Engine):
         return [*prefix, *store, "--runtime", self.name.split()[-1], *words]
 
     def command(self, hook: bool) -> list[str | Path]:
-        hooks = self.host / "etc/containers/oci/hooks.d" if hook else self.place / "empty"
+        hooks = self.host / "usr/share/containers/oci/hooks.d" if hook else self.place / "empty"
         hooks.mkdir(parents=True, exist_ok=True)
         return self.podman("--hooks-dir", hooks, "run", "--rm", "--network=host", *LIMITS)
 
@@ -346,7 +346,9 @@ def check_images(engine: Engine) -> None:
         found: dict[bool, dict[str, Any]] = {}
         problem = ""
         for hook in (True, False):
-            done = engine.run(tag(name), "sh", "-c", FILES, hook=hook, options=case.options)
+            # busybox's find shows names alone.
+            files = FILES if case.python else FILES.partition(" -printf")[0]
+            done = engine.run(tag(name), "sh", "-c", files, hook=hook, options=case.options)
             both[hook] = {line for line in done.stdout.splitlines() if ".pyc" not in line}
         more = {line.rsplit(" ", 1)[1] for line in both[True] ^ both[False]}
         # What find shows of a mount is its root alone.
