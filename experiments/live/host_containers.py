@@ -563,8 +563,8 @@ def main() -> None:
             HOST,
             "--at",
             host / "opt",
-            "--etc",
-            host / "etc",
+            "--root",
+            host,
         ]
         (host / "etc/cdi").mkdir(parents=True)
         node = {"path": "/dev/null"}
