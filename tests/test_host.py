@@ -84,9 +84,14 @@ class TestTheHookIsThere:
         done = machine.run("env", "-i", PYTHON, "-c", code)
         assert seen(done) == f"{BASE}/{ZIP}/package/rocm_autopatch/__init__.py"
 
-    def test_on_a_read_only_root(self, machine: Machine) -> None:
-        done = machine.run(PYTHON, "-c", SEEN, image={MAX: "1"}, read_only=True)
-        assert seen(done) == "None"
+    @pytest.mark.parametrize("runtime", ["runc", "crun"])
+    def test_on_a_read_only_root(self, machine: Machine, runtime: str) -> None:
+        if not shutil.which(runtime):
+            pytest.skip(f"{runtime} is not installed")
+        code = f"{SEEN}; print(os.access('/etc', os.W_OK))"
+        done = machine.run(*(PYTHON, "-c", code), image={MAX: "1"}, read_only=True, runtime=runtime)
+        assert seen(done) == "None\nFalse"
+        assert done.logged == ()
 
     def test_for_another_user(self, machine: Machine) -> None:
         base = find_python("%d.%d" % sys.version_info[:2])

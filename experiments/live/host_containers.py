@@ -339,7 +339,7 @@ def build_all(engine: Engine, context: Path) -> None:
         engine.build(tag(f"whose {which}"), file, context)
 
 
-def check_images(engine: Engine) -> None:
+def check_images(engine: Engine, options: argparse.Namespace) -> None:
     right = 0
     for name, case in CASES.items():
         both: dict[bool, set[str]] = {}
@@ -348,6 +348,7 @@ def check_images(engine: Engine) -> None:
         for hook in (True, False):
             # busybox's find shows names alone.
             files = FILES if case.python else FILES.partition(" -printf")[0]
+            files += " 2>/dev/null; true"
             done = engine.run(tag(name), "sh", "-c", files, hook=hook, options=case.options)
             both[hook] = {line for line in done.stdout.splitlines() if ".pyc" not in line}
         more = {line.rsplit(" ", 1)[1] for line in both[True] ^ both[False]}
@@ -384,7 +385,9 @@ def check_images(engine: Engine) -> None:
     say(f"{engine.name}: images", right == len(CASES), right_ones=right, of=len(CASES))
 
 
-def check_whose(engine: Engine) -> None:
+def check_whose(engine: Engine, options: argparse.Namespace) -> None:
+    if not engine.knows_images():
+        return
     right = 0
     for what, (in_image, given, kept) in WHOSE.items():
         env = {} if given is None else dict.fromkeys(NAMES, given)
@@ -404,7 +407,8 @@ def check_whose(engine: Engine) -> None:
     say(f"{engine.name}: whose value", right == cases, right_ones=right, of=cases)
 
 
-def check_starts(engine: Engine, starts: int) -> None:
+def check_starts(engine: Engine, options: argparse.Namespace) -> None:
+    starts = options.starts
     took: dict[bool, list[float]] = {True: [], False: []}
     for number in range(starts):
         for hook in (True, False) if number % 2 else (False, True):
@@ -423,7 +427,7 @@ def check_starts(engine: Engine, starts: int) -> None:
     )
 
 
-def check_faults(engine: Engine) -> None:
+def check_faults(engine: Engine, options: argparse.Namespace) -> None:
     hook = engine.host / "opt/hook"
     kept = hook.read_text()
     faults = {
@@ -452,8 +456,11 @@ def check_faults(engine: Engine) -> None:
     say(f"{engine.name}: faults", right == len(faults), right_ones=right, of=len(faults))
 
 
-def check_job(engine: Engine, torch: Path) -> None:
+def check_job(engine: Engine, options: argparse.Namespace) -> None:
     """A job of two containers with torchrun: two that are alike, and one that differs."""
+    if not options.torch or not engine.knows_images():
+        return
+    torch = options.torch.resolve()
     site = torch / "lib/python3.11/site-packages"
     label = engine.place / "version.py"
     text = (site / "torch/version.py").read_text().replace("+cpu", "+rocm7.0")
@@ -505,8 +512,11 @@ def check_job(engine: Engine, torch: Path) -> None:
         )
 
 
-def check_cdi(engine: Podman, host: Path, schema: Path | None) -> None:
-    """By the library of CDI in Podman, which reads its specifications in /etc/cdi alone."""
+def check_cdi(engine: Engine, options: argparse.Namespace) -> None:
+    """By the library of CDI in Podman, which reads its specifications where the system has them."""
+    if not isinstance(engine, Podman):
+        return
+    host, schema = engine.host, options.schema
     specs = [host / "etc/cdi/rocm-autopatch.json", host / "etc/cdi/amd.json"]
     if schema:
         import jsonschema
@@ -524,10 +534,10 @@ def check_cdi(engine: Podman, host: Path, schema: Path | None) -> None:
             say(f"CDI's schema: {spec.name}", not problems, problems=problems)
     script = 'mkdir -p /run/cdi; mount --bind "$1" /run/cdi; shift; exec "$@"'
     for device in ("rocm-autopatch/inject=on", "amd.com/gpu=all", ""):
-        options = [f"--device={device}"] if device else []
+        wish = [f"--device={device}"] if device else []
         command: list[str | Path] = [
             *engine.command(False),
-            *options,
+            *wish,
             tag("system"),
             "/usr/bin/python3",
             "-c",
@@ -598,15 +608,18 @@ def main() -> None:
                         sh(*ctr.ctr("images", "import", archive))
                 elif engine is not runc or options.only:
                     build_all(engine, context)
-                check_images(engine)
-                if engine.knows_images():
-                    check_whose(engine)
-                check_starts(engine, options.starts)
-                check_faults(engine)
-                if isinstance(engine, Podman):
-                    check_cdi(engine, host, options.schema if engine is crun else None)
-                if options.torch and engine.knows_images():
-                    check_job(engine, options.torch.resolve())
+                for check in (
+                    check_images,
+                    check_starts,
+                    check_faults,
+                    check_whose,
+                    check_cdi,
+                    check_job,
+                ):
+                    try:
+                        check(engine, options)
+                    except (RuntimeError, OSError, ValueError, subprocess.SubprocessError) as error:
+                        say(f"{engine.name}: {check.__name__} ended", False, why=str(error)[-600:])
             sh(*command, "remove")
             left = [str(path) for path in host.rglob("*") if path.is_file()]
             say("after the removal", left == [str(host / "etc/cdi/amd.json")], left=left)
