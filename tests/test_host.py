@@ -360,6 +360,20 @@ class TestAFaultOfOurs:
         assert [line for line in done.written if line.endswith(".zip")] == []
         assert len(done.logged) == 1
 
+    def test_the_state_is_read_to_its_end(self, own: Machine) -> None:
+        """crun refuses a container if it can't write it: "writing to pipe: Broken pipe"."""
+        (own.at / "hook").write_text("#!/bin/sh\nexit 1\n")
+        script = '{ sleep 0.1; head -c 300000 /dev/zero; echo "wrote: $?"; } | "$@" 2>&1'
+        script = script.replace('"; }', '" >&2; }')
+        hook = own.hook()
+        done = subprocess.run(
+            ["sh", "-c", script, "sh", hook["path"], *hook["args"][1:]],
+            env={"PATH": SYSTEM_PATH},
+            capture_output=True,
+            text=True,
+        )
+        assert "wrote: 0" in done.stderr
+
     def test_a_full_disk(self, own: Machine) -> None:
         done = own.run("echo", "started", room=64)
         assert seen(done) == "started"
