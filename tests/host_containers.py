@@ -152,7 +152,8 @@ class Machine:
             kept = {"Config": about, "Image": f"sha256:{NUMBER}"}
             put(made / "data/containers" / number / "config.v2.json", kept)
         else:
-            bundle, root = made / "bundle", made / "root"
+            name = "buildah1234" if engine == "buildah" else "bundle"
+            bundle, root = made / name, made / "root"
         bundle.mkdir(parents=True, exist_ok=True)
         subprocess.run(["runc", "spec"], cwd=bundle, check=True)
         spec = json.loads((bundle / "config.json").read_text())

@@ -285,6 +285,13 @@ class TestLeftOut:
         assert done.status == 0
         assert (OURS not in done.written) == is_left_out
 
+    def test_a_step_of_docker_s_build(self, machine: Machine) -> None:
+        """Or each image that is built would have the empty place of the mount."""
+        self.check(machine.run("true", engine="docker", name=f"sha256:{NUMBER}"))
+
+    def test_a_step_of_buildah_s(self, machine: Machine) -> None:
+        self.check(machine.run("true", engine="buildah"))
+
     def test_an_image_without_python(self, machine: Machine, tmp_path: Path) -> None:
         """Nothing happens in it, and nothing is said."""
         busybox = shutil.which("busybox")

@@ -28,7 +28,7 @@ END {
     read_variables()
     if (is_off(environment["ROCM_AUTOPATCH"]) || is_off(spec[".annotations." INJECT])) exit
     find_image()
-    if (is_off(labels) || is_left_out(image)) exit
+    if (is_build || is_off(labels) || is_left_out(image)) exit
     say("root", root)
     say_libraries()
     for (i = 0; (".mounts." i ".destination") in spec; i++)
@@ -86,6 +86,10 @@ function say_library(base,    found, home) {
 function find_image(    id, storage, driver, kept, name) {
     image = spec[".annotations.io.kubernetes.cri.image-name"]
     if (image == "") image = spec[".annotations.io.kubernetes.cri-o.ImageName"]
+    # A step of a build: the place of the mount would become a part of the image. BuildKit calls no
+    # hook. Podman's and Buildah's bundles have this name, and Docker's own builder names an image by
+    # its whole number.
+    is_build = bundle ~ /\/buildah[0-9]+$/
     if (match(bundle, /-containers\/[^\/]*\/userdata$/)) {
         # Podman and CRI-O
         storage = substr(bundle, 1, RSTART - 1)
@@ -110,6 +114,7 @@ function find_image(    id, storage, driver, kept, name) {
         if (!walk(contents(storage "/containers/" id "/config.v2.json"), docker)) return
         labels = docker[".Config.Labels." INJECT]
         name = docker[".Config.Image"]
+        if (name ~ /^sha256:/) is_build = 1
         if (image == "") image = name
         name = docker[".Image"]
         if (sub(/^sha256:/, "", name) && name ~ /^[0-9a-f]+$/)

@@ -668,6 +668,8 @@ def main() -> None:
                 if isinstance(engine, (Docker, Containerd)):
                     stack.enter_context(engine.service())
                 if isinstance(engine, Containerd):
+                    if options.only and crun.name not in options.only:
+                        build_all(crun, context)
                     for name in [*CASES, "whose image", "whose bare"]:
                         archive = place / "image.tar"
                         archive.unlink(missing_ok=True)
