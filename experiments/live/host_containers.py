@@ -401,9 +401,11 @@ def check_whose(engine: Engine, options: argparse.Namespace) -> None:
         done = engine.run(image, "/usr/bin/python3", "-c", code, env=env)
         values = json.loads(done.stdout)
         for name, value in zip(NAMES, values):
-            right += value == kept
-            if value != kept:
-                say(f"{engine.name}: {what}: {name}", False, value=value, expected=kept)
+            # Of these, the policy deletes one alone if it is set to nothing, whoever did that.
+            expected = None if kept == "" and name == "TORCH_COMPILE_DEBUG" else kept
+            right += value == expected
+            if value != expected:
+                say(f"{engine.name}: {what}: {name}", False, value=value, expected=expected)
     cases = len(WHOSE) * len(NAMES)
     say(f"{engine.name}: whose value", right == cases, right_ones=right, of=cases)
 
