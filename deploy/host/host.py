@@ -27,6 +27,9 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1]), str(HERE.parent / "image")]
+# This checkout's package, and not one of another release that this Python's own start has loaded.
+for name in [name for name in sys.modules if name.partition(".")[0] == "rocm_autopatch"]:
+    del sys.modules[name]
 
 from tree import lay_out  # noqa: E402
 
