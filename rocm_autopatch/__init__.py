@@ -21,6 +21,7 @@ _ON = ("on", "1", "true", "yes", "observe")
 _OLDEST_TORCH = (2, 4)
 _ASSUME = "ROCM_AUTOPATCH_ASSUME"
 _SITE = "/etc/rocm-autopatch"
+_BASELINE = "/etc/rocm-autopatch/baseline"
 _DEFAULT = "safe"
 _HERE = __file__.rpartition("/")[0]
 _BAKED = _HERE + "/baked.plan"

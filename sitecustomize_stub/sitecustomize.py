@@ -12,7 +12,16 @@ import sys
 
 def _start():  # type: () -> None
     try:
-        import rocm_autopatch
+        try:
+            import rocm_autopatch
+        except ImportError:
+            # A hook of the host lays the package here, so that an image's own comes first.
+            sys.path.insert(0, os.path.dirname(__file__) + "/package")
+            try:
+                import rocm_autopatch
+            finally:
+                del sys.path[0]
+            _take_facts(os.path.dirname(__file__) + "/container")
     except Exception as error:
         # There is no package, or it may not be read.
         line = "rocm_autopatch: not started: %.200s can't import the package: %s: %.200s\n"
@@ -27,6 +36,20 @@ def _start():  # type: () -> None
             pass
         return
     rocm_autopatch.start()
+
+
+def _take_facts(place):  # type: (str) -> None
+    """What the host's hook knows of this container, where neither its image nor a user says it."""
+    import rocm_autopatch as package
+
+    site = package._SITE
+    if not os.access(site + "/baseline", os.F_OK):
+        package._BASELINE = place + "/baseline"
+    if os.environ.get("ROCM_AUTOPATCH_IMAGE", "").strip() or os.access(site + "/image", os.F_OK):
+        return
+    name = package._read(place + "/image").decode("utf-8", "replace").strip()
+    if name:
+        package._RECORD["facts"]["image"] = (name, place + "/image")
 
 
 def _absolute(path):  # type: (str) -> str

@@ -11,6 +11,7 @@ g++ g++ torch.compile can't compile for a CPU: make test fails
 valgrind valgrind tests/test_start_cost.py, which counts a start's instructions, is skipped
 buildah buildah tests/overlay, which makes images, is skipped
 runc runc tests/overlay, which runs images, is skipped
+crun crun the tests of crun in tests/test_host.py are skipped
 mmdebstrap mmdebstrap tests/overlay, which makes images, is skipped
 chromium chromium the browser's test in tests/test_report.py is skipped
 chromedriver chromium-driver the browser's test in tests/test_report.py is skipped

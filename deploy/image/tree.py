@@ -22,15 +22,23 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def lay_out(
-    wheel: Path, to: Path, pythons: Sequence[str], at: str, site: Path | None, time: int
+    wheel: Path,
+    to: Path,
+    pythons: Sequence[str],
+    at: str,
+    site: Path | None,
+    time: int,
+    package: str = "",
 ) -> None:
-    """Fill the empty directory *to*. Raises CalledProcessError if a Python can't compile."""
+    """Fill the empty directory *to*. Raises CalledProcessError if a Python can't compile.
+
+    *package* is the directory in it that gets the package, where that is not to be on sys.path.
+    """
     place = to.resolve()
     with zipfile.ZipFile(wheel) as archive:
         # Without what pip reads: a container's pip shall not take it for an installed package.
-        archive.extractall(
-            to, [name for name in archive.namelist() if name.startswith("rocm_autopatch/")]
-        )
+        names = [name for name in archive.namelist() if name.startswith("rocm_autopatch/")]
+        archive.extractall(to / package, names)
     shutil.copy(ROOT / "sitecustomize_stub" / "sitecustomize.py", to)
     shutil.copy(ROOT / "LICENSE", to)
     if site:

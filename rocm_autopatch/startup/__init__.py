@@ -30,7 +30,7 @@ import os
 import sys
 
 import rocm_autopatch
-from rocm_autopatch import _RECORD, _SITE, _read
+from rocm_autopatch import _BASELINE, _RECORD, _read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def _apply_env(plan, keep):
                     "=" + name in said
                     or name in plan["image_only"]
                     or b"ROCM_AUTOPATCH_GIVEN" in present
-                    or os.access(_SITE + "/baseline", os.R_OK)
+                    or os.access(_BASELINE, os.R_OK)
                 )
             ):
                 from rocm_autopatch.startup import baseline

@@ -2,13 +2,14 @@
 
 A layer of an image can't unset what a layer below it sets, so a start does. It must tell the
 image's value from one that a user gave, for example by ``docker run -e NAME=VALUE``. Either is
-known from one side: the overlay's build records the image's own variables, the baseline, and what
-starts a container may name those that it sets (``ROCM_AUTOPATCH_GIVEN``).
+known from one side: the overlay's build, or the hook of a host that starts the container, records
+the image's own variables, the baseline, and what starts a container may name those that it sets
+(``ROCM_AUTOPATCH_GIVEN``).
 """
 
 import os
 
-from rocm_autopatch import _RECORD, _SITE, _read, trust
+from rocm_autopatch import _BASELINE, _RECORD, _SITE, _read, trust
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from rocm_autopatch.plan import Plan
 
-PATH = _SITE + "/baseline"
+PATH = _BASELINE
 LONGEST = 1 << 20
 # Names of variables, with commas between them: what a Pod itself sets (deploy/kubernetes).
 VARIABLE = "ROCM_AUTOPATCH_GIVEN"
@@ -43,8 +44,9 @@ def read() -> "tuple[Optional[dict[str, str]], str]":
     if not os.access(PATH, os.R_OK):
         return None, ""
     try:
-        # As "env -0" writes it: a value may hold anything but a NUL.
-        data = trust.read(PATH, LONGEST)
+        # As "env -0" writes it: a value may hold anything but a NUL. What a host's hook has put
+        # beside our code is trusted like the code.
+        data = trust.read(PATH, LONGEST, PATH.startswith(_SITE))
     except OSError as error:
         return None, "the baseline is not used: " + trust.reason(PATH, error)
     # As os.environ decodes.
