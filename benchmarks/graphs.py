@@ -317,7 +317,7 @@ def main() -> None:
                         f"  {one['rounds_low_high']}"
                     )
                 sys.stdout.flush()
-    results["record"] = record.render()
+    results["record"] = record.render_rows()
     if chosen.json:
         with open(chosen.json, "w", encoding="utf-8") as file:
             json.dump(results, file, indent=1)

@@ -48,13 +48,13 @@ def make_ways(model: Any) -> dict[str, Callable[..., Any]]:
 
 def without_work() -> None:
     """Have replays of the stand-in do nothing."""
-    real = capture.Pool.capture
+    real = capture.CapturePool.capture
 
     def emptied(self: Any, *args: Any) -> Any:
         _, result = real(self, *args)
         return (lambda: None), result
 
-    capture.Pool.capture = emptied  # type: ignore[assignment,method-assign]
+    capture.CapturePool.capture = emptied  # type: ignore[assignment,method-assign]
 
 
 def main() -> None:

@@ -37,8 +37,8 @@ from statistics import mean, median
 from typing import Any
 
 from rocm_autopatch.tune.levels import Trial
-from rocm_autopatch.tune.sampler import Sampler
-from rocm_autopatch.tune.search import BASE, Option, Search, Spent
+from rocm_autopatch.tune.sampler import SetSampler
+from rocm_autopatch.tune.search import BASE, BudgetSpent, SetSearch, SwitchOption
 
 FILL = 2.0
 WORTH = 0.02
@@ -170,7 +170,7 @@ class Bench:
             if same is None:
                 price += min(true, 2.0) if math.isfinite(true) else 1.0
             if price > self.left_units:
-                raise Spent
+                raise BudgetSpent
             self.left_units -= price
             self.runs += 1
             self.filled.add(trial)
@@ -199,9 +199,11 @@ class Bench:
 def _tune(sampled: bool, bench: Bench, seed: int) -> Trial:
     known = bench.surface.known
     slow = bench.surface.slow
-    options = [Option(str(n), str(n), n in known, n in slow) for n in range(bench.surface.count)]
-    sampler = Sampler(options, seed) if sampled else None
-    return Search(options, bench, WORTH, seed, sampler=sampler).run()
+    options = [
+        SwitchOption(str(n), str(n), n in known, n in slow) for n in range(bench.surface.count)
+    ]
+    sampler = SetSampler(options, seed) if sampled else None
+    return SetSearch(options, bench, WORTH, seed, sampler=sampler).run()
 
 
 def _forward(bench: Bench, _: int) -> Trial:
@@ -218,7 +220,7 @@ def _forward(bench: Bench, _: int) -> Trial:
             both = costs([best, best | trial])
             if both.get(best | trial, math.inf) < gain * both[best]:
                 best |= trial
-    except Spent:
+    except BudgetSpent:
         pass
     return best
 
@@ -258,7 +260,7 @@ def _optuna(pruner: str) -> Callable[[Bench, int], Trial]:
                     raise optuna.TrialPruned
             return median(found)
 
-        with contextlib.suppress(Spent):
+        with contextlib.suppress(BudgetSpent):
             study.optimize(objective, n_trials=1000)
         try:
             chosen = study.best_trial.params

@@ -58,7 +58,7 @@ def records(form: str, count: int) -> tuple[Policy, ...]:
 
 
 def main() -> None:
-    place = facts.gather(
+    place = facts.gather_facts(
         {"image": (IMAGE, "a benchmark"), "accelerator": ("rocm", "")}, ()
     ).values()
     print(f"{'milliseconds to select among':28}", *(f"{count:>9,}" for count in COUNTS))

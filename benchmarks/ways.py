@@ -30,7 +30,7 @@ def graphs() -> list[dict[str, Any]]:
     from rocm_autopatch.graphs import record
 
     keys = ("name", "calls", "replays", "plain", "refused")
-    rows = [{**row} for row in record.render()]
+    rows = [{**row} for row in record.render_rows()]
     return [{key: row[key] for key in keys} for row in rows]
 
 

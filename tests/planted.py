@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch.prove.bench import Bench
+from rocm_autopatch.prove.bench import TrialBench
 
 ABOUT = ("freezing", "memory_planning", "aggressive_fusion")
 # Tests put a module of this name beside the package.
@@ -39,7 +39,7 @@ _IGNORES = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n
 _grown: list[Any] = []
 
 
-def program(bench: Bench) -> Callable[[int], Any]:
+def program(bench: TrialBench) -> Callable[[int], Any]:
     import torch._inductor.config as config
 
     name = __name__.rpartition(".")[2]

@@ -94,11 +94,11 @@ def run_mounted(
 
 def run_battery(
     supervisor: Any,
-    how: battery.Thoroughness,
+    how: battery.BatteryThoroughness,
     only: Sequence[str] = (),
     kept: Sequence[TrialRow] = (),
-) -> battery.Battery:
+) -> battery.TrialBattery:
     """Run a battery of prove, with a stand-in of the supervisor that starts nothing."""
-    work = battery.Battery(supervisor, how, only, kept, lambda: None, lambda _: None)
+    work = battery.TrialBattery(supervisor, how, only, kept, lambda: None, lambda _: None)
     work.run()
     return work

@@ -18,12 +18,18 @@ from rocm_autopatch.ab import RequestRefused, toggles
 from rocm_autopatch.ab.numbers import NumberLabel
 from rocm_autopatch.ab.runner import COLD, ENDED, FAILED, HUNG, WARM, MeasuredRun, PlannedRun
 from rocm_autopatch.tune import same, session
-from rocm_autopatch.tune.candidates import Candidate
-from rocm_autopatch.tune.journal import Journal
+from rocm_autopatch.tune.candidates import SwitchCandidate
+from rocm_autopatch.tune.journal import RunJournal
 from rocm_autopatch.tune.levels import Trial
-from rocm_autopatch.tune.search import BASE, Spent
-from rocm_autopatch.tune.session import FILL, Confirmed, Objective, Session, Trouble
-from rocm_autopatch.tune.tuning import Tuning
+from rocm_autopatch.tune.search import BASE, BudgetSpent
+from rocm_autopatch.tune.session import (
+    FILL,
+    ConfirmedCosts,
+    TrialTrouble,
+    TuningObjective,
+    TuningSession,
+)
+from rocm_autopatch.tune.tuning import TuningResult
 
 GOOD: Trial = frozenset((0,))
 _POLICY = "POLICY"
@@ -120,18 +126,18 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return made
 
 
-def confirmed(world: World, stop_before: int | None = None) -> tuple[Session, Any]:
+def confirmed(world: World, stop_before: int | None = None) -> tuple[TuningSession, Any]:
     """Search a little, and confirm; None if it was interrupted before this run of the session."""
     world.stop_before = None if stop_before is None else world.ran + stop_before
     toggle = toggles.Toggle(world.kind, "torch._inductor.config.good", "good", (False, True))
     here: Any = SimpleNamespace(environ={})
     runner: Any = StandIn(world)
-    made = Session(
+    made = TuningSession(
         here,
-        [Candidate(toggle, "", True)],
-        Objective("cost", False, world.cold),
-        same.Same([], 0.01, world.directory, here),
-        Journal(world.directory, {"seed": 1}, False),
+        [SwitchCandidate(toggle, "", True)],
+        TuningObjective("cost", False, world.cold),
+        same.OutputCheck([], 0.01, world.directory, here),
+        RunJournal(world.directory, {"seed": 1}, False),
         runner,
         world.directory,
         budget_s=world.budget_s,
@@ -147,7 +153,7 @@ def confirmed(world: World, stop_before: int | None = None) -> tuple[Session, An
         try:
             for _ in range(2):
                 made.measure([BASE, GOOD], GOOD, 5)
-        except Spent:
+        except BudgetSpent:
             pass
         result = made.confirm(GOOD, Path("policy.yaml"), "1")
     except KeyboardInterrupt:
@@ -172,7 +178,7 @@ class TestCompiles:
     def test_each_round_has_its_own(self, world: World, beside: int, cold: float) -> None:
         world.beside, world.cold = beside, cold
         _, found = confirmed(world)
-        assert isinstance(found, Confirmed)
+        assert isinstance(found, ConfirmedCosts)
         assert found.fillings == len(found.base) == len(found.policy) >= 5
         ran = Counter((row["trial"], row["kind"]) for row in rows(world))
         assert set(ran.values()) == {1}
@@ -193,7 +199,7 @@ class TestCompiles:
         world.beside, world.budget_s = beside, budget_s
         world.first_s, world.warm_s = first_s, warm_s
         made, found = confirmed(world)
-        assert isinstance(found, Confirmed)
+        assert isinstance(found, ConfirmedCosts)
         # Five rounds of one compile are made in any case.
         assert made.spent_s < 1.13 * budget_s or (found.fillings, len(found.base)) == (1, 5)
         measured = Counter(row["trial"] for row in rows(world) if row["kind"] == WARM)
@@ -212,7 +218,7 @@ class TestCompiles:
         # It needs all twenty rounds. At most six are made between two looks.
         world.beside, world.cost = beside, 10.0
         made, found = confirmed(world)
-        assert isinstance(found, Confirmed)
+        assert isinstance(found, ConfirmedCosts)
         assert len(found.base) == 20
         runner: Any = made.runner
         assert runner.most == 2 * 6
@@ -223,7 +229,7 @@ class TestCompiles:
     ) -> None:
         world.kind = kind
         made, found = confirmed(world)
-        assert isinstance(found, Confirmed)
+        assert isinstance(found, ConfirmedCosts)
         shared = {made.runner.environments[arm].get("WHAT", "") for arm in made.runner.sharing}
         assert shared == ({"", "set", _POLICY} if kind == toggles.CONFIG else {""})
 
@@ -233,8 +239,8 @@ class TestCompiles:
     )
     def test_fewer_are_said(self, fillings: int, rounds: int, said: str) -> None:
         costs = [1.0] * rounds
-        done: Any = SimpleNamespace(confirmed=Confirmed(costs, costs, fillings))
-        assert Tuning.compiled.fget(done) == said  # type: ignore[attr-defined]
+        done: Any = SimpleNamespace(confirmed=ConfirmedCosts(costs, costs, fillings))
+        assert TuningResult.compiled.fget(done) == said  # type: ignore[attr-defined]
 
 
 class TestItGoesOn:
@@ -268,11 +274,11 @@ class TestTroubles:
         world.beside = beside
         world.ends = lambda arm, number: status if arm == _POLICY else ENDED
         made, found = confirmed(world)
-        assert isinstance(found, Trouble)
+        assert isinstance(found, TrialTrouble)
         assert found.status == status
         assert world.counts[_POLICY] == 1
         again, found = confirmed(world)
-        assert isinstance(found, Trouble)
+        assert isinstance(found, TrialTrouble)
         assert (again.new_runs, again.runs) == (0, made.runs)
 
     @pytest.mark.parametrize("status", [FAILED, HUNG])
@@ -287,9 +293,9 @@ class TestTroubles:
 
         world.ends = ends
         _, found = confirmed(world)
-        assert isinstance(found, Trouble)
+        assert isinstance(found, TrialTrouble)
         again, found = confirmed(world)
-        assert isinstance(found, Trouble)
+        assert isinstance(found, TrialTrouble)
         assert again.new_runs == 0
 
     @pytest.mark.parametrize("number", range(2, 6))
@@ -297,7 +303,7 @@ class TestTroubles:
         world.beside, hangs = 4, number
         world.ends = lambda arm, number: HUNG if arm and number == hangs else ENDED
         _, found = confirmed(world)
-        assert isinstance(found, Trouble)
+        assert isinstance(found, TrialTrouble)
         assert found.status == HUNG
 
     @pytest.mark.parametrize("beside", [1, 4])
@@ -311,7 +317,7 @@ class TestTroubles:
         # When it runs again, the search goes on.
         world.ends = lambda arm, number: ENDED
         made, found = confirmed(world)
-        assert isinstance(found, Confirmed)
+        assert isinstance(found, ConfirmedCosts)
         assert made.runs > made.new_runs
         again, other = confirmed(world)
         assert (again.new_runs, other) == (0, found)

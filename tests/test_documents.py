@@ -254,7 +254,7 @@ def test_evidence_is_read(release: str) -> None:
     for path in (DOCUMENTS / release / "given").glob("evidence/*.json"):
         document = json.loads(path.read_text())
         EVIDENCE.validate(document)
-        found = file.read(path)
+        found = file.read_evidence(path)
         assert found.by in RELEASES
         assert {name: said["sound"] for name, said in found.subjects.items()} == {
             name: said["sound"] for name, said in document["subjects"].items()

@@ -123,14 +123,14 @@ NOT_JSON = {
 
 def test_what_is_written_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "one.json"
-    file.write(path, SAMPLE)
+    file.write_evidence(path, SAMPLE)
     first = path.read_bytes()
-    found = file.read(path)
+    found = file.read_evidence(path)
     assert found.file == str(path)
     assert found.label == "gfx942 0x74a1 304 CUs 2026-11-22"
     for field in ("made", "by", "battery", "place", "subjects", "trials"):
         assert getattr(found, field) == SAMPLE[field]
-    file.write(path, dict(reversed(SAMPLE.items())))
+    file.write_evidence(path, dict(reversed(SAMPLE.items())))
     assert path.read_bytes() == first
 
 
@@ -140,11 +140,11 @@ def test_what_is_wrong_is_named(said: str, tmp_path: Path) -> None:
     path = tmp_path / "wrong.json"
     path.write_text(json.dumps(document))
     with pytest.raises(file.EvidenceError) as caught:
-        file.read(path)
+        file.read_evidence(path)
     assert str(caught.value) == f"{path}: {said}"
     path.unlink()
     with pytest.raises(file.EvidenceError):
-        file.write(path, document)
+        file.write_evidence(path, document)
     assert not path.exists()
 
 
@@ -153,40 +153,40 @@ def test_what_is_no_json_is_refused(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "wrong.json"
     path.write_bytes(data)
     with pytest.raises(file.EvidenceError) as caught:
-        file.read(path)
+        file.read_evidence(path)
     assert str(caught.value) == f"{path}{NOT_JSON[data]}"
 
 
 def test_files_that_a_start_would_not_obey(tmp_path: Path) -> None:
     path = tmp_path / "one.json"
-    file.write(path, SAMPLE)
+    file.write_evidence(path, SAMPLE)
     path.chmod(0o666)
     with pytest.raises(file.EvidenceError, match=r"json: everybody may write it; run chmod go-w"):
-        file.read(path)
+        file.read_evidence(path)
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(file.EvidenceError, match="it is not a regular file"):
-        file.read(path)
+        file.read_evidence(path)
     path.unlink()
     with pytest.raises(file.EvidenceError, match="can't be read: No such file"):
-        file.read(path)
+        file.read_evidence(path)
     with path.open("wb") as stream:
         stream.truncate(file.MAX_BYTES + 1)
     with pytest.raises(file.EvidenceError, match="larger than 16777216 bytes"):
-        file.read(path)
+        file.read_evidence(path)
 
 
 def test_a_figure_that_json_can_not_hold(tmp_path: Path) -> None:
     with pytest.raises(file.EvidenceError, match="not JSON compliant"):
-        file.write(tmp_path / "one.json", changed("trials.1.samples", [float("nan")]))
+        file.write_evidence(tmp_path / "one.json", changed("trials.1.samples", [float("nan")]))
     assert not list(tmp_path.iterdir())
 
 
 def test_which_files_are_read(tmp_path: Path) -> None:
-    assert file.paths(tmp_path / "missing") == []
+    assert file.evidence_paths(tmp_path / "missing") == []
     for name in ("b.json", "a.json", "notes.txt"):
         (tmp_path / name).touch()
-    assert [path.name for path in file.paths(tmp_path)] == ["a.json", "b.json"]
+    assert [path.name for path in file.evidence_paths(tmp_path)] == ["a.json", "b.json"]
 
 
 def check(*files: Path) -> tuple[int, list[str]]:
@@ -197,7 +197,7 @@ def check(*files: Path) -> tuple[int, list[str]]:
 
 def test_the_command_check(tmp_path: Path) -> None:
     right, wrong, broken = (tmp_path / f"{name}.json" for name in ("right", "wrong", "broken"))
-    file.write(right, SAMPLE)
+    file.write_evidence(right, SAMPLE)
     assert check(right) == (0, [])
     right.chmod(0o666)
     status, (said,) = check(right)
@@ -274,7 +274,7 @@ PLACES: dict[str, tuple[dict[str, str], str, str]] = {
 @pytest.mark.parametrize("name", PLACES)
 def test_the_machine(name: str, tmp_path: Path) -> None:
     files, device, driver = PLACES[name]
-    found = machine.here(make(tmp_path, files), [])
+    found = machine.machine_here(make(tmp_path, files), [])
     runtime = "" if device.startswith("gfx") else "none"
     assert found == {"device": device, "driver": driver, "triton": "none", "runtime": runtime}
 
@@ -287,29 +287,29 @@ def test_the_hip_runtime(tmp_path: Path) -> None:
     root, path = tmp_path / "root", [str(tmp_path / "site")]
     make(root, {"opt/rocm/lib/libamdhip64.so.7.2.70203": "nine byte"})
     (root / LIBRARY).symlink_to("libamdhip64.so.7.2.70203")
-    assert machine.here(root, path)["runtime"] == "7.2.70203 9 bytes"
+    assert machine.machine_here(root, path)["runtime"] == "7.2.70203 9 bytes"
     make(root, {"app/versions.txt": VERSIONS})
-    assert machine.here(root, path)["runtime"] == "7.2.70203 9 bytes commit 6b0e43f34119"
+    assert machine.machine_here(root, path)["runtime"] == "7.2.70203 9 bytes commit 6b0e43f34119"
     # A wheel of torch has a runtime of its own, which comes before the image's.
     make(tmp_path / "site", {"torch/lib/libamdhip64.so": "four"})
-    assert machine.here(root, path)["runtime"] == "4 bytes commit 6b0e43f34119"
+    assert machine.machine_here(root, path)["runtime"] == "4 bytes commit 6b0e43f34119"
 
 
 def test_what_is_no_hip_runtime(tmp_path: Path) -> None:
     make(tmp_path, {"app/versions.txt": VERSIONS, "opt/rocm/lib/librccl.so": ""})
     # A link that leads nowhere, as to a library that another layer of the image has removed.
     (tmp_path / LIBRARY).symlink_to("libamdhip64.so.7.2.70203")
-    assert machine.here(tmp_path, ["", "no such directory"])["runtime"] == "none"
+    assert machine.machine_here(tmp_path, ["", "no such directory"])["runtime"] == "none"
 
 
 def test_triton(tmp_path: Path) -> None:
     path = [str(tmp_path)]
     install(tmp_path, "pytorch-triton-rocm", "3.4.0+gitf7888497")
-    assert machine.here(tmp_path, path)["triton"] == "3.4.0+gitf7888497"
+    assert machine.machine_here(tmp_path, path)["triton"] == "3.4.0+gitf7888497"
     install(tmp_path, "triton", "3.6.0")
-    assert machine.here(tmp_path, path)["triton"] == "3.4.0+gitf7888497 3.6.0"
+    assert machine.machine_here(tmp_path, path)["triton"] == "3.4.0+gitf7888497 3.6.0"
     install(tmp_path, "tritonclient", "9")
-    assert machine.here(tmp_path, path)["triton"] == "3.4.0+gitf7888497 3.6.0"
+    assert machine.machine_here(tmp_path, path)["triton"] == "3.4.0+gitf7888497 3.6.0"
 
 
 def test_the_machine_is_found_without_more_modules() -> None:
@@ -338,4 +338,4 @@ def test_the_page() -> None:
     for name, sentence in SUBJECTS.items():
         assert f"| `{name}` | {sentence.rstrip('.')} |\n" in page
     example = page.split("```json\n")[1].split("```")[0]
-    assert file.parse(example.encode(), "the example").battery == "full"
+    assert file.parse_evidence(example.encode(), "the example").battery == "full"

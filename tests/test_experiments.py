@@ -370,3 +370,12 @@ def test_the_manifest_has_comments_for_its_keys() -> None:
     rows = yaml.safe_load(MANIFEST.read_text(encoding="utf-8"))
     assert all(isinstance(EXPERIMENTS[name], Experiment) for name in rows)
     assert {name for name, one in EXPERIMENTS.items() if one.nightly} == {"matrix", "torture"}
+
+
+def test_each_planted_fault_has_its_place() -> None:
+    """A fault whose text is gone from its file would not be tried."""
+    for row in yaml.safe_load((FOLDER / "mutants.yaml").read_text(encoding="utf-8")):
+        text = (ROOT / row["file"]).read_text(encoding="utf-8")
+        assert text.count(row["before"]) == 1, row
+        for test in row["tests"]:
+            assert (ROOT / test.partition("::")[0]).exists(), row

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocm_autopatch.image import clues
-from rocm_autopatch.image.fact import ASSUMPTION, CLUE, TAG, Fact, Facts
-from rocm_autopatch.image.facts import gather
+from rocm_autopatch.image.fact import ASSUMPTION, CLUE, TAG, KnownFacts, SourcedFact
+from rocm_autopatch.image.facts import gather_facts
 from tests.conftest import ROOT
 from tests.messages import Golden
 from tests.names import NEW_IMAGE
@@ -63,7 +63,7 @@ def tell(
     root: Path, environ: Mapping[str, str] | None = None, path: tuple[str, ...] = ()
 ) -> list[tuple[str, str, str]]:
     """What there is of clues, but for the Python, which is always there."""
-    found = clues.gather(environ or {}, root, path)
+    found = clues.gather_clues(environ or {}, root, path)
     assert {fact.kind for _, fact in found} == {CLUE}
     return [(name, fact.value, fact.source) for name, fact in found if name != "python"]
 
@@ -77,11 +77,11 @@ def known(**facts: str) -> dict[str, tuple[str, str]]:
     }
 
 
-def clue(name: str, value: str, source: str = "a clue") -> tuple[str, Fact]:
-    return name, Fact(value, source, CLUE)
+def clue(name: str, value: str, source: str = "a clue") -> tuple[str, SourcedFact]:
+    return name, SourcedFact(value, source, CLUE)
 
 
-def rows(facts: Facts) -> list[tuple[str, str, str]]:
+def rows(facts: KnownFacts) -> list[tuple[str, str, str]]:
     return [(c.name, c.used.value, c.other.value) for c in facts.contradictions]
 
 
@@ -89,8 +89,8 @@ def rows(facts: Facts) -> list[tuple[str, str, str]]:
 
 
 def test_an_empty_container_tells_its_python(tmp_path: Path) -> None:
-    version = Fact(platform.python_version(), "this interpreter", CLUE)
-    assert clues.gather({}, tmp_path, ()) == [("python", version)]
+    version = SourcedFact(platform.python_version(), "this interpreter", CLUE)
+    assert clues.gather_clues({}, tmp_path, ()) == [("python", version)]
 
 
 @pytest.mark.parametrize(
@@ -191,8 +191,8 @@ def test_files(tmp_path: Path, name: str, text: str, expected: list[tuple[str, s
 def test_the_system_is_said_as_by_a_tag(tmp_path: Path) -> None:
     make(tmp_path, {"etc/os-release": OS_RELEASE})
     image = "rocm/pytorch:rocm7.2_ubuntu22.04_py3.10_pytorch_release_2.9.1"
-    facts = gather(known(image=image), clues.gather({}, tmp_path, ()))
-    assert facts.facts["os"] == Fact("ubuntu22.04", "/etc/os-release", CLUE)
+    facts = gather_facts(known(image=image), clues.gather_clues({}, tmp_path, ()))
+    assert facts.facts["os"] == SourcedFact("ubuntu22.04", "/etc/os-release", CLUE)
     assert "os" not in [c.name for c in facts.contradictions]
 
 
@@ -251,16 +251,18 @@ def test_a_venv_of_sglang(tmp_path: Path) -> None:
     site = tmp_path / "opt/venv/lib/python3.10/site-packages"
     install(site, "sglang", "0.5.8.post1")
     make(site, {"sglang/__init__.py": "", "__editable__.sglang-0.5.8.post1.pth": "/sgl-workspace"})
-    facts = gather({}, clues.gather({}, tmp_path, ["", str(site)]))
+    facts = gather_facts({}, clues.gather_clues({}, tmp_path, ["", str(site)]))
     source = f"sglang in {site}"
-    assert facts.facts["framework"] == Fact("sglang", source, CLUE)
-    assert facts.facts["framework_version"] == Fact("0.5.8.post1", source, CLUE)
+    assert facts.facts["framework"] == SourcedFact("sglang", source, CLUE)
+    assert facts.facts["framework_version"] == SourcedFact("0.5.8.post1", source, CLUE)
 
 
 def test_the_path_is_sys_path_unless_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "sglang", "0.5.8")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    assert ("sglang", Fact("0.5.8", f"sglang in {tmp_path}", CLUE)) in clues.gather({}, tmp_path)
+    assert ("sglang", SourcedFact("0.5.8", f"sglang in {tmp_path}", CLUE)) in clues.gather_clues(
+        {}, tmp_path
+    )
 
 
 CLUE_FILES = (f"{NODES}/0/properties", ROCM_FILE, "app/versions.txt", "etc/os-release")
@@ -298,33 +300,35 @@ def test_no_bytes_raise(tmp_path_factory: pytest.TempPathFactory, data: bytes, n
     root = tmp_path_factory.mktemp("root")
     (root / name).parent.mkdir(parents=True)
     (root / name).write_bytes(data)
-    found = gather({}, clues.gather({}, root, [str(root)]))
+    found = gather_facts({}, clues.gather_clues({}, root, [str(root)]))
     assert all(found.values().values())
 
 
 @given(st.dictionaries(st.sampled_from(["GPU_ARCH", "GPU_ARCH_LIST"]), st.text()))
 def test_no_variable_raises(environ: dict[str, str]) -> None:
-    assert gather({}, clues.gather(environ, Path("/nowhere"), ()))
+    assert gather_facts({}, clues.gather_clues(environ, Path("/nowhere"), ()))
 
 
 # Facts put together.
 
 
 def test_kinds_and_sources() -> None:
-    facts = gather(known(gfx_="gfx942", torch="2.9.1", image="x:py3.12"), [clue("os", "debian12")])
+    facts = gather_facts(
+        known(gfx_="gfx942", torch="2.9.1", image="x:py3.12"), [clue("os", "debian12")]
+    )
     assert facts.facts == {
-        "gfx": Fact("gfx942", ASSUME, ASSUMPTION),
-        "torch": Fact("2.9.1", VERSION_PY, CLUE),
-        "image": Fact("x:py3.12", "ROCM_AUTOPATCH_IMAGE", CLUE),
-        "os": Fact("debian12", "a clue", CLUE),
-        "repository": Fact("x", "image, by ROCM_AUTOPATCH_IMAGE", TAG),
-        "python": Fact("3.12", "image, by ROCM_AUTOPATCH_IMAGE", TAG),
-        "tag": Fact("py3.12", "image, by ROCM_AUTOPATCH_IMAGE", TAG),
+        "gfx": SourcedFact("gfx942", ASSUME, ASSUMPTION),
+        "torch": SourcedFact("2.9.1", VERSION_PY, CLUE),
+        "image": SourcedFact("x:py3.12", "ROCM_AUTOPATCH_IMAGE", CLUE),
+        "os": SourcedFact("debian12", "a clue", CLUE),
+        "repository": SourcedFact("x", "image, by ROCM_AUTOPATCH_IMAGE", TAG),
+        "python": SourcedFact("3.12", "image, by ROCM_AUTOPATCH_IMAGE", TAG),
+        "tag": SourcedFact("py3.12", "image, by ROCM_AUTOPATCH_IMAGE", TAG),
     }
 
 
 def test_values_have_the_image_and_its_tag() -> None:
-    assert gather(known(image=NEW_IMAGE), ()).values() == {
+    assert gather_facts(known(image=NEW_IMAGE), ()).values() == {
         "image": NEW_IMAGE,
         "tag": "v0.5.8.post1-rocm700-mi35x-20260219",
         "repository": "rocm/sgl-dev",
@@ -340,12 +344,12 @@ def test_values_have_the_image_and_its_tag() -> None:
 
 @pytest.mark.parametrize("image", ["no reference", "", "rocm/VLLM:1", "x:" + "y" * 200])
 def test_an_image_that_is_no_reference_gives_no_facts(image: str) -> None:
-    facts = gather(known(image=image), ())
+    facts = gather_facts(known(image=image), ())
     assert (facts.values(), facts.contradictions) == ({"image": image}, ())
 
 
 def test_an_image_without_a_tag() -> None:
-    assert "tag" not in gather(known(image="rocm/vllm"), ()).values()
+    assert "tag" not in gather_facts(known(image="rocm/vllm"), ()).values()
 
 
 @pytest.mark.parametrize(
@@ -368,64 +372,66 @@ def test_an_image_without_a_tag() -> None:
     ],
 )
 def test_agreement(told: str, expected: str, contradictions: list[str]) -> None:
-    facts = gather({}, [clue("x", value, f"source {n}") for n, value in enumerate(told.split())])
+    facts = gather_facts(
+        {}, [clue("x", value, f"source {n}") for n, value in enumerate(told.split())]
+    )
     assert facts.values() == {"x": expected}
     assert rows(facts) == [("x", expected, other) for other in contradictions]
 
 
 def test_the_more_precise_source_is_named() -> None:
-    facts = gather({}, [clue("rocm", "7.2", "one"), clue("rocm", "7.2.4", "another")])
-    assert facts.facts["rocm"] == Fact("7.2.4", "another", CLUE)
+    facts = gather_facts({}, [clue("rocm", "7.2", "one"), clue("rocm", "7.2.4", "another")])
+    assert facts.facts["rocm"] == SourcedFact("7.2.4", "another", CLUE)
 
 
 def test_assumption_before_clue_before_tag() -> None:
     told = [clue("gfx", "gfx942")]
-    facts = gather(known(gfx_="gfx90a", image=NEW_IMAGE), told)
-    assert facts.facts["gfx"] == Fact("gfx90a", ASSUME, ASSUMPTION)
+    facts = gather_facts(known(gfx_="gfx90a", image=NEW_IMAGE), told)
+    assert facts.facts["gfx"] == SourcedFact("gfx90a", ASSUME, ASSUMPTION)
     assert rows(facts) == [("gfx", "gfx90a", "gfx942"), ("gfx", "gfx90a", "gfx950")]
-    assert gather(known(image=NEW_IMAGE), told).facts["gfx"] == told[0][1]
-    assert gather(known(image=NEW_IMAGE), ()).facts["gfx"].kind == TAG
+    assert gather_facts(known(image=NEW_IMAGE), told).facts["gfx"] == told[0][1]
+    assert gather_facts(known(image=NEW_IMAGE), ()).facts["gfx"].kind == TAG
 
 
 def test_an_assumption_is_not_refined() -> None:
-    facts = gather(known(rocm_="7.2"), [clue("rocm", "7.2.4")])
-    assert facts.facts["rocm"] == Fact("7.2", ASSUME, ASSUMPTION)
+    facts = gather_facts(known(rocm_="7.2"), [clue("rocm", "7.2.4")])
+    assert facts.facts["rocm"] == SourcedFact("7.2", ASSUME, ASSUMPTION)
     assert facts.contradictions == ()
 
 
 def test_what_an_assumed_image_says_comes_before_clues_and_is_not_refined() -> None:
     told = [clue("gfx", "gfx942"), clue("python", "3.12.3"), clue("os", "debian12")]
     image = "rocm/vllm:rocm7.0.0_py3.12_gfx950"
-    facts = gather(known(image_=image, torch="2.9.1+rocm7.2.0"), told)
+    facts = gather_facts(known(image_=image, torch="2.9.1+rocm7.2.0"), told)
     source = f"image, by {ASSUME}"
-    assert facts.facts["gfx"] == Fact("gfx950", source, TAG)
-    assert facts.facts["rocm"] == Fact("7.0.0", source, TAG)
-    assert facts.facts["python"] == Fact("3.12", source, TAG)
-    assert facts.facts["os"] == Fact("debian12", "a clue", CLUE)
+    assert facts.facts["gfx"] == SourcedFact("gfx950", source, TAG)
+    assert facts.facts["rocm"] == SourcedFact("7.0.0", source, TAG)
+    assert facts.facts["python"] == SourcedFact("3.12", source, TAG)
+    assert facts.facts["os"] == SourcedFact("debian12", "a clue", CLUE)
     assert rows(facts) == [("rocm", "7.0.0", "7.2.0"), ("gfx", "gfx950", "gfx942")]
 
 
 @pytest.mark.parametrize("name", ["image", "image_"])
 def test_no_tag_overrides_what_torch_says_of_itself(name: str) -> None:
     image = "rocm/pytorch:rocm7.2_ubuntu22.04_py3.10_pytorch_release_2.9.1"
-    facts = gather(known(**{name: image}, torch="2.13.0", accelerator="cpu"), ())
+    facts = gather_facts(known(**{name: image}, torch="2.13.0", accelerator="cpu"), ())
     assert (facts.values()["torch"], facts.values()["accelerator"]) == ("2.13.0", "cpu")
     assert {("torch", "2.13.0", "2.9.1"), ("accelerator", "cpu", "rocm")} <= set(rows(facts))
 
 
 def test_a_source_that_contradicts_itself_does_not_count(tmp_path: Path, golden: Golden) -> None:
     make(tmp_path, {f"{NODES}/{n}/properties": gpu(v) for n, v in enumerate((90402, 90010))})
-    facts = gather({}, clues.gather({}, tmp_path, ()))
+    facts = gather_facts({}, clues.gather_clues({}, tmp_path, ()))
     assert "gfx" not in facts.facts
     (contradiction,) = facts.contradictions
     golden(str(contradiction))
-    facts = gather({}, clues.gather({"GPU_ARCH": "gfx942"}, tmp_path, ()))
+    facts = gather_facts({}, clues.gather_clues({"GPU_ARCH": "gfx942"}, tmp_path, ()))
     assert facts.facts["gfx"].source == "GPU_ARCH"
     assert len(facts.contradictions) == 1
 
 
 def test_a_contradiction_is_a_sentence() -> None:
-    facts = gather(known(image=NEW_IMAGE), [clue("rocm", "7.2.0", "/opt/rocm/.info/version")])
+    facts = gather_facts(known(image=NEW_IMAGE), [clue("rocm", "7.2.0", "/opt/rocm/.info/version")])
     assert [str(c) for c in facts.contradictions] == [
         "rocm is 7.2.0 (/opt/rocm/.info/version), not 7.0.0 (image, by ROCM_AUTOPATCH_IMAGE)"
     ]
@@ -457,7 +463,7 @@ def test_a_contradiction_is_a_sentence() -> None:
     ],
 )
 def test_rocm_of_torch(facts: dict[str, str], expected: tuple[str, str] | None) -> None:
-    found = gather(known(**facts), ())
+    found = gather_facts(known(**facts), ())
     assert found.contradictions == ()
     assert found.values().items() >= facts.items()
     rocm = found.facts.get("rocm")
@@ -465,30 +471,30 @@ def test_rocm_of_torch(facts: dict[str, str], expected: tuple[str, str] | None) 
         assert rocm is None
     else:
         value, by = expected
-        assert rocm == Fact(value, f"{by}, by {VERSION_PY}" if by else VERSION_PY, CLUE)
+        assert rocm == SourcedFact(value, f"{by}, by {VERSION_PY}" if by else VERSION_PY, CLUE)
 
 
 def test_torch_is_trusted_most_with_rocm_and_hip_least() -> None:
     told = [clue("rocm", "6.4.1")]
-    facts = gather(known(torch="2.9.1+rocm7.2.0", hip="7.2.26015"), told)
+    facts = gather_facts(known(torch="2.9.1+rocm7.2.0", hip="7.2.26015"), told)
     assert facts.values()["rocm"] == "7.2.0"
-    facts = gather(known(hip="7.2.26015"), told)
+    facts = gather_facts(known(hip="7.2.26015"), told)
     assert facts.values()["rocm"] == "6.4.1"
     assert rows(facts) == [("rocm", "6.4.1", "7.2")]
-    assert gather(known(hip="7.2.26015", image="x:rocm700"), ()).values()["rocm"] == "7.2"
+    assert gather_facts(known(hip="7.2.26015", image="x:rocm700"), ()).values()["rocm"] == "7.2"
 
 
 def test_what_follows_from_an_assumed_torch_is_assumed() -> None:
-    facts = gather(
+    facts = gather_facts(
         known(torch_="2.9.1+rocm7.2"), [clue("rocm", "7.0.0", "1"), clue("rocm", "7.2.4", "2")]
     )
-    assert facts.facts["rocm"] == Fact("7.2", f"torch, by {ASSUME}", ASSUMPTION)
+    assert facts.facts["rocm"] == SourcedFact("7.2", f"torch, by {ASSUME}", ASSUMPTION)
     assert rows(facts) == [("rocm", "7.2", "7.0.0")]
-    assert gather(known(torch_="2.9.1+rocm7.2", rocm_="6.4"), ()).values()["rocm"] == "6.4"
+    assert gather_facts(known(torch_="2.9.1+rocm7.2", rocm_="6.4"), ()).values()["rocm"] == "6.4"
 
 
 def test_an_assumed_rocm_is_held_against_hip() -> None:
-    facts = gather(known(rocm_="6.4", hip="7.0.51831"), ())
+    facts = gather_facts(known(rocm_="6.4", hip="7.0.51831"), ())
     assert rows(facts) == [("rocm", "6.4", "7.0")]
 
 
@@ -517,12 +523,12 @@ def test_an_assumed_rocm_is_held_against_hip() -> None:
 )
 def test_framework_version(facts: dict[str, str], told: str, expected: str | None) -> None:
     words = [word.split("=") for word in told.split()]
-    found = gather(known(**facts), [clue(name, value) for name, value in words])
+    found = gather_facts(known(**facts), [clue(name, value) for name, value in words])
     assert found.values().get("framework_version") == expected
 
 
 def test_assumptions_that_contradict_each_other() -> None:
-    facts = gather(known(framework_version_="1.0", framework_="pytorch", torch_="2.9.1"), ())
+    facts = gather_facts(known(framework_version_="1.0", framework_="pytorch", torch_="2.9.1"), ())
     assert facts.values()["framework_version"] == "1.0"
     assert [str(c) for c in facts.contradictions] == [
         f"framework_version is 1.0 ({ASSUME}), not 2.9.1 ({ASSUME})"
@@ -530,7 +536,9 @@ def test_assumptions_that_contradict_each_other() -> None:
 
 
 def test_an_assumed_version_is_held_against_the_installed_one() -> None:
-    facts = gather(known(framework_version_="1.0", framework_="vllm"), [clue("vllm", "0.11.2")])
+    facts = gather_facts(
+        known(framework_version_="1.0", framework_="vllm"), [clue("vllm", "0.11.2")]
+    )
     assert rows(facts) == [("framework_version", "1.0", "0.11.2")]
 
 
@@ -555,7 +563,7 @@ def test_a_container_of_sglang_that_was_made_from_vllm(tmp_path: Path) -> None:
         accelerator="rocm",
         hip="7.0.51831-a3e329ad8",
     )
-    facts = gather(start, clues.gather(environ, root, [str(site)]))
+    facts = gather_facts(start, clues.gather_clues(environ, root, [str(site)]))
     assert facts.values() == {
         "image": "rocm/sgl-dev:v0.5.8-rocm700-mi35x-20260210",
         "tag": "v0.5.8-rocm700-mi35x-20260210",
@@ -580,8 +588,8 @@ def test_a_container_of_sglang_that_was_made_from_vllm(tmp_path: Path) -> None:
 
 def test_clues_are_this_containers_unless_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SGLANG_USE_AITER", "1")
-    assert gather({}).facts["framework"] == Fact("sglang", "SGLANG_USE_AITER", CLUE)
-    assert gather({}, ()).facts == {}
+    assert gather_facts({}).facts["framework"] == SourcedFact("sglang", "SGLANG_USE_AITER", CLUE)
+    assert gather_facts({}, ()).facts == {}
 
 
 values = st.text() | st.sampled_from([NEW_IMAGE, "rocm/pytorch", "7.2", "7.2.4", "2.9.1+rocm7.2"])
@@ -590,15 +598,17 @@ names = st.sampled_from(["image", "torch", "hip", "rocm", "framework", "framewor
 
 @given(
     st.dictionaries(names, st.tuples(values, st.sampled_from([ASSUME, VERSION_PY]))),
-    st.lists(st.tuples(names, st.builds(Fact, values, st.sampled_from("abc"), st.just(CLUE)))),
+    st.lists(
+        st.tuples(names, st.builds(SourcedFact, values, st.sampled_from("abc"), st.just(CLUE)))
+    ),
 )
 def test_nothing_is_dropped(
-    start: dict[str, tuple[str, str]], told: list[tuple[str, Fact]]
+    start: dict[str, tuple[str, str]], told: list[tuple[str, SourcedFact]]
 ) -> None:
-    facts = gather(start, told)
+    facts = gather_facts(start, told)
     for name, (value, source) in start.items():
         if source == ASSUME:
-            assert facts.facts[name] == Fact(value, ASSUME, ASSUMPTION)
+            assert facts.facts[name] == SourcedFact(value, ASSUME, ASSUMPTION)
     parts = [fact for c in facts.contradictions for fact in (c.used, c.other)]
     for name, fact in told:
         used = facts.facts.get(name)

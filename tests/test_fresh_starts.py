@@ -33,8 +33,8 @@ from rocm_autopatch.prove import (
     trials,
     verdicts,
 )
-from rocm_autopatch.prove.rows import Outcome, TrialRow
-from rocm_autopatch.prove.supervisor import FreshStarts, Start, Supervisor
+from rocm_autopatch.prove.rows import TrialOutcome, TrialRow
+from rocm_autopatch.prove.supervisor import FreshStarts, StartSupervisor, TrialStart
 from tests.conftest import Interpreter
 from tests.running import run_battery
 from tests.test_prove_parts import HERE
@@ -42,8 +42,10 @@ from tests.test_prove_parts import HERE
 CAPTURES = [name for name, one in subjects.SUBJECTS.items() if one.gpu]
 
 
-def fork_all(find: Callable[[], list[str]], count: int = 1, limit: float = 20.0) -> list[Outcome]:
-    told: list[Outcome] = []
+def fork_all(
+    find: Callable[[], list[str]], count: int = 1, limit: float = 20.0
+) -> list[TrialOutcome]:
+    told: list[TrialOutcome] = []
     fresh_starts.fork_starts(find, count, limit, told.append, os._exit)
     return told
 
@@ -96,7 +98,7 @@ class TestForks:
             die()
             os._exit(status)
 
-        told: list[Outcome] = []
+        told: list[TrialOutcome] = []
         fresh_starts.fork_starts(list, 1, 20, told.append, leave)
         assert (told[0].status, told[0].reason) == (CRASHED, "ended by SIGKILL")
 
@@ -127,24 +129,24 @@ class Simulated:
         self.stop = threading.Event()
         self.asked: list[FreshStarts] = []
 
-    def run_fresh_starts(self, asked: FreshStarts) -> list[Outcome]:
+    def run_fresh_starts(self, asked: FreshStarts) -> list[TrialOutcome]:
         self.asked.append(asked)
         assert asked.policy.exists()
         count = asked.count if self.made is None else self.made
-        bad = Outcome(FRESH_STARTS, WRONG, "program: 7 of 8 calls differ from eager mode")
-        right = Outcome(FRESH_STARTS, ENDED)
+        bad = TrialOutcome(FRESH_STARTS, WRONG, "program: 7 of 8 calls differ from eager mode")
+        right = TrialOutcome(FRESH_STARTS, ENDED)
         return [bad if self.poisoned() else right for _ in range(count)]
 
-    def run(self, start: Start) -> list[Outcome]:
-        return [Outcome(one, ENDED, first=1.0, seconds=1.0) for one in start.trials]
+    def run(self, start: TrialStart) -> list[TrialOutcome]:
+        return [TrialOutcome(one, ENDED, first=1.0, seconds=1.0) for one in start.trials]
 
 
 def run_simulated(
     supervisor: Simulated,
     only: Sequence[str] = (FRESH_STARTS,),
-    how: battery.Thoroughness = battery.FULL,
+    how: battery.BatteryThoroughness = battery.FULL,
     kept: Sequence[TrialRow] = (),
-) -> battery.Battery:
+) -> battery.TrialBattery:
     return run_battery(supervisor, how, only, kept)
 
 
@@ -174,7 +176,7 @@ class TestBattery:
         supervisor = Simulated(lambda: False, made=7)
         work = run_simulated(supervisor, only=(FRESH_STARTS, "graphs"))
         assert verdicts.count_fresh(work.rows, "graphs") == 7
-        assert document.make(work, HERE)["subjects"]["graphs"]["sound"] is None
+        assert document.make_document(work, HERE)["subjects"]["graphs"]["sound"] is None
         supervisor.made = None
         run_simulated(supervisor, only=(FRESH_STARTS, "graphs"), kept=work.rows)
         assert supervisor.asked[-1].count == 14
@@ -192,9 +194,9 @@ class TestBattery:
     )
     def test_whose_they_are(self, only: Sequence[str], wanted: list[str]) -> None:
         for device, names in (("cuda", wanted), ("cpu", [])):
-            supervisor = Supervisor({}, device, assume=False)
+            supervisor = StartSupervisor({}, device, assume=False)
             args = (supervisor, battery.FULL, only, (), lambda: None, lambda _: None)
-            assert battery.Battery(*args).fresh_subjects() == names
+            assert battery.TrialBattery(*args).fresh_subjects() == names
 
     def test_they_come_first(self) -> None:
         order: list[str] = []
@@ -206,7 +208,7 @@ class TestBattery:
         supervisor = Simulated(poisoned)
         real = supervisor.run
 
-        def note(start: Start) -> list[Outcome]:
+        def note(start: TrialStart) -> list[TrialOutcome]:
             order.append("trial")
             return real(start)
 
@@ -214,7 +216,7 @@ class TestBattery:
         work = run_simulated(supervisor, only=("graphs",), how=battery.QUICK)
         assert order[:10] == ["fresh"] * 10
         assert order[10] == "trial"
-        assert document.make(work, HERE)["subjects"]["graphs"]["sound"] is True
+        assert document.make_document(work, HERE)["subjects"]["graphs"]["sound"] is True
 
 
 class TestChance:
@@ -227,7 +229,7 @@ class TestChance:
         for bad in range(count + 1):
             left = iter([True] * bad + [False] * (count - bad))
             work = run_simulated(Simulated(left.__next__), only=(FRESH_STARTS, "graphs"))
-            said = document.make(work, HERE)["subjects"]["graphs"]
+            said = document.make_document(work, HERE)["subjects"]["graphs"]
             assert said["sound"] is (False if bad else None)  # Its trials were not run.
             if said["sound"] is False:
                 share = math.comb(count, bad) / one_of**bad * (1 - 1 / one_of) ** (count - bad)
@@ -254,7 +256,7 @@ class TestChance:
 
     def test_the_command_says_it(self) -> None:
         work = run_simulated(Simulated(lambda: False), how=battery.QUICK)
-        said = _fresh_sentences(document.make(work, HERE)["subjects"])
+        said = _fresh_sentences(document.make_document(work, HERE)["subjects"])
         (sentence,) = said
         assert said == {sentence: ["graphs"]}
         assert sentence.startswith("10 fresh processes were right; ")

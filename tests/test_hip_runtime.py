@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from rocm_autopatch.image import clues
-from rocm_autopatch.image.fact import CLUE, LIBRARY, Fact
-from rocm_autopatch.image.facts import gather
+from rocm_autopatch.image.fact import CLUE, LIBRARY, SourcedFact
+from rocm_autopatch.image.facts import gather_facts
 from tests.conftest import ROOT
 from tests.test_facts import ROCM_FILE, install, known, make, tell
 
@@ -113,21 +113,21 @@ def test_what_is_no_link_tells_nothing(tmp_path: Path, kind: str) -> None:
 
 
 def test_two_runtimes_side_by_side_give_no_rocm(tmp_path: Path) -> None:
-    told = clues.gather({}, link(tmp_path, {**DEBIAN_5, **DEBIAN_6}), ())
-    facts = gather({}, told)
+    told = clues.gather_clues({}, link(tmp_path, {**DEBIAN_5, **DEBIAN_6}), ())
+    facts = gather_facts({}, told)
     assert "rocm" not in facts.facts
     assert [str(c) for c in facts.contradictions] == [
         f"rocm is not taken from /{DEBIAN}, which has 6.4 and 5.7"
     ]
     # The torch says which of them it was built with.
-    assert gather(known(hip="6.4.43484"), told).values()["rocm"] == "6.4"
+    assert gather_facts(known(hip="6.4.43484"), told).values()["rocm"] == "6.4"
 
 
 @pytest.mark.parametrize("text", ["6.4.3-128\n", "7.10.0\n"])
 def test_a_file_that_states_rocm_comes_before_libraries(tmp_path: Path, text: str) -> None:
     root = make(link(tmp_path, AMD_6), {ROCM_FILE: text})
-    facts = gather({}, clues.gather({}, root, ()))
-    assert facts.facts["rocm"] == Fact(text.strip().partition("-")[0], f"/{ROCM_FILE}", CLUE)
+    facts = gather_facts({}, clues.gather_clues({}, root, ()))
+    assert facts.facts["rocm"] == SourcedFact(text.strip().partition("-")[0], f"/{ROCM_FILE}", CLUE)
     assert facts.contradictions == ()
 
 
@@ -143,8 +143,8 @@ def test_half_of_opt_rocm(tmp_path: Path, kind: str) -> None:
         os.mkfifo(root / ROCM_FILE)
     elif kind == "no version":
         make(root, {ROCM_FILE: "unknown\n"})
-    facts = gather({}, clues.gather({}, root, ()))
-    assert facts.facts["rocm"] == Fact("6.4", f"/{DEBIAN}", CLUE)
+    facts = gather_facts({}, clues.gather_clues({}, root, ()))
+    assert facts.facts["rocm"] == SourcedFact("6.4", f"/{DEBIAN}", CLUE)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_libraries_tell_rocm_only_if_nothing_else_does(
     tmp_path: Path, stated: dict[str, str], rocm: str | None
 ) -> None:
     """They may be there for another program than torch: Debian's libucx0 depends on HIP's."""
-    facts = gather(known(**stated), clues.gather({}, link(tmp_path, DEBIAN_6), ()))
+    facts = gather_facts(known(**stated), clues.gather_clues({}, link(tmp_path, DEBIAN_6), ()))
     assert facts.values().get("rocm") == rocm
     assert facts.contradictions == ()
     assert LIBRARY not in facts.facts
@@ -175,10 +175,10 @@ def test_libraries_tell_rocm_only_if_nothing_else_does(
 
 def test_variables_and_wheels_come_before_libraries(tmp_path: Path) -> None:
     link(tmp_path, {f"{AMD}.7": "libamdhip64.so.7.1.25413"})
-    facts = gather({}, clues.gather({"GPU_ARCH": "gfx950-rocm724"}, tmp_path, ()))
-    assert facts.facts["rocm"] == Fact("7.2.4", "GPU_ARCH", CLUE)
+    facts = gather_facts({}, clues.gather_clues({"GPU_ARCH": "gfx950-rocm724"}, tmp_path, ()))
+    assert facts.facts["rocm"] == SourcedFact("7.2.4", "GPU_ARCH", CLUE)
     install(tmp_path / "site", "rocm-sdk-core", "7.10.0")
-    facts = gather({}, clues.gather({}, tmp_path, (str(tmp_path / "site"),)))
+    facts = gather_facts({}, clues.gather_clues({}, tmp_path, (str(tmp_path / "site"),)))
     assert (facts.values()["rocm"], facts.contradictions) == ("7.10.0", ())
 
 

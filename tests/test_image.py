@@ -12,7 +12,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from rocm_autopatch.image.reference import Reference, facts, parse_reference
+from rocm_autopatch.image.reference import ImageReference, parse_reference, reference_facts
 from tests.messages import Golden
 
 KEYS = (
@@ -34,7 +34,7 @@ OTHERS = [reference for reference, words in ROWS if "accelerator=rocm" not in wo
 
 def say(text: str) -> str:
     """The facts of *text* as image_facts.txt writes them."""
-    found = facts(parse_reference(text))
+    found = reference_facts(parse_reference(text))
     del found["repository"]
     return " ".join(f"{key}={value}" for key, value in found.items())
 
@@ -50,7 +50,7 @@ def test_real_references_are_short_already() -> None:
 
 def test_versions_are_readable() -> None:
     for reference, _ in ROWS:
-        found = facts(parse_reference(reference))
+        found = reference_facts(parse_reference(reference))
         for key in ("framework_version", "rocm", "python", "torch"):
             assert key not in found or Version(found[key])
 
@@ -78,7 +78,7 @@ def test_versions_are_readable() -> None:
 )
 def test_parts(text: str, parts: tuple[str, str, str, str], short: str | None) -> None:
     reference = parse_reference(text)
-    assert reference == Reference(*parts)
+    assert reference == ImageReference(*parts)
     assert reference.short == (short or "ubuntu:24.04")
 
 
@@ -258,7 +258,7 @@ def test_facts(text: str, words: str) -> None:
 )
 def test_what_a_proxy_puts_before_a_name(text: str, repository: str) -> None:
     reference = parse_reference(text)
-    assert facts(reference)["repository"] == repository
+    assert reference_facts(reference)["repository"] == repository
     # This is what can be pulled.
     assert reference.short == text
 
@@ -266,14 +266,16 @@ def test_what_a_proxy_puts_before_a_name(text: str, repository: str) -> None:
 def test_registry_does_not_matter() -> None:
     tag = "rocm/vllm:rocm7.0.0_vllm_0.11.2_20251210"
     for registry in ("docker.io/", "localhost:5000/", "MIRROR/"):
-        assert facts(parse_reference(registry + tag)) == facts(parse_reference(tag))
+        assert reference_facts(parse_reference(registry + tag)) == reference_facts(
+            parse_reference(tag)
+        )
 
 
 @given(st.text() | st.text(alphabet=string.ascii_letters + string.digits + "./:@-_[]"))
 @example("@:/")
 def test_no_text_raises_anything_else(text: str) -> None:
     with suppress(ValueError):
-        assert set(facts(parse_reference(text))) <= set(KEYS)
+        assert set(reference_facts(parse_reference(text))) <= set(KEYS)
 
 
 tokens = st.lists(
@@ -288,7 +290,7 @@ tags = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", fullmatch=True) | tok
 
 @given(tags)
 def test_facts_of_any_tag(tag: str) -> None:
-    found = facts(parse_reference(f"x:{tag}"))
+    found = reference_facts(parse_reference(f"x:{tag}"))
     assert set(found) <= set(KEYS)
     assert all(found.values())
     for key in ("framework_version", "rocm", "python", "torch"):
@@ -302,7 +304,7 @@ def test_facts_of_any_tag(tag: str) -> None:
     st.sampled_from(["", "-20260101", "-amd64", "_py3.12", "-v2"]),
 )
 def test_no_rocm_is_claimed(text: str, registry: str, digest: str, suffix: str) -> None:
-    found = facts(parse_reference(registry + text + suffix + digest))
+    found = reference_facts(parse_reference(registry + text + suffix + digest))
     assert found.get("accelerator") != "rocm"
     assert not found.keys() & {"rocm", "gfx", "gpu"}
 
@@ -318,6 +320,6 @@ def test_parts_come_back(registry: str, repository: str, tag: str, digest: str) 
     first, slash, _ = repository.partition("/")
     assume(registry or not slash or ("." not in first and first != "localhost"))
     reference = parse_reference(f"{registry}/{rest}" if registry else rest)
-    assert reference == Reference(registry, repository, tag, digest)
+    assert reference == ImageReference(registry, repository, tag, digest)
     short = parse_reference(reference.short)
     assert (short.short, short.digest) == (reference.short, "")

@@ -16,7 +16,7 @@ import pytest
 from rocm_autopatch import _HERE, _RECORD, startup
 from rocm_autopatch.evidence import SUBJECTS, defects, ledger, match
 from rocm_autopatch.evidence.defects import CAPTURING, GRAPHS, INDUCTOR, NOTHING, OF_INDUCTOR, RANKS
-from rocm_autopatch.evidence.file import Evidence
+from rocm_autopatch.evidence.file import EvidenceFile
 from rocm_autopatch.image import facts as image_facts
 from rocm_autopatch.patches import compile_modes
 from rocm_autopatch.policy import builtin, lower, select
@@ -91,8 +91,8 @@ def row(trial: str, subject: str, status: str = ENDED) -> dict[str, Any]:
 
 def proof(
     gfx: str, trials: Sequence[str] = (), starts: int = 0, runtime: str = "7.2 9 bytes"
-) -> Evidence:
-    """Evidence that all that captures is sound and gains, in these trials."""
+) -> EvidenceFile:
+    """EvidenceFile that all that captures is sound and gains, in these trials."""
     place = {"device": f"{gfx} 0x74a1 304 CUs", "driver": "6", "triton": "3", "torch": "2.13.0"}
     said = {"sound": True, "gains": True, "fresh_starts": starts}
     rows = [row(trial, subject) for trial in trials for subject in CAPTURING]
@@ -100,15 +100,15 @@ def proof(
     if runtime:
         place["runtime"] = runtime
     made = "2026-11-22T18:40:00Z"
-    return Evidence("/one.json", made, "0.5.0", "full", place, subjects, rows)
+    return EvidenceFile("/one.json", made, "0.5.0", "full", place, subjects, rows)
 
 
 # All trials that records name: what is left is what no trial can see.
 ALL_TRIALS = tuple({one.trial for one in RECORDS.values() if one.trial})
 
 
-def proven(evidence: Evidence, place: Mapping[str, str]) -> set[str]:
-    found = match.Found((evidence,)).obey_ledger({**ON_ROCM, **place})
+def proven(evidence: EvidenceFile, place: Mapping[str, str]) -> set[str]:
+    found = match.FoundEvidence((evidence,)).obey_ledger({**ON_ROCM, **place})
     return {*dict(found.facts())["proven"].value.split()}
 
 
@@ -170,7 +170,7 @@ def test_a_record_and_its_neighbour(name: str) -> None:
         # Other records may hold there; this one's trial is the one that nobody ran.
         found = proven(proof(neighbour["gfx"], ALL_TRIALS, 21), neighbour)
         assert "graphs" in found
-        left = match.Found((proof(neighbour["gfx"], without(name), 21),))
+        left = match.FoundEvidence((proof(neighbour["gfx"], without(name), 21),))
         reasons = left.obey_ledger({**ON_ROCM, **neighbour}).withheld
         assert record.sentence not in reasons.values()
 
@@ -181,7 +181,7 @@ def test_evidence_that_could_have_seen_it_counts(name: str) -> None:
     place, _ = HAS[name]
     assert "graphs" in proven(proof(place["gfx"], ALL_TRIALS, 21), place)
     if record.starts and record.forbids == GRAPHS:
-        seldom = match.Found((proof(place["gfx"], ALL_TRIALS, record.starts - 1),))
+        seldom = match.FoundEvidence((proof(place["gfx"], ALL_TRIALS, record.starts - 1),))
         assert "graphs" in seldom.obey_ledger({**ON_ROCM, **place}).withheld
     # A trial that was not possible there has seen nothing.
     absent = replace(
@@ -206,9 +206,9 @@ def test_evidence_that_could_have_seen_it_counts(name: str) -> None:
 def test_performance_captures_nothing_there(place: dict[str, str]) -> None:
     """Without evidence, and with evidence that could not have seen what is known of the place."""
     known = {name: (value, "ROCM_AUTOPATCH_ASSUME") for name, value in place.items()}
-    facts = {**ON_ROCM, **image_facts.gather(known, ()).values()}
+    facts = {**ON_ROCM, **image_facts.gather_facts(known, ()).values()}
     assert mode(facts) == "default"
-    evidence = match.Found((proof(place["gfx"], ("convolution",)),)).obey_ledger(facts)
+    evidence = match.FoundEvidence((proof(place["gfx"], ("convolution",)),)).obey_ledger(facts)
     assert mode({**facts, **{name: fact.value for name, fact in evidence.facts()}}) == "default"
     objection = defects.find_objection("graphs", facts)
     assert objection
@@ -217,7 +217,7 @@ def test_performance_captures_nothing_there(place: dict[str, str]) -> None:
 
 def test_performance_where_all_was_tried() -> None:
     facts = {**ON_ROCM, "gfx": "gfx942", "rocm": "7.2.0"}
-    found = match.Found((proof("gfx942", ALL_TRIALS, 21),)).obey_ledger(facts)
+    found = match.FoundEvidence((proof("gfx942", ALL_TRIALS, 21),)).obey_ledger(facts)
     assert mode({**facts, **{name: fact.value for name, fact in found.facts()}}) == (
         compile_modes.TRAINING_GRAPHS
     )
@@ -244,7 +244,7 @@ def test_evidence_without_a_runtime_proves_no_graph() -> None:
     assert proven(proof("gfx90a", ALL_TRIALS, 21), place) == {*CAPTURING, "freezing"}
     older = proof("gfx90a", ALL_TRIALS, 21, runtime="")
     assert proven(older, place) == {"freezing"}
-    found = match.Found((older,)).obey_ledger(place)
+    found = match.FoundEvidence((older,)).obey_ledger(place)
     assert found.exceptions == [
         "evidence does not count for graphs, training-graphs, autotune-graphs, cudagraphs, "
         "max-autotune (the file does not say with which HIP runtime it was made)"
@@ -259,8 +259,10 @@ def test_evidence_of_another_runtime_is_stale(tmp_path: Path) -> None:
     document |= {"place": one.place, "subjects": subjects, "trials": one.trials}
     path.write_text(json.dumps(document))
     here = {name: value for name, value in one.place.items() if name != "torch"}
-    assert match.look(here, "2.13.0", [path]).used
-    ((_, why),) = match.look({**here, "runtime": "7.2 8 bytes"}, "2.13.0", [path]).stale
+    assert match.look_for_evidence(here, "2.13.0", [path]).used
+    ((_, why),) = match.look_for_evidence(
+        {**here, "runtime": "7.2 8 bytes"}, "2.13.0", [path]
+    ).stale
     assert why == "runtime 7.2 9 bytes, here is 7.2 8 bytes"
 
 
@@ -275,13 +277,13 @@ def test_a_ledger_that_can_not_be_read_withholds(monkeypatch: pytest.MonkeyPatch
         raise ModuleNotFoundError("No module named 'yaml'")
 
     monkeypatch.setattr(defects, "read_ledger", broken)
-    found = match.Found((proof("gfx90a"),)).obey_ledger({})
+    found = match.FoundEvidence((proof("gfx90a"),)).obey_ledger({})
     assert {*found.withheld} == {*CAPTURING}
     assert "the ledger can't be read: ModuleNotFoundError" in found.withheld["graphs"]
     monkeypatch.setitem(_RECORD, "errors", [])
     monkeypatch.setattr(startup, "say", lambda kind, text: None)
     monkeypatch.setitem(_RECORD, "facts", {"accelerator": ("rocm", "")})
-    assert ledger.restrictions_here() == ledger.Restrictions()
+    assert ledger.restrictions_here() == ledger.CaptureRestrictions()
     (error,) = _RECORD["errors"]
     assert error.startswith("the ledger is not obeyed: ModuleNotFoundError")
 
@@ -295,7 +297,9 @@ def test_restrictions() -> None:
     assert found.ranks == ""
     # Whether there are several ranks is the caller's to know.
     assert ledger.find_restrictions({**facts, "rocm": "7.1.1"}).ranks.startswith("sgl-project/")
-    assert ledger.find_restrictions({**facts, "accelerator": "cuda"}) == ledger.Restrictions()
+    assert (
+        ledger.find_restrictions({**facts, "accelerator": "cuda"}) == ledger.CaptureRestrictions()
+    )
     mxfp4 = ledger.find_restrictions({**facts, "gfx": "gfx950"}).ops["vllm::rocm_aiter_fused_moe"]
     assert mxfp4 == "ROCm/aiter#3632"
 
@@ -303,7 +307,7 @@ def test_restrictions() -> None:
 def test_evidence_lifts_restrictions() -> None:
     facts = {**ON_ROCM, "gfx": "gfx942", "rocm": "7.2.4"}
     assert ledger.find_restrictions(facts, (proof("gfx942", ALL_TRIALS, 21),)) == (
-        ledger.Restrictions()
+        ledger.CaptureRestrictions()
     )
     blind = ledger.find_restrictions(facts, (proof("gfx942", ALL_TRIALS, 21, runtime=""),))
     assert blind == ledger.find_restrictions(facts)
@@ -340,7 +344,7 @@ def test_the_number_of_ranks(variable: str, tmp_path: Path) -> None:
     from rocm_autopatch.image import clues
 
     for said, ranks in (("8", "8"), ("", None), ("many", None), ("9" * 99, None)):
-        found = dict(clues.gather({variable: said}, tmp_path, ()))
+        found = dict(clues.gather_clues({variable: said}, tmp_path, ()))
         assert (found["ranks"].value if "ranks" in found else None) == ranks
 
 
@@ -368,7 +372,7 @@ def test_nothing_is_only_told() -> None:
 def test_a_start_says_what_was_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one line, also where nothing else is left of the evidence."""
     facts = {**ON_ROCM, "gfx": "gfx942", "rocm": "7.2.0"}
-    found = match.Found((proof("gfx942", ALL_TRIALS, 3),)).obey_ledger(facts)
+    found = match.FoundEvidence((proof("gfx942", ALL_TRIALS, 3),)).obey_ledger(facts)
     assert found.label == (
         "gfx942 0x74a1 304 CUs 2026-11-22; not for graphs, training-graphs, autotune-graphs, "
         "cudagraphs, max-autotune (ROCm/clr#279: In about one of five fresh processes, replayed "

@@ -315,7 +315,7 @@ class TestInterrupted:
         assert (process.returncode, stdout) == (130, "")
         golden(stderr.splitlines()[-1], FILE=out)
         nothing_is_left(tmp_path)
-        first = file.read(out)
+        first = file.read_evidence(out)
         assert first.battery == "partial"
         done = {(row["subject"], row["start"]) for row in first.trials}
         assert done == {("default", COLD), ("default", WARM), ("freezing", COLD)}
@@ -325,7 +325,7 @@ class TestInterrupted:
 
         again = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
         assert again.returncode == 0, again.stderr
-        second = file.read(out)
+        second = file.read_evidence(out)
         assert second.battery == "full"
         assert {name: said["sound"] for name, said in second.subjects.items()} == {
             "default": True,
@@ -347,7 +347,7 @@ class TestCompiles:
         env = {**environment(tmp_path), "CXX": str(compiler)}
         done = torch_python.run(*arguments, "--json", env=env, timeout=580)
         nothing_is_left(tmp_path)
-        found = file.read(out)
+        found = file.read_evidence(out)
         written = json.loads(out.read_text())
         printed = json.loads(done.stdout)
         assert printed["trials"] == written["trials"]
@@ -360,7 +360,7 @@ class TestCompiles:
         assert "convolution" in found.subjects["freezing"]["missing"]
         units = [("mlp", "default"), ("mlp", "freezing")]
         rows = [TrialRow.read(row) for row in found.trials]
-        for said in verdicts.subjects(rows, units).values():
+        for said in verdicts.subject_verdicts(rows, units).values():
             assert (said.sound, said.faults) == (True, ())
         starts = [(row["trial"], row["subject"], row["start"]) for row in found.trials]
         # If freezing seems to gain after two warm starts, there are five.

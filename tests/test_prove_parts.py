@@ -41,8 +41,8 @@ from rocm_autopatch.prove import (
     trials,
     verdicts,
 )
-from rocm_autopatch.prove.rows import Outcome, TrialRow
-from rocm_autopatch.prove.supervisor import Start, Supervisor
+from rocm_autopatch.prove.rows import TrialOutcome, TrialRow
+from rocm_autopatch.prove.supervisor import StartSupervisor, TrialStart
 from rocm_autopatch.switches import Subject
 from tests.conftest import ROOT, Interpreter
 from tests.messages import Golden
@@ -126,9 +126,9 @@ class TestVerdicts:
     )
     def test_gains(self, a: float, b: float, gains: bool) -> None:
         rows = [*OFTEN, *often("a", "graphs", a), *often("b", "graphs", b)]
-        said = verdicts.subjects(rows, UNITS)["graphs"]
+        said = verdicts.subject_verdicts(rows, UNITS)["graphs"]
         assert (said.sound, said.gains) == (True, gains)
-        assert verdicts.unsettled(rows, UNITS) == {}
+        assert verdicts.unsettled_trials(rows, UNITS) == {}
         assert said.steady == pytest.approx(math.sqrt(a * b), rel=2e-3)
         assert said.cold == said.warm == pytest.approx(math.sqrt(a * b), rel=2e-3)
         assert said.memory == 1
@@ -141,29 +141,29 @@ class TestVerdicts:
     def test_calls_of_one_process_are_no_proof(self) -> None:
         """However many there are: the next process may be slower in all of them."""
         rows = [*OFTEN, *unit("a", "graphs", 0.8), *unit("b", "graphs", 1.2)]
-        assert verdicts.subjects(rows, UNITS)["graphs"].gains is None
-        assert verdicts.unsettled(rows, UNITS) == {"graphs": ["a", "b"]}
+        assert verdicts.subject_verdicts(rows, UNITS)["graphs"].gains is None
+        assert verdicts.unsettled_trials(rows, UNITS) == {"graphs": ["a", "b"]}
         # Two starts were fast by chance.
         rows = [*OFTEN, *often("a", "graphs", 0.8, starts=2), *often("b", "graphs", 1.0, starts=2)]
-        assert verdicts.unsettled(rows, UNITS) == {"graphs": ["a"]}
+        assert verdicts.unsettled_trials(rows, UNITS) == {"graphs": ["a"]}
         rows += [row("a", "graphs", WARM, speed=speed) for speed in (1.0, 1.01, 0.99)]
-        assert verdicts.subjects(rows, UNITS)["graphs"].gains is False
-        assert verdicts.unsettled(rows, UNITS) == {}
+        assert verdicts.subject_verdicts(rows, UNITS)["graphs"].gains is False
+        assert verdicts.unsettled_trials(rows, UNITS) == {}
 
     def test_without_a_gain_nothing_is_started_again(self) -> None:
         rows = [*BASE, *unit("a", "graphs", 0.98), *unit("b", "graphs", 1.5)]
-        assert verdicts.subjects(rows, UNITS)["graphs"].gains is False
-        assert verdicts.unsettled(rows, UNITS) == {}
+        assert verdicts.subject_verdicts(rows, UNITS)["graphs"].gains is False
+        assert verdicts.unsettled_trials(rows, UNITS) == {}
         faulty = [*unit("a", "graphs", 0.5), row("b", "graphs", COLD, CRASHED)]
-        assert verdicts.unsettled([*BASE, *faulty], UNITS) == {}
-        assert verdicts.unsettled([*BASE, *unit("a", "graphs", 0.5)], UNITS) == {}
+        assert verdicts.unsettled_trials([*BASE, *faulty], UNITS) == {}
+        assert verdicts.unsettled_trials([*BASE, *unit("a", "graphs", 0.5)], UNITS) == {}
 
     def test_only_the_most_telling_trials_are_started_again(self) -> None:
         speeds = {"a": 0.9, "b": 0.7, "c": 0.8, "d": 1.3, "e": 1.1, "f": 1.2, "g": 1.0}
         units = [(trial, subject) for trial in speeds for subject in ("default", "graphs")]
         rows = [one for trial in speeds for one in unit(trial, "default")]
         rows += [one for trial, speed in speeds.items() for one in unit(trial, "graphs", speed)]
-        assert verdicts.unsettled(rows, units) == {"graphs": ["b", "c", "f", "d"]}
+        assert verdicts.unsettled_trials(rows, units) == {"graphs": ["b", "c", "f", "d"]}
 
     @pytest.mark.parametrize("status", [WRONG, CRASHED, HUNG, LEAKS])
     @pytest.mark.parametrize("start", [COLD, WARM])
@@ -173,9 +173,9 @@ class TestVerdicts:
         if start == WARM:
             faulty.insert(0, row("b", "graphs", COLD))
         rows = [*BASE, *unit("a", "graphs", 0.5), *faulty, *unit("b", "graphs", 0.5, wave=2)]
-        said = verdicts.subjects(rows, UNITS)
+        said = verdicts.subject_verdicts(rows, UNITS)
         assert (said["graphs"].sound, said["graphs"].gains) == (False, False)
-        assert said["graphs"].faults == (verdicts.Fault("b", start, status),)
+        assert said["graphs"].faults == (verdicts.TrialFault("b", start, status),)
         assert said["default"].sound is True
 
     @pytest.mark.parametrize(
@@ -190,17 +190,19 @@ class TestVerdicts:
         ],
     )
     def test_missing(self, found: list[TrialRow]) -> None:
-        said = verdicts.subjects([*BASE, *unit("a", "graphs", 0.5), *found], UNITS)["graphs"]
+        said = verdicts.subject_verdicts([*BASE, *unit("a", "graphs", 0.5), *found], UNITS)[
+            "graphs"
+        ]
         assert (said.sound, said.gains, said.missing) == (None, None, ("b",))
 
     @pytest.mark.parametrize("status", [NOT_HERE, COMPILED])
     def test_not_possible_here(self, status: str) -> None:
         other = row("b", "graphs", COLD, status)
-        said = verdicts.subjects([*BASE, *unit("a", "graphs"), other], UNITS)["graphs"]
+        said = verdicts.subject_verdicts([*BASE, *unit("a", "graphs"), other], UNITS)["graphs"]
         # It says nothing of the subject, but another trial does.
         assert (said.sound, said.missing) == (True, ())
         assert said.not_here == (("b",) if status == NOT_HERE else ())
-        said = verdicts.subjects([*BASE, replace(other, trial="a"), other], UNITS)["graphs"]
+        said = verdicts.subject_verdicts([*BASE, replace(other, trial="a"), other], UNITS)["graphs"]
         assert (said.sound, said.gains) == (None, None)
 
     def test_later_cold_starts_of_a_wave_do_not_count(self) -> None:
@@ -208,27 +210,27 @@ class TestVerdicts:
         later = [row("a", name, COLD, speed=0.5) for name in ("default", "graphs")]
         rows = [*unit("a", "default"), *unit("a", "graphs"), later[0]]
         for all_rows in (rows, [*rows, later[0], later[1]]):
-            said = verdicts.subjects(all_rows, [("a", "default"), ("a", "graphs")])
+            said = verdicts.subject_verdicts(all_rows, [("a", "default"), ("a", "graphs")])
             assert (said["graphs"].cold, said["default"].cold) == (1.0, 1.0)
         # Each wave has its own.
         other = [*unit("a", "default", 3, wave=2), *unit("a", "graphs", 1.5, wave=2)]
-        said = verdicts.subjects([*rows, *other], [("a", "default"), ("a", "graphs")])
+        said = verdicts.subject_verdicts([*rows, *other], [("a", "default"), ("a", "graphs")])
         assert said["graphs"].cold == round(1.25 / 2, 3)
 
     def test_without_the_base_there_is_no_ratio(self) -> None:
         # The base of another wave ran at another time.
         rows = [*unit("a", "default", wave=1), *unit("a", "graphs", 0.5, wave=2)]
-        said = verdicts.subjects(rows, [("a", "graphs")])["graphs"]
-        assert (said.sound, said.gains, said.trials) == (True, None, {"a": verdicts.Figures()})
+        said = verdicts.subject_verdicts(rows, [("a", "graphs")])["graphs"]
+        assert (said.sound, said.gains, said.trials) == (True, None, {"a": verdicts.TrialFigures()})
 
 
 def fake_work(
     rows: Sequence[TrialRow], only: Sequence[str] = (), quick: bool = False
-) -> battery.Battery:
+) -> battery.TrialBattery:
     """A battery on the CPU that has run already."""
     how = battery.QUICK if quick else battery.FULL
-    supervisor = Supervisor({}, "cpu", assume=False)
-    work = battery.Battery(supervisor, how, only, [], lambda: None, lambda _: None)
+    supervisor = StartSupervisor({}, "cpu", assume=False)
+    work = battery.TrialBattery(supervisor, how, only, [], lambda: None, lambda _: None)
     work.rows = list(rows)
     return work
 
@@ -238,25 +240,25 @@ class TestDocument:
         earlier = [row("large", "memory_planning", COLD, CRASHED)]
         rows = [*unit("mlp", "default"), *unit("mlp", "memory_planning"), *earlier]
         for work in (fake_work(rows, only=("mlp", "memory_planning")), fake_work(rows, quick=True)):
-            made = document.make(work, HERE)
+            made = document.make_document(work, HERE)
             assert made["battery"] == "partial"
             assert made["subjects"]["memory_planning"]["sound"] is False
-        made = document.make(fake_work(rows[:4], only=("mlp", "memory_planning")), HERE)
+        made = document.make_document(fake_work(rows[:4], only=("mlp", "memory_planning")), HERE)
         # Only one of its trials was run.
         assert made["subjects"]["memory_planning"]["sound"] is None
 
     def test_whole(self) -> None:
         units = fake_work([]).units()
         rows = [one for trial, subject in units for one in unit(trial, subject)]
-        assert document.make(fake_work(rows), HERE)["battery"] == "full"
+        assert document.make_document(fake_work(rows), HERE)["battery"] == "full"
         # A quick call after a full one loses nothing.
-        again = document.make(fake_work(rows, quick=True), HERE)
+        again = document.make_document(fake_work(rows, quick=True), HERE)
         assert again["battery"] == "full"
         assert again["subjects"]["freezing"]["sound"]
         # The other trials were run in an earlier call.
-        assert document.make(fake_work(rows, only=("mlp",)), HERE)["battery"] == "full"
+        assert document.make_document(fake_work(rows, only=("mlp",)), HERE)["battery"] == "full"
         # The last warm start is missing.
-        assert document.make(fake_work(rows[:-1]), HERE)["battery"] == "quick"
+        assert document.make_document(fake_work(rows[:-1]), HERE)["battery"] == "quick"
 
     def test_quick(self) -> None:
         quick = fake_work([], quick=True)
@@ -265,17 +267,17 @@ class TestDocument:
         rows.append(fresh("graphs", battery.QUICK.fresh))
         for work in (fake_work(rows, quick=True), fake_work(rows)):
             work.supervisor.device = "cuda"
-            made = document.make(work, HERE)
+            made = document.make_document(work, HERE)
             assert (made["battery"], made["subjects"]["graphs"]["sound"]) == ("quick", True)
             # A full battery has more trials of it. As long as only some of these were run, the
             # verdict of the quick one stands; a fault ends it.
             for status, sound in ((ENDED, True), (WRONG, False)):
                 work.rows = [*rows, row("large", "graphs", COLD, status)]
-                made = document.make(work, HERE)
+                made = document.make_document(work, HERE)
                 assert (made["battery"], made["subjects"]["graphs"]["sound"]) == ("quick", sound)
         for missing in (rows[:-1], [*rows[:-2], rows[-1]]):
             work.rows = missing
-            assert document.make(work, HERE)["subjects"]["graphs"]["sound"] is None
+            assert document.make_document(work, HERE)["subjects"]["graphs"]["sound"] is None
 
     def test_a_full_battery_has_more_fresh_starts_than_a_quick_one(self) -> None:
         work = fake_work([])
@@ -291,7 +293,7 @@ class TestDocument:
             ([*few, *(fresh(name, more) for name in captures)], "full", battery.FULL.fresh),
         ):
             work.rows = [*rows, *others]
-            made = document.make(work, HERE)
+            made = document.make_document(work, HERE)
             assert made["battery"] == kind
             for name in captures:
                 said = made["subjects"][name]
@@ -304,7 +306,7 @@ class TestDocument:
         assert str(said["seldom_faults"]).endswith("with 99 %")
         # An older file has neither.
         del said["fresh_starts"], said["seldom_faults"]
-        file.check(made, "older.json")
+        file.check_document(made, "older.json")
 
     @pytest.mark.parametrize("status", [WRONG, CRASHED, HUNG])
     def test_a_fault_in_one_fresh_process_is_enough(self, status: str) -> None:
@@ -312,7 +314,7 @@ class TestDocument:
         work.supervisor.device = "cuda"
         rows = [one for trial, subject in work.units() for one in unit(trial, subject)]
         work.rows = [*rows, fresh("graphs", 21, 20, status)]
-        said = document.make(work, HERE)["subjects"]["graphs"]
+        said = document.make_document(work, HERE)["subjects"]["graphs"]
         assert (said["sound"], said["gains"], said["fresh_starts"]) == (False, False, 20)
         assert said["faults"] == [{"trial": FRESH_STARTS, "start": FRESH, "status": status}]
         assert said["missing"] == []
@@ -333,30 +335,32 @@ class TestDocument:
         self, tmp_path: Path, changed: Mapping[str, str], same: bool
     ) -> None:
         out = tmp_path / "evidence.json"
-        assert document.kept(out, HERE) == ()
+        assert document.kept_rows(out, HERE) == ()
         rows = unit("mlp", "default")
-        file.write(out, document.make(fake_work(rows), HERE))
-        assert list(document.kept(out, {**HERE, **changed})) == (rows if same else [])
+        file.write_evidence(out, document.make_document(fake_work(rows), HERE))
+        assert list(document.kept_rows(out, {**HERE, **changed})) == (rows if same else [])
 
     def test_rows_of_another_version_are_not(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         out = tmp_path / "evidence.json"
-        file.write(out, document.make(fake_work(unit("mlp", "default")), HERE))
-        monkeypatch.setattr(document, "version", lambda: "0.0.1")
-        assert document.kept(out, HERE) == ()
+        file.write_evidence(out, document.make_document(fake_work(unit("mlp", "default")), HERE))
+        monkeypatch.setattr(document, "our_version", lambda: "0.0.1")
+        assert document.kept_rows(out, HERE) == ()
 
 
 class TestRows:
     def test_each_row_of_a_file_is_read_and_written_as_it_is(self) -> None:
         (path,) = (ROOT / "evidence").glob("*.json")
-        rows = file.read(path).trials
+        rows = file.read_evidence(path).trials
         assert len(rows) > 400
         assert [TrialRow.read(row).document() for row in rows] == rows
 
     def test_what_is_not_known_is_left_out(self) -> None:
-        assert Outcome("mlp", HUNG).document() == {"trial": "mlp", "status": HUNG}
-        assert Outcome.read({"trial": "mlp", "status": HUNG, "of": "later"}) == Outcome("mlp", HUNG)
+        assert TrialOutcome("mlp", HUNG).document() == {"trial": "mlp", "status": HUNG}
+        assert TrialOutcome.read({"trial": "mlp", "status": HUNG, "of": "later"}) == TrialOutcome(
+            "mlp", HUNG
+        )
         # Nothing is something that is known.
         zero = {"trial": "mlp", "status": ENDED, "subject": "default", "start": COLD, "wave": 0}
         assert TrialRow.read({**zero, "peak": 0}).document() == {**zero, "peak": 0}
@@ -380,7 +384,7 @@ class Hanging:
         self.calls: list[int] = []
         self.lock = threading.Lock()
 
-    def run(self, start: Start) -> list[Outcome]:
+    def run(self, start: TrialStart) -> list[TrialOutcome]:
         subject = start.caches.name.rpartition("-")[0]
         kind = WARM if start.time else COLD
         least = min(start.limit.values())
@@ -391,11 +395,11 @@ class Hanging:
             self.most_places = max(self.most_places, there)
             self.calls += [start.calls] if kind == COLD else []
         hang = self.alone if least == battery.FULL.limit else self.hang
-        found: list[Outcome] = []
+        found: list[TrialOutcome] = []
         for trial in start.trials:
             if (subject, kind) == ("freezing", COLD) and trial in hang:
-                return [*found, Outcome(trial, HUNG, "first call")]
-            found.append(Outcome(trial, ENDED, first=1.0, seconds=start.calls / 1e3))
+                return [*found, TrialOutcome(trial, HUNG, "first call")]
+            found.append(TrialOutcome(trial, ENDED, first=1.0, seconds=start.calls / 1e3))
         return found
 
 
@@ -407,7 +411,7 @@ def run_freezing(
     cores: int,
     monkeypatch: pytest.MonkeyPatch,
     kept: Sequence[TrialRow] = (),
-) -> battery.Battery:
+) -> battery.TrialBattery:
     """Run a battery of four trials of freezing."""
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     monkeypatch.setattr(trials, "NAMES", FOUR)
@@ -415,14 +419,14 @@ def run_freezing(
     return run_battery(supervisor, how, kept=kept)
 
 
-def cold_of(work: battery.Battery) -> dict[str, TrialRow]:
+def cold_of(work: battery.TrialBattery) -> dict[str, TrialRow]:
     """By trial, the row of the cold start of freezing."""
     own = [one for one in work.rows if (one.subject, one.start) == ("freezing", COLD)]
     return {one.trial: one for one in own}
 
 
-def verdict_of(work: battery.Battery) -> verdicts.Verdict:
-    return verdicts.subjects(work.rows, work.units())["freezing"]
+def verdict_of(work: battery.TrialBattery) -> verdicts.SubjectVerdict:
+    return verdicts.subject_verdicts(work.rows, work.units())["freezing"]
 
 
 class TestHangs:
@@ -456,7 +460,7 @@ class TestHangs:
         found, verdict = cold_of(work), verdict_of(work)
         assert [found[name].status for name in FOUR] == [ENDED, ENDED, ENDED, HUNG]
         assert found["mlp"].beside_others
-        assert verdict.faults == (verdicts.Fault("attention", COLD, HUNG),)
+        assert verdict.faults == (verdicts.TrialFault("attention", COLD, HUNG),)
         (warm, _) = [one[2] for one in supervisor.started if one[:2] == ("freezing", WARM)]
         assert warm == FOUR[:3]
 
@@ -468,7 +472,7 @@ class Fast(Hanging):
         super().__init__(())
         self.left = starts
 
-    def run(self, start: Start) -> list[Outcome]:
+    def run(self, start: TrialStart) -> list[TrialOutcome]:
         found = super().run(start)
         if start.time:
             speeds = dict.fromkeys(start.trials, 1.0)
@@ -562,7 +566,7 @@ class TestCommand:
     def on(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         """What is found of the place."""
         found = dict(HERE)
-        monkeypatch.setattr(place, "find", lambda environ: found)
+        monkeypatch.setattr(place, "find_machine", lambda environ: found)
         return found
 
     @pytest.fixture
@@ -571,7 +575,7 @@ class TestCommand:
             raise AssertionError("something was started")
 
         monkeypatch.setattr(subprocess, "Popen", refuse)
-        monkeypatch.setattr(place, "find", refuse)
+        monkeypatch.setattr(place, "find_machine", refuse)
 
     @pytest.mark.usefixtures("nothing_starts")
     def test_list(self, capsys: pytest.CaptureFixture[str]) -> None:
@@ -615,7 +619,7 @@ class TestCommand:
         golden: Golden,
     ) -> None:
         out = tmp_path / "evidence.json"
-        made = document.make(fake_work([]), on)
+        made = document.make_document(fake_work([]), on)
         for name, text in (
             ("not JSON", '{\n "version": nothing\n}'),
             ("wrong", json.dumps({**made, "battery": "large"})),
@@ -655,15 +659,15 @@ class TestCommand:
         on["gpu"] = "AMD Instinct MI300X" if arguments else ""
         out = tmp_path / "evidence.json"
 
-        def run_nothing(work: battery.Battery) -> None:
+        def run_nothing(work: battery.TrialBattery) -> None:
             assert work.supervisor.device == "cpu"
             work.rows = [*unit("mlp", "default"), *unit("mlp", "freezing")]
             work.keep()
 
-        monkeypatch.setattr(battery.Battery, "run", run_nothing)
+        monkeypatch.setattr(battery.TrialBattery, "run", run_nothing)
         command = ["prove", *arguments, "--out", str(out), "--only", "mlp,freezing"]
         assert main(command) == 0
-        found = file.read(out)
+        found = file.read_evidence(out)
         assert len(found.trials) == 4
         assert (found.place["device"], found.place["driver"]) == (machine.NO_GPU, machine.NONE)
 
@@ -672,7 +676,7 @@ class TestCommand:
         (deleted, *_) = [one.name for one in load.top("safe").env if one.action == "delete"]
         for name in (deleted, "ROCM_AUTOPATCH", "ROCM_AUTOPATCH_KEEP", "OTHER"):
             monkeypatch.setenv(name, "1")
-        environ = Supervisor(proof._environment([]), "cpu", assume=False).environ
+        environ = StartSupervisor(proof._programs_environment([]), "cpu", assume=False).environ
         assert {deleted, "ROCM_AUTOPATCH", "ROCM_AUTOPATCH_KEEP"}.isdisjoint(environ)
         assert environ["OTHER"] == "1"
 
@@ -687,7 +691,7 @@ class TestTrials:
 
     @pytest.mark.parametrize("name", trials.NAMES)
     def test_each_has_what_it_needs(self, name: str) -> None:
-        trial = trials.load(name)
+        trial = trials.load_trial(name)
         first = (trial.__doc__ or "").splitlines()[0]
         assert first.endswith(".")
         known = {one.group for one in subjects.SUBJECTS.values()} | {*subjects.SUBJECTS}
@@ -708,7 +712,8 @@ class TestTrials:
             about = [one for one in trials.NAMES if _is_about(one, subject)]
             # At least one that needs neither a GPU nor a package.
             assert any(
-                not hasattr(trials.load(one), "NEEDS") and not hasattr(trials.load(one), "GPU")
+                not hasattr(trials.load_trial(one), "NEEDS")
+                and not hasattr(trials.load_trial(one), "GPU")
                 for one in about
             )
         assert {*battery.QUICK.subjects} <= {*subjects.SUBJECTS}
@@ -717,7 +722,7 @@ class TestTrials:
     def test_its_policy_is_right(self, name: str, tmp_path: Path) -> None:
         work = fake_work([])
         work.directory = tmp_path
-        written = work._prepare(name) / "policy.yaml"
+        written = work._prepare_caches(name) / "policy.yaml"
         found = load.top(str(written))
         said = yaml.safe_load(written.read_text())
         assert (said["version"], found.name) == (1, f"prove-{name}")
@@ -725,4 +730,4 @@ class TestTrials:
 
 
 def _is_about(name: str, subject: Subject) -> bool:
-    return trials.is_about(trials.load(name), subject.name, subject.group)
+    return trials.is_about(trials.load_trial(name), subject.name, subject.group)

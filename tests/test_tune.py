@@ -35,16 +35,16 @@ from rocm_autopatch.ab.runner import (
 )
 from rocm_autopatch.cli import tune as cli_tune
 from rocm_autopatch.evidence import match
-from rocm_autopatch.evidence.file import Evidence
+from rocm_autopatch.evidence.file import EvidenceFile
 from rocm_autopatch.switches import SWITCHES
 from rocm_autopatch.tune import candidates, output, same, search, session, tuning
-from rocm_autopatch.tune.effects import estimate
-from rocm_autopatch.tune.journal import Journal, KeptRun
-from rocm_autopatch.tune.levels import Levels, Trial
-from rocm_autopatch.tune.sampler import Sampler
-from rocm_autopatch.tune.search import BASE, Option, Search, Spent
+from rocm_autopatch.tune.effects import estimate_effects
+from rocm_autopatch.tune.journal import KeptRun, RunJournal
+from rocm_autopatch.tune.levels import CostLevels, Trial
+from rocm_autopatch.tune.sampler import SetSampler
+from rocm_autopatch.tune.search import BASE, BudgetSpent, SetSearch, SwitchOption
 from rocm_autopatch.tune.served import STARTED, ServedRunner
-from rocm_autopatch.tune.session import Session
+from rocm_autopatch.tune.session import TuningSession
 from tests.conftest import TORCH, Interpreter, document, run_in
 from tests.messages import Golden
 from tests.programs import program_file
@@ -245,12 +245,12 @@ class TestResume:
         self, python311: Interpreter, tmp_path: Path, program: Path, golden: Golden
     ) -> None:
         kept = tmp_path / "team.yaml.runs"
-        Journal(kept, {"metric": "latency", "seed": 1}, False).close()
-        Journal(kept, {"metric": "latency", "seed": 2}, False).close()
+        RunJournal(kept, {"metric": "latency", "seed": 1}, False).close()
+        RunJournal(kept, {"metric": "latency", "seed": 2}, False).close()
         with pytest.raises(RequestRefused) as raised:
-            Journal(kept, {"metric": "speed", "seed": 1}, False)
+            RunJournal(kept, {"metric": "speed", "seed": 1}, False)
         golden(str(raised.value))
-        anew = Journal(kept, {"metric": "speed", "seed": 1}, True)
+        anew = RunJournal(kept, {"metric": "speed", "seed": 1}, True)
         anew.close()
         assert anew.count == 0
 
@@ -270,11 +270,11 @@ class TestResume:
         row |= {"seconds": 1.5, "value": 7.25, "unit": "ms", "code": "c0de", "modes": ["default"]}
         row |= {"spent_s": 2.0, "same": {"numbers": {"loss": 0.5}, "files": {"out.pt": "same0.pt"}}}
         row |= changed
-        Journal(tmp_path, {"seed": 7}, False).close()
+        RunJournal(tmp_path, {"seed": 7}, False).close()
         file = tmp_path / "runs.jsonl"
         head = file.read_text()
         file.write_text(f"{head}{json.dumps(row)}\n")
-        again = Journal(tmp_path, {"seed": 1}, False)
+        again = RunJournal(tmp_path, {"seed": 1}, False)
         assert (again.seed, again.count, again.spent_s) == (7, 1, 2.0)
         run = again.take("base", "fill")
         assert run
@@ -443,13 +443,15 @@ TRACES = program_file("tune/traces.py").read_text()
 
 
 class TestSameCode:
-    def session(self, place: Path, beside: int, code: bool = True, metric: str = "call") -> Session:
+    def session(
+        self, place: Path, beside: int, code: bool = True, metric: str = "call"
+    ) -> TuningSession:
         program = place / "traces.py"
         program.write_text(TRACES)
         (place / "arms").mkdir(exist_ok=True)
         here = TestCandidates.place()
         options = [
-            candidates.Candidate(
+            candidates.SwitchCandidate(
                 toggles.Toggle(
                     toggles.CONFIG, f"torch._inductor.config.{name}", name, (False, True)
                 ),
@@ -460,19 +462,19 @@ class TestSameCode:
             for name in ("one", "two")
         ]
         options += [
-            candidates.Candidate(
+            candidates.SwitchCandidate(
                 toggles.Toggle(toggles.MODE, name, f"mode.{name}", (toggles.HERE, "graphs")),
                 "",
                 True,
             )
             for name in ("default", "reduce-overhead", "max-autotune")
         ]
-        return Session(
+        return TuningSession(
             here,
             options,
-            session.Objective(metric, False, 0.0),
-            same.Same([], 0.01, place, here),
-            Journal(place / "runs", {"seed": 1}, False),
+            session.TuningObjective(metric, False, 0.0),
+            same.OutputCheck([], 0.01, place, here),
+            RunJournal(place / "runs", {"seed": 1}, False),
             ArmRunner([sys.executable, str(program)], [], 60, []),
             place / "arms",
             budget_s=600,
@@ -575,8 +577,8 @@ class TestSameCode:
         for more, affords in ((0, True), (1, False)):
             made._before_s = made.budget_s - kept - price + more
             seems_best = BASE if ahead is None else trial(ahead)
-            reserve = made._reserve(seems_best, rounds)
-            assert made._affords([BASE, trial(0)], reserve) is affords
+            reserve = made._confirmation_reserve(seems_best, rounds)
+            assert made._affords_round([BASE, trial(0)], reserve) is affords
         made.journal.close()
 
     @pytest.mark.parametrize(
@@ -611,11 +613,11 @@ class TestSameCode:
             by = better[(ran[arm] - 1) % len(better)] if arm == "policy" else 0
             return 100 - 10 * by + ran[arm] / 1000
 
-        made._cost = cost  # type: ignore[assignment]
+        made._round_cost = cost  # type: ignore[assignment]
         policy = tmp_path / "policy.yaml"
         policy.write_text("version: 1\ndescription: patience\n")
         confirmed = made.confirm(trial(0), policy, "1")
-        assert isinstance(confirmed, session.Confirmed)
+        assert isinstance(confirmed, session.ConfirmedCosts)
         assert [len(its) for its in (confirmed.base, confirmed.policy)] == [rounds, rounds]
         made.journal.close()
 
@@ -642,10 +644,10 @@ class TestSameCode:
         self, tmp_path: Path, beside: int, cold: float, slow: float, left: float, fillings: int
     ) -> None:
         made = self.session(tmp_path, beside)
-        made.objective = session.Objective("call", False, cold)
+        made.objective = session.TuningObjective("call", False, cold)
         made._seconds = {("base", "fill"): 10.0, (made.name(trial(2)), "fill"): 10.0}
         made._seconds[made.name(trial(1)), "fill"] = slow
-        assert made._fillings(5, trial(1), left) == fillings
+        assert made._count_fillings(5, trial(1), left) == fillings
         made.journal.close()
 
     def test_a_first_run_leaves_enough_for_the_confirmation(self, tmp_path: Path) -> None:
@@ -654,8 +656,8 @@ class TestSameCode:
         made._seconds = {("base", "fill"): 10.0, ("base", "warm"): 5.0}
         for spent, seconds in ((0, 200), (650, 200), (750, 130), (840, 40), (980, 20)):
             made._before_s, made._fills_until_s = spent, 880
-            assert made._limit(session.FILL) == seconds
-            assert made._limit(WARM) == 30
+            assert made._hang_limit(session.FILL) == seconds
+            assert made._hang_limit(WARM) == 30
         made.journal.close()
 
     def test_a_first_run_ends_with_the_budget(
@@ -674,7 +676,7 @@ class TestSameCode:
             policy = tmp_path / "policy.yaml"
             policy.write_text("version: 1\ndescription: patience\n")
             confirmed = made.confirm(trial(1), policy, "1")
-        assert isinstance(confirmed, session.Confirmed)
+        assert isinstance(confirmed, session.ConfirmedCosts)
         assert [len(its) for its in (confirmed.base, confirmed.policy)] == [5, 5]
         # For more there was no time.
         assert confirmed.fillings == 1
@@ -903,9 +905,9 @@ class TestCandidates:
 
     def find(
         self, monkeypatch: pytest.MonkeyPatch, here: ProgramPlace, *program: str
-    ) -> candidates.Found:
-        monkeypatch.setattr(candidates, "_inert", lambda *_: {})
-        return candidates.find(here, program, (), (), False, Path())
+    ) -> candidates.FoundCandidates:
+        monkeypatch.setattr(candidates, "_inert_labels", lambda *_: {})
+        return candidates.find_candidates(here, program, (), (), False, Path())
 
     def test_what_this_torch_has(self, monkeypatch: pytest.MonkeyPatch) -> None:
         found = self.find(monkeypatch, self.place())
@@ -961,7 +963,7 @@ class TestCandidates:
     def test_what_evidence_says_is_wrong(self, monkeypatch: pytest.MonkeyPatch) -> None:
         names = ("freezing", "graphs", "max-autotune", "gemm-templates", "expandable_segments")
         unsound = dict(candidates._labels_of(names))
-        monkeypatch.setattr(candidates, "_unsound", lambda _: unsound)
+        monkeypatch.setattr(candidates, "_unsound_labels", lambda _: unsound)
         found = self.find(monkeypatch, self.place())
         labels = {one.label for one in found.candidates}
         for label, subject in (
@@ -981,14 +983,14 @@ class TestCandidates:
             "freezing": {"sound": True},
             "multi_kernel": {"sound": False},
         }
-        found = match.Found(
+        found = match.FoundEvidence(
             (
-                Evidence("", "1", "", "full", {}, older, []),
-                Evidence("", "2", "", "full", {}, newer, []),
+                EvidenceFile("", "1", "", "full", {}, older, []),
+                EvidenceFile("", "2", "", "full", {}, newer, []),
             )
         )
-        monkeypatch.setattr(match, "look", lambda *_: found)
-        assert set(candidates._unsound(self.place())) == {"triton.multi_kernel=1"}
+        monkeypatch.setattr(match, "look_for_evidence", lambda *_: found)
+        assert set(candidates._unsound_labels(self.place())) == {"triton.multi_kernel=1"}
 
     def test_in_a_real_place(self, python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
         done = tune(python311, tmp_path, "--list", "--", python311.path, "-c", "1")
@@ -1036,7 +1038,7 @@ class Simulated:
     def measure(self, trials: Sequence[Trial], ahead: Trial, rounds: int) -> Mapping[Trial, float]:
         self.rounds.append(rounds)
         if len(trials) + (self.kept if ahead else 0) > self.units:
-            raise Spent
+            raise BudgetSpent
         self.units -= len(trials)
         self.ran.update(trials)
         self.asked.append(list(trials))
@@ -1060,11 +1062,13 @@ class TestSearch:
         budget: float = 1e9,
         sampled: bool = False,
         likely: bool = True,
-    ) -> tuple[Search, Simulated]:
+    ) -> tuple[SetSearch, Simulated]:
         bench = Simulated(effects, broken, budget)
         # Options 20 and 21 are two values of one switch.
-        options = [Option(str(n), str(min(n, 20)), likely) for n in range(22)]
-        made = Search(options, bench, 0.02, 1, sampler=Sampler(options, 1) if sampled else None)
+        options = [SwitchOption(str(n), str(min(n, 20)), likely) for n in range(22)]
+        made = SetSearch(
+            options, bench, 0.02, 1, sampler=SetSampler(options, 1) if sampled else None
+        )
         made.run()
         return made, bench
 
@@ -1102,7 +1106,7 @@ class TestSearch:
         bench = Simulated({trial(4): -0.2}, BASE)
         # So much noise that each may be better.
         bench.spread, bench.code = 0.05, frozenset((4, 9))
-        made = Search([Option(str(n), str(n)) for n in range(22)], bench, 0.02, 1)
+        made = SetSearch([SwitchOption(str(n), str(n)) for n in range(22)], bench, 0.02, 1)
         assert made.run() == trial(4)
         alone = [sum(trial(number) in asked for asked in bench.asked) for number in range(22)]
         assert [n for n in range(22) if alone[n] > 1] == [4, 9]
@@ -1113,7 +1117,7 @@ class TestSearch:
     def test_what_is_known_is_told_if_the_budget_ends(self) -> None:
         bench = Simulated({}, BASE, budget=14)
         bench.spread, bench.code = 0.05, trial(3)
-        made = Search([Option(str(n), str(n)) for n in range(8)], bench, 0.02, 1)
+        made = SetSearch([SwitchOption(str(n), str(n)) for n in range(8)], bench, 0.02, 1)
         made.run()
         assert made.left == "screen"
         assert not made.steps
@@ -1123,8 +1127,10 @@ class TestSearch:
     def test_what_is_known_is_not_compared_again(self, sampled: bool) -> None:
         bench = Simulated({}, BASE)
         bench.code = BASE
-        options = [Option(str(n), str(n)) for n in range(2)]
-        made = Search(options, bench, 0.02, 1, sampler=Sampler(options, 1) if sampled else None)
+        options = [SwitchOption(str(n), str(n)) for n in range(2)]
+        made = SetSearch(
+            options, bench, 0.02, 1, sampler=SetSampler(options, 1) if sampled else None
+        )
         assert made.run() == BASE
         # Beside those that calibrate: each alone, and the two together.
         assert [len(asked) for asked in bench.asked[3:]] == [3, 2]
@@ -1133,29 +1139,29 @@ class TestSearch:
     def test_what_is_known_is_not_raced_or_cut_down_by_runs(self) -> None:
         bench = Simulated({trial(0, 1): -0.2}, BASE)
         bench.code = trial(0, 1)
-        options = [Option(str(n), str(n)) for n in range(2)]
-        made = Search(options, bench, 0.02, 1)
+        options = [SwitchOption(str(n), str(n)) for n in range(2)]
+        made = SetSearch(options, bench, 0.02, 1)
         made.best = trial(0, 1, 2)
         bench.ran = {trial(0, 1), trial(0, 1, 2)}
         assert made._race_down(made.best, [trial(0, 1)], 0.02) == {trial(0, 1): 0.0}
-        made._race(made.best, [trial(0, 1)])
+        made._race_trials(made.best, [trial(0, 1)])
         assert not bench.asked
 
     @pytest.mark.parametrize("sampled", [False, True])
     def test_what_does_nothing_is_never_measured(self, sampled: bool) -> None:
         bench = Simulated({trial(4): -0.2}, BASE)
         bench.unused = trial(2, 7)
-        options = [Option(str(n), str(n)) for n in range(12)]
-        sampler = Sampler(options, 1) if sampled else None
-        made = Search(options, bench, 0.02, 1, sampler=sampler)
+        options = [SwitchOption(str(n), str(n)) for n in range(12)]
+        sampler = SetSampler(options, 1) if sampled else None
+        made = SetSearch(options, bench, 0.02, 1, sampler=sampler)
         assert made.run() == trial(4)
         assert not any({2, 7} & one for asked in bench.asked for one in asked)
         assert not made.skipped
 
     def test_unlikely_options_are_screened_together(self) -> None:
         bench = Simulated({trial(4): -0.2, trial(9): -0.1}, broken=trial(14))
-        options = [Option(str(n), str(n), likely=n < 2) for n in range(22)]
-        made = Search(options, bench, 0.02, 1)
+        options = [SwitchOption(str(n), str(n), likely=n < 2) for n in range(22)]
+        made = SetSearch(options, bench, 0.02, 1)
         assert made.run() == trial(4, 9)
         screened = [one for asked in bench.asked[3:5] for one in asked if one != BASE]
         assert screened[:2] == [trial(0), trial(1)]
@@ -1165,9 +1171,9 @@ class TestSearch:
         assert not made.skipped
 
     def test_what_is_slow_comes_later_and_is_not_mixed_with_others(self) -> None:
-        options = [Option(str(n), str(n), n < 6, n in (1, 2, 7, 12)) for n in range(16)]
+        options = [SwitchOption(str(n), str(n), n < 6, n in (1, 2, 7, 12)) for n in range(16)]
         bench = Simulated({}, BASE)
-        Search(options, bench, 0.02, 1).run()
+        SetSearch(options, bench, 0.02, 1).run()
         screened = [one for asked in bench.asked[3:5] for one in asked if one != BASE]
         assert screened[:4] == [trial(number) for number in (0, 3, 4, 5)]
         assert screened[4:6] == [trial(6, 9, 11, 14), trial(8, 10, 13, 15)]
@@ -1176,28 +1182,28 @@ class TestSearch:
     @pytest.mark.parametrize(("budget", "begun"), [(30, False), (40, True)])
     def test_what_is_slow_does_not_begin_late(self, budget: float, begun: bool) -> None:
         """Its first runs would leave nothing for what may be better."""
-        options = [Option(str(n), str(n), slow=n > 7) for n in range(9)]
+        options = [SwitchOption(str(n), str(n), slow=n > 7) for n in range(9)]
         bench = Simulated({}, BASE, budget=budget)
-        Search(options, bench, 0.02, 1).run()
+        SetSearch(options, bench, 0.02, 1).run()
         # 12 units are gone.
         assert (trial(8) in bench.ran) is begun
 
     def test_what_acts_through_the_code_is_not_mixed_with_others(self) -> None:
-        options = [Option(str(n), str(n), False, code=n % 3 > 0) for n in range(12)]
+        options = [SwitchOption(str(n), str(n), False, code=n % 3 > 0) for n in range(12)]
         bench = Simulated({}, BASE)
-        Search(options, bench, 0.02, 1).run()
+        SetSearch(options, bench, 0.02, 1).run()
         assert bench.asked[3][1:] == [trial(0, 3, 6, 9), trial(1, 4, 7, 10), trial(2, 5, 8, 11)]
 
     def test_a_small_budget_reaches_the_likely_ones(self) -> None:
         bench = Simulated({trial(4): -0.3}, BASE, budget=24)
-        made = Search([Option(str(n), str(n)) for n in range(22)], bench, 0.02, 1)
+        made = SetSearch([SwitchOption(str(n), str(n)) for n in range(22)], bench, 0.02, 1)
         made.run()
         assert made.best == trial(4)
         assert made.skipped
 
     def test_what_is_left_does_for_a_few(self) -> None:
         bench = Simulated({trial(1): -0.3}, BASE, budget=10)
-        made = Search([Option(str(n), str(n)) for n in range(22)], bench, 0.02, 1)
+        made = SetSearch([SwitchOption(str(n), str(n)) for n in range(22)], bench, 0.02, 1)
         assert made.run() == trial(1)
         assert bench.units < 3
         assert made.left
@@ -1206,17 +1212,17 @@ class TestSearch:
         """What is left does not do for all that may still be better."""
         effects = {trial(n): -0.02 - 0.005 * n for n in range(8)}
         bench = Simulated(effects, BASE, budget=16)
-        made = Search([Option(str(n), str(n)) for n in range(8)], bench, 0.02, 1)
+        made = SetSearch([SwitchOption(str(n), str(n)) for n in range(8)], bench, 0.02, 1)
         assert trial(7) <= made.run()
         assert [len(asked) for asked in bench.asked[:5]] == [1, 1, 1, 9, 3]
         assert bench.units < 2
 
     def test_nothing_is_kept_for_a_confirmation_that_does_not_come(self) -> None:
-        options = [Option(str(n), str(n)) for n in range(22)]
+        options = [SwitchOption(str(n), str(n)) for n in range(22)]
         left = []
         for effect in (0.1, -0.2):
             bench = Simulated({trial(n): effect for n in range(22)}, BASE, budget=25, kept=12)
-            made = Search(options, bench, 0.02, 1)
+            made = SetSearch(options, bench, 0.02, 1)
             assert bool(made.run()) is (effect < 0)
             left.append(bench.units)
         assert left[0] < 12
@@ -1227,7 +1233,7 @@ class TestSearch:
         for effect in (0.0, -0.04, -0.07, -0.5):
             bench = Simulated({trial(4): effect}, BASE)
             bench.spread = 0.02
-            made = Search([Option(str(n), str(n)) for n in range(10)], bench, 0.02, 1)
+            made = SetSearch([SwitchOption(str(n), str(n)) for n in range(10)], bench, 0.02, 1)
             assert made.run() == (trial(4) if effect else BASE)
             assert bench.rounds[0] == 3
             rounds.append(bench.rounds[-1])
@@ -1248,12 +1254,12 @@ class TestSearch:
                 same = [one for one in found if self.alike(BASE, one)]
                 return found | dict.fromkeys(same, found.get(BASE, 0.0))
 
-        options = [Option(str(n), str(n)) for n in range(6)]
+        options = [SwitchOption(str(n), str(n)) for n in range(6)]
         # With 10 units, each set has had one run.
         for budget in (10, 80):
             bench = FarOff({trial(1): 0.03, trial(4): -0.06}, BASE, budget=budget)
             bench.code = code
-            made = Search(options, bench, 0.02, 1)
+            made = SetSearch(options, bench, 0.02, 1)
             assert made.run() == trial(4)
             assert made.ratio(BASE, trial(4)).log == pytest.approx(-0.06, abs=0.015)
             assert made.ratio(BASE, trial(1)).log == pytest.approx(0.03, abs=0.02)
@@ -1263,16 +1269,16 @@ class TestSearch:
     def test_sampling_ends_when_gains_are_not_worth_it(self, helps: float, harms: float) -> None:
         effects = {trial(n): helps if n < 6 else harms for n in range(12)}
         bench = Simulated(effects, BASE)
-        options = [Option(str(n), str(n), False) for n in range(12)]
-        made = Search(options, bench, 0.02, 1, sampler=Sampler(options, 1))
+        options = [SwitchOption(str(n), str(n), False) for n in range(12)]
+        made = SetSearch(options, bench, 0.02, 1, sampler=SetSampler(options, 1))
         made.run()
         assert any(step.phase == "sample" for step in made.steps)
         assert len(bench.asked) < 300
 
     def test_a_sampler_never_asks_for_what_was_too_long(self) -> None:
-        options = [Option(str(n), str(n), slow=n > 19) for n in range(22)]
+        options = [SwitchOption(str(n), str(n), slow=n > 19) for n in range(22)]
         bench = Simulated({trial(4): -0.2}, BASE, budget=100)
-        made = Search(options, bench, 0.02, 1, sampler=Sampler(options, 1))
+        made = SetSearch(options, bench, 0.02, 1, sampler=SetSampler(options, 1))
         assert made.run() == trial(4)
         assert any(step.phase == "sample" for step in made.steps)
         assert not any({20, 21} & one for asked in bench.asked for one in asked)
@@ -1308,7 +1314,9 @@ class TestSearch:
     def test_what_changes_no_code_is_cut_down_to_by_few_runs(self) -> None:
         bench = Simulated({trial(3, 17): -0.2}, BASE, budget=50)
         bench.code = trial(3, 17)
-        made = Search([Option(str(n), str(n), code=True) for n in range(20)], bench, 0.02, 1)
+        made = SetSearch(
+            [SwitchOption(str(n), str(n), code=True) for n in range(20)], bench, 0.02, 1
+        )
         assert made.run() == trial(3, 17)
         assert made.left == ""
 
@@ -1316,37 +1324,37 @@ class TestSearch:
         bench = Simulated({trial(4): -0.1, trial(4, 5): -0.1}, BASE)
         bench.ran = {BASE, *(trial(number) for number in range(10))}
         bench.code = trial(4)
-        made = Search([Option(str(n), str(n)) for n in range(10)], bench, 0.02, 1)
-        made._measure([BASE, trial(5)])
+        made = SetSearch([SwitchOption(str(n), str(n)) for n in range(10)], bench, 0.02, 1)
+        made._measure_trials([BASE, trial(5)])
         bench.code = trial(4, 5)
         made.best = trial(4, 5, 6)
         bench.unused = trial(6)
-        made._drop()
+        made._drop_idle()
         assert made.best == trial(4, 5)
 
-    def beside(self, effects: Mapping[Trial, float], best: Trial) -> tuple[Search, Simulated]:
+    def beside(self, effects: Mapping[Trial, float], best: Trial) -> tuple[SetSearch, Simulated]:
         """A search that has measured five options alone, and *best*."""
         bench = Simulated(effects, BASE)
         bench.spread = 0.0001
-        made = Search([Option(str(n), str(n)) for n in range(5)], bench, 0.02, 1)
+        made = SetSearch([SwitchOption(str(n), str(n)) for n in range(5)], bench, 0.02, 1)
         for _ in range(2):
-            made._measure([BASE, *(trial(n) for n in range(5)), best])
+            made._measure_trials([BASE, *(trial(n) for n in range(5)), best])
         made.best = best
         return made, bench
 
     def test_the_most_harmful_is_left_out_first(self) -> None:
         effects = {trial(0): 0.05, trial(1): 0.1, trial(2): 0.0, trial(3): -0.2}
         made, _ = self.beside(effects, trial(0, 1, 2, 3))
-        assert made._smaller(()) == trial(3)
-        assert made._smaller([trial(3)]) == trial(0, 2, 3)
-        assert made._smaller([trial(3), trial(0, 2, 3)]) is None
+        assert made._smaller_best(()) == trial(3)
+        assert made._smaller_best([trial(3)]) == trial(0, 2, 3)
+        assert made._smaller_best([trial(3), trial(0, 2, 3)]) is None
 
     def test_less_is_left_out_if_it_is_missed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         # Of three that seem to do nothing, one helps beside another one.
         seems = {0: 0.1, 1: 0.05, 2: 0.0, 3: -0.2}
-        monkeypatch.setattr("rocm_autopatch.tune.effects.estimate", lambda _: seems)
+        monkeypatch.setattr("rocm_autopatch.tune.effects.estimate_effects", lambda _: seems)
         made, _ = self.beside({trial(3): -0.2, trial(2, 3): -0.2}, trial(0, 1, 2, 3))
-        made._drop()
+        made._drop_idle()
         assert made.best == trial(2, 3)
 
     @pytest.mark.parametrize(
@@ -1383,7 +1391,7 @@ class TestSearch:
                 told.append(cost)
 
         bench.measure = failing  # type: ignore[method-assign]
-        made._sample(Asked())
+        made._race_proposals(Asked())
         assert made.best == (trial(3) if taken else trial(3, 4))
         # Of the two, one was measured before.
         assert wanted[:2] == [None, None]
@@ -1392,16 +1400,16 @@ class TestSearch:
     def test_what_failed_is_not_proposed_again(self) -> None:
         made, _ = self.beside({trial(3): -0.2}, trial(0, 3, 4))
         made.out = {trial(3)}
-        assert made._smaller({trial(3)}) in (trial(0, 3), trial(3, 4))
+        assert made._smaller_best({trial(3)}) in (trial(0, 3), trial(3, 4))
         asked = []
-        smaller = made._smaller
+        smaller = made._smaller_best
 
         def known(its: Container[Trial]) -> Trial | None:
             asked.append(its)
             return smaller(its)
 
-        made._smaller = known  # type: ignore[method-assign, assignment]
-        made._sample(Sampler(made.options, 1))
+        made._smaller_best = known  # type: ignore[method-assign, assignment]
+        made._race_proposals(SetSampler(made.options, 1))
         assert asked
         assert all(trial(3) in its for its in asked)
 
@@ -1443,7 +1451,7 @@ class TestLevels:
 
     @pytest.mark.parametrize("shift", [0.0, 0.1])
     def test_what_a_round_has_in_common_is_no_difference(self, shift: float) -> None:
-        found = Levels(self.rounds(40, shift))
+        found = CostLevels(self.rounds(40, shift))
         assert found.noise == pytest.approx(0.01, rel=0.3)
         ratio = found.ratio(BASE, trial(1))
         assert ratio.log == pytest.approx(math.log(0.95), abs=2 * ratio.error)
@@ -1454,7 +1462,7 @@ class TestLevels:
     def test_all_runs_of_the_base_count(self) -> None:
         """If no round was slower than another one, also those of other rounds."""
         rounds = self.rounds(20)
-        found = Levels([*rounds[:18:2], rounds[19]])
+        found = CostLevels([*rounds[:18:2], rounds[19]])
         ratio = found.ratio(BASE, trial(1))
         assert ratio.count == 1
         assert found.noise < ratio.error < 0.85 * found.error(1)
@@ -1467,13 +1475,13 @@ class TestLevels:
                 {t: math.exp(shift) * chance.gauss(1, 0.02) for t in (BASE, trial(1), trial(2))}
                 for shift in (chance.gauss(0, 0.01) for _ in range(4))
             ]
-            ratio = Levels([{BASE: chance.gauss(1, 0.02)}, *rounds]).ratio(BASE, trial(1))
+            ratio = CostLevels([{BASE: chance.gauss(1, 0.02)}, *rounds]).ratio(BASE, trial(1))
             apart.append(ratio.log / ratio.error)
         assert 0.9 < math.sqrt(sum(one**2 for one in apart) / len(apart)) < 1.2
 
     def test_few_runs_do_not_make_it_too_sure(self) -> None:
         chance = random.Random(4)
-        found = [Levels([{BASE: chance.gauss(1, 0.02)} for _ in range(3)]) for _ in range(500)]
+        found = [CostLevels([{BASE: chance.gauss(1, 0.02)} for _ in range(3)]) for _ in range(500)]
         assert 0.02 < sum(one.noise for one in found) / len(found) < 0.03
 
     def test_other_sets_tell_how_slow_a_round_was(self) -> None:
@@ -1484,12 +1492,14 @@ class TestLevels:
             speed = math.exp(chance.gauss(0, 0.05))
             its = [BASE if number % 2 else trial(1), *others]
             rounds.append({one: speed * chance.gauss(1, 0.01) for one in its})
-        many = Levels(rounds)
+        many = CostLevels(rounds)
         # The two are in no round together.
         ratio = many.ratio(BASE, trial(1))
         assert ratio.log == pytest.approx(0, abs=2.5 * ratio.error)
         assert ratio.error < 1.5 * many.error(5)
-        alone = Levels([{t: c for t, c in one.items() if t in (BASE, trial(1))} for one in rounds])
+        alone = CostLevels(
+            [{t: c for t, c in one.items() if t in (BASE, trial(1))} for one in rounds]
+        )
         assert alone.ratio(BASE, trial(1)).error > 2 * ratio.error
         assert ratio.count == 5
 
@@ -1497,18 +1507,18 @@ class TestLevels:
         """As on an H100: the base needed 6.0 ms once, and 2.9 before and after."""
         others = {trial(1): 2.775, trial(2): 2.892, trial(3): 2.899, trial(4): 2.776}
         rounds = [{BASE: 2.863}, {BASE: 2.895}, {BASE: 2.868}, {BASE: 6.048, **others}]
-        found = Levels([*rounds, {BASE: 2.837, trial(1): 2.795, trial(4): 2.778}])
+        found = CostLevels([*rounds, {BASE: 2.837, trial(1): 2.795, trial(4): 2.778}])
         for one, cost in others.items():
             assert found.ratio(BASE, one).log == pytest.approx(math.log(cost / 2.866), abs=0.01)
         assert found.noise < 0.02
 
     def test_what_was_not_measured(self) -> None:
-        found = Levels([{BASE: 1.0}, {}])
+        found = CostLevels([{BASE: 1.0}, {}])
         assert found.ratio(BASE, trial(1)).count == 0
         assert not found.ratio(trial(1), BASE).log
         # Of a single run nothing is known of the noise, and two may be equal by chance.
         assert found.noise > 0.01
-        assert Levels([{BASE: 1.0}] * 2).noise > 0
+        assert CostLevels([{BASE: 1.0}] * 2).noise > 0
         assert set(found.trials) == {BASE}
 
 
@@ -1527,12 +1537,12 @@ def test_the_effects_of_options() -> None:
                 for one in sets
             }
         )
-    found = estimate(Levels(rounds))
+    found = estimate_effects(CostLevels(rounds))
     assert found.keys() == effects.keys()
     for number, effect in effects.items():
         assert abs(found[number] - effect) < 0.02
     # Two that are always together share the effect.
-    found = estimate(Levels(3 * [{BASE: 1.0, trial(0, 1): math.exp(-0.2)}]))
+    found = estimate_effects(CostLevels(3 * [{BASE: 1.0, trial(0, 1): math.exp(-0.2)}]))
     assert found == pytest.approx({0: -0.1, 1: -0.1}, abs=0.001)
 
 
@@ -1541,8 +1551,8 @@ def set_of(effects: Mapping[int, float], chance: random.Random) -> Trial:
 
 
 class TestSame:
-    def same(self, directory: Path, *names: str, tolerance: float = 0.01) -> same.Same:
-        return same.Same(names, tolerance, directory, TestCandidates.place())
+    def same(self, directory: Path, *names: str, tolerance: float = 0.01) -> same.OutputCheck:
+        return same.OutputCheck(names, tolerance, directory, TestCandidates.place())
 
     def test_numbers(self, tmp_path: Path) -> None:
         one = self.same(tmp_path, "loss")
@@ -1556,8 +1566,8 @@ class TestSame:
             self.same(tmp_path, "other").end({NumberLabel("x"): 1.0})
 
     def test_not_a_number_is_not_the_same(self, tmp_path: Path) -> None:
-        assert not same.close(1.0, math.nan, 0.5)
-        assert same.texts("a 1.0 nan", "a 1.0 2.0", 0.5)
+        assert not same.numbers_close(1.0, math.nan, 0.5)
+        assert same.difference_of_texts("a 1.0 nan", "a 1.0 2.0", 0.5)
 
     def test_files(self, tmp_path: Path) -> None:
         keep = tmp_path / "keep"
@@ -1595,12 +1605,12 @@ class TestSame:
 
 def test_what_was_measured_beside_others_is_not_called_the_same_code() -> None:
     steps = [
-        search.Step("screen", trial(0), BASE, 1.0, 0, search.SAME_CODE),
-        search.Step("screen", trial(1), BASE, 1.0, 0, search.SAME_CODE),
-        search.Step("screen", trial(1, 2), trial(2), 1.1, 5, "not better"),
-        search.Step("interactions", trial(0, 1, 2), trial(2), 1.1, 1, "not better"),
+        search.RaceStep("screen", trial(0), BASE, 1.0, 0, search.SAME_CODE),
+        search.RaceStep("screen", trial(1), BASE, 1.0, 0, search.SAME_CODE),
+        search.RaceStep("screen", trial(1, 2), trial(2), 1.1, 5, "not better"),
+        search.RaceStep("interactions", trial(0, 1, 2), trial(2), 1.1, 1, "not better"),
         # A proposal that is the base's code, beside the best.
-        search.Step("sample", trial(0), trial(2), 1.2, 3, "not better"),
+        search.RaceStep("sample", trial(0), trial(2), 1.2, 3, "not better"),
     ]
     done: Any = SimpleNamespace(
         search=SimpleNamespace(steps=steps, same_code={0, 1}),
@@ -1638,8 +1648,8 @@ class TestTorch:
             monkeypatch.setenv(name, value)
         self.python = python
 
-    def tune(self, file: str, metric: str, same: str, *wanted: str) -> tuning.Tuning:
-        request = tuning.Request(
+    def tune(self, file: str, metric: str, same: str, *wanted: str) -> tuning.TuningResult:
+        request = tuning.TuningRequest(
             program=[str(self.python.path), file],
             server=[],
             ready="",
@@ -1663,8 +1673,8 @@ class TestTorch:
         )
         arms = Path("arms").absolute()
         arms.mkdir(exist_ok=True)
-        done = tuning.prepare(request, arms)
-        tuning.run(done, arms, lambda _: None)
+        done = tuning.prepare_tuning(request, arms)
+        tuning.run_tuning(done, arms, lambda _: None)
         return done
 
     @pytest.mark.nightly
@@ -1681,19 +1691,19 @@ class TestTorch:
         kinds = {row["kind"] for row in rows[1:] if row["trial"] == "max_fusion_size=128"}
         assert kinds == {"fill"}
         assert not any("mode." in row["trial"] for row in rows[1:])
-        assert output.document(done)["unused_modes"] == ["mode.max-autotune=default"]
+        assert output.tuning_document(done)["unused_modes"] == ["mode.max-autotune=default"]
         assert "generates the same code with it: max_fusion_size=128" in " ".join(
-            " ".join(output.lines(done)).split()
+            " ".join(output.report_lines(done)).split()
         )
-        assert output.document(done)["same_code"] == ["max_fusion_size=128"]
+        assert output.tuning_document(done)["same_code"] == ["max_fusion_size=128"]
         # What is kept is known to be the same code.
         again = self.tune("compiles.py", "call", "", *wanted)
         assert again.session
         assert again.session.new_runs == 0
         assert again.helps
         # Of a start with empty caches, the compile counts, too.
-        assert not session.Objective("call", False, 0.5).by_code
-        assert not session.Objective("", False, 0.0).by_code
+        assert not session.TuningObjective("call", False, 0.5).by_code
+        assert not session.TuningObjective("", False, 0.0).by_code
 
     @pytest.mark.nightly
     def test_switches_of_inductor(
@@ -1718,12 +1728,12 @@ class TestTorch:
         env = {"ROCM_AUTOPATCH_POLICY": str(tmp_path / "team.yaml")}
         assert "fusion: 60" in torch_python.run("reads.py", env=env, cwd=tmp_path).stdout
         # Arrays are compared by that interpreter.
-        its = same.Same([], 1e-4, tmp_path, done.here)
+        its = same.OutputCheck([], 1e-4, tmp_path, done.here)
         base = next((tmp_path / "team.yaml.runs").glob("*.npy"))
-        assert its._differs(base, Path("out.npy")).startswith("apart by 0.000")
+        assert its._difference_of_files(base, Path("out.npy")).startswith("apart by 0.000")
         code = "import torch; torch.save({'out': [torch.ones(3), 'a']}, 'base.pt')"
         torch_python.run("-c", code, cwd=tmp_path)
-        assert its._differs(Path("base.pt"), Path("out.pt")) == "it has other parts"
+        assert its._difference_of_files(Path("base.pt"), Path("out.pt")) == "it has other parts"
 
     def test_a_key_that_is_here_already(self, torch_python: Interpreter) -> None:
         toggle = toggles.parse_toggle("max_fusion_size=64", TORCH, {})

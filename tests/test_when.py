@@ -50,7 +50,7 @@ def test_facts_follow_from_the_image(tmp_path: Path) -> None:
     )
 
     def lowered(**known: str) -> plan.Plan:
-        found = facts.gather({name: (value, "a test") for name, value in known.items()}, ())
+        found = facts.gather_facts({name: (value, "a test") for name, value in known.items()}, ())
         return lower.lower(load.layers(load.policy(policy)), found.values())
 
     assert lowered(image=NEW_IMAGE)["env"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch.evidence import SUBJECTS, file
-from rocm_autopatch.evidence.file import Evidence
+from rocm_autopatch.evidence.file import EvidenceFile
 from rocm_autopatch.prove import FAULTS
 
 DIRECTORY = Path(__file__).resolve().parents[1] / "evidence"
@@ -33,14 +33,14 @@ HEADINGS = ("", "sound", "gains", "cold", "warm", "steady", "of the trials", "me
 _FIGURES = ("cold", "warm", "steady")
 
 
-def page(found: Iterable[Evidence]) -> Iterator[str]:
+def page(found: Iterable[EvidenceFile]) -> Iterator[str]:
     """The lines of the page."""
     yield from HEAD.splitlines()
     for one in found:
         yield from _section(one)
 
 
-def _section(found: Evidence) -> Iterator[str]:
+def _section(found: EvidenceFile) -> Iterator[str]:
     place, name = found.place, Path(found.file).name
     yield ""
     yield f"## {place['device']}"
@@ -94,9 +94,9 @@ def _last(row: Mapping[str, Any]) -> str:
     return f": `{lines[-1]}`" if lines else ""
 
 
-def kept() -> list[Evidence]:
+def kept() -> list[EvidenceFile]:
     """The files of evidence/, by name."""
-    return [file.read(path) for path in sorted(DIRECTORY.glob("*.json"))]
+    return [file.read_evidence(path) for path in sorted(DIRECTORY.glob("*.json"))]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rocm_autopatch.evidence import defects
-from rocm_autopatch.evidence.defects import Defect
+from rocm_autopatch.evidence.defects import KnownDefect
 from rocm_autopatch.image import reference
 from rocm_autopatch.policy import load, when
 from rocm_autopatch.policy.model import Policy
@@ -78,13 +78,15 @@ def section(row: Policy) -> Iterator[str]:
         yield f"- [Graphs](#defects-of-graphs): {', '.join(threads)}"
 
 
-def defects_of(row: Policy) -> Iterator[Defect]:
+def defects_of(row: Policy) -> Iterator[KnownDefect]:
     """The records of the ledger for the image that a record names."""
     if row.image:
-        yield from defects.find_defects(reference.facts(reference.parse_reference(row.image)))
+        yield from defects.find_defects(
+            reference.reference_facts(reference.parse_reference(row.image))
+        )
 
 
-def defect_row(one: Defect) -> str:
+def defect_row(one: KnownDefect) -> str:
     """A record of the ledger as a row of the table."""
     where = ", ".join(
         f"{name} `{wanted if isinstance(wanted, str) else '`, `'.join(wanted)}`"

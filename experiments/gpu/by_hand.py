@@ -30,7 +30,7 @@ from rocm_autopatch.ab import bootstrap, numbers, place
 from rocm_autopatch.ab.runner import own_caches
 from rocm_autopatch.ab.toggles import MODE, VARIABLE
 from rocm_autopatch.tune import candidates, policy_file
-from rocm_autopatch.tune.candidates import Candidate
+from rocm_autopatch.tune.candidates import SwitchCandidate
 
 HERE = Path(__file__).parent / "tuned"
 # Each program's number, and what has to be the same.
@@ -119,11 +119,13 @@ class Program:
         self.rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
         self._lock = threading.Lock()
         self._environments: dict[str, Mapping[str, str]] = {BASE: self.here.environ}
-        self.sets: dict[str, Sequence[Candidate]] = {BASE: ()}
+        self.sets: dict[str, Sequence[SwitchCandidate]] = {BASE: ()}
 
-    def find(self, wanted: Sequence[str]) -> Sequence[Candidate]:
+    def find(self, wanted: Sequence[str]) -> Sequence[SwitchCandidate]:
         """What is tried, by hand and by tune."""
-        found = candidates.find(self.here, self.command, wanted, (), bool(wanted), self.caches)
+        found = candidates.find_candidates(
+            self.here, self.command, wanted, (), bool(wanted), self.caches
+        )
         mode = _MODES.get(self.name, "default")
         return [
             one
@@ -131,7 +133,7 @@ class Program:
             if one.toggle.kind != MODE or one.toggle.name == mode or wanted
         ]
 
-    def add(self, chosen: Sequence[Candidate]) -> str:
+    def add(self, chosen: Sequence[SwitchCandidate]) -> str:
         """Make a set of switches known; its name."""
         name = ", ".join(one.label for one in chosen)
         if name not in self.sets:
@@ -151,7 +153,7 @@ class Program:
         """The policy of a set, written."""
         file = self.work / "hand.yaml"
         rows = [(one, "By hand.") for one in self.sets[name]]
-        file.write_text(policy_file.text(self.here, file.stem, "By hand.", rows))
+        file.write_text(policy_file.policy_text(self.here, file.stem, "By hand.", rows))
         return file
 
     def measure(
@@ -263,7 +265,7 @@ class Program:
         return "" if good else f"{self.same} is apart by {apart:.3g} of the largest number"
 
 
-def search(program: Program, tried: Sequence[Candidate], repeat: int, pool: Pool) -> Found:
+def search(program: Program, tried: Sequence[SwitchCandidate], repeat: int, pool: Pool) -> Found:
     """Try everything: each switch alone, then all sets of what helped. Raises OutOfTime."""
     alone = {program.add([one]): one for one in tried}
     program.measure("alone", [BASE, *alone], repeat, pool)

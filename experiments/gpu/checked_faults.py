@@ -85,7 +85,7 @@ def run(fault: str, calls: int) -> dict[str, Any]:
                 x = torch.randn(64, device="cuda")
                 got, wanted = wrapped(x), function(x)
                 if not torch.allclose(got, wanted, rtol=1e-4, atol=1e-4):
-                    over = soundness.distrusted or record.render()[-1]["refused"]
+                    over = soundness.distrusted or record.render_rows()[-1]["refused"]
                     found["later" if over else "wrong"] += 1
 
     if fault == "truncated":
@@ -99,7 +99,7 @@ def run(fault: str, calls: int) -> dict[str, Any]:
         thread.join()
     else:
         call_all()
-    rows = record.render()
+    rows = record.render_rows()
     reasons = [one["reason"] for row in rows for one in row["refused"]]
     replays = [row["replays"] for row in rows]
     return {**found, "replays": replays, "found": [*soundness.distrusted, *reasons][:1]}

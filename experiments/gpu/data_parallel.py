@@ -160,7 +160,7 @@ def watch_captures(spoil: str) -> dict[str, int]:
     from rocm_autopatch.graphs import capture
 
     found = {"captures": 0, "collectives": 0}
-    pool: Any = capture.Pool
+    pool: Any = capture.CapturePool
     original = pool.capture
 
     def watched(self: Any, *args: Any) -> Any:
@@ -296,7 +296,7 @@ def rank(asked: argparse.Namespace, directory: Path) -> None:
     if ours:
         from rocm_autopatch.graphs import record
 
-        said |= {"graphs": record.render(), **captures, "all_collectives": collectives()}
+        said |= {"graphs": record.render_rows(), **captures, "all_collectives": collectives()}
     torch.save(said, directory / f"{asked.side}-{number}.pt")
     distributed.barrier()
     if small:

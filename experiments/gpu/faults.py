@@ -19,8 +19,8 @@ from pathlib import Path
 
 from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.prove import CRASHED, ENDED, HUNG, LEAKS, WARM, WRONG, trials
-from rocm_autopatch.prove.battery import Battery, Thoroughness
-from rocm_autopatch.prove.supervisor import Supervisor
+from rocm_autopatch.prove.battery import BatteryThoroughness, TrialBattery
+from rocm_autopatch.prove.supervisor import StartSupervisor
 
 PLANTED = Path(__file__).resolve().parents[2] / "tests" / "planted.py"
 SUBJECT = "freezing"
@@ -45,7 +45,7 @@ ON_A_GPU = ("queue", "asserts")
 
 def told(name: str, device: str, limit: float) -> tuple[tuple[str, str], bool, list[str]]:
     """The statuses of a fault's cold and warm start, the base's verdict, and the reasons."""
-    how = Thoroughness(
+    how = BatteryThoroughness(
         name="full",
         seconds=500,
         calls=100,
@@ -58,8 +58,8 @@ def told(name: str, device: str, limit: float) -> tuple[tuple[str, str], bool, l
         subjects=("default", SUBJECT),
         trials=(name,),
     )
-    supervisor = Supervisor(fresh_interpreter.environment(), device, assume=True)
-    work = Battery(supervisor, how, (), (), lambda: None, lambda row: None)
+    supervisor = StartSupervisor(fresh_interpreter.environment(), device, assume=True)
+    work = TrialBattery(supervisor, how, (), (), lambda: None, lambda row: None)
     work.run()
     base = [row for row in work.rows if row.subject == "default"]
     own = sorted((row for row in work.rows if row.subject == SUBJECT), key=lambda row: row.start)

@@ -32,8 +32,8 @@ from planted_graphs import FAULTS, VARIABLE
 from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.prove import FAULTS as STATUSES
 from rocm_autopatch.prove import verdicts
-from rocm_autopatch.prove.battery import FULL, Battery, Thoroughness
-from rocm_autopatch.prove.supervisor import Supervisor
+from rocm_autopatch.prove.battery import FULL, BatteryThoroughness, TrialBattery
+from rocm_autopatch.prove.supervisor import StartSupervisor
 
 PLANTED = Path(__file__).resolve().parent / "planted_graphs.py"
 UNHARMED = "none"
@@ -59,7 +59,7 @@ def trials_of(fault: str) -> tuple[str, ...]:
 def run_battery(fault: str, number: int, gpu: str) -> dict[str, Any]:
     """What a battery on a GPU says of the graphs of processes with a fault."""
     tried = trials_of(fault)
-    how = Thoroughness(
+    how = BatteryThoroughness(
         name="full",
         seconds=_LIMIT_S,
         calls=60,
@@ -75,12 +75,12 @@ def run_battery(fault: str, number: int, gpu: str) -> dict[str, Any]:
     )
     planted = {VARIABLE: "" if fault == UNHARMED else fault, "CUDA_VISIBLE_DEVICES": gpu}
     environ = {**fresh_interpreter.environment(), **planted}
-    work = Battery(
-        Supervisor(environ, "cuda", assume=True), how, (), (), lambda: None, lambda row: None
+    work = TrialBattery(
+        StartSupervisor(environ, "cuda", assume=True), how, (), (), lambda: None, lambda row: None
     )
     began = time.monotonic()
     work.run()
-    said = verdicts.subjects(work.rows, work.units(), {"graphs": how.fresh})
+    said = verdicts.subject_verdicts(work.rows, work.units(), {"graphs": how.fresh})
     bad = [row for row in work.rows if row.status in STATUSES]
     return {
         "fault": fault,

@@ -194,7 +194,7 @@ def describe_place(here: place.ProgramPlace) -> str:
 
 
 def _device_name() -> str:
-    device = machine.here()["device"]
+    device = machine.machine_here()["device"]
     return "" if device == machine.NO_GPU else device
 
 

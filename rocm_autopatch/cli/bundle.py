@@ -225,7 +225,7 @@ def _say_step(text: str) -> None:
 
 def _image(report: dict[str, Any]) -> dict[str, Any]:
     kept = ("facts", "contradictions", "baseline", "known_issues", "evidence")
-    return {**{name: report.get(name) for name in kept}, "machine": machine.here()}
+    return {**{name: report.get(name) for name in kept}, "machine": machine.machine_here()}
 
 
 def _versions() -> Iterator[str]:

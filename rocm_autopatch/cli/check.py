@@ -113,7 +113,7 @@ def _evidence(path: Path) -> Problems:
     """What is wrong with an evidence file."""
     problems = Problems()
     try:
-        _, objection = evidence.look(path)
+        _, objection = evidence.look_at_evidence(path)
     except evidence.EvidenceError as error:
         problems.add(Problem(str(path), error.line, error.column, "", error.message))
         return problems

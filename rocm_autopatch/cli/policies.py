@@ -108,7 +108,7 @@ def _known(row: Policy) -> Iterator[str]:
 
 def _show(arguments: argparse.Namespace) -> int:
     known = {"accelerator": ("rocm", "the default"), **_assumed(arguments.assume)}
-    facts = place.gather(known, ()).values()
+    facts = place.gather_facts(known, ()).values()
     chosen = select.select(facts, arguments.name)
     plan = lower.lower(chosen.layers, facts, chosen.policy)
     secrets = fresh_interpreter.secrets()

@@ -11,8 +11,8 @@ from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.evidence import file
 from rocm_autopatch.evidence.file import EvidenceError
 from rocm_autopatch.probe import images
-from rocm_autopatch.prove import FAULTS, FRESH_STARTS, Refused, fresh_starts, trials
-from rocm_autopatch.prove.proof import Request, prepare
+from rocm_autopatch.prove import FAULTS, FRESH_STARTS, ProofRefused, fresh_starts, trials
+from rocm_autopatch.prove.proof import ProofRequest, prepare_proof
 from rocm_autopatch.prove.subjects import SUBJECTS
 from rocm_autopatch.support import processes
 from rocm_autopatch.support.text import wrapped
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         terminal.lines(_list())
         return 0
-    request = Request(
+    request = ProofRequest(
         quick=arguments.quick,
         only=arguments.only,
         out=arguments.out,
@@ -106,16 +106,18 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.record:
             images.check(arguments.record)
-        proof = prepare(request, terminal.say)
+        proof = prepare_proof(request, terminal.say)
         if arguments.record and not proof.place.get("image"):
-            raise Refused("--record needs the image's name: give --assume image=REPOSITORY:TAG")
+            raise ProofRefused(
+                "--record needs the image's name: give --assume image=REPOSITORY:TAG"
+            )
         proof.battery.run()
     except KeyboardInterrupt:
         known = proof.out if proof and proof.out.exists() else None
         what = f"{known} has what is known" if known else "nothing is known yet"
         terminal.say(f"rocm-autopatch prove: interrupted; {what}")
         return processes.INTERRUPTED
-    except (Refused, EvidenceError) as error:
+    except (ProofRefused, EvidenceError) as error:
         terminal.say(f"rocm-autopatch prove: {error}")
         return 1
     except OSError as error:
@@ -140,7 +142,7 @@ def _list() -> Iterator[str]:
         yield from wrapped(f"{name}: {sentence}", "  ", "    ")
     yield "trials"
     for name in trials.NAMES:
-        said = (trials.load(name).__doc__ or "").partition("\n\n")[0]
+        said = (trials.load_trial(name).__doc__ or "").partition("\n\n")[0]
         yield from wrapped(f"{name}: {said}", "  ", "    ")
     said = (fresh_starts.__doc__ or "").partition("\n\n")[0]
     yield from wrapped(f"{FRESH_STARTS}: {said}", "  ", "    ")

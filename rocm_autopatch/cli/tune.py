@@ -14,7 +14,7 @@ from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.policy.problem import PolicyError
 from rocm_autopatch.support import processes
 from rocm_autopatch.tune import output, tuning
-from rocm_autopatch.tune.tuning import Request
+from rocm_autopatch.tune.tuning import TuningRequest
 
 _NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
 _DURATION = re.compile(rf"(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?|{_NUMBER}")
@@ -231,7 +231,7 @@ def run(arguments: argparse.Namespace) -> int:
     if wrong:
         terminal.say(f"rocm-autopatch tune: {wrong}")
         return 2
-    request = Request(
+    request = TuningRequest(
         program=arguments.client or program,
         server=arguments.serve,
         ready=arguments.ready,
@@ -255,14 +255,14 @@ def run(arguments: argparse.Namespace) -> int:
     )
     try:
         with tempfile.TemporaryDirectory(prefix="rocm-autopatch-tune-") as directory:
-            done = tuning.prepare(request, Path(directory))
+            done = tuning.prepare_tuning(request, Path(directory))
             if arguments.list and arguments.json:
-                terminal.data(output.plan(done))
+                terminal.data(output.candidate_plan(done))
             elif arguments.list:
-                terminal.lines(output.candidates(done))
+                terminal.lines(output.candidate_lines(done))
             if arguments.list:
                 return 0
-            tuning.run(done, Path(directory), terminal.say)
+            tuning.run_tuning(done, Path(directory), terminal.say)
     except WrongRequest as error:
         terminal.say(f"rocm-autopatch tune: {error}")
         return 2
@@ -274,13 +274,13 @@ def run(arguments: argparse.Namespace) -> int:
         terminal.say("rocm-autopatch tune: interrupted before the first run")
         return processes.INTERRUPTED
     if arguments.json:
-        terminal.data(output.document(done))
+        terminal.data(output.tuning_document(done))
     else:
-        terminal.lines(output.lines(done))
+        terminal.lines(output.report_lines(done))
     status = processes.INTERRUPTED if done.partial else 1 if done.trouble else 0
     if request.plot:
         try:
-            output.draw(request.plot, done)
+            output.draw_search(request.plot, done)
         except OSError as error:
             terminal.say(f"rocm-autopatch tune: --plot: {error}")
             status = status or 1

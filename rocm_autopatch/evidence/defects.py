@@ -14,7 +14,7 @@ from typing import Any
 
 from rocm_autopatch import _HERE, failure, startup
 from rocm_autopatch.evidence import machine
-from rocm_autopatch.evidence.file import FRESH_STARTS, Evidence
+from rocm_autopatch.evidence.file import FRESH_STARTS, EvidenceFile
 
 SOURCE = f"{_HERE}/evidence/ledger.yaml"
 # The same as setup.py writes it: startup.load reads it.
@@ -36,7 +36,7 @@ _Span = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Defect:
+class KnownDefect:
     """A record of the ledger, as ledger.yaml describes it; *op* is the op that it forbids."""
 
     name: str
@@ -67,7 +67,7 @@ class Defect:
             elif name in WORDS:
                 if fact not in wanted:
                     return False
-            elif not _overlap(_span(fact), _bounds(wanted)):
+            elif not _spans_overlap(_version_span(fact), _range_bounds(wanted)):
                 return False
         return True
 
@@ -77,7 +77,7 @@ class Defect:
             return subject in OF_INDUCTOR
         return self.forbids in (GRAPHS, RANKS) and subject in CAPTURING
 
-    def seen_by(self, evidence: Evidence, subject: str) -> bool:
+    def seen_by(self, evidence: EvidenceFile, subject: str) -> bool:
         """Whether the trials of *subject* would have shown it."""
         said = evidence.subjects.get(subject, {})
         tried = any(
@@ -88,10 +88,10 @@ class Defect:
 
 
 @cache
-def read_ledger() -> tuple[Defect, ...]:
+def read_ledger() -> tuple[KnownDefect, ...]:
     """All records. Raises what an installation raises that is not whole."""
     packed = startup.load(f"{_HERE}/plans/{INDEX}")
-    return tuple(_defect(row) for row in (packed or read_source()))
+    return tuple(_parse_defect(row) for row in (packed or read_source()))
 
 
 def read_source() -> list[dict[str, Any]]:
@@ -103,24 +103,24 @@ def read_source() -> list[dict[str, Any]]:
     return rows
 
 
-def _defect(row: Mapping[str, Any]) -> Defect:
+def _parse_defect(row: Mapping[str, Any]) -> KnownDefect:
     forbids, _, op = row["forbids"].partition(" ")
-    return Defect(**{**row, "source": tuple(row["source"]), "forbids": forbids, "op": op})
+    return KnownDefect(**{**row, "source": tuple(row["source"]), "forbids": forbids, "op": op})
 
 
-def find_defects(facts: Mapping[str, str], doubt: bool = False) -> Iterator[Defect]:
+def find_defects(facts: Mapping[str, str], doubt: bool = False) -> Iterator[KnownDefect]:
     """The records for a place; with *doubt*, those too that its facts do not rule out."""
     if facts.get("accelerator") == "rocm":
         yield from (one for one in read_ledger() if one.may_hold(facts, doubt))
 
 
-def find_objection(subject: str, facts: Mapping[str, str]) -> Defect | None:
+def find_objection(subject: str, facts: Mapping[str, str]) -> KnownDefect | None:
     """The first record that speaks against a subject of evidence where *facts* are known."""
     found = (one for one in find_defects(facts) if one.forbids_subject(subject))
     return next(found, None)
 
 
-def why_withheld(evidence: Evidence, subject: str, facts: Mapping[str, str]) -> str:
+def why_withheld(evidence: EvidenceFile, subject: str, facts: Mapping[str, str]) -> str:
     """Why a subject is not proven here although *evidence* says so, "" if it is.
 
     *facts* are those of the place. Only AMD's GPUs have these defects.
@@ -146,7 +146,7 @@ def why_withheld(evidence: Evidence, subject: str, facts: Mapping[str, str]) -> 
     return ""
 
 
-def _bounds(text: str) -> _Span:
+def _range_bounds(text: str) -> _Span:
     """The first version of a range, and the first after it; () is open."""
     ends = dict(_BOUND.findall(text))
     since, until = (
@@ -155,7 +155,7 @@ def _bounds(text: str) -> _Span:
     return since, until
 
 
-def _span(fact: str) -> _Span:
+def _version_span(fact: str) -> _Span:
     """All versions that a fact may mean: 7.2 is any from 7.2.0 up to, not including, 7.3."""
     found = re.match(r"[0-9]{1,9}(?:\.[0-9]{1,9})*", fact)
     if not found:
@@ -164,14 +164,14 @@ def _span(fact: str) -> _Span:
     return numbers, (*numbers[:-1], numbers[-1] + 1)
 
 
-def _overlap(one: _Span, other: _Span) -> bool:
+def _spans_overlap(one: _Span, other: _Span) -> bool:
     """Whether there is a version in both."""
     return all(
-        not until or _padded(since) < _padded(until)
+        not until or _padded_version(since) < _padded_version(until)
         for since, until in ((one[0], other[1]), (other[0], one[1]))
     )
 
 
-def _padded(numbers: tuple[int, ...]) -> tuple[int, ...]:
+def _padded_version(numbers: tuple[int, ...]) -> tuple[int, ...]:
     """7.2 and 7.2.0 are the same version."""
     return numbers + (0,) * (6 - len(numbers))

@@ -71,7 +71,7 @@ class EvidenceError(Exception):
 
 
 @dataclass(frozen=True)
-class Evidence:
+class EvidenceFile:
     """A file, and what it says. ``made`` is a time in UTC, so that texts compare as times do.
 
     By subject, ``subjects`` has ``sound`` and ``gains``, each true, false or None for not known,
@@ -94,10 +94,10 @@ class Evidence:
 
 def site_paths() -> list[Path]:
     """The evidence files of all sites, general to specific."""
-    return [path for site in sites.directories() for path in paths(Path(site, _FOLDER))]
+    return [path for site in sites.directories() for path in evidence_paths(Path(site, _FOLDER))]
 
 
-def paths(site: Path) -> list[Path]:
+def evidence_paths(site: Path) -> list[Path]:
     """The evidence files of a directory. Raises nothing: what can't be read has none."""
     try:
         return sorted(path for path in site.iterdir() if path.name.endswith(".json"))
@@ -105,15 +105,15 @@ def paths(site: Path) -> list[Path]:
         return []
 
 
-def read(path: Path) -> Evidence:
+def read_evidence(path: Path) -> EvidenceFile:
     """The evidence in a file. Raises EvidenceError, also if a start would not obey the file."""
-    found, objection = look(path)
+    found, objection = look_at_evidence(path)
     if objection:
         raise EvidenceError(str(path), objection)
     return found
 
 
-def look(path: Path) -> tuple[Evidence, str]:
+def look_at_evidence(path: Path) -> tuple[EvidenceFile, str]:
     """The evidence in a file, and why a start would not obey the file, "" if it would.
 
     Raises EvidenceError.
@@ -126,15 +126,18 @@ def look(path: Path) -> tuple[Evidence, str]:
         raise EvidenceError(name, f"can't be read: {why}") from None
     if len(data) > MAX_BYTES:
         raise EvidenceError(name, f"larger than {MAX_BYTES} bytes")
-    return parse(data, name), objection
+    return parse_evidence(data, name), objection
 
 
-def parse(data: bytes, name: str) -> Evidence:
+def parse_evidence(data: bytes, name: str) -> EvidenceFile:
     """The evidence in *data*, called *name* in messages. Raises EvidenceError."""
     try:
         text = data.decode()
         document = json.loads(
-            text, object_pairs_hook=_unique, parse_constant=_refuse, parse_int=_integer
+            text,
+            object_pairs_hook=_unique_keys,
+            parse_constant=_refuse_constant,
+            parse_int=_parse_integer,
         )
     except json.JSONDecodeError as error:
         message = f"not JSON: {error.msg}"
@@ -146,10 +149,10 @@ def parse(data: bytes, name: str) -> Evidence:
         raise EvidenceError(name, "nested too deeply") from None
     except ValueError as error:
         raise EvidenceError(name, str(error)) from None
-    return check(document, name)
+    return check_document(document, name)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -158,22 +161,22 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse(word: str) -> Any:
+def _refuse_constant(word: str) -> Any:
     raise ValueError(f"{word} is not a number that JSON has")
 
 
-def _integer(digits: str) -> int | float:
+def _parse_integer(digits: str) -> int | float:
     # int() refuses thousands of digits, in words of its own.
     return int(digits) if len(digits) < 100 else float(digits)
 
 
-def check(document: Any, name: str) -> Evidence:
+def check_document(document: Any, name: str) -> EvidenceFile:
     """The evidence in a document, called *name* in messages. Raises EvidenceError."""
 
     def need(right: object, path: str, expected: str, found: Any) -> None:
         if not right:
             place = f"{path}: " if path else ""
-            raise EvidenceError(name, f"{place}expected {expected}, found {_found(found)}")
+            raise EvidenceError(name, f"{place}expected {expected}, found {_found_text(found)}")
 
     need(isinstance(document, dict), "", "an object", document)
     # First, because another version may have other fields.
@@ -184,7 +187,7 @@ def check(document: Any, name: str) -> Evidence:
     for field, kind in FIELDS.items():
         if field not in document:
             raise EvidenceError(name, f"{field} is missing")
-        need(_is(document[field], kind), field, _KINDS[kind], document[field])
+        need(_is_of_type(document[field], kind), field, _KINDS[kind], document[field])
     made, battery = document["made"], document["battery"]
     need(_is_time(made), "made", "a time such as '2026-11-22T18:40:00Z'", made)
     # Else it would win over all that is found later. Clocks may differ.
@@ -208,7 +211,7 @@ def check(document: Any, name: str) -> Evidence:
             is_one = verdict is None or isinstance(verdict, bool)
             need(is_one, f"{path}.{key}", "true, false or null", verdict)
         fresh = said.get(FRESH_STARTS, 0)
-        right = _is(fresh, int) and fresh >= 0
+        right = _is_of_type(fresh, int) and fresh >= 0
         need(right, f"{path}.{FRESH_STARTS}", "a whole number, 0 or more", fresh)
         if said["gains"] and not said["sound"]:
             raise EvidenceError(name, f"{path}.gains: only what is sound can gain")
@@ -219,13 +222,13 @@ def check(document: Any, name: str) -> Evidence:
             if always and field not in row:
                 raise EvidenceError(name, f"{path}.{field} is missing")
             if field in row:
-                need(_is(row[field], kind), f"{path}.{field}", _KINDS[kind], row[field])
+                need(_is_of_type(row[field], kind), f"{path}.{field}", _KINDS[kind], row[field])
         for value in row.get("samples", ()):
-            need(_is(value, float), f"{path}.samples", "numbers", value)
-    return Evidence(name, **{field: document[field] for field in FIELDS if field != "version"})
+            need(_is_of_type(value, float), f"{path}.samples", "numbers", value)
+    return EvidenceFile(name, **{field: document[field] for field in FIELDS if field != "version"})
 
 
-def _is(value: Any, kind: type) -> bool:
+def _is_of_type(value: Any, kind: type) -> bool:
     kinds = (int, float) if kind is float else kind
     return isinstance(value, kinds) and not isinstance(value, bool)
 
@@ -238,19 +241,19 @@ def _is_time(text: str) -> bool:
     return bool(MADE.fullmatch(text))
 
 
-def _found(value: Any) -> str:
+def _found_text(value: Any) -> str:
     if isinstance(value, (dict, list)):
         return _KINDS[type(value)]
     text = json.dumps(value)
     return text if len(text) <= 100 else text[:100] + "..."
 
 
-def write(path: Path, document: Mapping[str, Any]) -> None:
+def write_evidence(path: Path, document: Mapping[str, Any]) -> None:
     """Write evidence, all of it or nothing: the same document always as the same bytes.
 
     Raises EvidenceError for a document that could not be read again, and OSError.
     """
-    check(document, str(path))
+    check_document(document, str(path))
     try:
         text = json.dumps(document, indent=1, sort_keys=True, allow_nan=False)
     except ValueError as error:

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 
 from rocm_autopatch import _RECORD, failure, startup
 from rocm_autopatch.evidence import defects, match
-from rocm_autopatch.evidence.defects import Defect
-from rocm_autopatch.evidence.file import Evidence
+from rocm_autopatch.evidence.defects import KnownDefect
+from rocm_autopatch.evidence.file import EvidenceFile
 
 # What the runtime's own graphs are called by evidence, whoever asked for them.
 _OURS = ("graphs", "training-graphs", "autotune-graphs")
 
 
 @dataclass(frozen=True)
-class Restrictions:
+class CaptureRestrictions:
     """What a process should not capture; "" and {} where nothing speaks against it.
 
     ``ops``: by the name of an op (``aten::topk``) the thread on it. The others are sentences that
@@ -33,19 +33,19 @@ class Restrictions:
     threads: str = ""
 
 
-def restrictions_here() -> Restrictions:
+def restrictions_here() -> CaptureRestrictions:
     """What the ledger forbids in this process. Raises only exceptions of the program itself.
 
     A ledger that can't be read is recorded as an error and forbids nothing.
     """
     try:
-        place, found = match.gather(_facts_of_process())
+        place, found = match.gather_with_evidence(_facts_of_process())
         return find_restrictions(place.values(), found.used)
     except Exception as error:
         if failure.programs_own(error):
             raise
         startup.fail("ledger", f"the ledger is not obeyed: {failure.describe(error)}")
-        return Restrictions()
+        return CaptureRestrictions()
 
 
 def _facts_of_process() -> dict[str, tuple[str, str]]:
@@ -62,14 +62,18 @@ def _facts_of_process() -> dict[str, tuple[str, str]]:
 
 
 def find_restrictions(
-    facts: Mapping[str, str], evidence: tuple[Evidence, ...] = ()
-) -> Restrictions:
+    facts: Mapping[str, str], evidence: tuple[EvidenceFile, ...] = ()
+) -> CaptureRestrictions:
     """What the ledger forbids where *facts* are known, and *evidence* is for this place."""
     # Whether there are several ranks is for the caller to know.
     several = {**facts, "ranks": "2"}
-    left = [one for one in defects.find_defects(several, doubt=True) if not _seen(one, evidence)]
+    left = [
+        one
+        for one in defects.find_defects(several, doubt=True)
+        if not _trials_would_show(one, evidence)
+    ]
     first = {one.forbids: one.sentence for one in reversed(left)}
-    return Restrictions(
+    return CaptureRestrictions(
         {one.op: one.source[0] for one in left if one.op},
         first.get(defects.RANKS, ""),
         first.get(defects.GRAPHS, ""),
@@ -77,9 +81,9 @@ def find_restrictions(
     )
 
 
-def _seen(defect: Defect, evidence: tuple[Evidence, ...]) -> bool:
+def _trials_would_show(defect: KnownDefect, evidence: tuple[EvidenceFile, ...]) -> bool:
     """Whether the trials of our graphs would have shown a defect, and found them sound."""
-    verdicts = match.Found(evidence).careful_verdicts("sound")
+    verdicts = match.FoundEvidence(evidence).careful_verdicts("sound")
     return any(
         one.place.get("runtime")
         and one.subjects.get(subject, {}).get("sound")

@@ -35,7 +35,7 @@ _NVRM = re.compile(r"^NVRM version:.*?[ \t]([0-9]+(?:\.[0-9]+)+)(?:[ \t]|$)", re
 _TRITONS = ("triton", "triton-rocm", "pytorch-triton-rocm", "pytorch-triton")
 
 
-def here(root: Path = Path("/"), path: Sequence[str] | None = None) -> dict[str, str]:
+def machine_here(root: Path = Path("/"), path: Sequence[str] | None = None) -> dict[str, str]:
     """By NAMES, what this place has. Raises nothing.
 
     Read from the files under *root* and the distributions on *path*, which is sys.path unless
@@ -43,15 +43,15 @@ def here(root: Path = Path("/"), path: Sequence[str] | None = None) -> dict[str,
     a GPU can't be told. ``driver``, ``triton`` and ``runtime`` are NONE where there are none;
     ``runtime`` is "" if it is not found and there is an AMD GPU.
     """
-    devices = {*_amd(root), *_nvidia(root)}
+    devices = {*_amd_gpus(root), *_nvidia_gpus(root)}
     device = devices.pop() if len(devices) == 1 else ""
     if not (device or devices or any(os.path.exists(root / door) for door in _DOORS)):
         device = NO_GPU
     found = clues.hip_runtime(os.environ, root, path)
     return {
         "device": device,
-        "driver": _driver(root, device),
-        "triton": _triton(sys.path if path is None else path),
+        "driver": _driver_version(root, device),
+        "triton": _triton_version(sys.path if path is None else path),
         "runtime": found or ("" if is_amd(device) else NONE),
     }
 
@@ -61,35 +61,35 @@ def is_amd(device: str) -> bool:
     return device.startswith("gfx")
 
 
-def _amd(root: Path) -> Iterator[str]:
+def _amd_gpus(root: Path) -> Iterator[str]:
     """Each kind of AMD GPU: ``gfx942 0x74a1 304 CUs``. Partitions of one differ in their CUs."""
     for gfx, device, units in kfd.gpus(str(root)):
         yield f"{gfx} {device:#06x} {units} CUs"
 
 
-def _nvidia(root: Path) -> Iterator[str]:
+def _nvidia_gpus(root: Path) -> Iterator[str]:
     """The name of each GPU: ``NVIDIA H200``."""
     gpus: list[str] = []
     with suppress(OSError):
         gpus = sorted(os.listdir(root / _NVIDIA / "gpus"))
     for gpu in gpus:
-        model = _MODEL.search(clues.read(root, f"{_NVIDIA}/gpus/{gpu}/information"))
+        model = _MODEL.search(clues.read_beginning(root, f"{_NVIDIA}/gpus/{gpu}/information"))
         if model:
             yield model[1]
 
 
-def _driver(root: Path, device: str) -> str:
+def _driver_version(root: Path, device: str) -> str:
     if device == NO_GPU:
         return NONE
     if is_amd(device):
         # A driver that is part of the kernel has no version of its own.
-        version = clues.read(root, "sys/module/amdgpu/version").strip()
+        version = clues.read_beginning(root, "sys/module/amdgpu/version").strip()
         return version or f"kernel {os.uname().release}"
-    nvrm = _NVRM.search(clues.read(root, f"{_NVIDIA}/version"))
+    nvrm = _NVRM.search(clues.read_beginning(root, f"{_NVIDIA}/version"))
     return nvrm[1] if nvrm else ""
 
 
-def _triton(path: Sequence[str]) -> str:
+def _triton_version(path: Sequence[str]) -> str:
     """The version of Triton; if several distributions have it, each version."""
-    found = [clues.distribution(name, path) for name in _TRITONS]
+    found = [clues.distribution_version(name, path) for name in _TRITONS]
     return " ".join(sorted({fact.value for fact in found if fact})) or NONE

@@ -11,21 +11,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rocm_autopatch.evidence import defects, file, machine
-from rocm_autopatch.evidence.file import Evidence, EvidenceError
+from rocm_autopatch.evidence.file import EvidenceError, EvidenceFile
 from rocm_autopatch.image import clues, facts
-from rocm_autopatch.image.fact import CLUE, Fact, Facts, Named
+from rocm_autopatch.image.fact import CLUE, KnownFacts, Named, SourcedFact
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundEvidence:
     """The evidence files of a place: those that are for it, the oldest first; those that are not,
     and why; and what is wrong with others.
 
     ``withheld`` has the subjects that are not proven here although a file says so, and why.
     """
 
-    used: tuple[Evidence, ...] = ()
-    stale: tuple[tuple[Evidence, str], ...] = ()
+    used: tuple[EvidenceFile, ...] = ()
+    stale: tuple[tuple[EvidenceFile, str], ...] = ()
     wrong: tuple[str, ...] = ()
     withheld: Mapping[str, str] = field(default_factory=dict)
 
@@ -35,7 +35,7 @@ class Found:
         what does not count of it."""
         if not self.used:
             return ""
-        return "; ".join((self.used[-1].label, *self._exceptions("not for")))
+        return "; ".join((self.used[-1].label, *self._exception_notes("not for")))
 
     @property
     def notes(self) -> list[str]:
@@ -48,16 +48,16 @@ class Found:
     @property
     def exceptions(self) -> list[str]:
         """What does not count of the evidence that is for this place, and why."""
-        return [*self._exceptions("evidence does not count for")]
+        return [*self._exception_notes("evidence does not count for")]
 
-    def _exceptions(self, words: str) -> Iterator[str]:
+    def _exception_notes(self, words: str) -> Iterator[str]:
         by_reason: dict[str, list[str]] = {}
         for subject, why in self.withheld.items():
             by_reason.setdefault(why, []).append(subject)
         for why, subjects in by_reason.items():
             yield f"{words} {', '.join(subjects)} ({why})"
 
-    def obey_ledger(self, place: Mapping[str, str]) -> Found:
+    def obey_ledger(self, place: Mapping[str, str]) -> FoundEvidence:
         """The same, with what the ledger withholds where the facts of *place* are known."""
         reasons = {
             subject: defects.why_withheld(evidence, subject, place)
@@ -66,18 +66,18 @@ class Found:
         }
         return replace(self, withheld={name: why for name, why in reasons.items() if why})
 
-    def careful_verdicts(self, verdict: str) -> dict[str, tuple[bool, Evidence]]:
+    def careful_verdicts(self, verdict: str) -> dict[str, tuple[bool, EvidenceFile]]:
         """For each subject the verdict that counts, and the evidence that has it.
 
         Where files disagree, the careful verdict wins: only a newer file takes back that a subject
         is not sound, and what a full battery has found, only a full one.
         """
-        said: dict[str, list[tuple[bool, Evidence]]] = {}
+        said: dict[str, list[tuple[bool, EvidenceFile]]] = {}
         for evidence in self.used:
             for subject, its in evidence.subjects.items():
                 if its[verdict] is not None:
                     said.setdefault(subject, []).append((its[verdict], evidence))
-        return {subject: _weigh(verdicts) for subject, verdicts in said.items()}
+        return {subject: _weigh_verdicts(verdicts) for subject, verdicts in said.items()}
 
     def facts(self) -> list[Named]:
         """The facts ``proven`` and ``gains``, without what is withheld."""
@@ -92,13 +92,13 @@ class Found:
         sound = {name: source for name, source in sound.items() if name not in self.withheld}
         gains = {name: source for name, source in gains.items() if name in sound}
         return [
-            (name, Fact(" ".join(sorted(known)), ", ".join(sorted({*known.values()})), CLUE))
+            (name, SourcedFact(" ".join(sorted(known)), ", ".join(sorted({*known.values()})), CLUE))
             for name, known in (("proven", sound), ("gains", gains))
             if known
         ]
 
 
-def _weigh(verdicts: Sequence[tuple[bool, Evidence]]) -> tuple[bool, Evidence]:
+def _weigh_verdicts(verdicts: Sequence[tuple[bool, EvidenceFile]]) -> tuple[bool, EvidenceFile]:
     """The verdict on one subject that counts, of those in files, the oldest first."""
     good = [evidence for sound, evidence in verdicts if sound]
     standing = [
@@ -109,31 +109,33 @@ def _weigh(verdicts: Sequence[tuple[bool, Evidence]]) -> tuple[bool, Evidence]:
     return (False, standing[-1]) if standing else (True, good[-1])
 
 
-def _takes_back(newer: Evidence, older: Evidence) -> bool:
+def _takes_back(newer: EvidenceFile, older: EvidenceFile) -> bool:
     return newer.made > older.made and (newer.battery == "full" or older.battery != "full")
 
 
-def look(place: Mapping[str, str] | None, torch: str, paths: Iterable[Path] | None = None) -> Found:
+def look_for_evidence(
+    place: Mapping[str, str] | None, torch: str, paths: Iterable[Path] | None = None
+) -> FoundEvidence:
     """The evidence in the files at *paths*, which are those of all sites unless given.
 
     *place* is what machine.here() says, None for this machine.
     """
-    read: list[Evidence] = []
+    read: list[EvidenceFile] = []
     wrong = []
     for path in file.site_paths() if paths is None else paths:
         try:
-            read.append(file.read(path))
+            read.append(file.read_evidence(path))
         except EvidenceError as error:
             wrong.append(f"evidence is not used: {error}")
     if not read:
-        return Found(wrong=tuple(wrong))
-    here = {**(machine.here() if place is None else place), "torch": torch}
-    different = [(evidence, _difference(evidence, here)) for evidence in read]
+        return FoundEvidence(wrong=tuple(wrong))
+    here = {**(machine.machine_here() if place is None else place), "torch": torch}
+    different = [(evidence, _place_difference(evidence, here)) for evidence in read]
     used = sorted((one for one, why in different if not why), key=lambda one: (one.made, one.file))
-    return Found(tuple(used), tuple(pair for pair in different if pair[1]), tuple(wrong))
+    return FoundEvidence(tuple(used), tuple(pair for pair in different if pair[1]), tuple(wrong))
 
 
-def _difference(evidence: Evidence, here: Mapping[str, str]) -> str:
+def _place_difference(evidence: EvidenceFile, here: Mapping[str, str]) -> str:
     """What is not the same here, "" if all is."""
     return ", and with ".join(
         f"{name} {evidence.place[name] or 'unknown'}, here is {here[name] or 'unknown'}"
@@ -145,16 +147,16 @@ def _difference(evidence: Evidence, here: Mapping[str, str]) -> str:
     )
 
 
-def gather(
+def gather_with_evidence(
     known: Mapping[str, tuple[str, str]], place: Mapping[str, str] | None = None
-) -> tuple[Facts, Found]:
+) -> tuple[KnownFacts, FoundEvidence]:
     """All facts of this place, with those of its evidence. *known* is as in image.facts.gather.
 
     *place* is what machine.here() says, None for this machine.
     """
     torch, _ = known.get("torch", ("", ""))
-    found = look(place, torch)
-    shown = clues.gather(os.environ)
+    found = look_for_evidence(place, torch)
+    shown = clues.gather_clues(os.environ)
     if found.used:
-        found = found.obey_ledger(facts.gather(known, shown).values())
-    return facts.gather(known, [*shown, *found.facts()]), found
+        found = found.obey_ledger(facts.gather_facts(known, shown).values())
+    return facts.gather_facts(known, [*shown, *found.facts()]), found

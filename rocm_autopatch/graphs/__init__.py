@@ -9,6 +9,6 @@ This package imports torch, so the start of an interpreter must not import it.
 
 from rocm_autopatch.graphs.buckets import Bucket
 from rocm_autopatch.graphs.refusal import Refused
-from rocm_autopatch.graphs.wrapper import Graphed, graphed
+from rocm_autopatch.graphs.wrapper import GraphedFunction, graphed
 
-__all__ = ["Bucket", "Graphed", "Refused", "graphed"]
+__all__ = ["Bucket", "GraphedFunction", "Refused", "graphed"]

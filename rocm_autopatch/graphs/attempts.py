@@ -17,16 +17,21 @@ import torch
 from rocm_autopatch import failure
 from rocm_autopatch.graphs import capture, host_backup, soundness, write_back
 from rocm_autopatch.graphs.buffers import CopiedInputs
-from rocm_autopatch.graphs.calls import Call, CallStrategy, GraphOptions
+from rocm_autopatch.graphs.calls import CallStrategy, GraphedCall, GraphOptions
 from rocm_autopatch.graphs.captured_ops import CapturedOps
 from rocm_autopatch.graphs.host_backup import HostBackup
-from rocm_autopatch.graphs.layout import storage
-from rocm_autopatch.graphs.memory import Memory
+from rocm_autopatch.graphs.layout import storage_key
+from rocm_autopatch.graphs.memory import GraphMemory
 from rocm_autopatch.graphs.observation import ObservedCall
-from rocm_autopatch.graphs.pytrees import CONSTANTS, TENSORS, describe, tensors_of
-from rocm_autopatch.graphs.refusal import Busy, Disturbed, Refused
-from rocm_autopatch.graphs.states import Captured, Observed, SignatureEntry, find_constants
-from rocm_autopatch.graphs.verification import Verification
+from rocm_autopatch.graphs.pytrees import CONSTANTS, TENSORS, describe_signature, tensors_of
+from rocm_autopatch.graphs.refusal import CaptureBusy, CaptureDisturbed, Refused
+from rocm_autopatch.graphs.states import (
+    CapturedState,
+    ObservedState,
+    SignatureEntry,
+    find_constants,
+)
+from rocm_autopatch.graphs.verification import ResultVerification
 from rocm_autopatch.graphs.write_back import InPlaceWriteBack
 
 UNSEEN = "its effects can't be observed: "
@@ -43,14 +48,18 @@ class ObservationAttempt:
     """
 
     def __init__(
-        self, strategy: CallStrategy, options: GraphOptions, signature: SignatureEntry, call: Call
+        self,
+        strategy: CallStrategy,
+        options: GraphOptions,
+        signature: SignatureEntry,
+        call: GraphedCall,
     ):
         self._strategy, self._options = strategy, options
         self._signature, self._call = signature, call
         self.objection = self.disturbance = ""
-        self.observed: Observed | None = None
+        self.observed: ObservedState | None = None
 
-    def run(self, pools: capture.Pools) -> object:
+    def run(self, pools: capture.CapturePools) -> object:
         call, on_host = self._call, self._strategy.indices_on_host()
         self.objection, device = call.objection(on_host), call.device
         if self.objection or device is None:
@@ -70,19 +79,21 @@ class ObservationAttempt:
         except RuntimeError as error:
             self.objection = f"{UNSEEN}{error}"
             return self._strategy.call_plainly(call.structure, real)
-        compiled = capture.compiles()
+        compiled = capture.count_compiles()
         with ops:
             result = self._strategy.call_before_capture(call, real)
         try:
             with capture.no_other():
-                self._conclude(pool, observation, ops, result, capture.compiles() != compiled)
+                self._conclude_attempt(
+                    pool, observation, ops, result, capture.count_compiles() != compiled
+                )
         except RuntimeError as error:
             self.objection = f"{UNSEEN}{error}"
         return result
 
-    def _conclude(
+    def _conclude_attempt(
         self,
-        pool: capture.Pool,
+        pool: capture.CapturePool,
         observation: ObservedCall,
         ops: CapturedOps,
         result: object,
@@ -101,9 +112,9 @@ class ObservationAttempt:
         self.disturbance = observation.find_objection_beside()
         if compiled or self.disturbance:
             return
-        owned = set(map(storage, tensors_of([*self._call.leaves, *_leaves(result)])))
+        owned = set(map(storage_key, tensors_of([*self._call.leaves, *_leaves(result)])))
         others = (one.cdata for one, _ in ops.borrowed(owned, pool.kind))
-        self.observed = Observed(
+        self.observed = ObservedState(
             pool,
             is_pure=not changed and ops.written.isdisjoint(others),
             has_drawn=observation.has_drawn(),
@@ -124,10 +135,10 @@ class CaptureAttempt:
         self,
         strategy: CallStrategy,
         options: GraphOptions,
-        memory: Memory,
+        memory: GraphMemory,
         signature: SignatureEntry,
-        observed: Observed,
-        call: Call,
+        observed: ObservedState,
+        call: GraphedCall,
     ) -> None:
         self._strategy, self._options, self._memory = strategy, options, memory
         self._signature, self._call = signature, call
@@ -137,21 +148,21 @@ class CaptureAttempt:
         self.is_replayed = False
         self._pool = observed.pool
         self._changes = [call.leaves[index] for index in observed.changes]
-        self._verification: Verification | None = None
+        self._verification: ResultVerification | None = None
         self._raised: list[Exception] = []
 
-    def run(self) -> Captured:
+    def run(self) -> CapturedState:
         """Raises what stands in the way; then nothing is changed."""
         try:
             with ExitStack() as undo:
-                verify = self._prepare(undo)
-                captured = self._record()
-                self._verify(captured, verify, undo)
+                verify = self._prepare_places(undo)
+                captured = self._record_graph()
+                self._verify_replay(captured, verify, undo)
                 undo.pop_all()
         finally:
             # It holds memory, and this object.
             verified, self._verification = self._verification is not None, None
-        return self._finished(captured, verified)
+        return self._finished_capture(captured, verified)
 
     def find_error_of_program(self, error: Exception) -> Exception | None:
         """The error to raise if it is the program's own, and not that of a capture."""
@@ -161,29 +172,29 @@ class CaptureAttempt:
         self._raised.clear()
         return own[0] if own else error if failure.programs_own(error) else None
 
-    def _prepare(self, undo: ExitStack) -> bool:
+    def _prepare_places(self, undo: ExitStack) -> bool:
         """Find where everything lies. Returns whether the graph is compared with a plain call."""
         call, strategy, pool = self._call, self._strategy, self._pool
         if not pool.has_own_memory():
-            raise Busy(IN_POOL)
+            raise CaptureBusy(IN_POOL)
         if self._changes and self._shares_memory():
-            raise Busy(write_back.SHARED)
+            raise CaptureBusy(write_back.SHARED)
         self._started, self._before = time.perf_counter(), pool.memory()
         self._donated = strategy.find_donated(call.leaves)
         self._memory = self._donated.results.memory if self._donated else self._memory
         self._order = self._memory.order()
         held = self._memory.busy(self._order)
         if held:
-            raise Busy(held)
+            raise CaptureBusy(held)
         pool.wait_for_previous_replay()
         self._aliased = strategy.find_aliased(call.leaves)
         stay = {*self._signature.indices, *(index for index, _ in self._aliased)}
         inside = strategy.find_inside(call.leaves) if self._donated else None
         self._inputs = CopiedInputs(call.leaves, stay, inside)
-        self._extents = _extents(call.leaves[index] for index in self.observed.written)
+        self._extents = _memory_extents(call.leaves[index] for index in self.observed.written)
         overlap = self._inputs.within(call.leaves, self._extents)
         if overlap:
-            raise Busy(overlap)
+            raise CaptureBusy(overlap)
         # Such a call writes to no weight or buffer. So it does nothing that the call itself does
         # not do again, if it also draws the same random numbers.
         verify = self._options.verify and self.observed.is_pure
@@ -198,7 +209,7 @@ class CaptureAttempt:
     def _shares_memory(self) -> bool:
         leaves = self._call.leaves
         fixed = tensors_of(leaves[index] for index in self._signature.indices)
-        return write_back.shares_memory(self.observed.changes, leaves, map(storage, fixed))
+        return write_back.shares_memory(self.observed.changes, leaves, map(storage_key, fixed))
 
     def _call_before(self, undo: ExitStack) -> None:
         """Make the plain call that the graph is compared with."""
@@ -215,28 +226,28 @@ class CaptureAttempt:
         self, call: Callable[[], object], put_back: Callable[[], None], undo: ExitStack
     ) -> None:
         has_drawn = self.observed.has_drawn
-        self._verification = Verification(self._pool, has_drawn, call, put_back)
+        self._verification = ResultVerification(self._pool, has_drawn, call, put_back)
         undo.callback(self._verification.draw_again)
 
-    def _record(self) -> Captured:
+    def _record_graph(self) -> CapturedState:
         """Capture the call, which executes nothing."""
         call, inputs, donated = self._call, self._inputs, self._donated
-        compiled = capture.compiles()
+        compiled = capture.count_compiles()
         if donated:
             donated.let_go(call.leaves, self._pool, self._order)
         ops = CapturedOps(stops=True)
-        owned = set(map(storage, [*inputs.tensors, *tensors_of(call.leaves)]))
+        owned = set(map(storage_key, [*inputs.tensors, *tensors_of(call.leaves)]))
         enter = functools.partial(inputs.enter, self._pool.unowned)
         versions = inputs.versions()
         with capture.own_casts():
-            graph, result = self._pool.capture(self._noting(ops), enter, self._memory)
-        if capture.compiles() != compiled:
-            raise Disturbed(
+            graph, result = self._pool.capture(self._noting_function(ops), enter, self._memory)
+        if capture.count_compiles() != compiled:
+            raise CaptureDisturbed(
                 "something was compiled in the capture: more calls are needed before it"
             )
         self._check_changes(inputs.written(versions))
         self._check_result(result)
-        owned.update(storage(one) for one in _leaves(result) if type(one) in TENSORS)
+        owned.update(storage_key(one) for one in _leaves(result) if type(one) in TENSORS)
         borrowed = [reference for reference, _ in ops.borrowed(owned, self._pool.kind)]
         fixed = [*self._signature.indices, *(index for index, _ in self._aliased)]
         places = {index: call.leaves[index] for index in fixed}
@@ -248,7 +259,7 @@ class CaptureAttempt:
         if self._changes:
             back = InPlaceWriteBack(self.observed.changes, inputs, tensors_of([*places.values()]))
         inputs.captured()
-        captured = Captured(
+        captured = CapturedState(
             observed=self.observed,
             graph=graph,
             inputs=inputs,
@@ -264,7 +275,7 @@ class CaptureAttempt:
         self._strategy.own_outputs(captured)
         return captured
 
-    def _noting(self, ops: CapturedOps) -> Callable[[list[object]], object]:
+    def _noting_function(self, ops: CapturedOps) -> Callable[[list[object]], object]:
         """The function; *ops* notes what it executes, and this attempt what it raises."""
         function, structure, raised = self._strategy.function, self._call.structure, self._raised
 
@@ -279,14 +290,14 @@ class CaptureAttempt:
         return run
 
     def _check_changes(self, written: set[int]) -> None:
-        """Raise Refused, or Busy, if the call has changed more arguments than it did before."""
+        """Raise Refused, or CaptureBusy, if the call has changed more arguments than before."""
         more = written.difference(self.observed.changes) if self._strategy.copies_back else set()
         if not more:
             return
         changes = sorted(more.union(self.observed.changes))
         self.observed = replace(self.observed, changes=changes)
         why = _objection_to_changes(self._strategy, self._signature, changes, self._call)
-        raise Refused(why) if why else Busy("it changes an argument, and did not before")
+        raise Refused(why) if why else CaptureBusy("it changes an argument, and did not before")
 
     def _check_result(self, result: object) -> None:
         """Raise Refused for a result that replays can't give."""
@@ -297,7 +308,7 @@ class CaptureAttempt:
         if not all(map(self._strategy.may_move_result, moved)):
             raise Refused("a number of the result is not on the device, except in a capture")
 
-    def _verify(self, captured: Captured, verify: bool, undo: ExitStack) -> None:
+    def _verify_replay(self, captured: CapturedState, verify: bool, undo: ExitStack) -> None:
         """Compare a replay with a plain call. Raises Refused if they differ."""
         call, donated = self._call, captured.donated
         if donated:
@@ -333,14 +344,14 @@ class CaptureAttempt:
 
         return [self._pool.run_beside_graphs(run, self._memory), []]
 
-    def _finished(self, captured: Captured, verified: bool) -> Captured:
+    def _finished_capture(self, captured: CapturedState, verified: bool) -> CapturedState:
         """The graph, with its row of the report."""
         captured.outputs.count_owners(captured.inputs.own_tensors())
         self._pool.lends = self._pool.lends or captured.outputs.lends
         fixed = frozenset(self._signature.indices)
         shown = [leaf for index, leaf in enumerate(self._call.leaves) if index not in fixed]
         captured.row = {
-            "signature": describe(shown),
+            "signature": describe_signature(shown),
             "replays": 0,
             "capture_seconds": round(time.perf_counter() - self._started, 4),
             "memory_before": self._before,
@@ -371,7 +382,9 @@ def remember_contents(
     return put_back
 
 
-def find_uncounted(signature: SignatureEntry, observed: Observed, call: Call) -> list[torch.Tensor]:
+def find_uncounted(
+    signature: SignatureEntry, observed: ObservedState, call: GraphedCall
+) -> list[torch.Tensor]:
     """The arguments whose writes torch does not count: a write may not have been seen."""
     if not torch.is_inference_mode_enabled():
         return []
@@ -384,7 +397,7 @@ def find_uncounted(signature: SignatureEntry, observed: Observed, call: Call) ->
 
 
 def _objection_to_changes(
-    strategy: CallStrategy, signature: SignatureEntry, changes: Sequence[int], call: Call
+    strategy: CallStrategy, signature: SignatureEntry, changes: Sequence[int], call: GraphedCall
 ) -> str:
     """Why what a call has changed of its arguments can't be copied back; "" if it can."""
     if not changes:
@@ -410,7 +423,7 @@ def _objection_to_constants(result: object) -> str:
     return ""
 
 
-def _extents(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
+def _memory_extents(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
     """Where the memories of tensors begin and end."""
     memories = (tensor.untyped_storage() for tensor in tensors)
     return sorted({(one.data_ptr(), one.data_ptr() + one.nbytes()) for one in memories})

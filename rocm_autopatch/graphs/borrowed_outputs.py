@@ -19,27 +19,27 @@ import torch
 from rocm_autopatch.graphs.buffers import (
     RESIZED,
     GraphOutputs,
-    addresses,
+    addresses_of,
+    find_twins,
     is_only_of_python,
     own_references,
     refuse_result,
-    twins,
     without_history,
 )
 from rocm_autopatch.graphs.layout import (
     Place,
     new_view,
-    place,
+    place_of,
     same_places,
-    storage,
+    storage_key,
     use_count,
-    view,
+    view_at,
 )
-from rocm_autopatch.graphs.memory import Memory
+from rocm_autopatch.graphs.memory import GraphMemory
 from rocm_autopatch.graphs.pytrees import TENSORS
 
 if TYPE_CHECKING:
-    from rocm_autopatch.graphs.capture import Pool
+    from rocm_autopatch.graphs.capture import CapturePool
 
 SAVED = "what its last replay saved or returned is still in use"
 NEEDED = "what its forward saved or returned is still needed after it"
@@ -77,33 +77,33 @@ class BorrowedOutputs:
         self.gone = math.inf
         #: Whether a replay that would overwrite them found them in use since this was set to False.
         self.in_the_way = False
-        owners = {storage(tensor): index for index, tensor in fixed.items()}
+        owners = {storage_key(tensor): index for index, tensor in fixed.items()}
         # By index: the leaf whose memory it shares, dtype, where in it, and whether it is copied.
         self._through: list[tuple[int, int, torch.dtype, Place, bool]] = []
         for index, leaf in enumerate(self.leaves):
             if not isinstance(leaf, torch.Tensor):
                 continue
             refuse_result(leaf, device)
-            owner = owners.get(storage(leaf))
+            owner = owners.get(storage_key(leaf))
             if owner is not None and leaf.numel():
-                self._through.append((index, owner, leaf.dtype, place(leaf), index in copied))
+                self._through.append((index, owner, leaf.dtype, place_of(leaf), index in copied))
                 # A graph keeps no weight alive, and is no user of what another one has saved.
                 self.leaves[index] = None
         own = [index for index, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)]
         self._copied = [index for index in own if index in copied]
         kept = [index for index in own if index not in copied]
-        self._kept, self._twins = twins(self.leaves, kept)
+        self._kept, self._twins = find_twins(self.leaves, kept)
         self._shown = [index for index in self._kept if index in shown]
-        self._copies = self._copy()
+        self._copies = self._copy_outputs()
         saved = [index for index in self._kept if index not in shown]
         #: The addresses of what is handed out without a copy, and the program does not get.
         self.places = {self.leaves[index].data_ptr() for index in saved}
         # By memory: how many references there are while no caller holds one.
         self._counts: dict[int, int] = {}
         # By index the addresses that the graph writes to.
-        self._addresses = addresses(self.leaves)
+        self._addresses = addresses_of(self.leaves)
         # The memory that the results lie in, the number of their graph in it, and what replays it.
-        self._lend: tuple[Memory, int, object] | None = None
+        self._lend: tuple[GraphMemory, int, object] | None = None
         self._owners: Owners = {}
 
     def count_owners(self, given: Sequence[torch.Tensor]) -> None:
@@ -113,9 +113,9 @@ class BorrowedOutputs:
         """
         tensors = [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
         own = own_references([*tensors, *self._copies.own_tensors(), *given])
-        self._counts = {storage(leaf): own[storage(leaf)] for leaf in tensors}
+        self._counts = {storage_key(leaf): own[storage_key(leaf)] for leaf in tensors}
 
-    def own(self, owners: Owners, memory: Memory, order: int, graph: object) -> None:
+    def own(self, owners: Owners, memory: GraphMemory, order: int, graph: object) -> None:
         """Be found by the memory of the results, of *graph* with this number in *memory*."""
         self._lend, self._owners = (memory, order, graph), owners
         for pointer in self._counts:
@@ -140,29 +140,29 @@ class BorrowedOutputs:
         return memory.busy(order + 1, self)
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> GraphMemory:
         """What the results lie in, once their graph is captured."""
         assert self._lend is not None
         return self._lend[0]
 
     def uncopied(self) -> set[int]:
         """The memories of the results that are handed out where they are."""
-        return self._counts.keys() - {storage(self.leaves[index]) for index in self._copied}
+        return self._counts.keys() - {storage_key(self.leaves[index]) for index in self._copied}
 
     def used_only_by(self, leaves: Sequence[Any]) -> dict[int, int]:
         """The memories of results that only *leaves* use, with the number of tensors there."""
-        where = [storage(leaf) if type(leaf) in TENSORS else None for leaf in leaves]
+        where = [storage_key(leaf) if type(leaf) in TENSORS else None for leaf in leaves]
         found = {}
         for memory in self.uncopied():
             ones = [index for index, other in enumerate(where) if other == memory]
             number = len({id(leaves[index]) for index in ones})
-            users = _users([leaves[index] for index in ones])
+            users = _count_users([leaves[index] for index in ones])
             if use_count(memory) <= self._counts[memory] + number and users <= _ALONE * len(ones):
                 found[memory] = number
         return found
 
     def let_go(
-        self, memories: Iterable[int], leaves: list[Any], pool: Pool, order: int
+        self, memories: Iterable[int], leaves: list[Any], pool: CapturePool, order: int
     ) -> dict[int, int]:
         """Own these memories no more, nor let *leaves* own them. Returns what they are called now.
 
@@ -176,19 +176,19 @@ class BorrowedOutputs:
             for memory in memories
         }
         made = {memory: pool.unowned(self.leaves[index]) for memory, index in first.items()}
-        self.leaves = _instead(
+        self.leaves = _leaves_instead(
             self.leaves, {memory: make(self._lend[2]) for memory, make in made.items()}
         )
         self.gone = order
         there = {memory: self.leaves[index] for memory, index in first.items()}
-        names = {memory: storage(leaf) for memory, leaf in there.items()}
+        names = {memory: storage_key(leaf) for memory, leaf in there.items()}
         own = own_references(leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor))
         for memory, name in names.items():
             del self._counts[memory]
             self._counts[name] = own[name]
             self._owners.pop(memory, None)
             self._owners[name] = self
-        leaves[:] = _instead(leaves, there)
+        leaves[:] = _leaves_instead(leaves, there)
         return names
 
     def resized(self) -> str:
@@ -211,25 +211,25 @@ class BorrowedOutputs:
 
     def held(self) -> str:
         """Why the next replay must not run now; "" if it may."""
-        held = self._held()
+        held = self._held_indices()
         if not held:
             return ""
         self.in_the_way = True
-        for memory, tensors in self._movable(held).items():
+        for memory, tensors in self._movable_by_memory(held).items():
             if use_count(memory) == self._counts[memory] + len(tensors):
-                _move(tensors)
-        held = self._held()
+                _move_together(tensors)
+        held = self._held_indices()
         self.copy_from_now_on(held)
         return SAVED if held else ""
 
     def copy_from_now_on(self, held: Container[int]) -> None:
         """Hand out copies of what the program may get of these memories."""
-        indices = [index for index in self._shown if storage(self.leaves[index]) in held]
+        indices = [index for index in self._shown if storage_key(self.leaves[index]) in held]
         if indices:
             self._kept = [index for index in self._kept if index not in indices]
             self._shown = [index for index in self._shown if index not in indices]
             self._copied += indices
-            self._copies = self._copy()
+            self._copies = self._copy_outputs()
 
     def take(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         """The result of the last replay, which was a call with *leaves*."""
@@ -242,23 +242,23 @@ class BorrowedOutputs:
         for index, first in self._twins:
             given[index] = given[first]
         for index, owner, dtype, where, copied in self._through:
-            there = view(leaves[owner], dtype, where)
+            there = view_at(leaves[owner], dtype, where)
             given[index] = there.clone() if copied else there
         return tuple(given)
 
-    def _movable(self, held: Container[int]) -> dict[int, list[torch.Tensor]]:
+    def _movable_by_memory(self, held: Container[int]) -> dict[int, list[torch.Tensor]]:
         """By memory, of those *held*: what the program has of it, as far as we know."""
         found: dict[int, dict[int, torch.Tensor]] = {}
         for tensor in self._holders():
             # A weight refers to its gradient itself.
-            if storage(tensor) in held and is_only_of_python(tensor, others=1):
-                found.setdefault(storage(tensor), {})[id(tensor)] = tensor
+            if storage_key(tensor) in held and is_only_of_python(tensor, others=1):
+                found.setdefault(storage_key(tensor), {})[id(tensor)] = tensor
         return {memory: list(tensors.values()) for memory, tensors in found.items()}
 
-    def _held(self) -> list[int]:
+    def _held_indices(self) -> list[int]:
         return [memory for memory, most in self._counts.items() if use_count(memory) > most]
 
-    def _copy(self) -> GraphOutputs:
+    def _copy_outputs(self) -> GraphOutputs:
         return GraphOutputs([self.leaves[index] for index in self._copied], True, (), self._device)
 
 
@@ -271,8 +271,8 @@ class AliasedInput:
 
     def __init__(self, leaf: torch.Tensor, owner: BorrowedOutputs) -> None:
         self._address, self._owner = leaf.data_ptr(), owner
-        self._place, self._dtype = place(leaf), leaf.dtype
-        memory = storage(leaf)
+        self._place, self._dtype = place_of(leaf), leaf.dtype
+        memory = storage_key(leaf)
         self._index = next(i for i, one in enumerate(owner.leaves) if _lies_in(one, memory))
 
     def put(self, leaf: torch.Tensor) -> torch.Tensor | None:
@@ -280,9 +280,9 @@ class AliasedInput:
         if leaf.data_ptr() == self._address:
             return leaf
         one = self._owner.leaves[self._index]
-        if self._owner.uses(storage(one)) or self._owner.resized() or self._owner.overlaid():
+        if self._owner.uses(storage_key(one)) or self._owner.resized() or self._owner.overlaid():
             return None
-        there = view(one.data, self._dtype, self._place)
+        there = view_at(one.data, self._dtype, self._place)
         there.copy_(leaf)
         # It may be saved for a backward, so nothing may overwrite it.
         self._owner.lend()
@@ -302,10 +302,10 @@ class DonatedInputs:
         self.indices = [
             index
             for index, leaf in enumerate(leaves)
-            if type(leaf) in TENSORS and storage(leaf) in self._memories
+            if type(leaf) in TENSORS and storage_key(leaf) in self._memories
         ]
 
-    def let_go(self, leaves: list[Any], pool: Pool, order: int) -> None:
+    def let_go(self, leaves: list[Any], pool: CapturePool, order: int) -> None:
         """Let the graph with this order have the memory: only the captured arguments own it now."""
         names = self.results.let_go(self._memories, leaves, pool, order)
         self._expected = {
@@ -318,24 +318,24 @@ class DonatedInputs:
         held = [memory for memory, most in self._expected.items() if use_count(memory) > most]
         self.results.copy_from_now_on(held)
         alone = len(self.indices) * _ALONE
-        return NEEDED if held or _users([leaves[i] for i in self.indices]) > alone else ""
+        return NEEDED if held or _count_users([leaves[i] for i in self.indices]) > alone else ""
 
 
-def _instead(leaves: Sequence[Any], there: Mapping[int, torch.Tensor]) -> list[Any]:
+def _leaves_instead(leaves: Sequence[Any], there: Mapping[int, torch.Tensor]) -> list[Any]:
     """The leaves; for those in a memory of *there*, tensors at the same places in that tensor's."""
     new = {
-        id(leaf): view(there[storage(leaf)].data, leaf.dtype, place(leaf))
+        id(leaf): view_at(there[storage_key(leaf)].data, leaf.dtype, place_of(leaf))
         for leaf in leaves
-        if type(leaf) in TENSORS and storage(leaf) in there
+        if type(leaf) in TENSORS and storage_key(leaf) in there
     }
     return [new.get(id(leaf), leaf) for leaf in leaves]
 
 
 def _lies_in(leaf: object, memory: int) -> bool:
-    return isinstance(leaf, torch.Tensor) and storage(leaf) == memory
+    return isinstance(leaf, torch.Tensor) and storage_key(leaf) == memory
 
 
-def _move(tensors: Sequence[torch.Tensor]) -> None:
+def _move_together(tensors: Sequence[torch.Tensor]) -> None:
     """Give tensors that share their memory a copy of it, which they share, too.
 
     Autograd counts no write: what it has saved of them is the same.
@@ -343,10 +343,10 @@ def _move(tensors: Sequence[torch.Tensor]) -> None:
     copy = tensors[0].untyped_storage().clone()
     whole = tensors[0].detach().new_empty(0).set_(copy)
     for tensor in tensors:
-        tensor.data = new_view(whole, tensor.dtype, place(tensor))
+        tensor.data = new_view(whole, tensor.dtype, place_of(tensor))
 
 
-def _users(tensors: Sequence[torch.Tensor]) -> int:
+def _count_users(tensors: Sequence[torch.Tensor]) -> int:
     """How many references there are to tensors, not to their memory.
 
     A tensor that autograd has saved may be the same one as the program has.
@@ -356,4 +356,4 @@ def _users(tensors: Sequence[torch.Tensor]) -> int:
 
 # Of a tensor that is in one list only, and in that of the tensors. It differs between Pythons.
 _one = [torch.empty(0)]
-_ALONE = _users([_one[0]])
+_ALONE = _count_users([_one[0]])

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rocm_autopatch.graphs.pytrees import TENSORS, flatten
+from rocm_autopatch.graphs.pytrees import TENSORS, flatten_value
 from rocm_autopatch.graphs.refusal import Refused
 
 
@@ -66,7 +66,7 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class _Pad:
+class _PaddedArgument:
     """One argument of a call, and what the function gets instead of it: a larger tensor."""
 
     given: torch.Tensor
@@ -81,7 +81,7 @@ class _Pad:
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _ResultCut:
     """How every tensor of a result is cut: in dimension *dim*, from *size* to *real*."""
 
     name: str
@@ -121,9 +121,9 @@ class Buckets:
 
         Raises Refused if the call exceeds a bucket, and ValueError if it does not fit the buckets.
         """
-        pads: dict[int, _Pad] = {}
-        cuts: list[_Cut] = []
-        of_leaf = list(self._owners(args, kwargs))
+        pads: dict[int, _PaddedArgument] = {}
+        cuts: list[_ResultCut] = []
+        of_leaf = list(self._argument_names(args, kwargs))
         for bucket in self._buckets:
             found = bucket.find_dimensions(leaves, of_leaf)
             twice = next((of_leaf[index] for index, _ in found if index in pads), None)
@@ -143,14 +143,14 @@ class Buckets:
                     f"bucket {bucket.name}: the call exceeds its last size, {bucket.sizes[-1]}"
                 )
             for index, dim in found:
-                pads[index] = _padded(leaves[index], dim, size, bucket.fill)
+                pads[index] = _pad_argument(leaves[index], dim, size, bucket.fill)
             if bucket.outputs is not None:
-                cuts.append(_Cut(bucket.name, bucket.outputs, size, real))
+                cuts.append(_ResultCut(bucket.name, bucket.outputs, size, real))
         for index, pad in pads.items():
             leaves[index] = pad.whole
-        return functools.partial(_finished, [*pads.values()], cuts)
+        return functools.partial(_cut_result, [*pads.values()], cuts)
 
-    def _owners(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Iterator[str]:
+    def _argument_names(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Iterator[str]:
         """The name of the argument that each leaf belongs to."""
         names: list[str] = []
         for parameter in self._parameters.values():
@@ -160,21 +160,23 @@ class Buckets:
                 names.append(parameter.name)
         for name, value in [*zip(names, args), *kwargs.items()]:
             within: list[object] = []
-            flatten(value, within)
+            flatten_value(value, within)
             yield from [name] * len(within)
 
 
-def _padded(given: torch.Tensor, dim: int, size: int, fill: float) -> _Pad:
+def _pad_argument(given: torch.Tensor, dim: int, size: int, fill: float) -> _PaddedArgument:
     shape = list(given.shape)
     real, shape[dim] = shape[dim], size
     # What inference mode makes does not count the writes to it.
     with torch.inference_mode(False):
         whole = torch.full(shape, fill, dtype=given.dtype, device=given.device)
     whole.narrow(dim, 0, real).copy_(given)
-    return _Pad(given, whole, dim, whole._version)
+    return _PaddedArgument(given, whole, dim, whole._version)
 
 
-def _finished(pads: Sequence[_Pad], cuts: Sequence[_Cut], result: object) -> object:
+def _cut_result(
+    pads: Sequence[_PaddedArgument], cuts: Sequence[_ResultCut], result: object
+) -> object:
     for pad in pads:
         pad.write_back()
 

@@ -15,10 +15,10 @@ from torch.utils import _pytree as pytree
 from rocm_autopatch.graphs.layout import (
     Place,
     new_view,
-    place,
+    place_of,
     read_as,
     same_places,
-    storage,
+    storage_key,
     use_count,
 )
 from rocm_autopatch.graphs.pytrees import TENSORS
@@ -31,7 +31,9 @@ WITHIN = "an argument lies in the memory of a weight or buffer that the call cha
 RESIZED = "the program has resized the memory of what its last replay returned or saved"
 
 
-def blank(shape: Sequence[int], stride: Sequence[int] | None, like: torch.Tensor) -> torch.Tensor:
+def blank_tensor(
+    shape: Sequence[int], stride: Sequence[int] | None, like: torch.Tensor
+) -> torch.Tensor:
     """A tensor that can be written to in any mode. It is contiguous if *stride* is None.
 
     It is a conjugate or a negative view if *like* is.
@@ -44,7 +46,7 @@ def blank(shape: Sequence[int], stride: Sequence[int] | None, like: torch.Tensor
         return read_as(made, like.is_conj(), like.is_neg())
 
 
-def dense(tensor: torch.Tensor) -> torch.Tensor:
+def dense_part(tensor: torch.Tensor) -> torch.Tensor:
     """The part of an expanded tensor that holds all its values."""
     for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride())):
         if stride == 0 and size > 1:
@@ -52,7 +54,7 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def overlaps(tensor: torch.Tensor) -> bool:
+def overlaps_itself(tensor: torch.Tensor) -> bool:
     """Whether two elements of a tensor may share memory, as in a sliding window."""
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
@@ -81,7 +83,7 @@ class CopiedInputs:
         self._lean = inside is not None
         # By index of those inside, what makes a tensor where such a copy lies.
         self._inside: dict[int, Callable[[object], torch.Tensor] | None] = {}
-        # The leaves that are copied and their targets. Expanded ones are copied through dense().
+        # The leaves that are copied and their targets. Expanded ones go through dense_part().
         self._plain: list[int] = []
         self._targets: list[torch.Tensor] = []
         self._expanded: list[tuple[int, torch.Tensor]] = []
@@ -92,15 +94,15 @@ class CopiedInputs:
             if inside is not None and index in inside:
                 self._inside[index] = None
                 continue
-            if overlaps(dense(leaf)):
+            if overlaps_itself(dense_part(leaf)):
                 raise Refused("elements of an argument share memory, and not because of expand()")
-            buffer = blank(leaf.shape, leaf.stride(), leaf)
-            self._add(index, buffer)
+            buffer = blank_tensor(leaf.shape, leaf.stride(), leaf)
+            self._add_buffer(index, buffer)
             self.leaves[index] = buffer
         self.tensors = [leaf for leaf in self.leaves if type(leaf) in TENSORS]
 
-    def _add(self, index: int, buffer: torch.Tensor) -> None:
-        target = dense(buffer)
+    def _add_buffer(self, index: int, buffer: torch.Tensor) -> None:
+        target = dense_part(buffer)
         self._copied.append(index)
         if target is buffer:
             self._plain.append(index)
@@ -114,7 +116,7 @@ class CopiedInputs:
         """The leaves that the function is captured with. *unowned* is :meth:`Pool.unowned`."""
         for index in self._inside:
             like = self.leaves[index]
-            self.leaves[index] = blank(like.shape, like.stride(), like)
+            self.leaves[index] = blank_tensor(like.shape, like.stride(), like)
             self._inside[index] = unowned(self.leaves[index])
         leaves = list(self.leaves)
         if self._lean:
@@ -159,7 +161,7 @@ class CopiedInputs:
         for index, made in self._inside.items():
             assert made is not None
             # The graph lives longer than this.
-            self._add(index, made(None))
+            self._add_buffer(index, made(None))
         self._inside = {}
 
     def _let_go(self) -> None:
@@ -173,7 +175,7 @@ class CopiedInputs:
         else:
             torch._foreach_copy_(self._targets, [leaves[index] for index in self._plain])
         for index, target in self._expanded:
-            target.copy_(dense(leaves[index]))
+            target.copy_(dense_part(leaves[index]))
 
 
 class GraphOutputs:
@@ -193,13 +195,13 @@ class GraphOutputs:
         leaves, self.spec = pytree.tree_flatten(result)
         self.leaves = leaves if clone else without_history(leaves)
         self.clone, self.lends = clone, not clone
-        taken = {storage(tensor) for tensor in inputs}
+        taken = {storage_key(tensor) for tensor in inputs}
         tensors = [index for index, leaf in enumerate(self.leaves) if type(leaf) in TENSORS]
-        self._tensors, self._twins = twins(self.leaves, tensors)
+        self._tensors, self._twins = find_twins(self.leaves, tensors)
         for leaf in self.leaves:
             if isinstance(leaf, torch.Tensor):
                 refuse_result(leaf, device)
-                if storage(leaf) in taken and leaf.numel():
+                if storage_key(leaf) in taken and leaf.numel():
                     raise Refused(
                         "the result shares memory with an argument or a weight, and a copy would "
                         "not: return a clone() of it"
@@ -207,7 +209,7 @@ class GraphOutputs:
         self._alone = len(leaves) == 1 and leaves[0] is result
         by_storage: dict[int, list[int]] = {}
         for index in self._tensors:
-            by_storage.setdefault(storage(self.leaves[index]), []).append(index)
+            by_storage.setdefault(storage_key(self.leaves[index]), []).append(index)
         # _single is copied by clone(), which keeps the strides of these. _strided is copied into a
         # tensor with the same strides. Of tensors that share memory, the whole storage is copied.
         self._single: list[int] = []
@@ -218,7 +220,7 @@ class GraphOutputs:
             plain = torch.empty_like(first).stride() == first.stride()
             # A clone() of a conjugate view is none.
             if len(indices) > 1 or first.is_conj() or first.is_neg():
-                self._share(indices)
+                self._share_memory(indices)
             elif plain:
                 self._single.append(indices[0])
             else:
@@ -228,9 +230,9 @@ class GraphOutputs:
         # Without copies: how many hold each storage, and the tensors that callers got.
         self._counts: list[tuple[int, int]] = []
         self._given: list[weakref.ref[torch.Tensor]] = []
-        self._addresses = addresses(self.leaves)
+        self._addresses = addresses_of(self.leaves)
 
-    def _share(self, indices: list[int]) -> None:
+    def _share_memory(self, indices: list[int]) -> None:
         by_dtype: dict[torch.dtype, list[int]] = {}
         for index in indices:
             by_dtype.setdefault(self.leaves[index].dtype, []).append(index)
@@ -239,7 +241,7 @@ class GraphOutputs:
             memory = first.untyped_storage()
             count = memory.nbytes() // dtype.itemsize
             whole = first.new_empty(0).set_(memory, 0, (count,), (1,))
-            views = [(index, place(self.leaves[index])) for index in members]
+            views = [(index, place_of(self.leaves[index])) for index in members]
             self._shared.append((whole, views))
 
     def take(self, leaves: Sequence[object]) -> Any:
@@ -260,7 +262,7 @@ class GraphOutputs:
                 copy = torch.empty_strided(
                     leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device
                 )
-                dense(copy).copy_(dense(leaf))
+                dense_part(copy).copy_(dense_part(leaf))
                 given[index] = copy
             for whole, views in self._shared:
                 copy = whole.clone()
@@ -277,7 +279,7 @@ class GraphOutputs:
         """
         if self.clone:
             return
-        pointers = {storage(self.leaves[index]) for index in self._tensors}
+        pointers = {storage_key(self.leaves[index]) for index in self._tensors}
         own = own_references([*self.own_tensors(), *given])
         self._counts = [(one, own[one]) for one in pointers]
 
@@ -337,9 +339,9 @@ def own_references(tensors: Iterable[torch.Tensor]) -> Counter[int]:
     known = {id(one): one for one in tensors}
     bases = [one._base for one in known.values()]
     known.update({id(one): one for one in bases if one is not None})
-    found = Counter(map(storage, known.values()))
+    found = Counter(map(storage_key, known.values()))
     # Python's own object for the memory holds it, too.
-    found.update(dict.fromkeys(found, use_count(storage(_alone)) - 1))
+    found.update(dict.fromkeys(found, use_count(storage_key(_alone)) - 1))
     return found
 
 
@@ -352,12 +354,12 @@ def without_history(leaves: Sequence[object]) -> list[Any]:
     return [made.get(id(one), one) for one in leaves]
 
 
-def addresses(leaves: Sequence[object]) -> list[int | None]:
+def addresses_of(leaves: Sequence[object]) -> list[int | None]:
     """By index the address of each tensor, and None for what is no tensor."""
     return [leaf.data_ptr() if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
 
 
-def twins(
+def find_twins(
     leaves: Sequence[object], indices: Sequence[int]
 ) -> tuple[list[int], list[tuple[int, int]]]:
     """Of the leaves at *indices*, those that are different objects, and the others with their twin.

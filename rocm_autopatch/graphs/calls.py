@@ -13,7 +13,7 @@ from rocm_autopatch.graphs import capture
 from rocm_autopatch.graphs.borrowed_outputs import AliasedInput, DonatedInputs
 from rocm_autopatch.graphs.buffers import CopiedInputs, GraphOutputs
 from rocm_autopatch.graphs.pytrees import tensors_of
-from rocm_autopatch.graphs.states import Captured, ReplayResults, SignatureEntry
+from rocm_autopatch.graphs.states import CapturedState, ReplayResults, SignatureEntry
 
 # A call without a graph: a function of its structure and its leaves.
 Function = Callable[[Hashable, list[object]], object]
@@ -31,7 +31,7 @@ class GraphOptions:
 
 
 @dataclass(frozen=True)
-class Call:
+class GraphedCall:
     """One call: its structure and leaves."""
 
     structure: Hashable
@@ -53,7 +53,7 @@ class Call:
         given = (leaf for index, leaf in enumerate(self.leaves) if index not in but)
         for device in {tensor.device for tensor in tensors_of(given)}:
             # A kernel may take the value of a CPU scalar at the capture, for all replays.
-            if device.type != capture.Pool.kind:
+            if device.type != capture.CapturePool.kind:
                 return f"an argument is on {device}, and a graph can only read the GPU's memory"
             if device != self.device:
                 return f"an argument is on {device}, but another tensor is on {self.device}"
@@ -75,14 +75,14 @@ class CallStrategy:
         self.function = function
 
     def call_plainly(self, structure: Hashable, leaves: list[object]) -> object:
-        """Call the function, not in a capture. Nobody needs the list of leaves any more."""
+        """GraphedCall the function, not in a capture. Nobody needs the list of leaves any more."""
         return self.function(structure, leaves)
 
-    def call_before_capture(self, call: Call, leaves: list[object]) -> object:
+    def call_before_capture(self, call: GraphedCall, leaves: list[object]) -> object:
         """The same before there is a graph."""
         return self.call_plainly(call.structure, leaves)
 
-    def call_again(self, call: Call) -> object:
+    def call_again(self, call: GraphedCall) -> object:
         """The same, if it is not the last call with these leaves."""
         return self.call_before_capture(call, list(call.leaves))
 
@@ -136,33 +136,33 @@ class CallStrategy:
         """
         return GraphOutputs(result, clone, [*inputs.tensors, *places.values()], device)
 
-    def own_outputs(self, captured: Captured) -> None:
+    def own_outputs(self, captured: CapturedState) -> None:
         """A graph was captured, and not replayed yet."""
 
-    def note_capture(self, signature: SignatureEntry, captured: Captured) -> None:
+    def note_capture(self, signature: SignatureEntry, captured: CapturedState) -> None:
         """Calls with this signature have a graph now."""
 
     def retries(self, error: Exception) -> bool:
         """Whether the next call is captured nevertheless, in another way."""
         return False
 
-    def is_in_the_way(self, captured: Captured) -> bool:
+    def is_in_the_way(self, captured: CapturedState) -> bool:
         """Whether a graph that overwrites what it reads has to go, after one more replay."""
         return False
 
 
-class Inference(CallStrategy):
+class InferenceCalls(CallStrategy):
     """Calls of a function that needs no gradients.
 
     With *pools*, calls before the first capture use the graphs' memory: what is called is compiled
     then, and does nothing but launch kernels.
     """
 
-    def __init__(self, function: Function, pools: capture.Pools | None = None) -> None:
+    def __init__(self, function: Function, pools: capture.CapturePools | None = None) -> None:
         super().__init__(function)
         self._pools = pools
 
-    def call_before_capture(self, call: Call, leaves: list[object]) -> object:
+    def call_before_capture(self, call: GraphedCall, leaves: list[object]) -> object:
         if self._pools is None:
             return self.function(call.structure, leaves)
         run = functools.partial(self.function, call.structure, leaves)

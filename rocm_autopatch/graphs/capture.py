@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from rocm_autopatch import startup
-from rocm_autopatch.graphs.layout import place, view
-from rocm_autopatch.graphs.memory import Handle, Memory
-from rocm_autopatch.graphs.refusal import Busy
+from rocm_autopatch.graphs.layout import place_of, view_at
+from rocm_autopatch.graphs.memory import GraphMemory, Handle
+from rocm_autopatch.graphs.refusal import CaptureBusy
 
 if TYPE_CHECKING:
     from rocm_autopatch.graphs.borrowed_outputs import BorrowedOutputs
@@ -53,7 +53,7 @@ _outer_pool_wins = startup.release(torch.__version__) < (2, 11)
 _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
-def capturing() -> bool:
+def is_capturing() -> bool:
     """Whether this thread's stream is being captured. Never initializes the device."""
     return _started() and _is_capturing()
 
@@ -84,7 +84,7 @@ def no_other() -> Iterator[None]:
         yield
 
 
-class _Graph:
+class _CarefulGraph:
     """A graph that is destroyed while no thread captures, whoever lets go of it last, and where.
 
     On ROCm, its destructor makes its device the current one and waits for it (torch
@@ -108,7 +108,7 @@ class _Graph:
 def _destroy_gone() -> None:
     """Destroy the graphs that nobody uses, if no graph is captured now. Else a later call does."""
     # This thread may have the lock, in its own capture.
-    if not _gone or capturing() or not _one.acquire(blocking=False):
+    if not _gone or is_capturing() or not _one.acquire(blocking=False):
         return
     try:
         while _gone:
@@ -120,13 +120,13 @@ def _destroy_gone() -> None:
         _one.release()
 
 
-def compiles() -> int:
+def count_compiles() -> int:
     """How many graphs Dynamo has compiled in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
     return utils.counters["stats"]["unique_graphs"] if utils else 0
 
 
-class Pool:
+class CapturePool:
     """The stream on which graphs of a device are captured, and the order of their replays.
 
     Graphs of one pool share memory for values between arguments and results. So two of them must
@@ -177,17 +177,17 @@ class Pool:
         It is called with what has to live as long as that tensor: a graph, whose memory torch then
         does not return to the device.
         """
-        memory, dtype, where = tensor.untyped_storage(), tensor.dtype, place(tensor)
+        memory, dtype, where = tensor.untyped_storage(), tensor.dtype, place_of(tensor)
         address, size = memory.data_ptr(), memory.nbytes()
 
         def make(keeper: object) -> torch.Tensor:
             with torch.inference_mode(False):
-                whole = torch.as_tensor(_Bytes(address, size, keeper), device=self.device)
-                return view(whole, dtype, where)
+                whole = torch.as_tensor(_DeviceBytes(address, size, keeper), device=self.device)
+                return view_at(whole, dtype, where)
 
         return make
 
-    def run_in_graph_memory(self, function: Callable[[], Result], memory: Memory) -> Result:
+    def run_in_graph_memory(self, function: Callable[[], Result], memory: GraphMemory) -> Result:
         """Call a function whose values lie in *memory*, if there is no graph yet.
 
         The first capture takes their place. Elsewhere, the program's own values (the state of an
@@ -236,14 +236,14 @@ class Pool:
         )
         return bool(between <= max(_IDLE, free // 8))
 
-    def run_beside_graphs(self, function: Callable[[], Result], memory: Memory) -> Result:
+    def run_beside_graphs(self, function: Callable[[], Result], memory: GraphMemory) -> Result:
         """Call a function whose values lie in *memory* among those of its graphs.
 
         It may overwrite all that a graph captured now might. Its result is no longer there after
         the next replay. Raises Busy if another thread uses the stream.
         """
         if not self._using.acquire(blocking=False):
-            raise Busy("another thread uses the stream of captures")
+            raise CaptureBusy("another thread uses the stream of captures")
         try:
             with memory.used(self.device):
                 handle, alive = memory.begin(self.device)
@@ -254,7 +254,7 @@ class Pool:
             self._using.release()
 
     def _in(
-        self, handle: Handle, function: Callable[[], Result], holder: Memory | None = None
+        self, handle: Handle, function: Callable[[], Result], holder: GraphMemory | None = None
     ) -> Result:
         """Call a function whose values lie in this memory, which *holder* then keeps."""
         self._own_workspaces()
@@ -285,7 +285,7 @@ class Pool:
         self,
         function: Callable[[list[object]], Result],
         enter: Callable[[], list[object]],
-        memory: Memory,
+        memory: GraphMemory,
     ) -> tuple[Callable[[], None], Result]:
         """Capture the kernels of a function without executing them.
 
@@ -297,7 +297,7 @@ class Pool:
         before.
         """
         if not self._using.acquire(blocking=False):
-            raise Busy("another thread uses the stream of captures")
+            raise CaptureBusy("another thread uses the stream of captures")
         try:
             with memory.used(self.device):
                 return self._record(function, enter, memory)
@@ -308,7 +308,7 @@ class Pool:
         self,
         function: Callable[[list[object]], Result],
         enter: Callable[[], list[object]],
-        memory: Memory,
+        memory: GraphMemory,
     ) -> tuple[Callable[[], None], Result]:
         graph = torch.cuda.CUDAGraph()
         handle, alive = memory.begin(self.device)
@@ -326,13 +326,13 @@ class Pool:
                     # must not be earlier.
                     torch.cuda.current_stream(self.device).wait_stream(self.stream)
             except BaseException:
-                self._repair(handle)
+                self._repair_broken_capture(handle)
                 raise
         memory.add(self.device, graph)
         _destroy_gone()
         # It overwrites what was free now, and what some streams may still read.
         self._wait_for_all = bool(self._readers)
-        return _Graph(graph, self.device).replay, result
+        return _CarefulGraph(graph, self.device).replay, result
 
     def _own_workspaces(self) -> None:
         """Have what cuBLAS works in, in this thread and on the stream, in memory that stays ours.
@@ -346,14 +346,14 @@ class Pool:
             return
         # Matrices with a bias are multiplied by cuBLASLt, which has a workspace of its own. A
         # program can forbid both.
-        with self._workspace(), torch.inference_mode(), suppress(RuntimeError):
+        with self._workspace_memory(), torch.inference_mode(), suppress(RuntimeError):
             for dtype in (torch.float32, torch.float16):
                 one = torch.zeros(16, 16, dtype=dtype, device=self.device)
                 torch.addmm(one[0], one, one)
                 torch.mm(one, one)
 
     @contextmanager
-    def _workspace(self) -> Iterator[torch.cuda.MemPool]:
+    def _workspace_memory(self) -> Iterator[torch.cuda.MemPool]:
         """A context in which what is allocated is that of workspaces, on the stream of captures."""
         # Such memory belongs to the device that is current when it is made.
         with _working, torch.cuda.device(self.device):
@@ -363,7 +363,7 @@ class Pool:
             with torch.cuda.stream(self.stream), torch.cuda.use_mem_pool(own):
                 yield own
 
-    def _repair(self, handle: Handle) -> None:
+    def _repair_broken_capture(self, handle: Handle) -> None:
         """Do what torch leaves out when a capture breaks.
 
         torch 2.11 raises before it tells the allocator and the generator that the capture is over.
@@ -387,7 +387,7 @@ class Pool:
         """
         if not _outer_pool_wins or not hasattr(torch.cuda, "use_mem_pool"):
             return True
-        with self._workspace() as own:
+        with self._workspace_memory() as own:
             probe = torch.empty(1, device=self.device).data_ptr()
             for one in _segments():
                 if 0 <= probe - one["address"] < one["total_size"]:
@@ -462,7 +462,7 @@ def own_casts() -> Iterator[None]:
     """
     torch.clear_autocast_cache()
     was = torch.is_autocast_cache_enabled()
-    if not compiles():
+    if not count_compiles():
         torch.set_autocast_cache_enabled(False)
     try:
         yield
@@ -471,7 +471,7 @@ def own_casts() -> Iterator[None]:
         torch.clear_autocast_cache()
 
 
-class _Bytes:
+class _DeviceBytes:
     """Memory of the device, in the form that torch takes over without a copy. It keeps *keeper*."""
 
     def __init__(self, address: int, size: int, keeper: object) -> None:
@@ -496,52 +496,52 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-class Pools:
+class CapturePools:
     """One pool for each device, and the lock and the memory that all graphs in them share."""
 
     _local = threading.local()
 
     @classmethod
-    def of_this_thread(cls) -> Pools:
+    def of_this_thread(cls) -> CapturePools:
         """The pools of what this thread compiles in the mode.
 
         Its results are copied at once, so memory between arguments and results, and what libraries
         work in (some 34 MiB for each stream of cuBLAS), is needed once for all of it. Functions of
         other threads may run at the same time, so they need their own.
         """
-        found: Pools | None = getattr(cls._local, "pools", None)
+        found: CapturePools | None = getattr(cls._local, "pools", None)
         if found is None:
             found = cls._local.pools = cls()
         return found
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self._pools: dict[torch.device, Pool] = {}
-        self.memory = Memory()
+        self._pools: dict[torch.device, CapturePool] = {}
+        self.memory = GraphMemory()
         #: What backward graphs write to, so that a forward overwrites no gradient.
-        self.gradients = Memory()
+        self.gradients = GraphMemory()
         #: By memory, the results of a graph that others may read where they are.
         self.owners: weakref.WeakValueDictionary[int, BorrowedOutputs] = (
             weakref.WeakValueDictionary()
         )
 
-    def of(self, device: torch.device) -> Pool:
+    def of(self, device: torch.device) -> CapturePool:
         """The pool of a device."""
         with self.lock:
             if device not in self._pools:
-                self._pools[device] = Pool(device)
+                self._pools[device] = CapturePool(device)
             return self._pools[device]
 
     def run_in_graph_memory(
-        self, device: torch.device | None, function: Callable[[], Result], memory: Memory
+        self, device: torch.device | None, function: Callable[[], Result], memory: GraphMemory
     ) -> Result:
         """As :meth:`Pool.run_in_graph_memory`, if *device* is one that graphs are captured on.
 
         Otherwise the function is just called.
         """
-        if device is None or device.type != Pool.kind or capturing():
+        if device is None or device.type != CapturePool.kind or is_capturing():
             return function()
         return self.of(device).run_in_graph_memory(function, memory)
 
-    def __reduce__(self) -> tuple[type[Pools], tuple[()]]:
-        return Pools, ()  # A copy has graphs of its own.
+    def __reduce__(self) -> tuple[type[CapturePools], tuple[()]]:
+        return CapturePools, ()  # A copy has graphs of its own.

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rocm_autopatch import failure
 from rocm_autopatch.graphs import dynamo_frames
-from rocm_autopatch.graphs.layout import storage
+from rocm_autopatch.graphs.layout import storage_key
 from rocm_autopatch.graphs.pytrees import TENSORS
 from rocm_autopatch.graphs.refusal import Refused
 
@@ -115,20 +115,20 @@ class CapturedOps(TorchDispatchMode):
         kwargs = kwargs or {}
         tensors = [*_tensors_in((*args, *kwargs.values()))]
         if not self.objection and self._must_not_be_captured(func, args, kwargs):
-            self._meet(str(func))
+            self._meet_op(str(func))
         for one in tensors:
-            if type(one) in TENSORS and storage(one) not in self._made:
+            if type(one) in TENSORS and storage_key(one) not in self._made:
                 self._note_read(one)
         self._note_writes(func, args, kwargs)
         result = self._execute(func, tensors, args, kwargs)
         for one in _tensors_in((result,)):
             if one.is_sparse:
-                self._meet(f"{func}, whose result is sparse")
+                self._meet_op(f"{func}, whose result is sparse")
             elif type(one) in TENSORS:
-                if storage(one) not in self._read:
-                    self._made.add(storage(one))
-                if self._fill is not None and _name(func) in _EMPTY:
-                    _fill(one, self._fill)
+                if storage_key(one) not in self._read:
+                    self._made.add(storage_key(one))
+                if self._fill is not None and _op_name(func) in _EMPTY:
+                    _fill_bytes(one, self._fill)
         return result
 
     def _execute(
@@ -163,7 +163,7 @@ class CapturedOps(TorchDispatchMode):
         self, func: Op, args: Sequence[object], kwargs: Mapping[str, object]
     ) -> bool:
         # Ops read the value of a number on the host like this. On the device it breaks a capture.
-        if self._outer and _name(func) in _READS:
+        if self._outer and _op_name(func) in _READS:
             return False
         try:
             return is_unsafe(func, args, kwargs)
@@ -172,17 +172,17 @@ class CapturedOps(TorchDispatchMode):
                 raise
             return True  # Torch could not say, and this is the program's own call.
 
-    def _meet(self, name: str) -> None:
-        self._object(unsafe_reason(name))
+    def _meet_op(self, name: str) -> None:
+        self._object_to(unsafe_reason(name))
 
-    def _object(self, why: str) -> None:
+    def _object_to(self, why: str) -> None:
         self.objection = self.objection or why
         if self._stops:
             raise Refused(self.objection)
 
     def meet_unseen(self) -> None:
         """Some ops are executed where the mode is off: :mod:`dynamo_frames`."""
-        self._object(
+        self._object_to(
             "compiled code of this process breaks into several graphs, and torch "
             f"{torch.__version__} does not show the ops between them: some may be unfit for a graph"
         )
@@ -194,15 +194,15 @@ class CapturedOps(TorchDispatchMode):
         for number, one in enumerate(schema.arguments):
             given = args[number] if number < len(args) else kwargs.get(one.name)
             if isinstance(given, torch.Generator) and not _is_default(given):
-                self._object(
+                self._object_to(
                     "it draws random numbers from a generator of its own, and a replay would not"
                 )
             if one.alias_info is not None and one.alias_info.is_write:
                 tensors = [it for it in _tensors_in((given,)) if type(it) in TENSORS]
-                self.written.update(it for it in map(storage, tensors) if it not in self._made)
+                self.written.update(it for it in map(storage_key, tensors) if it not in self._made)
 
     def _note_read(self, one: torch.Tensor) -> None:
-        pointer = storage(one)
+        pointer = storage_key(one)
         if pointer not in self._read:
             about = f"{str(one.dtype).rpartition('.')[2]}{list(one.shape)}"
             self._read[pointer] = StorageWeakRef(one.untyped_storage()), about
@@ -230,19 +230,21 @@ def is_unsafe(func: Op, args: Sequence[object], kwargs: Mapping[str, object]) ->
     """Whether an op with these arguments must not be captured."""
     if _UNSAFE is not None and _UNSAFE in getattr(func, "tags", ()):
         return True
-    name = _name(func)
+    name = _op_name(func)
     if name in _READS:
         return True
     if isinstance(func, _HIGHER_ORDER) and name in _CONTROL_FLOW:
         return True
-    if forbidden_here and (name in forbidden_here or f"{name}.{_overload(func)}" in forbidden_here):
+    if forbidden_here and (
+        name in forbidden_here or f"{name}.{_overload_name(func)}" in forbidden_here
+    ):
         return True
     kinds = tuple(one.dtype for one in _tensors_in((*args, *kwargs.values())))
     key = func, kinds, torch.are_deterministic_algorithms_enabled()
     known = _verdicts.get(key)
     if known is None:
         known = _verdicts[key] = _torch_forbids(func, args, kwargs)
-    return known or _program_forbids(name, _overload(func))
+    return known or _program_forbids(name, _overload_name(func))
 
 
 def unsafe_reason(op: str) -> str:
@@ -295,7 +297,7 @@ def _forms_of(func: Op) -> Iterator[Op | OpOverloadPacket]:
     if packet is not None:
         yield packet
         # Writing to a given tensor, it launches the same kernels.
-        if any(one.is_out for one in _arguments(func)) and hasattr(packet, "default"):
+        if any(one.is_out for one in _schema_arguments(func)) and hasattr(packet, "default"):
             yield packet.default
 
 
@@ -329,18 +331,18 @@ def _program_forbids(name: str, overload: str) -> bool:
     return False
 
 
-def _name(func: Op) -> str:
+def _op_name(func: Op) -> str:
     """An op's name without its overload, as ``aten::topk``."""
     schema = getattr(func, "_schema", None)
     return schema.name if schema is not None else str(func)
 
 
-def _arguments(func: Op) -> Sequence[Argument]:
+def _schema_arguments(func: Op) -> Sequence[Argument]:
     """What an op's schema says of its arguments; nothing if it has none."""
     return getattr(getattr(func, "_schema", None), "arguments", ())
 
 
-def _overload(func: Op) -> str:
+def _overload_name(func: Op) -> str:
     return getattr(func, "_overloadname", "")
 
 
@@ -374,7 +376,7 @@ def _with_tensors(func: OpOverload, args: Sequence[object]) -> Sequence[object]:
 
     A mode gets a number for ``x % 64`` inside of an op, and most ops take none.
     """
-    arguments = _arguments(func)
+    arguments = _schema_arguments(func)
     if not any(
         isinstance(given, _NUMBERS) and str(one.type) == "Tensor"
         for one, given in zip(arguments, args)
@@ -403,7 +405,7 @@ def _is_on(reference: StorageWeakRef, kind: str) -> bool:
     return memory is not None and memory.device.type == kind and memory.nbytes() > 0
 
 
-def _fill(tensor: torch.Tensor, value: int) -> None:
+def _fill_bytes(tensor: torch.Tensor, value: int) -> None:
     if tensor.layout is torch.strided and tensor.numel():
         tensor.fill_(value % 2 if tensor.dtype is torch.bool else value)
 
@@ -419,7 +421,7 @@ def fill_memory(likes: Iterable[Any], value: int, blocks: int, most: int) -> Non
             count = max(1, min(blocks, most // size))
             held = [torch.empty_like(like) for _ in range(count)]
             for one in held:
-                _fill(one, value)
+                _fill_bytes(one, value)
             del held
 
 

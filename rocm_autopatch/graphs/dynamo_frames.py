@@ -32,33 +32,33 @@ _RESUMED = "__resume_at"
 
 
 @dataclass
-class _Entered:
+class _EnteredMode:
     """A mode that is entered, and whether it is off for Dynamo."""
 
     mode: CapturedOps
     hidden: bool = False
 
 
-class _Local(threading.local):
+class _EnteredModes(threading.local):
     def __init__(self) -> None:
-        self.modes: list[_Entered] = []
+        self.modes: list[_EnteredMode] = []
 
 
-_local = _Local()
+_local = _EnteredModes()
 _installing = threading.Lock()
 
 
 def enter_mode(mode: CapturedOps) -> None:
     """A mode is about to be entered."""
     if not GUARDS_IGNORE_MODES:
-        _install()
-        _local.modes.append(_Entered(mode))
+        _install_callback_hook()
+        _local.modes.append(_EnteredMode(mode))
 
 
 def leave_mode() -> None:
     """The mode that was entered last is about to be left."""
     if not GUARDS_IGNORE_MODES:
-        _show(_local.modes[-1], True)
+        _show_mode(_local.modes[-1], True)
         _local.modes.pop()
 
 
@@ -69,7 +69,7 @@ def breaks_graphs() -> bool:
     return any(name.startswith(_RESUMED) for name in names)
 
 
-def _show(one: _Entered, shown: bool) -> bool:
+def _show_mode(one: _EnteredMode, shown: bool) -> bool:
     """Have an entered mode on or off. Returns whether it is off from now on."""
     current = _python_dispatch._get_current_dispatch_mode
     if shown and one.hidden:
@@ -82,7 +82,7 @@ def _show(one: _Entered, shown: bool) -> bool:
     return False
 
 
-def _install() -> None:
+def _install_callback_hook() -> None:
     """Take note of the callback for frames wherever Dynamo sets it."""
     with _installing:
         places = [importlib.import_module(place).eval_frame for place in _PLACES]
@@ -96,7 +96,7 @@ def _install() -> None:
             try:
                 if _local.modes:
                     one = _local.modes[-1]
-                    if _show(one, callback is None) and breaks_graphs():
+                    if _show_mode(one, callback is None) and breaks_graphs():
                         one.mode.meet_unseen()
             except BaseException:
                 original(before)

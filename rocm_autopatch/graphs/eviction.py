@@ -9,14 +9,14 @@ from typing import Protocol, TypeVar
 _IDLE = 8
 
 
-class Used(Protocol):
+class UsedEntry(Protocol):
     """It knows by its owner's clock when it first appeared and when it was used last."""
 
     first: int
     used: int
 
 
-Entry = TypeVar("Entry", bound=Used)
+Entry = TypeVar("Entry", bound=UsedEntry)
 Key = TypeVar("Key")
 
 

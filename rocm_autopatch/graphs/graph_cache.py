@@ -25,22 +25,22 @@ from rocm_autopatch.graphs.attempts import (
     remember_contents,
 )
 from rocm_autopatch.graphs.borrowed_outputs import AliasedInput
-from rocm_autopatch.graphs.calls import Call, CallStrategy, GraphOptions
+from rocm_autopatch.graphs.calls import CallStrategy, GraphedCall, GraphOptions
 from rocm_autopatch.graphs.eviction import choose_evicted, choose_forgotten
 from rocm_autopatch.graphs.layout import same_places
-from rocm_autopatch.graphs.memory import Memory
-from rocm_autopatch.graphs.pytrees import describe
-from rocm_autopatch.graphs.refusal import Busy, Refused, explain, passes
+from rocm_autopatch.graphs.memory import GraphMemory
+from rocm_autopatch.graphs.pytrees import describe_signature
+from rocm_autopatch.graphs.refusal import CaptureBusy, Refused, explain_failure, may_pass
 from rocm_autopatch.graphs.states import (
-    Captured,
-    Observed,
-    Rejected,
+    CapturedState,
+    ObservedState,
+    RejectedState,
     SignatureEntry,
     State,
-    Warming,
+    WarmingState,
     has_graph,
 )
-from rocm_autopatch.graphs.verification import Verification
+from rocm_autopatch.graphs.verification import ResultVerification
 
 # How often a capture is tried if something compiles in it, and how often a call is observed, if
 # what stands in the way may be another thread's. After that it would always be so.
@@ -88,14 +88,14 @@ class GraphCache:
         name: str,
         origin: str,
         options: GraphOptions,
-        pools: capture.Pools,
+        pools: capture.CapturePools,
         indices: Sequence[int] = (),
-        memory: Memory | None = None,
+        memory: GraphMemory | None = None,
         changed: Iterable[int] = (),
         row: record.CallableRow | None = None,
     ) -> None:
         self.strategy, self.options = strategy, options
-        self.row = record.row(name, origin) if row is None else row
+        self.row = record.new_row(name, origin) if row is None else row
         self._pools, self.lock = pools, pools.lock
         self._memory = memory or pools.memory
         # Its results may be free when it is gone, and nobody would look at them any more.
@@ -122,18 +122,18 @@ class GraphCache:
             if signature is None or key != recent:
                 signature = self._latest.get(key)
             if signature is None or not same_places(leaves, signature.places, signature.indices):
-                signature = self._find(key, leaves)
+                signature = self._find_signature(key, leaves)
             held = ""
-            if type(signature.state) is Captured and not soundness.distrusted:
+            if type(signature.state) is CapturedState and not soundness.distrusted:
                 with self.lock:
                     state = signature.state
-                    if type(state) is Captured:
+                    if type(state) is CapturedState:
                         if self._recent[1] is not signature:
                             self._recent = key, signature
                         held = self._find_obstacle(signature, state, leaves)
                         if not held:
-                            return self._replay(signature, state, leaves)
-            call = Call(structure, leaves)
+                            return self._replay_captured(signature, state, leaves)
+            call = GraphedCall(structure, leaves)
             if held:
                 self._count_in_use(signature)
                 return self._run_plainly(call, held)
@@ -146,11 +146,13 @@ class GraphCache:
             known = self._is_known(key, signature)
             return bool(soundness.distrusted) or (known and not has_graph(signature))
 
-    def _find_obstacle(self, signature: SignatureEntry, state: Captured, leaves: list[Any]) -> str:
+    def _find_obstacle(
+        self, signature: SignatureEntry, state: CapturedState, leaves: list[Any]
+    ) -> str:
         """Why a call can't be a replay; "" if it can. Then its arguments are where they belong."""
         # Each call comes here, and most have none of these.
         if state.borrowed and any(one.expired() for one in state.borrowed):
-            self._leave(signature)
+            self._leave_signature(signature)
             return BORROWED
         held = ""
         if state.outputs.lends:
@@ -164,11 +166,11 @@ class GraphCache:
         if state.donated is not None and not held:
             held = state.donated.held(leaves)
         if state.aliased and not held:
-            held = _put(state.aliased, leaves)
+            held = _put_aliased(state.aliased, leaves)
         return held
 
-    def _replay(
-        self, signature: SignatureEntry, state: Captured, leaves: list[Any], done: bool = False
+    def _replay_captured(
+        self, signature: SignatureEntry, state: CapturedState, leaves: list[Any], done: bool = False
     ) -> object:
         """The result of a replay for these leaves. *done* says that it was the last one."""
         if state.row["replays"] + 1 == state.next_check:
@@ -191,11 +193,11 @@ class GraphCache:
             state.memory.lend(state.order, state.outputs)
         result = state.outputs.take(leaves)
         if state.donated is not None and self.strategy.is_in_the_way(state):
-            self._leave(signature)
+            self._leave_signature(signature)
         return result
 
     def _check_replay(
-        self, signature: SignatureEntry, state: Captured, leaves: list[Any]
+        self, signature: SignatureEntry, state: CapturedState, leaves: list[Any]
     ) -> object:
         """The result of a replay that is compared with a plain call first, if there is time."""
         observed, number = state.observed, state.next_check
@@ -204,15 +206,15 @@ class GraphCache:
         if not (
             soundness.budget.allows_check(id(state), number) and observed.pool.has_room(2 * needed)
         ):
-            return self._replay(signature, state, leaves)
+            return self._replay_captured(signature, state, leaves)
         started = time.perf_counter()
-        call = Call(state.structure, leaves)
+        call = GraphedCall(state.structure, leaves)
         changes = [leaves[index] for index in observed.changes]
         put_back = remember_contents(changes + find_uncounted(signature, observed, call))
         again = functools.partial(self.strategy.call_again, call)
-        verification: Verification | None
+        verification: ResultVerification | None
         try:
-            verification = Verification(
+            verification = ResultVerification(
                 observed.pool, observed.has_drawn, lambda: [again(), changes], put_back
             )
         except torch.OutOfMemoryError:
@@ -221,7 +223,7 @@ class GraphCache:
         if signature.state is not state:
             # The function that was just called has dropped its graph.
             return self._run_plainly(call, WARMING)
-        result = self._replay(signature, state, leaves)
+        result = self._replay_captured(signature, state, leaves)
         if verification is None:
             return result
         back, row = state.write_back, state.row
@@ -231,7 +233,7 @@ class GraphCache:
             del result
             put_back()
             verification.draw_again()
-            self._distrust(signature, row, call, f"replay {number}", str(refused))
+            self._distrust_signature(signature, row, call, f"replay {number}", str(refused))
             return self.strategy.call_plainly(call.structure, list(call.leaves))
         if called_again and back is not None:
             # The further plain calls have taken back what the replay has changed. They have drawn
@@ -241,59 +243,64 @@ class GraphCache:
         row["checks"] += 1
         return result
 
-    def _distrust(
-        self, signature: SignatureEntry, row: record.GraphRow, call: Call, replay: str, why: str
+    def _distrust_signature(
+        self,
+        signature: SignatureEntry,
+        row: record.GraphRow,
+        call: GraphedCall,
+        replay: str,
+        why: str,
     ) -> None:
         """A replay was wrong. If it was right before, no graph of the process is believed."""
         if row["verified"] or row["checks"]:
-            soundness.distrust(f"{replay} of {self.row['name']}: {why}")
+            soundness.distrust_graphs(f"{replay} of {self.row['name']}: {why}")
             return
         # Nobody has compared it before: it may be right, with another rounding.
-        self._free(signature)
-        self._reject(signature, call, why)
+        self._free_graph(signature)
+        self._reject_signature(signature, call, why)
 
     def _count_in_use(self, signature: SignatureEntry) -> None:
         """A call has found a graph's results in use. Maybe they are kept for good."""
         with self.lock:
             state = signature.state
-            if type(state) is Captured:
+            if type(state) is CapturedState:
                 state.calls_in_use += 1
                 if state.calls_in_use >= CALLS_IN_USE and self.row["dropped"] < self.options.limit:
-                    self._leave(signature)
+                    self._leave_signature(signature)
 
-    def _leave(self, signature: SignatureEntry) -> None:
+    def _leave_signature(self, signature: SignatureEntry) -> None:
         """Drop a signature. Calls like it are captured again."""
         for whole in [one for one, other in self.signatures.items() if other is signature]:
-            self._drop(whole)
+            self._drop_bucket(whole)
             self.row["dropped"] += 1
 
-    def _run_plainly(self, call: Call, why: str) -> object:
-        record.plain(self.row, why)
+    def _run_plainly(self, call: GraphedCall, why: str) -> object:
+        record.count_plain_call(self.row, why)
         return self.strategy.call_plainly(call.structure, list(call.leaves))
 
-    def _run_without(self, key: Hashable, signature: SignatureEntry, call: Call) -> object:
+    def _run_without(self, key: Hashable, signature: SignatureEntry, call: GraphedCall) -> object:
         """A call of a signature that has no graph, or does not have one yet."""
         with self.lock:
             self._clock += 1
             signature.used = self._clock
             signature.calls += 1
             state, calls = signature.state, signature.calls
-        is_due = isinstance(state, Observed) and calls > self.options.warmup
+        is_due = isinstance(state, ObservedState) and calls > self.options.warmup
         if is_due or soundness.distrusted:
-            pool = state.pool if isinstance(state, Observed) else None
+            pool = state.pool if isinstance(state, ObservedState) else None
             why = soundness.objection_to_capture(pool.device if pool else None)
             if why:
                 return self._run_plainly(call, why)
-        if isinstance(state, Rejected):
+        if isinstance(state, RejectedState):
             return self._run_plainly(call, state.why)
         if is_due and self.may_capture:
             return self._run_captured(key, signature, call)
-        record.plain(self.row, WARMING)
-        if isinstance(state, Warming) and calls >= self.options.warmup:
-            return self._observe(signature, call)
+        record.count_plain_call(self.row, WARMING)
+        if isinstance(state, WarmingState) and calls >= self.options.warmup:
+            return self._observe_call(signature, call)
         return self.strategy.call_before_capture(call, list(call.leaves))
 
-    def _run_captured(self, key: Hashable, signature: SignatureEntry, call: Call) -> object:
+    def _run_captured(self, key: Hashable, signature: SignatureEntry, call: GraphedCall) -> object:
         """A call that is captured and replayed, or a plain one if it can't be captured."""
         if not self._make_room(signature):
             limit = self.options.limit
@@ -301,25 +308,25 @@ class GraphCache:
             return self._run_plainly(call, why)
         with self.lock:
             state = signature.state
-            if isinstance(state, Captured):  # Another thread was quicker.
+            if isinstance(state, CapturedState):  # Another thread was quicker.
                 return self.run_call(key, call.structure, call.leaves)
-            why = state.why if isinstance(state, Rejected) else WARMING
-            if isinstance(state, Observed):
+            why = state.why if isinstance(state, RejectedState) else WARMING
+            if isinstance(state, ObservedState):
                 attempt = CaptureAttempt(
                     self.strategy, self.options, self._memory, signature, state, call
                 )
-                found = self._capture(key, attempt, signature, call)
-                if isinstance(found, Captured):
-                    return self._replay(signature, found, call.leaves, attempt.is_replayed)
+                found = self._capture_call(key, attempt, signature, call)
+                if isinstance(found, CapturedState):
+                    return self._replay_captured(signature, found, call.leaves, attempt.is_replayed)
                 why = found
         return self._run_plainly(call, why)
 
     def _is_known(self, key: Hashable, signature: SignatureEntry) -> bool:
         return self.signatures.get((key, tuple(signature.places))) is signature
 
-    def _capture(
-        self, key: Hashable, attempt: CaptureAttempt, signature: SignatureEntry, call: Call
-    ) -> Captured | str:
+    def _capture_call(
+        self, key: Hashable, attempt: CaptureAttempt, signature: SignatureEntry, call: GraphedCall
+    ) -> CapturedState | str:
         """What was captured, or why nothing was. Raises the program's own errors."""
         before = attempt.observed
         try:
@@ -329,7 +336,7 @@ class GraphCache:
             # The function may have called itself, or have dropped its graphs.
             is_same = signature.state is before
             if is_same:
-                signature.move_to(attempt.observed if own is None else Warming())
+                signature.move_to(attempt.observed if own is None else WarmingState())
             if own is not None:
                 try:
                     raise own from None
@@ -347,21 +354,21 @@ class GraphCache:
         self.strategy.note_capture(signature, captured)
         return captured
 
-    def _note_failure(self, signature: SignatureEntry, call: Call, error: Exception) -> str:
+    def _note_failure(self, signature: SignatureEntry, call: GraphedCall, error: Exception) -> str:
         """Why this call is a plain one."""
-        if isinstance(error, Busy):
+        if isinstance(error, CaptureBusy):
             return str(error)
         if self.strategy.retries(error):
             return WARMING
         signature.tries += 1
-        if passes(error) and signature.tries < _TRIES:
-            signature.move_to(Warming())  # The next call is observed again.
+        if may_pass(error) and signature.tries < _TRIES:
+            signature.move_to(WarmingState())  # The next call is observed again.
             return WARMING
-        why = explain(error)
-        self._reject(signature, call, why)
+        why = explain_failure(error)
+        self._reject_signature(signature, call, why)
         return why
 
-    def _observe(self, signature: SignatureEntry, call: Call) -> object:
+    def _observe_call(self, signature: SignatureEntry, call: GraphedCall) -> object:
         """The last call before a capture. It shows whether a capture is possible."""
         attempt = ObservationAttempt(self.strategy, self.options, signature, call)
         result = attempt.run(self._pools)
@@ -371,37 +378,37 @@ class GraphCache:
             if signature.disturbed >= _TRIES:
                 why = attempt.disturbance
         with self.lock:
-            if not isinstance(signature.state, Warming):
+            if not isinstance(signature.state, WarmingState):
                 return result  # Another thread was quicker.
             if why:
-                self._reject(signature, call, why)
+                self._reject_signature(signature, call, why)
             elif attempt.observed is not None:
                 signature.move_to(attempt.observed)
         return result
 
-    def _find(self, key: Hashable, leaves: list[object]) -> SignatureEntry:
+    def _find_signature(self, key: Hashable, leaves: list[object]) -> SignatureEntry:
         """The signature with this key and its leaves where they are, a new one if there is none."""
         with self.lock:
             before = self._latest.get(key)
             indices = self._indices if before is None else before.indices
-            places = _places(leaves, indices)
+            places = _places_of_leaves(leaves, indices)
             if self._changed and (key, tuple(places)) not in self.signatures:
                 moving = self._find_moving(key, indices, places, leaves)
                 if moving:
                     # From now on they are copied, and signatures are known by their places.
                     for one in [one for one in self.signatures if one[0] == key]:
-                        self._drop(one)
+                        self._drop_bucket(one)
                     indices = [index for index in indices if index not in moving]
-                    before, places = None, _places(leaves, indices)
+                    before, places = None, _places_of_leaves(leaves, indices)
             whole = (key, tuple(places))
             signature = self.signatures.get(whole)
             if signature is None:
-                self._forget()
+                self._forget_rejected()
                 signature = self.signatures[whole] = SignatureEntry(indices, places, self._clock)
                 if before is not None:
                     signature.learn_places(before)
-                    if not isinstance(signature.state, Rejected) and self._is_moving_on(key):
-                        self._reject(signature, None, MOVING)
+                    if not isinstance(signature.state, RejectedState) and self._is_moving_on(key):
+                        self._reject_signature(signature, None, MOVING)
                 elif self._known is not None:
                     signature.learn(self._known)
                     self._known = None
@@ -432,14 +439,14 @@ class GraphCache:
             whole
             for whole, one in self.signatures.items()
             if whole[0] == key
-            and isinstance(one.state, Captured)
+            and isinstance(one.state, CapturedState)
             and one.state.row["replays"] <= 2
             and self._clock - one.used > self.options.limit // 2
         ]
         if len(left) < _LEFT:
             return False
         for whole in left:
-            self._drop(whole)
+            self._drop_bucket(whole)
             self.row["dropped"] += 1
         return True
 
@@ -454,8 +461,10 @@ class GraphCache:
             self.clear()
             self._known, self._indices = known, list(indices)
 
-    def _reject(self, signature: SignatureEntry, call: Call | None, why: str) -> None:
-        signature.move_to(Rejected(why))
+    def _reject_signature(
+        self, signature: SignatureEntry, call: GraphedCall | None, why: str
+    ) -> None:
+        signature.move_to(RejectedState(why))
         if call and call.device is not None:
             self._memory.release(call.device)
         self.refuse(why, call.leaves if call else [])
@@ -464,34 +473,34 @@ class GraphCache:
         """Put on the record, and write once to stderr, that calls like this have no graph."""
         fixed = frozenset(self._indices)
         shown = (one for index, one in enumerate(leaves) if index not in fixed)
-        record.record_refusal(self.row, describe(shown), why)
+        record.record_refusal(self.row, describe_signature(shown), why)
 
     def _make_room(self, signature: SignatureEntry) -> bool:
         """Make room for one more graph, if there is none. Returns whether that was possible."""
         with self.lock:
             evicted = choose_evicted(self.signatures, signature, self.options.limit, has_graph)
             for whole in evicted or ():
-                self._drop(whole)
+                self._drop_bucket(whole)
                 self.row["dropped"] += 1
             return evicted is not None
 
-    def _forget(self) -> None:
+    def _forget_rejected(self) -> None:
         """Limit the number of signatures without a graph."""
         for whole in choose_forgotten(self.signatures, self.options.limit, has_graph):
-            self._drop(whole)
+            self._drop_bucket(whole)
 
-    def _drop(self, whole: _Whole) -> None:
+    def _drop_bucket(self, whole: _Whole) -> None:
         signature = self.signatures.pop(whole)
         if self._latest.get(whole[0]) is signature:
             del self._latest[whole[0]]
         if self._recent[1] is signature:
             self._recent = (None, None)
-        self._free(signature)
+        self._free_graph(signature)
 
-    def _free(self, signature: SignatureEntry) -> None:
+    def _free_graph(self, signature: SignatureEntry) -> None:
         """Drop the graph of a signature, if it has one."""
         state = signature.state
-        if isinstance(state, Captured):
+        if isinstance(state, CapturedState):
             soundness.budget.forget_graph(id(state))
             memory, row = state.memory, state.row
             with state.observed.pool.idle():
@@ -503,21 +512,21 @@ class GraphCache:
         """Drop all graphs and everything known about signatures."""
         with self.lock:
             for whole in list(self.signatures):
-                self._drop(whole)
+                self._drop_bucket(whole)
 
     def states(self) -> list[State]:
         """What is known now, a state for each signature. Takes no lock: a capture may call it."""
         return [one.state for one in [*self.signatures.values()]]
 
 
-def _places(leaves: list[Any], indices: list[int]) -> list[int | None]:
+def _places_of_leaves(leaves: list[Any], indices: list[int]) -> list[int | None]:
     places: list[int | None] = [None] * len(leaves)
     for index in indices:
         places[index] = leaves[index].data_ptr()
     return places
 
 
-def _put(aliased: list[tuple[int, AliasedInput]], leaves: list[Any]) -> str:
+def _put_aliased(aliased: list[tuple[int, AliasedInput]], leaves: list[Any]) -> str:
     """Put the arguments at the places where a graph reads them. Why that can't be; "" if it can."""
     for index, one in aliased:
         there = one.put(leaves[index])

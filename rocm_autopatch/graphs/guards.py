@@ -65,12 +65,12 @@ _configuring = threading.RLock()
 _numbers = itertools.count()
 
 
-class _Local(threading.local):
+class _GuardState(threading.local):
     #: How many compiled regions this thread has run.
     regions = 0
 
 
-_local = _Local()
+_local = _GuardState()
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class GuardedGraphs:
         fallback: bool,
         guard_filter_fn: Callable[..., object] | None,
     ) -> None:
-        self.row = record.row(name, "graphed")
+        self.row = record.new_row(name, "graphed")
         self.options = options
         self._fallback = fallback
         given = as_compiled(function)
@@ -123,13 +123,13 @@ class GuardedGraphs:
         self._plain_calls = options.warmup - 1 if given is None else 0
         warmup = 1 if given is None else options.warmup
         self._of_regions = replace(options, warmup=warmup)
-        self._pools = capture.Pools()
+        self._pools = capture.CapturePools()
         self._lock = threading.RLock()
         self.signatures: dict[Hashable, CompiledSignature] = {}
         self._recent: tuple[Hashable, CompiledSignature | None] = (None, None)
         self._clock = 0
         # Dynamo keeps what it has compiled with the program's code, which may live for ever.
-        weakref.finalize(self, _clear, self.signatures).atexit = False
+        weakref.finalize(self, _clear_entries, self.signatures).atexit = False
 
     def find_key(
         self, settings: tuple[object, ...], structure: Hashable, shapes: tuple[object, ...]
@@ -151,26 +151,26 @@ class GuardedGraphs:
             with self._lock:
                 entry = self.signatures.get(key)
                 if entry is None:
-                    self._forget()
+                    self._forget_entries()
                     entry = self.signatures[key] = CompiledSignature(self._clock)
                 self._recent = key, entry
         self._clock += 1
         entry.used = self._clock
         compiled = entry.compiled
         if compiled is None or entry.refused:
-            why = self._without(entry)
+            why = self._why_without(entry)
             compiled = entry.compiled
             if why or compiled is None:
                 # Another thread may have dropped it.
-                record.plain(self.row, why or WARMING)
+                record.count_plain_call(self.row, why or WARMING)
                 return self._compile.function(*args, **kwargs)
         before = _local.regions
         result = compiled(*args, **kwargs)
         if _local.regions == before:
-            record.plain(self.row, entry.refused or NOTHING)
+            record.count_plain_call(self.row, entry.refused or NOTHING)
         return result
 
-    def _without(self, entry: CompiledSignature) -> str:
+    def _why_without(self, entry: CompiledSignature) -> str:
         """Compile for an entry that has no compile, or say why not yet, or not at all."""
         with self._lock:
             entry.calls += 1
@@ -179,15 +179,17 @@ class GuardedGraphs:
             if entry.calls <= self._plain_calls:
                 return WARMING
             if entry.compiled is None:
-                if not self._room(entry):
+                if not self._make_room(entry):
                     limit = self.options.limit
                     return f"the limit of {limit} graphs is reached, and all were used recently"
-                entry.compiled = self._compiled(entry)
+                entry.compiled = self._compiled_function(entry)
             return ""
 
-    def _compiled(self, entry: CompiledSignature) -> Callable[..., object]:
+    def _compiled_function(self, entry: CompiledSignature) -> Callable[..., object]:
         how = self._compile
-        backend = _Backend(how.backend, self.row, self._of_regions, self._pools, entry.regions)
+        backend = _RecordingBackend(
+            how.backend, self.row, self._of_regions, self._pools, entry.regions
+        )
         optional = {"guard_filter_fn": how.guard_filter_fn} if how.guard_filter_fn else {}
         context = torch._dynamo.optimize(
             backend, nopython=how.fullgraph, dynamic=how.dynamic, **optional
@@ -195,41 +197,41 @@ class GuardedGraphs:
         callback = getattr(context, "callback", None)
         if callback is not None:
             config = {**_CONFIG, **_STATIC} if how.dynamic is False else _CONFIG
-            context.callback = _Callback(
+            context.callback = _FrameCallback(
                 callback, weakref.ref(entry), self.row, self._fallback, how.fullgraph, config
             )
         compiled: Callable[..., object] = context(_own_code(how.function))
         return compiled
 
-    def _room(self, entry: CompiledSignature) -> bool:
+    def _make_room(self, entry: CompiledSignature) -> bool:
         """Make room for one more compile. Returns whether there is some now."""
         evicted = choose_evicted(self.signatures, entry, self.options.limit, _is_compiled)
         for key in evicted or ():
-            self._drop(key)
+            self._drop_entry(key)
             self.row["dropped"] += 1
         return evicted is not None
 
-    def _forget(self) -> None:
+    def _forget_entries(self) -> None:
         """Limit the number of signatures without a compile."""
         for key in choose_forgotten(self.signatures, self.options.limit, _is_compiled):
-            self._drop(key)
+            self._drop_entry(key)
 
-    def _drop(self, key: Hashable) -> None:
-        _clear({key: self.signatures.pop(key)})
+    def _drop_entry(self, key: Hashable) -> None:
+        _clear_entries({key: self.signatures.pop(key)})
         self._recent = (None, None)
 
     def clear(self) -> None:
         """Drop all graphs, and everything known about signatures."""
         with self._lock:
             for key in [*self.signatures]:
-                self._drop(key)
+                self._drop_entry(key)
 
 
 def _is_compiled(entry: CompiledSignature) -> bool:
     return entry.compiled is not None
 
 
-def _clear(entries: dict[Hashable, CompiledSignature]) -> None:
+def _clear_entries(entries: dict[Hashable, CompiledSignature]) -> None:
     for entry in [*entries.values()]:
         entry.compiled = None
         for reference in entry.regions:
@@ -238,7 +240,7 @@ def _clear(entries: dict[Hashable, CompiledSignature]) -> None:
                 graphs.clear()
 
 
-class _Backend:
+class _RecordingBackend:
     """What Dynamo gives what it has recorded. It refers to nothing that refers to the compile."""
 
     def __init__(
@@ -246,7 +248,7 @@ class _Backend:
         inner: Callable[..., Callable[..., object]] | None,
         row: record.CallableRow,
         options: GraphOptions,
-        pools: capture.Pools,
+        pools: capture.CapturePools,
         regions: list[weakref.ref[GraphCache]],
     ) -> None:
         self._inner, self._row, self._options = inner, row, options
@@ -261,7 +263,7 @@ class _Backend:
         *args: object,
         **kwargs: object,
     ) -> Callable[..., object]:
-        found = mode.Compiled(
+        found = mode.CompiledRegion(
             model, inputs, "graphed", False, mode.RegionOwner(self._row, self._options, self._pools)
         )
         self._regions.append(weakref.ref(found.graphs))
@@ -277,7 +279,7 @@ class _Backend:
         return call
 
 
-class _Callback:
+class _FrameCallback:
     """Dynamo's callback for frames, with our settings, and errors as reasons for plain calls."""
 
     def __init__(
@@ -298,7 +300,7 @@ class _Callback:
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         try:
-            with _configured(self._config):
+            with _with_config(self._config):
                 return self._callback(*args, **kwargs)
         except Exception as error:
             entry = self._entry()
@@ -316,7 +318,7 @@ class _Callback:
 
 
 @contextmanager
-def _configured(wanted: dict[str, bool]) -> Iterator[None]:
+def _with_config(wanted: dict[str, bool]) -> Iterator[None]:
     config = importlib.import_module("torch._dynamo.config")
     known = {name: value for name, value in wanted.items() if getattr(config, name, value) != value}
     with _configuring, config.patch(known):
@@ -358,7 +360,7 @@ def as_compiled(function: object) -> CompileRequest | None:
     kinds = []
     while callback is not None:
         kinds.append(type(callback).__name__)
-        backend, callback = callback, _within(callback)
+        backend, callback = callback, _within_callback(callback)
     if _MODE in getattr(backend, "__dict__", {}):
         # Its own graphs would stand in the way of these.
         backend = copy.copy(backend)
@@ -374,7 +376,7 @@ def as_compiled(function: object) -> CompileRequest | None:
     )
 
 
-def _within(callback: object) -> Any:
+def _within_callback(callback: object) -> Any:
     # Torch 2.9 has another name for it.
     older = getattr(callback, "_torchdynamo_orig_callable", None)
     return getattr(callback, "_torchdynamo_orig_backend", older)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rocm_autopatch.graphs.layout import place, storage, view
+from rocm_autopatch.graphs.layout import place_of, storage_key, view_at
 from rocm_autopatch.graphs.pytrees import TENSORS
 
 # Limits of a container, and what it uses: control groups of version 2, then of version 1.
@@ -27,7 +27,7 @@ class HostBackup:
     """All that lies in the memories of *tensors*."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        wholes = {storage(one): _bytes(one) for one in tensors}
+        wholes = {storage_key(one): _bytes_of(one) for one in tensors}
         self._kept = {
             memory: (one, torch.empty_like(one, device="cpu").copy_(one))
             for memory, one in wholes.items()
@@ -40,8 +40,8 @@ class HostBackup:
             for memory, (whole, kept) in self._kept.items()
         }
         return [
-            view(new[storage(leaf)], leaf.dtype, place(leaf))
-            if type(leaf) in TENSORS and storage(leaf) in new
+            view_at(new[storage_key(leaf)], leaf.dtype, place_of(leaf))
+            if type(leaf) in TENSORS and storage_key(leaf) in new
             else leaf
             for leaf in leaves
         ]
@@ -57,15 +57,17 @@ def fits_on_host(tensors: Iterable[torch.Tensor]) -> bool:
 
     All processes that one launcher has started on this machine get half of what is free.
     """
-    needed = sum({storage(one): one.untyped_storage().nbytes() for one in tensors}.values())
+    needed = sum({storage_key(one): one.untyped_storage().nbytes() for one in tensors}.values())
     if not needed:
         return True
     # Of torchrun: how many processes of the job this machine has.
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return needed <= _free() // 2 // (int(ranks) if ranks.isdecimal() and int(ranks) else 1)
+    return needed <= _free_host_bytes() // 2 // (
+        int(ranks) if ranks.isdecimal() and int(ranks) else 1
+    )
 
 
-def _free() -> int:
+def _free_host_bytes() -> int:
     """The bytes of the host that this process may take, as far as is known."""
     found = []
     with suppress(OSError, ValueError, LookupError):
@@ -80,6 +82,6 @@ def _free() -> int:
     return max(0, min(found, default=0))
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     memory = tensor.untyped_storage()
     return tensor.new_empty(0, dtype=torch.uint8).set_(memory, 0, (memory.nbytes(),), (1,))

@@ -24,12 +24,12 @@ same_places: Callable[[list[Any], list[int | None], list[int]], bool] = getattr(
 )
 
 
-def storage(tensor: torch.Tensor) -> int:
+def storage_key(tensor: torch.Tensor) -> int:
     """What tensors have in common that share their memory. It says nothing when they are gone."""
     return tensor.untyped_storage()._cdata
 
 
-def place(tensor: torch.Tensor) -> Place:
+def place_of(tensor: torch.Tensor) -> Place:
     """Where in its memory a tensor lies, and how it reads it.
 
     Size, stride and offset, in elements; whether it is a conjugate view, and a negative one.
@@ -38,9 +38,9 @@ def place(tensor: torch.Tensor) -> Place:
     return (*where, tensor.is_conj(), tensor.is_neg())
 
 
-def view(tensor: torch.Tensor, dtype: torch.dtype, where: Place) -> torch.Tensor:
+def view_at(tensor: torch.Tensor, dtype: torch.dtype, where: Place) -> torch.Tensor:
     """What lies there in the memory of a tensor: the tensor itself, if it is that."""
-    if tensor.dtype == dtype and place(tensor) == where:
+    if tensor.dtype == dtype and place_of(tensor) == where:
         return tensor
     return new_view(tensor, dtype, where)
 

@@ -25,7 +25,7 @@ _orders = itertools.count()
 # training, and four steps until both graphs are captured.
 _FIRST = 12
 # Those that are kept though they have no graph. One thread can end what another one keeps.
-_holding: weakref.WeakSet[Memory] = weakref.WeakSet()
+_holding: weakref.WeakSet[GraphMemory] = weakref.WeakSet()
 _lock = threading.RLock()
 
 
@@ -45,8 +45,8 @@ class LiveOutputs(Protocol):
         """
 
 
-class Memory:
-    """Memory of torch's allocator that only graphs use."""
+class GraphMemory:
+    """GraphMemory of torch's allocator that only graphs use."""
 
     def __init__(self) -> None:
         # By device: the allocator's handle, and the graphs that use it.
@@ -54,7 +54,7 @@ class Memory:
         self._graphs: dict[torch.device, weakref.WeakSet[object]] = {}
         # By device: how many calls have used it before it has a graph, and what ends that.
         self._calls: dict[torch.device, int] = {}
-        self._held: dict[torch.device, weakref.finalize[[int, Handle], Memory]] = {}
+        self._held: dict[torch.device, weakref.finalize[[int, Handle], GraphMemory]] = {}
         # The devices on which a thread is about to use it, or does.
         self._used: set[torch.device] = set()
         #: By the order of their captures: what was in use when it was last looked at.
@@ -84,9 +84,9 @@ class Memory:
             for other in [*_holding]:
                 if other is not self:
                     other.release(device)
-        return self._handle(device)
+        return self._pool_handle(device)
 
-    def _handle(self, device: torch.device) -> tuple[Handle, list[object]]:
+    def _pool_handle(self, device: torch.device) -> tuple[Handle, list[object]]:
         alive = list(self._graphs.setdefault(device, weakref.WeakSet()))
         if not alive and device not in self._held:
             self._handles[device] = torch.cuda.graph_pool_handle()
@@ -112,7 +112,7 @@ class Memory:
 
         A replay overwrites what was free at its capture.
         """
-        return None if self._graphs.get(device) else self._handle(device)[0]
+        return None if self._graphs.get(device) else self._pool_handle(device)[0]
 
     def keep_without_graph(
         self, device: torch.device, release: Callable[[int, Handle], None]

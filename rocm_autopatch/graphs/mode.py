@@ -18,11 +18,11 @@ import torch
 
 from rocm_autopatch import startup
 from rocm_autopatch.graphs import capture, record, soundness, write_back
-from rocm_autopatch.graphs.calls import GraphOptions, Inference
+from rocm_autopatch.graphs.calls import GraphOptions, InferenceCalls
 from rocm_autopatch.graphs.graph_cache import GraphCache
-from rocm_autopatch.graphs.pytrees import Signatures
+from rocm_autopatch.graphs.pytrees import SignatureLookup
 from rocm_autopatch.graphs.refusal import GRADIENTS, Refused
-from rocm_autopatch.graphs.training import Region
+from rocm_autopatch.graphs.training import TrainingRegion
 
 # More than for a single function: layers that share their code share the graphs of operations.
 _LIMIT = 256
@@ -42,10 +42,10 @@ class RegionOwner:
 
     row: record.CallableRow
     options: GraphOptions
-    pools: capture.Pools
+    pools: capture.CapturePools
 
 
-class Compiled:
+class CompiledRegion:
     """A graph of operations, about to be compiled.
 
     *model* is its ``torch.fx.GraphModule``, *inputs* its example inputs. *origin* is the mode that
@@ -78,18 +78,18 @@ class Compiled:
             *sorted(fixed | changed),
             *range(self._count, self._count + len(self._held)),
         ]
-        name = _name(model)
-        pools = capture.Pools.of_this_thread() if owner is None else owner.pools
+        name = _region_name(model)
+        pools = capture.CapturePools.of_this_thread() if owner is None else owner.pools
         tensors = [one for one in (*inputs, *self._held) if isinstance(one, torch.Tensor)]
-        self._region: Region | None = None
+        self._region: TrainingRegion | None = None
         gradients = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
         if gradients and training:
-            self._region = Region(name, origin, pools)
+            self._region = TrainingRegion(name, origin, pools)
         check = soundness.checks_by_default()
         options = GraphOptions(limit=_LIMIT, warmup=_WARMUP, clone=True, verify=True, check=check)
         # What Inductor has compiled does nothing but launch kernels.
         self.graphs = GraphCache(
-            Inference(self._call, pools if owner is None else None),
+            InferenceCalls(self._call_compiled, pools if owner is None else None),
             name,
             origin,
             options if owner is None else owner.options,
@@ -98,7 +98,7 @@ class Compiled:
             changed=changed - fixed,
             row=None if owner is None else owner.row,
         )
-        self._never = GRADIENTS if gradients and not training else _never(tensors)
+        self._never = GRADIENTS if gradients and not training else _why_never(tensors)
         if self._never:
             self.graphs.refuse(self._never, [])
 
@@ -117,35 +117,35 @@ class Compiled:
         """What to call instead of *compiled*, the result of the compile."""
         self._compiled = compiled
         if self._never:
-            return self._plain()
+            return self._plain_function()
         return self._as_graphs() if self._region is None else self._region.run(compiled)
 
-    def _call(self, _: object, leaves: list[object]) -> object:
+    def _call_compiled(self, _: object, leaves: list[object]) -> object:
         return self._compiled(*leaves[: self._count])
 
-    def _plain(self) -> Callable[..., object]:
+    def _plain_function(self) -> Callable[..., object]:
         row, never, compiled = self.graphs.row, self._never, self._compiled
 
         def call(*args: object) -> object:
-            record.plain(row, never)
+            record.count_plain_call(row, never)
             return compiled(*args)
 
         return call
 
     def _as_graphs(self) -> Callable[..., object]:
         graphs, keyed, held, compiled = self.graphs, self._keyed, self._held, self._compiled
-        signatures = Signatures()
+        signatures = SignatureLookup()
 
         def call(*args: object) -> object:
             try:
-                if capture.capturing():
+                if capture.is_capturing():
                     raise Refused("another capture is under way and records these kernels")
                 free = [args[index] for index in keyed]
                 key = signatures.again(free)
                 if key is None:
                     key = signatures.of(free)
             except Refused as refused:
-                record.plain(graphs.row, str(refused))
+                record.count_plain_call(graphs.row, str(refused))
                 return compiled(*args)
             return graphs.run_call(key, None, [*args, *held])
 
@@ -185,15 +185,15 @@ def _is_changed(_: object, node: torch.fx.Node) -> bool:
     )
 
 
-def _never(tensors: list[torch.Tensor]) -> str:
+def _why_never(tensors: list[torch.Tensor]) -> str:
     """Why a graph of operations can't be captured with any arguments, "" if it may be possible."""
     for one in tensors:
-        if one.device.type != capture.Pool.kind:
+        if one.device.type != capture.CapturePool.kind:
             return f"a tensor is on {one.device}, and a graph can only read the GPU's memory"
     return ""
 
 
-def _name(model: torch.fx.GraphModule) -> str:
+def _region_name(model: torch.fx.GraphModule) -> str:
     """Where in the program a graph of operations begins."""
     for node in model.graph.nodes:
         trace = str(getattr(node, "stack_trace", "") or "")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from rocm_autopatch.graphs.capture import Pool
+    from rocm_autopatch.graphs.capture import CapturePool
 
 # Of an argument with more bytes than this there is a checksum, and no copy.
 _LARGE = 16 << 20
@@ -24,13 +24,13 @@ class ObservedCall:
     """
 
     def __init__(
-        self, pool: Pool, fixed: list[torch.Tensor], given: list[torch.Tensor], sums: bool
+        self, pool: CapturePool, fixed: list[torch.Tensor], given: list[torch.Tensor], sums: bool
     ) -> None:
         self._pool, self._fixed, self._given, self._sums = pool, fixed, given, sums
-        self._versions = [self._mark(tensor) for tensor in fixed]
-        self._content = [(_where(one), _version(one), _content(one)) for one in given]
+        self._versions = [self._mark_tensor(tensor) for tensor in fixed]
+        self._content = [(_where_it_lies(one), _version_of(one), _content_of(one)) for one in given]
         self._random, self._elsewhere = pool.random(), pool.elsewhere()
-        self._collectives = _collectives()
+        self._collectives = _count_collectives()
 
     def has_drawn(self) -> bool:
         """Whether the call has drawn random numbers from the device's generator."""
@@ -39,7 +39,7 @@ class ObservedCall:
     def find_objection(self) -> str:
         """Why such calls can't be replayed; "" if they can."""
         for tensor, (where, _, _) in zip(self._given, self._content):
-            if _where(tensor) != where:
+            if _where_it_lies(tensor) != where:
                 return f"it gives other memory to an argument (shape {list(where[0])})"
         return ""
 
@@ -47,7 +47,7 @@ class ObservedCall:
         """As :meth:`find_objection`, if it was the call, and not another thread meanwhile."""
         if self._pool.elsewhere() != self._elsewhere:
             return "it draws random numbers on the CPU, and a replay would not: use a GPU tensor"
-        if _collectives() != self._collectives:
+        if _count_collectives() != self._collectives:
             return "it runs a collective, which is not safe in a graph on ROCm (ROCm/hip#3876)"
         return ""
 
@@ -56,7 +56,8 @@ class ObservedCall:
         return [
             number
             for number, (_, version, content) in enumerate(self._content)
-            if _version(self._given[number]) != version or not _has(self._given[number], content)
+            if _version_of(self._given[number]) != version
+            or not _has_content(self._given[number], content)
         ]
 
     def changed_tensors(self) -> list[int]:
@@ -64,69 +65,73 @@ class ObservedCall:
         return [
             number
             for number, before in enumerate(self._versions)
-            if self._mark(self._fixed[number]) != before
+            if self._mark_tensor(self._fixed[number]) != before
         ]
 
-    def _mark(self, tensor: torch.Tensor) -> tuple[int, int]:
+    def _mark_tensor(self, tensor: torch.Tensor) -> tuple[int, int]:
         # Autograd does not count the writes of every kernel, such as cuDNN's batch norm.
-        return _version(tensor), _sum(tensor) if self._sums else 0
+        return _version_of(tensor), _checksum_of(tensor) if self._sums else 0
 
 
-def _where(tensor: torch.Tensor) -> tuple[torch.Size, tuple[int, ...], int]:
+def _where_it_lies(tensor: torch.Tensor) -> tuple[torch.Size, tuple[int, ...], int]:
     return tensor.size(), tensor.stride(), tensor.data_ptr()
 
 
-def _version(tensor: torch.Tensor) -> int:
+def _version_of(tensor: torch.Tensor) -> int:
     # Tensors of inference mode have no version. Their content is compared instead.
     return -1 if tensor.is_inference() else tensor._version
 
 
-def _sum(tensor: torch.Tensor) -> int:
+def _checksum_of(tensor: torch.Tensor) -> int:
     """A checksum: a write to the tensor most likely changes it."""
-    sums = [part.sum(dtype=torch.int64) for part in _parts(tensor.detach())]
+    sums = [part.sum(dtype=torch.int64) for part in _integer_parts(tensor.detach())]
     return int(torch.stack(sums).sum()) if sums else 0
 
 
-def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+def _integer_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """The content of a tensor as integers, in parts.
 
     Torch copies integers to the type of their sum, and ``contiguous()`` copies, too. For all of a
     large tensor there may be no memory.
     """
     if tensor.is_contiguous() or tensor.dim() < 2 or tensor.numel() <= _SUMMED:
-        flat = _flat(tensor).view(torch.uint8)
+        flat = _flat_view(tensor).view(torch.uint8)
         if not (flat.numel() % 4 or flat.storage_offset() % 4):
             flat = flat.view(torch.int32)
         yield from flat.split(_SUMMED) if flat.numel() else ()
         return
     rows = max(1, _SUMMED * len(tensor) // tensor.numel())
     for part in tensor.split(rows):
-        yield from _parts(part[0] if rows == 1 else part)
+        yield from _integer_parts(part[0] if rows == 1 else part)
 
 
-def _content(tensor: torch.Tensor) -> torch.Tensor | int:
+def _content_of(tensor: torch.Tensor) -> torch.Tensor | int:
     """A copy of a tensor; a checksum of a large one, for which there may be no memory."""
     large = tensor.numel() * tensor.element_size() > _LARGE
-    return _sum(tensor) if large else tensor.clone()
+    return _checksum_of(tensor) if large else tensor.clone()
 
 
-def _has(tensor: torch.Tensor, content: torch.Tensor | int) -> bool:
+def _has_content(tensor: torch.Tensor, content: torch.Tensor | int) -> bool:
     """Whether a tensor still has the content that :func:`_content` has returned."""
-    return _sum(tensor) == content if isinstance(content, int) else _same_bytes(tensor, content)
+    return (
+        _checksum_of(tensor) == content
+        if isinstance(content, int)
+        else _same_bytes(tensor, content)
+    )
 
 
 def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
     # Bytes are compared, because NaN is not equal to itself.
-    return bool(torch.equal(*[_flat(tensor).view(torch.uint8) for tensor in (one, other)]))
+    return bool(torch.equal(*[_flat_view(tensor).view(torch.uint8) for tensor in (one, other)]))
 
 
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
+def _flat_view(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor with one dimension. One element may have any stride, and then it can't be viewed."""
     flat = tensor.contiguous().reshape(-1)
     return flat.as_strided(flat.size(), (1,))
 
 
-def _collectives() -> list[int]:
+def _count_collectives() -> list[int]:
     """How many collectives each process group has run, if its backend counts them."""
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     counts = []

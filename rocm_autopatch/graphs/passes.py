@@ -18,14 +18,14 @@ import torch
 
 from rocm_autopatch.graphs import capture, record, soundness
 from rocm_autopatch.graphs.borrowed_outputs import AliasedInput, BorrowedOutputs, DonatedInputs
-from rocm_autopatch.graphs.buffers import CopiedInputs, dense, overlaps
-from rocm_autopatch.graphs.calls import Call, CallStrategy, GraphOptions
+from rocm_autopatch.graphs.buffers import CopiedInputs, dense_part, overlaps_itself
+from rocm_autopatch.graphs.calls import CallStrategy, GraphedCall, GraphOptions
 from rocm_autopatch.graphs.graph_cache import GraphCache
-from rocm_autopatch.graphs.layout import place, storage
-from rocm_autopatch.graphs.memory import Memory
-from rocm_autopatch.graphs.pytrees import TENSORS, signature
-from rocm_autopatch.graphs.refusal import Busy, Refused
-from rocm_autopatch.graphs.states import Captured, Observed, SignatureEntry, State
+from rocm_autopatch.graphs.layout import place_of, storage_key
+from rocm_autopatch.graphs.memory import GraphMemory
+from rocm_autopatch.graphs.pytrees import TENSORS, signature_of
+from rocm_autopatch.graphs.refusal import CaptureBusy, Refused
+from rocm_autopatch.graphs.states import CapturedState, ObservedState, SignatureEntry, State
 
 # Each forward keeps the memory of what it saves.
 _LIMIT = 16
@@ -42,24 +42,24 @@ _waiting: weakref.WeakSet[ForwardPass] = weakref.WeakSet()
 _lock = threading.RLock()
 
 
-class Region(Protocol):
+class SharedRegion(Protocol):
     """What a forward and its backward share: ``training.Region``."""
 
     name: str
     origin: str
-    pools: capture.Pools
-    memory: Memory
+    pools: capture.CapturePools
+    memory: GraphMemory
 
     def run_in_graph_memory(
         self, device: torch.device | None, function: Callable[[], object]
     ) -> object:
-        """Call a forward or its backward before the first capture."""
+        """GraphedCall a forward or its backward before the first capture."""
 
     def gradients(self) -> Iterator[torch.Tensor]:
         """The gradients that the region's weights have."""
 
 
-class _Pass(CallStrategy):
+class _RegionPass(CallStrategy):
     """Calls of a compiled function that takes one list and empties it."""
 
     # What its graphs read may be in memory that they share.
@@ -67,11 +67,11 @@ class _Pass(CallStrategy):
 
     def __init__(
         self,
-        region: Region,
+        region: SharedRegion,
         name: str,
         compiled: Callable[[list[object]], object],
         fixed: Sequence[int],
-        memory: Memory,
+        memory: GraphMemory,
     ) -> None:
         super().__init__(lambda _, leaves: compiled(leaves))
         self.region, self._compiled = region, compiled
@@ -109,7 +109,7 @@ class _Pass(CallStrategy):
         cache = None if self._cache is None else self._cache()
         return cache.states() if cache is not None else []
 
-    def note_capture(self, signature: SignatureEntry, captured: Captured) -> None:
+    def note_capture(self, signature: SignatureEntry, captured: CapturedState) -> None:
         self.has_graphs = True
 
     def run_list(self, inputs: list[object], unfit: str = "") -> Any:
@@ -117,12 +117,12 @@ class _Pass(CallStrategy):
         try:
             if unfit:
                 raise Refused(unfit)
-            if capture.capturing():
+            if capture.is_capturing():
                 raise Refused("another capture is under way and records these kernels")
             free = [one for index, one in enumerate(inputs) if index not in self.fixed]
-            key = signature(free)
+            key = signature_of(free)
         except Refused as refused:
-            record.plain(self.cache.row, str(refused))
+            record.count_plain_call(self.cache.row, str(refused))
             return self.call_plainly(None, inputs)
         if self._is_alone and not _is_alone():
             self._is_alone = False
@@ -131,7 +131,7 @@ class _Pass(CallStrategy):
         inputs.clear()
         return self.cache.run_call(key, None, leaves)
 
-    def call_before_capture(self, call: Call, leaves: list[object]) -> object:
+    def call_before_capture(self, call: GraphedCall, leaves: list[object]) -> object:
         return self.region.run_in_graph_memory(
             call.device, lambda: self.call_plainly(call.structure, leaves)
         )
@@ -142,10 +142,10 @@ class _Pass(CallStrategy):
             (index, AliasedInput(leaf, owner))
             for index, leaf in enumerate(leaves)
             if type(leaf) in TENSORS and index not in self.fixed
-            if (owner := owners.get(storage(leaf))) is not None
+            if (owner := owners.get(storage_key(leaf))) is not None
         ]
 
-    def own_outputs(self, captured: Captured) -> None:
+    def own_outputs(self, captured: CapturedState) -> None:
         outputs = captured.outputs
         assert isinstance(outputs, BorrowedOutputs)
         outputs.count_owners(captured.inputs.own_tensors())
@@ -155,11 +155,11 @@ class _Pass(CallStrategy):
             outputs.let_go(outputs.uncopied(), [], captured.observed.pool, captured.order)
 
 
-class ForwardPass(_Pass):
+class ForwardPass(_RegionPass):
     """Calls of a compiled forward."""
 
     def __init__(
-        self, region: Region, compiled: Callable[[list[object]], object], fixed: Sequence[int]
+        self, region: SharedRegion, compiled: Callable[[list[object]], object], fixed: Sequence[int]
     ) -> None:
         super().__init__(region, region.name, compiled, fixed, region.memory)
         self.has_backward = False
@@ -183,7 +183,7 @@ class ForwardPass(_Pass):
         *fixed* are the addresses of what stays where it is, if they are known. What others capture
         takes none of our locks.
         """
-        if not self.has_graphs and not capture.capturing():
+        if not self.has_graphs and not capture.is_capturing():
             with self.region.pools.lock:
                 # Another thread may have captured it meanwhile.
                 if not self.has_graphs:
@@ -196,7 +196,7 @@ class ForwardPass(_Pass):
             return {
                 one.outputs.leaves[index].data_ptr(): device
                 for one in self.states()
-                if isinstance(one, Captured)
+                if isinstance(one, CapturedState)
                 for index, device in one.observed.hosted.items()
             }
 
@@ -213,15 +213,15 @@ class ForwardPass(_Pass):
         device: torch.device,
     ) -> BorrowedOutputs:
         # What is an argument's memory stays that.
-        taken = {storage(tensor) for tensor in places.values()}
+        taken = {storage_key(tensor) for tensor in places.values()}
         copied = {
             index
             for index in self.shown - (_find_large(result) if self._is_alone else set())
-            if type(result[index]) not in TENSORS or storage(result[index]) not in taken
+            if type(result[index]) not in TENSORS or storage_key(result[index]) not in taken
         }
         return BorrowedOutputs(result, copied, self.shown, places, tuple, device)
 
-    def note_capture(self, signature: SignatureEntry, captured: Captured) -> None:
+    def note_capture(self, signature: SignatureEntry, captured: CapturedState) -> None:
         if not self.has_graphs:
             self.saved, self.places = set(), set()
         super().note_capture(signature, captured)
@@ -231,7 +231,7 @@ class ForwardPass(_Pass):
         self.places |= outputs.places.union(one for one in signature.places if one)
 
 
-class BackwardPass(_Pass):
+class BackwardPass(_RegionPass):
     """Calls of the compiled backward of *forward*, which has saved the leaves at *saved*."""
 
     def __init__(
@@ -273,10 +273,10 @@ class BackwardPass(_Pass):
             there = [None if index in self._numbers else one for index, one in enumerate(inputs)]
             whole, key = self._last
             if ready or (self.saved, self.fixed) != (saved, frozenset(fixed)):
-                self.cache.fix_indices(fixed, key if whole == signature(there) else None)
+                self.cache.fix_indices(fixed, key if whole == signature_of(there) else None)
                 self.saved, self.fixed = list(saved), frozenset(fixed)
             free = [one for index, one in enumerate(inputs) if index not in self.fixed]
-            self._last = signature(there), signature(free)
+            self._last = signature_of(there), signature_of(free)
 
     def _find_saved_numbers(
         self, saved: Sequence[int], inputs: list[Any]
@@ -299,7 +299,7 @@ class BackwardPass(_Pass):
             leaves[index] = leaves[index].to(device)
         return self._compiled(leaves)
 
-    def call_before_capture(self, call: Call, leaves: list[object]) -> object:
+    def call_before_capture(self, call: GraphedCall, leaves: list[object]) -> object:
         device, given = call.device, list(leaves)
         # What was saved is freed as soon as it has been read.
         leaves.clear()
@@ -309,7 +309,7 @@ class BackwardPass(_Pass):
             device, lambda: self.call_plainly(call.structure, given)
         )
 
-    def call_again(self, call: Call) -> object:
+    def call_again(self, call: GraphedCall) -> object:
         return super().call_before_capture(call, list(call.leaves))
 
     def find_observable(self, indices: list[int]) -> list[int]:
@@ -317,7 +317,7 @@ class BackwardPass(_Pass):
         return [index for index in indices if index not in self.saved]
 
     def find_donated(self, leaves: list[Any]) -> DonatedInputs | None:
-        results = self.region.pools.owners.get(storage(leaves[self.saved[0]]))
+        results = self.region.pools.owners.get(storage_key(leaves[self.saved[0]]))
         # Memory that is free already would serve this capture for other values from the beginning.
         if not self._overwrites or results is None or results.gone != math.inf:
             return None
@@ -330,7 +330,9 @@ class BackwardPass(_Pass):
         return {
             index
             for index, one in enumerate(leaves)
-            if type(one) in TENSORS and one.is_floating_point() and not overlaps(dense(one))
+            if type(one) in TENSORS
+            and one.is_floating_point()
+            and not overlaps_itself(dense_part(one))
             if one.untyped_storage().nbytes() >= _LARGE
         }
 
@@ -345,12 +347,12 @@ class BackwardPass(_Pass):
         # Gradients are in the order of the forward's inputs. Those of weights stay where they are:
         # the next backward finds them as ``.grad``, or nobody has them any more. What the forward
         # has saved may serve as a result's memory, too: that result is copied.
-        taken = {storage(tensor) for tensor in places.values()}
+        taken = {storage_key(tensor) for tensor in places.values()}
         kept = {
             index
             for index in self._of_weights | _find_large(result)
             if self._is_alone and index < len(result) and type(result[index]) in TENSORS
-            if storage(result[index]) not in taken
+            if storage_key(result[index]) not in taken
         }
         all_ = set(range(len(result)))
         holders = functools.partial(_find_gradients, weakref.ref(self.region))
@@ -360,11 +362,11 @@ class BackwardPass(_Pass):
 
     def retries(self, error: Exception) -> bool:
         # It is tried once more, in other memory.
-        retried = self._overwrites and not isinstance(error, Busy)
+        retried = self._overwrites and not isinstance(error, CaptureBusy)
         self._overwrites = self._overwrites and not retried
         return retried
 
-    def is_in_the_way(self, captured: Captured) -> bool:
+    def is_in_the_way(self, captured: CapturedState) -> bool:
         found = captured.outputs.in_the_way
         captured.outputs.in_the_way = False
         captured.calls_in_the_way = captured.calls_in_the_way + 1 if found else 0
@@ -375,8 +377,8 @@ class BackwardPass(_Pass):
 
 
 def _has_number_on_host(state: State) -> bool:
-    observed = state.observed if isinstance(state, Captured) else state
-    return isinstance(observed, Observed) and bool(observed.hosted)
+    observed = state.observed if isinstance(state, CapturedState) else state
+    return isinstance(observed, ObservedState) and bool(observed.hosted)
 
 
 def await_backward(forward: ForwardPass) -> None:
@@ -416,15 +418,15 @@ def _find_large(result: Sequence[Any]) -> set[int]:
     tensors = {index: one for index, one in enumerate(result) if type(one) in TENSORS}
     views: dict[int, set[tuple[object, ...]]] = {}
     for one in tensors.values():
-        views.setdefault(storage(one), set()).add((one.dtype, *place(one)))
+        views.setdefault(storage_key(one), set()).add((one.dtype, *place_of(one)))
     return {
         index
         for index, one in tensors.items()
-        if len(views[storage(one)]) == 1 and one.untyped_storage().nbytes() >= _LARGE
+        if len(views[storage_key(one)]) == 1 and one.untyped_storage().nbytes() >= _LARGE
     }
 
 
-def _find_gradients(region: weakref.ref[Region]) -> Iterable[torch.Tensor]:
+def _find_gradients(region: weakref.ref[SharedRegion]) -> Iterable[torch.Tensor]:
     """The gradients of a region that may be gone."""
     found = region()
     return found.gradients() if found else ()

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from rocm_autopatch.graphs import capture
-from rocm_autopatch.graphs.calls import GraphOptions, Inference
+from rocm_autopatch.graphs.calls import GraphOptions, InferenceCalls
 from rocm_autopatch.graphs.graph_cache import GraphCache
 from rocm_autopatch.graphs.pytrees import unflatten_call
 from rocm_autopatch.graphs.refusal import GRADIENTS, Refused
@@ -33,7 +33,7 @@ class WatchedWeights:
     """The parameters, buffers and modules of a function, as far as they are found."""
 
     def __init__(self, function: Callable[..., object]) -> None:
-        roots, loose = _reach(function)
+        roots, loose = _reach_of(function)
         modules = [*dict.fromkeys(chain.from_iterable(root.modules() for root in roots))]
         tables: list[dict[str, Any]] = [
             table for one in modules for table in (one._parameters, one._buffers, one._modules)
@@ -41,17 +41,17 @@ class WatchedWeights:
         # Most are empty, and each call looks at them.
         self._tables = [table for table in tables if table]
         self._empty = [table for table in tables if not table]
-        self._were = self._entries()
+        self._were = self._cache_entries()
         self._modes = [one.__dict__ for one in modules if "training" in one.__dict__]
         tensors = [one for one in self._were if isinstance(one, torch.Tensor)]
         self.tensors = [*{id(one): one for one in (*tensors, *loose)}.values()]
 
-    def _entries(self) -> list[object]:
+    def _cache_entries(self) -> list[object]:
         return [*chain.from_iterable(map(dict.values, self._tables))]
 
     def are_the_same(self) -> bool:
         """Whether the modules still have the same parameters, buffers and submodules."""
-        now = self._entries()
+        now = self._cache_entries()
         return (
             len(now) == len(self._were) and all(map(is_, now, self._were)) and not any(self._empty)
         )
@@ -71,12 +71,12 @@ class PromisedGraphs:
     def __init__(self, function: Callable[..., object], name: str, options: GraphOptions) -> None:
         self._function = function
         self._make = functools.partial(
-            GraphCache, name=name, origin="graphed", options=options, pools=capture.Pools()
+            GraphCache, name=name, origin="graphed", options=options, pools=capture.CapturePools()
         )
         # A model that is being copied or loaded is not complete before its first call.
         self._current: tuple[WatchedWeights | None, GraphCache] = (
             None,
-            self._make(Inference(self._call)),
+            self._make(InferenceCalls(self._call)),
         )
         self.row = self._current[1].row
 
@@ -96,7 +96,7 @@ class PromisedGraphs:
             graphs.clear()
             weights = WatchedWeights(self._function)
             count = len(weights.tensors)
-            strategy = Inference(functools.partial(self._call, count=count))
+            strategy = InferenceCalls(functools.partial(self._call, count=count))
             graphs = self._make(strategy, indices=range(count), row=self.row)
             self._current = weights, graphs
         if torch.is_grad_enabled() and weights.need_gradient():
@@ -125,7 +125,7 @@ class PromisedGraphs:
         self._current[1].clear()
 
 
-def _reach(function: Callable[..., object]) -> tuple[list[torch.nn.Module], list[torch.Tensor]]:
+def _reach_of(function: Callable[..., object]) -> tuple[list[torch.nn.Module], list[torch.Tensor]]:
     """The modules and the tensors that a callable refers to.
 
     They are searched in bound methods and their object's attributes, partials, decorators,
@@ -151,11 +151,11 @@ def _reach(function: Callable[..., object]) -> tuple[list[torch.nn.Module], list
         elif isinstance(value, functools.partial):
             waiting += (value.func, value.args, value.keywords)
         elif value is function or callable(value):
-            waiting += _within(value)
+            waiting += _parts_within(value)
     return [*modules.values()], [*tensors.values()]
 
 
-def _within(value: object) -> Iterator[object]:
+def _parts_within(value: object) -> Iterator[object]:
     if not hasattr(value, "__code__"):
         yield from list(getattr(value, "__dict__", {}).values())[:_LONGEST]
     instance = getattr(value, "__self__", None)

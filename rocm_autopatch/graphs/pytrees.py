@@ -27,7 +27,7 @@ _dynamo = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 _guards = getattr(_dynamo, "TensorGuards", None)
 
 
-class Registered:
+class RegisteredStructure:
     """The structure of a type that is registered with torch's pytree, such as a namedtuple."""
 
     __slots__ = ("spec", "text")
@@ -38,7 +38,7 @@ class Registered:
     def __eq__(self, other: object) -> bool:
         # What a node has besides its leaves may have a text that is cut, as arrays have, and be
         # equal to something else.
-        if not isinstance(other, Registered) or self.text != other.text:
+        if not isinstance(other, RegisteredStructure) or self.text != other.text:
             return False
         try:
             return bool(self.spec == other.spec)
@@ -49,7 +49,7 @@ class Registered:
         return hash(self.text)
 
 
-def flatten(value: Any, leaves: list[object]) -> Hashable:
+def flatten_value(value: Any, leaves: list[object]) -> Hashable:
     """Append the leaves of *value* to *leaves* and return its structure, which is hashable.
 
     torch's own ``tree_flatten`` handles all kinds of nodes, and takes several times as long.
@@ -59,26 +59,26 @@ def flatten(value: Any, leaves: list[object]) -> Hashable:
         leaves.append(value)
         return None
     if kind is tuple or kind is list:
-        return (kind, *[flatten(one, leaves) for one in value])
+        return (kind, *[flatten_value(one, leaves) for one in value])
     if kind is dict:
-        return (dict, tuple(value), *[flatten(one, leaves) for one in value.values()])
+        return (dict, tuple(value), *[flatten_value(one, leaves) for one in value.values()])
     found, spec = pytree.tree_flatten(value)
     leaves += found
-    return None if len(found) == 1 and found[0] is value else Registered(spec)
+    return None if len(found) == 1 and found[0] is value else RegisteredStructure(spec)
 
 
-def unflatten(structure: Any, leaves: Iterator[object]) -> Any:
+def unflatten_leaves(structure: Any, leaves: Iterator[object]) -> Any:
     """The opposite of :func:`flatten`, with the leaves from *leaves*."""
     if structure is None:
         return next(leaves)
-    if isinstance(structure, Registered):
+    if isinstance(structure, RegisteredStructure):
         count = structure.spec.num_leaves
         return pytree.tree_unflatten([next(leaves) for _ in range(count)], structure.spec)
     kind = structure[0]
     if kind is dict:
-        values = [unflatten(one, leaves) for one in structure[2:]]
+        values = [unflatten_leaves(one, leaves) for one in structure[2:]]
         return dict(zip(structure[1], values))
-    return kind([unflatten(one, leaves) for one in structure[1:]])
+    return kind([unflatten_leaves(one, leaves) for one in structure[1:]])
 
 
 def unflatten_call(
@@ -87,11 +87,11 @@ def unflatten_call(
     """The arguments of a call, by position and by name, with these leaves."""
     if structure is FLAT:
         return tuple(leaves), {}
-    args, kwargs = unflatten(structure, iter(leaves))
+    args, kwargs = unflatten_leaves(structure, iter(leaves))
     return args, kwargs
 
 
-def signature(leaves: Iterable[Any], strict: bool = True) -> tuple[object, ...]:
+def signature_of(leaves: Iterable[Any], strict: bool = True) -> tuple[object, ...]:
     """What calls that share a graph have in common: everything but the content of tensors.
 
     Raises Refused if a leaf is neither a plain strided tensor nor a constant. Of other objects than
@@ -122,31 +122,35 @@ def signature(leaves: Iterable[Any], strict: bool = True) -> tuple[object, ...]:
     return tuple(found)
 
 
-def _never(*_: object) -> bool:
+def _never_alike(*_: object) -> bool:
     return False
 
 
-def _alike(tensors: list[object]) -> Callable[..., bool]:
+def _alike_check(tensors: list[object]) -> Callable[..., bool]:
     """What says whether its arguments are tensors with the signature of these.
 
     Dynamo's guards compare them in C++, and more of them: whether a gradient is needed, and modes.
     So it may say no for an equal signature, but never yes for another one.
     """
     if _guards is None or not TENSORS.issuperset(map(type, tensors)):
-        return _never
+        return _never_alike
     check: Callable[..., bool] = _guards(
         *tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
     ).check
     return check
 
 
-class Signatures:
+class SignatureLookup:
     """The signatures of one function's calls. Mostly it is the last call's again."""
 
     def __init__(self, strict: bool = True) -> None:
         self._strict = strict
         # Of the last call: how many leaves, what compares others with them, and the signature.
-        self._last: tuple[int, Callable[..., bool], tuple[object, ...] | None] = (0, _never, None)
+        self._last: tuple[int, Callable[..., bool], tuple[object, ...] | None] = (
+            0,
+            _never_alike,
+            None,
+        )
 
     def again(self, leaves: Sequence[object]) -> tuple[object, ...] | None:
         """The last signature, if all these leaves are tensors and have it. Otherwise None."""
@@ -155,10 +159,10 @@ class Signatures:
 
     def of(self, leaves: list[object]) -> tuple[object, ...]:
         """What :func:`signature` says of these leaves."""
-        now = signature(leaves, self._strict)
+        now = signature_of(leaves, self._strict)
         before = self._last[2]
         # What compares them is made for the second call, as signatures may take turns.
-        self._last = len(leaves), _alike(leaves) if now == before else _never, now
+        self._last = len(leaves), _alike_check(leaves) if now == before else _never_alike, now
         return now
 
 
@@ -167,7 +171,7 @@ def tensors_of(leaves: Iterable[Any]) -> list[torch.Tensor]:
     return [leaf for leaf in leaves if type(leaf) in TENSORS]
 
 
-def describe(leaves: Iterable[Any]) -> str:
+def describe_signature(leaves: Iterable[Any]) -> str:
     """A signature as text, for the record: ``float32[8, 16], 3``."""
     words = []
     for leaf in leaves:

@@ -27,7 +27,7 @@ class GraphRow(TypedDict):
     checks: int
 
 
-class Refusal(TypedDict):
+class RefusalRow(TypedDict):
     """Why calls with one signature have no graph."""
 
     signature: str
@@ -43,14 +43,14 @@ class CallableRow(TypedDict):
     replays: int
     plain: dict[str, int]
     graphs: list[GraphRow]
-    refused: list[Refusal]
+    refused: list[RefusalRow]
     dropped: int
 
 
 _rows: list[CallableRow] = []
 
 
-def row(name: str, origin: str) -> CallableRow:
+def new_row(name: str, origin: str) -> CallableRow:
     """A new row of the record. Its owner may change it at any time.
 
     ``calls`` counts all calls, and ``replays`` those that were replays. ``plain`` counts the others
@@ -73,7 +73,7 @@ def row(name: str, origin: str) -> CallableRow:
     return made
 
 
-def plain(row: CallableRow, reason: str) -> None:
+def count_plain_call(row: CallableRow, reason: str) -> None:
     """Count a call that ran without a graph."""
     reasons = row["plain"]
     if reason in reasons or len(reasons) < MOST_REASONS:
@@ -99,14 +99,14 @@ def drop_graph(row: CallableRow, graph: GraphRow) -> None:
             row["replays"] += graph["replays"]
 
 
-def render() -> list[CallableRow]:
+def render_rows() -> list[CallableRow]:
     """The rows so far, as plain data, without those of callables that were not called."""
     with _lock:
         rows = list(_rows)
-    return [finished(one) for one in rows if one["plain"] or one["graphs"]]
+    return [finished_row(one) for one in rows if one["plain"] or one["graphs"]]
 
 
-def finished(row: CallableRow) -> CallableRow:
+def finished_row(row: CallableRow) -> CallableRow:
     """A copy of a row, with the counts of its graphs added up."""
     # Other threads add to them meanwhile. A copy of a dict or a list is one step.
     done: CallableRow = {

@@ -153,7 +153,7 @@ def _describe_error(error: Exception) -> str:
 
 def _check_memset(device: torch.device, recorder: GraphRecorder) -> list[str]:
     """Memory that is written and then cleared inside: pytorch#197017, ROCm 7.0."""
-    given, scratch, cleared, added = _zeros(device, 4)
+    given, scratch, cleared, added = _zero_tensors(device, 4)
     many = torch.ones(_SUMMED, dtype=torch.int32, device=device)
     total = torch.zeros(1, dtype=torch.int64, device=device)
 
@@ -167,9 +167,9 @@ def _check_memset(device: torch.device, recorder: GraphRecorder) -> list[str]:
         torch.sum(many, 0, keepdim=True, out=total)
 
     replay = recorder.record_graph(compute)
-    found = _Comparison("are stale")
+    found = _ReplayComparison("are stale")
     for number in range(_REPLAYS):
-        wanted = _numbers(number)
+        wanted = _host_numbers(number)
         given.copy_(wanted)
         for one in (cleared, added, total):
             one.fill_(-1)
@@ -183,10 +183,10 @@ def _check_memset(device: torch.device, recorder: GraphRecorder) -> list[str]:
 
 def _check_host_copy(device: torch.device, recorder: GraphRecorder) -> list[str]:
     """A copy from the host just before a replay, on the same stream: ROCm/hip#3902."""
-    pinned, pageable, sums = _zeros(device, 3)
+    pinned, pageable, sums = _zero_tensors(device, 3)
     replay = recorder.record_graph(lambda: torch.add(pinned, pageable, out=sums))
-    found = _Comparison("are stale")
-    rows = [(_numbers(number), _numbers(number + 100)) for number in range(_REPLAYS)]
+    found = _ReplayComparison("are stale")
+    rows = [(_host_numbers(number), _host_numbers(number + 100)) for number in range(_REPLAYS)]
     for number, (one, other) in enumerate([(recorder.pin_memory(one), two) for one, two in rows]):
         copies = [(pageable, other), (pinned, one)]
         # Each of them is the last one by turns.
@@ -199,7 +199,7 @@ def _check_host_copy(device: torch.device, recorder: GraphRecorder) -> list[str]
 
 def _check_many_nodes(device: torch.device, recorder: GraphRecorder) -> list[str]:
     """More kernels than some graphs can have, each with a pointer of its own: ROCm/hip#3887."""
-    state, other = _zeros(device, 2)
+    state, other = _zero_tensors(device, 2)
     rows = torch.zeros(_NODES, _WIDTH, dtype=torch.int32, device=device)
 
     def compute() -> None:
@@ -208,13 +208,13 @@ def _check_many_nodes(device: torch.device, recorder: GraphRecorder) -> list[str
             torch.add(places[number % 2], rows[number], out=places[1 - number % 2])
 
     replay = recorder.record_graph(compute)
-    found = _Comparison("are wrong")
+    found = _ReplayComparison("are wrong")
     for number in range(2):
-        given = torch.stack([_numbers(number + row) for row in range(_NODES)])
+        given = torch.stack([_host_numbers(number + row) for row in range(_NODES)])
         rows.copy_(given)
-        state.copy_(_numbers(number))
+        state.copy_(_host_numbers(number))
         replay()
-        found.add_result(state, _numbers(number) + given.sum(0, dtype=torch.int32))
+        found.add_result(state, _host_numbers(number) + given.sum(0, dtype=torch.int32))
     return found.list_faults()
 
 
@@ -225,7 +225,7 @@ def _check_pointers(device: torch.device, recorder: GraphRecorder) -> list[str]:
     runtime: numbers that the host has copied, and that a late kernel uses as addresses. Lists of
     pointers in one launch are those of _foreach_add_.
     """
-    table = torch.stack([_numbers(row) for row in range(8)]).to(device)
+    table = torch.stack([_host_numbers(row) for row in range(8)]).to(device)
     places = torch.zeros(4, dtype=torch.int64, device=device)
     read = torch.zeros(4, _WIDTH, dtype=torch.int32, device=device)
     parts = list(torch.zeros(4, _WIDTH, dtype=torch.int32, device=device).unbind())
@@ -239,14 +239,14 @@ def _check_pointers(device: torch.device, recorder: GraphRecorder) -> list[str]:
         torch._foreach_add_(parts, list(read.unbind()))
 
     replay = recorder.record_graph(compute)
-    found = _Comparison("are wrong")
+    found = _ReplayComparison("are wrong")
     for number in range(_REPLAYS):
         chosen = [(number * 3 + one) % 8 for one in range(4)]
         steps.zero_()
         places.copy_(torch.tensor(chosen))
         replay()
         for part, row in zip(parts, chosen):
-            found.add_result(part, _numbers(row))
+            found.add_result(part, _host_numbers(row))
         found.add_result(steps, torch.tensor([_NODES], dtype=torch.int32))
     return found.list_faults()
 
@@ -256,7 +256,7 @@ def _check_replays(device: torch.device, recorder: GraphRecorder) -> list[str]:
 
     Nobody waits in between, as in ROCm/clr#279.
     """
-    given, tripled, sums = _zeros(device, 3)
+    given, tripled, sums = _zero_tensors(device, 3)
     largest = torch.zeros(3, dtype=torch.int32, device=device)
 
     def compute() -> None:
@@ -265,9 +265,9 @@ def _check_replays(device: torch.device, recorder: GraphRecorder) -> list[str]:
         torch.amax(sums.view(3, -1), 1, out=largest)
 
     replay = recorder.record_graph(compute)
-    found = _Comparison("are wrong")
+    found = _ReplayComparison("are wrong")
     for number in (0, 1, 2, 0, 3):
-        wanted = _numbers(number)
+        wanted = _host_numbers(number)
         given.copy_(wanted)
         replay()
         found.add_result(sums, 4 * wanted)
@@ -277,11 +277,11 @@ def _check_replays(device: torch.device, recorder: GraphRecorder) -> list[str]:
 
 def _check_side_stream(device: torch.device, recorder: GraphRecorder) -> list[str]:
     """A replay on another stream than the one before."""
-    given, doubled = _zeros(device, 2)
+    given, doubled = _zero_tensors(device, 2)
     replay = recorder.record_graph(lambda: torch.add(given, given, out=doubled))
-    found = _Comparison("are wrong")
+    found = _ReplayComparison("are wrong")
     for number in range(_REPLAYS):
-        wanted = _numbers(number)
+        wanted = _host_numbers(number)
         given.copy_(wanted)
         if number % 2:
             with recorder.use_side_stream():
@@ -302,7 +302,7 @@ _PARTS: dict[str, Check] = {
 }
 
 
-class _Comparison:
+class _ReplayComparison:
     """Results of replays beside what they should be. They are compared in the end.
 
     To wait for each one would hide faults of replays that follow each other.
@@ -323,12 +323,12 @@ class _Comparison:
         return [f"{wrong} of {wanted.numel()} values {self._word}"] if wrong else []
 
 
-def _zeros(device: torch.device, count: int) -> Iterator[torch.Tensor]:
+def _zero_tensors(device: torch.device, count: int) -> Iterator[torch.Tensor]:
     for _ in range(count):
         yield torch.zeros(_WIDTH, dtype=torch.int32, device=device)
 
 
-def _numbers(number: int) -> torch.Tensor:
+def _host_numbers(number: int) -> torch.Tensor:
     """Whole numbers on the host, other ones for each *number*, none of them 0."""
     return torch.arange(1, _WIDTH + 1, dtype=torch.int32, device="cpu") * (number % 7 + 1) + number
 

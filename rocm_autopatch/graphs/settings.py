@@ -7,13 +7,13 @@ from collections.abc import Callable
 import torch
 
 
-def _known(*names: str) -> list[Callable[[], object]]:
+def _known_functions(*names: str) -> list[Callable[[], object]]:
     """These functions of torch's, without those that this version does not have."""
     found = (getattr(torch._C, name, None) for name in names)
     return [one for one in found if one is not None]
 
 
-_flags = _known(
+_flags = _known_functions(
     "is_grad_enabled",
     "is_inference_mode_enabled",
     "get_default_dtype",
@@ -34,7 +34,7 @@ _flags = _known(
     "_get_cublas_allow_fp16_accumulation",
 )
 # These raise once a program has set a precision that they have no name for: torch 2.9 has such.
-_precision = _known(
+_precision = _known_functions(
     "_get_float32_matmul_precision", "_get_cublas_allow_tf32", "_get_cudnn_allow_tf32"
 )
 _PRECISIONS = (("generic", "all"), ("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"))

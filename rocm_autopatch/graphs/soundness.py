@@ -56,7 +56,7 @@ def _test_first(device: torch.device) -> None:
         _obey_ledger()
         faults = self_test.find_faults(device)
         if faults:
-            distrust(f"the self-test of graphs found: {faults[0]}")
+            distrust_graphs(f"the self-test of graphs found: {faults[0]}")
 
 
 def _obey_ledger() -> None:
@@ -78,7 +78,7 @@ def _objection_to_ranks() -> str:
     return _ranks if several else ""
 
 
-def distrust(why: str) -> None:
+def distrust_graphs(why: str) -> None:
     """Have no more graphs in this process, and say so in one line."""
     with _lock:
         if distrusted:

@@ -27,14 +27,14 @@ import torch
 
 from rocm_autopatch.graphs.borrowed_outputs import AliasedInput, DonatedInputs
 from rocm_autopatch.graphs.buffers import CopiedInputs
-from rocm_autopatch.graphs.memory import LiveOutputs, Memory
+from rocm_autopatch.graphs.memory import GraphMemory, LiveOutputs
 from rocm_autopatch.graphs.record import GraphRow
 from rocm_autopatch.graphs.write_back import InPlaceWriteBack
 
 if TYPE_CHECKING:
     from torch.multiprocessing.reductions import StorageWeakRef
 
-    from rocm_autopatch.graphs.capture import Pool
+    from rocm_autopatch.graphs.capture import CapturePool
 
 _leaves = torch.utils._pytree.tree_leaves
 
@@ -66,15 +66,15 @@ class ReplayResults(LiveOutputs, Protocol):
 
 
 @dataclass(frozen=True)
-class Warming:
+class WarmingState:
     """Calls are plain ones until one was observed."""
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedState:
     """A plain call was observed. The next call is captured."""
 
-    pool: Pool
+    pool: CapturePool
     #: Whether the call wrote to no weight or buffer, and whether it drew random numbers.
     is_pure: bool
     has_drawn: bool
@@ -90,15 +90,15 @@ class Observed:
 
 
 @dataclass
-class Captured:
+class CapturedState:
     """There is a graph, and calls are replays of it."""
 
-    observed: Observed
+    observed: ObservedState
     graph: Callable[[], None]
     inputs: CopiedInputs
     outputs: ReplayResults
     #: What it writes to, and the place of its capture in the order of all.
-    memory: Memory
+    memory: GraphMemory
     order: int
     write_back: InPlaceWriteBack | None
     #: Where the memories lie that it writes to, and that are at a fixed place.
@@ -126,18 +126,18 @@ class Captured:
 
 
 @dataclass(frozen=True)
-class Rejected:
+class RejectedState:
     """Such calls have no graph, and *why*."""
 
     why: str
 
 
-State = Union[Warming, Observed, Captured, Rejected]
+State = Union[WarmingState, ObservedState, CapturedState, RejectedState]
 _FOLLOWS: dict[type, tuple[type, ...]] = {
-    Warming: (Observed, Rejected),
-    Observed: (Observed, Captured, Warming, Rejected),
-    Captured: (Observed, Rejected),
-    Rejected: (Rejected,),
+    WarmingState: (ObservedState, RejectedState),
+    ObservedState: (ObservedState, CapturedState, WarmingState, RejectedState),
+    CapturedState: (ObservedState, RejectedState),
+    RejectedState: (RejectedState,),
 }
 
 
@@ -156,7 +156,7 @@ class SignatureEntry:
         # How many calls there were, how many captures failed, and how many observed calls were
         # disturbed by another thread.
         self.calls = self.tries = self.disturbed = 0
-        self.state: State = Warming()
+        self.state: State = WarmingState()
 
     def move_to(self, state: State) -> None:
         """Be in another state. Raises TypeError for one that can't follow."""
@@ -165,28 +165,28 @@ class SignatureEntry:
             raise TypeError(f"{now} can't follow {was}")
         self.state = state
 
-    def drop_graph(self, state: Captured) -> None:
+    def drop_graph(self, state: CapturedState) -> None:
         """Have no graph any more, but all that was observed."""
         self.move_to(state.observed)
         state.release()
 
     def learn_places(self, other: SignatureEntry) -> None:
         """Take over what was observed of the same code with weights at other places."""
-        if _repeated(self.places) == _repeated(other.places):
+        if _repeated_places(self.places) == _repeated_places(other.places):
             self.learn(other)
 
     def learn(self, other: SignatureEntry) -> None:
         """Take over what was observed of the same code."""
         self.calls = other.calls
         state = other.state
-        self.state = state.observed if isinstance(state, Captured) else state
+        self.state = state.observed if isinstance(state, CapturedState) else state
 
 
 def has_graph(signature: SignatureEntry) -> bool:
-    return type(signature.state) is Captured
+    return type(signature.state) is CapturedState
 
 
-def _repeated(places: Sequence[int | None]) -> list[int]:
+def _repeated_places(places: Sequence[int | None]) -> list[int]:
     """For each place the index of the first one that is equal: which tensors share their memory."""
     first: dict[int | None, int] = {}
     return [first.setdefault(place, index) for index, place in enumerate(places)]

@@ -31,8 +31,8 @@ import torch
 from rocm_autopatch import failure, startup
 from rocm_autopatch.graphs import capture
 from rocm_autopatch.graphs.graph_cache import GraphCache
-from rocm_autopatch.graphs.layout import storage
-from rocm_autopatch.graphs.memory import Memory
+from rocm_autopatch.graphs.layout import storage_key
+from rocm_autopatch.graphs.memory import GraphMemory
 from rocm_autopatch.graphs.passes import (
     BackwardPass,
     ForwardPass,
@@ -58,14 +58,14 @@ class CompiledGraph(Protocol):
     current_callable: Callable[[list[object]], object]
 
 
-class Region:
+class TrainingRegion:
     """The training graphs of one compiled region, with the name and the mode of its record."""
 
-    def __init__(self, name: str, origin: str, pools: capture.Pools) -> None:
+    def __init__(self, name: str, origin: str, pools: capture.CapturePools) -> None:
         self.name, self.origin, self.pools = name, origin, pools
         # What other regions' graphs do between a forward and its backward overwrites nothing here.
-        self.memory = Memory()
-        self.forward: Forward | None = None
+        self.memory = GraphMemory()
+        self.forward: CompiledForward | None = None
         self._weights: list[weakref.ref[torch.nn.Parameter]] = []
         self._replaced = True
 
@@ -89,11 +89,11 @@ class Region:
 
         Raises Refused if this torch has no place to take it from.
         """
-        _install()
-        return self._current()
+        _install_hooks()
+        return self._while_current()
 
     @contextmanager
-    def _current(self) -> Iterator[None]:
+    def _while_current(self) -> Iterator[None]:
         before = getattr(_local, "region", None)
         _local.region = self
         try:
@@ -130,11 +130,11 @@ class Region:
                 other.region.memory.release()
                 capture.give_back()
         fixed = [int(index) for index in graph.fx_kwargs.get("static_input_idxs") or ()]
-        self.forward = Forward(self, graph.current_callable, fixed)
+        self.forward = CompiledForward(self, graph.current_callable, fixed)
         graph.current_callable = self.forward
 
 
-class _Last(threading.local):
+class _LastForward(threading.local):
     """Of the last plain call of a forward in this thread."""
 
     def __init__(self) -> None:
@@ -145,29 +145,32 @@ class _Last(threading.local):
         self.fixed: set[int] = set()
 
 
-class Forward:
+class CompiledForward:
     """What is called as the compiled forward of a region: with a list, which it empties."""
 
     def __init__(
-        self, region: Region, compiled: Callable[[list[object]], object], fixed: Sequence[int]
+        self,
+        region: TrainingRegion,
+        compiled: Callable[[list[object]], object],
+        fixed: Sequence[int],
     ) -> None:
         self.calls = ForwardPass(region, compiled, fixed)
         self.cache = self.calls.make_cache()
-        self._last = _Last()
+        self._last = _LastForward()
 
     def __call__(self, inputs: list[Any]) -> Any:
         if self.calls.has_graphs:
             return self.calls.run_list(inputs)
-        given = {storage(leaf) for leaf in inputs if type(leaf) in TENSORS}
+        given = {storage_key(leaf) for leaf in inputs if type(leaf) in TENSORS}
         stay = [inputs[index] for index in self.calls.fixed]
         last = self._last
         last.fixed = {one.data_ptr() for one in stay if type(one) in TENSORS}
         del stay
         result = self.calls.run_list(inputs)
         last.made = {
-            index: (storage(leaf), leaf.data_ptr())
+            index: (storage_key(leaf), leaf.data_ptr())
             for index, leaf in enumerate(result)
-            if type(leaf) in TENSORS and storage(leaf) not in given
+            if type(leaf) in TENSORS and storage_key(leaf) not in given
         }
         tensors = {index: leaf for index, leaf in enumerate(result) if type(leaf) in TENSORS}
         passed = {leaf.data_ptr() for index, leaf in tensors.items() if index not in last.made}
@@ -182,7 +185,7 @@ class Forward:
             for one in (*torch.utils._pytree.tree_leaves(result), *args)
             if isinstance(one, torch.Tensor) and one.layout is torch.strided
         ]
-        kept = {storage(one) for one in tensors}
+        kept = {storage_key(one) for one in tensors}
         calls = self.calls
         calls.shown |= {index for index, (memory, _) in made.items() if memory in kept}
         own = {address for memory, address in made.values() if memory not in kept}
@@ -190,7 +193,7 @@ class Forward:
         await_backward(calls)
 
 
-class Backward:
+class CompiledBackward:
     """What is called as a compiled backward.
 
     It is compiled at its first call, or found in a cache. Which forward it belongs to, it sees at a
@@ -207,8 +210,8 @@ class Backward:
         joined = self._joined
         unknown = joined is None or not joined[0].forward.has_backward
         # What others capture takes none of our locks.
-        if unknown and are_waiting() and not capture.capturing():
-            joined = self._join(inputs)
+        if unknown and are_waiting() and not capture.is_capturing():
+            joined = self._join_forward(inputs)
         if joined is None:
             return self._compiled(inputs)
         calls, forward = joined[0], joined[0].forward
@@ -217,7 +220,7 @@ class Backward:
         forward.note_saved(set())
         return calls.run_list(inputs, "its forward ran without a graph" if elsewhere else "")
 
-    def _join(self, inputs: list[Any]) -> tuple[BackwardPass, GraphCache] | None:
+    def _join_forward(self, inputs: list[Any]) -> tuple[BackwardPass, GraphCache] | None:
         """Find the forward that has saved these inputs. Returns the graphs of its backward."""
         joined = self._joined
         # What has no element has no address.
@@ -251,7 +254,7 @@ class Backward:
         return joined
 
 
-def _install() -> None:
+def _install_hooks() -> None:
     """Have forwards offered to the region that this thread compiles, and all backwards taken."""
     with _installing:
         try:
@@ -268,11 +271,11 @@ def _install() -> None:
         @functools.wraps(original)
         def post_compile(self: CompiledGraph, *args: object, **kwargs: object) -> object:
             result = original(self, *args, **kwargs)
-            region: Region | None = getattr(_local, "region", None)
+            region: TrainingRegion | None = getattr(_local, "region", None)
             backward = self.fx_kwargs.get("is_backward")
             try:
                 if backward:
-                    self.current_callable = Backward(self.current_callable)
+                    self.current_callable = CompiledBackward(self.current_callable)
                 elif region is not None:
                     region.take(self)
             except Exception as error:

@@ -18,10 +18,10 @@ from typing import Optional
 
 import torch
 
-from rocm_autopatch.graphs.capture import Pool, no_other
+from rocm_autopatch.graphs.capture import CapturePool, no_other
 from rocm_autopatch.graphs.captured_ops import CapturedOps, fill_memory
 from rocm_autopatch.graphs.pytrees import TENSORS
-from rocm_autopatch.graphs.refusal import Disturbed, Refused
+from rocm_autopatch.graphs.refusal import CaptureDisturbed, Refused
 
 # How many elements of a result are compared. All of them would need as much memory as the
 # activations of a training step.
@@ -46,7 +46,7 @@ _leaves = torch.utils._pytree.tree_leaves
 Samples = list[Optional[torch.Tensor]]
 
 
-class Verification:
+class ResultVerification:
     """Parts of what a plain call has returned, and the random numbers that it has drawn.
 
     *call* makes the plain call, and *restore* undoes what it has changed. With *draws*, the
@@ -55,7 +55,7 @@ class Verification:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: CapturePool,
         draws: bool,
         call: Callable[[], object],
         restore: Callable[[], None],
@@ -63,17 +63,17 @@ class Verification:
         self._pool, self._call, self._restore = pool, call, restore
         self._before = pool.random() if draws else None
         try:
-            self._wanted = self._sampled(call())
+            self._wanted = self._sampled_copies(call())
         finally:
             self._after = pool.random() if draws else None
             self.draw_again()
             restore()
 
-    def _sampled(self, result: object) -> Samples:
+    def _sampled_copies(self, result: object) -> Samples:
         """Copies of what of a result is compared. They outlive it, and are no views of it."""
         tensors = [one for one in _leaves(result) if type(one) in TENSORS]
         most = _COMPARED // max(1, len(tensors))
-        return [one if one is None else one.clone() for one in _samples(result, most)]
+        return [one if one is None else one.clone() for one in _result_samples(result, most)]
 
     def compare(self, result: object) -> bool:
         """Raise Refused if a replay gave something else than the call, except for rounding.
@@ -81,15 +81,15 @@ class Verification:
         Returns whether the plain call was made again, which may have overwritten what the replay
         has written.
         """
-        got = self._sampled(result)
+        got = self._sampled_copies(result)
         with no_other():
             drawn = self._after is None or torch.equal(self._after, self._pool.random())
-            different = _different(self._wanted, got)
+            different = _differences_of(self._wanted, got)
         # These are the program's: they take locks.
         if different:
             self._compare_undetermined(different, got, result)
         if not drawn:
-            raise Disturbed("a replay does not draw as many numbers as a plain call")
+            raise CaptureDisturbed("a replay does not draw as many numbers as a plain call")
         return bool(different)
 
     def _compare_undetermined(
@@ -105,13 +105,15 @@ class Verification:
             try:
                 fill_memory(likely, value, _BLOCKS, _BLOCKS_BYTES)
                 with CapturedOps(fill=value):
-                    plain.append(self._sampled(self._call()))
+                    plain.append(self._sampled_copies(self._call()))
             finally:
                 self._restore()
         with no_other():
-            self._explain(different, got, plain)
+            self._explain_difference(different, got, plain)
 
-    def _explain(self, different: dict[int, str], got: Samples, plain: list[Samples]) -> None:
+    def _explain_difference(
+        self, different: dict[int, str], got: Samples, plain: list[Samples]
+    ) -> None:
         """Raise Refused unless the plain calls say that they don't determine what differs."""
         for index, said in different.items():
             replayed, ones = got[index], [calls[index] for calls in plain]
@@ -126,7 +128,7 @@ class Verification:
             self._pool.draw_from(self._before)
 
 
-def _different(wanted: Samples, got: Samples) -> dict[int, str]:
+def _differences_of(wanted: Samples, got: Samples) -> dict[int, str]:
     """By index what of a result is not equal, and what torch says of it."""
     found = {}
     for index, (one, other) in enumerate(itertools.zip_longest(wanted, got)):
@@ -146,7 +148,7 @@ def _is_undetermined(got: torch.Tensor, plain: Sequence[torch.Tensor]) -> bool:
     if any(one.shape != got.shape or one.dtype != got.dtype for one in plain):
         return False
     first, *others = plain
-    wrong = ~_close(got, first)
+    wrong = ~_close_elements(got, first)
     unwritten = torch.ones_like(wrong)
     for one, value in zip(others, _FILLS):
         filled = bool(value % 2) if one.dtype is torch.bool else value
@@ -154,31 +156,31 @@ def _is_undetermined(got: torch.Tensor, plain: Sequence[torch.Tensor]) -> bool:
     if not (got.is_floating_point() or got.is_complex()):
         explained = unwritten | ((first != others[0]) | (first != others[1]))
         return bool((~wrong | explained).all())
-    apart = torch.zeros_like(_magnitude(first))
+    apart = torch.zeros_like(_magnitude_of(first))
     for one, other in itertools.combinations(plain, 2):
-        apart = torch.maximum(apart, _magnitude(one - other))
-    noise = _magnitude(got - first) <= _MORE * apart
+        apart = torch.maximum(apart, _magnitude_of(one - other))
+    noise = _magnitude_of(got - first) <= _MORE * apart
     return bool((~wrong | unwritten | noise).all())
 
 
-def _close(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _close_elements(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     relative, absolute = _TOLERANCES.get(one.dtype, (0.0, 0.0))
     if one.is_floating_point() and one.dtype not in _TOLERANCES:
         one, other = one.float(), other.float()
     return torch.isclose(one, other, rtol=relative, atol=absolute, equal_nan=True)
 
 
-def _magnitude(tensor: torch.Tensor) -> torch.Tensor:
+def _magnitude_of(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor if tensor.is_complex() else tensor.double()).abs()
 
 
-def _samples(result: object, most: int) -> Iterator[torch.Tensor | None]:
+def _result_samples(result: object, most: int) -> Iterator[torch.Tensor | None]:
     """What of a result is compared: about *most* elements of each tensor, from all parts of it."""
     for leaf in _leaves(result):
-        yield _sample(leaf, most) if isinstance(leaf, torch.Tensor) else None
+        yield _sample_tensor(leaf, most) if isinstance(leaf, torch.Tensor) else None
 
 
-def _sample(tensor: torch.Tensor, most: int) -> torch.Tensor:
+def _sample_tensor(tensor: torch.Tensor, most: int) -> torch.Tensor:
     """Each so many elements of a tensor, along its last dimensions, without a copy."""
     for dim in reversed(range(tensor.dim())):
         if tensor.numel() <= most:

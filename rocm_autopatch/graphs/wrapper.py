@@ -15,14 +15,14 @@ from rocm_autopatch import startup
 from rocm_autopatch.graphs import record, soundness
 from rocm_autopatch.graphs.buckets import Bucket, Buckets
 from rocm_autopatch.graphs.calls import GraphOptions
-from rocm_autopatch.graphs.capture import capturing
+from rocm_autopatch.graphs.capture import is_capturing
 from rocm_autopatch.graphs.guards import GuardedGraphs
 from rocm_autopatch.graphs.promise import PromisedGraphs
 from rocm_autopatch.graphs.pytrees import (
     FLAT,
     TENSORS,
-    Signatures,
-    flatten,
+    SignatureLookup,
+    flatten_value,
     tensors_of,
     unflatten_call,
 )
@@ -43,7 +43,7 @@ CAPTURING = "another capture is under way and records the function's kernels"
 _FILTERS = startup.release(torch.__version__) >= (2, 8)
 
 
-class Graphed:
+class GraphedFunction:
     """A callable that runs *function* as a graph if possible. :func:`graphed` makes it.
 
     All other attributes are the function's. So those of a wrapped model can be read and set.
@@ -51,7 +51,7 @@ class Graphed:
 
     function: Callable[..., Any]
     _graphs: GuardedGraphs | PromisedGraphs
-    _signatures: Signatures
+    _signatures: SignatureLookup
     _buckets: Buckets | None
     _given: tuple[object, ...]
     _fallback: bool
@@ -67,7 +67,7 @@ class Graphed:
         guards: str,
         guard_filter_fn: Callable[..., object] | None,
     ) -> None:
-        plain, name = _plain(function), name or _name(function)
+        plain, name = _plain_twin(function), name or _function_name(function)
         graphs: GuardedGraphs | PromisedGraphs
         if guards == "none":
             graphs = PromisedGraphs(function, name, options)
@@ -77,11 +77,11 @@ class Graphed:
         self.__dict__.update(
             function=function,
             _graphs=graphs,
-            _signatures=Signatures(strict=guards == "none"),
-            _buckets=Buckets(buckets, parameters, _name(function)) if buckets else None,
+            _signatures=SignatureLookup(strict=guards == "none"),
+            _buckets=Buckets(buckets, parameters, _function_name(function)) if buckets else None,
             _given=(options, tuple(buckets), fallback, name, guards, guard_filter_fn),
             _fallback=fallback,
-            _never=_objection(plain),
+            _never=_objection_to(plain),
         )
         functools.update_wrapper(self, plain, updated=())
 
@@ -90,7 +90,7 @@ class Graphed:
         if _is_compiling():
             return self.function(*args, **kwargs)
         try:
-            if self._never or capturing():
+            if self._never or is_capturing():
                 raise Refused(self._never or CAPTURING)
             settings = _settings_here()
             structure: Hashable
@@ -102,7 +102,7 @@ class Graphed:
                 structure, leaves = FLAT, list(args)
             else:
                 leaves = []
-                structure = flatten((args, kwargs), leaves)
+                structure = flatten_value((args, kwargs), leaves)
             if self._buckets is not None:
                 finish = self._buckets.pad_arguments(args, kwargs, leaves)
                 args, kwargs = unflatten_call(structure, leaves)
@@ -114,7 +114,7 @@ class Graphed:
         except Refused as refused:
             if not self._fallback:
                 raise
-            record.plain(self._graphs.row, str(refused))
+            record.count_plain_call(self._graphs.row, str(refused))
             return self.function(*args, **kwargs)
         result = self._graphs.run(key, structure, leaves, args, kwargs)
         return result if finish is None else finish(result)
@@ -134,7 +134,7 @@ class Graphed:
             # A bound method has none. So nothing that it does depends on this.
             self.__dict__[name] = value
 
-    def __reduce__(self) -> tuple[Callable[..., Graphed], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., GraphedFunction], tuple[object, ...]]:
         # A copy has its own graphs.
         function, owner = self.function, getattr(self.function, "__self__", None)
         name = getattr(function, "__name__", "")
@@ -142,20 +142,20 @@ class Graphed:
         if method is not None and method is getattr(function, "__func__", None):
             # The owner may have this very object as its attribute of that name.
             return _of_method, (owner, name, *self._given)
-        return Graphed, (function, *self._given)
+        return GraphedFunction, (function, *self._given)
 
     @property
     def row(self) -> record.CallableRow:
         """This callable's row of ``rocm_autopatch.status()["graphs"]``."""
-        return record.finished(self._graphs.row)
+        return record.finished_row(self._graphs.row)
 
     def clear(self) -> None:
         """Drop all graphs and free their memory. Later calls capture anew."""
         self._graphs.clear()
 
 
-def _of_method(owner: object, name: str, *given: Any) -> Graphed:
-    return Graphed(types.MethodType(getattr(type(owner), name), owner), *given)
+def _of_method(owner: object, name: str, *given: Any) -> GraphedFunction:
+    return GraphedFunction(types.MethodType(getattr(type(owner), name), owner), *given)
 
 
 def graphed(
@@ -223,8 +223,8 @@ def graphed(
     check = soundness.checks_by_default() if check is None else check
     options = GraphOptions(limit, warmup, outputs == "clone", verify, check)
 
-    def wrap(wrapped: Callable[..., Any]) -> Graphed:
-        return Graphed(wrapped, options, buckets, fallback, name, guards, guard_filter_fn)
+    def wrap(wrapped: Callable[..., Any]) -> GraphedFunction:
+        return GraphedFunction(wrapped, options, buckets, fallback, name, guards, guard_filter_fn)
 
     return wrap if function is None else wrap(function)
 
@@ -251,7 +251,7 @@ def _default_devices() -> tuple[str, ...]:
     return tuple(str(one.device) for one in modes)
 
 
-def _objection(plain: object) -> str:
+def _objection_to(plain: object) -> str:
     """Why no call of a function can be a graph, whatever its arguments; "" if one may."""
     kinds = (
         inspect.isgeneratorfunction,
@@ -263,13 +263,13 @@ def _objection(plain: object) -> str:
     return ""
 
 
-def _plain(function: Callable[..., object]) -> Callable[..., object]:
+def _plain_twin(function: Callable[..., object]) -> Callable[..., object]:
     """What has the signature and the name: a module's forward, also of a compiled module."""
     original = getattr(function, "_orig_mod", function)
     return original.forward if isinstance(original, torch.nn.Module) else original
 
 
-def _name(function: object) -> str:
+def _function_name(function: object) -> str:
     original = getattr(function, "_orig_mod", function)
     found = original if hasattr(original, "__qualname__") else type(original)
     return f"{found.__module__}.{found.__qualname__}"

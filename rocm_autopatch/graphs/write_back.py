@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from rocm_autopatch.graphs.buffers import MANY, CopiedInputs, dense, overlaps
-from rocm_autopatch.graphs.layout import storage
+from rocm_autopatch.graphs.buffers import MANY, CopiedInputs, dense_part, overlaps_itself
+from rocm_autopatch.graphs.layout import storage_key
 from rocm_autopatch.graphs.pytrees import TENSORS
 
 # So many bytes are copied for a call at most. A GPU moves them four times, which takes a data
@@ -29,7 +29,7 @@ class InPlaceWriteBack:
         targets = inputs.targets()
         self._indices = list(indices)
         self.targets = [targets[index] for index in indices]
-        self._fixed = {storage(one) for one in fixed if one.layout is torch.strided}
+        self._fixed = {storage_key(one) for one in fixed if one.layout is torch.strided}
 
     def shared(self, leaves: Sequence[object]) -> str:
         """Why a call with these leaves can't be a replay; "" if it can."""
@@ -49,9 +49,9 @@ def shares_memory(indices: Sequence[int], leaves: Sequence[Any], fixed: Iterable
     seen = set(fixed)
     for index, leaf in enumerate(leaves):
         if type(leaf) in TENSORS and index not in indices:
-            seen.add(storage(leaf))
+            seen.add(storage_key(leaf))
     for index in indices:
-        pointer = storage(leaves[index])
+        pointer = storage_key(leaves[index])
         if pointer in seen:
             return True
         seen.add(pointer)
@@ -68,11 +68,12 @@ def find_objection(
 ) -> str:
     """Why leaves that a call changes can't be copied back; "" if they can."""
     if any(
-        overlaps(leaves[index]) or dense(leaves[index]) is not leaves[index] for index in indices
+        overlaps_itself(leaves[index]) or dense_part(leaves[index]) is not leaves[index]
+        for index in indices
     ):
         return "its elements share memory"
     bytes_ = count_bytes(indices, leaves)
     if bytes_ > MOST:
         return f"{bytes_ / 2**20:.0f} MiB would be copied for each call, of {MOST >> 20} at most"
-    others = [storage(one) for one in fixed if one.layout is torch.strided]
+    others = [storage_key(one) for one in fixed if one.layout is torch.strided]
     return "it shares memory with another one" if shares_memory(indices, leaves, others) else ""

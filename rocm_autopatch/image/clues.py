@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rocm_autopatch import kfd, trust
 from rocm_autopatch.image import reference
-from rocm_autopatch.image.fact import CLUE, LIBRARY, ROCM_OF_HIP, Fact, Named
+from rocm_autopatch.image.fact import CLUE, LIBRARY, ROCM_OF_HIP, Named, SourcedFact
 
 # These files have up to a few KiB. A bigger one is not the file that we expect.
 _LONGEST = 64 * 1024
@@ -68,7 +68,7 @@ _SYSTEM = re.compile(r"[a-z][a-z-]*[0-9]+(?:\.[0-9]+)*")
 _LINE = re.compile(r"^([A-Z_]+)[=:](.*)$", re.MULTILINE)
 
 
-def gather(
+def gather_clues(
     environ: Mapping[str, str], root: Path = Path("/"), path: Sequence[str] | None = None
 ) -> list[Named]:
     """The facts that a container tells, of each name the most trusted first.
@@ -78,65 +78,65 @@ def gather(
     Raises nothing.
     """
     path = sys.path if path is None else path
-    versions = _pairs(read(root, _VERSIONS))
-    found = {name: distribution(name, path) for name in _FRAMEWORKS}
+    versions = _parse_pairs(read_beginning(root, _VERSIONS))
+    found = {name: distribution_version(name, path) for name in _FRAMEWORKS}
     installed = {name: fact for name, fact in found.items() if fact}
     return [
-        *_gpus(root),
-        *_rocm(root, path),
-        *_architecture(environ),
-        *_framework(environ, versions, installed),
+        *_gpu_facts(root),
+        *_rocm_facts(root, path),
+        *_architecture_facts(environ),
+        *_framework_facts(environ, versions, installed),
         *installed.items(),
-        ("python", Fact(platform.python_version(), "this interpreter", CLUE)),
-        *_system(root),
-        *_base(versions),
-        *_libraries(root),
-        *_runtime(environ, versions, root, path),
-        *_ranks(environ),
+        ("python", SourcedFact(platform.python_version(), "this interpreter", CLUE)),
+        *_system_facts(root),
+        *_base_facts(versions),
+        *_library_facts(root),
+        *_runtime_facts(environ, versions, root, path),
+        *_rank_facts(environ),
     ]
 
 
-def _gpus(root: Path) -> Iterator[Named]:
+def _gpu_facts(root: Path) -> Iterator[Named]:
     """A fact for each kind of GPU. If there are different kinds, none of them counts."""
     for kind in sorted({gfx for gfx, _, _ in kfd.gpus(str(root))}):
-        yield "gfx", Fact(kind, f"/{kfd.NODES}", CLUE)
+        yield "gfx", SourcedFact(kind, f"/{kfd.NODES}", CLUE)
 
 
-def _rocm(root: Path, path: Sequence[str]) -> Iterator[Named]:
+def _rocm_facts(root: Path, path: Sequence[str]) -> Iterator[Named]:
     name = "opt/rocm/.info/version"
     # 7.2.0-38, or 7.2.4
-    release = _RELEASE.match(read(root, name))
+    release = _RELEASE.match(read_beginning(root, name))
     if release:
-        yield "rocm", Fact(release[0], f"/{name}", CLUE)
+        yield "rocm", SourcedFact(release[0], f"/{name}", CLUE)
     # ROCm from wheels has no such file: 10.0.0, or 7.10.0a20251015.
-    sdk = distribution("rocm-sdk-core", path)
+    sdk = distribution_version("rocm-sdk-core", path)
     release = _RELEASE.match(sdk.value) if sdk else None
     if sdk and release:
-        yield "rocm", Fact(release[0], sdk.source, CLUE)
+        yield "rocm", SourcedFact(release[0], sdk.source, CLUE)
 
 
-def _libraries(root: Path) -> Iterator[Named]:
+def _library_facts(root: Path) -> Iterator[Named]:
     """The ROCm whose libraries are in the first directory that has any, by their names.
 
     Only links are read: no library is opened or loaded. Debian has no /opt/rocm/.info/version: it
     packages the parts of ROCm one by one, and in different versions.
     """
     for directory in _LIBRARIES:
-        core = _ROCM_CORE.fullmatch(_link(root, f"{directory}/{_CORE}"))
+        core = _ROCM_CORE.fullmatch(_link_text(root, f"{directory}/{_CORE}"))
         if core:
             release = ".".join(str(int(number)) for number in core.groups())
-            yield LIBRARY, Fact(release, f"/{directory}/{_CORE}", CLUE)
+            yield LIBRARY, SourcedFact(release, f"/{directory}/{_CORE}", CLUE)
             return
-        found = [_link(root, f"{directory}/libamdhip64.so.{major}") for major in _HIP_MAJORS]
+        found = [_link_text(root, f"{directory}/libamdhip64.so.{major}") for major in _HIP_MAJORS]
         for target in found:
             hip = ROCM_OF_HIP.match(target.partition(".so.")[2])
             if hip:
-                yield LIBRARY, Fact(hip[1], f"/{directory}/libamdhip64.so", CLUE)
+                yield LIBRARY, SourcedFact(hip[1], f"/{directory}/libamdhip64.so", CLUE)
         if any(found):
             return
 
 
-def _runtime(
+def _runtime_facts(
     environ: Mapping[str, str], versions: Mapping[str, str], root: Path, path: Sequence[str]
 ) -> Iterator[Named]:
     """Which HIP runtime the dynamic linker would load for torch: its version and its build.
@@ -152,7 +152,7 @@ def _runtime(
         words = [version[0]] if version else []
         words.append(f"{os.path.getsize(file)} bytes")
         words += [f"commit {commit[:12]}"] if _HASH.fullmatch(commit) else []
-        yield "hip_runtime", Fact(" ".join(words), file, CLUE)
+        yield "hip_runtime", SourcedFact(" ".join(words), file, CLUE)
 
 
 def _runtime_file(environ: Mapping[str, str], root: Path, path: Sequence[str]) -> str:
@@ -170,61 +170,61 @@ def hip_runtime(
     environ: Mapping[str, str], root: Path = Path("/"), path: Sequence[str] | None = None
 ) -> str:
     """The fact ``hip_runtime``, "" if it is not known. Raises nothing."""
-    versions = _pairs(read(root, _VERSIONS))
-    found = _runtime(environ, versions, root, sys.path if path is None else path)
+    versions = _parse_pairs(read_beginning(root, _VERSIONS))
+    found = _runtime_facts(environ, versions, root, sys.path if path is None else path)
     return next((fact.value for _, fact in found), "")
 
 
-def _ranks(environ: Mapping[str, str]) -> Iterator[Named]:
+def _rank_facts(environ: Mapping[str, str]) -> Iterator[Named]:
     """How many processes the job of this one has, where a launcher says so."""
     for name in _RANKS:
         count = environ.get(name, "")
         if count.isdecimal() and count.isascii() and len(count) < 8:
-            yield "ranks", Fact(count, name, CLUE)
+            yield "ranks", SourcedFact(count, name, CLUE)
 
 
-def _architecture(environ: Mapping[str, str]) -> Iterator[Named]:
+def _architecture_facts(environ: Mapping[str, str]) -> Iterator[Named]:
     """The facts in gfx950-rocm724 or gfx942, which is read like a tag. A list gives no fact."""
     for variable in _ARCH_VARIABLES:
-        said = _say(f"x:{environ.get(variable, '')}")
+        said = _reference_facts(f"x:{environ.get(variable, '')}")
         for name in ("gfx", "rocm"):
             if name in said:
-                yield name, Fact(said[name], variable, CLUE)
+                yield name, SourcedFact(said[name], variable, CLUE)
 
 
-def _framework(
-    environ: Mapping[str, str], versions: Mapping[str, str], installed: Mapping[str, Fact]
+def _framework_facts(
+    environ: Mapping[str, str], versions: Mapping[str, str], installed: Mapping[str, SourcedFact]
 ) -> Iterator[Named]:
     variable = next((name for name in _SGLANG_VARIABLES if name in environ), "")
     if variable:
-        yield "framework", Fact("sglang", variable, CLUE)
+        yield "framework", SourcedFact("sglang", variable, CLUE)
     if "VLLM_BASE_IMAGE" in versions:
-        yield "framework", Fact("vllm", f"/{_VERSIONS}", CLUE)
+        yield "framework", SourcedFact("vllm", f"/{_VERSIONS}", CLUE)
     # An image of SGLang may have been made from one of vLLM, so two of them give no fact.
     if len(installed) == 1:
         for name, fact in installed.items():
-            yield "framework", Fact(name, fact.source, CLUE)
+            yield "framework", SourcedFact(name, fact.source, CLUE)
 
 
-def _system(root: Path) -> Iterator[Named]:
+def _system_facts(root: Path) -> Iterator[Named]:
     name = "etc/os-release"
-    said = _pairs(read(root, name))
+    said = _parse_pairs(read_beginning(root, name))
     system = said.get("ID", "") + said.get("VERSION_ID", "")
     if _SYSTEM.fullmatch(system):
-        yield "os", Fact(system, f"/{name}", CLUE)
+        yield "os", SourcedFact(system, f"/{name}", CLUE)
 
 
-def _base(versions: Mapping[str, str]) -> Iterator[Named]:
+def _base_facts(versions: Mapping[str, str]) -> Iterator[Named]:
     release = _RELEASE.match(versions.get("ROCM_SDK_VERSION", ""))
     if release:
-        yield "rocm", Fact(release[0], f"/{_VERSIONS}", CLUE)
-    said = _say(versions.get("BASE_IMAGE", ""))
+        yield "rocm", SourcedFact(release[0], f"/{_VERSIONS}", CLUE)
+    said = _reference_facts(versions.get("BASE_IMAGE", ""))
     for name in ("rocm", "os"):
         if name in said:
-            yield name, Fact(said[name], f"/{_VERSIONS}", CLUE)
+            yield name, SourcedFact(said[name], f"/{_VERSIONS}", CLUE)
 
 
-def distribution(name: str, path: Sequence[str]) -> Fact | None:
+def distribution_version(name: str, path: Sequence[str]) -> SourcedFact | None:
     """The version of the distribution *name*, if it is on *path*.
 
     importlib.metadata would wait for ever where its file is a pipe, and take ten times as long.
@@ -239,33 +239,33 @@ def distribution(name: str, path: Sequence[str]) -> Fact | None:
             if not found or re.sub("[-_.]+", "-", found["name"]).lower() != name:
                 continue
             file = "METADATA" if found["kind"] == "dist" else "PKG-INFO"
-            head = read(Path(directory), f"{entry}/{file}").partition("\n\n")[0]
+            head = read_beginning(Path(directory), f"{entry}/{file}").partition("\n\n")[0]
             version = _VERSION_FIELD.search(head)
             if version and _VERSION.fullmatch(version[1]):
-                return Fact(version[1], f"{name} in {Path(directory)}", CLUE)
+                return SourcedFact(version[1], f"{name} in {Path(directory)}", CLUE)
     return None
 
 
-def _say(image: str) -> dict[str, str]:
+def _reference_facts(image: str) -> dict[str, str]:
     """What an image's reference says; nothing if it is none."""
     try:
-        return reference.facts(reference.parse_reference(image))
+        return reference.reference_facts(reference.parse_reference(image))
     except ValueError:
         return {}
 
 
-def _pairs(text: str) -> dict[str, str]:
+def _parse_pairs(text: str) -> dict[str, str]:
     return {name: value.strip(" \"'") for name, value in _LINE.findall(text)}
 
 
-def _link(root: Path, name: str) -> str:
+def _link_text(root: Path, name: str) -> str:
     """The text of a link, "" where there is none."""
     with suppress(OSError):
         return os.readlink(root / name)
     return ""
 
 
-def read(root: Path, name: str) -> str:
+def read_beginning(root: Path, name: str) -> str:
     """The beginning of a text file, "" where there is none."""
     with suppress(OSError, ValueError):
         data = trust.read(str(root / name), _LONGEST, judged=False)

@@ -17,7 +17,7 @@ ROCM_OF_HIP = re.compile(r"([1-6]\.[0-9]+|7\.[0-2])(?![0-9])")
 
 
 @dataclass(frozen=True)
-class Fact:
+class SourcedFact:
     """A value as text, where it is from (a path, a variable, ...), and ASSUMPTION, CLUE or TAG."""
 
     value: str
@@ -26,12 +26,12 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Contradiction:
+class FactContradiction:
     """Two values of the fact *name*. *used* counts, unless one clue says both."""
 
     name: str
-    used: Fact
-    other: Fact
+    used: SourcedFact
+    other: SourcedFact
 
     @property
     def within_a_clue(self) -> bool:
@@ -47,15 +47,15 @@ class Contradiction:
 
 
 @dataclass(frozen=True)
-class Facts:
+class KnownFacts:
     """The facts that count, by name, and what contradicts them."""
 
-    facts: Mapping[str, Fact]
-    contradictions: tuple[Contradiction, ...]
+    facts: Mapping[str, SourcedFact]
+    contradictions: tuple[FactContradiction, ...]
 
     def values(self) -> dict[str, str]:
         """Name to value, as conditions want them (policy/when.py)."""
         return {name: fact.value for name, fact in self.facts.items()}
 
 
-Named = tuple[str, Fact]
+Named = tuple[str, SourcedFact]

@@ -27,7 +27,7 @@ _LONGEST = 255
 
 
 @dataclass(frozen=True)
-class Reference:
+class ImageReference:
     """The parts of a reference as they were written, "" where one is absent."""
 
     registry: str
@@ -44,10 +44,10 @@ class Reference:
         """
         *path, namespace, name = f"/{self.repository}".split("/")[-3:]
         proxied = self.registry not in ("", *_HUB) and any(path) and namespace in _PUBLIC
-        return f"{namespace}/{name}" if proxied else self._plain
+        return f"{namespace}/{name}" if proxied else self._plain_reference
 
     @property
-    def _plain(self) -> str:
+    def _plain_reference(self) -> str:
         first, _, rest = self.repository.partition("/")
         official = self.registry in ("", *_HUB) and first == "library" and "/" not in rest
         return rest if official and rest else self.repository
@@ -56,12 +56,12 @@ class Reference:
     def short(self) -> str:
         """The reference as images.yaml writes it: no docker.io/, no library/, no digest."""
         # Without docker.io/, docker.io/a.b/c would be c at the host a.b.
-        plain = self.registry in ("", *_HUB) and not _split(self._plain)[0]
+        plain = self.registry in ("", *_HUB) and not _split_registry(self._plain_reference)[0]
         registry = "" if plain else f"{self.registry}/"
-        return registry + self._plain + (f":{self.tag}" if self.tag else "")
+        return registry + self._plain_reference + (f":{self.tag}" if self.tag else "")
 
 
-def parse_reference(text: str) -> Reference:
+def parse_reference(text: str) -> ImageReference:
     """The parts of *text*. Raises ValueError where it is no image reference."""
     rest, at, digest = text.partition("@")
     if at and not _DIGEST.fullmatch(digest):
@@ -76,7 +76,7 @@ def parse_reference(text: str) -> Reference:
         rest = head
     if colon and not _TAG.fullmatch(tag):
         raise ValueError(f"{text!r} is not an image reference: {tag!r} is not a tag")
-    registry, repository = _split(rest)
+    registry, repository = _split_registry(rest)
     if registry and not _HOST.fullmatch(registry):
         raise ValueError(f"{text!r} is not an image reference: {registry!r} is not a registry")
     if not _PATH.fullmatch(repository):
@@ -93,10 +93,10 @@ def parse_reference(text: str) -> Reference:
         )
     if not registry and re.fullmatch("[0-9a-f]{64}", repository):
         raise ValueError(f"{text!r} is an image's ID, not its reference")
-    return Reference(registry, repository, tag, digest)
+    return ImageReference(registry, repository, tag, digest)
 
 
-def _split(name: str) -> tuple[str, str]:
+def _split_registry(name: str) -> tuple[str, str]:
     """Registry and repository. The first part is a host where it can be nothing else."""
     first, slash, rest = name.partition("/")
     host = any(c in first for c in ".:") or first == "localhost" or first != first.lower()
@@ -168,7 +168,7 @@ _NVIDIA = re.compile("hopper|blackwell|a100|h20|h100|h200|b200|b300|gh200|gb200|
 _STEM = re.compile("[a-z]*")
 
 
-class _Token:
+class _TagToken:
     __slots__ = ("kind", "says", "separator", "spent", "text")
 
     def __init__(self, separator: str, text: str, kind: str) -> None:
@@ -181,15 +181,15 @@ class _Token:
         self.spent = True
 
 
-def facts(reference: Reference) -> dict[str, str]:
+def reference_facts(reference: ImageReference) -> dict[str, str]:
     """What *reference* says of its image; docs/tags.md describes the keys."""
     name = reference.name
-    tag, claims = _tokens(reference.tag), _claims(name)
-    framework = _framework(tag, claims)
+    tag, claims = _tag_tokens(reference.tag), _repository_claims(name)
+    framework = _framework_name(tag, claims)
     if framework == "vllm":
         _read_two_numbers(tag)
     _place_versions(tag, framework, name, "framework" in claims)
-    said = _merge(tag)
+    said = _merge_tokens(tag)
     doubted = {key for key, value in said.items() if not value}
     if not framework:
         doubted.add("framework_version")
@@ -200,7 +200,7 @@ def facts(reference: Reference) -> dict[str, str]:
     )
     exact = _EXACT_GFX.fullmatch(gfx)
     found = {
-        "accelerator": _accelerator(said, claims),
+        "accelerator": _accelerator_name(said, claims),
         "repository": name,
         "framework": framework,
         "framework_version": version if framework else "",
@@ -211,34 +211,34 @@ def facts(reference: Reference) -> dict[str, str]:
         "torch": said.get("torch", ""),
         "os": system,
         "date": said.get("date", ""),
-        "flavour": _flavour(tag, doubted),
+        "flavour": _tag_flavour(tag, doubted),
     }
     return {key: value for key, value in found.items() if value}
 
 
 @lru_cache(maxsize=256)
-def _claims(name: str) -> dict[str, str]:
+def _repository_claims(name: str) -> dict[str, str]:
     """What the repository *name* says: of many tags, few have a repository of their own."""
-    claims = _merge(_tokens(name))
+    claims = _merge_tokens(_tag_tokens(name))
     if _INFERA.fullmatch(name):
         claims.pop("accelerator", None)
     return claims
 
 
-def _tokens(text: str) -> list[_Token]:
+def _tag_tokens(text: str) -> list[_TagToken]:
     tokens = []
     end = 0
     for match in _TOKEN.finditer(text.lower()):
         kind = match.lastgroup or ""
         start, before = match.start(), end
         end = match.end()
-        token = _Token(text[before:start], text[start:end], kind)
-        _read(token, match[kind])
+        token = _TagToken(text[before:start], text[start:end], kind)
+        _read_token(token, match[kind])
         tokens.append(token)
     return tokens
 
 
-def _read(token: _Token, value: str) -> None:
+def _read_token(token: _TagToken, value: str) -> None:
     """Let *token* say what it says on its own."""
     kind, says = token.kind, token.says
     if kind == "word":
@@ -252,7 +252,7 @@ def _read(token: _Token, value: str) -> None:
         says["pytorch"] = "yes"
     elif kind == "rocm":
         says["accelerator"] = "rocm"
-        version = _rocm(value)
+        version = _rocm_version(value)
         if version:
             says["rocm"] = version
         token.spent = version == value or bool(version)
@@ -260,7 +260,7 @@ def _read(token: _Token, value: str) -> None:
         says["hardware"] = "rocm"
         says["gfx"] = GFX_BY_PRODUCT.get(value, value)
     elif kind == "stamp":
-        day = _day(value)
+        day = _day_of_stamp(value)
         if day:
             says["date"] = day
         token.spent = bool(day)
@@ -271,7 +271,7 @@ def _read(token: _Token, value: str) -> None:
         says["os"] = re.sub(r"(?<=^ubuntu\d\d)(?=\d\d$)", ".", system)
 
 
-def _read_word(token: _Token, word: str) -> None:
+def _read_word(token: _TagToken, word: str) -> None:
     stem = (_STEM.match(word) or [""])[0]
     if _NVIDIA.fullmatch(word):
         token.says["hardware"] = "cuda"
@@ -282,7 +282,7 @@ def _read_word(token: _Token, word: str) -> None:
     token.spent = word in ("cuda", "cpu")
 
 
-def _day(stamp: str) -> str:
+def _day_of_stamp(stamp: str) -> str:
     digits = stamp.replace("-", "")
     try:
         return date(int(digits[:4]), int(digits[4:6]), int(digits[6:8])).isoformat()
@@ -290,7 +290,7 @@ def _day(stamp: str) -> str:
         return ""
 
 
-def _rocm(code: str) -> str:
+def _rocm_version(code: str) -> str:
     """The version that follows "rocm", dotted; "" where its digits can be read in two ways."""
     if "." in code:
         return code
@@ -306,7 +306,7 @@ def _rocm(code: str) -> str:
     return ""
 
 
-def _read_two_numbers(tag: list[_Token]) -> None:
+def _read_two_numbers(tag: list[_TagToken]) -> None:
     """Let vLLM's short versions of ROCm in *tag* say what they are."""
     for token in tag:
         short = _VLLM_ROCM.fullmatch(token.text.lower()) if token.kind == "rocm" else None
@@ -315,18 +315,18 @@ def _read_two_numbers(tag: list[_Token]) -> None:
             token.spent = True
 
 
-def _framework(tag: list[_Token], claims: dict[str, str]) -> str:
+def _framework_name(tag: list[_TagToken], claims: dict[str, str]) -> str:
     """The tag's before the repository's, and PyTorch, which is in all of them, where neither is."""
     names = {token.says["framework"] for token in tag if "framework" in token.says}
     if names:
-        return _agreed(names)
+        return _agreed_value(names)
     if "framework" in claims:
         return claims["framework"]
     pytorch = "pytorch" in claims or any("pytorch" in token.says for token in tag)
     return "pytorch" if pytorch else ""
 
 
-def _place_versions(tag: list[_Token], framework: str, name: str, its: bool) -> None:
+def _place_versions(tag: list[_TagToken], framework: str, name: str, its: bool) -> None:
     """Let the version tokens of *tag* say whose version they are, where that is clear.
 
     *its* says that the repository is the framework's.
@@ -367,7 +367,7 @@ def _place_versions(tag: list[_Token], framework: str, name: str, its: bool) -> 
             token.spent = True
 
 
-def _is_rocm(before: _Token, version: str, token: _Token, name: str) -> bool:
+def _is_rocm(before: _TagToken, version: str, token: _TagToken, name: str) -> bool:
     """Whether a version is ROCm's: after the word rocm, or after preview in an image of AMD's, as
     in rocm/vllm-dev:preview7.1_1117."""
     word = before.text.lower()
@@ -376,26 +376,26 @@ def _is_rocm(before: _Token, version: str, token: _Token, name: str) -> bool:
     return bare and int(version.partition(".")[0]) >= _LEAST_ROCM
 
 
-def _merge(tokens: Iterable[_Token]) -> dict[str, str]:
+def _merge_tokens(tokens: Iterable[_TagToken]) -> dict[str, str]:
     """What *tokens* say together: "" where they say different things."""
     said: dict[str, set[str]] = {}
     for token in tokens:
         for key, value in token.says.items():
             said.setdefault(key, set()).add(value)
     return {
-        key: next(iter(values)) if len(values) == 1 else _agreed(values)
+        key: next(iter(values)) if len(values) == 1 else _agreed_value(values)
         for key, values in said.items()
     }
 
 
-def _agreed(values: set[str]) -> str:
+def _agreed_value(values: set[str]) -> str:
     """The one of *values* that says all that the others say, "" if there is none: 7.0 and 7.0.0
     are 7.0.0."""
     best = max(values, key=len)
     return best if all(f"{best}.".startswith(f"{value}.") for value in values) else ""
 
 
-def _accelerator(said: dict[str, str], claims: dict[str, str]) -> str:
+def _accelerator_name(said: dict[str, str], claims: dict[str, str]) -> str:
     """A name in the tag counts before a GPU in the tag, and both before the repository."""
     for source, key in (
         (said, "accelerator"),
@@ -408,7 +408,7 @@ def _accelerator(said: dict[str, str], claims: dict[str, str]) -> str:
     return ""
 
 
-def _flavour(tag: list[_Token], doubted: set[str]) -> str:
+def _tag_flavour(tag: list[_TagToken], doubted: set[str]) -> str:
     left = ""
     before = None
     for token in tag:

@@ -168,7 +168,7 @@ def _install_graphs(wrapper: "Any") -> None:
 
             # This comes before the compile, because the compile may change the model.
             origin, use = getattr(self, _MODE)
-            found = mode.Compiled(model_, inputs_, origin, use == TRAINING_GRAPHS)
+            found = mode.CompiledRegion(model_, inputs_, origin, use == TRAINING_GRAPHS)
         except Exception as error:
             if failure.programs_own(error):
                 raise

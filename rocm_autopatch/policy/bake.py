@@ -157,8 +157,8 @@ def _machine(torch: str) -> tuple[dict[str, str], str]:
     It is this one. If there is no evidence for it, it is the one that all evidence for this torch,
     Triton and HIP runtime names: an image is built where there is no GPU or another one.
     """
-    here = machine.here()
-    found = match.look(here, torch)
+    here = machine.machine_here()
+    found = match.look_for_evidence(here, torch)
     if found.wrong:
         raise NotBaked(found.wrong[0])
     if found.used or not found.stale:

@@ -128,7 +128,7 @@ class Lowered:
     without: Plan
     chosen: Selection
     facts: Mapping[str, str]
-    evidence: match.Found
+    evidence: match.FoundEvidence
 
 
 def lowered(
@@ -140,7 +140,7 @@ def lowered(
 
     *machine* is another one, as evidence.machine.here() says it. Raises PolicyError.
     """
-    place, evidence = match.gather(start, machine)
+    place, evidence = match.gather_with_evidence(start, machine)
     facts = place.values()
     chosen = select(facts, named)
     whole = without = lower.lower(chosen.layers, facts, chosen.policy)

@@ -32,5 +32,5 @@ COLD, WARM = "cold", "warm"
 FRESH_STARTS, FRESH = "fresh_starts", "fresh"
 
 
-class Refused(Exception):
+class ProofRefused(Exception):
     """Nothing can be proven as it was asked for; the text says why."""

@@ -50,16 +50,16 @@ from rocm_autopatch.prove import (
     trials,
     verdicts,
 )
-from rocm_autopatch.prove.rows import Outcome, TrialRow
+from rocm_autopatch.prove.rows import TrialOutcome, TrialRow
 from rocm_autopatch.prove.subjects import BASE, SUBJECTS
-from rocm_autopatch.prove.supervisor import FreshStarts, OutOfTime, Start, Supervisor
+from rocm_autopatch.prove.supervisor import FreshStarts, OutOfTime, StartSupervisor, TrialStart
 from rocm_autopatch.switches import SWITCH_GROUP, Subject
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Thoroughness:
+class BatteryThoroughness:
     """How much a battery does.
 
     ``seconds``: for all of it. ``calls`` are compared with eager mode in each start, for at most
@@ -85,7 +85,7 @@ class Thoroughness:
     fresh: int = 0
 
 
-FULL = Thoroughness(
+FULL = BatteryThoroughness(
     name="full",
     seconds=1200,
     calls=320,
@@ -100,7 +100,7 @@ FULL = Thoroughness(
     # A fault in one process of five is missed by these with less than 1 %: 0.8**21.
     fresh=21,
 )
-QUICK = Thoroughness(
+QUICK = BatteryThoroughness(
     name="quick",
     seconds=120,
     calls=120,
@@ -138,15 +138,15 @@ _NO_WAVE = 0
 
 
 @dataclass
-class Battery:
+class TrialBattery:
     """A run of trials: *kept* are the rows of an earlier run, whose units are not run again.
 
     *only* are names of trials and of subjects: if it has any of a kind, there are no others. *keep*
     is called when rows were added, *says* with each new row.
     """
 
-    supervisor: Supervisor
-    how: Thoroughness
+    supervisor: StartSupervisor
+    how: BatteryThoroughness
     only: Sequence[str]
     kept: Sequence[TrialRow]
     keep: Callable[[], None]
@@ -169,7 +169,7 @@ class Battery:
         self.base: dict[str, float] = {}
         with tempfile.TemporaryDirectory(prefix="rocm-autopatch-prove-") as directory:
             self.directory = Path(directory)
-            left = self._left()
+            left = self._left_trials()
             names = [name for name in left if name != BASE]
             size = _WAVE * max(2, self.at_once)
             waves = [names[start : start + size] for start in range(0, len(names), size)]
@@ -179,11 +179,11 @@ class Battery:
                 needed = {trial for name in names for trial in left[name]}
                 alone = [trial for trial in left.get(BASE, ()) if trial not in needed]
                 if alone:
-                    self._wave([BASE], {BASE: alone})
-                numbers = [self._wave([BASE, *wave], left) for wave in waves]
+                    self._run_wave([BASE], {BASE: alone})
+                numbers = [self._run_wave([BASE, *wave], left) for wave in waves]
                 # What works is worth more than what gains, if the time is short.
                 for number, wave in zip(numbers, waves):
-                    self._settle([BASE, *wave], left, number)
+                    self._settle_gains([BASE, *wave], left, number)
             except OutOfTime:
                 pass
             except BaseException:
@@ -191,7 +191,7 @@ class Battery:
                 self.supervisor.stop.set()
                 raise
 
-    def units(self, whole: Thoroughness | None = None) -> list[tuple[str, str]]:
+    def units(self, whole: BatteryThoroughness | None = None) -> list[tuple[str, str]]:
         """Each trial with each of its subjects that is to be run, whether it was run or not.
 
         If *whole* is given, all that such a battery has on this device.
@@ -200,10 +200,10 @@ class Battery:
         return [
             (name, subject.name)
             for name in how.trials
-            for subject in self._subjects(name, how.subjects, only)
+            for subject in self._trial_subjects(name, how.subjects, only)
         ]
 
-    def fresh_subjects(self, whole: Thoroughness | None = None) -> list[str]:
+    def fresh_subjects(self, whole: BatteryThoroughness | None = None) -> list[str]:
         """The subjects that need fresh starts: those that capture graphs.
 
         If *whole* is given, all that such a battery has on this device.
@@ -225,7 +225,7 @@ class Battery:
         lacking = [name for name, missing in left.items() if missing > 0]
         if not lacking:
             return
-        with self._prepared(lacking[:1]) as caches:
+        with self._prepared_caches(lacking[:1]) as caches:
             [directory] = caches.values()
             found = self.supervisor.run_fresh_starts(
                 FreshStarts(
@@ -241,11 +241,13 @@ class Battery:
             made = [_fresh_row(name, found) for name in lacking]
             for row in made:
                 self.says(row)
-            self._keep(made)
+            self._keep_rows(made)
 
-    def _subjects(self, name: str, among: Sequence[str], only: Sequence[str]) -> list[Subject]:
+    def _trial_subjects(
+        self, name: str, among: Sequence[str], only: Sequence[str]
+    ) -> list[Subject]:
         """The subjects of a trial, the base first; none where it is not asked for or can't be."""
-        trial = trials.load(name)
+        trial = trials.load_trial(name)
         gpu = self.supervisor.device == "cuda"
         if getattr(trial, "GPU", False) and not gpu:
             return []
@@ -258,7 +260,7 @@ class Battery:
         base = [] if any(one.name == BASE for one in wanted) else [SUBJECTS[BASE]]
         return [*base, *wanted] if wanted else []
 
-    def _left(self) -> dict[str, list[str]]:
+    def _left_trials(self) -> dict[str, list[str]]:
         """By subject, the trials that were not run to their end yet; the base has all of those."""
         left: dict[str, list[str]] = {}
         for trial, subject in self.units():
@@ -266,7 +268,7 @@ class Battery:
             if not any(row.status != ENDED for row in own) and len(own) <= self.how.warm:
                 left.setdefault(subject, []).append(trial)
         if self.how.settle > self.how.warm:
-            for subject, again in verdicts.unsettled(self.rows, self.units()).items():
+            for subject, again in verdicts.unsettled_trials(self.rows, self.units()).items():
                 own_left = left.setdefault(subject, [])
                 own_left += [trial for trial in again if trial not in own_left]
         self.rows = [row for row in self.rows if row.trial not in left.get(row.subject, ())]
@@ -283,31 +285,31 @@ class Battery:
         trial_names[base] = [trial for trial in left[base] if trial in wanted]
         return trial_names
 
-    def _wave(self, names: list[str], left: Mapping[str, list[str]]) -> int:
+    def _run_wave(self, names: list[str], left: Mapping[str, list[str]]) -> int:
         """Cold starts beside each other, then warm ones in turn. The number of the wave."""
         number = 1 + max((row.wave for row in self.rows), default=0)
         trial_names = self._trial_names(names, left)
-        with self._prepared(names) as caches:
-            self._cold(trial_names, caches, number)
+        with self._prepared_caches(names) as caches:
+            self._cold_starts(trial_names, caches, number)
             for turn in range(self.how.warm):
-                self._warm(trial_names, caches, number, turn)
+                self._warm_starts(trial_names, caches, number, turn)
         return number
 
-    def _settle(self, names: list[str], left: Mapping[str, list[str]], number: int) -> None:
-        """Start again what a wave needs to say whether its subjects gain."""
+    def _settle_gains(self, names: list[str], left: Mapping[str, list[str]], number: int) -> None:
+        """TrialStart again what a wave needs to say whether its subjects gain."""
         base, *others = names
         trial_names = self._trial_names(names, left)
         # Of a switch, policies ask whether it gains; of a mode, only whether it works.
         switches = [name for name in others if SUBJECTS[name].group == SWITCH_GROUP]
         for group in (switches, [name for name in others if name not in switches]):
-            again = self._unsettled({name: trial_names[name] for name in (base, *group)})
+            again = self._unsettled_trials({name: trial_names[name] for name in (base, *group)})
             if again and self.how.settle > self.how.warm:
-                with self._prepared(again) as caches:
-                    self._cold(again, caches, number, self.how.warm)
+                with self._prepared_caches(again) as caches:
+                    self._cold_starts(again, caches, number, self.how.warm)
                     for turn in range(self.how.warm, self.how.settle):
-                        self._warm(again, caches, number, turn)
+                        self._warm_starts(again, caches, number, turn)
 
-    def _cold(
+    def _cold_starts(
         self,
         trial_names: Mapping[str, list[str]],
         caches: Mapping[str, Path],
@@ -318,23 +320,25 @@ class Battery:
 
         def cold(name: str) -> list[TrialRow]:
             """The rows for which others may be guilty. All else is kept at once."""
-            rows = self._run(name, trial_names[name], caches[name], COLD, wave, turn, beside=True)
+            rows = self._run_subject(
+                name, trial_names[name], caches[name], COLD, wave, turn, beside=True
+            )
             beside = (CRASHED, HUNG, NOT_TRIED) if self.at_once > 1 else ()
-            self._keep([row for row in rows if row.status not in beside])
+            self._keep_rows([row for row in rows if row.status not in beside])
             return [row for row in rows if row.status in beside]
 
         with ThreadPoolExecutor(self.at_once) as pool:
-            found = self._each(pool, cold, list(caches))
+            found = self._for_each_subject(pool, cold, list(caches))
         for name, doubtful in zip(caches, found):
             hangs = False
             for row in doubtful:
                 # One hang is enough.
                 if not (hangs and row.status in (HUNG, NOT_TRIED)):
-                    row = self._confirmed(row, caches[name], turn)
-                self._keep([row])
+                    row = self._confirmed_row(row, caches[name], turn)
+                self._keep_rows([row])
                 hangs = hangs or row.status == HUNG
 
-    def _warm(
+    def _warm_starts(
         self,
         trial_names: Mapping[str, list[str]],
         caches: Mapping[str, Path],
@@ -343,26 +347,26 @@ class Battery:
     ) -> None:
         """A warm start of each subject, in turns in the opposite order."""
         alive = {
-            name: [one for one in trial_names[name] if self._alive(name, one, wave)]
+            name: [one for one in trial_names[name] if self._still_alive(name, one, wave)]
             for name in (caches if turn % 2 == 0 else [*caches][::-1])
             if name in trial_names
         }
 
         def warm(name: str) -> None:
-            self._keep(self._run(name, alive[name], caches[name], WARM, wave, turn))
+            self._keep_rows(self._run_subject(name, alive[name], caches[name], WARM, wave, turn))
 
         with ThreadPoolExecutor(min(_WARM_AT_ONCE, self.at_once)) as pool:
-            self._each(pool, warm, list(alive))
+            self._for_each_subject(pool, warm, list(alive))
 
-    def _unsettled(self, trial_names: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    def _unsettled_trials(self, trial_names: Mapping[str, list[str]]) -> dict[str, list[str]]:
         """Of a wave, what has to be started again, and with it the base."""
         units = [(trial, name) for name, own in trial_names.items() for trial in own]
-        found = verdicts.unsettled(self.rows, units)
+        found = verdicts.unsettled_trials(self.rows, units)
         wanted = {trial for own in found.values() for trial in own}
         base = [trial for trial in trial_names[BASE] if trial in wanted]
         return {BASE: base, **found} if found else {}
 
-    def _each(
+    def _for_each_subject(
         self, pool: ThreadPoolExecutor, run: Callable[[str], T], names: Sequence[str]
     ) -> list[T]:
         """What *run* returns for each subject. If one is interrupted, all others are ended."""
@@ -372,26 +376,26 @@ class Battery:
             self.supervisor.stop.set()
             raise
 
-    def _keep(self, rows: list[TrialRow]) -> None:
+    def _keep_rows(self, rows: list[TrialRow]) -> None:
         with self.lock:
             self.rows += rows
             self.keep()
 
-    def _alive(self, subject: str, trial: str, wave: int) -> bool:
+    def _still_alive(self, subject: str, trial: str, wave: int) -> bool:
         """Whether all starts of a trial in this wave ended so far."""
         own = [row for row in self.rows if row.unit == (trial, subject)]
         return all(row.status == ENDED for row in own if row.wave == wave)
 
-    def _confirmed(self, row: TrialRow, caches: Path, turn: int) -> TrialRow:
+    def _confirmed_row(self, row: TrialRow, caches: Path, turn: int) -> TrialRow:
         """A row of a cold start. What others may be guilty of is repeated alone."""
-        if not self._doubtful(row):
+        if not self._is_doubtful(row):
             return row
-        [again] = self._run(row.subject, [row.trial], caches, COLD, row.wave, turn)
+        [again] = self._run_subject(row.subject, [row.trial], caches, COLD, row.wave, turn)
         if row.status == NOT_TRIED:
             return again
         return replace(again, beside_others=f"{row.status}: {row.reason}")
 
-    def _doubtful(self, row: TrialRow) -> bool:
+    def _is_doubtful(self, row: TrialRow) -> bool:
         """Whether another start may be guilty of a fault."""
         if row.status == CRASHED:
             assert row.over is not None
@@ -403,7 +407,7 @@ class Battery:
             return bool(near) or "out of memory" in row.reason.lower()
         return row.status in (HUNG, NOT_TRIED)
 
-    def _run(
+    def _run_subject(
         self,
         name: str,
         trial_names: list[str],
@@ -423,10 +427,10 @@ class Battery:
                 raise OutOfTime
             if [row.status for row in rows].count(HUNG) >= _HANGS:
                 reason = f"{name} hung in {_HANGS} trials"
-                others = [Outcome(trial, NOT_TRIED, reason) for trial in left]
+                others = [TrialOutcome(trial, NOT_TRIED, reason) for trial in left]
                 return rows + [_row_of(one, name, kind, wave) for one in others]
             found = self.supervisor.run(
-                Start(
+                TrialStart(
                     trials=left,
                     policy=caches / "policy.yaml",
                     mode=subject.mode,
@@ -436,7 +440,7 @@ class Battery:
                     seconds=self.how.check,
                     time=self.how.time if kind == WARM else 0.0,
                     imports=_IMPORTS * self.how.limit,
-                    limit={trial: more * self._limit(trial) for trial in left},
+                    limit={trial: more * self._limit_of(trial) for trial in left},
                     end=self.end,
                     # What is compiled already needs no workers, which would disturb the times.
                     threads=self.threads if kind == COLD else 1,
@@ -458,22 +462,22 @@ class Battery:
             left = [trial for trial in left if trial not in tried]
         return rows
 
-    def _limit(self, trial: str) -> float:
+    def _limit_of(self, trial: str) -> float:
         return max(self.how.limit, self.how.slower * self.base.get(trial, 0.0))
 
     @contextmanager
-    def _prepared(self, names: Iterable[str]) -> Iterator[dict[str, Path]]:
+    def _prepared_caches(self, names: Iterable[str]) -> Iterator[dict[str, Path]]:
         """By subject, a directory for its caches. In the end they are removed."""
         found: dict[str, Path] = {}
         try:
             for name in names:
-                found[name] = self._prepare(name)
+                found[name] = self._prepare_caches(name)
             yield found
         finally:
             for path in found.values():
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _prepare(self, name: str) -> Path:
+    def _prepare_caches(self, name: str) -> Path:
         """A directory for the caches of a subject, with its policy in it."""
         caches = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.directory))
         policy = {"version": 1, "name": f"prove-{name}", **SUBJECTS[name].policy}
@@ -483,13 +487,13 @@ class Battery:
         return caches
 
 
-def _row_of(one: Outcome, subject: str, start: str, wave: int) -> TrialRow:
+def _row_of(one: TrialOutcome, subject: str, start: str, wave: int) -> TrialRow:
     """An outcome as the row of a subject's start."""
     said = {known.name: getattr(one, known.name) for known in fields(one)}
     return TrialRow(**said, subject=subject, start=start, wave=wave)
 
 
-def _fresh_row(name: str, found: Sequence[Outcome]) -> TrialRow:
+def _fresh_row(name: str, found: Sequence[TrialOutcome]) -> TrialRow:
     """The row of a subject of all its fresh starts; its status is that of the first fault."""
     faults = [one for one in found if one.status != ENDED]
     row = TrialRow(

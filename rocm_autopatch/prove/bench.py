@@ -24,7 +24,7 @@ _SINGLE = 8
 INPUTS = 8
 
 
-class Bench:
+class TrialBench:
     """One side of a trial: ``compile`` compiles, or returns its argument in eager mode.
 
     ``gpu`` says whether the device is a GPU; ``size`` chooses a number by that. ``mode`` is the
@@ -74,7 +74,7 @@ class Bench:
             self.torch.cuda.synchronize()
 
 
-def difference(torch: Any, expected: Any, found: Any) -> Any:
+def difference_to_eager(torch: Any, expected: Any, found: Any) -> Any:
     """How far results are from what eager mode computes, where 1 is the most that is allowed.
 
     Both are a tensor, or sequences of tensors. A tensor of one number comes back, on the device, so
@@ -84,7 +84,7 @@ def difference(torch: Any, expected: Any, found: Any) -> Any:
     if not isinstance(expected, torch.Tensor):
         if isinstance(found, torch.Tensor) or len(expected) != len(found):
             return torch.tensor(float("inf"))
-        parts = [difference(torch, one, other) for one, other in zip(expected, found)]
+        parts = [difference_to_eager(torch, one, other) for one, other in zip(expected, found)]
         return torch.stack([part.float().to(parts[0].device) for part in parts]).amax()
     if not isinstance(found, torch.Tensor):
         return torch.tensor(float("inf"))

@@ -33,7 +33,7 @@ from rocm_autopatch.prove import (
     WRONG,
     trials,
 )
-from rocm_autopatch.prove.rows import Outcome
+from rocm_autopatch.prove.rows import TrialOutcome
 
 # What a GPU says that only compiles: the stand-in of surroundings/compiling_gpu.
 _COMPILES_ONLY = "compiles and does not run"
@@ -48,7 +48,7 @@ _TURNS = 6
 _held: dict[str, Any] = {}
 
 
-def main() -> None:
+def run_child() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser()
     parser.add_argument("trials", nargs="+")
@@ -72,25 +72,25 @@ def main() -> None:
             say(trial, phase=IMPORTING)
             # What can't be imported fails once more in its trial, and counts there.
             with contextlib.suppress(Exception):
-                _import(trials.load(trial))
+                _import_of_trial(trials.load_trial(trial))
         for trial in asked.trials:
             try:
-                found = _run(trial, asked, functools.partial(say, trial))
+                found = _run_trial(trial, asked, functools.partial(say, trial))
             except Exception as error:
-                found = _failure(error)
+                found = _failure_outcome(error)
             say(trial, **found.document())
             if found.status == CRASHED:
                 return  # What comes next would be in doubt: it gets a process of its own.
-            _clean()
+            _clean_up()
 
 
-def _import(trial: Any) -> None:
+def _import_of_trial(trial: Any) -> None:
     """Import what a trial uses. Another process may be on the device meanwhile."""
     for module in ("torch", "torch._inductor.compile_fx", *getattr(trial, "NEEDS", ())):
         importlib.import_module(module)
 
 
-def _clean() -> None:
+def _clean_up() -> None:
     """Forget what a trial has compiled and allocated."""
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -100,23 +100,23 @@ def _clean() -> None:
             torch.cuda.empty_cache()
 
 
-def _failure(error: BaseException) -> Outcome:
+def _failure_outcome(error: BaseException) -> TrialOutcome:
     text = f"{type(error).__name__}: {error}".strip()
     if _COMPILES_ONLY in text or _COMPILES_ONLY in str(error.__cause__ or ""):
-        return Outcome(status=COMPILED)
+        return TrialOutcome(status=COMPILED)
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     last = "".join(lines).strip().splitlines()[-12:]
     reason = text.splitlines()[0][:300]
-    return Outcome(status=CRASHED, reason=reason, last_lines=tuple(last))
+    return TrialOutcome(status=CRASHED, reason=reason, last_lines=tuple(last))
 
 
-def _run(name: str, asked: argparse.Namespace, say: Callable[..., None]) -> Outcome:
+def _run_trial(name: str, asked: argparse.Namespace, say: Callable[..., None]) -> TrialOutcome:
     say(phase=IMPORTING)
-    trial = trials.load(name)
+    trial = trials.load_trial(name)
     for module in getattr(trial, "NEEDS", ()):
         package = module.partition(".")[0]
         if importlib.util.find_spec(package) is None:
-            return Outcome(status=NOT_HERE, reason=f"{package} is not installed")
+            return TrialOutcome(status=NOT_HERE, reason=f"{package} is not installed")
     import torch
     import torch._dynamo
     import torch._inductor.config
@@ -125,7 +125,7 @@ def _run(name: str, asked: argparse.Namespace, say: Callable[..., None]) -> Outc
 
     missing = _not_applied(asked.key)
     if missing:
-        return Outcome(status=NOT_HERE, reason=missing)
+        return TrialOutcome(status=NOT_HERE, reason=missing)
     if asked.alone and asked.alone not in _held:
         say(phase=WAITING)
         _held[asked.alone] = open(asked.alone, "w", encoding="ascii")  # noqa: SIM115
@@ -137,14 +137,14 @@ def _run(name: str, asked: argparse.Namespace, say: Callable[..., None]) -> Outc
         sides = []
         for compiled in (False, True):
             torch.manual_seed(0)
-            side = bench.Bench(torch, asked.device, asked.mode or None, compiled)
+            side = bench.TrialBench(torch, asked.device, asked.mode or None, compiled)
             sides.append((side, trial.program(side)))
         (_, eager), (side, call) = sides
         del sides
-        return _measure(torch, asked, say, trial, side, eager, call)
+        return _measure_trial(torch, asked, say, trial, side, eager, call)
 
 
-def _measure(
+def _measure_trial(
     torch: Any,
     asked: argparse.Namespace,
     say: Callable[..., None],
@@ -152,39 +152,39 @@ def _measure(
     side: Any,
     eager: Callable[[int], Any],
     call: Callable[[int], Any],
-) -> Outcome:
+) -> TrialOutcome:
     from rocm_autopatch.prove import bench
 
     rows_before = len(_graph_rows())
     say(phase="calling in eager mode")
     # A copy, because the program may change what it returned.
-    expected = _copy(torch, eager(0))
+    expected = _copy_result(torch, eager(0))
     side.wait()
     say(phase="first call")
     began = time.perf_counter()
     found = call(0)
     side.wait()
     first = time.perf_counter() - began
-    apart = [bench.difference(torch, expected, found)]
+    apart = [bench.difference_to_eager(torch, expected, found)]
     say(phase="comparing calls", first=first)
     began, half, turn = time.perf_counter(), 0, getattr(trial, "TURN", 1)
     memory = 0
     for number in range(1, asked.calls):
-        expected = _copy(torch, eager(number))
-        apart.append(bench.difference(torch, expected, call(number)))
+        expected = _copy_result(torch, eager(number))
+        apart.append(bench.difference_to_eager(torch, expected, call(number)))
         spent = time.perf_counter() - began
         # By then each kind of call was made often enough to have all that it will ever have.
         enough = number >= _TURNS * turn
         if not half and enough and (number >= asked.calls // 2 or spent > asked.seconds / 2):
-            half, memory = number, _allocated(torch, side)
+            half, memory = number, _allocated_bytes(torch, side)
         if half and spent > asked.seconds and number >= 2 * half:
             break
     leaked = 0
     if half:
         further = range(len(apart), 2 * len(apart) - half)
-        leaked = _leaked(torch, side, memory, lambda: [call(number) for number in further])
+        leaked = _leaked_bytes(torch, side, memory, lambda: [call(number) for number in further])
     figures = [float(one) for one in apart]
-    outcome = Outcome(status=ENDED, first=first, calls=len(figures))
+    outcome = TrialOutcome(status=ENDED, first=first, calls=len(figures))
     # NaN compares with nothing.
     wrong = [number for number, one in enumerate(figures) if not one <= 1]
     if wrong:
@@ -202,7 +202,7 @@ def _measure(
         say(phase="timing calls")
         del eager, apart, expected, found
         gc.collect()
-        samples, peak = _timed(torch, side, call, asked.time, turn * len(figures), turn)
+        samples, peak = _timed_samples(torch, side, call, asked.time, turn * len(figures), turn)
         outcome = replace(outcome, samples=samples, peak=peak)
     say(phase="ending")
     return outcome
@@ -229,28 +229,28 @@ def _says_wrong(reason: str) -> bool:
     return reason.startswith("a replay differs from a plain call")
 
 
-def _leaked(torch: Any, side: Any, before: int, again: Callable[[], Any]) -> int:
+def _leaked_bytes(torch: Any, side: Any, before: int, again: Callable[[], Any]) -> int:
     """The bytes that are more in use than *before*, 0 if the program does not leak.
 
     *again* makes as many calls as there were since then. A leak goes on in these; what a program
     allocates once may come late, such as a graph for a path that is rarely taken.
     """
     limit = _LEAK_GPU if side.gpu else _LEAK_CPU
-    now = _allocated(torch, side)
+    now = _allocated_bytes(torch, side)
     if now - before <= limit:
         return 0
     again()
-    goes_on = _allocated(torch, side) - now > limit
+    goes_on = _allocated_bytes(torch, side) - now > limit
     return now - before if goes_on else 0
 
 
-def _copy(torch: Any, found: Any) -> Any:
+def _copy_result(torch: Any, found: Any) -> Any:
     if isinstance(found, torch.Tensor):
         return found.clone()
     return [one.clone() for one in found]
 
 
-def _allocated(torch: Any, side: Any) -> int:
+def _allocated_bytes(torch: Any, side: Any) -> int:
     """Bytes that are in use: the GPU's, or this process's."""
     side.wait()
     gc.collect()
@@ -260,7 +260,7 @@ def _allocated(torch: Any, side: Any) -> int:
         return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _timed(
+def _timed_samples(
     torch: Any, side: Any, call: Callable[[int], Any], seconds: float, number: int, turn: int
 ) -> tuple[tuple[float, ...], int]:
     """Samples of the seconds of a call, and the most memory that was reserved, in bytes."""
@@ -306,4 +306,4 @@ def _not_applied(keys: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_child()

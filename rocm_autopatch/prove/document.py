@@ -11,7 +11,7 @@ from typing import TypedDict
 
 from rocm_autopatch.evidence import file
 from rocm_autopatch.prove import FAULTS, FRESH_STARTS, verdicts
-from rocm_autopatch.prove.battery import FULL, QUICK, Battery, Thoroughness
+from rocm_autopatch.prove.battery import FULL, QUICK, BatteryThoroughness, TrialBattery
 from rocm_autopatch.prove.rows import TrialRow
 
 # Of what is known of a place, these may change without making a row worthless.
@@ -20,7 +20,7 @@ _FREE = ("image", "os", "framework", "framework_version", "python")
 _DIGITS = 7
 
 
-class Document(TypedDict):
+class EvidenceDocument(TypedDict):
     """What an evidence file has."""
 
     version: int
@@ -32,14 +32,14 @@ class Document(TypedDict):
     trials: list[dict[str, object]]
 
 
-def version() -> str:
+def our_version() -> str:
     """Our version."""
     return metadata.version("rocm_autopatch")
 
 
-def make(battery: Battery, place: Mapping[str, str]) -> Document:
+def make_document(battery: TrialBattery, place: Mapping[str, str]) -> EvidenceDocument:
     """The document of what a battery knows so far."""
-    every = [_Whole(battery, how) for how in (FULL, QUICK)]
+    every = [_WholeBattery(battery, how) for how in (FULL, QUICK)]
     tried = dict.fromkeys(row.subject for row in battery.rows)
     # A subject of which only some trials were run is not proven.
     chosen = {name: next((one for one in every if one.is_done(name)), every[0]) for name in tried}
@@ -51,26 +51,26 @@ def make(battery: Battery, place: Mapping[str, str]) -> Document:
     return {
         "version": file.VERSION,
         "made": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "by": version(),
+        "by": our_version(),
         "battery": next((one.name for one in every if one.are_all_done()), "partial"),
         "place": dict(place),
         "subjects": {
             name: said.document()
-            for name, said in verdicts.subjects(battery.rows, units, fresh).items()
+            for name, said in verdicts.subject_verdicts(battery.rows, units, fresh).items()
         },
-        "trials": [_rounded(row).document() for row in battery.rows],
+        "trials": [_rounded_row(row).document() for row in battery.rows],
     }
 
 
-class _Whole:
+class _WholeBattery:
     """All that a battery of this thoroughness has here, beside what is known."""
 
-    def __init__(self, battery: Battery, how: Thoroughness) -> None:
+    def __init__(self, battery: TrialBattery, how: BatteryThoroughness) -> None:
         self.name = how.name
         self.fresh = dict.fromkeys(battery.fresh_subjects(how), how.fresh)
         self._units = battery.units(how)
         self._rows = battery.rows
-        self._finished = verdicts.finished(battery.rows)
+        self._finished = verdicts.finished_units(battery.rows)
 
     def units_of(self, subject: str) -> list[tuple[str, str]]:
         return [unit for unit in self._units if unit[1] == subject]
@@ -89,20 +89,20 @@ class _Whole:
         return enough or verdicts.has_fresh_faults(self._rows, subject)
 
 
-def _rounded(row: TrialRow) -> TrialRow:
+def _rounded_row(row: TrialRow) -> TrialRow:
     return replace(row, samples=tuple(round(number, _DIGITS) for number in row.samples))
 
 
-def kept(path: Path, place: Mapping[str, str]) -> Sequence[TrialRow]:
+def kept_rows(path: Path, place: Mapping[str, str]) -> Sequence[TrialRow]:
     """The rows of an earlier run of the same version in the same place; none if it is another.
 
     Raises EvidenceError if the file is not evidence.
     """
     if not path.exists():
         return ()
-    found = file.read(path)
+    found = file.read_evidence(path)
     bound = [name for name in {*place, *found.place} if name not in _FREE]
     same = all(found.place.get(name) == place.get(name) for name in bound)
-    if not same or found.by != version():
+    if not same or found.by != our_version():
         return ()
     return [TrialRow.read(row) for row in found.trials]

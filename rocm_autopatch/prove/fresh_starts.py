@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from rocm_autopatch.prove import CRASHED, ENDED, FRESH_STARTS, HUNG, WRONG
-from rocm_autopatch.prove.rows import Outcome
+from rocm_autopatch.prove.rows import TrialOutcome
 from rocm_autopatch.support import processes
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _PIPE, _SAID = 1 << 16, 300
 _REPLAYS = 8
 
 
-def main() -> None:
+def run_forks() -> None:
     """Make as many starts as the command line asks for."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--report", required=True, help="the file for the lines")
@@ -65,7 +65,7 @@ def fork_starts(
     find: Callable[[], list[str]],
     count: int,
     limit: float,
-    tell: Callable[[Outcome], object],
+    tell: Callable[[TrialOutcome], object],
     leave: Callable[[int], NoReturn] = sys.exit,
 ) -> None:
     """Call *find* in *count* forks, one after the other, and *tell* how each has ended.
@@ -83,13 +83,13 @@ def fork_starts(
 
 def _fork_start(
     find: Callable[[], list[str]], limit: float, leave: Callable[[int], NoReturn]
-) -> Outcome:
+) -> TrialOutcome:
     began = time.monotonic()
     reads, writes = os.pipe()
     pid = os.fork()
     if not pid:
         os.close(reads)
-        _answer(find, writes)
+        _write_answer(find, writes)
         # The exit is part of it: a GPU's runtime may crash there, too.
         leave(0)
     os.close(writes)
@@ -100,14 +100,14 @@ def _fork_start(
             killed = _wait_for(pid, time.monotonic() + _KILLED_S) is not None
             end = "was killed" if killed else "no signal ends it: the GPU may be stuck"
             reason = f"did not end within {limit:.0f} s, and {end}"
-            return Outcome(FRESH_STARTS, HUNG, reason)
-        outcome = _outcome(_read_answer(reads), status)
+            return TrialOutcome(FRESH_STARTS, HUNG, reason)
+        outcome = _fork_outcome(_read_answer(reads), status)
     finally:
         os.close(reads)
     return replace(outcome, seconds=round(time.monotonic() - began, 3))
 
 
-def _answer(find: Callable[[], list[str]], pipe: int) -> None:
+def _write_answer(find: Callable[[], list[str]], pipe: int) -> None:
     """Write what is found, in a fork."""
     try:
         answer = {"faults": find()}
@@ -142,12 +142,12 @@ def _read_answer(pipe: int) -> list[str] | None:
     return faults
 
 
-def _outcome(faults: list[str] | None, status: int) -> Outcome:
+def _fork_outcome(faults: list[str] | None, status: int) -> TrialOutcome:
     if faults:
-        return Outcome(FRESH_STARTS, WRONG, "; ".join(faults))
+        return TrialOutcome(FRESH_STARTS, WRONG, "; ".join(faults))
     if status or faults is None:
-        return Outcome(FRESH_STARTS, CRASHED, processes.how_it_ended(status))
-    return Outcome(FRESH_STARTS, ENDED)
+        return TrialOutcome(FRESH_STARTS, CRASHED, processes.how_it_ended(status))
+    return TrialOutcome(FRESH_STARTS, ENDED)
 
 
 def find_faults(device: str) -> list[str]:
@@ -169,7 +169,7 @@ def compare_replays(device: Device) -> list[str]:
     import torch
 
     from rocm_autopatch.graphs import graphed
-    from rocm_autopatch.prove.bench import difference
+    from rocm_autopatch.prove.bench import difference_to_eager
 
     torch.manual_seed(0)
     layers = [torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.LayerNorm(128)]
@@ -179,7 +179,7 @@ def compare_replays(device: Device) -> list[str]:
     with torch.no_grad():
         inputs = [torch.randn(32, 64).to(device) for _ in range(_REPLAYS)]
         wanted = [model(one) for one in inputs]
-        apart = [difference(torch, one, fast(x)) for one, x in zip(wanted, inputs)]
+        apart = [difference_to_eager(torch, one, fast(x)) for one, x in zip(wanted, inputs)]
     wrong = sum(not float(one) <= 1 for one in apart)
     found = [f"program: {wrong} of {_REPLAYS} calls differ from eager mode"] if wrong else []
     if not fast.row["replays"]:
@@ -188,4 +188,4 @@ def compare_replays(device: Device) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    run_forks()

@@ -7,7 +7,7 @@ from typing import Any
 
 from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.evidence import machine
-from rocm_autopatch.prove import Refused
+from rocm_autopatch.prove import ProofRefused
 
 # What torch itself says. A GPU that torch can't use does not count.
 _PROBE = """
@@ -27,7 +27,7 @@ print("\\n" + json.dumps({name: str(value) for name, value in found.items()}))
 _FACTS = ("image", "rocm", "python", "os", "framework", "framework_version")
 
 
-def find(environ: Mapping[str, str]) -> dict[str, str]:
+def find_machine(environ: Mapping[str, str]) -> dict[str, str]:
     """The place as an evidence file has it. Raises Refused and NoReport.
 
     ``gpu`` is the name of the GPU that torch uses, "" if it uses none.
@@ -35,14 +35,14 @@ def find(environ: Mapping[str, str]) -> dict[str, str]:
     try:
         said = fresh_interpreter.answer(_PROBE, environ={**environ, "ROCM_AUTOPATCH": "off"})
     except fresh_interpreter.NoReport as error:
-        raise Refused(f"torch can't be used here: {error}") from None
+        raise ProofRefused(f"torch can't be used here: {error}") from None
     torch: dict[str, str] = {"gpu": "", **said}
     facts: dict[str, Any] = fresh_interpreter.report(torch=False)["facts"]
     known = {name: str(facts[name]["value"]) for name in _FACTS if name in facts}
-    bound = machine.here()
+    bound = machine.machine_here()
     unknown = [name for name, value in bound.items() if not value and name not in machine.OPTIONAL]
     if unknown:
-        raise Refused(
+        raise ProofRefused(
             f"the {' and '.join(unknown)} of this machine can't be told, so evidence could not be "
             "bound to it: there are several kinds of GPUs, or the driver's files can't be read"
         )

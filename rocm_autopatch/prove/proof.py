@@ -15,15 +15,15 @@ from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.evidence import file, machine
 from rocm_autopatch.policy import load
 from rocm_autopatch.policy.model import DELETE_EMPTY
-from rocm_autopatch.prove import FAULTS, Refused, document, place
-from rocm_autopatch.prove.battery import FULL, QUICK, Battery
+from rocm_autopatch.prove import FAULTS, ProofRefused, document, place
+from rocm_autopatch.prove.battery import FULL, QUICK, TrialBattery
 from rocm_autopatch.prove.rows import TrialRow
-from rocm_autopatch.prove.supervisor import Supervisor
+from rocm_autopatch.prove.supervisor import StartSupervisor
 from rocm_autopatch.support.text import duration
 
 
 @dataclass(frozen=True)
-class Request:
+class ProofRequest:
     """What to prove, and where: the options of ``rocm-autopatch prove``.
 
     ``only`` are names of trials and subjects. ``out`` is the evidence file, None for one that is
@@ -40,42 +40,42 @@ class Request:
 
 
 @dataclass
-class Proof:
+class ProofRun:
     """A request that can be met here: its battery, its place, and the file for its evidence."""
 
-    battery: Battery
+    battery: TrialBattery
     place: Mapping[str, str]
     out: Path
 
-    def document(self) -> document.Document:
+    def document(self) -> document.EvidenceDocument:
         """The evidence file as it stands."""
-        return document.make(self.battery, self.place)
+        return document.make_document(self.battery, self.place)
 
 
-def prepare(request: Request, says: Callable[[str], None]) -> Proof:
+def prepare_proof(request: ProofRequest, says: Callable[[str], None]) -> ProofRun:
     """Do all checks that are possible before the first trial; *says* gets a line for each result.
 
     Raises Refused, and EvidenceError for a file that is there already and is not evidence.
     """
-    environ = _environment(request.assume)
+    environ = _programs_environment(request.assume)
     _check_writable(request.out or file.SITE / "evidence.json")
-    found = place.find(environ)
+    found = place.find_machine(environ)
     device = request.device or ("cuda" if found["gpu"] else "cpu")
     if device == "cuda" and not found["gpu"]:
-        raise Refused(
+        raise ProofRefused(
             "torch finds no GPU here; without --device cuda, it tries what a CPU can have"
         )
     if device == "cpu":
         # What a CPU shows is no evidence for programs on the GPU.
         found.update(gpu="", device=machine.NO_GPU, driver=machine.NONE)
-    out = request.out or file.SITE / f"{_slug(found)}.json"
-    kept = () if request.again else document.kept(out, found)
-    supervisor = Supervisor(environ, device, assume=found["accelerator"] != "rocm")
+    out = request.out or file.SITE / f"{_file_name(found)}.json"
+    kept = () if request.again else document.kept_rows(out, found)
+    supervisor = StartSupervisor(environ, device, assume=found["accelerator"] != "rocm")
     began = time.monotonic()
 
     def keep() -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        file.write(out, proof.document())
+        file.write_evidence(out, proof.document())
 
     def tell(row: TrialRow) -> None:
         spent = duration(time.monotonic() - began)
@@ -85,14 +85,14 @@ def prepare(request: Request, says: Callable[[str], None]) -> Proof:
         says(said + (f": {row.reason}" if row.status in FAULTS else ""))
 
     how = QUICK if request.quick else FULL
-    proof = Proof(Battery(supervisor, how, request.only, kept, keep, tell), found, out)
+    proof = ProofRun(TrialBattery(supervisor, how, request.only, kept, keep, tell), found, out)
     if not proof.battery.units() and not proof.battery.fresh_subjects():
         names = ",".join(request.only)
-        raise Refused(f"there is no trial for --only {names} on the device {device}")
+        raise ProofRefused(f"there is no trial for --only {names} on the device {device}")
     return proof
 
 
-def _environment(assume: Sequence[str]) -> dict[str, str]:
+def _programs_environment(assume: Sequence[str]) -> dict[str, str]:
     """What programs get here, without the variables that the policy safe deletes."""
     environ = fresh_interpreter.environment(assume)
     for rule in load.top(load.DEFAULT).env:
@@ -104,7 +104,7 @@ def _environment(assume: Sequence[str]) -> dict[str, str]:
 
 
 def _check_writable(out: Path) -> None:
-    """Raise Refused if the evidence could not be written. Nothing was run yet."""
+    """Raise ProofRefused if the evidence could not be written. Nothing was run yet."""
     above = out.parent
     while not above.exists() and above != above.parent:
         above = above.parent
@@ -115,12 +115,12 @@ def _check_writable(out: Path) -> None:
         with tempfile.TemporaryFile(dir=above):
             pass
     except OSError as error:
-        raise Refused(
+        raise ProofRefused(
             f"{out} can't be written: {error.strerror}; give another file by --out"
         ) from None
 
 
-def _slug(found: Mapping[str, str]) -> str:
+def _file_name(found: Mapping[str, str]) -> str:
     """A file name for a place: its device, torch and Triton."""
     text = f"{found['device']} torch {found['torch']} triton {found['triton']}"
     return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-").lower()

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-Kind = TypeVar("Kind", bound="Outcome")
+Kind = TypeVar("Kind", bound="TrialOutcome")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """How a trial ended. What is None or empty is not known, and a document has no key for it.
 
     ``status`` is one of those of the package, ``reason`` why it is not ENDED, with the
@@ -41,9 +41,9 @@ class Outcome:
 
     def document(self) -> dict[str, object]:
         """The outcome as JSON has it."""
-        return dict(self._known())
+        return dict(self._known_fields())
 
-    def _known(self) -> Iterator[tuple[str, object]]:
+    def _known_fields(self) -> Iterator[tuple[str, object]]:
         for one in fields(self):
             value = getattr(self, one.name)
             if value is not None and value not in ("", ()):
@@ -51,7 +51,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class TrialRow(Outcome):
+class TrialRow(TrialOutcome):
     """How a trial of a *subject* ended in a *start*, COLD, WARM or FRESH, of a *wave*.
 
     ``beside_others`` is what came of it beside other starts, if it was repeated alone. ``over`` is

@@ -20,7 +20,7 @@ from pathlib import Path
 from rocm_autopatch import _ASSUME, fresh_interpreter
 from rocm_autopatch.ab.runner import own_caches
 from rocm_autopatch.prove import CRASHED, FRESH_STARTS, HUNG, IMPORTING, STARTING, WAITING
-from rocm_autopatch.prove.rows import Outcome
+from rocm_autopatch.prove.rows import TrialOutcome
 from rocm_autopatch.support import processes, safe_path
 
 _CHILD = "from rocm_autopatch.prove import child\nchild.main()\n"
@@ -36,7 +36,7 @@ class OutOfTime(Exception):
 
 
 @dataclass(frozen=True)
-class Start:
+class TrialStart:
     """What to start: trials under a policy file, in a mode, with the caches in a directory.
 
     ``calls`` of each are compared with eager mode in ``seconds``; ``time`` seconds of calls are
@@ -77,7 +77,7 @@ class FreshStarts:
     end: float
 
 
-class Supervisor:
+class StartSupervisor:
     """Starts trials on *device*, "cuda" or "cpu", in *environ*; *assume* says that this is ROCm."""
 
     def __init__(self, environ: Mapping[str, str], device: str, assume: bool) -> None:
@@ -92,7 +92,7 @@ class Supervisor:
         given += ["accelerator=rocm"] if assume else []
         self.environ[_ASSUME] = ",".join(filter(None, given))
 
-    def run(self, start: Start) -> list[Outcome]:
+    def run(self, start: TrialStart) -> list[TrialOutcome]:
         """Run a start to its end: an outcome of each trial that it came to, in their order.
 
         A trial that crashes or hangs is the last one. A KeyboardInterrupt ends the process first.
@@ -104,21 +104,21 @@ class Supervisor:
             with Path(directory, "output").open("wb") as output:
                 try:
                     command = processes.start(
-                        self._command(start, report),
-                        self._environment(start.policy, start.caches, start.threads),
+                        self._start_command(start, report),
+                        self._start_environment(start.policy, start.caches, start.threads),
                         output,
                         output,
                         Path(directory),
                     )
                     _kill_first(command.process.pid)
-                    hung = self._hangs(command, report, start)
+                    hung = self._exceeded_limit(command, report, start)
                     killed = bool(hung) and command.kill()
                     # Inductor's workers end a while after the program.
                     processes.end_left_over(str(start.caches), 0)
                 except BaseException:
                     processes.end_left_over(str(start.caches), 0)
                     raise
-            found, now = _reported(report, start.trials)
+            found, now = _reported_outcomes(report, start.trials)
             lines = _last_lines(Path(directory, "output"))
         # The exit is part of the last trial.
         last = now.trial if len(found) < len(start.trials) else start.trials[-1]
@@ -126,15 +126,15 @@ class Supervisor:
         if hung:
             end = "was killed" if killed else "no signal ends it: the GPU may be stuck"
             reason = f"{now.phase}: did not end within {hung:.0f} s, and {end}"
-            return [*others, Outcome(last, HUNG, reason, lines)]
+            return [*others, TrialOutcome(last, HUNG, reason, lines)]
         crashed = bool(found) and found[-1].status == CRASHED
         # A program may end its process, and with status 0, too.
         if command.status or not (crashed or len(found) == len(start.trials)):
             reason = f"{now.phase}: {processes.how_it_ended(command.status)}"
-            return [*others, Outcome(last, CRASHED, reason, lines)]
+            return [*others, TrialOutcome(last, CRASHED, reason, lines)]
         return found
 
-    def run_fresh_starts(self, asked: FreshStarts) -> list[Outcome]:
+    def run_fresh_starts(self, asked: FreshStarts) -> list[TrialOutcome]:
         """Make fresh starts: an outcome of each that has ended, in time.
 
         One that is left out was not made. A KeyboardInterrupt ends them first.
@@ -148,7 +148,7 @@ class Supervisor:
                 try:
                     command = processes.start(
                         fresh_interpreter.command(_FORKS, *arguments),
-                        self._environment(asked.policy, asked.caches, 1),
+                        self._start_environment(asked.policy, asked.caches, 1),
                         output,
                         output,
                         Path(directory),
@@ -159,14 +159,14 @@ class Supervisor:
                         command.kill()
                 finally:
                     processes.end_left_over(str(asked.caches), 0)
-            found = _results(report)
+            found = _finished_outcomes(report)
             out_of_time = late and time.monotonic() > asked.end
             if out_of_time or len(found) == asked.count or any(one.reason for one in found):
                 return found
             ended = "did not end" if late else processes.how_it_ended(command.status)
             reason = f"the process that forks them: {ended}"
             lines = _last_lines(Path(directory, "output"))
-            return [*found, Outcome(FRESH_STARTS, HUNG if late else CRASHED, reason, lines)]
+            return [*found, TrialOutcome(FRESH_STARTS, HUNG if late else CRASHED, reason, lines)]
 
     def _is_late(self, command: processes.Command, report: Path, asked: FreshStarts) -> bool:
         """Wait for fresh starts; whether they have not ended in the time that there is."""
@@ -179,7 +179,7 @@ class Supervisor:
                 return True
         return False
 
-    def _hangs(self, command: processes.Command, report: Path, start: Start) -> float:
+    def _exceeded_limit(self, command: processes.Command, report: Path, start: TrialStart) -> float:
         """The limit that a trial has exceeded, in seconds; 0 if all ended."""
         step, began = ("", True), time.monotonic()
         while not command.ends(_LOOK_S):
@@ -188,7 +188,7 @@ class Supervisor:
                 raise KeyboardInterrupt
             if now > start.end:
                 raise OutOfTime
-            _, said = _reported(report, start.trials)
+            _, said = _reported_outcomes(report, start.trials)
             importing = said.phase in (STARTING, IMPORTING)
             if (said.trial, importing) != step or said.phase == WAITING:
                 step, began = (said.trial, importing), now
@@ -197,14 +197,14 @@ class Supervisor:
                 return limit
         return 0.0
 
-    def _command(self, start: Start, report: Path) -> list[str]:
+    def _start_command(self, start: TrialStart, report: Path) -> list[str]:
         arguments = [*start.trials, "--report", str(report), "--device", self.device]
         arguments += ["--mode", start.mode or "", "--alone", start.alone]
         arguments += ["--calls", str(start.calls), "--seconds", str(start.seconds)]
         arguments += ["--time", str(start.time), *(f"--key={key}" for key in start.keys)]
         return fresh_interpreter.command(_CHILD, *arguments)
 
-    def _environment(self, policy: Path, caches: Path, threads: int) -> dict[str, str]:
+    def _start_environment(self, policy: Path, caches: Path, threads: int) -> dict[str, str]:
         environ = safe_path.absolute(self.environ)
         environ["ROCM_AUTOPATCH_POLICY"] = str(policy)
         environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
@@ -220,7 +220,7 @@ def _kill_first(pid: int) -> None:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _StartStep:
     """The trial and the phase in which a start is; ``first`` as in an outcome."""
 
     trial: str
@@ -228,10 +228,12 @@ class _Step:
     first: float | None = None
 
 
-def _reported(report: Path, trials: Sequence[str]) -> tuple[list[Outcome], _Step]:
+def _reported_outcomes(
+    report: Path, trials: Sequence[str]
+) -> tuple[list[TrialOutcome], _StartStep]:
     """The outcomes of a start so far, and the step in which it is."""
-    found: list[Outcome] = []
-    now, began = _Step(trials[0], STARTING), 0.0
+    found: list[TrialOutcome] = []
+    now, began = _StartStep(trials[0], STARTING), 0.0
     for line in report.read_text(encoding="utf-8").splitlines():
         try:
             said = json.loads(line)
@@ -240,23 +242,23 @@ def _reported(report: Path, trials: Sequence[str]) -> tuple[list[Outcome], _Step
         if "status" not in said:
             if said["trial"] != now.trial:
                 began = said["at"]
-            now = _Step(said["trial"], said["phase"], said.get("first"))
+            now = _StartStep(said["trial"], said["phase"], said.get("first"))
             continue
-        one: Outcome = Outcome.read(said)
+        one: TrialOutcome = TrialOutcome.read(said)
         reason = f"{now.phase}: {one.reason}" if one.status == CRASHED else one.reason
         first = now.first if one.first is None else one.first
         seconds = round(said["at"] - began, 3)
         found.append(replace(one, reason=reason, first=first, seconds=seconds))
-        now = _Step(one.trial, "ending")
+        now = _StartStep(one.trial, "ending")
     return found, now
 
 
-def _results(report: Path) -> list[Outcome]:
+def _finished_outcomes(report: Path) -> list[TrialOutcome]:
     """The lines of fresh starts, without one that was not written to its end."""
     found = []
     for line in report.read_text(encoding="utf-8").splitlines():
         with contextlib.suppress(ValueError):
-            found.append(Outcome.read(json.loads(line)))
+            found.append(TrialOutcome.read(json.loads(line)))
     return found
 
 

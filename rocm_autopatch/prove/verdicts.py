@@ -40,7 +40,7 @@ _TIMED = (ENDED, COMPILED)
 
 
 @dataclass(frozen=True)
-class Fault:
+class TrialFault:
     """A trial of a subject that did not work in a start: its status is one of FAULTS."""
 
     trial: str
@@ -49,7 +49,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Figures:
+class TrialFigures:
     """Ratios to the base, None if they are not known; below 1 is faster, or less memory.
 
     ``cold`` and ``warm``: of the first calls. ``steady``: of later calls, with the ends of its
@@ -81,7 +81,7 @@ class Figures:
     def document(self) -> dict[str, object]:
         """The figures as JSON has them."""
         steady = list(self.steady) if self.steady else None
-        return _known(
+        return _known_figures(
             cold=self.cold,
             warm=self.warm,
             steady=steady,
@@ -91,7 +91,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SubjectVerdict:
     """What is proven of a subject: whether it is ``sound`` and ``gains``, None if it is not known.
 
     ``missing`` are the trials that were not finished, ``not_here`` those that are not possible
@@ -102,10 +102,10 @@ class Verdict:
 
     sound: bool | None
     gains: bool | None
-    faults: tuple[Fault, ...]
+    faults: tuple[TrialFault, ...]
     missing: tuple[str, ...]
     not_here: tuple[str, ...]
-    trials: Mapping[str, Figures]
+    trials: Mapping[str, TrialFigures]
     fresh_starts: int | None = None
     seldom_faults: str | None = None
     cold: float | None = None
@@ -122,7 +122,7 @@ class Verdict:
             "missing": list(self.missing),
             "not_here": list(self.not_here),
             "trials": {trial: figures.document() for trial, figures in self.trials.items()},
-            **_known(
+            **_known_figures(
                 fresh_starts=self.fresh_starts,
                 seldom_faults=self.seldom_faults,
                 cold=self.cold,
@@ -133,15 +133,15 @@ class Verdict:
         }
 
 
-def _known(**figures: object) -> dict[str, object]:
+def _known_figures(**figures: object) -> dict[str, object]:
     return {name: value for name, value in figures.items() if value is not None}
 
 
-def subjects(
+def subject_verdicts(
     rows: Sequence[TrialRow],
     units: Iterable[tuple[str, str]],
     fresh: Mapping[str, int] | None = None,
-) -> dict[str, Verdict]:
+) -> dict[str, SubjectVerdict]:
     """For each subject of *units* what its *rows* prove; *units* are what should have been run.
 
     *fresh* are, by subject, how many fresh processes must have been right.
@@ -151,7 +151,8 @@ def subjects(
         found.setdefault(subject, []).append(trial)
     needed = fresh or {}
     return {
-        name: _subject(name, trials, rows, needed.get(name, 0)) for name, trials in found.items()
+        name: _subject_verdict(name, trials, rows, needed.get(name, 0))
+        for name, trials in found.items()
     }
 
 
@@ -185,10 +186,12 @@ def state_chance(starts: int) -> str:
     return f"a fault in 1 of {SELDOM} processes would have been seen with {percent} %"
 
 
-def unsettled(rows: Sequence[TrialRow], units: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def unsettled_trials(
+    rows: Sequence[TrialRow], units: Iterable[tuple[str, str]]
+) -> dict[str, list[str]]:
     """Trials that have to be started again to say whether a subject gains, by subject."""
     found = {}
-    for name, said in subjects(rows, units).items():
+    for name, said in subject_verdicts(rows, units).items():
         if said.sound and said.gains is None:
             ratios = {trial: one.steady[1] for trial, one in said.trials.items() if one.steady}
             by_ratio = sorted(ratios, key=ratios.__getitem__)
@@ -198,24 +201,28 @@ def unsettled(rows: Sequence[TrialRow], units: Iterable[tuple[str, str]]) -> dic
     return {name: trials for name, trials in found.items() if trials}
 
 
-def finished(rows: Iterable[TrialRow]) -> set[tuple[str, str]]:
+def finished_units(rows: Iterable[TrialRow]) -> set[tuple[str, str]]:
     """The units that were tried: where the cold start ended, there is a warm one."""
     return {row.unit for row in rows if row.start == WARM or row.status != ENDED}
 
 
-def _subject(name: str, trials: Sequence[str], rows: Sequence[TrialRow], fresh: int) -> Verdict:
+def _subject_verdict(
+    name: str, trials: Sequence[str], rows: Sequence[TrialRow], fresh: int
+) -> SubjectVerdict:
     tried = {*trials, FRESH_STARTS}
     own = [row for row in rows if row.subject == name and row.trial in tried]
     right = count_fresh(own, name)
-    faults = tuple(Fault(row.trial, row.start, row.status) for row in own if row.status in FAULTS)
-    done = {trial for trial, _ in finished(own)}
+    faults = tuple(
+        TrialFault(row.trial, row.start, row.status) for row in own if row.status in FAULTS
+    )
+    done = {trial for trial, _ in finished_units(own)}
     ended = {row.trial for row in own if row.status == ENDED} & done
     sound: bool | None = None
     if faults:
         sound = False
     elif ended and done.issuperset(trials) and right >= fresh:
         sound = True
-    figures = {trial: _figures(name, trial, rows) for trial in trials if trial in done}
+    figures = {trial: _figures_of(name, trial, rows) for trial in trials if trial in done}
     timed = [one for one in figures.values() if one.steady]
     gains: bool | None = False if sound is False else None
     if sound and timed:
@@ -224,7 +231,7 @@ def _subject(name: str, trials: Sequence[str], rows: Sequence[TrialRow], fresh: 
             faster = any(one.is_faster for one in settled)
             gains = faster and not any(one.is_slower for one in settled)
     starts = count_fresh_starts(own, name)
-    return Verdict(
+    return SubjectVerdict(
         sound,
         gains,
         faults,
@@ -233,20 +240,20 @@ def _subject(name: str, trials: Sequence[str], rows: Sequence[TrialRow], fresh: 
         trials=figures,
         fresh_starts=right if starts else None,
         seldom_faults=state_chance(starts) if starts else None,
-        cold=_mean([one.cold for one in figures.values()]),
-        warm=_mean([one.warm for one in figures.values()]),
-        memory=_mean([one.memory for one in figures.values()]),
-        steady=_mean([one.steady[1] if one.steady else None for one in timed]),
+        cold=_geometric_mean([one.cold for one in figures.values()]),
+        warm=_geometric_mean([one.warm for one in figures.values()]),
+        memory=_geometric_mean([one.memory for one in figures.values()]),
+        steady=_geometric_mean([one.steady[1] if one.steady else None for one in timed]),
     )
 
 
-def _mean(figures: Iterable[float | None]) -> float | None:
+def _geometric_mean(figures: Iterable[float | None]) -> float | None:
     """The geometric mean of what is known."""
     known = [one for one in figures if one]
     return round(geometric_mean(known), 3) if known else None
 
 
-def _figures(name: str, trial: str, rows: Sequence[TrialRow]) -> Figures:
+def _figures_of(name: str, trial: str, rows: Sequence[TrialRow]) -> TrialFigures:
     """A subject's figures in one trial, of the waves that have both it and the base.
 
     Of cold starts, the first one of each wave counts: beside later ones there were fewer others.
@@ -256,7 +263,7 @@ def _figures(name: str, trial: str, rows: Sequence[TrialRow]) -> Figures:
     base = [row for row in rows if row.unit == (trial, BASE) and row.wave in waves]
     steady, starts = None, None
     before, after = ([median(row.samples) for row in side if row.samples] for side in (base, ours))
-    compared = _compared(tuple(before), tuple(after))
+    compared = _compare_samples(tuple(before), tuple(after))
     if compared.interval is not None and compared.ratio is not None:
         low, high = compared.interval
         steady = round(low, 4), round(compared.ratio, 4), round(high, 4)
@@ -265,10 +272,18 @@ def _figures(name: str, trial: str, rows: Sequence[TrialRow]) -> Figures:
     peaks = [[row.peak for row in side if row.peak] for side in (ours, base)]
     if all(peaks):
         memory = round(max(peaks[0]) / max(peaks[1]), 3)
-    return Figures(_first(ours, base, COLD), _first(ours, base, WARM), steady, starts, memory)
+    return TrialFigures(
+        _first_call_ratio(ours, base, COLD),
+        _first_call_ratio(ours, base, WARM),
+        steady,
+        starts,
+        memory,
+    )
 
 
-def _first(ours: Sequence[TrialRow], base: Sequence[TrialRow], kind: str) -> float | None:
+def _first_call_ratio(
+    ours: Sequence[TrialRow], base: Sequence[TrialRow], kind: str
+) -> float | None:
     """The ratio of the first calls in starts of a kind."""
     pair = []
     for side in (ours, base):
@@ -288,5 +303,5 @@ def _first(ours: Sequence[TrialRow], base: Sequence[TrialRow], kind: str) -> flo
 
 # It takes 0.1 s, and a battery makes its document again after each start.
 @functools.cache
-def _compared(before: tuple[float, ...], after: tuple[float, ...]) -> bootstrap.Comparison:
+def _compare_samples(before: tuple[float, ...], after: tuple[float, ...]) -> bootstrap.Comparison:
     return bootstrap.compare_medians(before, after)

@@ -14,8 +14,8 @@ from typing import Any
 import rocm_autopatch
 from rocm_autopatch import _ASSUME, _read, cpus, failure, kfd, sites, startup
 from rocm_autopatch.evidence import defects, match
-from rocm_autopatch.evidence.defects import Defect
-from rocm_autopatch.evidence.file import Evidence
+from rocm_autopatch.evidence.defects import KnownDefect
+from rocm_autopatch.evidence.file import EvidenceFile
 from rocm_autopatch.image import facts
 from rocm_autopatch.patches import NAMES, config, full_name, kept, load, ranks, row
 from rocm_autopatch.patches.ranks import content
@@ -56,9 +56,9 @@ def render_report(record: dict[str, Any], switch: str) -> dict[str, Any]:
     """
     plan = record["plan"]
     # If the start recorded no fact at all, it did not get to the image either.
-    found, evidence = facts.gather({}, ()), match.Found()
+    found, evidence = facts.gather_facts({}, ()), match.FoundEvidence()
     if record["facts"]:
-        found, evidence = match.gather(record["facts"])
+        found, evidence = match.gather_with_evidence(record["facts"])
     if plan:
         proofs.settle(plan, startup.say)
     used = [(one, "") for one in evidence.used]
@@ -174,7 +174,7 @@ def _why_no_start() -> str:
     )
 
 
-def _evidence(found: Evidence, reason: str) -> dict[str, Any]:
+def _evidence(found: EvidenceFile, reason: str) -> dict[str, Any]:
     return {
         **{key: getattr(found, key) for key in ("file", "made", "by", "battery")},
         "device": found.place["device"],
@@ -276,7 +276,7 @@ def _known_issues(values: dict[str, str]) -> tuple[list[dict[str, str]], list[st
     return [*map(ledger_issue, ledger), *issues], []
 
 
-def ledger_issue(defect: Defect) -> dict[str, str]:
+def ledger_issue(defect: KnownDefect) -> dict[str, str]:
     """A record of the ledger as a known issue."""
     return {
         "text": f"Graphs: {defect.defect}",

@@ -33,7 +33,7 @@ def settle(plan: "Any", say: "Callable[[str, str], None]") -> None:
     from rocm_autopatch.evidence import machine
 
     evidence = marshal.loads(packed)
-    here = machine.here()
+    here = machine.machine_here()
     different = [
         "%s %s, here is %s" % (name, evidence["machine"][name], here[name] or "unknown")
         for name in machine.NAMES

@@ -58,4 +58,4 @@ def gfx(known: "dict[str, tuple[str, str]]") -> str:
     """The GPU's architecture, "" if unknown. It costs milliseconds, so few plans ask for it."""
     from rocm_autopatch.image import facts
 
-    return facts.gather(known).values().get("gfx", "")
+    return facts.gather_facts(known).values().get("gfx", "")

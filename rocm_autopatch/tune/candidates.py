@@ -30,7 +30,7 @@ SO_HERE = "it is so here"
 
 
 @dataclass(frozen=True)
-class Candidate:
+class SwitchCandidate:
     """A value of a switch: ``toggle`` has what is here and this value.
 
     A ``likely`` one is known to have large effects on some programs. A ``slow`` one is known for a
@@ -59,25 +59,25 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundCandidates:
     """The candidates, by label why others were left out, and the modes that the command names.
 
     There are candidates for all modes: only a run tells in which ones a library compiles.
     """
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[SwitchCandidate, ...]
     left_out: Mapping[str, str]
     modes: frozenset[str] = frozenset()
 
 
-def find(
+def find_candidates(
     here: ProgramPlace,
     program: Sequence[str],
     wanted: Sequence[str],
     without: Sequence[str],
     only: bool,
     directory: Path,
-) -> Found:
+) -> FoundCandidates:
     """What to try for *program*.
 
     *wanted* are toggles that the user names: they are tried whatever a policy pins. *without* are
@@ -85,17 +85,17 @@ def find(
     Wrong and Refused for a wanted one that is wrong or has no effect.
     """
     left_out: dict[str, str] = {}
-    found = {one.label: one for text in wanted for one in _wanted(here, text)}
+    found = {one.label: one for text in wanted for one in _wanted_candidates(here, text)}
     named = {*found}
-    modes = _modes(program) | {o.toggle.name for o in found.values() if o.toggle.kind == MODE}
+    modes = _modes_of(program) | {o.toggle.name for o in found.values() if o.toggle.kind == MODE}
     if not only:
-        unsound = _unsound(here)
-        for row in _rows():
-            one = _one(here, row)
+        unsound = _unsound_labels(here)
+        for row in _rows_to_try():
+            one = _candidate_of(here, row)
             if isinstance(one, str):
                 left_out.setdefault(row.toggle, one)
             elif one.label not in found and one.label not in left_out:
-                why = _was_wrong(here, row.wrong) or _objection(here, one, row.where, unsound)
+                why = _was_wrong(here, row.wrong) or _why_not_tried(here, one, row.where, unsound)
                 if why:
                     left_out.setdefault(one.label, why)
                 else:
@@ -109,16 +109,16 @@ def find(
             del found[one.label]
             left_out[one.label] = "--without"
     left_out = {label: why for label, why in left_out.items() if label not in found}
-    inert = _inert(here, list(found.values()), directory)
+    inert = _inert_labels(here, list(found.values()), directory)
     for label, why in inert.items():
         if label in named:
             raise RequestRefused(why)
         left_out[label] = why
         del found[label]
-    return Found(tuple(found.values()), left_out, frozenset(modes))
+    return FoundCandidates(tuple(found.values()), left_out, frozenset(modes))
 
 
-def _wanted(here: ProgramPlace, text: str) -> list[Candidate]:
+def _wanted_candidates(here: ProgramPlace, text: str) -> list[SwitchCandidate]:
     """Each value of a toggle that is not what is here."""
     toggle = toggles.parse_toggle(text, here.fact("torch"), here.environ)
     if toggle.kind == POLICY:
@@ -132,13 +132,13 @@ def _wanted(here: ProgramPlace, text: str) -> list[Candidate]:
         if toggle.kind == CONFIG and _pinned_or_same(here, toggle, value) == SO_HERE:
             continue
         one = replace(toggle, values=(base, value))
-        found.append(Candidate(one, "", True, code=_short(toggle) in known))
+        found.append(SwitchCandidate(one, "", True, code=_short_name(toggle) in known))
     if not found:
         raise RequestRefused(f"--try {text}: {SO_HERE}")
     return found
 
 
-def _rows() -> Iterator[Switch]:
+def _rows_to_try() -> Iterator[Switch]:
     """The rows of the registry, and what policies for speed have as such rows."""
     yield from SWITCHES
     for name in _FOR_SPEED:
@@ -157,7 +157,7 @@ def _of_policy(policy: Policy) -> Iterator[Switch]:
             yield Switch(f"env.{rule.name}", rule.value, rule.why)
 
 
-def _one(here: ProgramPlace, row: Switch) -> Candidate | str:
+def _candidate_of(here: ProgramPlace, row: Switch) -> SwitchCandidate | str:
     """The candidate, or why there is none here."""
     try:
         toggle = toggles.parse_toggle(row.toggle, here.fact("torch"), here.environ)
@@ -165,19 +165,21 @@ def _one(here: ProgramPlace, row: Switch) -> Candidate | str:
         return str(error)
     if toggle.kind == CONFIG:
         if toggle.name.startswith("torch._inductor."):
-            toggle = replace(toggle, label=_short(toggle))
+            toggle = replace(toggle, label=_short_name(toggle))
     elif toggle.kind == VARIABLE:
         toggle = replace(toggle, label=toggle.name)
-    return Candidate(toggle, row.about, row.likely, row.slow, row.code)
+    return SwitchCandidate(toggle, row.about, row.likely, row.slow, row.code)
 
 
-def _short(toggle: Toggle) -> str:
+def _short_name(toggle: Toggle) -> str:
     """The shortest name by which toggles find a config key, however a policy writes it."""
     inductors = toggle.kind == CONFIG and toggle.name.startswith("torch._inductor.")
     return toggle.name.partition(".config.")[2] if inductors else toggle.name
 
 
-def _objection(here: ProgramPlace, one: Candidate, where: str, unsound: Mapping[str, str]) -> str:
+def _why_not_tried(
+    here: ProgramPlace, one: SwitchCandidate, where: str, unsound: Mapping[str, str]
+) -> str:
     """Why a candidate is not tried, "" if it is."""
     accelerator = here.fact("accelerator")
     kinds = ("rocm", "cuda") if where == "gpu" else (where,)
@@ -193,7 +195,7 @@ def _objection(here: ProgramPlace, one: Candidate, where: str, unsound: Mapping[
         if ".config.triton." in toggle.name and accelerator == "cpu":
             return "it is for Triton, here is cpu"
         return _pinned_or_same(here, toggle, one.value)
-    if toggle.kind == MODE and toggle.name == one.value and not _mapped(here, toggle.name):
+    if toggle.kind == MODE and toggle.name == one.value and not _is_mapped(here, toggle.name):
         return SO_HERE
     return ""
 
@@ -207,7 +209,7 @@ def _was_wrong(here: ProgramPlace, wrong: WrongResults | None) -> str:
     return f"wrong results on {wrong.accelerator} before torch {wrong.until} ({wrong.source})"
 
 
-def _mapped(here: ProgramPlace, mode: str) -> bool:
+def _is_mapped(here: ProgramPlace, mode: str) -> bool:
     """Whether a policy here lets a mode stand for something else."""
     rows = here.report["compile_modes"] if here.report else ()
     return any(row["name"] == mode and row["wanted"] != mode for row in rows)
@@ -226,7 +228,7 @@ def _pinned_or_same(here: ProgramPlace, toggle: Toggle, value: Scalar) -> str:
     return SO_HERE if same else ""
 
 
-def _modes(program: Sequence[str]) -> set[str]:
+def _modes_of(program: Sequence[str]) -> set[str]:
     """The modes that the program may ask for: the default, and those that its files name."""
     texts = []
     for word in program:
@@ -245,9 +247,9 @@ def _modes(program: Sequence[str]) -> set[str]:
     return {"default", *named}
 
 
-def _unsound(here: ProgramPlace) -> dict[str, str]:
+def _unsound_labels(here: ProgramPlace) -> dict[str, str]:
     """By label, what evidence of this machine says is wrong. ``mode.*=USE`` is for each mode."""
-    known = match.look(None, here.fact("torch")).careful_verdicts("sound")
+    known = match.look_for_evidence(None, here.fact("torch")).careful_verdicts("sound")
     return dict(_labels_of(name for name, (sound, _) in known.items() if not sound))
 
 
@@ -276,14 +278,16 @@ def _labels_of(names: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield "max_autotune=true", why
 
 
-def arm_of(here: ProgramPlace, chosen: Sequence[Candidate], file: Path) -> arms.ToggleArm:
+def arm_of(here: ProgramPlace, chosen: Sequence[SwitchCandidate], file: Path) -> arms.ToggleArm:
     """The arm with all of *chosen*; *file* is for its policy, if it needs one."""
     its = [one.toggle for one in chosen]
     values = tuple(one.value for one in chosen)
     return arms.make_arm(here, its, values, [toggle.values[0] for toggle in its], file)
 
 
-def _inert(here: ProgramPlace, found: Sequence[Candidate], directory: Path) -> dict[str, str]:
+def _inert_labels(
+    here: ProgramPlace, found: Sequence[SwitchCandidate], directory: Path
+) -> dict[str, str]:
     """By label, why a candidate does not take effect, as a fresh interpreter says.
 
     It gets one value of each switch, all at once. What holds of one value holds of the others.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rocm_autopatch.tune.levels import Levels, Trial
+from rocm_autopatch.tune.levels import CostLevels, Trial
 
 # Effects of options are expected to be so large: a standard deviation, in logarithms of costs.
 _USUAL = 0.08
@@ -16,7 +16,7 @@ _USUAL = 0.08
 _ANY = 100.0
 
 
-def estimate(levels: Levels) -> dict[int, float]:
+def estimate_effects(levels: CostLevels) -> dict[int, float]:
     """The effect of each option on the logarithm of the cost: a Bayesian linear regression."""
     known: Mapping[Trial, tuple[float, float]] = {one: levels.level(one) for one in levels.trials}
     order = sorted({number for trial in known for number in trial})

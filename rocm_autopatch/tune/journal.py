@@ -94,7 +94,7 @@ class KeptRun:
         return json.dumps(row) + "\n"
 
 
-class Journal:
+class RunJournal:
     """The runs in *directory* of the search that *about* describes.
 
     ``about`` is what the search began with: its ``seed`` is kept. ``spent_s`` are the seconds of
@@ -115,9 +115,9 @@ class Journal:
             directory.mkdir(exist_ok=True)
         except OSError as error:
             raise RequestRefused(f"{directory} can't be made: {error.strerror}") from None
-        rows = _rows(file)
+        rows = _kept_rows(file)
         if rows:
-            self._check(rows[0])
+            self._check_search(rows[0])
             self.about = rows[0]
             for number, row in enumerate(rows[1:]):
                 kept = KeptRun.read(row, number)
@@ -134,7 +134,7 @@ class Journal:
         """The seed with which the search began."""
         return int(str(self.about["seed"]))
 
-    def _check(self, there: Mapping[str, object]) -> None:
+    def _check_search(self, there: Mapping[str, object]) -> None:
         for key, value in self.about.items():
             if key not in _FREE and there.get(key) != value:
                 raise RequestRefused(
@@ -178,7 +178,7 @@ class Journal:
         self._stream.close()
 
 
-def _rows(file: Path) -> list[dict[str, Any]]:
+def _kept_rows(file: Path) -> list[dict[str, Any]]:
     rows = []
     try:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()

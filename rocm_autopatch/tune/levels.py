@@ -31,7 +31,7 @@ Trial = frozenset[int]
 
 
 @dataclass(frozen=True)
-class Ratio:
+class CostRatio:
     """A logarithm of two costs' ratio, its standard error, and how often the set was measured."""
 
     log: float
@@ -39,7 +39,7 @@ class Ratio:
     count: int
 
 
-class Levels:
+class CostLevels:
     """The levels of all sets in *rounds*: the costs by the set, for each round."""
 
     def __init__(self, rounds: Sequence[Mapping[Trial, float]]) -> None:
@@ -56,21 +56,21 @@ class Levels:
         self.noise, self._part = _UNKNOWN, _SHIFTS
         for _ in range(_STEPS):
             before = self.noise, self._part
-            self._weigh()
-            self._fit()
+            self._weigh_runs()
+            self._fit_levels()
             if all(abs(a - b) < _CLOSE * a for a, b in zip(before, (self.noise, self._part))):
                 break
 
-    def ratio(self, against: Trial, trial: Trial) -> Ratio:
+    def ratio(self, against: Trial, trial: Trial) -> CostRatio:
         """A set compared with another one; both have been measured, else the count is 0."""
         if against not in self._of or trial not in self._of:
-            return Ratio(0.0, math.inf, 0)
+            return CostRatio(0.0, math.inf, 0)
         if trial == against:
-            return Ratio(0.0, 0.0, len(self._of[trial]))
+            return CostRatio(0.0, 0.0, len(self._of[trial]))
         log = self._level[trial] - self._level[against]
-        return Ratio(log, self._error(against, trial), len(self._of[trial]))
+        return CostRatio(log, self._standard_error(against, trial), len(self._of[trial]))
 
-    def _error(self, against: Trial, trial: Trial) -> float:
+    def _standard_error(self, against: Trial, trial: Trial) -> float:
         """The standard error of the difference of two levels, as if those of all others were known.
 
         It is that of the mixed model's equations, after its shifts are eliminated.
@@ -93,22 +93,22 @@ class Levels:
 
     def level(self, trial: Trial) -> tuple[float, float]:
         """The logarithm of a set's cost, and its standard error if shifts were known."""
-        return self._level[trial], self.noise / math.sqrt(self._sum(trial))
+        return self._level[trial], self.noise / math.sqrt(self._residual_sum(trial))
 
     def error(self, count: int) -> float:
         """The standard error of a ratio after so many rounds of both sets."""
         return self.noise * math.sqrt(2 / count)
 
-    def _sum(self, trial: Trial) -> float:
+    def _residual_sum(self, trial: Trial) -> float:
         return sum(self._weights[trial, number] for number, _ in self._of[trial])
 
-    def _residual(self, trial: Trial, number: int, cost: float) -> float:
+    def _residual_of(self, trial: Trial, number: int, cost: float) -> float:
         return cost - self._level[trial] - self._shifts[number]
 
-    def _weigh(self) -> None:
+    def _weigh_runs(self) -> None:
         """Find the noise, and how much each run counts."""
         found = {
-            (trial, number): self._residual(trial, number, cost)
+            (trial, number): self._residual_of(trial, number, cost)
             for trial, its in self._of.items()
             for number, cost in its
         }
@@ -124,7 +124,7 @@ class Levels:
         far = _FAR * self.noise
         self._weights = {cell: (far / max(abs(r), far)) ** 2 for cell, r in found.items()}
 
-    def _fit(self) -> None:
+    def _fit_levels(self) -> None:
         """Find the levels and the shifts, and how large shifts are."""
         squares = _ROUNDS * _SHIFTS
         for number, cells in enumerate(self._cells):

@@ -14,29 +14,29 @@ from rocm_autopatch.ab import plot, results, runner
 from rocm_autopatch.support import masking
 from rocm_autopatch.support.text import counted, duration, printable, wrapped
 from rocm_autopatch.tune.levels import Trial
-from rocm_autopatch.tune.search import BASE, SAME_CODE, Step
+from rocm_autopatch.tune.search import BASE, SAME_CODE, RaceStep
 from rocm_autopatch.tune.session import WRONG
-from rocm_autopatch.tune.tuning import Tuning
+from rocm_autopatch.tune.tuning import TuningResult
 
 _WIDTH = 44
 _TRIED, _RESULT, _BEST = "#64748b", "#c2410c", "#334155"
 _STATUS = {runner.FAILED: "failed", runner.HUNG: "took too long", WRONG: "wrong"}
 
 
-def candidates(done: Tuning) -> Iterator[str]:
+def candidate_lines(done: TuningResult) -> Iterator[str]:
     """What would be tried, and what is left out."""
-    yield from _wrap(f"on {done.on}", "", "  ")
+    yield from _wrap_report(f"on {done.on}", "", "  ")
     for note in done.notes:
-        yield from _wrap(f"note: {note}", "", "  ")
+        yield from _wrap_report(f"note: {note}", "", "  ")
     yield ""
     yield f"would be tried: {len(done.found.candidates)}"
     for one in done.found.candidates:
-        yield from _wrap(f"{one.label}  {one.about}", "  ", "    ")
+        yield from _wrap_report(f"{one.label}  {one.about}", "  ", "    ")
     yield ""
     yield from _left_out(done)
 
 
-def plan(done: Tuning) -> dict[str, object]:
+def candidate_plan(done: TuningResult) -> dict[str, object]:
     """The same as data."""
     return {
         "on": done.on,
@@ -46,54 +46,56 @@ def plan(done: Tuning) -> dict[str, object]:
     }
 
 
-def lines(done: Tuning) -> Iterator[str]:
+def report_lines(done: TuningResult) -> Iterator[str]:
     """The report."""
-    yield from _wrap(f"rocm-autopatch tune: {_program(done)}", "", "  ")
-    yield from _wrap(f"on {done.on}", "  ", "    ")
-    yield from _wrap(_how(done), "  ", "    ")
+    yield from _wrap_report(f"rocm-autopatch tune: {_command_line(done)}", "", "  ")
+    yield from _wrap_report(f"on {done.on}", "  ", "    ")
+    yield from _wrap_report(_how_tuned(done), "  ", "    ")
     for note in done.notes:
-        yield from _wrap(f"note: {note}", "  ", "    ")
+        yield from _wrap_report(f"note: {note}", "  ", "    ")
     yield ""
-    yield from _result(done)
-    races = _races(done)
+    yield from _result_lines(done)
+    races = _lost_races(done)
     if races:
         yield ""
-        yield from _table("Not worth it", [(name, *_against(step)) for name, step in races])
+        yield from _table_lines("Not worth it", [(name, *_race_row(step)) for name, step in races])
     for status, title in (
         (WRONG, "Wrong: it computes something else, or can't be compared"),
         (runner.FAILED, "Failed"),
         (runner.HUNG, "Took too long"),
     ):
-        rows = _troubles(done, status)
+        rows = _trouble_rows(done, status)
         if rows:
             yield ""
             yield title
             for name, reason, last in rows:
-                yield from _wrap(f"{name}: {reason}", "  ", "    ")
+                yield from _wrap_report(f"{name}: {reason}", "  ", "    ")
                 if last:
-                    yield from _wrap(f"| {last}", "    ", "    | ")
+                    yield from _wrap_report(f"| {last}", "    ", "    | ")
     for cause, labels in (
         ("torch generates the same code with it", _same_code(done)),
-        ("the command compiles nothing in that mode", _unused(done)),
+        ("the command compiles nothing in that mode", _unused_switches(done)),
     ):
         if labels:
             yield ""
-            yield from _wrap(f"Not measured, because {cause}: {', '.join(labels)}", "", "  ")
+            yield from _wrap_report(f"Not measured, because {cause}: {', '.join(labels)}", "", "  ")
     if done.search and done.search.skipped:
         yield ""
-        names = _name(done, frozenset(done.search.skipped))
-        yield from _wrap(f"Not reached in the budget: {names}", "", "  ")
+        names = _trial_name(done, frozenset(done.search.skipped))
+        yield from _wrap_report(f"Not reached in the budget: {names}", "", "  ")
     count = len(done.found.left_out)
     if count:
         were = "value was" if count == 1 else "values were"
         yield ""
-        yield from _wrap(f"{count} {were} left out before the first run; --list says why", "", "  ")
+        yield from _wrap_report(
+            f"{count} {were} left out before the first run; --list says why", "", "  "
+        )
 
 
-def _result(done: Tuning) -> Iterator[str]:
+def _result_lines(done: TuningResult) -> Iterator[str]:
     confirmed = len(done.confirmed.base)
     if done.trouble:
-        yield from _wrap(
+        yield from _wrap_report(
             "NO POLICY: what the search found does not run as a policy file: "
             f"{done.trouble.reason}",
             "",
@@ -101,16 +103,16 @@ def _result(done: Tuning) -> Iterator[str]:
         )
         return
     if done.partial or not done.helps:
-        yield from _wrap(_nothing(done, confirmed), "", "  ")
+        yield from _wrap_report(_nothing_found(done, confirmed), "", "  ")
         return
-    better = _better(done)
-    yield from _wrap(
+    better = _better_text(done)
+    yield from _wrap_report(
         f"{better}, sure after {done.sure_after} runs of each; the policy is in {done.request.out}",
         "",
         "  ",
     )
     if done.compiled:
-        yield from _wrap(
+        yield from _wrap_report(
             f"{confirmed} runs of each{done.compiled}, as there was no time for more; what torch "
             "chooses by timing kernels is partly luck",
             "  ",
@@ -119,25 +121,25 @@ def _result(done: Tuning) -> Iterator[str]:
     rows = [
         (
             entry.candidate.label,
-            _ratio(entry.ratio),
-            f"{_ratio(entry.interval[0])} to {_ratio(entry.interval[1])}",
+            _ratio_text(entry.ratio),
+            f"{_ratio_text(entry.interval[0])} to {_ratio_text(entry.interval[1])}",
             counted(entry.rounds, "round"),
         )
         for entry in done.entries
     ]
-    yield from _table("With it and without it", rows)
+    yield from _table_lines("With it and without it", rows)
     for entry in done.entries:
         if entry.candidate.about:
             about = f"{entry.candidate.label}  {entry.candidate.about}"
-            yield from _wrap(about, "  ", "    ")
+            yield from _wrap_report(about, "  ", "    ")
 
 
-def _nothing(done: Tuning, confirmed: int) -> str:
+def _nothing_found(done: TuningResult, confirmed: int) -> str:
     if done.partial:
         best = done.search.best if done.search else BASE
         said = "nothing helps so far"
         if best:
-            said = f"the best so far, not confirmed: {_name(done, best)}"
+            said = f"the best so far, not confirmed: {_trial_name(done, best)}"
         return f"INTERRUPTED: {said}; the same command goes on from what is kept in {done.kept}"
     if not confirmed and done.search and (done.search.left or done.search.skipped):
         step = f", which ended in the step: {done.search.left}" if done.search.left else ""
@@ -150,22 +152,22 @@ def _nothing(done: Tuning, confirmed: int) -> str:
         return f"Nothing helps: no switch was worth {worth} or more; no policy is written"
     low, high = done.interval
     return (
-        f"Nothing helps that is sure: the best set is {_ratio(done.ratio)} of the base "
-        f"({_ratio(low)} to {_ratio(high)}) after {confirmed} runs of each{done.compiled}, so it "
-        "may be noise; no policy is written"
+        f"Nothing helps that is sure: the best set is {_ratio_text(done.ratio)} of the base "
+        f"({_ratio_text(low)} to {_ratio_text(high)}) after {confirmed} runs of each"
+        f"{done.compiled}, so it may be noise; no policy is written"
     )
 
 
-def _better(done: Tuning) -> str:
+def _better_text(done: TuningResult) -> str:
     low, high = done.interval
     if done.request.metric or done.request.higher:
-        said = f"{_ratio(done.ratio)} ({_ratio(low)} to {_ratio(high)})"
-        return f"{_metric(done)}: {said}"
+        said = f"{_ratio_text(done.ratio)} ({_ratio_text(low)} to {_ratio_text(high)})"
+        return f"{_metric_line(done)}: {said}"
     times = [results.ratio_text(1 / number) for number in (done.ratio, high, low)]
     return f"{times[0]}x faster ({times[1]} to {times[2]})"
 
 
-def _how(done: Tuning) -> str:
+def _how_tuned(done: TuningResult) -> str:
     assert done.session
     request = done.request
     direction = "higher" if request.higher else "lower"
@@ -183,20 +185,20 @@ def _how(done: Tuning) -> str:
     spent = f", the budget ended in the step: {left}" if left else ""
     count = len(done.found.candidates)
     return (
-        f"{_metric(done)}, {direction} is better, {caches}{right}; {counted(count, 'value')} to "
-        f"try, {runs} runs{before} in "
+        f"{_metric_line(done)}, {direction} is better, {caches}{right}; "
+        f"{counted(count, 'value')} to try, {runs} runs{before} in "
         f"{duration(done.session.spent_s)} of "
         f"{duration(request.budget)}{spent}; seed {done.session.seed}"
     )
 
 
-def _metric(done: Tuning) -> str:
+def _metric_line(done: TuningResult) -> str:
     unit = done.session.unit if done.session else ""
     name = done.request.metric or "wall time"
     return f"{name}, {unit}" if unit else name
 
 
-def _program(done: Tuning) -> str:
+def _command_line(done: TuningResult) -> str:
     request = done.request
     program = shlex.join(masking.command(request.program))
     if not request.server:
@@ -204,74 +206,74 @@ def _program(done: Tuning) -> str:
     return f"{shlex.join(masking.command(request.server))} (server), {program} (client)"
 
 
-def _name(done: Tuning, trial: Trial) -> str:
-    return ", ".join(_labels(done, trial)) or "the command as it is here"
+def _trial_name(done: TuningResult, trial: Trial) -> str:
+    return ", ".join(_trial_labels(done, trial)) or "the command as it is here"
 
 
-def _races(done: Tuning) -> list[tuple[str, Step]]:
+def _lost_races(done: TuningResult) -> list[tuple[str, RaceStep]]:
     """The switches that were raced alone and are not in the result, the best first."""
     if not done.search:
         return []
     best = _in_result(done)
-    last: dict[str, Step] = {}
+    last: dict[str, RaceStep] = {}
     for step in done.search.steps:
         new = step.trial - step.against
         if new and step.trial >= step.against and step.outcome != SAME_CODE:
-            name = _name(done, new)
-            if not {*_labels(done, new)} <= best and step.rounds >= (
+            name = _trial_name(done, new)
+            if not {*_trial_labels(done, new)} <= best and step.rounds >= (
                 last[name].rounds if name in last else 0
             ):
                 last[name] = step
     return sorted(last.items(), key=lambda item: item[1].ratio)
 
 
-def _same_code(done: Tuning) -> list[str]:
+def _same_code(done: TuningResult) -> list[str]:
     """The switches that changed nothing of the code that torch generates.
 
     One that is in the result has changed it beside others, or this could not be found out. One that
     was measured beside others has changed it there.
     """
-    listed = _in_result(done) | {name for name, _ in _races(done)}
-    found = _labels(done, frozenset(done.search.same_code)) if done.search else []
+    listed = _in_result(done) | {name for name, _ in _lost_races(done)}
+    found = _trial_labels(done, frozenset(done.search.same_code)) if done.search else []
     return [label for label in found if label not in listed]
 
 
-def _in_result(done: Tuning) -> set[str]:
+def _in_result(done: TuningResult) -> set[str]:
     return {entry.candidate.label for entry in done.entries} if done.helps else set()
 
 
-def _unused(done: Tuning) -> list[str]:
+def _unused_switches(done: TuningResult) -> list[str]:
     """The switches that are for modes in which the command compiles nothing."""
-    return _labels(done, frozenset(done.session.unused)) if done.session else []
+    return _trial_labels(done, frozenset(done.session.unused)) if done.session else []
 
 
-def _against(step: Step) -> tuple[str, str, str]:
+def _race_row(step: RaceStep) -> tuple[str, str, str]:
     on_top = f" on top of {len(step.against)} others" if step.against else ""
     return f"{step.ratio:.3f}x", "of the cost", f"{counted(step.rounds, 'round')}{on_top}"
 
 
-def _troubles(done: Tuning, status: str) -> list[tuple[str, str, str]]:
+def _trouble_rows(done: TuningResult, status: str) -> list[tuple[str, str, str]]:
     """The trials that are out for a reason; not those that have another one of them in them."""
     if not done.session:
         return []
     troubles = done.session.troubles
     return [
-        (_name(done, trial), trouble.reason, (trouble.last_lines or ("",))[-1])
+        (_trial_name(done, trial), trouble.reason, (trouble.last_lines or ("",))[-1])
         for trial, trouble in troubles.items()
         if trouble.status == status and not any(other < trial for other in troubles)
     ]
 
 
-def _left_out(done: Tuning) -> Iterator[str]:
+def _left_out(done: TuningResult) -> Iterator[str]:
     yield f"left out: {len(done.found.left_out)}"
     by_reason: dict[str, list[str]] = {}
     for label, why in done.found.left_out.items():
         by_reason.setdefault(why, []).append(label)
     for why, labels in by_reason.items():
-        yield from _wrap(f"{why}: {', '.join(labels)}", "  ", "    ")
+        yield from _wrap_report(f"{why}: {', '.join(labels)}", "  ", "    ")
 
 
-def _table(title: str, rows: list[tuple[str, str, str, str]]) -> Iterator[str]:
+def _table_lines(title: str, rows: list[tuple[str, str, str, str]]) -> Iterator[str]:
     yield title
     width = min(_WIDTH, max(len(row[0]) for row in rows))
     for name, ratio, interval, rounds in rows:
@@ -280,15 +282,15 @@ def _table(title: str, rows: list[tuple[str, str, str, str]]) -> Iterator[str]:
         yield f"  {last:{width}}  {ratio:>8}  {interval:>18}  {rounds}".rstrip()
 
 
-def _ratio(number: float) -> str:
+def _ratio_text(number: float) -> str:
     return "unknown" if math.isnan(number) else f"{number:.3f}x"
 
 
-def _wrap(text: str, first: str, rest: str) -> list[str]:
+def _wrap_report(text: str, first: str, rest: str) -> list[str]:
     return wrapped(masking.text(text), first, rest) or [""]
 
 
-def document(done: Tuning) -> dict[str, object]:
+def tuning_document(done: TuningResult) -> dict[str, object]:
     """The result as data."""
     request = done.request
     assert done.session
@@ -325,8 +327,8 @@ def document(done: Tuning) -> dict[str, object]:
         "entries": [
             {
                 "switch": entry.candidate.label,
-                "ratio": _known(entry.ratio),
-                "interval": [_known(end) for end in entry.interval],
+                "ratio": _known_number(entry.ratio),
+                "interval": [_known_number(end) for end in entry.interval],
                 "rounds": entry.rounds,
             }
             for entry in done.entries
@@ -334,37 +336,37 @@ def document(done: Tuning) -> dict[str, object]:
         "tried": [one.label for one in done.found.candidates],
         "left_out": dict(done.found.left_out),
         "same_code": _same_code(done),
-        "unused_modes": _unused(done),
-        "not_reached": _labels(done, frozenset(done.search.skipped)),
+        "unused_modes": _unused_switches(done),
+        "not_reached": _trial_labels(done, frozenset(done.search.skipped)),
         "out": [
-            {"switches": _labels(done, trial), "status": _STATUS[trouble.status]}
+            {"switches": _trial_labels(done, trial), "status": _STATUS[trouble.status]}
             | {"reason": trouble.reason, "last_lines": list(trouble.last_lines)}
             for trial, trouble in done.session.troubles.items()
         ],
-        "steps": [_step(done, step) for step in done.search.steps],
+        "steps": [_step_row(done, step) for step in done.search.steps],
     }
 
 
-def _known(number: float) -> float | None:
+def _known_number(number: float) -> float | None:
     return None if math.isnan(number) else number
 
 
-def _labels(done: Tuning, trial: Trial) -> list[str]:
+def _trial_labels(done: TuningResult, trial: Trial) -> list[str]:
     return [done.found.candidates[number].label for number in sorted(trial)]
 
 
-def _step(done: Tuning, step: Step) -> Mapping[str, object]:
+def _step_row(done: TuningResult, step: RaceStep) -> Mapping[str, object]:
     return {
         "phase": step.phase,
-        "switches": _labels(done, step.trial),
-        "against": _labels(done, step.against),
+        "switches": _trial_labels(done, step.trial),
+        "against": _trial_labels(done, step.against),
         "cost_ratio": round(step.ratio, 5),
         "rounds": step.rounds,
         "outcome": step.outcome,
     }
 
 
-def draw(path: Path, done: Tuning) -> None:
+def draw_search(path: Path, done: TuningResult) -> None:
     """Write the picture of the search to *path*: each set at its rounds, and the best so far.
 
     Raises OSError.
@@ -395,6 +397,6 @@ def draw(path: Path, done: Tuning) -> None:
     axis.set_xlabel("runs of sets of switches, in their order")
     axis.set_ylabel("cost in a round, divided by the base's median")
     axis.legend(fontsize=8)
-    title = printable(_program(done)).replace("$", r"\$")
+    title = printable(_command_line(done)).replace("$", r"\$")
     axis.set_title(textwrap.fill(title, 100), fontsize=10, loc="left")
     plot.write_figure(path, figure, "tune")

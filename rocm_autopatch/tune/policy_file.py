@@ -12,14 +12,14 @@ from rocm_autopatch.ab.toggles import CONFIG, MODE
 from rocm_autopatch.policy import lint, load, lower
 from rocm_autopatch.policy.problem import ERROR, PolicyError
 from rocm_autopatch.trust import is_path
-from rocm_autopatch.tune.candidates import Candidate
+from rocm_autopatch.tune.candidates import SwitchCandidate
 
 
-def text(
+def policy_text(
     here: ProgramPlace,
     name: str,
     description: str,
-    entries: Sequence[tuple[Candidate, str]],
+    entries: Sequence[tuple[SwitchCandidate, str]],
 ) -> str:
     """A policy with *entries*, each with its why, on top of what applies here.
 
@@ -55,7 +55,7 @@ def text(
     return written
 
 
-def check(path: Path, torch: str) -> None:
+def check_policy_file(path: Path, torch: str) -> None:
     """Raise PolicyError if ``check`` would find an error in the policy at *path*."""
     policy = load.top(str(path))
     layers = load.layers(policy)

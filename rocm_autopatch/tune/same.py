@@ -90,7 +90,7 @@ print("\\n" + json.dumps(compare(*(load(path, kind) for path in sys.argv[2:4])))
 
 
 @dataclass
-class Same:
+class OutputCheck:
     """What has to be the same, and the base's. ``names`` are numbers' labels and files' paths.
 
     *directory* is for copies of the base's files. *tolerance* is a part of 1.
@@ -115,7 +115,7 @@ class Same:
 
     def begin(self) -> None:
         """Note what files are before a run, to see that the run writes them."""
-        self._before = {name: _mark(name) for name in self.names}
+        self._before = {name: _file_mark(name) for name in self.names}
 
     def end(self, found: Mapping[NumberLabel, float]) -> str:
         """What is not the same after a run that printed these numbers, "" if all is.
@@ -125,23 +125,23 @@ class Same:
         """
         for name in self.names:
             if not (self.numbers.keys() | self.files.keys()) >= {name}:
-                self._keep(name, found)
+                self._keep_base(name, found)
             elif name in self.files:
                 if not self._is_written(name):
                     return f"it did not write {name}"
-                why = self._differs(self.files[name], Path(name))
+                why = self._difference_of_files(self.files[name], Path(name))
                 if why:
                     return f"{name}: {why}"
             else:
-                value = number(name, found)
+                value = number_named(name, found)
                 if value is None:
                     return f"it did not print {name}"
-                if not close(self.numbers[name], value, self.tolerance):
+                if not numbers_close(self.numbers[name], value, self.tolerance):
                     return f"{name} is {value:g}, not {self.numbers[name]:g}"
         return ""
 
-    def _keep(self, name: str, found: Mapping[NumberLabel, float]) -> None:
-        value = number(name, found)
+    def _keep_base(self, name: str, found: Mapping[NumberLabel, float]) -> None:
+        value = number_named(name, found)
         if value is not None:
             self.numbers[name] = value
         elif self._is_written(name):
@@ -154,20 +154,20 @@ class Same:
             )
 
     def _is_written(self, name: str) -> bool:
-        return _mark(name) not in ((0, 0, 0), self._before.get(name, (0, 0, 0)))
+        return _file_mark(name) not in ((0, 0, 0), self._before.get(name, (0, 0, 0)))
 
-    def _differs(self, base: Path, file: Path) -> str:
+    def _difference_of_files(self, base: Path, file: Path) -> str:
         one, other = base.read_bytes(), file.read_bytes()
         if one == other:
             return ""
         if file.suffix in ARRAYS:
-            return self._arrays(base, file)
+            return self._difference_of_arrays(base, file)
         try:
-            return texts(one.decode(), other.decode(), self.tolerance)
+            return difference_of_texts(one.decode(), other.decode(), self.tolerance)
         except UnicodeDecodeError:
             return "other bytes"
 
-    def _arrays(self, base: Path, file: Path) -> str:
+    def _difference_of_arrays(self, base: Path, file: Path) -> str:
         environ = {**self.here.environ, "ROCM_AUTOPATCH": "off"}
         try:
             answer = fresh_interpreter.answer(
@@ -188,7 +188,7 @@ class Same:
         return f"apart by {answer['apart']:.3g} of the largest number{part}"
 
 
-def _mark(name: str) -> tuple[int, int, int]:
+def _file_mark(name: str) -> tuple[int, int, int]:
     try:
         found = Path(name).stat()
     except (OSError, ValueError):
@@ -196,7 +196,7 @@ def _mark(name: str) -> tuple[int, int, int]:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def number(name: str, found: Mapping[NumberLabel, float]) -> float | None:
+def number_named(name: str, found: Mapping[NumberLabel, float]) -> float | None:
     """The number whose label *name* means; None if there is none."""
     try:
         (metric,) = results.chosen_metrics(list(found), [name])
@@ -205,16 +205,16 @@ def number(name: str, found: Mapping[NumberLabel, float]) -> float | None:
     return found[metric]
 
 
-def close(one: float, other: float, tolerance: float) -> bool:
+def numbers_close(one: float, other: float, tolerance: float) -> bool:
     """Whether two numbers are equal, or apart by at most *tolerance* of the larger one."""
     return one == other or math.isclose(one, other, rel_tol=tolerance)
 
 
-def texts(one: str, other: str, tolerance: float) -> str:
+def difference_of_texts(one: str, other: str, tolerance: float) -> str:
     """In what two texts differ, "" if only in numbers that are close."""
     if _NUMBER.sub("#", one).split() != _NUMBER.sub("#", other).split():
         return "other words"
     for a, b in zip(_NUMBER.findall(one), _NUMBER.findall(other)):
-        if a != b and not close(float(a), float(b), tolerance):
+        if a != b and not numbers_close(float(a), float(b), tolerance):
             return f"{b} stands where the base has {a}"
     return ""

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from rocm_autopatch.tune.levels import Trial
-from rocm_autopatch.tune.search import Option
+from rocm_autopatch.tune.search import SwitchOption
 
 _OFF = -1
 
 
-class Sampler:
+class SetSampler:
     """Proposes sets of *options*. Raises ImportError if there is no optuna."""
 
-    def __init__(self, options: Sequence[Option], seed: int) -> None:
+    def __init__(self, options: Sequence[SwitchOption], seed: int) -> None:
         self._optuna: Any = importlib.import_module("optuna")
         self._optuna.logging.set_verbosity(self._optuna.logging.ERROR)
         with warnings.catch_warnings():
@@ -47,11 +47,11 @@ class Sampler:
         for trial, cost in known.items():
             self._study.add_trial(
                 self._optuna.trial.create_trial(
-                    params=self._chosen(trial), distributions=choices, value=cost
+                    params=self._chosen_values(trial), distributions=choices, value=cost
                 )
             )
 
-    def _chosen(self, trial: Trial) -> dict[str, int]:
+    def _chosen_values(self, trial: Trial) -> dict[str, int]:
         """The value of each switch in a set."""
         return {
             switch: next((value for value in values if value in trial), _OFF)
@@ -61,7 +61,7 @@ class Sampler:
     def ask(self, wanted: Trial | None) -> Trial:
         """A set to measure next: what is *wanted*, or what is best to try."""
         if wanted is not None:
-            self._study.enqueue_trial(self._chosen(wanted))
+            self._study.enqueue_trial(self._chosen_values(wanted))
         self._asked = self._study.ask()
         chosen = [
             self._asked.suggest_categorical(switch, values)

@@ -38,7 +38,7 @@ from typing import Protocol
 
 from rocm_autopatch.ab import sequential
 from rocm_autopatch.tune import effects
-from rocm_autopatch.tune.levels import Levels, Ratio, Trial
+from rocm_autopatch.tune.levels import CostLevels, CostRatio, Trial
 
 BASE: Trial = frozenset()
 CALIBRATION = 3
@@ -70,11 +70,11 @@ _HOPE = 0.3
 _VAIN = 20
 
 
-class Spent(Exception):
+class BudgetSpent(Exception):
     """The budget is spent."""
 
 
-class Bench(Protocol):
+class MeasuresTrials(Protocol):
     """Measures trials."""
 
     def measure(self, trials: Sequence[Trial], ahead: Trial, rounds: int) -> Mapping[Trial, float]:
@@ -94,7 +94,7 @@ class Bench(Protocol):
         """Whether two trials are known to run the same code, equally fast."""
 
 
-class Proposals(Protocol):
+class TrialProposals(Protocol):
     """Proposes trials, as :class:`rocm_autopatch.tune.sampler.Sampler` does."""
 
     def start(self, known: dict[Trial, float], out: set[int]) -> None:
@@ -108,7 +108,7 @@ class Proposals(Protocol):
 
 
 @dataclass(frozen=True)
-class Option:
+class SwitchOption:
     """An option, and the ``switch`` whose value it is: a trial has at most one value of each.
 
     A ``likely`` one is known to have large effects, so it is tried alone. A ``slow`` one is known
@@ -124,7 +124,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Step:
+class RaceStep:
     """A race that was decided, for the report: what was compared with what, and the outcome.
 
     ``ratio`` is the cost divided by that of ``against``.
@@ -139,27 +139,27 @@ class Step:
 
 
 @dataclass
-class Search:
+class SetSearch:
     """A search over *options*. ``best`` is the best trial so far; ``steps`` tells the way to it.
 
     ``out`` are trials that failed or were wrong, ``same_code`` are options that changed no code.
     A gain of less than *worth*, a part of 1, is not looked for. *sampler* proposes further trials.
     """
 
-    options: Sequence[Option]
-    bench: Bench
+    options: Sequence[SwitchOption]
+    bench: MeasuresTrials
     worth: float
     seed: int
     best: Trial = BASE
     phase: str = "calibrate"
-    steps: list[Step] = field(default_factory=list)
+    steps: list[RaceStep] = field(default_factory=list)
     out: set[Trial] = field(default_factory=set)
     same_code: set[int] = field(default_factory=set)
     left: str = ""
-    sampler: Proposals | None = None
+    sampler: TrialProposals | None = None
     _until: float = 0.0
     _rounds: list[Mapping[Trial, float]] = field(default_factory=list)
-    _known: tuple[int, Levels] = (0, Levels([]))
+    _known: tuple[int, CostLevels] = (0, CostLevels([]))
     # For each measured trial the first one that runs its code.
     _first: dict[Trial, Trial] = field(default_factory=dict)
 
@@ -167,25 +167,25 @@ class Search:
         """The best trial that the budget allows to find. ``left`` says what it did not allow."""
         self._until = _SAMPLED if self.sampler else 0.0
         try:
-            self._search()
-        except Spent:
+            self._search_sets()
+        except BudgetSpent:
             self.left = self.phase
             # In the race that was not run to its end.
             self.best = self._seems_best()
         if self.sampler and len(self.costs(BASE)) >= CALIBRATION:
             self.left, self._until = "", _PRUNED
-            with suppress(Spent):
-                self._sample(self.sampler)
+            with suppress(BudgetSpent):
+                self._race_proposals(self.sampler)
             self._until = 0.0
             self.phase = "prune"
-            with suppress(Spent):
-                self._drop()
-                if self._levels.error(ROUNDS) < self.worth / 2:
+            with suppress(BudgetSpent):
+                self._drop_idle()
+                if self._cost_levels.error(ROUNDS) < self.worth / 2:
                     # Else a race may leave out what is worth it.
-                    self._prune()
+                    self._prune_best()
         return self.best
 
-    def _sample(self, sampler: Proposals) -> None:
+    def _race_proposals(self, sampler: TrialProposals) -> None:
         """Compare what the sampler proposes with the best, while its part of the budget lasts."""
         self.phase = "sample"
         levels = {
@@ -194,7 +194,7 @@ class Search:
             if trial not in self.out
         }
         # What did nothing alone may do something with others, but not if it can't be measured.
-        without = {n for n in self._idle() if frozenset((n,)) not in levels}
+        without = {n for n in self._idle_options() if frozenset((n,)) not in levels}
         # What the budget is not enough for alone would be in half of all sets.
         without |= {n for n in self.skipped if self.options[n].slow}
         sampler.start(levels, without.union(*(one for one in self.out if len(one) == 1)))
@@ -203,13 +203,15 @@ class Search:
         while vain < _VAIN:
             vain += 1
             before = self.best
-            trial = sampler.ask(self._smaller(levels.keys() | self.out) if vain % 2 == 0 else None)
+            trial = sampler.ask(
+                self._smaller_best(levels.keys() | self.out) if vain % 2 == 0 else None
+            )
             if trial in self.out or self.bench.alike(before, trial):
                 sampler.tell(levels.get(trial))
                 if trial < before and trial not in self.out:
                     self.best = trial
                 continue
-            self._compare(before, trial)
+            self._compare_trials(before, trial)
             if trial in self.out:
                 sampler.tell(None)
                 continue
@@ -223,24 +225,24 @@ class Search:
                 self.best = trial
             if self.ratio(worst, self.best).log < math.log(1 - self.worth):
                 worst, vain = self.best, 0
-            self._note(before, trial, "better" if better else "not better")
+            self._note_step(before, trial, "better" if better else "not better")
 
-    def _note(self, against: Trial, trial: Trial, outcome: str) -> None:
+    def _note_step(self, against: Trial, trial: Trial, outcome: str) -> None:
         """Add a step, for the report."""
         ratio = self.ratio(against, trial)
         if self.bench.alike(against, trial):
             outcome = SAME_CODE
         self.steps.append(
-            Step(self.phase, trial, against, math.exp(ratio.log), ratio.count, outcome)
+            RaceStep(self.phase, trial, against, math.exp(ratio.log), ratio.count, outcome)
         )
 
-    def _compare(self, against: Trial, trial: Trial) -> None:
+    def _compare_trials(self, against: Trial, trial: Trial) -> None:
         """Measure as many rounds of two trials as show that one is not better, or is."""
         while trial not in self.out and not self.bench.alike(against, trial):
             ratio = self.ratio(against, trial)
             if ratio.count >= ROUNDS or (ratio.count and ratio.log > OPTIMISM * ratio.error):
                 break
-            self._measure([against, trial])
+            self._measure_trials([against, trial])
 
     @property
     def skipped(self) -> set[int]:
@@ -248,9 +250,9 @@ class Search:
         ran = {trial for costs in self._rounds for trial in costs}
         reached = ran | {trial for trial in self.out if len(trial) == 1}
         every = {*range(len(self.options))}
-        return every.difference(self._idle(), *reached)
+        return every.difference(self._idle_options(), *reached)
 
-    def _idle(self) -> set[int]:
+    def _idle_options(self) -> set[int]:
         """The options that alone are known to do nothing."""
         every = range(len(self.options))
         return {n for n in every if self.bench.alike(BASE, frozenset((n,)))}
@@ -265,7 +267,7 @@ class Search:
                 ahead[trial] = ratio.log
         return min(ahead, key=ahead.__getitem__, default=self.best)
 
-    def _ahead(self) -> tuple[Trial, int]:
+    def _trial_ahead(self) -> tuple[Trial, int]:
         """What seems best, and how many rounds are likely to confirm it.
 
         It has been chosen because it seems best, so it may be less good by a standard error.
@@ -274,18 +276,18 @@ class Search:
         if trial == BASE:
             return trial, sequential.CLEAR
         ratio = self.ratio(BASE, trial)
-        return trial, sequential.runs_needed(-(ratio.log + ratio.error) / self._levels.noise)
+        return trial, sequential.runs_needed(-(ratio.log + ratio.error) / self._cost_levels.noise)
 
-    def _search(self) -> None:
+    def _search_sets(self) -> None:
         for _ in range(CALIBRATION):
-            self._measure([BASE])
+            self._measure_trials([BASE])
         if CALIBRATION / max(1 - self.bench.left(), 1e-9) < _FEW:
             self.sampler, self._until = None, 0.0
-        usable = self._screen(self._sets(range(len(self.options))))
+        usable = self._screen_sets(self._screening_sets(range(len(self.options))))
         self.phase = "interactions"
-        self._interact([number for number in usable if number not in self.best])
+        self._try_interactions([number for number in usable if number not in self.best])
         self.phase = "prune"
-        self._prune()
+        self._prune_best()
         # What a strong switch hid, or the first screening missed.
         seen = {BASE}
         while self.best not in seen:
@@ -293,14 +295,14 @@ class Search:
             seen.add(before)
             switches = {self.options[number].switch for number in before}
             rest = [n for n in usable if self.options[n].switch not in switches]
-            usable = self._screen(self._sets(rest))
+            usable = self._screen_sets(self._screening_sets(rest))
             if self.best == before:
                 break
             self.phase = "prune"
-            self._prune()
+            self._prune_best()
         self.phase = "done"
 
-    def _sets(self, numbers: Iterable[int]) -> list[Trial]:
+    def _screening_sets(self, numbers: Iterable[int]) -> list[Trial]:
         """What is screened of some options: likely ones alone, then the others some at a time.
 
         Those with long first runs come after all of them: a search that does not end may take as
@@ -321,7 +323,7 @@ class Search:
             sets += [frozenset(its[start::count]) for start in range(count)]
         return sets
 
-    def _screen(self, sets: Sequence[Trial]) -> list[int]:
+    def _screen_sets(self, sets: Sequence[Trial]) -> list[int]:
         """Race sets on top of the best, and take what helps.
 
         Returns the options that ran well and do not harm.
@@ -333,7 +335,9 @@ class Search:
         while queue:
             batch = queue[:_BATCH]
             slow = any(self.options[number].slow for one in batch for number in one)
-            if raced and self._left() < _AFTER_SCREENING + (_LONGEST_FIRST if slow else 0):
+            if raced and self._left_of_budget() < _AFTER_SCREENING + (
+                _LONGEST_FIRST if slow else 0
+            ):
                 break
             size = self._measure_some(below, [self._union(one, below) for one in batch])
             queue = queue[size:]
@@ -348,17 +352,17 @@ class Search:
                     halves = sorted(one)[::2], sorted(one)[1::2]
                     queue += map(frozenset, halves)
         on_top = {one: self._union(one, below) for one in raced}
-        ratios = self._race(below, list(on_top.values()), measured=True)
-        helping = sorted((t for t in ratios if self._better(below, t)), key=ratios.__getitem__)
+        ratios = self._race_trials(below, list(on_top.values()), measured=True)
+        helping = sorted((t for t in ratios if self._is_better(below, t)), key=ratios.__getitem__)
         if helping:
             self.best = helping[0]
             self.phase = "combine"
-            self._combine(helping)
+            self._combine_helping(helping)
         sound = {trial for trial, ratio in ratios.items() if ratio <= _HARM}
         return sorted({number for one in raced if on_top[one] in sound for number in one})
 
     @property
-    def _levels(self) -> Levels:
+    def _cost_levels(self) -> CostLevels:
         """What trials cost by all rounds. Those that run the same code are one."""
         if self._known[0] != len(self._rounds):
             for trial in dict.fromkeys(t for costs in self._rounds for t in costs):
@@ -367,7 +371,7 @@ class Search:
                     self._first[trial] = next(alike, trial)
             first = self._first
             rounds = [{first[t]: cost for t, cost in costs.items()} for costs in self._rounds]
-            self._known = len(rounds), Levels(rounds)
+            self._known = len(rounds), CostLevels(rounds)
         return self._known[1]
 
     def costs(self, trial: Trial) -> list[float]:
@@ -379,34 +383,34 @@ class Search:
         base = median(self.costs(BASE) or [1.0])
         return [(trial, cost / base) for costs in self._rounds for trial, cost in costs.items()]
 
-    def ratio(self, against: Trial, trial: Trial) -> Ratio:
+    def ratio(self, against: Trial, trial: Trial) -> CostRatio:
         """A trial's costs divided by another one's, by all rounds."""
-        levels = self._levels
+        levels = self._cost_levels
         return levels.ratio(self._first.get(against, against), self._first.get(trial, trial))
 
-    def _better(self, against: Trial, trial: Trial) -> bool:
+    def _is_better(self, against: Trial, trial: Trial) -> bool:
         ratio = self.ratio(against, trial)
         return ratio.count > 1 and ratio.log + SURE * ratio.error < 0
 
-    def _promises(self, against: Trial, trial: Trial) -> bool:
+    def _may_be_better(self, against: Trial, trial: Trial) -> bool:
         """Whether a trial may be better by what is worth it, as far as is known."""
         ratio = self.ratio(against, trial)
         return ratio.count > 0 and ratio.log - OPTIMISM * ratio.error < math.log(1 - self.worth)
 
-    def _settled(self, against: Trial, trial: Trial) -> bool:
+    def _is_settled(self, against: Trial, trial: Trial) -> bool:
         """Whether more rounds would not change that a trial is better."""
         ratio = self.ratio(against, trial)
         return ratio.count > 1 and ratio.log + 3 * ratio.error < math.log(1 - self.worth)
 
-    def _left(self) -> float:
+    def _left_of_budget(self) -> float:
         """The part of the budget that is left to the present steps, from 1 to 0."""
         return (self.bench.left() - self._until) / (1 - self._until)
 
-    def _measure(self, trials: Iterable[Trial]) -> None:
-        if self._left() < 0:
-            raise Spent
+    def _measure_trials(self, trials: Iterable[Trial]) -> None:
+        if self._left_of_budget() < 0:
+            raise BudgetSpent
         asked = [trial for trial in dict.fromkeys(trials) if trial not in self.out]
-        costs = self.bench.measure(asked, *self._ahead())
+        costs = self.bench.measure(asked, *self._trial_ahead())
         self._rounds.append(costs)
         self.out.update(trial for trial in asked if trial not in costs)
         for trial in asked[1:]:
@@ -418,15 +422,15 @@ class Search:
         size = len(trials)
         while True:
             try:
-                self._measure([against, *trials[:size]])
-            except Spent:
+                self._measure_trials([against, *trials[:size]])
+            except BudgetSpent:
                 if size < 2:
                     raise
                 size //= 2
             else:
                 return size
 
-    def _race(
+    def _race_trials(
         self, against: Trial, challengers: Sequence[Trial], measured: bool = False
     ) -> dict[Trial, float]:
         """Logarithms of the ratios of the challengers that ran well; each becomes a step.
@@ -444,8 +448,8 @@ class Search:
                 for trial in alive
                 if trial not in self.out
                 and not self.bench.alike(against, trial)
-                and self._promises(against, trial)
-                and not self._settled(against, trial)
+                and self._may_be_better(against, trial)
+                and not self._is_settled(against, trial)
             ]
             if len(challengers) > 2:
                 alive.sort(key=lambda trial: self.ratio(against, trial).log)
@@ -456,7 +460,9 @@ class Search:
             if trial in self.out or not ratio.count:
                 continue
             found[trial] = ratio.log
-            self._note(against, trial, "better" if self._better(against, trial) else "not better")
+            self._note_step(
+                against, trial, "better" if self._is_better(against, trial) else "not better"
+            )
         return found
 
     def _union(self, *trials: Trial) -> Trial:
@@ -467,23 +473,23 @@ class Search:
                 found.setdefault(self.options[number].switch, number)
         return frozenset(found.values())
 
-    def _take(self, trials: Sequence[Trial]) -> bool:
+    def _take_if_better(self, trials: Sequence[Trial]) -> bool:
         """Race trials against the best, and take the best of them if it is better."""
         trials = [trial for trial in trials if trial != self.best]
-        ratios = self._race(self.best, trials)
-        better = [trial for trial in ratios if self._better(self.best, trial)]
+        ratios = self._race_trials(self.best, trials)
+        better = [trial for trial in ratios if self._is_better(self.best, trial)]
         if better:
             self.best = min(better, key=lambda trial: ratios[trial])
         return bool(better)
 
-    def _combine(self, helping: Sequence[Trial]) -> None:
+    def _combine_helping(self, helping: Sequence[Trial]) -> None:
         rest = [trial for trial in helping[1:] if self._union(self.best, trial) != self.best]
-        if len(rest) > 1 and self._take([self._union(self.best, *rest)]):
+        if len(rest) > 1 and self._take_if_better([self._union(self.best, *rest)]):
             return
         for trial in rest:
-            self._take([self._union(self.best, trial)])
+            self._take_if_better([self._union(self.best, trial)])
 
-    def _interact(self, neutral: Sequence[int]) -> None:
+    def _try_interactions(self, neutral: Sequence[int]) -> None:
         if len(neutral) < 2:
             return
         order = list(neutral)
@@ -502,12 +508,12 @@ class Search:
             groups += [rest[start :: _GROUPS - 1] for start in range(_GROUPS - 1)]
             pairs = [frozenset((*one, *other)) for one, other in combinations(groups, 2)]
         before = self.best
-        if self._take([self._union(before, pair) for pair in pairs]):
+        if self._take_if_better([self._union(before, pair) for pair in pairs]):
             # What alone changes no code may do so beside others. One first run tells.
-            self._leave_out(self._idle(), self.best)
-            self._cut(before)
+            self._leave_out(self._idle_options(), self.best)
+            self._cut_needless(before)
 
-    def _cut(self, before: Trial) -> None:
+    def _cut_needless(self, before: Trial) -> None:
         """Take out of the best what it has more than *before* and does not need."""
         parts = 2
         while True:
@@ -537,7 +543,7 @@ class Search:
         """Logarithms of ratios to *against*, measured until it is clear which exceed *limit*."""
         alive = [t for t in dict.fromkeys(trials) if not self.bench.alike(against, t)]
         for _ in range(ROUNDS if alive else 0):
-            self._measure([against, *alive])
+            self._measure_trials([against, *alive])
             known = {t: self.ratio(against, t) for t in alive if t not in self.out}
             alive = [
                 trial
@@ -552,16 +558,16 @@ class Search:
             ratio = self.ratio(against, trial)
             if trial not in self.out and (ratio.count or self.bench.alike(against, trial)):
                 found[trial] = ratio.log
-                self._note(against, trial, "cut down")
+                self._note_step(against, trial, "cut down")
         return found
 
     def _without_effect(self) -> list[int]:
         """What by all costs does nothing in the best, the most harmful first."""
-        found = effects.estimate(self._levels)
+        found = effects.estimate_effects(self._cost_levels)
         idle = (n for n in self.best if found.get(n, 0.0) > -self.worth / 4)
         return sorted(idle, key=lambda n: -found.get(n, 0.0))
 
-    def _smaller(self, known: Container[Trial]) -> Trial | None:
+    def _smaller_best(self, known: Container[Trial]) -> Trial | None:
         """The best without what does nothing, or without half of that, and so on; not *known* yet.
 
         None if there is no such set.
@@ -571,10 +577,10 @@ class Search:
             idle = idle[: len(idle) // 2]
         return self.best.difference(idle) if idle else None
 
-    def _drop(self) -> None:
+    def _drop_idle(self) -> None:
         """Leave out of the best what does nothing by all that is known."""
         whole = self.best
-        self._leave_out(self._idle(), whole)
+        self._leave_out(self._idle_options(), whole)
         idle = self._without_effect()
         while idle:
             left_out = self._leave_out(idle, whole)
@@ -590,7 +596,7 @@ class Search:
         self.best = fewer
         return True
 
-    def _prune(self) -> None:
+    def _prune_best(self) -> None:
         """Leave out of the best what is not missed."""
         while len(self.best) > 1:
             whole = self.best

@@ -56,17 +56,17 @@ class ServedRunner(ArmRunner):
             with output.open("wb") as stream:
                 began = time.perf_counter()
                 server = processes.start(self.server, environment, stream, stream)
-                trouble = self._wait(server, output, mark)
+                trouble = self._wait_until_ready(server, output, mark)
                 started = time.perf_counter() - began
             if trouble is not None:
                 server.kill()
                 return trouble
-            found = self._client(program, environment, streams, mark)
+            found = self._run_client(program, environment, streams, mark)
             over = server.ends(0)
             if not over:
                 server.kill()
             elif found.status == ENDED:
-                return self._failed(
+                return self._failed_end(
                     f"the server ended before the client: {processes.how_it_ended(server.status)}",
                     output,
                 )
@@ -76,7 +76,7 @@ class ServedRunner(ArmRunner):
             found.seconds, found.status, found.reason, {STARTED: started}, found.last_lines
         )
 
-    def _client(
+    def _run_client(
         self,
         program: Sequence[str],
         environment: Mapping[str, str],
@@ -94,32 +94,34 @@ class ServedRunner(ArmRunner):
             return CommandEnd(command.seconds, FAILED, reason)
         return CommandEnd(command.seconds, ENDED)
 
-    def _wait(self, server: processes.Command, output: Path, mark: str) -> CommandEnd | None:
+    def _wait_until_ready(
+        self, server: processes.Command, output: Path, mark: str
+    ) -> CommandEnd | None:
         """Wait until the server is ready. What went wrong, None if nothing did."""
-        seen = self._seen(output, mark)
+        seen = self._seen_in_output(output, mark)
         patience = time.monotonic() + self.limit_s
         while not seen():
             if server.ends(_POLL_S):
-                return self._failed(
+                return self._failed_end(
                     f"the server ended: {processes.how_it_ended(server.status)}", output
                 )
             if time.monotonic() > patience:
                 reason = f"the server was not ready within {self.limit_s:g} s"
-                return self._failed(reason, output, HUNG)
+                return self._failed_end(reason, output, HUNG)
         return None
 
-    def _seen(self, output: Path, mark: str) -> Callable[[], bool]:
+    def _seen_in_output(self, output: Path, mark: str) -> Callable[[], bool]:
         if self.ready.startswith(("http://", "https://")):
-            return lambda: _answers(self.ready)
+            return lambda: _url_answers(self.ready)
         if self.ready:
             return lambda: self.ready in runner.read_tail(output)
-        return lambda: _listens(mark)
+        return lambda: _process_listens(mark)
 
-    def _failed(self, reason: str, output: Path, status: str = FAILED) -> CommandEnd:
+    def _failed_end(self, reason: str, output: Path, status: str = FAILED) -> CommandEnd:
         return CommandEnd(0.0, status, reason, {}, runner.last_lines(runner.read_tail(output)))
 
 
-def _answers(url: str) -> bool:
+def _url_answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=1) as answer:
             return bool(answer.status < 400)
@@ -127,9 +129,9 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _listens(mark: str) -> bool:
+def _process_listens(mark: str) -> bool:
     """Whether a process that has *mark* in its environment listens on a TCP port."""
-    sockets = set(_listening())
+    sockets = set(_listening_sockets())
     for pid in processes.marked(mark):
         try:
             for entry in os.listdir(f"/proc/{pid}/fd"):
@@ -140,7 +142,7 @@ def _listens(mark: str) -> bool:
     return False
 
 
-def _listening() -> Iterator[str]:
+def _listening_sockets() -> Iterator[str]:
     """The sockets that listen on TCP, as links of descriptors name them."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:

@@ -35,11 +35,11 @@ from rocm_autopatch.ab.runner import (
 from rocm_autopatch.ab.toggles import HERE, MODE, POLICY, VARIABLE, Toggle
 from rocm_autopatch.support import masking
 from rocm_autopatch.support.text import duration
-from rocm_autopatch.tune.candidates import Candidate, arm_of
-from rocm_autopatch.tune.journal import Journal, KeptRun
+from rocm_autopatch.tune.candidates import SwitchCandidate, arm_of
+from rocm_autopatch.tune.journal import KeptRun, RunJournal
 from rocm_autopatch.tune.levels import Trial
-from rocm_autopatch.tune.same import Same
-from rocm_autopatch.tune.search import BASE, Spent
+from rocm_autopatch.tune.same import OutputCheck
+from rocm_autopatch.tune.search import BASE, BudgetSpent
 
 FILL = "fill"
 # A first run that failed beside others.
@@ -61,7 +61,7 @@ _OVER = 0.1
 
 
 @dataclass(frozen=True)
-class Objective:
+class TuningObjective:
     """What is measured: a *metric* by the name that the user gave ("" for the wall time), whether
     higher is better, and the part of starts that have cold caches."""
 
@@ -98,7 +98,7 @@ class Objective:
 
 
 @dataclass(frozen=True)
-class Trouble:
+class TrialTrouble:
     """Why a trial is out: ``status`` is FAILED, HUNG or WRONG."""
 
     status: str
@@ -107,7 +107,7 @@ class Trouble:
 
 
 @dataclass(frozen=True)
-class Confirmed:
+class ConfirmedCosts:
     """The costs of the base and of the policy in the rounds of a confirmation, and how often the
     caches of each were filled in it."""
 
@@ -122,7 +122,7 @@ Maker = Callable[[], tuple[Mapping[str, str], bool]]
 
 
 @dataclass
-class Session:
+class TuningSession:
     """Measures trials of *candidates* in *here*.
 
     *budget_s* is for all sessions of this search together. *directory* is for the policies of arms.
@@ -131,10 +131,10 @@ class Session:
     """
 
     here: ProgramPlace
-    candidates: Sequence[Candidate]
-    objective: Objective
-    same: Same
-    journal: Journal
+    candidates: Sequence[SwitchCandidate]
+    objective: TuningObjective
+    same: OutputCheck
+    journal: RunJournal
     runner: ArmRunner
     directory: Path
     budget_s: float
@@ -144,7 +144,7 @@ class Session:
     beside: int = 1
     # In which modes the command compiles, as its files say; its first run tells it better.
     modes: frozenset[str] = frozenset()
-    troubles: dict[Trial, Trouble] = field(default_factory=dict)
+    troubles: dict[Trial, TrialTrouble] = field(default_factory=dict)
     unit: str = "s"
     new_runs: int = 0
     rounds: int = 0
@@ -183,30 +183,32 @@ class Session:
         does not run.
         """
         do = {trial: trial - self.unused for trial in trials}
-        reserve = self._reserve(ahead, rounds)
-        costs = self._measure(list(dict.fromkeys(do.values())), reserve)
+        reserve = self._confirmation_reserve(ahead, rounds)
+        costs = self._measure_round(list(dict.fromkeys(do.values())), reserve)
         return {trial: costs[its] for trial, its in do.items() if its in costs}
 
-    def _measure(self, trials: Sequence[Trial], reserve: float) -> Mapping[Trial, float]:
-        if not self._affords(trials, reserve):
-            raise Spent
+    def _measure_round(self, trials: Sequence[Trial], reserve: float) -> Mapping[Trial, float]:
+        if not self._affords_round(trials, reserve):
+            raise BudgetSpent
         self._fills_until_s = self.budget_s - reserve
-        found: dict[Trial, float | Trouble] = {**self._fill(trials)}
-        order = self._ordered(trials)
+        found: dict[Trial, float | TrialTrouble] = {**self._fill_caches(trials)}
+        order = self._in_random_order(trials)
         if self.objective.by_code:
             firsts = {
-                trial: self._first(self.name(trial), partial(self._environment, trial))
+                trial: self._first_run(self.name(trial), partial(self._trial_environment, trial))
                 for trial in order
                 if trial not in found
             }
             found.update((trial, trouble) for trial, trouble in firsts.items() if trouble)
         for trial in order:
             if trial not in found and self._measured_for(trial, trials) == trial:
-                found[trial] = self._cost(self.name(trial), partial(self._environment, trial))
+                found[trial] = self._round_cost(
+                    self.name(trial), partial(self._trial_environment, trial)
+                )
         for trial in order:
             found.setdefault(trial, found[self._measured_for(trial, trials)])
         for trial, cost in found.items():
-            if isinstance(cost, Trouble):
+            if isinstance(cost, TrialTrouble):
                 self.troubles[trial] = cost
                 if trial == BASE:
                     raise RequestRefused(_of_the_base(cost))
@@ -246,9 +248,9 @@ class Session:
         first = COLD if self.objective.cold else FILL
         its = self._seconds.get((self.name(trial), first))
         # Not the base's: it was made alone, the others may be beside each other.
-        return its / median(self._all(first)) if its else 1.0
+        return its / median(self._seconds_of_kind(first)) if its else 1.0
 
-    def confirm(self, best: Trial, policy: Path, digest: str) -> Confirmed | Trouble:
+    def confirm(self, best: Trial, policy: Path, digest: str) -> ConfirmedCosts | TrialTrouble:
         """The costs of the base and of a policy file with *best*, in rounds of their own.
 
         They end at a look of the sequential test: the first one at which it is sure that the two
@@ -260,7 +262,7 @@ class Session:
         toggle = Toggle(POLICY, POLICY, POLICY, (HERE, str(policy)))
         arm = arms.make_arm(self.here, [toggle], (str(policy),), (HERE,), policy)
         makers: list[tuple[str, Maker]] = [
-            (f"{_BASE_AGAIN}{digest}", partial(self._environment, BASE)),
+            (f"{_BASE_AGAIN}{digest}", partial(self._trial_environment, BASE)),
             (f"policy {digest}", lambda: (arm.environ, self._same_variables(best))),
         ]
 
@@ -273,7 +275,7 @@ class Session:
         self.runner.forget()
         if self.beside > 1 and not self.objective.cold:
             # If the policy does not run, one first run shows it.
-            trouble = self._first(*pair(1)[1])
+            trouble = self._first_run(*pair(1)[1])
             if trouble:
                 return trouble
         pairs: list[list[tuple[str, Maker]]] = []
@@ -281,7 +283,7 @@ class Session:
         while True:
             rounds = look - len(costs[0])
             left_s = until_s - self.spent_s - rounds * self._round_s(best)
-            count = self._fillings(rounds, best, left_s) or (0 if pairs else 1)
+            count = self._count_fillings(rounds, best, left_s) or (0 if pairs else 1)
             if count:
                 if pairs:
                     self.runner.forget()
@@ -290,13 +292,13 @@ class Session:
             every = [one for both in pairs for one in both]
             kept = self.journal.failed([name for name, _ in every], (FILL, *self.objective.kinds))
             if kept:
-                return _not_the_bases(_trouble(kept), kept.trial)
+                return _not_the_bases(_trouble_of(kept), kept.trial)
             for name, trouble in self._fill_beside(every).items():
                 return _not_the_bases(trouble, name)
             for number in range(rounds):
-                for place in self._ordered((0, 1)):
+                for place in self._in_random_order((0, 1)):
                     name, make = pairs[number % len(pairs)][place]
-                    cost = self._cost(name, make)
+                    cost = self._round_cost(name, make)
                     if not isinstance(cost, float):
                         return _not_the_bases(cost, name)
                     costs[place].append(cost)
@@ -306,9 +308,9 @@ class Session:
             until_s = self.budget_s * (1 + _OVER) if may_be_sure else self.budget_s
             if self.spent_s + self._round_s(best) * (look - len(costs[0])) > until_s:
                 break
-        return Confirmed(*costs, fillings)
+        return ConfirmedCosts(*costs, fillings)
 
-    def _fillings(self, rounds: int, best: Trial, left_s: float) -> int:
+    def _count_fillings(self, rounds: int, best: Trial, left_s: float) -> int:
         """For how many of so many rounds there is time to fill caches of the base and of *best*."""
         count = rounds
         while count and self._pairs_s(count, best) > max(left_s, 0.0):
@@ -330,15 +332,15 @@ class Session:
 
     def _round_s(self, trial: Trial) -> float:
         """The seconds of what is measured in a round of the base and a trial."""
-        return sum(self._price(self.name(one)) for one in (BASE, trial))
+        return sum(self._price_of(self.name(one)) for one in (BASE, trial))
 
-    def _ordered(self, these: Sequence[T]) -> list[T]:
+    def _in_random_order(self, these: Sequence[T]) -> list[T]:
         self.rounds += 1
         order = list(these)
         random.Random(f"{self.seed} {(self.rounds + 1) // 2}").shuffle(order)
         return order if self.rounds % 2 else order[::-1]
 
-    def _environment(self, trial: Trial) -> tuple[Mapping[str, str], bool]:
+    def _trial_environment(self, trial: Trial) -> tuple[Mapping[str, str], bool]:
         chosen = [self.candidates[number] for number in sorted(trial)]
         if not chosen:
             return self.here.environ, True
@@ -349,14 +351,14 @@ class Session:
         """Whether a trial has the base's environment variables."""
         return all(self.candidates[number].toggle.kind != VARIABLE for number in trial)
 
-    def _affords(self, trials: Sequence[Trial], reserve: float) -> bool:
+    def _affords_round(self, trials: Sequence[Trial], reserve: float) -> bool:
         """Whether the budget has enough for a round and for the confirmation after it."""
         names = [self.name(t) for t in trials if self._measured_for(t, trials) == t]
         empty = sum((name, FILL) not in self._seconds for name in names)
-        price = sum(map(self._price, names)) + self._fills_s(empty, self._usual_fill)
+        price = sum(map(self._price_of, names)) + self._fills_s(empty, self._usual_fill)
         return self.spent_s + price + reserve <= self.budget_s
 
-    def _reserve(self, ahead: Trial, rounds: int) -> float:
+    def _confirmation_reserve(self, ahead: Trial, rounds: int) -> float:
         """The seconds that are kept for the confirmation of the trial that is ahead.
 
         As long as that is the base, only a clear gain would still be confirmed in time.
@@ -366,20 +368,24 @@ class Session:
         seconds = rounds * self._round_s(ahead) + self._pairs_s(rounds, ahead)
         return min(seconds, part * self.budget_s)
 
-    def _price(self, name: str) -> float:
+    def _price_of(self, name: str) -> float:
         """The seconds of what is measured of a set in a round; if it is new, the usual ones."""
-        usual = median(self._all(WARM) + self._all(COLD) or [0.0])
+        usual = median(self._seconds_of_kind(WARM) + self._seconds_of_kind(COLD) or [0.0])
         return sum(self._seconds.get((name, kind), usual) for kind in self.objective.kinds)
 
     @property
     def _usual_fill(self) -> float:
-        return median(self._all(FILL) or self._all(WARM) + self._all(COLD) or [0.0])
+        return median(
+            self._seconds_of_kind(FILL)
+            or self._seconds_of_kind(WARM) + self._seconds_of_kind(COLD)
+            or [0.0]
+        )
 
-    def _all(self, kind: str) -> list[float]:
+    def _seconds_of_kind(self, kind: str) -> list[float]:
         """The seconds of runs of a kind, those of the last run of each set."""
         return [seconds for (_, its), seconds in self._seconds.items() if its == kind]
 
-    def _fill(self, trials: Sequence[Trial]) -> Mapping[Trial, Trouble]:
+    def _fill_caches(self, trials: Sequence[Trial]) -> Mapping[Trial, TrialTrouble]:
         """Fill the caches for a round. What is measured comes after that.
 
         A first run that took too long is returned: it had a fifth of the budget, and would take as
@@ -388,14 +394,14 @@ class Session:
         for trial in trials:
             first = self.journal.peek(self.name(trial), FILL)
             if first:
-                self._codes.setdefault(self.name(trial), _code(first))
+                self._codes.setdefault(self.name(trial), _code_of(first))
         names = {self.name(t): t for t in trials if self._measured_for(t, trials) == t}
         long = self._fill_beside(
-            [(name, partial(self._environment, trial)) for name, trial in names.items()]
+            [(name, partial(self._trial_environment, trial)) for name, trial in names.items()]
         )
         return {names[name]: trouble for name, trouble in long.items()}
 
-    def _fill_beside(self, wanted: Sequence[tuple[str, Maker]]) -> Mapping[str, Trouble]:
+    def _fill_beside(self, wanted: Sequence[tuple[str, Maker]]) -> Mapping[str, TrialTrouble]:
         """Fill caches, many at the same time. By name, what took too long.
 
         What these runs compute is not compared: each writes the files of the others. One that fails
@@ -404,7 +410,7 @@ class Session:
         if self.beside == 1:
             return {}
         empty: dict[int, str] = {}
-        long: dict[str, Trouble] = {}
+        long: dict[str, TrialTrouble] = {}
         for name, make in wanted:
             kept = self.journal.take(name, _FAILED_BESIDE)
             if kept is not None:
@@ -413,45 +419,45 @@ class Session:
             first = self.journal.peek(name, FILL)
             if self.journal.peek(name, WARM) or (first and first.status != ENDED):
                 continue
-            arm = self._arm(name, make)
+            arm = self._arm_number(name, make)
             if arm not in self.runner.warm:
                 empty[arm] = name
 
         def ended(cell: PlannedRun, run: MeasuredRun) -> None:
             name = empty[cell.arm]
             kind = _FAILED_BESIDE if run.status == FAILED else FILL
-            row = self._keep(name, kind, run, False)
+            row = self._keep_run(name, kind, run, False)
             if run.status == HUNG:
-                long[name] = _trouble(row)
+                long[name] = _trouble_of(row)
 
         if len(empty) > 1:
-            self._begin()
-            self.runner.limit_s = self._limit(FILL)
+            self._begin_new_runs()
+            self.runner.limit_s = self._hang_limit(FILL)
             self.runner.run_beside([PlannedRun(0, arm, WARM) for arm in empty], self.beside, ended)
         return long
 
-    def _first(self, name: str, make: Maker) -> Trouble | None:
+    def _first_run(self, name: str, make: Maker) -> TrialTrouble | None:
         """Make the first run of a set, which tells its code, if it was not made; how it failed."""
         row = self.journal.take(name, FILL)
         if row is not None:
             self._go_on_after(row)
         elif name not in self._codes and not self.journal.peek(name, WARM):
-            row = self._new(name, FILL, make)
-        return None if row is None or row.status == ENDED else _trouble(row)
+            row = self._new_run(name, FILL, make)
+        return None if row is None or row.status == ENDED else _trouble_of(row)
 
-    def _cost(self, name: str, make: Maker) -> float | Trouble:
+    def _round_cost(self, name: str, make: Maker) -> float | TrialTrouble:
         """The cost of one round of what is called *name*: lower is better."""
         values = {}
         for kind in self.objective.kinds:
-            row = self._row(name, kind, make)
+            row = self._kept_or_new(name, kind, make)
             if row.status != ENDED:
-                return _trouble(row)
+                return _trouble_of(row)
             assert row.value is not None
             values[kind] = row.value
         value = self.objective.weighed(values)
         return float(1 / value if self.objective.higher else value)
 
-    def _row(self, name: str, kind: str, make: Maker) -> KeptRun:
+    def _kept_or_new(self, name: str, kind: str, make: Maker) -> KeptRun:
         """A run, kept or new. With warm caches, the run that fills them comes first."""
         kept = self.journal.take(name, kind)
         if kept is not None:
@@ -465,34 +471,34 @@ class Session:
         if failed is not None and failed.status != ENDED:
             self._go_on_after(failed)
             return failed
-        if kind == WARM and self._arm(name, make) not in self.runner.warm:
-            filled = self._new(name, FILL, make)
+        if kind == WARM and self._arm_number(name, make) not in self.runner.warm:
+            filled = self._new_run(name, FILL, make)
             if filled.status != ENDED:
                 return filled
-        return self._new(name, kind, make)
+        return self._new_run(name, kind, make)
 
     def _go_on_after(self, row: KeptRun) -> None:
         """Count a kept run."""
         self._seconds[row.trial, row.kind] = row.seconds
-        self._learn(row)
+        self._learn_code(row)
         if self._live_since is None:
             # First runs that were beside each other are kept in the order in which they ended.
             self._before_s = max(self._before_s, row.spent_s)
 
-    def _learn(self, row: KeptRun) -> None:
+    def _learn_code(self, row: KeptRun) -> None:
         """Learn from a first run what it compiled."""
         if row.kind == FILL:
-            self._codes[row.trial] = _code(row)
+            self._codes[row.trial] = _code_of(row)
             if row.trial == _BASE and row.modes is not None:
                 self.modes = row.modes
 
-    def _begin(self) -> None:
+    def _begin_new_runs(self) -> None:
         """The time of new runs begins. All kept runs count, also those that have to be repeated."""
         if self._live_since is None:
             self._before_s = max(self._before_s, self.journal.spent_s)
             self._live_since = time.monotonic()
 
-    def _arm(self, name: str, make: Maker) -> int:
+    def _arm_number(self, name: str, make: Maker) -> int:
         if name not in self._arms:
             self._arms[name] = len(self._environments)
             environ, same = make()
@@ -502,16 +508,16 @@ class Session:
             self.runner.environments = self._environments
         return self._arms[name]
 
-    def _new(self, name: str, kind: str, make: Maker) -> KeptRun:
-        self._begin()
-        arm = self._arm(name, make)
-        self.runner.limit_s = self._limit(kind)
+    def _new_run(self, name: str, kind: str, make: Maker) -> KeptRun:
+        self._begin_new_runs()
+        arm = self._arm_number(name, make)
+        self.runner.limit_s = self._hang_limit(kind)
         self.same.begin()
         # The first run in empty caches fills the arm's warm ones.
         cell = PlannedRun(0 if kind == FILL else 1, arm, COLD if kind == COLD else WARM)
-        return self._keep(name, kind, self.runner.run(cell), True)
+        return self._keep_run(name, kind, self.runner.run(cell), True)
 
-    def _keep(self, name: str, kind: str, run: MeasuredRun, compared: bool) -> KeptRun:
+    def _keep_run(self, name: str, kind: str, run: MeasuredRun, compared: bool) -> KeptRun:
         """Keep a run that has ended; it is *compared* with the base's."""
         status, reason, value = run.status, run.reason, None
         if status == ENDED:
@@ -540,7 +546,7 @@ class Session:
             numbers=dict(self.same.numbers),
             files=self.same.names_of_copies(),
         )
-        self._learn(row)
+        self._learn_code(row)
         # Without the base nothing goes on. When it runs again, all that is kept still holds.
         if status == ENDED or kind == _FAILED_BESIDE or not _is_the_bases(name):
             self.journal.add(row)
@@ -548,7 +554,7 @@ class Session:
         self.tell(f"{duration(self.spent_s)} of {duration(self.budget_s)}: {name}, {kind}: {how}")
         return row
 
-    def _limit(self, kind: str) -> float:
+    def _hang_limit(self, kind: str) -> float:
         """The seconds after which a run counts as hanging."""
         base = self._seconds.get((_BASE, kind))
         if base is None:
@@ -562,20 +568,20 @@ class Session:
         return round(min(self.timeout_s, limit), 1)
 
 
-def _code(row: KeptRun) -> str:
+def _code_of(row: KeptRun) -> str:
     """The digest of the code of a first run; "" if it is unknown, or the run did not end well."""
     return row.code if row.status == ENDED else ""
 
 
-def _trouble(row: KeptRun) -> Trouble:
-    return Trouble(row.status, row.reason, row.lines)
+def _trouble_of(row: KeptRun) -> TrialTrouble:
+    return TrialTrouble(row.status, row.reason, row.lines)
 
 
 def _is_the_bases(name: str) -> bool:
     return name == _BASE or name.startswith(_BASE_AGAIN)
 
 
-def _not_the_bases(trouble: Trouble, name: str) -> Trouble:
+def _not_the_bases(trouble: TrialTrouble, name: str) -> TrialTrouble:
     """The trouble that a run of what is called so had in a confirmation. Raises Refused if that was
     the base."""
     if _is_the_bases(name):
@@ -583,7 +589,7 @@ def _not_the_bases(trouble: Trouble, name: str) -> Trouble:
     return trouble
 
 
-def _of_the_base(trouble: Trouble) -> str:
+def _of_the_base(trouble: TrialTrouble) -> str:
     if trouble.status == WRONG:
         return (
             f"two runs of the command as it is here are not the same: {trouble.reason}; give a "

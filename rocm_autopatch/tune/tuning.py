@@ -26,14 +26,14 @@ from rocm_autopatch.evidence import machine
 from rocm_autopatch.support import files, masking
 from rocm_autopatch.support.text import counted
 from rocm_autopatch.tune import candidates, policy_file
-from rocm_autopatch.tune.candidates import Candidate
-from rocm_autopatch.tune.journal import Journal
+from rocm_autopatch.tune.candidates import SwitchCandidate
+from rocm_autopatch.tune.journal import RunJournal
 from rocm_autopatch.tune.levels import Trial
-from rocm_autopatch.tune.same import Same
-from rocm_autopatch.tune.sampler import Sampler
-from rocm_autopatch.tune.search import BASE, CALIBRATION, Option, Search
+from rocm_autopatch.tune.same import OutputCheck
+from rocm_autopatch.tune.sampler import SetSampler
+from rocm_autopatch.tune.search import BASE, CALIBRATION, SetSearch, SwitchOption
 from rocm_autopatch.tune.served import ServedRunner
-from rocm_autopatch.tune.session import Confirmed, Objective, Session, Trouble
+from rocm_autopatch.tune.session import ConfirmedCosts, TrialTrouble, TuningObjective, TuningSession
 
 # A word in the name of a number of which more is better.
 _RATES = ("/s", "throughput", "per s", "per_s", "tps", "speed")
@@ -43,7 +43,7 @@ _ERRORS = 1.96
 
 
 @dataclass(frozen=True)
-class Request:
+class TuningRequest:
     """What to tune, and how: the options of ``rocm-autopatch tune``.
 
     Times are in seconds; ``cold``, ``worth`` and ``tolerance`` are parts of 1. ``server`` is the
@@ -79,17 +79,17 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ResultEntry:
     """A switch of the result: the ratio with it to without it, the 95 % interval, the rounds."""
 
-    candidate: Candidate
+    candidate: SwitchCandidate
     ratio: float
     interval: tuple[float, float]
     rounds: int
 
 
 @dataclass
-class Tuning:
+class TuningResult:
     """The request, what was found here, and what came of it.
 
     ``ratio`` is the policy's number divided by the base's, with ``interval``, from the rounds of
@@ -97,20 +97,20 @@ class Tuning:
     that the policy is better. ``text`` is the policy, "" if nothing helps.
     """
 
-    request: Request
+    request: TuningRequest
     here: place.ProgramPlace
     on: str
-    found: candidates.Found
+    found: candidates.FoundCandidates
     notes: list[str]
-    search: Search | None = None
-    session: Session | None = None
-    entries: list[Entry] = field(default_factory=list)
+    search: SetSearch | None = None
+    session: TuningSession | None = None
+    entries: list[ResultEntry] = field(default_factory=list)
     helps: bool = False
     ratio: float = 1.0
     interval: tuple[float, float] = (1.0, 1.0)
     sure_after: int = 0
-    confirmed: Confirmed = field(default_factory=Confirmed)
-    trouble: Trouble | None = None
+    confirmed: ConfirmedCosts = field(default_factory=ConfirmedCosts)
+    trouble: TrialTrouble | None = None
     text: str = ""
     partial: bool = False
 
@@ -129,7 +129,7 @@ class Tuning:
         return self.request.out.with_name(f"{self.request.out.name}.runs")
 
 
-def prepare(request: Request, directory: Path) -> Tuning:
+def prepare_tuning(request: TuningRequest, directory: Path) -> TuningResult:
     """Find what there is to try; nothing is run yet. Raises Wrong and Refused.
 
     *directory* is for policies that are tried.
@@ -157,7 +157,7 @@ def prepare(request: Request, directory: Path) -> Tuning:
         )
     if not here.fact("torch"):
         raise RequestRefused(f"a policy has no effect in {here.python[0]}, which has no torch")
-    found = candidates.find(
+    found = candidates.find_candidates(
         here, request.started, request.wanted, request.without, request.only, directory
     )
     notes = []
@@ -176,10 +176,10 @@ def prepare(request: Request, directory: Path) -> Tuning:
         notes.append("only exit statuses say whether a run was right; --same compares results")
     if find_spec("optuna") is None:
         notes.append("with optuna, more is found in the same time: pip install optuna")
-    return Tuning(request, here, measurement.describe_place(here), found, notes)
+    return TuningResult(request, here, measurement.describe_place(here), found, notes)
 
 
-def run(done: Tuning, directory: Path, tell: Callable[[str], None]) -> None:
+def run_tuning(done: TuningResult, directory: Path, tell: Callable[[str], None]) -> None:
     """Search, confirm and write the policy. Raises Refused and OSError.
 
     After a KeyboardInterrupt, ``partial`` is true and the runs so far are kept.
@@ -188,9 +188,9 @@ def run(done: Tuning, directory: Path, tell: Callable[[str], None]) -> None:
     if not done.found.candidates:
         raise RequestRefused("there is nothing to try here; --list says why")
     seed = random.randrange(1_000_000) if request.seed is None else request.seed
-    journal = Journal(done.kept, {**_about(done), "seed": seed}, request.again)
-    objective = Objective(request.metric, bool(request.higher), request.cold)
-    same = Same(request.same, request.tolerance, done.kept, done.here)
+    journal = RunJournal(done.kept, {**_search_identity(done), "seed": seed}, request.again)
+    objective = TuningObjective(request.metric, bool(request.higher), request.cold)
+    same = OutputCheck(request.same, request.tolerance, done.kept, done.here)
     for rows in journal.kept.values():
         same.restore(rows[-1].numbers, rows[-1].files)
     patterns = [numbers.parse_pattern(text) for text in request.numbers]
@@ -204,7 +204,7 @@ def run(done: Tuning, directory: Path, tell: Callable[[str], None]) -> None:
     if journal.count:
         tell(f"{journal.count} runs are kept in {done.kept}: going on from there")
     with made as runner:
-        done.session = Session(
+        done.session = TuningSession(
             done.here,
             done.found.candidates,
             objective,
@@ -220,11 +220,11 @@ def run(done: Tuning, directory: Path, tell: Callable[[str], None]) -> None:
             done.found.modes,
         )
         options = [
-            Option(one.label, one.switch, one.likely, one.slow, one.code)
+            SwitchOption(one.label, one.switch, one.likely, one.slow, one.code)
             for one in done.found.candidates
         ]
-        sampler = Sampler(options, done.session.seed) if find_spec("optuna") else None
-        done.search = Search(
+        sampler = SetSampler(options, done.session.seed) if find_spec("optuna") else None
+        done.search = SetSearch(
             options, done.session, request.worth, done.session.seed, sampler=sampler
         )
         few = False
@@ -232,7 +232,7 @@ def run(done: Tuning, directory: Path, tell: Callable[[str], None]) -> None:
             best = done.search.run()
             few = len(done.search.costs(BASE)) < CALIBRATION
             if best and not few:
-                _confirm(done, best, directory)
+                _confirm_best(done, best, directory)
         except KeyboardInterrupt:
             done.partial = True
         except RequestRefused:
@@ -249,7 +249,7 @@ def run(done: Tuning, directory: Path, tell: Callable[[str], None]) -> None:
         )
 
 
-def _about(done: Tuning) -> dict[str, object]:
+def _search_identity(done: TuningResult) -> dict[str, object]:
     request = done.request
     return {
         "command": masking.command(request.program),
@@ -263,26 +263,26 @@ def _about(done: Tuning) -> dict[str, object]:
         "tolerance": request.tolerance,
         "worth": request.worth,
         "torch": done.here.fact("torch"),
-        **machine.here(),
+        **machine.machine_here(),
         "tried": [one.label for one in done.found.candidates],
     }
 
 
-def _confirm(done: Tuning, best: Trial, directory: Path) -> None:
+def _confirm_best(done: TuningResult, best: Trial, directory: Path) -> None:
     """Run the policy of *best* as a file beside the base, and write it if it is better."""
     assert done.search
     assert done.session
-    done.entries = [_entry(done, number, best) for number in sorted(best)]
+    done.entries = [_entry_of(done, number, best) for number in sorted(best)]
     done.entries.sort(key=lambda entry: entry.ratio)
     trial = directory / "tuned.yaml"
-    draft = _policy(done, "Not confirmed yet.")
+    draft = _policy_of(done, "Not confirmed yet.")
     trial.write_text(draft, encoding="utf-8")
     trial.chmod(0o644)
-    policy_file.check(trial, done.here.fact("torch"))
+    policy_file.check_policy_file(trial, done.here.fact("torch"))
     labels = "\n".join(sorted(entry.candidate.label for entry in done.entries))
     digest = hashlib.sha256(labels.encode()).hexdigest()[:8]
     confirmed = done.session.confirm(best, trial, digest)
-    if isinstance(confirmed, Trouble):
+    if isinstance(confirmed, TrialTrouble):
         done.trouble = confirmed
         return
     done.confirmed = confirmed
@@ -292,22 +292,23 @@ def _confirm(done: Tuning, best: Trial, directory: Path) -> None:
     assert compared.interval is not None
     done.sure_after = sequential.sure_after(*costs)
     done.helps = bool(done.sure_after) and compared.ratio < 1
-    done.ratio, done.interval = _shown(done, compared.ratio, compared.interval)
+    done.ratio, done.interval = _shown_ratio(done, compared.ratio, compared.interval)
     if not done.helps:
         return
     low, high = done.interval
     words = (
-        f"{done.ratio:.3f}x of {_metric(done)} without it ({low:.3f} to {high:.3f}), in "
-        f"{len(costs[1])} runs beside as many of the base{done.compiled}; {_circumstances(done)}."
+        f"{done.ratio:.3f}x of {_metric_of(done)} without it ({low:.3f} to {high:.3f}), in "
+        f"{len(costs[1])} runs beside as many of the base{done.compiled}; "
+        f"{_circumstances_line(done)}."
     )
-    done.text = _policy(done, words[:1].upper() + words[1:])
+    done.text = _policy_of(done, words[:1].upper() + words[1:])
     trial.write_text(done.text, encoding="utf-8")
-    policy_file.check(trial, done.here.fact("torch"))
+    policy_file.check_policy_file(trial, done.here.fact("torch"))
     files.write(done.request.out, done.text.encode())
 
 
-def _shown(
-    done: Tuning, ratio: float, interval: tuple[float, float]
+def _shown_ratio(
+    done: TuningResult, ratio: float, interval: tuple[float, float]
 ) -> tuple[float, tuple[float, float]]:
     """A ratio of costs as one of the program's number."""
     if not done.request.higher:
@@ -315,7 +316,7 @@ def _shown(
     return 1 / ratio, (1 / interval[1], 1 / interval[0])
 
 
-def _entry(done: Tuning, number: int, best: Trial) -> Entry:
+def _entry_of(done: TuningResult, number: int, best: Trial) -> ResultEntry:
     """What a switch of the best set does, as the search has seen it."""
     assert done.search
     assert done.session
@@ -329,19 +330,21 @@ def _entry(done: Tuning, number: int, best: Trial) -> Entry:
         ratio = done.search.ratio(without, with_)
         if ratio.count:
             low, high = (math.exp(ratio.log + side * ratio.error) for side in (-_ERRORS, _ERRORS))
-            shown = _shown(done, math.exp(ratio.log), (low, high))
-            return Entry(done.found.candidates[number], *shown, ratio.count)
-    return Entry(done.found.candidates[number], math.nan, (math.nan, math.nan), 0)
+            shown = _shown_ratio(done, math.exp(ratio.log), (low, high))
+            return ResultEntry(done.found.candidates[number], *shown, ratio.count)
+    return ResultEntry(done.found.candidates[number], math.nan, (math.nan, math.nan), 0)
 
 
-def _metric(done: Tuning) -> str:
+def _metric_of(done: TuningResult) -> str:
     return done.request.metric or "the wall time"
 
 
-def _circumstances(done: Tuning) -> str:
+def _circumstances_line(done: TuningResult) -> str:
     """When, on what, and with which command."""
     here = done.here
-    device = here.fact("gpu") or here.fact("gfx") or machine.here()["device"] or "GPU unknown"
+    device = (
+        here.fact("gpu") or here.fact("gfx") or machine.machine_here()["device"] or "GPU unknown"
+    )
     command = " ".join(masking.command(done.request.started))
     if len(command) > _LONGEST_COMMAND:
         command = f"{command[:_LONGEST_COMMAND]}..."
@@ -349,15 +352,15 @@ def _circumstances(done: Tuning) -> str:
     return f"{time.strftime('%Y-%m-%d')}, {device}, torch {torch}, by tune -- {command}"
 
 
-def _policy(done: Tuning, description: str) -> str:
+def _policy_of(done: TuningResult, description: str) -> str:
     rows = []
     for entry in done.entries:
         low, high = entry.interval
         compiled = "" if done.request.cold else ", compiled once"
         words = (
-            f"{entry.ratio:.3f}x of {_metric(done)} ({low:.3f} to {high:.3f}), in "
-            f"{counted(entry.rounds, 'round')} with it{compiled}; {_circumstances(done)}."
+            f"{entry.ratio:.3f}x of {_metric_of(done)} ({low:.3f} to {high:.3f}), in "
+            f"{counted(entry.rounds, 'round')} with it{compiled}; {_circumstances_line(done)}."
         )
         rows.append((entry.candidate, " ".join(words.split())))
     name = done.request.out.stem
-    return policy_file.text(done.here, name, " ".join(description.split()), rows)
+    return policy_file.policy_text(done.here, name, " ".join(description.split()), rows)

@@ -518,7 +518,7 @@ def one(seed: int) -> dict[str, Any]:
             except AssertionError as error:
                 kinds = [block.kind for block in model.blocks]
                 return {"seed": seed, "kinds": kinds, "actions": actions, "wrong": str(error)}
-    rows = record.render()
+    rows = record.render_rows()
     gc.collect()
     return {
         "seed": seed,

@@ -16,10 +16,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rocm_autopatch.graphs import capture
-from rocm_autopatch.graphs.buffers import dense
+from rocm_autopatch.graphs.buffers import dense_part
 from rocm_autopatch.graphs.captured_ops import CapturedOps
-from rocm_autopatch.graphs.layout import storage
-from rocm_autopatch.graphs.memory import Memory
+from rocm_autopatch.graphs.layout import storage_key
+from rocm_autopatch.graphs.memory import GraphMemory
 
 
 def _tensors(value: Any) -> list[Any]:
@@ -31,16 +31,16 @@ class _Operation:
 
     def __init__(self, func: Any, args: Any, kwargs: Any, results: list[Any]) -> None:
         self._func, self._args, self._kwargs = func, args, kwargs
-        given = {storage(one) for one in _tensors((args, kwargs))}
+        given = {storage_key(one) for one in _tensors((args, kwargs))}
         # What lies in an operand is written there by the operation itself.
-        self._made = [one if storage(one) not in given else None for one in results]
+        self._made = [one if storage_key(one) not in given else None for one in results]
         self.is_view = not (any(one is not None for one in self._made) or _writes(func))
 
     def execute(self) -> None:
         again = _tensors(self._func(*self._args, **self._kwargs))
         for there, value in zip(self._made, again):
             if there is not None:
-                dense(there).copy_(dense(value))
+                dense_part(there).copy_(dense_part(value))
 
 
 def _writes(func: Any) -> bool:
@@ -103,7 +103,7 @@ class Recorder(stand_in.StandIn):
         self,
         function: Callable[[list[Any]], Any],
         enter: Callable[[], list[Any]],
-        memory: Memory,
+        memory: GraphMemory,
     ) -> tuple[Callable[[], None], Any]:
         leaves, recording = enter(), _Recording()
         with stand_in.undone(), recording:
@@ -121,5 +121,5 @@ class Recorder(stand_in.StandIn):
 def install() -> None:
     """Replace the GPU by this stand-in, in this process."""
     stand_in.install()
-    capture.Pool = Recorder  # type: ignore[misc]
+    capture.CapturePool = Recorder  # type: ignore[misc]
     CapturedOps._execute = _execute_whole  # type: ignore[method-assign]

@@ -33,7 +33,7 @@ def replaying(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
     def checked(**given: Any) -> None:
         test(**given)
-        replays = sum(record.finished(row)["replays"] for row in rows)
+        replays = sum(record.finished_row(row)["replays"] for row in rows)
         if mark is None:
             assert replays, "no graph was replayed; if none should be, mark it: replayed.nothing"
         else:

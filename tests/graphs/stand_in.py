@@ -26,13 +26,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
 from rocm_autopatch.graphs import capture, self_test
-from rocm_autopatch.graphs.buffers import dense
-from rocm_autopatch.graphs.layout import new_view, place, storage
-from rocm_autopatch.graphs.memory import Memory
+from rocm_autopatch.graphs.buffers import dense_part
+from rocm_autopatch.graphs.layout import new_view, place_of, storage_key
+from rocm_autopatch.graphs.memory import GraphMemory
 from rocm_autopatch.patches import compile_modes
 
 # What each capture in a memory has written, in order.
-_captured: weakref.WeakKeyDictionary[Memory, list[list[StorageWeakRef]]] = (
+_captured: weakref.WeakKeyDictionary[GraphMemory, list[list[StorageWeakRef]]] = (
     weakref.WeakKeyDictionary()
 )
 # Memory that graphs use and need not own: since the last capture, all of a memory, and what of it
@@ -40,11 +40,11 @@ _captured: weakref.WeakKeyDictionary[Memory, list[list[StorageWeakRef]]] = (
 _new: list[Any] = []
 # By storage, the buffer of a tensor that _at() has made.
 _at_addresses: dict[int, weakref.ref[Any]] = {}
-_unowned: weakref.WeakKeyDictionary[Memory, list[Any]] = weakref.WeakKeyDictionary()
-_free: weakref.WeakKeyDictionary[Memory, list[tuple[int, Any]]] = weakref.WeakKeyDictionary()
+_unowned: weakref.WeakKeyDictionary[GraphMemory, list[Any]] = weakref.WeakKeyDictionary()
+_free: weakref.WeakKeyDictionary[GraphMemory, list[tuple[int, Any]]] = weakref.WeakKeyDictionary()
 
 
-class StandIn(capture.Pool):
+class StandIn(capture.CapturePool):
     kind = "cpu"
     broken: BaseException | None = None
     wrong = False
@@ -57,7 +57,7 @@ class StandIn(capture.Pool):
     def wait_for_previous_replay(self) -> None:
         self.turns += 1
 
-    def run_in_graph_memory(self, function: Callable[[], Any], memory: Memory) -> Any:
+    def run_in_graph_memory(self, function: Callable[[], Any], memory: GraphMemory) -> Any:
         return function()
 
     def unowned(self, tensor: Any) -> Callable[[Any], Any]:
@@ -69,7 +69,7 @@ class StandIn(capture.Pool):
         self,
         function: Callable[[list[Any]], Any],
         enter: Callable[[], list[Any]],
-        memory: Memory,
+        memory: GraphMemory,
     ) -> tuple[Callable[[], None], Any]:
         if StandIn.broken:
             raise StandIn.broken
@@ -77,13 +77,13 @@ class StandIn(capture.Pool):
         unowned = _let_go(memory)
         # What is compiled for training empties the list.
         places = [addressed(leaf) for leaf in leaves]
-        given = {storage(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
+        given = {storage_key(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
         with undone():
             result = function(leaves)
         filled = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
-        own = {storage(one): one for one in filled if storage(one) not in given}
+        own = {storage_key(one): one for one in filled if storage_key(one) not in given}
         # What lies in an argument is there again, and a graph does not keep it alive.
-        targets = [addressed(one) if storage(one) in own else None for one in filled]
+        targets = [addressed(one) if storage_key(one) in own else None for one in filled]
         captured = _captured.setdefault(memory, [])
         number = len(captured)
         captured.append([StorageWeakRef(one.untyped_storage()) for one in own.values()])
@@ -105,14 +105,14 @@ class StandIn(capture.Pool):
                 values = [one for one in again if torch.is_tensor(one)]
                 for there, value in zip(targets, values):
                     if there is not None:
-                        dense(there()).copy_(dense(value + 1 if StandIn.wrong else value))
+                        dense_part(there()).copy_(dense_part(value + 1 if StandIn.wrong else value))
             for since, memory in free:
                 if since == number:
                     memory.fill_(255)
 
         return replay, result
 
-    def run_beside_graphs(self, function: Callable[[], Any], memory: Memory) -> Any:
+    def run_beside_graphs(self, function: Callable[[], Any], memory: GraphMemory) -> Any:
         for one in _let_go(memory):
             if _references(one) == 1:
                 one.fill_(255)
@@ -145,7 +145,7 @@ class StandIn(capture.Pool):
         return capture.host_generators()
 
 
-def _let_go(memory: Memory) -> list[Any]:
+def _let_go(memory: GraphMemory) -> list[Any]:
     """What graphs in a memory need not own. What is new and of no graph belongs to this one."""
     for one in _new:
         homes = (
@@ -175,7 +175,7 @@ def addressed(leaf: Any) -> Callable[[], Any]:
     if not isinstance(leaf, torch.Tensor) or not leaf.numel():
         return lambda: leaf
     memory = leaf.untyped_storage()
-    return functools.partial(_at, memory.data_ptr(), memory.nbytes(), leaf.dtype, place(leaf))
+    return functools.partial(_at, memory.data_ptr(), memory.nbytes(), leaf.dtype, place_of(leaf))
 
 
 def _at(address: int, size: int, dtype: Any, where: tuple[Any, ...]) -> Any:
@@ -248,7 +248,7 @@ def undone() -> Iterator[None]:
 
 def install() -> None:
     """Replace the GPU by the stand-in, in this process. On ROCm, the self-test wants one, too."""
-    capture.Pool = StandIn  # type: ignore[misc]
+    capture.CapturePool = StandIn  # type: ignore[misc]
     self_test.GraphRecorder = NodeList  # type: ignore[misc,assignment]
     # Each compile empties the processor's cache, to measure how long its guards take.
     if hasattr(torch._dynamo.guards, "profile_guard_manager"):  # from 2.6 on

@@ -278,7 +278,7 @@ def test_a_pool_of_the_program(way: str, monkeypatch: pytest.MonkeyPatch, seen: 
     model = mlp()
     function = torch.compile(model, mode="reduce-overhead") if way == "mode" else graphed(model)
     for outside in [False] * 5 + [True] + [False] * 2:
-        monkeypatch.setattr(capture.Pool, "has_own_memory", lambda self, own=outside: own)
+        monkeypatch.setattr(capture.CapturePool, "has_own_memory", lambda self, own=outside: own)
         x = torch.randn(8, 64, device=GPU)
         close(function(x), model(x))
     (row,) = seen()
@@ -1037,8 +1037,8 @@ def test_taking_turns_beyond_the_limit() -> None:
 
 @pytest.fixture
 def seen() -> Seen:
-    count = len(record.render())
-    return lambda: record.render()[count:]
+    count = len(record.render_rows())
+    return lambda: record.render_rows()[count:]
 
 
 def test_the_mode(seen: Seen) -> None:
@@ -1241,12 +1241,14 @@ def test_parts_of_what_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     for one in tensors:
         flat = one.contiguous().reshape(-1).view(torch.uint8)
         whole = flat if flat.numel() % 4 else flat.view(torch.int32)
-        assert observation._sum(one) == int(whole.sum(dtype=torch.int64))
-        assert all(part.numel() <= 100 for part in observation._parts(one))
-        sample = verification._sample(one, 30)
+        assert observation._checksum_of(one) == int(whole.sum(dtype=torch.int64))
+        assert all(part.numel() <= 100 for part in observation._integer_parts(one))
+        sample = verification._sample_tensor(one, 30)
         assert sample.numel() <= 30
         assert sample.untyped_storage().data_ptr() == one.untyped_storage().data_ptr()
-    assert [verification._sample(one, 1 << 20) is one for one in tensors] == [True] * len(tensors)
+    assert [verification._sample_tensor(one, 1 << 20) is one for one in tensors] == [True] * len(
+        tensors
+    )
 
 
 def test_a_large_argument_that_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1331,11 +1333,13 @@ def test_a_graph_holds_no_cache() -> None:
 def test_models_of_one_thread_share_their_memory(seen: Seen) -> None:
     """They run one after the other, and their results are copied at once."""
     elsewhere: list[Any] = []
-    thread = threading.Thread(target=lambda: elsewhere.append(capture.Pools.of_this_thread()))
+    thread = threading.Thread(
+        target=lambda: elsewhere.append(capture.CapturePools.of_this_thread())
+    )
     thread.start()
     thread.join()
-    mine = capture.Pools.of_this_thread()
-    assert mine is capture.Pools.of_this_thread()
+    mine = capture.CapturePools.of_this_thread()
+    assert mine is capture.CapturePools.of_this_thread()
     assert mine is not elsewhere[0]
     models = [mlp() for _ in range(3)]
     fast = [torch.compile(model, mode="reduce-overhead") for model in models]
@@ -1493,7 +1497,7 @@ print(json.dumps([[row["replays"] for row in report["graphs"]], report["errors"]
 
 @replayed.nothing("the mode has no graphs here")
 def test_nothing_of_the_mode_breaks_a_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs_mode, "Compiled", None)
+    monkeypatch.setattr(graphs_mode, "CompiledRegion", None)
     fast = torch.compile(mlp(), mode="reduce-overhead")
     assert fast(torch.randn(8, 64, device=GPU)).shape == (8, 64)
 
@@ -1652,7 +1656,7 @@ def test_each_setting_has_a_graph_of_its_own(setting: str) -> None:
 def test_like_the_last_call() -> None:
     """What says at once that arguments have the last signature never says so of others."""
     x, y = torch.randn(4, 4, device=GPU), torch.randn(2, device=GPU)
-    signatures = pytrees.Signatures()
+    signatures = pytrees.SignatureLookup()
     assert signatures.again([x, y]) is None
     first = signatures.of([x, y])
     assert signatures.again([x, y]) is None  # Signatures may take turns.
@@ -1688,7 +1692,7 @@ def test_like_the_last_call() -> None:
 
 @replayed.nothing("it makes signatures alone")
 def test_a_signature_holds_no_argument() -> None:
-    signatures = pytrees.Signatures()
+    signatures = pytrees.SignatureLookup()
     x = torch.ones(2, device=GPU)
     signatures.of([x]), signatures.of([x])
     gone = weakref.ref(x)
@@ -1912,7 +1916,7 @@ def test_the_report_of_many_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_program_that_raises_from_its_capture_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """One capture is tried. After it, calls are observed, and they raise as without us."""
     captures, calls = 0, 0
-    real = capture.Pool.capture
+    real = capture.CapturePool.capture
 
     def counted(self: Any, *args: Any) -> Any:
         nonlocal captures
@@ -1926,7 +1930,7 @@ def test_a_program_that_raises_from_its_capture_on(monkeypatch: pytest.MonkeyPat
             raise LookupError("the program's own")
         return x + 1
 
-    monkeypatch.setattr(capture.Pool, "capture", counted)
+    monkeypatch.setattr(capture.CapturePool, "capture", counted)
     wrapped, x = graphed(function, guards="none", verify=False), torch.ones(4, device=GPU)
     for number in range(6):
         with pytest.raises(LookupError) if number > 1 else contextlib.nullcontext():

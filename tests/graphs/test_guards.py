@@ -665,7 +665,7 @@ def test_what_dynamo_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise NotImplementedError("no such node")
 
-    monkeypatch.setattr(mode, "Compiled", broken)
+    monkeypatch.setattr(mode, "CompiledRegion", broken)
     done = []
 
     def function(x: Any) -> Any:
@@ -977,7 +977,7 @@ def test_a_failed_capture_keeps_nothing(
     kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fails = False
-    real = capture.Pool.capture
+    real = capture.CapturePool.capture
 
     def captured(self: Any, *args: Any) -> Any:
         nonlocal fails
@@ -992,7 +992,7 @@ def test_a_failed_capture_keeps_nothing(
             raise kind("in the capture")
         return x * 2
 
-    monkeypatch.setattr(capture.Pool, "capture", captured)
+    monkeypatch.setattr(capture.CapturePool, "capture", captured)
     wrapped, x = graphed(function, guards="none", warmup=1, verify=True), torch.ones(4, device=GPU)
     wrapped(x)
     gc.collect()

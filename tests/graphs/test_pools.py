@@ -29,8 +29,8 @@ import lock_order
 
 from rocm_autopatch import startup
 from rocm_autopatch.graphs import capture
-from rocm_autopatch.graphs.memory import Memory
-from rocm_autopatch.graphs.refusal import Busy
+from rocm_autopatch.graphs.memory import GraphMemory
+from rocm_autopatch.graphs.refusal import CaptureBusy
 
 THREADS, ROUNDS = 4, 12
 # Tensors of this device have no values, and torch lets it have any number.
@@ -241,8 +241,8 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
     monkeypatch.setattr(capture, "_workspaces", {})
     monkeypatch.setattr(capture, "_raw_stream", lambda index: current_stream().cuda_stream)
     # tests/graphs/test_graphs.py has replaced the class by its stand-in, in the same process.
-    real = next(one for one in capture.Pool.__mro__ if one.__base__ is object)
-    monkeypatch.setattr(capture, "Pool", real)
+    real = next(one for one in capture.CapturePool.__mro__ if one.__base__ is object)
+    monkeypatch.setattr(capture, "CapturePool", real)
     return found
 
 
@@ -267,10 +267,10 @@ def in_threads(work: Callable[[], Any], count: int = THREADS) -> None:
         raise failed[0]
 
 
-def captured(pool: Any, memory: Memory) -> Any:
+def captured(pool: Any, memory: GraphMemory) -> Any:
     try:
         return pool.capture(lambda leaves: leaves, list, memory)
-    except Busy:
+    except CaptureBusy:
         return None
 
 
@@ -279,7 +279,7 @@ def test_threads_with_memory_of_their_own(allocator: Allocator) -> None:
 
     def work() -> None:
         for _ in range(ROUNDS):
-            pools = capture.Pools()
+            pools = capture.CapturePools()
             pool = pools.of(DEVICES[0])
             for _ in range(2):
                 assert pool.run_in_graph_memory(lambda: 1, pools.memory) == 1
@@ -299,7 +299,7 @@ def test_threads_that_share_memory(allocator: Allocator) -> None:
                 captured(pool, pools.memory)
 
     for _ in range(ROUNDS):
-        pools = capture.Pools()
+        pools = capture.CapturePools()
         pool = pools.of(DEVICES[0])
         in_threads(work)
     assert allocator.underway == []
@@ -307,14 +307,14 @@ def test_threads_that_share_memory(allocator: Allocator) -> None:
 
 def _other_capture() -> None:
     """A capture of another thread: it ends what others keep without a graph."""
-    pools = capture.Pools()
+    pools = capture.CapturePools()
     assert captured(pools.of(DEVICES[0]), pools.memory) is not None
 
 
 @pytest.mark.parametrize("use", ["run_in_graph_memory", "run_beside_graphs", "capture"])
 @pytest.mark.parametrize("ends", ["another capture", "later calls", "a refusal"])
 def test_another_thread_ends_what_is_kept(allocator: Allocator, use: str, ends: str) -> None:
-    pools = capture.Pools()
+    pools = capture.CapturePools()
     pool, memory = pools.of(DEVICES[0]), pools.memory
     pool.run_in_graph_memory(lambda: 1, memory)
 
@@ -324,7 +324,7 @@ def test_another_thread_ends_what_is_kept(allocator: Allocator, use: str, ends: 
         ended.append(ends)
         if ends == "another capture":
             # Its begin, as there is one capture at a time.
-            Memory().begin(DEVICES[0])
+            GraphMemory().begin(DEVICES[0])
         for _ in range(20 if ends == "later calls" else 0):
             pool.run_in_graph_memory(lambda: 1, memory)
         if ends == "a refusal":
@@ -339,7 +339,7 @@ def test_another_thread_ends_what_is_kept(allocator: Allocator, use: str, ends: 
 
 
 def test_what_is_kept_without_a_graph_is_given_back(allocator: Allocator) -> None:
-    pools = capture.Pools()
+    pools = capture.CapturePools()
     pool = pools.of(DEVICES[0])
     # The other thread's capture finds the memory in use, so it is kept until the next one.
     allocator.meanwhile = _other_capture
@@ -351,7 +351,7 @@ def test_what_is_kept_without_a_graph_is_given_back(allocator: Allocator) -> Non
 
 
 def test_memory_belongs_to_its_graphs(allocator: Allocator) -> None:
-    pools = capture.Pools()
+    pools = capture.CapturePools()
     pool = pools.of(DEVICES[0])
     pool.run_in_graph_memory(lambda: 1, pools.memory)
     graph: Any = captured(pool, pools.memory)
@@ -362,7 +362,7 @@ def test_memory_belongs_to_its_graphs(allocator: Allocator) -> None:
 
 
 def test_a_device_that_is_not_current(allocator: Allocator) -> None:
-    pools = capture.Pools()
+    pools = capture.CapturePools()
     for device in DEVICES[::-1]:
         for _ in range(3):
             assert pools.of(device).run_in_graph_memory(lambda: 1, pools.memory) == 1
@@ -378,7 +378,7 @@ def test_a_call_whose_memory_is_refused_runs_all_the_same(
     said: list[str] = []
     monkeypatch.setattr(startup, "fail", lambda kind, text: said.append(text))
     allocator.broken, calls = "no memory for you\nat some place", []
-    pools = capture.Pools()
+    pools = capture.CapturePools()
     assert pools.of(DEVICES[0]).run_in_graph_memory(lambda: calls.append(1), pools.memory) is None
     assert calls == [1]
     assert said == ["a call did not use the memory of its graph: no memory for you"]
@@ -395,7 +395,7 @@ def test_a_call_whose_memory_is_refused_runs_all_the_same(
 
 
 def test_streams_that_read_results_where_they_are(allocator: Allocator) -> None:
-    pool = capture.Pools().of(DEVICES[0])
+    pool = capture.CapturePools().of(DEVICES[0])
     one, other = torch.cuda.Stream(DEVICES[0]), torch.cuda.Stream(DEVICES[0])
     with torch.cuda.stream(one):
         pool.wait_for_previous_replay()
@@ -413,7 +413,7 @@ def test_streams_that_read_results_where_they_are(allocator: Allocator) -> None:
 
 
 def test_streams_that_read_results_of_first_calls(allocator: Allocator) -> None:
-    pools = capture.Pools()
+    pools = capture.CapturePools()
     pool = pools.of(DEVICES[0])
     one, other = torch.cuda.Stream(DEVICES[0]), torch.cuda.Stream(DEVICES[0])
     with torch.cuda.stream(one):
@@ -441,7 +441,7 @@ def test_streams_that_read_results_of_first_calls(allocator: Allocator) -> None:
 
 
 def test_two_pools_with_one_stream(allocator: Allocator) -> None:
-    many = [capture.Pools() for _ in range(33)]
+    many = [capture.CapturePools() for _ in range(33)]
     pools = [one.of(DEVICES[0]) for one in many]
     one, other = pools[0], pools[32]
     assert one.stream == other.stream
@@ -463,9 +463,9 @@ def test_two_pools_with_one_stream(allocator: Allocator) -> None:
 
 def test_the_order_of_locks(allocator: Allocator, monkeypatch: pytest.MonkeyPatch) -> None:
     with lock_order.watch(monkeypatch) as noted:
-        pools, others = capture.Pools(), capture.Pools()
+        pools, others = capture.CapturePools(), capture.CapturePools()
 
-        def work(its: capture.Pools) -> None:
+        def work(its: capture.CapturePools) -> None:
             pool = its.of(DEVICES[0])
             pool.run_in_graph_memory(lambda: None, its.memory)
             with its.lock:
@@ -484,7 +484,7 @@ def test_the_order_of_locks(allocator: Allocator, monkeypatch: pytest.MonkeyPatc
 
 def test_the_allocator_after_a_broken_capture(allocator: Allocator) -> None:
     """It believed that the capture goes on, and would give nothing back."""
-    pools = capture.Pools()
+    pools = capture.CapturePools()
     pool = pools.of(DEVICES[0])
 
     def function(leaves: list[Any]) -> None:
@@ -497,7 +497,7 @@ def test_the_allocator_after_a_broken_capture(allocator: Allocator) -> None:
 
 
 def test_the_last_reference_to_a_graph(allocator: Allocator) -> None:
-    pools, others = capture.Pools(), capture.Pools()
+    pools, others = capture.CapturePools(), capture.CapturePools()
     one, other = pools.of(DEVICES[0]), others.of(DEVICES[1])
     held = [other.capture(lambda leaves: leaves, list, others.memory)[0]]
     graphs = others.memory._graphs[DEVICES[1]]
@@ -513,7 +513,7 @@ def test_the_last_reference_to_a_graph(allocator: Allocator) -> None:
 
 
 def test_a_destroyed_graph_of_another_device(allocator: Allocator) -> None:
-    pools = capture.Pools()
+    pools = capture.CapturePools()
     replay, _ = pools.of(DEVICES[1]).capture(lambda leaves: leaves, list, pools.memory)
     assert torch.cuda.current_device() == 0
     del replay
@@ -523,7 +523,7 @@ def test_a_destroyed_graph_of_another_device(allocator: Allocator) -> None:
 
 def test_first_calls_find_what_nothing_uses(allocator: Allocator) -> None:
     """In the memory of graphs, torch does not give it back when there is no more: it raises."""
-    pools = capture.Pools()
+    pools = capture.CapturePools()
     pool = pools.of(DEVICES[0])
     allocator.reserved, allocator.allocated = 20 << 30, 1 << 30
     assert pool.run_in_graph_memory(lambda: allocator.returned, pools.memory) == 1
@@ -536,7 +536,7 @@ def test_first_calls_where_torch_can_give_little_back(
     allocator: Allocator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What lies between values of the program is there for a plain call alone."""
-    pools = capture.Pools()
+    pools = capture.CapturePools()
     pool = pools.of(DEVICES[0])
     allocator.reserved, allocator.allocated = 70 << 30, 1 << 30
 
@@ -560,7 +560,7 @@ def test_a_pool_of_the_program(
     allocator: Allocator, monkeypatch: pytest.MonkeyPatch, wins: bool
 ) -> None:
     monkeypatch.setattr(capture, "_outer_pool_wins", wins)
-    pool = capture.Pools().of(DEVICES[0])
+    pool = capture.CapturePools().of(DEVICES[0])
     assert pool.has_own_memory()
     with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
         assert pool.has_own_memory() is not wins
@@ -568,7 +568,7 @@ def test_a_pool_of_the_program(
 
 
 def test_an_exception_in_a_first_call(allocator: Allocator) -> None:
-    pools = capture.Pools()
+    pools = capture.CapturePools()
     pool, work = pools.of(DEVICES[0]), []
 
     def function() -> None:
@@ -582,7 +582,7 @@ def test_an_exception_in_a_first_call(allocator: Allocator) -> None:
 
 
 def test_a_graph_is_destroyed_between_captures(allocator: Allocator) -> None:
-    pools, others = capture.Pools(), capture.Pools()
+    pools, others = capture.CapturePools(), capture.CapturePools()
     one, other = pools.of(DEVICES[0]), others.of(DEVICES[0])
     began, events = threading.Event(), list[str]()
 

@@ -102,7 +102,7 @@ def reasons(row: Any) -> str:
 
 
 def rows_of_modes() -> list[Any]:
-    return [row for row in record.render() if row["origin"] != "graphed"]
+    return [row for row in record.render_rows() if row["origin"] != "graphed"]
 
 
 def compare_calls(wrapped: Any, plain: Any, calls: int = 6) -> None:
@@ -196,7 +196,7 @@ def test_compiled_code_is_not_compiled_anew() -> None:
     for _ in range(6):
         x = torch.randn(5, 8, device=GPU)
         torch.testing.assert_close(wrapped(x), x.sin() * 2)
-        numbers.append(capture.compiles())
+        numbers.append(capture.count_compiles())
     assert len({*numbers}) == 1
 
 
@@ -233,7 +233,7 @@ def test_only_the_backward_is_refused() -> None:
             STATE["factor"] = 1.0 + number
             step(x).backward()
             torch.testing.assert_close(x.grad, x.cos().detach() * STATE["factor"])
-    backward = [row for row in record.render() if row["name"].startswith("backward of")]
+    backward = [row for row in record.render_rows() if row["name"].startswith("backward of")]
     assert backward
     assert "executes soundness.tagged.default" in reasons(backward[0])
     assert not backward[0]["replays"]

@@ -41,7 +41,7 @@ from rocm_autopatch.graphs import (
     wrapper,
 )
 from rocm_autopatch.graphs.graph_cache import GraphCache
-from rocm_autopatch.graphs.memory import Memory
+from rocm_autopatch.graphs.memory import GraphMemory
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU here is a stand-in")
 replaying = replayed.replaying
@@ -82,17 +82,17 @@ def during(work: Callable[[], Any], other: Callable[[], Any]) -> Any:
     return result
 
 
-def region(pools: capture.Pools | None = None) -> training.Region:
-    return training.Region("name", "mode", pools or capture.Pools())
+def region(pools: capture.CapturePools | None = None) -> training.TrainingRegion:
+    return training.TrainingRegion("name", "mode", pools or capture.CapturePools())
 
 
-def forward(its: training.Region) -> Any:
-    return training.Forward(its, tuple, [])
+def forward(its: training.TrainingRegion) -> Any:
+    return training.CompiledForward(its, tuple, [])
 
 
 @replayed.nothing("its memory has no graph")
 def test_results_are_swept_while_they_are_looked_at() -> None:
-    memory = Memory()
+    memory = GraphMemory()
 
     class Results:
         gone = float("inf")
@@ -143,7 +143,7 @@ def test_a_forward_is_captured_while_a_call_returns(monkeypatch: pytest.MonkeyPa
     one = forward(region())
     one.calls.note_saved({1}, {2})
     with monkeypatch.context() as patched:
-        patched.setattr(capture, "capturing", lambda: True)
+        patched.setattr(capture, "is_capturing", lambda: True)
         one.calls.note_saved({5}, {6})
     assert (one.calls.saved, one.calls.places) == ({1}, {1, 2})
     one.calls.has_graphs = True
@@ -154,10 +154,10 @@ def test_a_forward_is_captured_while_a_call_returns(monkeypatch: pytest.MonkeyPa
 @replayed.nothing("its forwards are not called")
 def test_threads_that_compile_the_same_function(monkeypatch: pytest.MonkeyPatch) -> None:
     released: list[Any] = []
-    monkeypatch.setattr(Memory, "release", lambda self, device=None: released.append(self))
+    monkeypatch.setattr(GraphMemory, "release", lambda self, device=None: released.append(self))
     monkeypatch.setattr(passes, "_waiting", weakref.WeakSet())
     monkeypatch.setattr(capture, "give_back", lambda: None)
-    pools = capture.Pools()
+    pools = capture.CapturePools()
     old, others, new = region(pools), region(), region(pools)
     kept = [forward(old), forward(others)]
     for one in kept:
@@ -170,7 +170,7 @@ def test_threads_that_compile_the_same_function(monkeypatch: pytest.MonkeyPatch)
 def test_the_report_while_calls_are_counted() -> None:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
-    row = record.row("name", "mode")
+    row = record.new_row("name", "mode")
     graph: record.GraphRow = {
         "signature": "",
         "replays": 1,
@@ -187,20 +187,20 @@ def test_the_report_while_calls_are_counted() -> None:
             row["plain"].clear()
             row["graphs"].clear()
             for number in range(15):
-                record.plain(row, str(number))
+                record.count_plain_call(row, str(number))
                 row["graphs"].append(graph.copy())
 
     thread = threading.Thread(target=count)
     thread.start()
     try:
         for _ in range(3000):
-            record.finished(row)
+            record.finished_row(row)
     finally:
         sys.setswitchinterval(interval)
         over.set()
         thread.join()
         record._rows.remove(row)
-    done = record.finished(row)
+    done = record.finished_row(row)
     done["plain"]["0"] = done["graphs"][0]["replays"] = 7
     assert (row["plain"]["0"], row["graphs"][0]["replays"]) == (1, 1)
 
@@ -216,7 +216,7 @@ def test_a_module_gets_other_weights_in_another_thread(monkeypatch: pytest.Monke
             return self.second(y) if hasattr(self, "second") else y
 
     module = Module()
-    wrapped, x, find = graphed(module, guards="none"), torch.ones(2, 4), GraphCache._find
+    wrapped, x, find = graphed(module, guards="none"), torch.ones(2, 4), GraphCache._find_signature
     slow = threading.main_thread()
 
     def found(self: GraphCache, *args: Any) -> Any:
@@ -231,7 +231,7 @@ def test_a_module_gets_other_weights_in_another_thread(monkeypatch: pytest.Monke
             wrapped(torch.ones(3, 4))
 
     wrapped(x)
-    monkeypatch.setattr(GraphCache, "_find", found)
+    monkeypatch.setattr(GraphCache, "_find_signature", found)
     module.first.weight.data = module.first.weight.data.clone()
     got = during(lambda: wrapped(x), other)
     # Its weights were looked up before, and the function ran after that.
@@ -344,7 +344,7 @@ def test_the_order_of_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 @replayed.nothing("it takes locks alone")
 def test_locks_in_another_order_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     with lock_order.watch(monkeypatch) as noted:
-        pools = capture.Pools()
+        pools = capture.CapturePools()
         with memory._lock, pools.lock:
             pass
     assert lock_order.against_the_order(noted) == [("memory._lock", "Pools.lock")]

@@ -82,7 +82,7 @@ def device() -> None:
 def seen() -> Seen:
     # What other tests have compiled may still be called, by garbage that is collected later.
     count = len(record._rows)
-    return lambda: [record.finished(one) for one in record._rows[count:] if one["plain"]]
+    return lambda: [record.finished_row(one) for one in record._rows[count:] if one["plain"]]
 
 
 class Net(torch.nn.Module):
@@ -603,9 +603,9 @@ def test_a_process_group_that_comes_later(tmp_path: Path, seen: Seen) -> None:
         for _ in range(7):
             pair.step()
             pair.both(partial(trained, x=batch()))
-        return layout.storage(pair.model.one.weight.grad)
+        return layout.storage_key(pair.model.one.weight.grad)
 
-    owners = capture.Pools.of_this_thread().owners
+    owners = capture.CapturePools.of_this_thread().owners
     assert train() in owners
     dist = torch.distributed
     dist.init_process_group(
@@ -655,7 +655,7 @@ def test_a_region_that_is_captured_later(seen: Seen) -> None:
 def test_a_result_in_the_memory_of_an_argument(apart: bool) -> None:
     """Inductor may write a gradient to where a saved value was. It is not kept alive then."""
     argument = torch.arange(8.0, device=GPU)
-    before = layout.use_count(layout.storage(argument))
+    before = layout.use_count(layout.storage_key(argument))
     whole, words = argument.view(2, 4), argument.view(torch.int32)[2:6]
     copied = {0, 1} if apart else ()
     results = borrowed_outputs.BorrowedOutputs(
@@ -663,13 +663,13 @@ def test_a_result_in_the_memory_of_an_argument(apart: bool) -> None:
     )
     del whole, words
     results.count_owners(())
-    assert layout.use_count(layout.storage(argument)) == before
+    assert layout.use_count(layout.storage_key(argument)) == before
     other = torch.arange(8.0, device=GPU) + 1
     found = results.take([None, None, None, other])
     assert torch.equal(found[0], other.view(2, 4))
     assert torch.equal(found[1], other.view(torch.int32)[2:6])
     for one in found:
-        assert (layout.storage(one) == layout.storage(other)) is not apart
+        assert (layout.storage_key(one) == layout.storage_key(other)) is not apart
 
 
 @pytest.fixture
@@ -804,7 +804,7 @@ def test_equal_gradients_are_two_tensors(seen: Seen) -> None:
 
 
 @pytest.mark.skipif(
-    not REAL and layout.use_count(layout.storage(buffers._alone)) == 1,
+    not REAL and layout.use_count(layout.storage_key(buffers._alone)) == 1,
     reason="on this torch, the stand-in's own hold of a gradient counts as the program's",
 )
 def test_equal_gradients_of_inputs(seen: Seen) -> None:
@@ -871,7 +871,7 @@ class TestSavedValues:
     @staticmethod
     def results() -> Any:
         """What the last forward has handed out."""
-        found = capture.Pools.of_this_thread().owners.values()
+        found = capture.CapturePools.of_this_thread().owners.values()
         # A backward lets go of what it has written itself, too.
         gone = [one for one in found if one._lend and one._lend[1] < one.gone < inf]
         return max(gone, key=lambda one: one.gone)
@@ -925,7 +925,7 @@ class TestSavedValues:
                 return "in use"
 
         self.warm(Pair())
-        found = capture.Pools.of_this_thread().owners.values()
+        found = capture.CapturePools.of_this_thread().owners.values()
         lent = [(one, one._lend[1]) for one in found if one._lend]
         returned, order = max(lent, key=lambda one: one[1])
         assert returned.gone == order
@@ -1024,7 +1024,7 @@ class TestSavedValues:
         """
         monkeypatch.setattr(soundness, "checks_by_default", lambda: False)
         pair = Pair()
-        real = verification.Verification.compare
+        real = verification.ResultVerification.compare
         failing: list[int] = []
         compared: list[int] = []
 
@@ -1039,7 +1039,7 @@ class TestSavedValues:
 
         for number in range(8):
             if number == 2:
-                monkeypatch.setattr(verification.Verification, "compare", compare)
+                monkeypatch.setattr(verification.ResultVerification, "compare", compare)
             pair.both(partial(trained, x=batch()))
             pair.step()
         assert len(failing) == fails
@@ -1060,9 +1060,9 @@ class TestHostBackup:
         again = kept.copy_leaves([*parts, 5, torch.zeros(2, device=GPU)])
         for one, was, part in zip(again, were, parts):
             assert torch.equal(one, was)
-            assert layout.storage(one) != layout.storage(part)
+            assert layout.storage_key(one) != layout.storage_key(part)
         # Those that shared their memory share the new one.
-        assert layout.storage(again[0]) == layout.storage(again[1])
+        assert layout.storage_key(again[0]) == layout.storage_key(again[1])
         assert again[3] == 5
         kept.restore()
         for part, was in zip(parts, were):
@@ -1073,27 +1073,27 @@ class TestHostBackup:
     def test_ranks_share_the_room(
         self, monkeypatch: pytest.MonkeyPatch, ranks: str, fits: bool
     ) -> None:
-        monkeypatch.setattr(host_backup, "_free", lambda: 4000)
+        monkeypatch.setattr(host_backup, "_free_host_bytes", lambda: 4000)
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
         one = torch.zeros(1000, dtype=torch.uint8, device=GPU)
         assert host_backup.fits_on_host([one, one[5:]]) is fits
 
     @replayed.nothing("it asks for room alone")
     def test_a_container_has_a_limit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        found = host_backup._free()
+        found = host_backup._free_host_bytes()
         assert found > 1 << 20
         for name, text in (("max", "5000000"), ("used", "4000000"), ("none", "max")):
             (tmp_path / name).write_text(text + "\n")
         used = str(tmp_path / "used")
         monkeypatch.setattr(host_backup, "_GROUPS", ((str(tmp_path / "none"), used),))
-        assert abs(host_backup._free() - found) < 1 << 32
+        assert abs(host_backup._free_host_bytes() - found) < 1 << 32
         monkeypatch.setattr(host_backup, "_GROUPS", ((str(tmp_path / "max"), used),))
-        assert host_backup._free() == 1000000
+        assert host_backup._free_host_bytes() == 1000000
 
     def test_without_room_nothing_is_verified(
         self, seen: Seen, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(host_backup, "_free", lambda: 0)
+        monkeypatch.setattr(host_backup, "_free_host_bytes", lambda: 0)
         pair = Pair()
         for _ in range(6):
             pair.both(partial(trained, x=batch()))
@@ -1112,7 +1112,7 @@ class TestFirstBackwards:
     def test_free_what_they_have_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
         saved: list[StorageWeakRef] = []
         freed: list[int] = []
-        call = training.Backward.__call__
+        call = training.CompiledBackward.__call__
 
         def called(self: Any, inputs: list[Any]) -> Any:
             saved[:] = [StorageWeakRef(one.untyped_storage()) for one in inputs]
@@ -1126,7 +1126,7 @@ class TestFirstBackwards:
                 freed.append(sum(one.expired() for one in saved))
             return result
 
-        monkeypatch.setattr(training.Backward, "__call__", called)
+        monkeypatch.setattr(training.CompiledBackward, "__call__", called)
         monkeypatch.setattr(stand_in.StandIn, "run_in_graph_memory", run)
         pair = Pair()
         for _ in range(2):
@@ -1143,7 +1143,7 @@ class TestFirstBackwards:
         def refuse(*_: Any) -> Any:
             raise RuntimeError("no capture works")
 
-        monkeypatch.setattr(capture.Pool, "capture", refuse)
+        monkeypatch.setattr(capture.CapturePool, "capture", refuse)
         pair = Pair()
         for _ in range(6):
             pair.both(partial(trained, x=batch()))
@@ -1493,7 +1493,7 @@ def test_a_gradient_that_becomes_an_input_s(seen: Seen) -> None:
 def test_graphs_of_a_model_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     # Its gradients lie in memory that others use, too.
     monkeypatch.setattr(passes.BackwardPass, "find_donated", lambda *_: None)
-    pools = capture.Pools.of_this_thread()
+    pools = capture.CapturePools.of_this_thread()
     # Other tests may have left something.
     lent, owners = set(pools.gradients.lent), set(pools.owners)
     pair = Pair()
@@ -1544,21 +1544,21 @@ def test_a_forward_that_nothing_is_known_of(monkeypatch: pytest.MonkeyPatch, see
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in trials.NAMES if "training" in trials.load(name).ABOUT]
+    "name", [name for name in trials.NAMES if "training" in trials.load_trial(name).ABOUT]
 )
 def test_trials_of_prove(name: str, seen: Seen) -> None:
     """What ``prove`` trains is trained in graphs, and right."""
-    trial = trials.load(name)
+    trial = trials.load_trial(name)
     for module in getattr(trial, "NEEDS", ()):
         pytest.importorskip(module)
     sides = []
     for compiled in (False, True):
         torch.manual_seed(0)
-        sides.append(trial.program(bench.Bench(torch, GPU.type, MODE, compiled)))
+        sides.append(trial.program(bench.TrialBench(torch, GPU.type, MODE, compiled)))
     eager, call = sides
     for number in range(4 * max(4, getattr(trial, "TURN", 1))):
         expected = [one.clone() for one in eager(number)]
-        assert bench.difference(torch, expected, call(number)) <= 1, number
+        assert bench.difference_to_eager(torch, expected, call(number)) <= 1, number
     forward, backward = (
         [row for row in seen() if row["name"].startswith("backward") == back]
         for back in (False, True)

@@ -27,7 +27,7 @@ TRIALS = {"host_copy": 1, "memset": 1, "many_nodes": 1, "topk": 1, "capturing_th
 CALLS = 8
 
 
-class GraphedBench(bench.Bench):
+class GraphedBench(bench.TrialBench):
     """A side whose functions are captured, and are not compiled."""
 
     def __init__(self, compiled: bool) -> None:
@@ -54,7 +54,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def compare_calls(name: str) -> tuple[list[float], list[Any]]:
     """How far each call is from eager mode, and what a trial has wrapped."""
-    trial = trials.load(name)
+    trial = trials.load_trial(name)
     with ExitStack() as stack:
         if getattr(trial, "TRAINING", False):
             stack.enter_context(torch.enable_grad())
@@ -67,7 +67,7 @@ def compare_calls(name: str) -> tuple[list[float], list[Any]]:
         apart = []
         for number in range(CALLS):
             expected = [one.clone() for one in _list(eager(number))]
-            apart.append(float(bench.difference(torch, expected, _list(call(number)))))
+            apart.append(float(bench.difference_to_eager(torch, expected, _list(call(number)))))
     return apart, side.wrapped
 
 
@@ -77,7 +77,7 @@ def _list(found: Any) -> list[Any]:
 
 def test_each_is_among_the_trials() -> None:
     assert {*TRIALS} <= {*trials.NAMES}
-    assert all(not trials.load(name).TIMED for name in TRIALS)
+    assert all(not trials.load_trial(name).TIMED for name in TRIALS)
 
 
 @pytest.mark.parametrize("name", TRIALS)
@@ -99,7 +99,7 @@ def test_it_finds_wrong_replays(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def operations(name: str, number: int) -> list[str]:
     """The operations of an eager call, also those inside of other ones."""
-    call = trials.load(name).program(GraphedBench(False))
+    call = trials.load_trial(name).program(GraphedBench(False))
     with torch.autograd.profiler.profile() as profile:
         call(number)
     return [event.name for event in profile.function_events]

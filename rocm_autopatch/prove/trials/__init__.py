@@ -36,7 +36,7 @@ NAMES = (
 QUICK = ("mlp", "decoder", "shapes", "weights", "transformers_generate")
 
 
-def load(name: str) -> ModuleType:
+def load_trial(name: str) -> ModuleType:
     """The module of a trial. It imports nothing but what every Python has."""
     return importlib.import_module(f"{__name__}.{name}")
 

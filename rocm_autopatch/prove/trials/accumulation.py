@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rocm_autopatch.prove.bench import Bench
+from rocm_autopatch.prove.bench import TrialBench
 
 ABOUT = ("training",)
 TRAINING = True
 TURN = 6
 
 
-def program(bench: Bench) -> Callable[[int], Any]:
+def program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     nn = torch.nn
     width = bench.size(512, 32)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from rocm_autopatch.prove.bench import Bench
+from rocm_autopatch.prove.bench import TrialBench
 
 # Graphs that threads build at the same time are truncated: ROCm/rocm-systems#6888.
 ABOUT = ("modes",)
@@ -19,10 +19,10 @@ FUNCTIONS, PRODUCTS = 3, 24
 PATIENCE_S = 60
 
 
-def program(bench: Bench) -> Callable[[int], Any]:
+def program(bench: TrialBench) -> Callable[[int], Any]:
     # Of another width each, because Dynamo would compile equal ones once, for both threads.
     widths = [bench.size(256, 16) + 16 * one for one in range(THREADS * FUNCTIONS)]
-    chains = [_chain(bench, width) for width in widths]
+    chains = [_compiled_chain(bench, width) for width in widths]
     sides = [chains[side::THREADS] for side in range(THREADS)]
     together = threading.Barrier(THREADS)
     threads = [ThreadPoolExecutor(1) for _ in range(THREADS)]
@@ -43,7 +43,7 @@ def program(bench: Bench) -> Callable[[int], Any]:
     return call
 
 
-def _chain(bench: Bench, width: int) -> Callable[[int], Any]:
+def _compiled_chain(bench: TrialBench, width: int) -> Callable[[int], Any]:
     """A compiled function of its own, for inputs of its own: the weight keeps their size."""
     torch = bench.torch
     weight = torch.linalg.qr(torch.randn(width, width))[0].to(bench.device)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rocm_autopatch.prove.bench import Bench
+from rocm_autopatch.prove.bench import TrialBench
 
 ABOUT = ("modes", "search", "switches")
 # The cache is full after so many calls, and begins anew.
 LENGTH = 64
 
 
-def program(bench: Bench) -> Callable[[int], Any]:
+def program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
-    model = bench.module(decoder(bench, LENGTH))
+    model = bench.module(make_decoder(bench, LENGTH))
     compiled = bench.compile(model)
     inputs = bench.inputs(1, 1, model.width)
     positions = torch.arange(LENGTH, device=bench.device)
@@ -27,7 +27,7 @@ def program(bench: Bench) -> Callable[[int], Any]:
     return call
 
 
-def decoder(bench: Bench, length: int) -> Any:
+def make_decoder(bench: TrialBench, length: int) -> Any:
     """A module of two layers, with a cache for *length* positions marked as at a static address."""
     torch = bench.torch
     nn = torch.nn

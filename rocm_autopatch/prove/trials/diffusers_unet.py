@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rocm_autopatch.prove.bench import Bench
+from rocm_autopatch.prove.bench import TrialBench
 
 ABOUT = ("modes",)
 NEEDS = ("diffusers.models.unets.unet_2d_condition",)
 GPU = True
 
 
-def program(bench: Bench) -> Callable[[int], Any]:
+def program(bench: TrialBench) -> Callable[[int], Any]:
     from diffusers import UNet2DConditionModel
 
     model = UNet2DConditionModel(

@@ -5,34 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rocm_autopatch.prove.bench import Bench
+from rocm_autopatch.prove.bench import TrialBench
 
 ABOUT = ("modes", "search", "coordinate_descent_tuning", "benchmark_kernel")
 # Rows, and the sizes of the weights: a decode step, a prompt, and a size that is not aligned.
 SHAPES = ((1, 4096, 14336), (512, 4096, 4096), (64, 4093, 1021))
 
 
-def program(bench: Bench) -> Callable[[int], Any]:
+def program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     parts = [
-        _linear(bench, dtype, *(size if bench.gpu else max(1, size // 64) for size in shape))
+        _linear_calls(bench, dtype, *(size if bench.gpu else max(1, size // 64) for size in shape))
         for dtype in (torch.float16, torch.bfloat16)
         for shape in SHAPES
     ]
     if bench.gpu:
-        parts += _fp8(bench)
+        parts += _fp8_calls(bench)
     # Inductor's graphs of one compile write the results of the next into the same memory.
     return lambda number: [part(number).clone() for part in parts]
 
 
-def _linear(bench: Bench, dtype: Any, rows: int, inner: int, outer: int) -> Callable[[int], Any]:
+def _linear_calls(
+    bench: TrialBench, dtype: Any, rows: int, inner: int, outer: int
+) -> Callable[[int], Any]:
     layer = bench.module(bench.torch.nn.Linear(inner, outer), dtype)
     compiled = bench.compile(layer, dynamic=False)
     inputs = bench.inputs(rows, inner, dtype=dtype)
     return lambda number: compiled(inputs(number))
 
 
-def _fp8(bench: Bench) -> list[Callable[[int], Any]]:
+def _fp8_calls(bench: TrialBench) -> list[Callable[[int], Any]]:
     torch = bench.torch
     # MI300 has types of its own, which end at 240.
     fnuz = str(getattr(torch.version, "hip", None) or "") and "gfx94" in str(

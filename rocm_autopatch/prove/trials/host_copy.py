@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rocm_autopatch.prove.bench import INPUTS, Bench
+from rocm_autopatch.prove.bench import INPUTS, TrialBench
 
 # A replay reads what such a copy has overwritten, where the buffer lies at the same address in each
 # call: ROCm/hip#3902.
@@ -16,7 +16,7 @@ TIMED = False
 PLACES = 513
 
 
-def program(bench: Bench) -> Callable[[int], Any]:
+def program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     width = bench.size(256, 16)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rocm_autopatch.prove.bench import Bench
+from rocm_autopatch.prove.bench import TrialBench
 
 ABOUT = ("modes", "aggressive_fusion", "max_fusion_size", "memory_planning", "multi_kernel")
 BLOCKS = 24
 
 
-def program(bench: Bench) -> Callable[[int], Any]:
+def program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
 
     def net(x: Any, y: Any) -> Any:

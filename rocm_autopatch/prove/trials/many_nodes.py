@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rocm_autopatch.prove.bench import Bench
+from rocm_autopatch.prove.bench import TrialBench
 
 # Graphs of some 200 kernels and more read stale pointers: ROCm/hip#3887. Inductor makes one kernel
 # of operations on elements, but not of products, which a library computes.
@@ -15,7 +15,7 @@ NODES = 256
 WIDTH = 32
 
 
-def program(bench: Bench) -> Callable[[int], Any]:
+def program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     # Each weight changes the order and some signs. So all results are exact, and large or small
     # numbers do not hide others.

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from rocm_autopatch.prove.bench import Bench
+from rocm_autopatch.prove.bench import TrialBench
 
 # A memset in a captured graph leaves what was there: pytorch#197017.
 ABOUT = ("modes", "training")
@@ -20,10 +20,10 @@ TIMED = False
 ROWS = 64
 
 
-def program(bench: Bench) -> Callable[[int], Any]:
+def program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     width = bench.size(4096, 32)
-    scatter = _scatter()
+    scatter = _scatter_op()
 
     def collect(x: Any, places: Any) -> Any:
         sums, total = scatter(x * 2, places)
@@ -48,7 +48,7 @@ def program(bench: Bench) -> Callable[[int], Any]:
 
 
 @functools.cache
-def _scatter() -> Any:
+def _scatter_op() -> Any:
     """Rows that are added up by places, and the sum of all: one operation with a gradient."""
     import torch
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rocm_autopatch.prove.bench import Bench
-from rocm_autopatch.prove.trials.decoder import decoder
+from rocm_autopatch.prove.bench import TrialBench
+from rocm_autopatch.prove.trials.decoder import make_decoder
 
 ABOUT = ("modes",)
 TURN = 4
 LENGTH, PROMPT, STEPS = 64, 16, 4
 
 
-def program(bench: Bench) -> Callable[[int], Any]:
+def program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
-    model = bench.module(decoder(bench, LENGTH))
+    model = bench.module(make_decoder(bench, LENGTH))
     compiled = bench.compile(model)
     prompts = bench.inputs(1, PROMPT, model.width)
     steps = bench.inputs(1, 1, model.width)

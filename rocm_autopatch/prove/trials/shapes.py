@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rocm_autopatch.prove.bench import Bench
+from rocm_autopatch.prove.bench import TrialBench
 
 ABOUT = ("modes", "expandable_segments")
 TURN = 7
 SIZES = (3, 8, 8, 5, 16, 1, 3)
 
 
-def program(bench: Bench) -> Callable[[int], Any]:
+def program(bench: TrialBench) -> Callable[[int], Any]:
     nn = bench.torch.nn
     width = bench.size(512, 32)
     model = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.LayerNorm(width))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rocm_autopatch.prove.bench import Bench
+from rocm_autopatch.prove.bench import TrialBench
 
 # Captured by hand, aten.topk faults at the second replay on HIP, and torch forbids it to Inductor's
 # own capture there: pytorch#184265.
@@ -13,7 +13,7 @@ ABOUT = ("modes",)
 TIMED = False
 
 
-def program(bench: Bench) -> Callable[[int], Any]:
+def program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     experts, vocabulary = bench.size(64, 16), bench.size(32000, 256)
     table = bench.inputs(experts, 32, dtype=torch.float32)(0)
@@ -25,12 +25,12 @@ def program(bench: Bench) -> Callable[[int], Any]:
         return mixed, chosen, best, found
 
     compiled = bench.compile(choose)
-    scores = _distinct(bench, 16, experts)
-    logits = _distinct(bench, 4, vocabulary)
+    scores = _distinct_rows(bench, 16, experts)
+    logits = _distinct_rows(bench, 4, vocabulary)
     return lambda number: [one.clone() for one in compiled(scores(number), logits(number))]
 
 
-def _distinct(bench: Bench, *shape: int) -> Callable[[int], Any]:
+def _distinct_rows(bench: TrialBench, *shape: int) -> Callable[[int], Any]:
     """Rows in which no number comes twice: of equal ones, topk may choose any."""
     inputs = bench.inputs(*shape, dtype=bench.torch.float32)
     return lambda number: inputs(number).argsort(-1).argsort(-1).float() / 8

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rocm_autopatch.prove.bench import Bench
+from rocm_autopatch.prove.bench import TrialBench
 
 ABOUT = ("modes", "freezing", "multi_kernel", "coordinate_descent_tuning")
 NEEDS = ("transformers.models.bert.modeling_bert",)
 
 
-def program(bench: Bench) -> Callable[[int], Any]:
+def program(bench: TrialBench) -> Callable[[int], Any]:
     from transformers import BertConfig, BertModel
 
     width = bench.size(768, 64)

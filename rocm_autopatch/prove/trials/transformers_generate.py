@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rocm_autopatch.prove.bench import Bench
+from rocm_autopatch.prove.bench import TrialBench
 
 ABOUT = ("modes", "switches")
 NEEDS = ("transformers.models.llama.modeling_llama",)
@@ -13,7 +13,7 @@ GPU = True
 TOKENS = 16
 
 
-def program(bench: Bench) -> Callable[[int], Any]:
+def program(bench: TrialBench) -> Callable[[int], Any]:
     from transformers import CompileConfig, LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rocm_autopatch.prove.bench import Bench
+from rocm_autopatch.prove.bench import TrialBench
 
 ABOUT = ("training",)
 NEEDS = ("transformers.models.bert.modeling_bert",)
 TRAINING = True
 
 
-def program(bench: Bench) -> Callable[[int], Any]:
+def program(bench: TrialBench) -> Callable[[int], Any]:
     from transformers import BertConfig, BertForSequenceClassification
 
     torch = bench.torch

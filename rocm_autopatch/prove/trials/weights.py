@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rocm_autopatch.prove.bench import Bench
+from rocm_autopatch.prove.bench import TrialBench
 
 # freezing makes constants of the weights, as its documentation says: this is no trial of it.
 ABOUT = ("modes",)
 TURN = 16
 
 
-def program(bench: Bench) -> Callable[[int], Any]:
+def program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     width = bench.size(512, 32)
     model = bench.module(torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Tanh()))

@@ -14,8 +14,8 @@ values = {"torch": "2.13.0+rocm7.0", "accelerator": "rocm", "python": "3.11"}
 facts = {name: {"value": value} for name, value in values.items()}
 report = {"facts": facts, "baked": "", "errors": [], "active": True, "config": []}
 here = ProgramPlace({}, ["python"], True, {**report, "compile_modes": []})
-candidates._inert = lambda *_: {}
-found = candidates.find(here, (), (), (), False, Path()).candidates
+candidates._inert_labels = lambda *_: {}
+found = candidates.find_candidates(here, (), (), (), False, Path()).candidates
 print(
     json.dumps(
         {
