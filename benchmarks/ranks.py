@@ -95,7 +95,7 @@ def attend(pipe: Connection, port: int, kinds: list[dict[str, str]]) -> None:
             content.content = lambda mine=mine: mine  # type: ignore[misc]
             store.messages, before = 0, store.size
             began = time.process_time()
-            here = meeting.Meeting(store, job, rank, size)
+            here = meeting.RankMeeting(store, job, rank, size)
             text = here.attend()
             took = time.process_time() - began
             if here.over:
@@ -113,7 +113,7 @@ def ask(port: int, job: int, size: int) -> tuple[int, int, float, str]:
     distributed: Any = importlib.import_module("torch.distributed")
     store = Counting(distributed.TCPStore("127.0.0.1", port, is_master=False))
     began = time.process_time()
-    text = meeting.Meeting(store, job, 0, size).missing()
+    text = meeting.RankMeeting(store, job, 0, size).missing()
     return store.messages, store.size, time.process_time() - began, text
 
 

@@ -39,7 +39,7 @@ _IGNORES = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n
 _grown: list[Any] = []
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     import torch._inductor.config as config
 
     name = __name__.rpartition(".")[2]

@@ -165,7 +165,7 @@ class TestTheFile:
         file = tmp_path / "bug.tar.gz"
         file.write_text("mine")
         with pytest.raises(FileExistsError):
-            command._write(file, b"ours", False)
+            command._write_archive(file, b"ours", False)
         assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [
             ("bug.tar.gz", "mine")
         ]
@@ -179,7 +179,7 @@ class TestTheFile:
 
         monkeypatch.setattr(os, "link", fail)
         with pytest.raises(type(error)):
-            command._write(tmp_path / "bug.tar.gz", b"ours", False)
+            command._write_archive(tmp_path / "bug.tar.gz", b"ours", False)
         assert [*tmp_path.iterdir()] == []
 
     def test_no_links(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,10 +188,10 @@ class TestTheFile:
 
         monkeypatch.setattr(os, "link", fail)
         file = tmp_path / "bug.tar.gz"
-        command._write(file, b"ours", False)
+        command._write_archive(file, b"ours", False)
         assert file.read_bytes() == b"ours"
         with pytest.raises(FileExistsError):
-            command._write(file, b"others", False)
+            command._write_archive(file, b"others", False)
         assert [one.read_bytes() for one in tmp_path.iterdir()] == [b"ours"]
 
     def test_no_directory(self, python311: Interpreter, tmp_path: Path, golden: Golden) -> None:

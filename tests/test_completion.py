@@ -175,10 +175,10 @@ def test_zsh_from_fpath(scripts: Path) -> None:
 
 
 def test_every_option_is_there() -> None:
-    root = completion.read(command_line.parser(), ())
+    root = completion.read_parser(command_line.make_parser(), ())
     found = {" ".join(command.path): command for command in root.all()}
     assert set(found) >= {*command_line.COMMANDS, "", "policies show"}
-    for script in (completion.bash(root), completion.zsh(root)):
+    for script in (completion.bash_script(root), completion.zsh_script(root)):
         for command in root.all():
             for option in command.options:
                 assert all(name in script for name in option.names)

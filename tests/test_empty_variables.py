@@ -108,7 +108,7 @@ def test_probe(torch_python: Interpreter) -> None:
 
 
 def test_every_verdict_knows_the_empty_text() -> None:
-    document = variables.table()
+    document = variables.verdict_table()
     for name, cases in document["variables"].items():
         for torch in TORCHES:
             verdict = variables.of_variable(name, "", torch)
@@ -121,7 +121,7 @@ def test_every_verdict_knows_the_empty_text() -> None:
 
 @pytest.mark.parametrize("torch", TORCHES)
 def test_safe_deletes_what_nobody_can_want(torch: str) -> None:
-    document = variables.table()
+    document = variables.verdict_table()
     names = {*document["variables"], *document["parsed"], *variables.empty_verdicts()}
     dangerous = {name for name in names if variables.of_variable(name, "", torch).dangerous}
     assert dangerous - deleted() == WANTED
@@ -136,7 +136,7 @@ def test_it_deletes_nothing_else() -> None:
 
 def test_against_the_real_torch(torch_python: Interpreter) -> None:
     """The config of torch 2.13 is the same with the empty text where a verdict says so."""
-    feeds = variables.feeds("2.13")
+    feeds = variables.fed_keys("2.13")
     said = {
         name: variables.of_variable(name, "", "2.13.0", environment={})
         for name in feeds

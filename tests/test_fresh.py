@@ -42,7 +42,7 @@ def torch_files() -> dict[str, str]:
     for module in TARGETS:
         lines, classes = ["import os"], dict[str, list[str]]()
         for full, record in sorted(keys.items()):
-            owner, name = variables.split(full)
+            owner, name = variables.split_key(full)
             if owner != module:
                 continue
             default = repr(record.default) if record.has_default else "object()"

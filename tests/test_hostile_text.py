@@ -269,13 +269,13 @@ def test_a_page_with_names_that_are_no_unicode(tmp_path: Path, python311: Interp
 
 class TestTheStream:
     def test_a_colour_cant_be_forged(self) -> None:
-        stream = terminal.Harmless(None)
+        stream = terminal.HarmlessWriter(None)
         assert stream.harmless(terminal.colour("31", "\x1b[32mx")) == "\x1b[31m\\x1b[32mx\x1b[0m"
         for forged in (f"<{'0' * 32}:31>", "<:31>", "\x1b[31m"):
             assert "\x1b" not in stream.harmless(forged)
 
     def test_lines_and_tabs_stay(self) -> None:
-        stream = terminal.Harmless(None)
+        stream = terminal.HarmlessWriter(None)
         assert stream.harmless("a\tb\nc\r\n") == "a\tb\nc\\r\n"
         assert stream.harmless("漢字 ü") == "漢字 ü"
 

@@ -333,4 +333,4 @@ def test_declared_types_that_fit(value: object, before: object, declared: str, f
 
     from rocm_autopatch.patches import config
 
-    assert config.fits(value, before, config._kinds(eval(declared, vars(typing)))) is fits
+    assert config.fits(value, before, config._declared_types(eval(declared, vars(typing)))) is fits

@@ -119,8 +119,8 @@ def test_nothing_of_ours_is_a_secret() -> None:
         for file in (ROOT / place).glob("*.yaml"):
             text = file.read_text(encoding="utf-8")
             assert masking.text(text) == text, file
-    names = {n for v in lint.versions("2.4..2.15") for n in variables.feeds(v)}
-    for name in {*names, *variables.table()["variables"]}:
+    names = {n for v in lint.versions("2.4..2.15") for n in variables.fed_keys(v)}
+    for name in {*names, *variables.verdict_table()["variables"]}:
         for value in ("1", "0", "", "2048", "some,words", "/a/path"):
             assert masking.value(name, value) == value
 

@@ -57,7 +57,7 @@ def rows(found: Json) -> dict[str, Json]:
 
 
 @pytest.fixture(scope="module")
-def image(torch_python: Interpreter) -> table.Probe:
+def image(torch_python: Interpreter) -> table.PlaceProbe:
     """The place that SGLang's ROCm image makes."""
     env = {
         "PATH": os.environ["PATH"],
@@ -68,7 +68,7 @@ def image(torch_python: Interpreter) -> table.Probe:
         "ROCM_AUTOPATCH_LOG": "quiet",
     }
     with mock.patch.object(sys, "executable", str(torch_python.path)):
-        return table.probe(env, [])
+        return table.probe_place(env, [])
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +143,7 @@ def crashing(torch_python: Interpreter) -> tuple[int, Json]:
 
 
 class TestImage:
-    def test_variables(self, image: table.Probe) -> None:
+    def test_variables(self, image: table.PlaceProbe) -> None:
         found = {row.name: row for row in image.variables}
         # Everything that the image sets is listed, and has a row in the table.
         for name, value in image_env.load().env.items():
@@ -159,15 +159,15 @@ class TestImage:
         blocking = found["HIP_LAUNCH_BLOCKING"]
         assert (blocking.without, blocking.with_us, blocking.who) == (None, "0", "policy safe")
 
-    def test_config(self, image: table.Probe) -> None:
+    def test_config(self, image: table.PlaceProbe) -> None:
         found = {row.name: row for row in image.config}
         blamed = {name: row for name, row in found.items() if row.culprit}
         assert set(blamed) == {f"{INDUCTOR}.max_autotune", f"{INDUCTOR}.max_autotune_pointwise"}
         row = blamed[f"{INDUCTOR}.max_autotune"]
         assert (row.shipped, row.without, row.with_us) == (False, True, False)
-        assert row.culprit == culprits.Culprit("variable", (f"{MAX}=1",))
+        assert row.culprit == culprits.ValueCulprit("variable", (f"{MAX}=1",))
         row = blamed[f"{INDUCTOR}.max_autotune_pointwise"]
-        assert row.culprit == culprits.Culprit("variable", (f"{POINTWISE}=1",))
+        assert row.culprit == culprits.ValueCulprit("variable", (f"{POINTWISE}=1",))
         # Only our own values differ: no default is reported by mistake.
         rest = {name for name in found if name not in blamed}
         assert rest == {
@@ -179,14 +179,14 @@ class TestImage:
         assert image.left == []
         assert image.findings.children <= 4
 
-    def test_text(self, image: table.Probe, golden: Golden) -> None:
+    def test_text(self, image: table.PlaceProbe, golden: Golden) -> None:
         lines = list(command.probe_lines(image))
         assert any(re.fullmatch(rf"  {MAX} +1 +unset +hangs", line) for line in lines)
         at = next(i for i, line in enumerate(lines) if line.startswith("  inductor max_autotune "))
         assert re.fullmatch(r"  inductor max_autotune +True +False +hangs", lines[at])
         assert lines[at + 1].startswith(f"      {MAX}=1: Every GEMM")
         golden(lines[-1])
-        with mock.patch.object(style, "wanted", return_value=True):
+        with mock.patch.object(style, "colour_wanted", return_value=True):
             coloured = list(command.probe_lines(image))
         assert any(line.endswith(terminal.colour("31", "hangs")) for line in coloured)
         assert [terminal.plain(line) for line in coloured] == lines
@@ -505,11 +505,11 @@ BUILT_IN = (ROOT / "policies" / "images.yaml").read_text(encoding="utf-8")
 
 
 class TestRecord:
-    def test_an_existing_row(self, image: table.Probe, tmp_path: Path, golden: Golden) -> None:
+    def test_an_existing_row(self, image: table.PlaceProbe, tmp_path: Path, golden: Golden) -> None:
         file = tmp_path / "images.yaml"
         file.write_text(BUILT_IN)
         os.chmod(file, 0o640)
-        golden(images.record(file, image), "changed")
+        golden(images.record_probe(file, image), "changed")
         text = file.read_text()
         start = BUILT_IN.index(f"  - image: {NEW_IMAGE}")
         assert text.startswith(BUILT_IN[:start])
@@ -523,25 +523,25 @@ class TestRecord:
         names = {setting.name for setting in row.sets}
         assert {"GPU_ARCH", "AITER_USE_SYSTEM_TRITON"} <= names
         assert not names & {MAX, POINTWISE, "SGLANG_USE_AITER", "NCCL_MIN_NCHANNELS"}
-        golden(images.record(file, image), "unchanged")
+        golden(images.record_probe(file, image), "unchanged")
         assert file.read_text() == text
         assert main(["check", str(file)]) == 0
 
-    def test_a_new_row_and_a_new_file(self, image: table.Probe, tmp_path: Path) -> None:
+    def test_a_new_row_and_a_new_file(self, image: table.PlaceProbe, tmp_path: Path) -> None:
         start = BUILT_IN.index(f"\n  - image: {NEW_IMAGE}")
         file = tmp_path / "images.yaml"
         file.write_text(BUILT_IN[:start] + "# the end\n")
-        assert images.record(file, image) == f"{file}: {NEW_IMAGE} added"
+        assert images.record_probe(file, image) == f"{file}: {NEW_IMAGE} added"
         text = file.read_text()
         assert text.startswith(BUILT_IN[: start - 1])
         assert text.endswith("# the end\n")
         assert load.images(file)[-1].image == NEW_IMAGE
         new = tmp_path / "new.yaml"
-        images.record(new, image)
+        images.record_probe(new, image)
         (row,) = load.images(new)
         assert {MAX, POINTWISE} <= {setting.name for setting in row.sets}
         first = new.read_bytes()
-        images.record(new, image)
+        images.record_probe(new, image)
         assert new.read_bytes() == first
 
     @pytest.mark.parametrize(
@@ -561,7 +561,7 @@ class TestRecord:
     )
     @pytest.mark.parametrize("kind", ["plain", "crlf", "bom"])
     def test_what_is_round_it_stays(
-        self, image: table.Probe, tmp_path: Path, text: str, kind: str
+        self, image: table.PlaceProbe, tmp_path: Path, text: str, kind: str
     ) -> None:
         file = tmp_path / "images.yaml"
         data = text.encode()
@@ -569,7 +569,7 @@ class TestRecord:
         data = b"\xef\xbb\xbf" + data if kind == "bom" else data
         file.write_bytes(data)
         before = {row.image: row for row in load.images(file)}
-        images.record(file, image)
+        images.record_probe(file, image)
         after = {row.image: row for row in load.images(file)}
         assert list(after) == list(before)
         assert {n: r for n, r in after.items() if n != NEW_IMAGE} == {
@@ -592,11 +592,11 @@ class TestRecord:
         assert done.startswith(b"\xef\xbb\xbf") == (kind == "bom")
         assert (b"\r\n" in done) == (kind == "crlf")
         assert not re.search(rb"(?<!\r)\n", done) or kind != "crlf"
-        assert images.record(file, image).endswith("is up to date")
+        assert images.record_probe(file, image).endswith("is up to date")
         assert file.read_bytes() == done
 
     def test_what_is_wrong(
-        self, image: table.Probe, tmp_path: Path, python311: Interpreter, golden: Golden
+        self, image: table.PlaceProbe, tmp_path: Path, python311: Interpreter, golden: Golden
     ) -> None:
         file = tmp_path / "images.yaml"
         file.write_text("version: 1\nimages:\n  - image: a:b\n    sats: {}\n")
@@ -605,7 +605,7 @@ class TestRecord:
         golden(done.stderr.splitlines()[-1], "a wrong file")
         assert file.read_text().endswith("sats: {}\n")
         with pytest.raises(PolicyError) as caught:
-            images.check(tmp_path / "no" / "images.yaml")
+            images.check_images_file(tmp_path / "no" / "images.yaml")
         golden(str(caught.value), "no directory")
         flags = ("-m", "rocm_autopatch", "probe", "--record", str(tmp_path / "new.yaml"))
         done = python311.run(*flags, check=False)
@@ -619,8 +619,8 @@ MEASURE = program_file("probe/measure.py")
 
 class TestTable:
     def test_against_the_real_torch(self, torch_python: Interpreter) -> None:
-        feeds = variables.feeds("2.13")
-        document = variables.table()
+        feeds = variables.fed_keys("2.13")
+        document = variables.verdict_table()
         parsed = {
             name
             for name, rule in document["parsed"].items()
@@ -665,7 +665,7 @@ class TestTable:
 
     def test_every_variable_of_every_torch_is_listed(self) -> None:
         for version in lint.versions("2.4..2.15"):
-            for name, keys in variables.feeds(version).items():
+            for name, keys in variables.fed_keys(version).items():
                 verdict = variables.of_variable(name, "2", version)
                 if not verdict.row and verdict.verdict == "unknown":
                     assert f" {', '.join(keys)};" in verdict.why
@@ -682,19 +682,19 @@ class TestTable:
         ],
     )
     def test_families_of_the_runtime(self, name: str, reader: str) -> None:
-        assert variables.listed(name)
+        assert variables.is_listed(name)
         assert reader in variables.of_variable(name, "1", TORCH).why
 
     def test_parsed_variables_are_torch_s(self) -> None:
-        for name, rule in variables.table()["parsed"].items():
+        for name, rule in variables.verdict_table()["parsed"].items():
             for version in lint.versions("2.4..2.15"):
                 crashes = variables.of_variable(name, "x", version).verdict == "crashes"
                 if crashes and name != "TORCHINDUCTOR_WORKER_START":
-                    assert name in variables.feeds(version), (name, version)
+                    assert name in variables.fed_keys(version), (name, version)
             assert variables.of_variable(name, "x", "2.15").verdict == "crashes" or "until" in rule
 
     def test_rows(self) -> None:
-        document = variables.table()
+        document = variables.verdict_table()
         for name, cases in document["variables"].items():
             narrowed = {"is", "has", "gfx", "label", "unless", "since", "until"}
             assert not set(cases[-1]) & narrowed, name
@@ -723,8 +723,8 @@ class TestTable:
                 "elsewhere",
             )
         }
-        assert all(map(variables.listed, case.get("unless", ()))), name
-        assert case["verdict"] in variables.table()["verdicts"]
+        assert all(map(variables.is_listed, case.get("unless", ()))), name
+        assert case["verdict"] in variables.verdict_table()["verdicts"]
         assert case["why"].endswith("."), name
         if case["verdict"] in variables.DANGEROUS:
             assert case["source"], name
@@ -871,9 +871,9 @@ class TestTable:
         assert done.stdout.count(" none (2.13.0)") == 6
 
     def test_what_is_not_listed(self) -> None:
-        assert not variables.listed("PATH")
-        assert not variables.listed("ROCM_AUTOPATCH")
-        assert variables.listed("TRITON_SOMETHING")
+        assert not variables.is_listed("PATH")
+        assert not variables.is_listed("ROCM_AUTOPATCH")
+        assert variables.is_listed("TRITON_SOMETHING")
 
     def test_few_readings_tell_many_variables_apart(self) -> None:
         for number in range(1, 60):
@@ -884,4 +884,4 @@ class TestTable:
 
     def test_yaml_is_package_data(self) -> None:
         text = (ROOT / "rocm_autopatch" / "probe" / "variables.yaml").read_text()
-        assert yaml.safe_load(text) == variables.table()
+        assert yaml.safe_load(text) == variables.verdict_table()

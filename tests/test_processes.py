@@ -204,7 +204,7 @@ def test_interrupted_while_it_is_imported(
         time.sleep(60)
 
     before = [signal.getsignal(number) for number in processes._INTERRUPTS]
-    monkeypatch.setattr(command_line, "parser", parser)
+    monkeypatch.setattr(command_line, "make_parser", parser)
     assert main(["status"]) == processes.INTERRUPTED
     assert capsys.readouterr() == ("", "rocm-autopatch: interrupted\n")
     assert [signal.getsignal(number) for number in processes._INTERRUPTS] == before

@@ -700,7 +700,7 @@ class TestTrials:
         assert isinstance(getattr(trial, "NEEDS", ()), tuple)
         assert getattr(trial, "TURN", 1) >= 1
         assert {getattr(trial, flag, False) for flag in ("GPU", "TRAINING")} <= {True, False}
-        assert callable(trial.program)
+        assert callable(trial.make_program)
         # Whoever starts a battery has no torch to import.
         for word in ("torch", *getattr(trial, "NEEDS", ())):
             assert not hasattr(trial, word.partition(".")[0])

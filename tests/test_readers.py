@@ -251,7 +251,7 @@ def test_the_environment(place: Place) -> None:
         "FOREIGN_NAME": readers.ELSEWHERE,
     }
     assert looked.not_read == ["MINE_DEAD", "VLLM_DEAD_SWITCH"]
-    text = "\n".join(command.lines(looked))
+    text = "\n".join(command.reader_lines(looked))
     assert "2 variables that nothing reads: MINE_DEAD, VLLM_DEAD_SWITCH" in text
     assert "another program may read them\n  FOREIGN_NAME" in text
     # A name that is asked for is answered.
@@ -261,9 +261,9 @@ def test_the_environment(place: Place) -> None:
 def test_the_verdict_of_the_table(place: Place) -> None:
     place.install("one", one__a__dot__py="x = 1\n")
     looked = place.look(HIP_CACHE_ENABLED="1", ANY_API_KEY="no value is shown")
-    row = command.data(looked)["variables"][1]
+    row = command.readers_data(looked)["variables"][1]
     assert (row["name"], row["state"], row["verdict"]) == ("HIP_CACHE_ENABLED", *["not read"] * 2)
-    text = "\n".join(command.lines(looked))
+    text = "\n".join(command.reader_lines(looked))
     assert "Only tuning notes mention it" in text
     assert "no value" not in text
 
@@ -274,7 +274,7 @@ def test_an_image_s_own_dead_variable(place: Place, monkeypatch: pytest.MonkeyPa
     looked = place.look(SGLANG_DEAD_CHECK="1", SGLANG_DEAD_TOO="1")
     whose = {one.name: one.whose for one in looked.told}
     assert whose == {"SGLANG_DEAD_CHECK": "the image's", "SGLANG_DEAD_TOO": "a user's"}
-    assert "  SGLANG_DEAD_CHECK (the image's)" in [*command.lines(looked)]
+    assert "  SGLANG_DEAD_CHECK (the image's)" in [*command.reader_lines(looked)]
 
 
 def test_two_names_for_one_key(place: Place) -> None:
@@ -506,7 +506,7 @@ class TestCommand:
 def test_a_family_says_who_reads_it(place: Place) -> None:
     """And no line against it: the reader builds such names, so no file has one of them whole."""
     looked = place.look("PIP_CERT")
-    text = "\n".join(command.lines(looked))
+    text = "\n".join(command.reader_lines(looked))
     assert "pip reads such names" in text
     assert "no file that was looked at" not in text
-    assert "no file that was looked at" in "\n".join(command.lines(place.look("MY_NAME")))
+    assert "no file that was looked at" in "\n".join(command.reader_lines(place.look("MY_NAME")))

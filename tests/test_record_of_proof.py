@@ -41,13 +41,13 @@ FAULT = (
 
 def test_a_new_row(tmp_path: Path) -> None:
     file = tmp_path / "images.yaml"
-    assert images.prove(file, evidence()).endswith("added")
+    assert images.record_proof(file, evidence()).endswith("added")
     (row,) = yaml.safe_load(file.read_text())["images"]
     issue = {"issue": FAULT, "source": "rocm-autopatch prove"}
     assert row == {"image": IMAGE, "description": SENTENCE, "known_issues": [issue]}
     load.images(file)
     before = file.read_bytes()
-    assert images.prove(file, evidence()).endswith("is up to date")
+    assert images.record_proof(file, evidence()).endswith("is up to date")
     assert file.read_bytes() == before
 
 
@@ -57,7 +57,7 @@ def test_a_row_that_is_there(tmp_path: Path, probed: str) -> None:
     said = f"Ours. Proven 2025-01-01 on a, driver 1.2, torch 2.9.0, triton 3.0: nothing.{probed}"
     row = f"- image: {IMAGE}\n  description: '{said}'\n  policy: safe\n  sets: {{A_B: '1'}}\n"
     file.write_text(f"version: 1\nimages:\n{row}  # a comment\n- image: other/one:1\n")
-    assert images.prove(file, evidence()).endswith("updated")
+    assert images.record_proof(file, evidence()).endswith("updated")
     found = yaml.safe_load(file.read_text())["images"]
     assert found[0]["description"] == f"Ours. {SENTENCE}{probed}"
     assert (found[0]["policy"], found[0]["sets"]) == ("safe", {"A_B": "1"})
@@ -67,5 +67,5 @@ def test_a_row_that_is_there(tmp_path: Path, probed: str) -> None:
 
 def test_an_image_without_a_name(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="the image's name is unknown"):
-        images.prove(tmp_path / "images.yaml", evidence(image=""))
+        images.record_proof(tmp_path / "images.yaml", evidence(image=""))
     assert not list(tmp_path.iterdir())

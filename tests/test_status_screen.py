@@ -123,7 +123,7 @@ def test_with_the_real_torch(torch_python: Interpreter, golden: Golden) -> None:
         ]
         looked, told = (
             {row["name"]: row for row in report["config"]}
-            for report in (reports[0], foretold.foretell(reports[1], {MAX: "1"}))
+            for report in (reports[0], foretold.foretell_values(reports[1], {MAX: "1"}))
         )
         own = {name: row["own"] for name, row in told.items() if "own" in row}
         assert len(own) > 8

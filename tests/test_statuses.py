@@ -38,9 +38,9 @@ def returned(name: str) -> Iterator[int]:
 @pytest.mark.parametrize("name", command_line.COMMANDS)
 def test_what_a_command_returns_is_stated(name: str) -> None:
     stated: set[int | str] = set()
-    for parser in statuses_page.parsers(command_line.parser()):
+    for parser in statuses_page.parsers(command_line.make_parser()):
         if parser.prog.split()[1:2] == [name]:
-            stated.update(statuses.stated(parser))
+            stated.update(statuses.stated_statuses(parser))
     assert stated >= {2, 130}
     found = set(returned(name))
     assert found or name == "run"

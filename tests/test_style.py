@@ -50,20 +50,20 @@ def test_words_of_a_sentence_have_no_colour(monkeypatch: pytest.MonkeyPatch) -> 
         "      It failed: applied, skipped.",
         "  A: 'applied' -> 'failed'  [unheard applied",
     ):
-        assert style.statuses(line) == line
+        assert style.colour_statuses(line) == line
     row = "  a.b: 1  [pin failed, safe] (still failed)"
-    written = terminal.Harmless(Terminal()).harmless(style.statuses(row))
+    written = terminal.HarmlessWriter(Terminal()).harmless(style.colour_statuses(row))
     assert written == row.replace("[pin failed", "[pin \x1b[31mfailed\x1b[0m")
-    coloured = style.word("harmless")
-    assert terminal.Harmless(Terminal()).harmless(coloured) == "\x1b[32mharmless\x1b[0m"
+    coloured = style.colour_word("harmless")
+    assert terminal.HarmlessWriter(Terminal()).harmless(coloured) == "\x1b[32mharmless\x1b[0m"
     assert terminal.plain(coloured) == "harmless"
     monkeypatch.setattr("sys.stdout", io.StringIO())
-    assert style.word("harmless") == "harmless"
+    assert style.colour_word("harmless") == "harmless"
 
 
 def test_every_help_has_an_example_and_exit_statuses() -> None:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-    for parser in parsers(command_line.parser()):
+    for parser in parsers(command_line.make_parser()):
         text = " ".join(parser.format_help().split())
         assert "example: " in text, parser.prog
         assert re.search("Exit status (0|COMMAND's own): ", text), parser.prog
@@ -75,8 +75,8 @@ def test_every_help_has_an_example_and_exit_statuses() -> None:
 
 
 def test_examples_are_right_usage() -> None:
-    for parser in parsers(command_line.parser()):
+    for parser in parsers(command_line.make_parser()):
         command = str(parser.epilog).removeprefix("example: ")
         arguments = re.sub(r".*rocm-autopatch |\)$", "", command).split()
         arguments = [word.replace("HEX", "0" * 64) for word in arguments]
-        command_line.parser().parse_args(arguments)
+        command_line.make_parser().parse_args(arguments)

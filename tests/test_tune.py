@@ -799,7 +799,7 @@ def running(pid: str) -> bool:
     [("90", 90), ("90s", 90), ("0.5m", 30), ("6m30s", 390), ("1h30m", 5400), ("1h2m3s", 3723)],
 )
 def test_times(text: str, seconds: float) -> None:
-    assert cli_tune._duration(text) == seconds
+    assert cli_tune._parse_duration(text) == seconds
 
 
 class TestRefused:

@@ -334,13 +334,13 @@ class Clock:
         monkeypatch.setattr(underway, "settings", {"dump_stacks": False, **settings})
         monkeypatch.setattr(underway, "write", self.said.append)
         monkeypatch.setattr(underway, "stacks", lambda: None)
-        monkeypatch.setattr(ending, "_send", lambda *_: None)
+        monkeypatch.setattr(ending, "_send_exception", lambda *_: None)
         monkeypatch.setattr(os, "abort", abort)
         watch = underway.Watch(frame)
         with contextlib.suppress(Over):
             while self.now < 1000:
                 # A thread wakes up a little later than it asked for, and each time by another bit.
-                wake = min(sleeper._attend(watch), self.now + sleeper._interval())
+                wake = min(sleeper._attend_to(watch), self.now + sleeper._sleep_interval())
                 self.now = wake + 0.004 / (1 + len(self.said))
 
 

@@ -121,7 +121,7 @@ def test_a_refused_write_lets_it_through(handled: None) -> None:
         def __eq__(self, other: object) -> bool:
             raise ValueError
 
-    pin = refused_writes.Pin({"name": "a", "layer": "b"}, 1)
+    pin = refused_writes.PinnedValue({"name": "a", "layer": "b"}, 1)
     assert pin.refuses(Fails())
     with pytest.raises(Mine):
         pin.refuses(Interrupts())

@@ -68,4 +68,4 @@ def test_each_command_is_in_the_list(capsys: pytest.CaptureFixture[str]) -> None
                 for name, inner in action.choices.items():
                     lists(inner, [*words, name])
 
-    lists(command_line.parser(), [])
+    lists(command_line.make_parser(), [])

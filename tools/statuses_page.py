@@ -58,11 +58,11 @@ and with 2 for wrong usage."""
 def page() -> Iterator[str]:
     """The lines of the page."""
     yield from HEAD.splitlines()
-    for parser in parsers(command_line.parser()):
+    for parser in parsers(command_line.make_parser()):
         if parser.get_default("run") is None:
             continue  # It only has commands below it.
         name = f"`{parser.prog.removeprefix('rocm-autopatch ')}`"
-        for status, meaning in statuses.stated(parser).items():
+        for status, meaning in statuses.stated_statuses(parser).items():
             if meaning not in _EVERY:
                 yield f"| {name} | {status} | {meaning} |"
                 name = ""

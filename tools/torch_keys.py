@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "experiments" / "matrix")]
 from torch_files import VERSIONS as VERSIONS  # noqa: E402
 from torch_files import fetch, load  # noqa: E402
 
-from rocm_autopatch.patches.config import TARGETS, _kinds  # noqa: E402
+from rocm_autopatch.patches.config import TARGETS, _declared_types  # noqa: E402
 
 FILE = ROOT / "rocm_autopatch" / "policy" / "torch_keys.json"
 PLAIN = (type(None), bool, int, float, str)
@@ -147,7 +147,7 @@ def _record(module: Any, key: str, entry: Any) -> Record:
     if getattr(entry, "alias", None):
         return {"alias": entry.alias}
     default = getattr(module, key)
-    more = {_name(kind) for kind in _kinds(getattr(entry, "value_type", None)) & {*PLAIN}}
+    more = {_name(kind) for kind in _declared_types(getattr(entry, "value_type", None)) & {*PLAIN}}
     record = {"type": "|".join([_name(type(default)), *sorted(more - {_name(type(default))})])}
     plain = isinstance(default, PLAIN) and "/" not in str(default) and key != BY_MACHINE
     return {**record, "default": default} if plain else record

@@ -404,7 +404,7 @@ def unnoticed(cell: Cell) -> None:
     with mock.patch.object(refused_writes, "watch", side_effect=EOFError):
         for spot in broken:
             cell.apply(spot)
-    with mock.patch.object(refused_writes, "_writer", side_effect=EOFError):
+    with mock.patch.object(refused_writes, "_writing_place", side_effect=EOFError):
         for spot in (*watched, *broken):
             for write in WRITES.values():
                 write(spot)

@@ -215,7 +215,7 @@ def cells(directory: Path) -> dict[str, str]:
     # A name that only holds an answer is not for users.
     held = ("_", "layout_opt_default")
     keys = {key for key in found.keys if f"{torch}.{key}" in known and not key.startswith(held)}
-    rows = variables.table()["config"][torch]
+    rows = variables.verdict_table()["config"][torch]
     unjudged = {name for name in names if not variables.of_variable(name, "1", directory.name).row}
     return {
         "variables that are not listed here": listing(names - there(VARIABLES, directory.name)),

@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
         ),
         epilog="example: rocm-autopatch ab --toggle epilogue_fusion -- python bench.py --steps 50",
     )
-    statuses.state(
+    statuses.state_statuses(
         parser,
         {
             0: "everything was measured",
@@ -61,7 +61,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--grid", action="store_true", help="run all combinations of the toggles")
     parser.add_argument(
         "--repeat",
-        type=_count(1),
+        type=_parse_count(1),
         metavar="N",
         help=f"runs of each arm (default: 5; with --until-sure at most {sequential.MOST})",
     )
@@ -75,21 +75,21 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--caches",
-        type=_caches,
+        type=_parse_caches,
         default=(runner.COLD, runner.WARM),
         metavar="cold,warm",
         help="measure with cold or warm caches of compiled code (default: both, separately)",
     )
     parser.add_argument(
         "--warmup",
-        type=_count(0),
+        type=_parse_count(0),
         default=1,
         metavar="N",
         help="unmeasured runs of each arm, which fill the caches for --caches warm (default: 1)",
     )
     parser.add_argument(
         "--timeout",
-        type=_seconds,
+        type=_parse_seconds,
         default=1800.0,
         metavar="SECONDS",
         help="a run that takes longer counts as hanging, and is killed (default: 1800)",
@@ -120,7 +120,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def _count(least: int) -> Any:
+def _parse_count(least: int) -> Any:
     def read(text: str) -> int:
         if not text.isdigit() or int(text) < least:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
@@ -129,7 +129,7 @@ def _count(least: int) -> Any:
     return read
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
@@ -139,7 +139,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _caches(text: str) -> tuple[str, ...]:
+def _parse_caches(text: str) -> tuple[str, ...]:
     words = tuple(word.strip() for word in text.split(","))
     known = (runner.COLD, runner.WARM)
     if not set(words) <= set(known):
@@ -148,7 +148,7 @@ def _caches(text: str) -> tuple[str, ...]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    program = options.command(arguments.program)
+    program = options.parse_command(arguments.program)
     request = ComparisonRequest(
         program=program,
         toggles=arguments.toggle,
@@ -168,23 +168,23 @@ def run(arguments: argparse.Namespace) -> int:
             done = measurement.prepare_comparison(request, Path(directory))
             measurement.measure_cells(done)
     except WrongRequest as error:
-        terminal.say(f"rocm-autopatch ab: {error}")
+        terminal.print_error(f"rocm-autopatch ab: {error}")
         return 2
     except (RequestRefused, OSError) as error:
-        terminal.say(f"rocm-autopatch ab: {error}")
+        terminal.print_error(f"rocm-autopatch ab: {error}")
         return 1
     except KeyboardInterrupt:
-        terminal.say("rocm-autopatch ab: interrupted before the first run")
+        terminal.print_error("rocm-autopatch ab: interrupted before the first run")
         return processes.INTERRUPTED
     status = measurement.evaluate_runs(done, None if arguments.json else output.MOST_METRICS)
     if arguments.json:
-        terminal.data(output.comparison_document(done))
+        terminal.print_data(output.comparison_document(done))
     else:
-        terminal.lines(output.comparison_lines(done))
+        terminal.print_lines(output.comparison_lines(done))
     if request.plot and done.rows:
         try:
             plot.draw_comparison(request.plot, done.rows, *output.plot_legend(done))
         except OSError as error:
-            terminal.say(f"rocm-autopatch ab: --plot: {error}")
+            terminal.print_error(f"rocm-autopatch ab: --plot: {error}")
             status = status or 1
     return status

@@ -28,8 +28,10 @@ def add(commands: Any) -> None:
         ),
         epilog="example: rocm-autopatch bake --image rocm/sgl-dev:TAG --policy /etc/team.yaml",
     )
-    statuses.state(parser, {0: "the plan is written", 1: "nothing was written"})
-    parser.add_argument("--image", default="", type=_image, metavar="REF", help="the image this is")
+    statuses.state_statuses(parser, {0: "the plan is written", 1: "nothing was written"})
+    parser.add_argument(
+        "--image", default="", type=_parse_image, metavar="REF", help="the image this is"
+    )
     parser.add_argument(
         "--policy", default="", help="a policy on top, as ROCM_AUTOPATCH_POLICY would name it"
     )
@@ -40,7 +42,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def _image(text: str) -> str:
+def _parse_image(text: str) -> str:
     try:
         if text:  # argparse passes the default by here, too.
             reference.parse_reference(text)
@@ -53,17 +55,17 @@ def run(arguments: argparse.Namespace) -> int:
     out: Path = arguments.out or Path(_BAKED)
     baked = bake.resolve(arguments.image, arguments.policy)
     bake.write(baked, out, own=not arguments.out)
-    done = {"path": str(out), **_said(baked)}
+    done = {"path": str(out), **_said_of_plan(baked)}
     if arguments.json:
-        terminal.data(done)
+        terminal.print_data(done)
     else:
-        terminal.lines(_lines(done))
+        terminal.print_lines(_baked_lines(done))
     if arguments.out:
-        terminal.say(f"a start uses a plan only at {_BAKED}, not this file")
+        terminal.print_error(f"a start uses a plan only at {_BAKED}, not this file")
     return 0
 
 
-def _said(baked: bake.Baked) -> dict[str, Any]:
+def _said_of_plan(baked: bake.Baked) -> dict[str, Any]:
     plan = baked.plan
     return {
         "reason": plan["reason"],
@@ -80,7 +82,7 @@ def _said(baked: bake.Baked) -> dict[str, Any]:
     }
 
 
-def _lines(done: dict[str, Any]) -> Iterator[str]:
+def _baked_lines(done: dict[str, Any]) -> Iterator[str]:
     yield f"{done['path']}: {done['reason']}"
     yield f"  layers: {' < '.join(done['layers'])}"
     for title, words in (

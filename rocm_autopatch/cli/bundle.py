@@ -67,7 +67,7 @@ def add(commands: Any) -> None:
         ),
         epilog="example: rocm-autopatch bundle bug.tar.gz",
     )
-    statuses.state(
+    statuses.state_statuses(
         parser,
         {
             0: "FILE is written, with what could be found",
@@ -101,7 +101,7 @@ class _LeftOut(Exception):
 
 
 @dataclass
-class _Bundle:
+class _ReportBundle:
     """What goes into an archive. ``left_out`` says of a name why it is not there."""
 
     secrets: masking.Secrets
@@ -130,34 +130,34 @@ class _Bundle:
 def run(arguments: argparse.Namespace) -> int:
     path = arguments.file or Path(time.strftime("rocm-autopatch-bundle-%Y%m%d-%H%M%S.tar.gz"))
     if os.path.lexists(path) and not arguments.force:
-        terminal.say(f"rocm-autopatch bundle: {path} is there already; --force replaces it")
+        terminal.print_error(f"rocm-autopatch bundle: {path} is there already; --force replaces it")
         return 1
     if not path.parent.is_dir():
-        terminal.say(f"rocm-autopatch bundle: there is no directory {path.parent}")
+        terminal.print_error(f"rocm-autopatch bundle: there is no directory {path.parent}")
         return 1
-    bundle = _collect(arguments)
+    bundle = _collect_files(arguments)
     try:
-        _write(path, _pack(bundle), arguments.force)
+        _write_archive(path, _pack_files(bundle), arguments.force)
     except FileExistsError:
-        terminal.say(f"rocm-autopatch bundle: {path} is there by now; --force replaces it")
+        terminal.print_error(f"rocm-autopatch bundle: {path} is there by now; --force replaces it")
         return 1
     except OSError as error:
-        terminal.say(f"rocm-autopatch bundle: {path} can't be written: {error.strerror}")
+        terminal.print_error(f"rocm-autopatch bundle: {path} can't be written: {error.strerror}")
         return 1
-    _tell(bundle, path, arguments.json)
+    _tell_contents(bundle, path, arguments.json)
     return 0
 
 
-def _tell(bundle: _Bundle, path: Path, as_json: bool) -> None:
-    listed = [{"name": name, "bytes": len(data)} for name, data in _ordered(bundle)]
+def _tell_contents(bundle: _ReportBundle, path: Path, as_json: bool) -> None:
+    listed = [{"name": name, "bytes": len(data)} for name, data in _in_order(bundle)]
     out = [{"name": name, "why": why} for name, why in sorted(bundle.left_out.items())]
     size = path.stat().st_size
     if as_json:
-        terminal.data({"file": str(path), "bytes": size, "files": listed, "left_out": out})
+        terminal.print_data({"file": str(path), "bytes": size, "files": listed, "left_out": out})
         return
-    terminal.lines(f"{one['bytes']:>12,}  {one['name']}" for one in listed)
-    terminal.lines(f"    left out  {one['name']}: {one['why']}" for one in out)
-    terminal.lines(
+    terminal.print_lines(f"{one['bytes']:>12,}  {one['name']}" for one in listed)
+    terminal.print_lines(f"    left out  {one['name']}: {one['why']}" for one in out)
+    terminal.print_lines(
         [
             f"{path}: {counted(len(listed), 'file')}, {counted(size, 'byte')}. Nothing was sent.",
             "Secrets are masked, but masking can miss one: read it before you share it.",
@@ -173,9 +173,9 @@ def _status_lines(report: dict[str, Any]) -> Iterator[str]:
     yield from sentences.report_lines(report)
 
 
-def _collect(arguments: argparse.Namespace) -> _Bundle:
-    bundle = _Bundle(fresh_interpreter.secrets())
-    policies = _policies(bundle)
+def _collect_files(arguments: argparse.Namespace) -> _ReportBundle:
+    bundle = _ReportBundle(fresh_interpreter.secrets())
+    policies = _policies_in_force(bundle)
     report: dict[str, Any] = {}
 
     def status() -> None:
@@ -188,7 +188,7 @@ def _collect(arguments: argparse.Namespace) -> _Bundle:
         from rocm_autopatch.cli import probe
         from rocm_autopatch.probe import table
 
-        found = table.probe(probe.started_environment(arguments.assume), [])
+        found = table.probe_place(probe.started_environment(arguments.assume), [])
         bundle.add_data("probe.json", probe.probe_data(found))
         bundle.add_text("probe.txt", map(terminal.plain, probe.probe_lines(found)))
 
@@ -208,8 +208,8 @@ def _collect(arguments: argparse.Namespace) -> _Bundle:
     bundle.try_to("status", status)
     bundle.try_to("policies", lambda: _add_policies(bundle, policies, report))
     bundle.try_to("report", compiled)
-    bundle.try_to("versions.txt", lambda: bundle.add_text("versions.txt", _versions()))
-    bundle.try_to("image.json", lambda: bundle.add_data("image.json", _image(report)))
+    bundle.try_to("versions.txt", lambda: bundle.add_text("versions.txt", _distribution_versions()))
+    bundle.try_to("image.json", lambda: bundle.add_data("image.json", _image_facts(report)))
     if arguments.no_torch:
         bundle.left_out["probe"] = "--no-torch"
     else:
@@ -220,15 +220,15 @@ def _collect(arguments: argparse.Namespace) -> _Bundle:
 
 def _say_step(text: str) -> None:
     if sys.stderr.isatty():
-        terminal.say(f"rocm-autopatch bundle: {text}")
+        terminal.print_error(f"rocm-autopatch bundle: {text}")
 
 
-def _image(report: dict[str, Any]) -> dict[str, Any]:
+def _image_facts(report: dict[str, Any]) -> dict[str, Any]:
     kept = ("facts", "contradictions", "baseline", "known_issues", "evidence")
     return {**{name: report.get(name) for name in kept}, "machine": machine.machine_here()}
 
 
-def _versions() -> Iterator[str]:
+def _distribution_versions() -> Iterator[str]:
     """Python, the system, and what is installed, as pip writes it."""
     yield f"# python {platform.python_version()} ({sys.executable})"
     yield f"# system {platform.platform()}"
@@ -244,7 +244,7 @@ def _versions() -> Iterator[str]:
 # Policies
 
 
-def _policies(bundle: _Bundle) -> list[Path]:
+def _policies_in_force(bundle: _ReportBundle) -> list[Path]:
     """The files of the policies here, general to specific. What they give to variables with names
     of secrets is a secret of the bundle's from here on."""
     named = os.environ.get(_POLICY, "").strip()
@@ -255,18 +255,18 @@ def _policies(bundle: _Bundle) -> list[Path]:
     for path in found:
         # Also of a file that is no policy, and where PyYAML is missing.
         with suppress(OSError):
-            for _, hidden in _split_yaml(_text(path)):
+            for _, hidden in _split_yaml(_joined_text(path)):
                 for one in _GIVEN.finditer(hidden):
                     _add_secret(bundle, one[1] or one[2] or one[3] or "")
     return found
 
 
-def _add_secret(bundle: _Bundle, value: str) -> None:
+def _add_secret(bundle: _ReportBundle, value: str) -> None:
     if len(value) >= _SHORTEST:
         bundle.secrets = bundle.secrets.and_also(value)
 
 
-def _add_secrets(bundle: _Bundle, found: list[Path]) -> None:
+def _add_secrets(bundle: _ReportBundle, found: list[Path]) -> None:
     """The secrets that the files of policies have. Raises ImportError without PyYAML."""
     from rocm_autopatch.cli import entries
     from rocm_autopatch.policy import load
@@ -278,7 +278,7 @@ def _add_secrets(bundle: _Bundle, found: list[Path]) -> None:
         else:
             read = reading.layers(reading.policy(file))
         for policy in read:
-            values = [(name, value) for name, _, value, _ in entries.of(policy)]
+            values = [(name, value) for name, _, value, _ in entries.entries_of(policy)]
             values += [(one.name, one.value) for one in policy.sets]
             for name, value in values:
                 if masking.is_secret(name, str(value)):
@@ -287,7 +287,7 @@ def _add_secrets(bundle: _Bundle, found: list[Path]) -> None:
     reading.finish()
 
 
-def _add_policies(bundle: _Bundle, found: list[Path], report: dict[str, Any]) -> None:
+def _add_policies(bundle: _ReportBundle, found: list[Path], report: dict[str, Any]) -> None:
     """Add the files, after the built-in ones that apply."""
     built_in = Path(__file__).parent.parent / "policies"
     own = [built_in / f"{name}.yaml" for name in report.get("policies", ())]
@@ -299,12 +299,12 @@ def _add_policies(bundle: _Bundle, found: list[Path], report: dict[str, Any]) ->
         bundle.try_to(member, functools.partial(_add_policy, bundle, path, member))
 
 
-def _add_policy(bundle: _Bundle, path: Path, member: str) -> None:
-    shown = [line for line, _ in _split_yaml(_text(path)) if line is not None]
+def _add_policy(bundle: _ReportBundle, path: Path, member: str) -> None:
+    shown = [line for line, _ in _split_yaml(_joined_text(path)) if line is not None]
     bundle.add_text(member, [f"# {path}", *shown])
 
 
-def _text(path: Path) -> str:
+def _joined_text(path: Path) -> str:
     return trust.read(str(path), _LONGEST, judged=False).decode("utf-8", "backslashreplace")
 
 
@@ -337,12 +337,12 @@ def _is_secret(name: str) -> bool:
 # The archive
 
 
-def _ordered(bundle: _Bundle) -> list[tuple[str, bytes]]:
+def _in_order(bundle: _ReportBundle) -> list[tuple[str, bytes]]:
     """The files of the archive, in an order that depends on their names alone."""
     return sorted(bundle.members.items(), key=lambda one: (one[0] != _MANIFEST, one[0]))
 
 
-def _pack(bundle: _Bundle) -> bytes:
+def _pack_files(bundle: _ReportBundle) -> bytes:
     """The archive. Its files have neither an owner nor a time of their own."""
     bundle.add_data(
         _MANIFEST,
@@ -352,21 +352,21 @@ def _pack(bundle: _Bundle) -> bytes:
             "rocm_autopatch": metadata.version("rocm_autopatch"),
             "files": [
                 {"path": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-                for name, data in _ordered(bundle)
+                for name, data in _in_order(bundle)
             ],
             "left_out": dict(sorted(bundle.left_out.items())),
         },
     )
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, data in _ordered(bundle):
+        for name, data in _in_order(bundle):
             member = tarfile.TarInfo(f"{_TOP}/{name}")
             member.size, member.mode = len(data), 0o644
             archive.addfile(member, io.BytesIO(data))
     return gzip.compress(raw.getvalue(), mtime=0)
 
 
-def _write(path: Path, data: bytes, force: bool) -> None:
+def _write_archive(path: Path, data: bytes, force: bool) -> None:
     """Write the archive as a whole, for nobody else to read. Without *force*, FileExistsError is
     raised if there is a file by now."""
     if force:

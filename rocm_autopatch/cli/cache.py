@@ -42,7 +42,7 @@ def add(commands: Any) -> None:
         ),
         epilog="example: rocm-autopatch cache warm -- python serve.py --one-request",
     )
-    statuses.state(parser, _STATUSES)
+    statuses.state_statuses(parser, _STATUSES)
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     for declare in (_add_status, _add_warm, _add_pack, _add_seed, _add_gc, _add_path):
         declare(actions)
@@ -58,9 +58,9 @@ def _add_status(actions: Any) -> None:
         ),
         epilog="example: rocm-autopatch cache status",
     )
-    statuses.state(status, _STATUSES)
+    statuses.state_statuses(status, _STATUSES)
     status.add_argument("--json", action="store_true", help="print JSON")
-    status.set_defaults(run=_guarded("status", _status))
+    status.set_defaults(run=_with_errors_told("status", _run_status))
 
 
 def _add_warm(actions: Any) -> None:
@@ -74,9 +74,9 @@ def _add_warm(actions: Any) -> None:
         ),
         epilog="example: rocm-autopatch cache warm -- python serve.py --one-request",
     )
-    statuses.state(fill, {**statuses.PASSED_ON, 1: "nothing was run"})
+    statuses.state_statuses(fill, {**statuses.PASSED_ON, 1: "nothing was run"})
     fill.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND")
-    fill.set_defaults(run=_guarded("warm", _warm), parser=fill)
+    fill.set_defaults(run=_with_errors_told("warm", _run_warm), parser=fill)
 
 
 def _add_pack(actions: Any) -> None:
@@ -89,7 +89,7 @@ def _add_pack(actions: Any) -> None:
         ),
         epilog="example: rocm-autopatch cache pack caches.tar.gz",
     )
-    statuses.state(pack, _STATUSES)
+    statuses.state_statuses(pack, _STATUSES)
     pack.add_argument("file", type=Path, metavar="FILE", help="the file that is written")
     pack.add_argument(
         "--place", metavar="NAME", help="another place of the root, as status names it"
@@ -100,7 +100,7 @@ def _add_pack(actions: Any) -> None:
         help="also while processes use the place: what they are writing may be incomplete",
     )
     pack.add_argument("--json", action="store_true", help="print JSON")
-    pack.set_defaults(run=_guarded("pack", _pack))
+    pack.set_defaults(run=_with_errors_told("pack", _run_pack))
 
 
 def _add_seed(actions: Any) -> None:
@@ -114,11 +114,11 @@ def _add_seed(actions: Any) -> None:
         ),
         epilog="example: rocm-autopatch cache seed caches.tar.gz --digest sha256:HEX",
     )
-    statuses.state(seed, _STATUSES)
+    statuses.state_statuses(seed, _STATUSES)
     seed.add_argument("file", type=Path, metavar="FILE", help="the archive")
     seed.add_argument(
         "--digest",
-        type=_digest,
+        type=_parse_digest,
         metavar="sha256:HEX",
         help="refuse FILE if it has another digest than pack has printed",
     )
@@ -137,7 +137,7 @@ def _add_seed(actions: Any) -> None:
         help=f"the directory of places to unpack into, such as {caches.LAYER} of an image",
     )
     seed.add_argument("--json", action="store_true", help="print JSON")
-    seed.set_defaults(run=_guarded("seed", _seed))
+    seed.set_defaults(run=_with_errors_told("seed", _run_seed))
 
 
 def _add_gc(actions: Any) -> None:
@@ -151,7 +151,7 @@ def _add_gc(actions: Any) -> None:
         ),
         epilog="example: rocm-autopatch cache gc --max 50G",
     )
-    statuses.state(
+    statuses.state_statuses(
         collect,
         {
             0: "at most SIZE is left",
@@ -160,14 +160,14 @@ def _add_gc(actions: Any) -> None:
     )
     collect.add_argument(
         "--max",
-        type=_size,
+        type=_parse_size,
         required=True,
         metavar="SIZE",
         dest="most",
         help="bytes, or with K, M, G or T: 500M, 10G",
     )
     collect.add_argument("--json", action="store_true", help="print JSON")
-    collect.set_defaults(run=_guarded("gc", _gc))
+    collect.set_defaults(run=_with_errors_told("gc", _run_gc))
 
 
 def _add_path(actions: Any) -> None:
@@ -179,25 +179,25 @@ def _add_path(actions: Any) -> None:
         ),
         epilog="example: rocm-autopatch cache path",
     )
-    statuses.state(path, _STATUSES)
-    path.set_defaults(run=_guarded("path", _path))
+    statuses.state_statuses(path, _STATUSES)
+    path.set_defaults(run=_with_errors_told("path", _run_path))
 
 
-def _size(text: str) -> int:
+def _parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no size: write bytes, 500M or 10G")
     return int(float(match[1]) * 1024 ** (_UNITS.find(match[2]) + 1 if match[2] else 0))
 
 
-def _digest(text: str) -> str:
+def _parse_digest(text: str) -> str:
     match = _DIGEST.fullmatch(text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not sha256: and 64 hex digits")
     return match[1]
 
 
-def _guarded(
+def _with_errors_told(
     name: str, run: Callable[[argparse.Namespace], int]
 ) -> Callable[[argparse.Namespace], int]:
     """A command that says in one line why it can't do what it was asked for."""
@@ -206,25 +206,25 @@ def _guarded(
         try:
             return run(arguments)
         except CacheRefused as error:
-            terminal.say(f"rocm-autopatch cache {name}: {error}")
+            terminal.print_error(f"rocm-autopatch cache {name}: {error}")
         except OSError as error:
             if error.filename is None:
                 raise  # stdout
-            terminal.say(f"rocm-autopatch cache {name}: {error.filename}: {error.strerror}")
+            terminal.print_error(f"rocm-autopatch cache {name}: {error.filename}: {error.strerror}")
         return 1
 
     return guarded
 
 
-def _path(arguments: argparse.Namespace) -> int:
-    terminal.lines([str(places.place_here().place)])
+def _run_path(arguments: argparse.Namespace) -> int:
+    terminal.print_lines([str(places.place_here().place)])
     return 0
 
 
 # --- status
 
 
-def _status(arguments: argparse.Namespace) -> int:
+def _run_status(arguments: argparse.Namespace) -> int:
     here = places.place_here()
     places.judge_directory(here.root)
     refusal = "" if here.unused else here.place_refusal()
@@ -233,7 +233,7 @@ def _status(arguments: argparse.Namespace) -> int:
     left = [(path, places.measure_place(path)[0]) for path in places.unfinished_places(here.root)]
     unmarked = places.unmarked_places(here.root)
     if arguments.json:
-        terminal.data(
+        terminal.print_data(
             {
                 "root": str(here.root),
                 "used": not (here.unused or refusal),
@@ -241,18 +241,18 @@ def _status(arguments: argparse.Namespace) -> int:
                 "reason": here.unused or refusal,
                 "place": str(here.place),
                 "of": here.fields,
-                "places": [_data(place, here) for place in found],
-                "image": [_data(place, here) for place in layer],
+                "places": [_place_data(place, here) for place in found],
+                "image": [_place_data(place, here) for place in layer],
                 "unmarked": [{"path": str(one.path), "bytes": one.size} for one in unmarked],
                 "unfinished": [{"path": str(path), "bytes": size} for path, size in left],
             }
         )
     else:
-        terminal.lines(_status_lines(here, refusal, found, layer, left, unmarked))
+        terminal.print_lines(_status_lines(here, refusal, found, layer, left, unmarked))
     return 0
 
 
-def _data(place: places.CachePlace, here: places.StartPlace) -> dict[str, Any]:
+def _place_data(place: places.CachePlace, here: places.StartPlace) -> dict[str, Any]:
     differing = places.field_differences(place.fields, here.fields)
     return {
         "path": str(place.path),
@@ -294,8 +294,8 @@ def _status_lines(
         yield from _place_lines(place, here)
     for place in unmarked:
         text = (
-            f"{place.path.name}: {_of_size(place.size)} in {_files(place.files)}, without the file "
-            "that says which place it is; a start that uses it writes this file, and "
+            f"{place.path.name}: {_of_size(place.size)} in {_count_files(place.files)}, without "
+            "the file that says which place it is; a start that uses it writes this file, and "
             "rocm-autopatch cache gc counts it"
         )
         yield from ["", *wrapped(text, "", "  ")]
@@ -313,7 +313,7 @@ def _place_lines(place: places.CachePlace, here: places.StartPlace) -> Iterator[
     yield ""
     yield place.path.name + ("  (the place of starts here)" if same else "")
     used = datetime.fromtimestamp(place.used).strftime("%Y-%m-%d %H:%M")
-    yield f"  {_of_size(place.size)} in {_files(place.files)}, last used {used}"
+    yield f"  {_of_size(place.size)} in {_count_files(place.files)}, last used {used}"
     parts = ", ".join(f"{name} {_of_size(size)}" for name, size in place.parts.items() if size)
     if parts:
         yield from wrapped(parts, "  ", "    ")
@@ -325,10 +325,10 @@ def _place_lines(place: places.CachePlace, here: places.StartPlace) -> Iterator[
         )
         yield from wrapped(f"differs in {told}", "  ", "    ")
     for row in places.warm_runs(place.path)[-1:]:
-        yield from wrapped(f"last run of warm: {_caches(row)}", "  ", "    ")
+        yield from wrapped(f"last run of warm: {_cache_lines(row)}", "  ", "    ")
 
 
-def _caches(row: dict[str, Any]) -> str:
+def _cache_lines(row: dict[str, Any]) -> str:
     """What a run found in torch's caches: rows of the file may be another release's."""
     told = []
     for name, called in _CALLED.items():
@@ -342,15 +342,17 @@ def _caches(row: dict[str, Any]) -> str:
 # --- warm
 
 
-def _warm(arguments: argparse.Namespace) -> int:
-    words = options.command(arguments.words)
+def _run_warm(arguments: argparse.Namespace) -> int:
+    words = options.parse_command(arguments.words)
     if not words:
         arguments.parser.error("the COMMAND is missing: rocm-autopatch cache warm -- COMMAND")
     environ = places.caches_environment()
     here = places.start_place(environ)
     places.judge_directory(here.place)
     for part, size in warm.bring_aiter(here.place, here.torch):
-        terminal.say(f"rocm-autopatch cache warm: {part}: {_of_size(size)} copied from the image")
+        terminal.print_error(
+            f"rocm-autopatch cache warm: {part}: {_of_size(size)} copied from the image"
+        )
     before = {place.path: place.size for place in places.places_beneath(here.root)}
     with tempfile.TemporaryDirectory(prefix="rocm-autopatch-warm-") as directory:
         session.prepare_environment(Path(directory), None, environ)
@@ -358,18 +360,18 @@ def _warm(arguments: argparse.Namespace) -> int:
         try:
             status = session.run_command(words, environ)
         except session.NotRun as error:
-            terminal.say(f"rocm-autopatch cache warm: {words[0]}: {error}")
+            terminal.print_error(f"rocm-autopatch cache warm: {words[0]}: {error}")
             return error.status
         seconds = time.time() - began
         # An error here does not change the command's status.
         try:
-            _afterwards(here, before, Path(directory), began, seconds, status)
+            _tell_after_warm(here, before, Path(directory), began, seconds, status)
         except (Exception, KeyboardInterrupt) as error:
-            terminal.say(f"rocm-autopatch cache warm: {type(error).__name__}: {error}")
+            terminal.print_error(f"rocm-autopatch cache warm: {type(error).__name__}: {error}")
     return status
 
 
-def _afterwards(
+def _tell_after_warm(
     here: places.StartPlace,
     before: dict[Path, int],
     directory: Path,
@@ -390,19 +392,21 @@ def _afterwards(
         "bytes": added,
     }
     warm.note_run(here.place, row)
-    found = _caches(row) if report.graphs else "torch.compile compiled nothing"
+    found = _cache_lines(row) if report.graphs else "torch.compile compiled nothing"
     text = f"{_of_size(added)} added in {duration(seconds)}; {found}"
-    terminal.lines(wrapped(f"rocm-autopatch cache warm: {text}", "", "  "), sys.stderr)
+    terminal.print_lines(wrapped(f"rocm-autopatch cache warm: {text}", "", "  "), sys.stderr)
     others = [path.name for path, size in after.items() if size != before.get(path, 0)]
     for name in others:
         if name != here.place.name:
-            terminal.say(f"rocm-autopatch cache warm: COMMAND filled another place, too: {name}")
+            terminal.print_error(
+                f"rocm-autopatch cache warm: COMMAND filled another place, too: {name}"
+            )
 
 
 # --- pack, seed, gc
 
 
-class _Progress:
+class _PackProgress:
     """Says on stderr how far it is, if it takes long."""
 
     def __init__(self, name: str) -> None:
@@ -413,10 +417,10 @@ class _Progress:
         if time.monotonic() >= self.next:
             self.next = time.monotonic() + _OFTEN_S
             told = f"{_of_size(done)} of {_of_size(size)}"
-            terminal.say(f"rocm-autopatch cache {self.name}: {told}")
+            terminal.print_error(f"rocm-autopatch cache {self.name}: {told}")
 
 
-def _pack(arguments: argparse.Namespace) -> int:
+def _run_pack(arguments: argparse.Namespace) -> int:
     here = places.place_here()
     path = here.root / arguments.place if arguments.place else here.place
     places.judge_directory(here.root)
@@ -430,11 +434,11 @@ def _pack(arguments: argparse.Namespace) -> int:
             f"{users.processes_text(using)} uses {path}: end it before, because it may be writing "
             "there; --even-if-used packs nevertheless"
         )
-    done = archive.pack_place(places.look_at_place(path), arguments.file, _Progress("pack"))
+    done = archive.pack_place(places.look_at_place(path), arguments.file, _PackProgress("pack"))
     for left_out in done.notes:
-        terminal.say(f"rocm-autopatch cache pack: left out {left_out}")
+        terminal.print_error(f"rocm-autopatch cache pack: left out {left_out}")
     if arguments.json:
-        terminal.data(
+        terminal.print_data(
             {
                 "file": str(arguments.file),
                 "digest": f"sha256:{done.sha256}",
@@ -446,24 +450,26 @@ def _pack(arguments: argparse.Namespace) -> int:
             }
         )
     else:
-        what = f"{_files(done.files)}, {_of_size(done.unpacked)}, packed {_of_size(done.size)}"
-        terminal.lines([f"{arguments.file}: {what}", f"sha256:{done.sha256}"])
+        what = (
+            f"{_count_files(done.files)}, {_of_size(done.unpacked)}, packed {_of_size(done.size)}"
+        )
+        terminal.print_lines([f"{arguments.file}: {what}", f"sha256:{done.sha256}"])
     return 0
 
 
-def _seed(arguments: argparse.Namespace) -> int:
+def _run_seed(arguments: argparse.Namespace) -> int:
     here = places.place_here()
     done = archive.seed_place(
         arguments.file,
         here,
-        _Progress("seed"),
+        _PackProgress("seed"),
         digest=arguments.digest or "",
         other_place=arguments.for_other_place,
         replace=arguments.replace,
         into=arguments.into,
     )
     if arguments.json:
-        terminal.data(
+        terminal.print_data(
             {
                 "place": str(done.place),
                 "here": done.place.name == here.place.name,
@@ -475,13 +481,13 @@ def _seed(arguments: argparse.Namespace) -> int:
             }
         )
         return 0
-    what = f"{_files(done.files)}, {_of_size(done.unpacked)}"
-    terminal.lines([f"{done.place}: {what}", f"  {arguments.file} belongs to {done.owner}"])
-    terminal.lines(_seeded(done, here))
+    what = f"{_count_files(done.files)}, {_of_size(done.unpacked)}"
+    terminal.print_lines([f"{done.place}: {what}", f"  {arguments.file} belongs to {done.owner}"])
+    terminal.print_lines(_seeded_lines(done, here))
     return 0
 
 
-def _seeded(done: archive.SeededPlace, here: places.StartPlace) -> Iterator[str]:
+def _seeded_lines(done: archive.SeededPlace, here: places.StartPlace) -> Iterator[str]:
     if done.other:
         told = ", ".join(
             f"{name} {theirs or 'unknown'} (here {ours or 'unknown'})"
@@ -494,19 +500,19 @@ def _seeded(done: archive.SeededPlace, here: places.StartPlace) -> Iterator[str]
         yield from wrapped(f"starts here do not use caches: {here.unused}", "  ", "    ")
     if done.rewritten:
         yield from wrapped(
-            f"it was packed at another path. {_files(done.rewritten)} of Triton were put right; "
-            "what else names the old path is compiled anew",
+            f"it was packed at another path. {_count_files(done.rewritten)} of Triton were put "
+            "right; what else names the old path is compiled anew",
             "  ",
             "    ",
         )
 
 
-def _gc(arguments: argparse.Namespace) -> int:
+def _run_gc(arguments: argparse.Namespace) -> int:
     here = places.place_here()
     places.judge_directory(here.root)
     done = gc.collect_places(here, arguments.most)
     if arguments.json:
-        terminal.data(
+        terminal.print_data(
             {
                 "removed": [place.path.name for place in done.removed],
                 "unfinished": [path.name for path in done.unfinished],
@@ -517,19 +523,21 @@ def _gc(arguments: argparse.Namespace) -> int:
         )
     else:
         for path in done.unfinished:
-            terminal.lines([f"removed {path.name}, which was left over"])
+            terminal.print_lines([f"removed {path.name}, which was left over"])
         for place in done.removed:
-            terminal.lines([f"removed {place.path.name}, {_of_size(place.size)}"])
-        terminal.lines([f"{_of_size(done.size)} left in {here.root}"])
+            terminal.print_lines([f"removed {place.path.name}, {_of_size(place.size)}"])
+        terminal.print_lines([f"{_of_size(done.size)} left in {here.root}"])
     if done.size <= arguments.most:
         return 0
     why = "; ".join(f"{name} stays: {reason}" for name, reason in done.kept.items())
     why = why or "it is younger than an hour and unfinished"
-    terminal.say(f"rocm-autopatch cache gc: more than {_of_size(arguments.most)} is left: {why}")
+    terminal.print_error(
+        f"rocm-autopatch cache gc: more than {_of_size(arguments.most)} is left: {why}"
+    )
     return 1
 
 
-def _files(count: int) -> str:
+def _count_files(count: int) -> str:
     return "1 file" if count == 1 else f"{count:,} files"
 
 

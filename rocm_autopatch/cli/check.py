@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
         ),
         epilog="example: rocm-autopatch check --torch 2.6..2.13 team.yaml",
     )
-    statuses.state(parser, {0: "no errors; remarks do not count", 1: "an error in a file"})
+    statuses.state_statuses(parser, {0: "no errors; remarks do not count", 1: "an error in a file"})
     parser.add_argument(
         "files",
         nargs="*",
@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--torch",
-        type=_versions,
+        type=_parse_versions,
         default=(),
         metavar="VERSIONS",
         help="2.13, 2.6,2.13 or 2.4..2.15",
@@ -48,7 +48,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def _versions(text: str) -> tuple[str, ...]:
+def _parse_versions(text: str) -> tuple[str, ...]:
     try:
         return lint.versions(text)
     except ValueError as error:
@@ -61,28 +61,30 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     if not arguments.files:
         files += evidence.site_paths()
-    found = [_check(file, arguments.torch) for file in files]
+    found = [_check_policy(file, arguments.torch) for file in files]
     problems = [problem for one in found for problem in one.shown()]
     if arguments.json:
-        terminal.data([asdict(problem) for problem in problems])
+        terminal.print_data([asdict(problem) for problem in problems])
     else:
-        terminal.lines([str(problem) for problem in problems])
+        terminal.print_lines([str(problem) for problem in problems])
     errors = sum(one.errors for one in found)
     if not arguments.json:
         remarks = sum(len(one) for one in found) - errors
-        counted = _count(errors, "error") + (f", {_count(remarks, 'remark')}" if remarks else "")
-        terminal.say(f"{_count(len(files), 'file')} checked: {counted}")
+        counted = _count_problems(errors, "error") + (
+            f", {_count_problems(remarks, 'remark')}" if remarks else ""
+        )
+        terminal.print_error(f"{_count_problems(len(files), 'file')} checked: {counted}")
     return 1 if errors else 0
 
 
-def _count(number: int, what: str) -> str:
+def _count_problems(number: int, what: str) -> str:
     return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
-def _check(file: Path, versions: Sequence[str]) -> Problems:
+def _check_policy(file: Path, versions: Sequence[str]) -> Problems:
     """What is wrong with one file and what it extends."""
     if file.suffix == ".json":
-        return _evidence(file)
+        return _check_evidence(file)
     reading = load.Reading(REMARK)
     if file.name == load.IMAGES.name:
         rows = [(reading.base(row), row) for row in reading.images(file)]
@@ -109,7 +111,7 @@ def _check(file: Path, versions: Sequence[str]) -> Problems:
     return reading
 
 
-def _evidence(path: Path) -> Problems:
+def _check_evidence(path: Path) -> Problems:
     """What is wrong with an evidence file."""
     problems = Problems()
     try:

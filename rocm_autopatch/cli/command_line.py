@@ -24,13 +24,13 @@ COMMANDS = (
 
 def run(arguments: Sequence[str] | None) -> int:
     """Run a command and return its status."""
-    with terminal.harmless(), processes.taken_interrupts():
+    with terminal.harmless_text(), processes.taken_interrupts():
         try:
             given = sys.argv[1:] if arguments is None else arguments
-            return _run(parser(given[:1]).parse_args(given))
+            return _run_chosen(make_parser(given[:1]).parse_args(given))
         except KeyboardInterrupt:
             # While the commands are imported.
-            terminal.say("rocm-autopatch: interrupted")
+            terminal.print_error("rocm-autopatch: interrupted")
             return processes.INTERRUPTED
         finally:
             # argparse may have printed, too. Text that is still in a buffer would fail once more
@@ -39,22 +39,22 @@ def run(arguments: Sequence[str] | None) -> int:
                 sys.stderr.flush()
 
 
-def _run(chosen: argparse.Namespace) -> int:
+def _run_chosen(chosen: argparse.Namespace) -> int:
     try:
         status: int = chosen.run(chosen)
     except (PolicyError, fresh_interpreter.NoReport) as error:
         problems = error.problems if isinstance(error, PolicyError) else [error]
         for problem in problems:
-            terminal.say(f"rocm-autopatch {chosen.command}: {problem}")
+            terminal.print_error(f"rocm-autopatch {chosen.command}: {problem}")
         status = 1
     except ImportError as error:
         # For example packaging, which is imported only for a policy with a condition.
-        terminal.say(f"rocm-autopatch {chosen.command}: {error}")
+        terminal.print_error(f"rocm-autopatch {chosen.command}: {error}")
         status = 1
     except OSError as error:
         return _not_written(error)
     except KeyboardInterrupt:
-        terminal.say(f"rocm-autopatch {chosen.command}: interrupted")
+        terminal.print_error(f"rocm-autopatch {chosen.command}: interrupted")
         return processes.INTERRUPTED
     except Exception:
         # The interpreter itself would write control characters as they are.
@@ -72,14 +72,14 @@ def _not_written(error: OSError) -> int:
     """stdout is a full disk or a closed pipe."""
     terminal.give_up(sys.stdout)
     if not isinstance(error, BrokenPipeError):
-        terminal.say(f"rocm-autopatch: stdout: {error.strerror}")
+        terminal.print_error(f"rocm-autopatch: stdout: {error.strerror}")
     return 1
 
 
-def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The parser of the whole command line, or of one command if *words* begin with its name. To
     import all commands takes a quarter of a second."""
-    made = _Parser(
+    made = _CommandParser(
         prog="rocm-autopatch",
         description=(
             "Safe and fast torch.compile in ROCm containers, without editing the program. "
@@ -92,8 +92,8 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         ),
         epilog="example: docker run --rm IMAGE rocm-autopatch status",
     )
-    statuses.state(made, {0: "done", 1: "something is wrong with what was asked about"})
-    made.add_argument("--version", action=_Version)
+    statuses.state_statuses(made, {0: "done", 1: "something is wrong with what was asked about"})
+    made.add_argument("--version", action=_VersionAction)
     commands = made.add_subparsers(dest="command", metavar="COMMAND")
     for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
         try:
@@ -109,7 +109,7 @@ def _add_missing(commands: Any, name: str, error: Exception) -> None:
     why = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
 
     def run(_: argparse.Namespace) -> int:
-        terminal.say(f"rocm-autopatch {name}: {why}")
+        terminal.print_error(f"rocm-autopatch {name}: {why}")
         return 1
 
     # argparse reads it as a format.
@@ -118,20 +118,20 @@ def _add_missing(commands: Any, name: str, error: Exception) -> None:
     parser.set_defaults(run=run)
 
 
-class _Parser(argparse.ArgumentParser):
+class _CommandParser(argparse.ArgumentParser):
     """Says what may be meant by a wrong word, and lists the commands where none is named."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         words = sys.argv[1:] if args is None else args
         chosen, rest = self.parse_known_args(words, namespace)
-        at = self._named(words)
+        at = self._named_command(words)
         if rest:
             options_here = [text for one in at._actions for text in one.option_strings]
             hint = options.did_you_mean(rest[0].partition("=")[0], options_here)
             at.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
         if getattr(chosen, "run", None) is None:
             at.print_usage(sys.stderr)
-            terminal.lines(at._listed(), sys.stderr)
+            terminal.print_lines(at._listed_commands(), sys.stderr)
             at.exit(2)
         return chosen
 
@@ -147,22 +147,22 @@ class _Parser(argparse.ArgumentParser):
         # It may quote an argument.
         super().error(printable(message))
 
-    def _commands(self) -> argparse._SubParsersAction[Any] | None:
+    def _commands_of(self) -> argparse._SubParsersAction[Any] | None:
         found = (one for one in self._actions if isinstance(one, argparse._SubParsersAction))
         return next(found, None)
 
-    def _named(self, words: Sequence[str]) -> _Parser:
+    def _named_command(self, words: Sequence[str]) -> _CommandParser:
         """The parser of the command that *words* name, as far as they name one."""
         found = self
         for word in words:
-            commands = found._commands()
+            commands = found._commands_of()
             if commands is not None and word in commands.choices:
                 found = commands.choices[word]
         return found
 
-    def _listed(self) -> Iterator[str]:
+    def _listed_commands(self) -> Iterator[str]:
         """The commands of this one, and what each does."""
-        commands = self._commands()
+        commands = self._commands_of()
         offered = commands._choices_actions if commands else []
         width = max([len(one.dest) for one in offered], default=0)
         yield f"{self.prog} does nothing without one of these:"
@@ -171,12 +171,12 @@ class _Parser(argparse.ArgumentParser):
         yield f"Say --help after one for its options: {self.prog} {offered[0].dest} --help"
 
 
-class _Version(argparse.Action):
+class _VersionAction(argparse.Action):
     def __init__(self, option_strings: Sequence[str], dest: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help="print the version and exit")
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version
 
-        terminal.lines([version("rocm_autopatch")])
+        terminal.print_lines([version("rocm_autopatch")])
         parser.exit()

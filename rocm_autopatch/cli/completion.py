@@ -25,7 +25,7 @@ SHELLS = ("bash", "zsh")
 
 
 @dataclass(frozen=True)
-class Wants:
+class WantedArgument:
     """What an argument takes: one of *words*, or a file. ``metavar`` and ``help`` describe it."""
 
     words: tuple[str, ...]
@@ -35,26 +35,26 @@ class Wants:
 
 
 @dataclass(frozen=True)
-class Option:
+class CommandOption:
     """An option: its names, what its value is if it has one, and whether it may be repeated."""
 
     names: tuple[str, ...]
-    wants: Wants | None
+    wants: WantedArgument | None
     again: bool
     help: str
 
 
 @dataclass
-class Command:
+class CommandTree:
     """What may follow a command, or the program itself."""
 
     path: tuple[str, ...]
-    options: list[Option] = field(default_factory=list)
-    positionals: list[Wants] = field(default_factory=list)
+    options: list[CommandOption] = field(default_factory=list)
+    positionals: list[WantedArgument] = field(default_factory=list)
     many: bool = False
-    commands: dict[str, tuple[str, Command]] = field(default_factory=dict)
+    commands: dict[str, tuple[str, CommandTree]] = field(default_factory=dict)
 
-    def all(self) -> Iterator[Command]:
+    def all(self) -> Iterator[CommandTree]:
         """This command and the commands below it."""
         yield self
         for _, command in self.commands.values():
@@ -76,7 +76,7 @@ def add(commands: Any) -> None:
         ),
         epilog="example: source <(rocm-autopatch completion bash)",
     )
-    statuses.state(parser, {0: "the script is printed"})
+    statuses.state_statuses(parser, {0: "the script is printed"})
     parser.add_argument("shell", choices=SHELLS, help="the shell")
     parser.set_defaults(run=run)
 
@@ -84,33 +84,33 @@ def add(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from rocm_autopatch.cli import command_line
 
-    root = read(command_line.parser(), ())
-    sys.stdout.write({"bash": bash, "zsh": zsh}[arguments.shell](root))
+    root = read_parser(command_line.make_parser(), ())
+    sys.stdout.write({"bash": bash_script, "zsh": zsh_script}[arguments.shell](root))
     return 0
 
 
-def read(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> Command:
+def read_parser(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> CommandTree:
     """The options, positionals and commands of a parser."""
-    command = Command(path)
+    command = CommandTree(path)
     for action in parser._actions:
         if action.help == argparse.SUPPRESS:
             continue
         if isinstance(action, argparse._SubParsersAction):
             helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
             for name, inner in action.choices.items():
-                command.commands[name] = (helps.get(name, ""), read(inner, (*path, name)))
+                command.commands[name] = (helps.get(name, ""), read_parser(inner, (*path, name)))
         elif action.option_strings:
-            wants = None if action.nargs == 0 else _wants(action)
+            wants = None if action.nargs == 0 else _wanted_argument(action)
             again = isinstance(action, argparse._AppendAction)
             names = tuple(action.option_strings)
-            command.options.append(Option(names, wants, again, action.help or ""))
+            command.options.append(CommandOption(names, wants, again, action.help or ""))
         elif action.nargs != argparse.REMAINDER:
-            command.positionals.append(_wants(action))
+            command.positionals.append(_wanted_argument(action))
             command.many = action.nargs in ("*", "+")
     return command
 
 
-def _wants(action: argparse.Action) -> Wants:
+def _wanted_argument(action: argparse.Action) -> WantedArgument:
     metavar = str(action.metavar or action.dest.upper())
     words: tuple[str, ...] = ()
     if action.choices is not None:
@@ -118,15 +118,15 @@ def _wants(action: argparse.Action) -> Wants:
     elif metavar == "NAME=VALUE":
         words = tuple(f"{name}=" for name in assume.FACTS)
     elif metavar == "POLICY":
-        words = _policies()
+        words = _policy_words()
     elif metavar == "VERSIONS":
-        words = _versions()
+        words = _version_words()
     elif action.type is options.entry_name:
         words = _entry_names()
-    return Wants(words, metavar in ("FILE", "PATH", "POLICY"), metavar, action.help or "")
+    return WantedArgument(words, metavar in ("FILE", "PATH", "POLICY"), metavar, action.help or "")
 
 
-def _policies() -> tuple[str, ...]:
+def _policy_words() -> tuple[str, ...]:
     try:
         from rocm_autopatch.policy import load
     except ImportError:  # PyYAML is missing. The commands that need it say so.
@@ -143,7 +143,7 @@ def _entry_names() -> tuple[str, ...]:
     return tuple(grammar.entry_names())
 
 
-def _versions() -> tuple[str, ...]:
+def _version_words() -> tuple[str, ...]:
     import rocm_autopatch.policy
 
     file = Path(rocm_autopatch.policy.__file__).with_name("torch_keys.json")
@@ -204,7 +204,7 @@ complete -F _rocm_autopatch rocm-autopatch
 """
 
 
-def bash(root: Command) -> str:
+def bash_script(root: CommandTree) -> str:
     """The script for bash 4 and later."""
     walk, places = [], []
     for command in root.all():
@@ -215,9 +215,9 @@ def bash(root: Command) -> str:
         for option in command.options:
             if option.wants:
                 names = "|".join(shlex.quote(f"{at} {name}") for name in option.names)
-                walk.append(f"{names}) skip=1 want={shlex.quote(_want(option.wants))} ;;")
+                walk.append(f"{names}) skip=1 want={shlex.quote(_wanted_words(option.wants))} ;;")
         options = " ".join(name for option in command.options for name in option.names)
-        positionals = " ".join(shlex.quote(_want(wants)) for wants in command.positionals)
+        positionals = " ".join(shlex.quote(_wanted_words(wants)) for wants in command.positionals)
         places.append(
             f"{shlex.quote(at)})\n"
             f"    commands={shlex.quote(' '.join(command.commands))}\n"
@@ -231,11 +231,11 @@ def bash(root: Command) -> str:
     )
 
 
-def _want(wants: Wants) -> str:
+def _wanted_words(wants: WantedArgument) -> str:
     return " ".join([*(["@files"] if wants.files else []), *wants.words])
 
 
-def zsh(root: Command) -> str:
+def zsh_script(root: CommandTree) -> str:
     """The script for zsh. It can be sourced, or be a file in fpath."""
     helpers: dict[str, str] = {}
     functions = [_zsh_function(command, helpers) for command in root.all()]
@@ -255,7 +255,7 @@ def zsh(root: Command) -> str:
     )
 
 
-def _zsh_function(command: Command, helpers: dict[str, str]) -> str:
+def _zsh_function(command: CommandTree, helpers: dict[str, str]) -> str:
     specs = []
     for option in command.options:
         said = f"[{_zsh_text(option.help)}]"
@@ -310,7 +310,7 @@ def _zsh_text(text: str) -> str:
     return " ".join(text.split()).replace("%%", "%")
 
 
-def _zsh_action(wants: Wants, helpers: dict[str, str]) -> str:
+def _zsh_action(wants: WantedArgument, helpers: dict[str, str]) -> str:
     words = " ".join(map(shlex.quote, wants.words))
     if not wants.words:
         return "_files" if wants.files else "()"

@@ -45,7 +45,7 @@ def add(commands: Any) -> None:
             "<(docker exec b rocm-autopatch status --json)"
         ),
     )
-    statuses.state(
+    statuses.state_statuses(
         parser,
         {
             0: "programs compile alike in both: the digests are equal",
@@ -60,79 +60,81 @@ def add(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-class _Unusable(Exception):
+class _UnusableReport(Exception):
     """A file is no report. The text names it and says why."""
 
 
 def run(arguments: argparse.Namespace) -> int:
     files = (arguments.a, arguments.b)
     try:
-        reports = _read(files)
+        reports = _read_reports(files)
         found = metrics.compare_reports(*reports)
-    except _Unusable as error:
-        terminal.say(f"rocm-autopatch diff: {error}")
+    except _UnusableReport as error:
+        terminal.print_error(f"rocm-autopatch diff: {error}")
         return 2
     secrets = fresh_interpreter.secrets()
-    heads = [_head(file, report) for file, report in zip(files, reports)]
+    heads = [_head_line(file, report) for file, report in zip(files, reports)]
     shown = {
         "same": found.same,
         "a": secrets.data(heads[0]),
         "b": secrets.data(heads[1]),
-        "differences": [_masked(one, secrets) for one in found.differences],
+        "differences": [_masked_difference(one, secrets) for one in found.differences],
         "notes": secrets.data(found.notes),
     }
     if arguments.json:
-        terminal.data(shown)
+        terminal.print_data(shown)
     else:
-        terminal.lines(_lines(shown))
+        terminal.print_lines(_difference_lines(shown))
     return 0 if found.same else 1
 
 
-def _read(files: tuple[str, str]) -> list[dict[str, Any]]:
+def _read_reports(files: tuple[str, str]) -> list[dict[str, Any]]:
     """The reports, in the order of *files*. Raises _Unusable."""
     on_stdin = iter(_on_stdin(files.count(_STDIN)) if _STDIN in files else ())
     reports = []
     for file in files:
         name = "stdin" if file == _STDIN else file
         try:
-            report = next(on_stdin) if file == _STDIN else json.loads(_bytes(file))
+            report = next(on_stdin) if file == _STDIN else json.loads(_read_bytes(file))
             metrics.check_report(report)
         except OSError as error:
-            raise _Unusable(f"{name} can't be read: {error.strerror}") from None
+            raise _UnusableReport(f"{name} can't be read: {error.strerror}") from None
         except metrics.NotAReport as error:
-            raise _Unusable(f"{name} is no report of status --json: {error}") from None
+            raise _UnusableReport(f"{name} is no report of status --json: {error}") from None
         except (ValueError, RecursionError) as error:
-            raise _Unusable(f"{name} is no JSON, so no report: {error}") from None
+            raise _UnusableReport(f"{name} is no JSON, so no report: {error}") from None
         reports.append(report)
     return reports
 
 
-def _bytes(file: str) -> bytes:
+def _read_bytes(file: str) -> bytes:
     with open(file, "rb") as stream:
         return stream.read()
 
 
 def _on_stdin(wanted: int) -> list[Any]:
-    """The reports that stand on stdin, one after the other. Raises _Unusable."""
+    """The reports that stand on stdin, one after the other. Raises _UnusableReport."""
     try:
         text = sys.stdin.buffer.read().decode("utf-8", "replace").strip()
     except (OSError, AttributeError):
-        raise _Unusable("stdin can't be read") from None
+        raise _UnusableReport("stdin can't be read") from None
     found = []
     while text:
         try:
             one, end = json.JSONDecoder().raw_decode(text)
         except (ValueError, RecursionError) as error:
-            raise _Unusable(f"stdin is no JSON, so no report: {error}") from None
+            raise _UnusableReport(f"stdin is no JSON, so no report: {error}") from None
         found.append(one)
         text = text[end:].lstrip()
     if len(found) != wanted:
         asked = counted(wanted, "report")
-        raise _Unusable(f"stdin has {counted(len(found), 'report')}, and {asked} should be there")
+        raise _UnusableReport(
+            f"stdin has {counted(len(found), 'report')}, and {asked} should be there"
+        )
     return found
 
 
-def _head(file: str, report: dict[str, Any]) -> dict[str, Any]:
+def _head_line(file: str, report: dict[str, Any]) -> dict[str, Any]:
     return {
         "file": "stdin" if file == _STDIN else file,
         "node": str(report.get("node", "")),
@@ -141,7 +143,7 @@ def _head(file: str, report: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _masked(one: metrics.Difference, secrets: Any) -> dict[str, Any]:
+def _masked_difference(one: metrics.Difference, secrets: Any) -> dict[str, Any]:
     """A difference as plain data. A report of a program is not masked yet."""
     shown = secrets.data(asdict(one))
     for side in ("a", "b"):
@@ -153,13 +155,13 @@ def _masked(one: metrics.Difference, secrets: Any) -> dict[str, Any]:
     return dict(shown)
 
 
-def _lines(shown: dict[str, Any]) -> Iterator[str]:
+def _difference_lines(shown: dict[str, Any]) -> Iterator[str]:
     """The comparison as text of at most 80 columns."""
     for label in "ab":
         head = shown[label]
         words = [head["file"], head["node"], head["policy"] or "no policy"]
         words.append(f"digest {head['digest']}" if head["digest"] else "no digest")
-        yield from _wrapped(f"{label.upper()}: " + ", ".join(filter(None, words)), "", "   ")
+        yield from _wrapped_lines(f"{label.upper()}: " + ", ".join(filter(None, words)), "", "   ")
     inside = [one for one in shown["differences"] if one["part"]]
     outside = [one for one in shown["differences"] if not one["part"]]
     yield ""
@@ -167,19 +169,19 @@ def _lines(shown: dict[str, Any]) -> Iterator[str]:
         yield "The digests are equal: programs compile alike in both."
     else:
         yield f"The digests differ, in {counted(len(inside), 'part')}:"
-    yield from _sections(inside)
+    yield from _difference_sections(inside)
     if outside:
         yield ""
         yield "Not in the digest, and different:"
-        yield from _sections(outside)
+        yield from _difference_sections(outside)
     if shown["notes"]:
         yield ""
         yield "Notes"
     for text in shown["notes"]:
-        yield from _wrapped(text, "  ", "    ")
+        yield from _wrapped_lines(text, "  ", "    ")
 
 
-def _sections(differences: list[dict[str, Any]]) -> Iterator[str]:
+def _difference_sections(differences: list[dict[str, Any]]) -> Iterator[str]:
     section = ""
     for one in differences:
         if one["section"] != section:
@@ -188,19 +190,21 @@ def _sections(differences: list[dict[str, Any]]) -> Iterator[str]:
             yield _TITLES[section]
         if section == "errors":
             only = "A" if one["a"] is not None else "B"
-            yield from _wrapped(f"only {only}: {one['name']}", "  ", "    ")
+            yield from _wrapped_lines(f"only {only}: {one['name']}", "  ", "    ")
             continue
-        yield from _wrapped(one["name"], "  ", "    ")
+        yield from _wrapped_lines(one["name"], "  ", "    ")
         for side in ("a", "b"):
-            yield from _wrapped(f"{side.upper()}: {_text(one[side], one)}", "    ", "       ")
+            yield from _wrapped_lines(
+                f"{side.upper()}: {_value_text(one[side], one)}", "    ", "       "
+            )
 
 
-def _text(value: Any, one: dict[str, Any]) -> str:
+def _value_text(value: Any, one: dict[str, Any]) -> str:
     """What one side has, as text."""
     if value is None:
         return "unset" if one["section"] == "variables" else "nothing"
     if isinstance(value, dict) and "before" in value:
-        said = _became(value, "unset" if one["section"] == "variables" else "nothing")
+        said = _became_text(value, "unset" if one["section"] == "variables" else "nothing")
         return f"{said} ({value['status']})"
     if isinstance(value, dict):
         return ": ".join(str(its) for its in value.values() if its)
@@ -211,7 +215,7 @@ def _text(value: Any, one: dict[str, Any]) -> str:
     return json.dumps(value)
 
 
-def _became(row: dict[str, Any], nothing: str) -> str:
+def _became_text(row: dict[str, Any], nothing: str) -> str:
     before, after, wanted = (
         nothing if row[key] is None else str(row[key]) for key in ("before", "after", "wanted")
     )
@@ -220,7 +224,7 @@ def _became(row: dict[str, Any], nothing: str) -> str:
     return before if before == after else f"{before} -> {after}"
 
 
-def _wrapped(text: str, first: str, rest: str) -> list[str]:
+def _wrapped_lines(text: str, first: str, rest: str) -> list[str]:
     return textwrap.wrap(
         printable(text),
         _WIDTH,

@@ -15,7 +15,7 @@ DELETIONS = ("delete", DELETE_EMPTY)
 _LACKS = {"proven": "no evidence here proves", "gains": "no evidence here shows a gain of"}
 
 
-def of(policy: Policy) -> Iterator[tuple[str, str, Any, Common]]:
+def entries_of(policy: Policy) -> Iterator[tuple[str, str, Any, Common]]:
     """Name, strength and value of each entry, as a record has them, and the entry."""
     for rule in policy.env:
         yield rule.name, rule.action, rule.value, rule
@@ -26,7 +26,7 @@ def of(policy: Policy) -> Iterator[tuple[str, str, Any, Common]]:
         yield used.name, "use", used.use, used
 
 
-def lacks(entry: Common, facts: Mapping[str, str]) -> str:
+def lacks_entries(entry: Common, facts: Mapping[str, str]) -> str:
     """Why an entry does not hold here, "" if it does."""
     since, until = entry.range
     torch = startup.release(facts.get("torch", ""))
@@ -34,10 +34,10 @@ def lacks(entry: Common, facts: Mapping[str, str]) -> str:
         words = (("since", since), ("until", until))
         span = ", ".join(f"{word} {'.'.join(map(str, end))}" for word, end in words if end)
         return f"it is for torch {span}"
-    return unproven(entry, facts)
+    return unproven_entries(entry, facts)
 
 
-def unproven(entry: Common, facts: Mapping[str, str]) -> str:
+def unproven_entries(entry: Common, facts: Mapping[str, str]) -> str:
     """Which evidence an entry needs that is not here, "" if it needs none."""
     lacking = {
         name: [word for word in words if word not in facts.get(name, "").split()]

@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
         ),
         epilog="example: rocm-autopatch explain cudagraphs --assume image=rocm/sgl-dev:TAG",
     )
-    statuses.state(
+    statuses.state_statuses(
         parser,
         {
             0: (
@@ -61,41 +61,41 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if not arguments.readers:
-        return _explain(arguments, None)
+        return _explain_name(arguments, None)
     # No other command needs it.
     from rocm_autopatch.cli import readers
 
     try:
-        name = options.variable(arguments.name)
+        name = options.parse_variable(arguments.name)
     except argparse.ArgumentTypeError as error:
-        terminal.say(f"rocm-autopatch explain: {error}, so --readers finds nothing")
+        terminal.print_error(f"rocm-autopatch explain: {error}, so --readers finds nothing")
         return 1
     looked = readers.find_readers([name], fresh_interpreter.before_us())
-    read = readers.data(looked)["variables"][0]
-    status = _explain(arguments, read)
+    read = readers.readers_data(looked)["variables"][0]
+    status = _explain_name(arguments, read)
     if not arguments.json:
-        terminal.lines(readers.lines(looked))
+        terminal.print_lines(readers.reader_lines(looked))
     elif status:
         # No policy speaks of it.
-        terminal.data([{"name": name, "readers": read}])
+        terminal.print_data([{"name": name, "readers": read}])
     return 0 if readers.is_read(looked) else status
 
 
-def _explain(arguments: argparse.Namespace, read: dict[str, Any] | None) -> int:
+def _explain_name(arguments: argparse.Namespace, read: dict[str, Any] | None) -> int:
     report = fresh_interpreter.report(torch=bool(arguments.torch), assume=arguments.assume)
     if not report["policies"]:
         for text in report["errors"] or [report["reason"]]:
             why = text.removeprefix(process_report.NOT_APPLIED)
-            terminal.say(f"rocm-autopatch explain: {process_report.NOT_APPLIED}{why}")
+            terminal.print_error(f"rocm-autopatch explain: {process_report.NOT_APPLIED}{why}")
         return 1
-    report = foretold.foretell(report, fresh_interpreter.before_us())
+    report = foretold.foretell_values(report, fresh_interpreter.before_us())
     rows = [row for part in ("env", *patches.NAMES, "patches") for row in report[part]]
     rows += process_report.caches_row(report)
     facts = {name: fact["value"] for name, fact in report["facts"].items()}
     for text in report["errors"]:
         # The others are of single entries, which their own rows tell.
         if text.endswith(misnamed.INSTEAD) or text.startswith(fresh_interpreter.DIED):
-            terminal.say(f"rocm-autopatch explain: {text}")
+            terminal.print_error(f"rocm-autopatch explain: {text}")
     named = os.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
     if not misnamed.is_there(named):
         named = ""
@@ -123,7 +123,7 @@ def _explain(arguments: argparse.Namespace, read: dict[str, Any] | None) -> int:
             hint = ", and it is not set here; if it were, it would be a part of the digest"
         if keys:
             hint = f", nor for {' or '.join(keys)}, of which it gives the default"
-        terminal.say(
+        terminal.print_error(
             f"rocm-autopatch explain: no policy here has an entry for {arguments.name}{hint}"
         )
         return 1
@@ -134,19 +134,19 @@ def _explain(arguments: argparse.Namespace, read: dict[str, Any] | None) -> int:
             "in_digest": digested.get(row["name"], ""),
             "variable": arguments.name if row["name"] in keys else "",
             "variable_in_digest": digested.get(arguments.name, "") if row["name"] in keys else "",
-            "layers": list(_layers(chosen.layers, row["name"], facts)),
-            "images": list(_images(chosen.records, row["name"])),
+            "layers": list(_layers_of(chosen.layers, row["name"], facts)),
+            "images": list(_images_of(chosen.records, row["name"])),
             **({"readers": read} if read else {}),
         }
         for row in found
     ]
     if arguments.json:
-        terminal.data(explained)
+        terminal.print_data(explained)
     else:
         shown = fresh_interpreter.secrets().data(explained)
-        terminal.lines(map(style.statuses, _lines(shown)))
+        terminal.print_lines(map(style.colour_statuses, _entry_lines(shown)))
         if any(row["status"] == "waiting" for row in found):
-            terminal.lines(wrapped(_WITHOUT_TORCH, "", "  "))
+            terminal.print_lines(wrapped(_WITHOUT_TORCH, "", "  "))
     return 0
 
 
@@ -154,7 +154,7 @@ def _tell_digested(arguments: argparse.Namespace, value: str, read: dict[str, An
     """Tell of a variable of which no policy speaks, and which makes this place's digest another."""
     row = {"name": arguments.name, "value": value, "in_digest": value}
     if arguments.json:
-        terminal.data([{**row, **({"readers": read} if read else {})}])
+        terminal.print_data([{**row, **({"readers": read} if read else {})}])
         return
     shown = fresh_interpreter.secrets().data(row)
     text = (
@@ -162,7 +162,7 @@ def _tell_digested(arguments: argparse.Namespace, value: str, read: dict[str, An
         "library reads it: where it has another value, or none, the digest is another one. "
         '"rocm-autopatch diff" compares two machines'
     )
-    terminal.lines([f"{arguments.name}: {shown['value']!r}", *wrapped(text, "  ", "  ")])
+    terminal.print_lines([f"{arguments.name}: {shown['value']!r}", *wrapped(text, "  ", "  ")])
 
 
 def _of_empty_text(
@@ -177,26 +177,26 @@ def _of_empty_text(
             yield rows.of_variable(rule, given.get(name), "unchanged", None)
 
 
-def _layers(
+def _layers_of(
     stack: tuple[Policy, ...], name: str, facts: dict[str, str]
 ) -> Iterator[dict[str, Any]]:
     """The entry of each policy of the stack for a name, general to specific; alternatives as they
     stand there."""
     for policy in stack:
-        for said, strength, value, entry in entries.of(policy):
+        for said, strength, value, entry in entries.entries_of(policy):
             if said == name:
                 yield {
                     "layer": policy.name,
                     "strength": strength,
                     "value": value,
                     "why": entry.why,
-                    "lacks": entries.lacks(entry, facts),
+                    "lacks": entries.lacks_entries(entry, facts),
                     "no_trial": entry.no_trial,
                     "place": f"{policy.file}:{entry.place.line}:{entry.place.column}",
                 }
 
 
-def _images(records: tuple[Policy, ...], name: str) -> Iterator[dict[str, str]]:
+def _images_of(records: tuple[Policy, ...], name: str) -> Iterator[dict[str, str]]:
     """The values that the image records for this place have for a variable."""
     for row in records:
         for setting in row.sets:
@@ -204,7 +204,7 @@ def _images(records: tuple[Policy, ...], name: str) -> Iterator[dict[str, str]]:
                 yield {"image": row.name, "value": setting.value, "why": setting.why}
 
 
-def _lines(explained: list[dict[str, Any]]) -> Iterator[str]:
+def _entry_lines(explained: list[dict[str, Any]]) -> Iterator[str]:
     for row in explained:
         if "layer" not in row:
             reason = f" ({row['reason']})" if row["reason"] else ""

@@ -13,7 +13,7 @@ from rocm_autopatch import startup
 from rocm_autopatch.patches import config
 
 
-def foretell(report: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+def foretell_values(report: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
     """The report with what torch's own table says of the config keys that wait for torch.
 
     Their rows get ``own``, torch's own value, where nothing in *environ* speaks for the key. A key
@@ -41,7 +41,7 @@ def foretell(report: dict[str, Any], environ: Mapping[str, str]) -> dict[str, An
     def tell(row: dict[str, Any]) -> dict[str, Any]:
         if row["status"] != "waiting":
             return row
-        module, key = _split(row["name"])
+        module, key = _split_name(row["name"])
         there = [f"{module}.{name}" for name in (key, *config.names(key))]
         record = next((known[name][1] for name in there if name in known), None)
         if record is None:
@@ -54,7 +54,7 @@ def foretell(report: dict[str, Any], environ: Mapping[str, str]) -> dict[str, An
     return {**report, "config": [*map(tell, report["config"])]}
 
 
-def _split(name: str) -> tuple[str, str]:
+def _split_name(name: str) -> tuple[str, str]:
     """The module and the key of a config entry's name."""
     module = next(one for one in config.TARGETS if name.startswith(one + "."))
     return module, name[len(module) + 1 :]

@@ -17,7 +17,7 @@ def add_assume(parser: argparse.ArgumentParser) -> None:
         "--assume",
         action="append",
         default=[],
-        type=_assumption,
+        type=_parse_assumption,
         metavar="NAME=VALUE",
         help="a fact to take in place of the one found here, such as accelerator=rocm or image=REF",
     )
@@ -47,7 +47,7 @@ def add_program(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def command(words: list[str]) -> list[str]:
+def parse_command(words: list[str]) -> list[str]:
     """The user's command of what is left after the options: without the ``--`` before it."""
     return words[1:] if words[:1] == ["--"] else words
 
@@ -64,14 +64,14 @@ def entry_name(text: str) -> str:
     return text
 
 
-def variable(text: str) -> str:
+def parse_variable(text: str) -> str:
     """The name of a variable, as an option takes it."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not the name of a variable")
     return text
 
 
-def _assumption(text: str) -> str:
+def _parse_assumption(text: str) -> str:
     name, equals, _ = text.partition("=")
     if not equals or name not in assume.FACTS:
         names = ", ".join(assume.FACTS)

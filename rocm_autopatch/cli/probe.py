@@ -13,7 +13,7 @@ from rocm_autopatch import _ASSUME, fresh_interpreter, startup
 from rocm_autopatch.cli import options, statuses, style, terminal
 from rocm_autopatch.evidence import defects
 from rocm_autopatch.probe import images, table
-from rocm_autopatch.probe.table import Probe, Row
+from rocm_autopatch.probe.table import PlaceProbe, TableRow
 from rocm_autopatch.support.text import wrapped
 
 
@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
             "--record /out/images.yaml"
         ),
     )
-    statuses.state(
+    statuses.state_statuses(
         parser,
         {
             0: "nothing that slows, hangs or crashes remains for a program that is started here",
@@ -47,7 +47,7 @@ def add(commands: Any) -> None:
         dest="imports",
         action="append",
         default=[],
-        type=_module,
+        type=_parse_module,
         metavar="MODULE",
         help="import this module before torch's config is read, as a program would; repeatable",
     )
@@ -61,7 +61,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--readers",
         nargs="*",
-        type=options.variable,
+        type=options.parse_variable,
         metavar="NAME",
         help=(
             "instead, tell from the installed files who reads each variable that is set here, or "
@@ -72,7 +72,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(run=run, parser=parser)
 
 
-def _module(text: str) -> str:
+def _parse_module(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not the name of a module")
     return text
@@ -82,14 +82,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.readers is not None:
         return _run_readers(arguments)
     if arguments.record:
-        images.check(arguments.record)
-    found = table.probe(started_environment(arguments.assume), arguments.imports)
+        images.check_images_file(arguments.record)
+    found = table.probe_place(started_environment(arguments.assume), arguments.imports)
     if arguments.record:
-        terminal.say(images.record(arguments.record, found))
+        terminal.print_error(images.record_probe(arguments.record, found))
     if arguments.json:
-        terminal.data(probe_data(found))
+        terminal.print_data(probe_data(found))
     else:
-        terminal.lines(probe_lines(found))
+        terminal.print_lines(probe_lines(found))
     return 1 if found.left else 0
 
 
@@ -104,12 +104,12 @@ def _run_readers(arguments: argparse.Namespace) -> int:
 
     environment = started_environment(arguments.assume)
     if arguments.record:
-        images.check(arguments.record)
+        images.check_images_file(arguments.record)
     looked = readers.find_readers(arguments.readers, environment)
     if arguments.record:
-        found = table.probe(environment, [])
-        terminal.say(images.record(arguments.record, found, looked.not_read))
-    return readers.show(looked, arguments.json)
+        found = table.probe_place(environment, [])
+        terminal.print_error(images.record_probe(arguments.record, found, looked.not_read))
+    return readers.show_readers(looked, arguments.json)
 
 
 def started_environment(assume: list[str]) -> dict[str, str]:
@@ -129,7 +129,7 @@ def started_environment(assume: list[str]) -> dict[str, str]:
     return {**{name: value for name, value in started.items() if name != startup.SAID}, **kept}
 
 
-def probe_data(found: Probe) -> dict[str, Any]:
+def probe_data(found: PlaceProbe) -> dict[str, Any]:
     """What was found, as --json prints it."""
     report = found.report
     return {
@@ -138,16 +138,16 @@ def probe_data(found: Probe) -> dict[str, Any]:
         "image": found.image,
         "active": bool(report.get("active")),
         "policies": list(report.get("policies") or ()),
-        "variables": [_row(row) for row in found.variables],
-        "config": [_row(row) | _config(row) for row in found.config],
+        "variables": [_row_data(row) for row in found.variables],
+        "config": [_row_data(row) | _config_lines(row) for row in found.config],
         "crashes": [vars(crash) for crash in found.findings.crashes],
         "notes": found.notes,
         "left": found.left,
-        "graphs": _objection(found),
+        "graphs": _objection_line(found),
     }
 
 
-def _objection(found: Probe) -> str:
+def _objection_line(found: PlaceProbe) -> str:
     """Which record of the ledger speaks against graphs here, "" if none does or they are proven."""
     said = found.report.get("facts") or {}
     facts = {name: str(fact["value"]) for name, fact in said.items()}
@@ -155,7 +155,7 @@ def _objection(found: Probe) -> str:
     return one.sentence if one and "graphs" not in facts.get("proven", "").split() else ""
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row_data(row: TableRow) -> dict[str, Any]:
     return {
         "name": row.name,
         "without": row.without,
@@ -169,7 +169,7 @@ def _row(row: Row) -> dict[str, Any]:
     }
 
 
-def _config(row: Row) -> dict[str, Any]:
+def _config_lines(row: TableRow) -> dict[str, Any]:
     culprit = row.culprit
     blamed: dict[str, Any] = {}
     if culprit:
@@ -178,7 +178,7 @@ def _config(row: Row) -> dict[str, Any]:
     return {"shipped": row.shipped, "in_threads": row.thread, "culprit": blamed}
 
 
-def probe_lines(found: Probe) -> Iterator[str]:
+def probe_lines(found: PlaceProbe) -> Iterator[str]:
     """What was found, as text."""
     torch = found.torch
     yield (
@@ -196,21 +196,21 @@ def probe_lines(found: Probe) -> Iterator[str]:
         yield f"compared with {found.findings.compared}"
     rows = [*found.variables, *found.config]
     if rows:
-        widest = max(len(_short(row.name)) for row in rows)
+        widest = max(len(_short_value(row.name)) for row in rows)
         widths = (min(max(widest, 20), 46), 17, 17)
         yield ""
-        yield _cells(widths, ("rocm_autopatch:", "without", "with", "verdict")).rstrip()
+        yield _row_cells(widths, ("rocm_autopatch:", "without", "with", "verdict")).rstrip()
     for title, section in (("Variables", found.variables), ("Config", found.config)):
         if section:
             yield title
         for row in section:
-            yield from _entry(row, widths)
+            yield from _entry_row(row, widths)
     if found.notes:
         yield ""
         yield "Notes"
     for text in found.notes:
         yield from wrapped(text, "  ", "    ")
-    objection = _objection(found)
+    objection = _objection_line(found)
     if objection:
         yield ""
         yield from wrapped(f"graphs are not proven here: {objection}", "", "  ")
@@ -225,29 +225,32 @@ def probe_lines(found: Probe) -> Iterator[str]:
     )
 
 
-def _entry(row: Row, widths: tuple[int, ...]) -> Iterator[str]:
-    values = [_value(row, row.without), _value(row, row.with_us) if row.read else "can't be read"]
+def _entry_row(row: TableRow, widths: tuple[int, ...]) -> Iterator[str]:
+    values = [
+        _value_cell(row, row.without),
+        _value_cell(row, row.with_us) if row.read else "can't be read",
+    ]
     cells = [value if len(value) <= width else "" for value, width in zip(values, widths[1:])]
-    verdict = style.word(row.verdict.verdict)
-    yield _cells(widths, (_short(row.name), *cells, verdict)).rstrip()
+    verdict = style.colour_word(row.verdict.verdict)
+    yield _row_cells(widths, (_short_value(row.name), *cells, verdict)).rstrip()
     for title, value, cell in zip(("without", "with"), values, cells):
         if not cell:
             yield from wrapped(f"{title}: {value}", "      ", "        ")
     if row.thread is not None:
-        yield from wrapped(f"in new threads: {_value(row, row.thread)}", "      ", "        ")
+        yield from wrapped(f"in new threads: {_value_cell(row, row.thread)}", "      ", "        ")
     why = row.verdict.why.rstrip(".")
     source = f" ({row.verdict.source})" if row.verdict.source else ""
     who = f"{row.who}: " if row.who and row.verdict.verdict != table.POLICY else ""
     yield from wrapped(f"{who}{why}{source}", "      ", "        ")
 
 
-def _cells(widths: tuple[int, ...], cells: tuple[str, ...]) -> str:
+def _row_cells(widths: tuple[int, ...], cells: tuple[str, ...]) -> str:
     *most, last = cells
     padded = [cell.ljust(width) for cell, width in zip(most, widths)]
     return "  " + " ".join([*padded, last])
 
 
-def _short(name: str) -> str:
+def _short_value(name: str) -> str:
     return (
         name.replace("torch._inductor.config.", "inductor ")
         .replace("torch._", "")
@@ -255,7 +258,7 @@ def _short(name: str) -> str:
     )
 
 
-def _value(row: Row, value: object) -> str:
+def _value_cell(row: TableRow, value: object) -> str:
     if value is None and ".config." not in row.name:
         return "unset"
     text = value if isinstance(value, str) else str(value)

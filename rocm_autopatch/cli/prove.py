@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
         ),
         epilog="example: rocm-autopatch prove --quick && rocm-autopatch bake",
     )
-    statuses.state(
+    statuses.state_statuses(
         parser,
         {
             0: "everything was run, whatever it proves",
@@ -46,7 +46,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--only",
-        type=_names,
+        type=_parse_names,
         default=(),
         metavar="NAME,...",
         help="only these trials and subjects; --list shows their names",
@@ -79,7 +79,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _parse_names(text: str) -> tuple[str, ...]:
     names = tuple(word.strip() for word in text.split(","))
     known = (*SUBJECTS, *trials.NAMES, FRESH_STARTS)
     for name in names:
@@ -92,7 +92,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.list:
-        terminal.lines(_list())
+        terminal.print_lines(_list_subjects())
         return 0
     request = ProofRequest(
         quick=arguments.quick,
@@ -105,8 +105,8 @@ def run(arguments: argparse.Namespace) -> int:
     proof = None
     try:
         if arguments.record:
-            images.check(arguments.record)
-        proof = prepare_proof(request, terminal.say)
+            images.check_images_file(arguments.record)
+        proof = prepare_proof(request, terminal.print_error)
         if arguments.record and not proof.place.get("image"):
             raise ProofRefused(
                 "--record needs the image's name: give --assume image=REPOSITORY:TAG"
@@ -115,26 +115,26 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         known = proof.out if proof and proof.out.exists() else None
         what = f"{known} has what is known" if known else "nothing is known yet"
-        terminal.say(f"rocm-autopatch prove: interrupted; {what}")
+        terminal.print_error(f"rocm-autopatch prove: interrupted; {what}")
         return processes.INTERRUPTED
     except (ProofRefused, EvidenceError) as error:
-        terminal.say(f"rocm-autopatch prove: {error}")
+        terminal.print_error(f"rocm-autopatch prove: {error}")
         return 1
     except OSError as error:
         what = f"{proof.out} can't be written: {error.strerror}" if proof else str(error)
-        terminal.say(f"rocm-autopatch prove: {what}")
+        terminal.print_error(f"rocm-autopatch prove: {what}")
         return 1
     written = proof.document()
     if arguments.record:
-        terminal.say(images.prove(arguments.record, written))
+        terminal.print_error(images.record_proof(arguments.record, written))
     if arguments.json:
-        terminal.data(written)
+        terminal.print_data(written)
     else:
-        terminal.lines(_lines(written, proof.out))
+        terminal.print_lines(_proof_lines(written, proof.out))
     return 0
 
 
-def _list() -> Iterator[str]:
+def _list_subjects() -> Iterator[str]:
     from rocm_autopatch.evidence import SUBJECTS as sentences
 
     yield "subjects"
@@ -148,7 +148,7 @@ def _list() -> Iterator[str]:
     yield from wrapped(f"{FRESH_STARTS}: {said}", "  ", "    ")
 
 
-def _lines(written: Mapping[str, Any], out: Path) -> Iterator[str]:
+def _proof_lines(written: Mapping[str, Any], out: Path) -> Iterator[str]:
     here = written["place"]
     yield from wrapped(
         f"{here['gpu'] or here['device']}, driver {here['driver']}, torch {here['torch']}, triton "
@@ -157,10 +157,12 @@ def _lines(written: Mapping[str, Any], out: Path) -> Iterator[str]:
         "  ",
     )
     yield ""
-    yield _cells(("", "sound", "gains", *_FIGURES))
+    yield _figure_cells(("", "sound", "gains", *_FIGURES))
     for name, said in written["subjects"].items():
         figures = [f"{said[key]:.2f}x" if key in said else "" for key in _FIGURES]
-        yield _cells((name, _word(said["sound"]), _word(said["gains"]), *figures))
+        yield _figure_cells(
+            (name, _verdict_word(said["sound"]), _verdict_word(said["gains"]), *figures)
+        )
     rows = [row for row in written["trials"] if row["status"] in FAULTS]
     if rows:
         yield ""
@@ -189,10 +191,10 @@ def _fresh_sentences(subjects: Mapping[str, Any]) -> dict[str, list[str]]:
     return found
 
 
-def _word(verdict: bool | None) -> str:
+def _verdict_word(verdict: bool | None) -> str:
     return "?" if verdict is None else "yes" if verdict else "no"
 
 
-def _cells(cells: tuple[str, ...]) -> str:
+def _figure_cells(cells: tuple[str, ...]) -> str:
     first, *rest = cells
     return (first.ljust(28) + "".join(cell.rjust(11) for cell in rest)).rstrip()

@@ -31,12 +31,12 @@ _TITLES = {
 _SHOWN = 4
 
 
-def show(looked: ReadersReport, json: bool) -> int:
+def show_readers(looked: ReadersReport, json: bool) -> int:
     """Print who reads variables. Returns 1 if nothing reads one of them, else 0."""
     if json:
-        terminal.data(data(looked))
+        terminal.print_data(readers_data(looked))
     else:
-        terminal.lines(lines(looked))
+        terminal.print_lines(reader_lines(looked))
     return 1 if looked.not_read else 0
 
 
@@ -50,10 +50,10 @@ def is_read(looked: ReadersReport) -> bool:
     return all(one.state == READ for one in looked.told)
 
 
-def data(looked: ReadersReport) -> dict[str, Any]:
+def readers_data(looked: ReadersReport) -> dict[str, Any]:
     """The answers as plain data."""
     return {
-        "variables": [_row(one) for one in looked.told],
+        "variables": [_reader_row(one) for one in looked.told],
         "not_read": looked.not_read,
         "files": looked.files,
         "groups": looked.groups,
@@ -63,7 +63,7 @@ def data(looked: ReadersReport) -> dict[str, Any]:
     }
 
 
-def _row(told: VariableReaders) -> dict[str, Any]:
+def _reader_row(told: VariableReaders) -> dict[str, Any]:
     verdict = told.verdict
     return {
         "name": told.name,
@@ -81,14 +81,14 @@ def _row(told: VariableReaders) -> dict[str, Any]:
     }
 
 
-def lines(looked: ReadersReport) -> Iterator[str]:
+def reader_lines(looked: ReadersReport) -> Iterator[str]:
     """The answers for people: what nothing reads comes first."""
     for state, title in _TITLES.items():
         rows = [one for one in looked.told if one.state == state]
         if rows:
             yield title
         for one in rows:
-            yield from _entry(one)
+            yield from _variable_lines(one)
     others = [one.name for one in looked.told if one.state == ELSEWHERE]
     if others:
         yield "Of families that are not known here, so that another program may read them"
@@ -115,15 +115,15 @@ def lines(looked: ReadersReport) -> Iterator[str]:
         )
 
 
-def _entry(told: VariableReaders) -> Iterator[str]:
+def _variable_lines(told: VariableReaders) -> Iterator[str]:
     whose = f" ({told.whose})" if told.whose else ""
-    verdict = f"  {style.word(told.verdict.verdict)}" if told.verdict else ""
+    verdict = f"  {style.colour_word(told.verdict.verdict)}" if told.verdict else ""
     yield f"  {told.name}{whose}{verdict}"
-    yield from _places("read by", told.read_by)
+    yield from _reading_places("read by", told.read_by)
     if told.state != READ:
-        yield from _places("named by", told.named_by)
-        yield from _places("set by", told.set_by)
-        yield from _places("spoken of in", told.said_by)
+        yield from _reading_places("named by", told.named_by)
+        yield from _reading_places("set by", told.set_by)
+        yield from _reading_places("spoken of in", told.said_by)
         # The reader of a family builds its names.
         if not (told.named_by or told.set_by or told.said_by or told.why):
             yield "      no file that was looked at has this name"
@@ -137,7 +137,7 @@ def _entry(told: VariableReaders) -> Iterator[str]:
         yield from wrapped(told.verdict.why.rstrip(".") + source, "      ", "        ")
 
 
-def _places(title: str, rows: Sequence[VariableMention]) -> Iterator[str]:
+def _reading_places(title: str, rows: Sequence[VariableMention]) -> Iterator[str]:
     if not rows:
         return
     by: dict[str, list[str]] = {}

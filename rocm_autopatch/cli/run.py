@@ -27,7 +27,7 @@ def add(commands: Any) -> None:
         ),
         epilog="example: rocm-autopatch run --report /tmp/report -- python serve.py",
     )
-    statuses.state(
+    statuses.state_statuses(
         parser, {**statuses.PASSED_ON, 1: "nothing was run, because DIR or FILE can't be written"}
     )
     parser.add_argument(
@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    words = options.command(arguments.words)
+    words = options.parse_command(arguments.words)
     if not words:
         arguments.parser.error("the COMMAND is missing: rocm-autopatch run --report DIR -- COMMAND")
     if arguments.report is None and arguments.trace is None:
@@ -56,44 +56,48 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         session.prepare_environment(arguments.report, arguments.trace, environment)
     except OSError as error:
-        terminal.say(f"rocm-autopatch run: nothing was run: {error}")
+        terminal.print_error(f"rocm-autopatch run: nothing was run: {error}")
         return 1
     try:
         status = session.run_command(words, environment)
     except session.NotRun as error:
-        terminal.say(f"rocm-autopatch run: {words[0]}: {error}")
+        terminal.print_error(f"rocm-autopatch run: {words[0]}: {error}")
         status = error.status
     if arguments.report is not None:
-        _afterwards(lambda path: session.record_status(path, status), arguments.report)
-        _afterwards(_summarize, arguments.report)
+        _tell_report(lambda path: session.record_status(path, status), arguments.report)
+        _tell_report(_summarize_profiles, arguments.report)
     if arguments.trace is not None:
-        _afterwards(_say_profiles, arguments.trace)
+        _tell_report(_say_profiles, arguments.trace)
     return status
 
 
-def _afterwards(tell: Callable[[Path], None], path: Path) -> None:
+def _tell_report(tell: Callable[[Path], None], path: Path) -> None:
     """Print what was found. An error here does not change the command's status."""
     try:
         tell(path)
     except (Exception, KeyboardInterrupt) as error:
         try:
-            terminal.say(f"rocm-autopatch run: the report failed: {type(error).__name__}: {error}")
+            terminal.print_error(
+                f"rocm-autopatch run: the report failed: {type(error).__name__}: {error}"
+            )
         except Exception:
             terminal.give_up(sys.stderr)
 
 
-def _summarize(directory: Path) -> None:
+def _summarize_profiles(directory: Path) -> None:
     found = gather_report(directory)
-    terminal.lines(summary.summary_lines(found), sys.stderr)
+    terminal.print_lines(summary.summary_lines(found), sys.stderr)
     if found.graphs and report.write_page(found, directory / "report.html"):
-        terminal.lines(["", f"with plots: {directory / 'report.html'}"], sys.stderr)
+        terminal.print_lines(["", f"with plots: {directory / 'report.html'}"], sys.stderr)
 
 
 def _say_profiles(path: Path) -> None:
     written, unfinished = session.written_profiles(path)
     for one in written:
-        terminal.say(f"profile: {one}")
+        terminal.print_error(f"profile: {one}")
     for name in unfinished:
-        terminal.say(f"{name} was not written: its process ended by a signal or os._exit")
+        terminal.print_error(f"{name} was not written: its process ended by a signal or os._exit")
     if not written and not unfinished:
-        terminal.say("no profile was written: no process that has rocm_autopatch imported torch")
+        terminal.print_error(
+            "no profile was written: no process that has rocm_autopatch imported torch"
+        )

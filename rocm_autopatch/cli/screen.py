@@ -18,7 +18,7 @@ _KINDS = {"env": "variable", "compile_modes": "mode"}
 _MODULES = {target: target.split(".")[-2].lstrip("_") for target in config.TARGETS}
 
 
-def lines(report: dict[str, Any], why: bool) -> Iterator[str]:
+def screen_lines(report: dict[str, Any], why: bool) -> Iterator[str]:
     """A report after the verdict on one screen, at most text.columns() wide.
 
     *why* adds to each line why its entry is there.
@@ -33,19 +33,19 @@ def lines(report: dict[str, Any], why: bool) -> Iterator[str]:
     for one in report["evidence"]["files"]:
         yield from wrapped(sentences.evidence_sentence(one), "  ", "    ")
     folded = _of_caches(report)
-    entries = [one for one in _entries(report) if not any(one[2] is row for row in folded)]
-    shown = [one for one in entries if _matters(one[2])]
+    entries = [one for one in _report_entries(report) if not any(one[2] is row for row in folded)]
+    shown = [one for one in entries if _entry_matters(one[2])]
     if shown:
         yield ""
     for kind, name, row in shown:
-        line = _line(kind, name, row, report)
+        line = _entry_line(kind, name, row, report)
         if row["name"] == "caches" and folded:
             line += f", by {counted(len(folded), 'variable')}"
         # A path that is broken can't be copied.
         yield from wrapped(line, "  ", "      ", break_long_words=False)
         if why:
             yield from wrapped(row.get("why", ""), "      ", "      ")
-    ends = [*_ends(report, len(shown), len(entries) - len(shown), why)]
+    ends = [*_end_lines(report, len(shown), len(entries) - len(shown), why)]
     yield from ("", *ends) if ends else ()
 
 
@@ -60,7 +60,7 @@ def _of_caches(report: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _entries(report: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _report_entries(report: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """What kind of thing each entry is about, its name on the screen, and its row."""
     for section in ("env", *NAMES):
         for row in report[section]:
@@ -74,7 +74,7 @@ def _entries(report: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]
         yield "caches", row["name"], row  # It has no why: the variables' rows have.
 
 
-def _matters(row: dict[str, Any]) -> bool:
+def _entry_matters(row: dict[str, Any]) -> bool:
     """Whether the entry changes something, or would if nothing stood against it."""
     status, before, wanted = row["status"], row["before"], row["wanted"]
     if status in ("applied", "unchanged"):
@@ -86,7 +86,7 @@ def _matters(row: dict[str, Any]) -> bool:
     return bool(status in ("failed", "waiting") or before != wanted)
 
 
-def _line(kind: str, name: str, row: dict[str, Any], report: dict[str, Any]) -> str:
+def _entry_line(kind: str, name: str, row: dict[str, Any], report: dict[str, Any]) -> str:
     told = [rows.strength(row)]
     if row["status"] not in ("applied", "waiting"):
         told[0] += f" {row['status']}"
@@ -101,7 +101,7 @@ def _line(kind: str, name: str, row: dict[str, Any], report: dict[str, Any]) -> 
     return f"{kind:9} {name}: {change}  [{', '.join(told)}]" + (f" ({reason})" if reason else "")
 
 
-def _ends(report: dict[str, Any], shown: int, others: int, why: bool) -> Iterator[str]:
+def _end_lines(report: dict[str, Any], shown: int, others: int, why: bool) -> Iterator[str]:
     """What is not on the screen, and where it is; and what to know of this place."""
     for note in report["notes"]:
         yield from wrapped(f"note: {note}", "  ", "    ")

@@ -36,19 +36,19 @@ def add(commands: Any) -> None:
         ),
         epilog="example: docker exec CONTAINER rocm-autopatch stacks",
     )
-    statuses.state(
+    statuses.state_statuses(
         parser,
         {
             0: "the stacks, or without PID the processes",
             1: "the process can't be asked or does not answer, or there is none to ask",
         },
     )
-    parser.add_argument("pid", nargs="?", type=_pid, metavar="PID", help="the process to ask")
+    parser.add_argument("pid", nargs="?", type=_parse_pid, metavar="PID", help="the process to ask")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
-def _pid(text: str) -> int:
+def _parse_pid(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 1 << 31:
         raise argparse.ArgumentTypeError(f"{text!r} is not the number of a process")
     return int(text)
@@ -60,53 +60,53 @@ class _NotAsked(Exception):
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.pid is None:
-        return _list(arguments)
+        return _list_processes(arguments)
     try:
-        stacks, lines = _ask(arguments.pid)
+        stacks, lines = _ask_for_stacks(arguments.pid)
     except _NotAsked as error:
-        terminal.say(f"rocm-autopatch stacks: {error}")
+        terminal.print_error(f"rocm-autopatch stacks: {error}")
         return 1
     if arguments.json:
-        terminal.data({"pid": arguments.pid, "stacks": stacks, "compiles": lines})
+        terminal.print_data({"pid": arguments.pid, "stacks": stacks, "compiles": lines})
         return 0
     secrets = fresh_interpreter.secrets()
-    terminal.lines(secrets.text(line) for line in [*stacks, "", *lines])
+    terminal.print_lines(secrets.text(line) for line in [*stacks, "", *lines])
     if not lines:
-        terminal.lines(
+        terminal.print_lines(
             [
                 f"no compile is under way in process {arguments.pid}, or C code there holds the "
                 "interpreter's lock: the stacks say which"
             ]
         )
-    terminal.lines([_NEXT_TIME])
+    terminal.print_lines([_NEXT_TIME])
     return 0
 
 
-def _list(arguments: argparse.Namespace) -> int:
+def _list_processes(arguments: argparse.Namespace) -> int:
     found = {
-        pid: masking.command(_command(pid))
+        pid: masking.command(_process_command(pid))
         for pid in sorted(int(one.name) for one in _PROC.iterdir() if one.name.isdecimal())
-        if _memories(pid)
+        if _memory_files(pid)
     }
     if arguments.json:
-        terminal.data([{"pid": pid, "command": command} for pid, command in found.items()])
+        terminal.print_data([{"pid": pid, "command": command} for pid, command in found.items()])
     else:
-        terminal.lines(f"{pid}  {' '.join(command)}" for pid, command in found.items())
+        terminal.print_lines(f"{pid}  {' '.join(command)}" for pid, command in found.items())
     if not found:
-        terminal.say(
+        terminal.print_error(
             "rocm-autopatch stacks: no process of this user has begun a compile under a policy "
             "with a watchdog"
         )
     return 0 if found else 1
 
 
-def _command(pid: int) -> list[str]:
+def _process_command(pid: int) -> list[str]:
     with contextlib.suppress(OSError):
         return os.fsdecode((_PROC / str(pid) / "cmdline").read_bytes()).rstrip("\0").split("\0")
     return []
 
 
-def _memories(pid: int) -> list[Path]:
+def _memory_files(pid: int) -> list[Path]:
     """The files in memory into which a process writes its stacks: one, or none."""
     try:
         return list(_find_memories(pid))
@@ -121,7 +121,7 @@ def _find_memories(pid: int) -> Iterator[Path]:
                 yield one
 
 
-def _ask(pid: int) -> tuple[list[str], list[str]]:
+def _ask_for_stacks(pid: int) -> tuple[list[str], list[str]]:
     """The stacks of a process, and the lines on what it compiles. Raises _NotAsked."""
     try:
         memory = next(_find_memories(pid), None)
@@ -133,7 +133,7 @@ def _ask(pid: int) -> tuple[list[str], list[str]]:
             )
         before = memory.stat().st_size
         os.kill(pid, on_demand.SIGNAL)
-        text = _wait(memory, before)
+        text = _wait_for_answer(memory, before)
     except (FileNotFoundError, ProcessLookupError):
         raise _NotAsked(f"there is no process {pid}") from None
     except PermissionError:
@@ -151,7 +151,7 @@ def _ask(pid: int) -> tuple[list[str], list[str]]:
     )
 
 
-def _wait(memory: Path, before: int) -> bytes:
+def _wait_for_answer(memory: Path, before: int) -> bytes:
     """What the process has written: its stacks, and then the line of its thread if one comes."""
     with open(memory, "rb") as stream:
         began = time.monotonic()

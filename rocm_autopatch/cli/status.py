@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
         ),
         epilog="example: docker run --rm IMAGE rocm-autopatch status",
     )
-    statuses.state(
+    statuses.state_statuses(
         parser,
         {
             0: "a report, also of a place where no policy applies; with --check, a policy is in "
@@ -52,7 +52,7 @@ def add(commands: Any) -> None:
     )
     form.add_argument(
         "--textfile",
-        type=_textfile,
+        type=_parse_textfile,
         metavar="FILE.prom",
         help="write the same as metrics for node_exporter's textfile collector",
     )
@@ -69,7 +69,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def _textfile(text: str) -> Path:
+def _parse_textfile(text: str) -> Path:
     if not text.endswith(".prom"):
         raise argparse.ArgumentTypeError(f"{text!r}: the collector reads files named *.prom only")
     return Path(text)
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.policy is not None:
         option = f"--policy {arguments.policy}"
         if not misnamed.is_there(arguments.policy):
-            terminal.say(
+            terminal.print_error(
                 f"rocm-autopatch status: {option}: {misnamed.why_missing(arguments.policy)}"
             )
             return 1
@@ -90,69 +90,75 @@ def run(arguments: argparse.Namespace) -> int:
     torch = not short if arguments.torch is None else arguments.torch
     ask = partial(fresh_interpreter.report, torch, arguments.assume, environ)
     if arguments.line:
-        return _line(ask, torch)
+        return _print_line(ask, torch)
     if not (short or arguments.json):
-        return _text(ask, option, environ, arguments)
+        return _print_text(ask, option, environ, arguments)
     report = ask()
     if arguments.check:
-        return _check(_masked(report), option)
+        return _run_check(_masked_report(report), option)
     if arguments.json:
-        terminal.data(report)
-    elif not _write(_masked(report), arguments.textfile):
+        terminal.print_data(report)
+    elif not _write_textfile(_masked_report(report), arguments.textfile):
         return 1
     return 1 if report["errors"] else 0
 
 
-def _masked(report: dict[str, Any]) -> dict[str, Any]:
+def _masked_report(report: dict[str, Any]) -> dict[str, Any]:
     shown: dict[str, Any] = fresh_interpreter.secrets().data(report)
     return shown
 
 
-def _line(ask: Callable[[], dict[str, Any]], torch: bool) -> int:
+def _print_line(ask: Callable[[], dict[str, Any]], torch: bool) -> int:
     try:
         report = ask()
     except fresh_interpreter.NoReport as error:
-        terminal.say(f"rocm-autopatch status: {error}")
+        terminal.print_error(f"rocm-autopatch status: {error}")
         report = metrics.NO_REPORT
-    terminal.lines([json.dumps(_masked(metrics.summarize_report(report, torch)))])
+    terminal.print_lines([json.dumps(_masked_report(metrics.summarize_report(report, torch)))])
     # Another status makes mpirun end the other workers before they have printed theirs.
     return 0
 
 
-def _text(
+def _print_text(
     ask: Callable[..., dict[str, Any]],
     option: str,
     environ: Mapping[str, str],
     arguments: argparse.Namespace,
 ) -> int:
     def say_verdict(started: dict[str, Any]) -> None:
-        shown = _masked(started)
+        shown = _masked_report(started)
         text = wrapped(sentences.verdict_line(shown, option), "", "  ")
-        terminal.lines(style.verdict(line, sentences.is_in_force(shown)) for line in text)
+        terminal.print_lines(
+            style.colour_verdict(line, sentences.is_in_force(shown)) for line in text
+        )
         # Torch is imported after it, which takes seconds.
         sys.stdout.flush()
 
     report = ask(started=say_verdict)
-    shown = _masked(foretold.foretell(report, environ))
-    text = sentences.report_lines(shown) if arguments.all else screen.lines(shown, arguments.why)
-    terminal.lines(map(style.statuses, text))
+    shown = _masked_report(foretold.foretell_values(report, environ))
+    text = (
+        sentences.report_lines(shown)
+        if arguments.all
+        else screen.screen_lines(shown, arguments.why)
+    )
+    terminal.print_lines(map(style.colour_statuses, text))
     return 1 if report["errors"] else 0
 
 
-def _check(report: dict[str, Any], option: str) -> int:
+def _run_check(report: dict[str, Any], option: str) -> int:
     if sentences.is_in_force(report):
-        terminal.lines([sentences.verdict_line(report, option)])
+        terminal.print_lines([sentences.verdict_line(report, option)])
         return 0
     text = sentences.verdict_line(report, option, report["errors"][0] if report["errors"] else "")
-    terminal.say(f"rocm-autopatch status: {text}")
+    terminal.print_error(f"rocm-autopatch status: {text}")
     return 1
 
 
-def _write(report: dict[str, Any], file: Path) -> bool:
+def _write_textfile(report: dict[str, Any], file: Path) -> bool:
     text = "".join(f"{line}\n" for line in metrics.node_exporter_lines(report, file.name))
     try:
         files.write(file, text.encode("utf-8", "replace"))
     except OSError as error:
-        terminal.say(f"rocm-autopatch status: {file} can't be written: {error.strerror}")
+        terminal.print_error(f"rocm-autopatch status: {file} can't be written: {error.strerror}")
         return False
     return True

@@ -14,7 +14,7 @@ Statuses = Mapping["int | str", str]
 PASSED_ON: Statuses = {"COMMAND's own": "it was run", "126 or 127": "COMMAND can't be run"}
 
 
-def state(parser: argparse.ArgumentParser, meanings: Statuses) -> None:
+def state_statuses(parser: argparse.ArgumentParser, meanings: Statuses) -> None:
     """Give a command its exit statuses. Those that all commands have are added."""
     every: Statuses = {**meanings, 2: "wrong usage", INTERRUPTED: "interrupted"}
     parser.set_defaults(statuses=every)
@@ -22,7 +22,7 @@ def state(parser: argparse.ArgumentParser, meanings: Statuses) -> None:
     parser.description = f"{parser.description} Exit status {sentence}."
 
 
-def stated(parser: argparse.ArgumentParser) -> Statuses:
+def stated_statuses(parser: argparse.ArgumentParser) -> Statuses:
     """The exit statuses of a command."""
     found: Statuses = parser.get_default("statuses")
     return found

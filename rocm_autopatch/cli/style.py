@@ -29,34 +29,36 @@ _PLACES = re.compile(
 )
 
 
-def wanted(stream: TextIO) -> bool:
+def colour_wanted(stream: TextIO) -> bool:
     """Whether what is written to *stream* is to have colours."""
     return (
         stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") != "dumb"
     )
 
 
-def word(text: str) -> str:
+def colour_word(text: str) -> str:
     """A status or verdict in its colour; *text* as it is where stdout has none."""
     colour = _COLOURS.get(text.strip())
-    return terminal.colour(_CODES[colour], text) if colour and wanted(sys.stdout) else text
+    return terminal.colour(_CODES[colour], text) if colour and colour_wanted(sys.stdout) else text
 
 
-def verdict(line: str, good: bool) -> str:
+def colour_verdict(line: str, good: bool) -> str:
     """A line of the verdict, in colour where stdout has any."""
     return (
-        terminal.colour(_CODES["green" if good else "yellow"], line) if wanted(sys.stdout) else line
+        terminal.colour(_CODES["green" if good else "yellow"], line)
+        if colour_wanted(sys.stdout)
+        else line
     )
 
 
-def statuses(line: str) -> str:
+def colour_statuses(line: str) -> str:
     """A report's line with its status in colour, as ``record.lines`` and ``explain`` put it."""
     # The why of an entry, and what is folded, stand deeper than what has a status.
-    if line.startswith("    ") or not wanted(sys.stdout):
+    if line.startswith("    ") or not colour_wanted(sys.stdout):
         return line
 
     def colour(found: re.Match[str]) -> str:
         before, status = (group for group in found.groups() if group)
-        return f"{before}{word(status)}"
+        return f"{before}{colour_word(status)}"
 
     return _PLACES.sub(colour, line)

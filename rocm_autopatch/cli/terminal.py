@@ -37,7 +37,7 @@ def plain(text: str) -> str:
     return _COLOUR.sub("", text)
 
 
-class Harmless(io.TextIOBase):
+class HarmlessWriter(io.TextIOBase):
     """Writes to *stream* what can do no harm there. None is a stream that is closed."""
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -56,11 +56,11 @@ class Harmless(io.TextIOBase):
         """*text* as it is written."""
         parts = _COLOUR.split(text)
         # Text and colours alternate.
-        parts[::2] = [self._encodable(_escaped(part)) for part in parts[::2]]
+        parts[::2] = [self._encodable_text(_escaped_text(part)) for part in parts[::2]]
         parts[1::2] = [f"\x1b[{code}m" for code in parts[1::2]]
         return "".join(parts)
 
-    def _encodable(self, text: str) -> str:
+    def _encodable_text(self, text: str) -> str:
         return text.encode(self.encoding, "backslashreplace").decode(self.encoding)
 
     def writable(self) -> bool:
@@ -79,7 +79,7 @@ class Harmless(io.TextIOBase):
         return self.stream.fileno()
 
 
-def _escaped(text: str) -> str:
+def _escaped_text(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
@@ -88,17 +88,17 @@ def _escaped(text: str) -> str:
 
 
 @contextlib.contextmanager
-def harmless() -> Iterator[None]:
+def harmless_text() -> Iterator[None]:
     """Have stdout and stderr be harmless."""
     streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (Harmless(stream) for stream in streams)
+    sys.stdout, sys.stderr = (HarmlessWriter(stream) for stream in streams)
     try:
         yield
     finally:
         sys.stdout, sys.stderr = streams
 
 
-def lines(texts: Iterable[str], stream: TextIO | None = None) -> None:
+def print_lines(texts: Iterable[str], stream: TextIO | None = None) -> None:
     """Print each of *texts* as one line, to stdout unless given."""
     stream = sys.stdout if stream is None else stream
     for text in texts:
@@ -108,13 +108,13 @@ def lines(texts: Iterable[str], stream: TextIO | None = None) -> None:
         stream.write("".join(parts) + "\n")
 
 
-def say(text: object) -> None:
+def print_error(text: object) -> None:
     """Print *text* to stderr as one line."""
-    lines([str(text)], sys.stderr)
+    print_lines([str(text)], sys.stderr)
     sys.stderr.flush()
 
 
-def data(found: Any) -> None:
+def print_data(found: Any) -> None:
     """Print plain data as JSON, its secrets masked."""
     text = json.dumps(fresh_interpreter.secrets().data(found), indent=2)
     # JSON's own escapes leave one control character as it is.

@@ -43,7 +43,7 @@ def add(commands: Any) -> None:
             "--out team.yaml -- python bench.py"
         ),
     )
-    statuses.state(
+    statuses.state_statuses(
         parser,
         {
             0: "the search ended, also if nothing helps",
@@ -55,7 +55,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--budget",
-        type=_duration,
+        type=_parse_duration,
         default=1800.0,
         metavar="TIME",
         help="how long to search: 30m, 2h, 6m30s or 90s (default: 30m)",
@@ -82,7 +82,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--cold",
-        type=_percent,
+        type=_parse_percent,
         default=0.0,
         metavar="PERCENT",
         help="how many of 100 starts have empty caches of compiled code (default: 0)",
@@ -96,7 +96,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--tolerance",
-        type=_part,
+        type=_parse_part,
         default=1e-3,
         metavar="PART",
         help="how far apart numbers may be, as a part of the base's (default: 0.001)",
@@ -115,7 +115,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--worth",
-        type=_percent,
+        type=_parse_percent,
         default=0.02,
         metavar="PERCENT",
         help="a smaller gain is not looked for (default: 2)",
@@ -135,14 +135,14 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=_duration,
+        type=_parse_duration,
         default=1800.0,
         metavar="TIME",
         help="a run that takes longer counts as hanging, and is killed (default: 30m)",
     )
     parser.add_argument(
         "--fill",
-        type=_count,
+        type=_parse_limit,
         default=1,
         metavar="N",
         help=(
@@ -153,14 +153,14 @@ def add(commands: Any) -> None:
     parser.add_argument("--seed", type=int, help="seed of the order of runs (default: random)")
     parser.add_argument(
         "--serve",
-        type=_command,
+        type=_tuned_command,
         default=[],
         metavar="COMMAND",
         help="a server, in one argument; each run starts it and stops it",
     )
     parser.add_argument(
         "--client",
-        type=_command,
+        type=_tuned_command,
         default=[],
         metavar="COMMAND",
         help="the client that measures the server, in one argument",
@@ -180,7 +180,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def _duration(text: str) -> float:
+def _parse_duration(text: str) -> float:
     found = _DURATION.fullmatch(text)
     parts = zip(_UNITS, found.groups()) if found else ()
     seconds = sum(unit * float(part) for unit, part in parts if part)
@@ -189,13 +189,13 @@ def _duration(text: str) -> float:
     return seconds
 
 
-def _count(text: str) -> int:
+def _parse_limit(text: str) -> int:
     if not (text.isdecimal() and 0 < int(text) <= _MOST_BESIDE):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {_MOST_BESIDE}")
     return int(text)
 
 
-def _percent(text: str) -> float:
+def _parse_percent(text: str) -> float:
     try:
         number = float(text.rstrip("%"))
     except ValueError:
@@ -205,7 +205,7 @@ def _percent(text: str) -> float:
     return number / 100
 
 
-def _part(text: str) -> float:
+def _parse_part(text: str) -> float:
     try:
         number = float(text)
     except ValueError:
@@ -215,7 +215,7 @@ def _part(text: str) -> float:
     return number
 
 
-def _command(text: str) -> list[str]:
+def _tuned_command(text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -226,10 +226,10 @@ def _command(text: str) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    program = options.command(arguments.program)
-    wrong = _usage(arguments, program)
+    program = options.parse_command(arguments.program)
+    wrong = _usage_error(arguments, program)
     if wrong:
-        terminal.say(f"rocm-autopatch tune: {wrong}")
+        terminal.print_error(f"rocm-autopatch tune: {wrong}")
         return 2
     request = TuningRequest(
         program=arguments.client or program,
@@ -257,37 +257,37 @@ def run(arguments: argparse.Namespace) -> int:
         with tempfile.TemporaryDirectory(prefix="rocm-autopatch-tune-") as directory:
             done = tuning.prepare_tuning(request, Path(directory))
             if arguments.list and arguments.json:
-                terminal.data(output.candidate_plan(done))
+                terminal.print_data(output.candidate_plan(done))
             elif arguments.list:
-                terminal.lines(output.candidate_lines(done))
+                terminal.print_lines(output.candidate_lines(done))
             if arguments.list:
                 return 0
-            tuning.run_tuning(done, Path(directory), terminal.say)
+            tuning.run_tuning(done, Path(directory), terminal.print_error)
     except WrongRequest as error:
-        terminal.say(f"rocm-autopatch tune: {error}")
+        terminal.print_error(f"rocm-autopatch tune: {error}")
         return 2
     except (RequestRefused, PolicyError, OSError) as error:
         for line in str(error).splitlines():
-            terminal.say(line if line.startswith("  |") else f"rocm-autopatch tune: {line}")
+            terminal.print_error(line if line.startswith("  |") else f"rocm-autopatch tune: {line}")
         return 1
     except KeyboardInterrupt:
-        terminal.say("rocm-autopatch tune: interrupted before the first run")
+        terminal.print_error("rocm-autopatch tune: interrupted before the first run")
         return processes.INTERRUPTED
     if arguments.json:
-        terminal.data(output.tuning_document(done))
+        terminal.print_data(output.tuning_document(done))
     else:
-        terminal.lines(output.report_lines(done))
+        terminal.print_lines(output.report_lines(done))
     status = processes.INTERRUPTED if done.partial else 1 if done.trouble else 0
     if request.plot:
         try:
             output.draw_search(request.plot, done)
         except OSError as error:
-            terminal.say(f"rocm-autopatch tune: --plot: {error}")
+            terminal.print_error(f"rocm-autopatch tune: --plot: {error}")
             status = status or 1
     return status
 
 
-def _usage(arguments: argparse.Namespace, program: list[str]) -> str:
+def _usage_error(arguments: argparse.Namespace, program: list[str]) -> str:
     """What is wrong with the combination of arguments, "" if nothing is."""
     if bool(arguments.serve) != bool(arguments.client):
         return "--serve and --client belong together"

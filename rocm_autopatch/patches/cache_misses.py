@@ -85,13 +85,13 @@ def missed(key: str, hit: bool) -> None:
         return
     record["misses"] += 1
     try:
-        mine = dict(_parts(lines))
-        before = _nearest(kept, mine)
+        mine = dict(_key_parts(lines))
+        before = _nearest_key(kept, mine)
         if not record["require"]:
-            _keep(kept, key, mine)
-        changes = _changes(mine, before) if before else ""
+            _keep_key(kept, key, mine)
+        changes = _changed_parts(mine, before) if before else ""
         if changes:
-            _trace(changes)
+            _trace_event(changes)
         if changes and not record["require"]:
             text = "a graph is compiled again that is in the caches in %s: %s"
             startup.say("cache-miss", text % (kept, changes))
@@ -107,7 +107,7 @@ def missed(key: str, hit: bool) -> None:
         )
 
 
-def _trace(changes: str) -> None:
+def _trace_event(changes: str) -> None:
     """Tell the compile report, by an event in torch's own trace. It costs nothing without one."""
     from torch._logging import trace_structured
 
@@ -118,7 +118,7 @@ def _trace(changes: str) -> None:
     )
 
 
-def _parts(lines: "list[str]") -> "Iterator[tuple[str, tuple[str, str]]]":
+def _key_parts(lines: "list[str]") -> "Iterator[tuple[str, tuple[str, str]]]":
     """What is in a key, from lines such as ``[HASH] inductor_config[freezing]: False``."""
     for line in lines:
         seal, bracket, rest = line.partition("] ")
@@ -127,11 +127,11 @@ def _parts(lines: "list[str]") -> "Iterator[tuple[str, tuple[str, str]]]":
             yield name, (seal[1:], " ".join(value[: 4 * _LONGEST_VALUE].split())[:_LONGEST_VALUE])
 
 
-def _changes(mine: "Parts", before: "Parts") -> str:
+def _changed_parts(mine: "Parts", before: "Parts") -> str:
     """What is another one than in an earlier key."""
     different = [name for name in (*mine, *before) if mine.get(name) != before.get(name)]
     told = [
-        "%s is %s, and was %s" % (name, _value(mine.get(name)), _value(before.get(name)))
+        "%s is %s, and was %s" % (name, _part_text(mine.get(name)), _part_text(before.get(name)))
         for name in dict.fromkeys(different)
         if mine.get(name, ("",))[0] != before.get(name, ("",))[0]
     ]
@@ -140,7 +140,7 @@ def _changes(mine: "Parts", before: "Parts") -> str:
     return "; ".join(told)
 
 
-def _value(part: "Optional[tuple[str, str]]") -> str:
+def _part_text(part: "Optional[tuple[str, str]]") -> str:
     return "not there" if part is None else part[1] or "empty"
 
 
@@ -149,31 +149,31 @@ def _value(part: "Optional[tuple[str, str]]") -> str:
 # names the file of its config.
 
 
-def _keep(place: str, key: str, mine: "Parts") -> None:
+def _keep_key(place: str, key: str, mine: "Parts") -> None:
     config = {name: part for name, part in mine.items() if name.startswith(_CONFIG)}
     rest = {name: part for name, part in mine.items() if name not in config}
-    text = _text(config)
-    name = "config-" + _digest(text)
-    directory = _graphs(place, mine)
+    text = _key_text(config)
+    name = "config-" + _text_digest(text)
+    directory = _graph_directory(place, mine)
     os.makedirs(directory, exist_ok=True)
-    _write("%s/%s/%s" % (place, DIRECTORY, name), text)
-    _write("%s/%s" % (directory, key), name + "\n" + _text(rest))
+    _write_whole("%s/%s/%s" % (place, DIRECTORY, name), text)
+    _write_whole("%s/%s" % (directory, key), name + "\n" + _key_text(rest))
 
 
-def _graphs(place: str, mine: "Parts") -> str:
+def _graph_directory(place: str, mine: "Parts") -> str:
     """The directory for all keys of a graph."""
-    return "%s/%s/%s" % (place, DIRECTORY, _digest(mine.get(_GRAPH, ("",))[0]))
+    return "%s/%s/%s" % (place, DIRECTORY, _text_digest(mine.get(_GRAPH, ("",))[0]))
 
 
-def _digest(text: str) -> str:
+def _text_digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def _text(parts: "Parts") -> str:
+def _key_text(parts: "Parts") -> str:
     return "".join("%s\t%s\t%s\n" % (seal, name, value) for name, (seal, value) in parts.items())
 
 
-def _write(path: str, text: str) -> None:
+def _write_whole(path: str, text: str) -> None:
     if os.access(path, os.F_OK):
         return
     new = "%s.%d-%d.tmp" % (path, os.getpid(), threading.get_ident())
@@ -182,23 +182,23 @@ def _write(path: str, text: str) -> None:
     os.rename(new, path)
 
 
-def _nearest(place: str, mine: "Parts") -> "Optional[Parts]":
+def _nearest_key(place: str, mine: "Parts") -> "Optional[Parts]":
     """The key of the same graph that is most like this one, the newest of them; or None."""
     try:
-        with os.scandir(_graphs(place, mine)) as entries:
+        with os.scandir(_graph_directory(place, mine)) as entries:
             files = [(one.stat().st_mtime, one.path) for one in entries]
     except OSError:
         return None
     best, least = None, 0
     for _, path in sorted(files, reverse=True)[:_MOST_KEYS]:
-        parts = _read("%s/%s" % (place, DIRECTORY), path)
+        parts = _read_key("%s/%s" % (place, DIRECTORY), path)
         apart = sum(parts.get(name) != part for name, part in mine.items())
         if parts and (best is None or apart < least):
             best, least = parts, apart
     return best
 
 
-def _read(directory: str, path: str) -> "Parts":
+def _read_key(directory: str, path: str) -> "Parts":
     found = {}
     names = [path]
     for name in names:

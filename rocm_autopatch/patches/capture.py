@@ -55,7 +55,7 @@ def apply(
     for entry in entries:
         done = row(FIELDS, entry, keep, observe, before="off", after="off", uses=0)
         if done["status"] != "kept":
-            does, done["reason"] = _choose(module, done["wanted"])
+            does, done["reason"] = _choose_setting(module, done["wanted"])
             if not does:
                 done["status"] = "skipped"
         if done["status"] == "applied":
@@ -66,7 +66,7 @@ def apply(
     return rows
 
 
-def _choose(module: "Any", setting: str) -> "tuple[bool, str]":
+def _choose_setting(module: "Any", setting: str) -> "tuple[bool, str]":
     """Whether the setting has an effect on this torch, and why."""
     if setting == "off":
         return False, "the policy sets capture: off"
@@ -108,18 +108,18 @@ def _install(module: "Any", done: "dict[str, Any]") -> None:
     def _compile(*args: "Any", **kwargs: "Any") -> "Any":
         # Dynamo's logs leave out this many frames of its own. This function is one more.
         kwargs["skip"] = kwargs.get("skip", 0) + 1
-        if not _capturing(cuda):
+        if not _is_capturing(cuda):
             return original(*args, **kwargs)
         done["uses"] += 1
         if done["after"] == "guard":
-            raise RuntimeError(_message(args[0] if args else kwargs["code"]))
-        with _spared(cuda) if done["after"] == "skip-rng" else contextlib.nullcontext():
+            raise RuntimeError(_capture_message(args[0] if args else kwargs["code"]))
+        with _spared_generators(cuda) if done["after"] == "skip-rng" else contextlib.nullcontext():
             return original(*args, **kwargs)
 
     module._compile = _compile
 
 
-def _capturing(cuda: "Any") -> bool:
+def _is_capturing(cuda: "Any") -> bool:
     """Whether this thread's stream is being captured. Never raises, and never starts CUDA up."""
     try:
         if not (cuda.is_initialized() and cuda.is_current_stream_capturing()):
@@ -135,7 +135,7 @@ def _capturing(cuda: "Any") -> bool:
     return in_op is None or not in_op()
 
 
-def _message(code: "CodeType") -> str:
+def _capture_message(code: "CodeType") -> str:
     return (
         "torch.compile was about to compile %s (%s:%d) during CUDA graph capture. First run it "
         "outside the capture, as a warm-up with inputs like these, until nothing is left to "
@@ -148,7 +148,7 @@ _thread = threading.local()
 
 
 @contextlib.contextmanager
-def _spared(cuda: "Any") -> "Iterator[None]":
+def _spared_generators(cuda: "Any") -> "Iterator[None]":
     """Let this thread read and write a stand-in for the state of the GPU's generators.
 
     The stand-in is what ``get_rng_state`` and ``set_rng_state`` use. They are not replaced

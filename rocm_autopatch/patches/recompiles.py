@@ -53,7 +53,7 @@ def apply(
     rows = []
     for entry in entries:
         done = row(FIELDS, entry, keep, observe, before="off", after="off", uses=0)
-        raised = _raised()
+        raised = _raised_row()
         question = next((name for name in QUESTIONS if hasattr(module, name)), "")
         why = _no_use(done["wanted"], raised, question)
         if why and done["status"] != "kept":
@@ -74,7 +74,7 @@ def _no_use(wanted: str, raised: "Any", question: str) -> str:
     return "" if question else "this torch has no " + QUESTIONS[0]
 
 
-def _raised() -> "Optional[dict[str, Any]]":
+def _raised_row() -> "Optional[dict[str, Any]]":
     """The record's row of the limit, if our value for it is above torch's own."""
     config: Any = _RECORD["patches"].get(("config", "torch._dynamo.config"), {"entries": ()})
     for done in config["entries"]:
@@ -153,14 +153,14 @@ def _tell(
             raised["after"],
             raised["before"],
             end,
-            _guard(frame),
+            _failed_guard(frame),
         ),
         # It has up to two paths and a guard.
         2 * startup.LONGEST_LINE,
     )
 
 
-def _guard(frame: "FrameType") -> str:
+def _failed_guard(frame: "FrameType") -> str:
     """The guard whose failure asked for this compile, in torch's words."""
     # Since torch 2.7, and before.
     reason: Any = frame.f_locals.get("recompile_reason")

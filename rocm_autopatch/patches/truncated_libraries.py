@@ -36,13 +36,13 @@ def watch(module: "ModuleType") -> None:
         try:
             return original(cls, path, *args, **kwargs)
         except (ImportError, OSError):
-            _remove(str(path))
+            _remove_file(str(path))
             raise
 
     cache._load_library = classmethod(_load_library)
 
 
-def _remove(path: str) -> None:
+def _remove_file(path: str) -> None:
     # In the place only: a directory of the user's is not ours.
     caches = _RECORD["caches"]
     if path.startswith((caches["node"] or caches["place"]) + "/"):

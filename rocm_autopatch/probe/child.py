@@ -48,13 +48,13 @@ last_read = ""
 dropped: "set[str]" = set()
 
 
-def place() -> "dict[str, Any]":
+def writing_place() -> "dict[str, Any]":
     """The file and line that writes now, and the line of .pth or sitecustomize that led there."""
     found: dict[str, Any] = {"file": "", "line": 0, "by": ""}
     frame: Optional[FrameType] = sys._getframe(2)
     while frame is not None:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
-        pth = _pth(frame)
+        pth = _pth_line(frame)
         if pth:
             found["by"] = pth
             if not found["file"]:
@@ -74,7 +74,7 @@ def place() -> "dict[str, Any]":
     return found
 
 
-def _pth(frame: "FrameType") -> str:
+def _pth_line(frame: "FrameType") -> str:
     """FILE:LINE of the .pth line that a frame of ``site`` executes; "" if it executes none."""
     names = frame.f_locals
     if frame.f_globals.get("__name__") != "site" or "line" not in names:
@@ -91,16 +91,16 @@ def _pth(frame: "FrameType") -> str:
         return ""
 
 
-def plain(value: "Any") -> "Any":
+def plain_value(value: "Any") -> "Any":
     """A value as plain data. Equal values give equal data, also in different processes."""
     if isinstance(value, (bool, int, float, str, type(None))):
         return value
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [plain_value(item) for item in value]
     if isinstance(value, (set, frozenset)):
-        return sorted((plain(item) for item in value), key=repr)
+        return sorted((plain_value(item) for item in value), key=repr)
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): plain_value(item) for key, item in value.items()}
     return ADDRESS.sub("", repr(value))
 
 
@@ -120,7 +120,7 @@ def watch_environment() -> None:
         if name in dropped:
             return
         if isinstance(name, str) and self.get(name) != value:
-            env_writes.append({"name": name, "value": value, "stage": stage, **place()})
+            env_writes.append({"name": name, "value": value, "stage": stage, **writing_place()})
         put(self, name, value)
 
     kind.__getitem__, kind.__setitem__ = __getitem__, __setitem__
@@ -147,7 +147,7 @@ def _note_read(name: str) -> None:
 # Config values: who writes them.
 
 
-class Watch:
+class ConfigWatch:
     """A finder that watches torch's config machinery from its import on."""
 
     @staticmethod
@@ -218,9 +218,9 @@ def _note_write(module: str, key: str, value: object) -> None:
     target = "%s.%s" % (module, key)
     entry = sys.modules[module].__dict__["_config"][key]
     alias = getattr(entry, "alias", None)
-    where = place()
+    where = writing_place()
     if not where.pop("temporary", False):
-        row = {"name": alias or target, "value": plain(value), "stage": stage, **where}
+        row = {"name": alias or target, "value": plain_value(value), "stage": stage, **where}
         writes.append(row)
 
 
@@ -244,7 +244,7 @@ def read_module(module: "Any") -> "dict[str, Any]":
     for key, entry in list(module.__dict__["_config"].items()):
         if not getattr(entry, "alias", None):
             with contextlib.suppress(Exception):
-                values[key] = plain(getattr(module, key))
+                values[key] = plain_value(getattr(module, key))
     return values
 
 
@@ -256,7 +256,7 @@ def in_a_thread(call: "Callable[[], Any]") -> "Any":
     return found[0] if found else None
 
 
-def attempt(name: str, failed: "list[dict[str, Any]]") -> bool:
+def attempt_import(name: str, failed: "list[dict[str, Any]]") -> bool:
     """Import a module. Put what it raises on the list, SystemExit included."""
     try:
         importlib.import_module(name)
@@ -270,7 +270,7 @@ def attempt(name: str, failed: "list[dict[str, Any]]") -> bool:
         failed.append(
             {
                 "import": name,
-                "error": shorten(" ".join(said.split())),
+                "error": shorten_text(" ".join(said.split())),
                 "file": last.filename if last else "",
                 "line": (last.lineno or 0) if last else 0,
                 "missing": isinstance(error, ModuleNotFoundError) and error.name == "torch",
@@ -281,7 +281,7 @@ def attempt(name: str, failed: "list[dict[str, Any]]") -> bool:
     return True
 
 
-def shorten(text: str) -> str:
+def shorten_text(text: str) -> str:
     return text if len(text) <= 200 else text[:200] + "..."
 
 
@@ -301,13 +301,13 @@ def torch_here() -> "dict[str, Any]":
     }
 
 
-def stages(imports: "list[str]") -> "Iterator[tuple[str, list[str]]]":
+def import_stages(imports: "list[str]") -> "Iterator[tuple[str, list[str]]]":
     for name in imports:
         yield "import " + name, [name]
     yield "import torch", ["torch", *CONFIGS]
 
 
-def read(ask: "dict[str, Any]") -> "dict[str, Any]":
+def read_process(ask: "dict[str, Any]") -> "dict[str, Any]":
     global stage
     failed: list[dict[str, Any]] = []
     changes: list[dict[str, Any]] = []
@@ -323,9 +323,9 @@ def read(ask: "dict[str, Any]") -> "dict[str, Any]":
         except BaseException as error:
             failed.append({"import": "site", "error": repr(error), "file": "", "line": 0})
     here = dict(os.environ)
-    for stage, names in (("site", []), *(stages(ask["imports"]) if ask["torch"] else ())):
+    for stage, names in (("site", []), *(import_stages(ask["imports"]) if ask["torch"] else ())):
         for name in names:
-            if not attempt(name, failed):
+            if not attempt_import(name, failed):
                 break
         now = read_values()
         for module, one in now.items():
@@ -374,7 +374,7 @@ def hook_report() -> "Any":
         return {"errors": ["%s: %s" % (type(error).__name__, error)]}
 
 
-def main() -> None:
+def run_child() -> None:
     ask = json.loads(sys.argv[1])
     answer = sys.argv[2]
     del sys.argv[1:]
@@ -382,13 +382,13 @@ def main() -> None:
     dropped.update(ask["without"])
     watch_environment()
     if not ask["hook"]:
-        watch: Any = Watch()
+        watch: Any = ConfigWatch()
         sys.meta_path.insert(0, watch)
-    found = read(ask)
+    found = read_process(ask)
     with open(answer, "w", encoding="utf-8") as stream:
         json.dump(found, stream, default=repr)
     os._exit(0)  # Threads and atexit functions of the imported modules must not run any more.
 
 
 if __name__ == "__main__":
-    main()
+    run_child()

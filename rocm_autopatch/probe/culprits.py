@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch.probe.reading import Reading
+from rocm_autopatch.probe.reading import ChildReading
 
 VARIABLE, SITE, IMPORT, TORCH, UNSEEN = "variable", "site", "import", "torch", "unseen"
 
 
 @dataclass(frozen=True)
-class Culprit:
+class ValueCulprit:
     """What made a value differ. ``kind`` is one of the above.
 
     ``variables`` are NAME=VALUE. There are several if none of them alone makes the difference.
@@ -52,7 +52,7 @@ class Culprit:
 
 
 @dataclass(frozen=True)
-class Crash:
+class ImportCrash:
     """An import that fails: the error, and its cause: a variable (NAME=VALUE), SITE or TORCH.
 
     ``set_by`` is the place in a start-up file that set the variable; "" if it was set before.
@@ -73,7 +73,7 @@ class Crash:
 
 
 @dataclass(frozen=True)
-class Difference:
+class ConfigDifference:
     """A config value that is not what this torch ships.
 
     ``thread`` is what a new thread reads, which may be another value.
@@ -83,11 +83,11 @@ class Difference:
     shipped: Any
     value: Any
     thread: Any
-    culprit: Culprit
+    culprit: ValueCulprit
 
 
 @dataclass
-class Findings:
+class PlaceFindings:
     """What a place does to a process without us.
 
     ``first`` is what was read first, ``reading`` is without the variables that crash it.
@@ -95,16 +95,16 @@ class Findings:
     without variables and start-up files.
     """
 
-    reading: Reading
-    first: Reading
-    clean: Reading | None = None
-    differences: list[Difference] = field(default_factory=list)
-    crashes: list[Crash] = field(default_factory=list)
+    reading: ChildReading
+    first: ChildReading
+    clean: ChildReading | None = None
+    differences: list[ConfigDifference] = field(default_factory=list)
+    crashes: list[ImportCrash] = field(default_factory=list)
     compared: str = ""
     children: int = 0
 
 
-def first_failure(seen: Reading) -> dict[str, Any]:
+def first_failure(seen: ChildReading) -> dict[str, Any]:
     """The first failed import of torch or its config modules; {} if there is none."""
     return next((one for one in seen.failed if one["import"].split(".")[0] == "torch"), {})
 
@@ -114,7 +114,7 @@ def failure_identity(failed: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(failed.get(name) for name in ("import", "error", "file", "line"))
 
 
-def lacks_torch(seen: Reading) -> bool:
+def lacks_torch(seen: ChildReading) -> bool:
     return bool(first_failure(seen).get("missing"))
 
 
@@ -126,7 +126,7 @@ def is_different(values: Mapping[str, Any], key: str, value: Any) -> bool:
     return key in values and not is_same_value(values[key], value)
 
 
-def written_variables(seen: Reading) -> dict[str, dict[str, Any]]:
+def written_variables(seen: ChildReading) -> dict[str, dict[str, Any]]:
     """The variables that start-up files and frameworks set, each with its last write."""
     root = str(Path(str(seen.torch.get("file", "/"))).parent) + "/"
     return {
@@ -136,7 +136,7 @@ def written_variables(seen: Reading) -> dict[str, dict[str, Any]]:
     }
 
 
-def last_write(seen: Reading, key: str) -> dict[str, Any]:
+def last_write(seen: ChildReading, key: str) -> dict[str, Any]:
     """The write that a config value comes from; {} if none was seen."""
     reads = (seen.values[key], seen.threads.get(key, seen.values[key]))
     for write in reversed(seen.found["writes"]):
@@ -146,13 +146,13 @@ def last_write(seen: Reading, key: str) -> dict[str, Any]:
     return {}
 
 
-def blame_write(seen: Reading, write: Mapping[str, Any]) -> Culprit:
+def blame_write(seen: ChildReading, write: Mapping[str, Any]) -> ValueCulprit:
     root = str(Path(str(seen.torch["file"])).parent) + "/"
     kind, _, module = write["stage"].partition(" ")
     if module == "torch":
         # A start-up file may have installed a hook that waits for torch.
         kind = TORCH if write["file"].startswith(root) else SITE
-    return Culprit(kind, (), write["file"], write["line"], write["by"], module)
+    return ValueCulprit(kind, (), write["file"], write["line"], write["by"], module)
 
 
 def find_assignment(file: str, key: str) -> int:

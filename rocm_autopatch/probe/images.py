@@ -16,7 +16,7 @@ from rocm_autopatch.policy import PolicyError, Problem, document, load, schema, 
 from rocm_autopatch.policy.model import Policy
 from rocm_autopatch.policy.problem import REMARK
 from rocm_autopatch.probe import culprits, variables
-from rocm_autopatch.probe.table import Probe
+from rocm_autopatch.probe.table import PlaceProbe
 from rocm_autopatch.support import files, masking
 
 _EMPTY = "version: 1\nimages: []\n"
@@ -25,15 +25,15 @@ _PROVEN = re.compile(r"\s*\bProven \d{4}-.*?\.(?=\s|$)", re.DOTALL)
 _PROBED = re.compile(r"\s*\b(?:Probed \d|Not probed yet).*", re.DOTALL)
 
 
-def check(file: Path) -> None:
+def check_images_file(file: Path) -> None:
     """Raise PolicyError if *file* exists and is not an images file, or can't be written."""
     if file.exists():
         load.images(file, REMARK)
     if not file.parent.is_dir():
-        raise _error(file, f"there is no directory {file.parent}")
+        raise _images_error(file, f"there is no directory {file.parent}")
 
 
-def record(file: Path, found: Probe, not_read: Collection[str] = ()) -> str:
+def record_probe(file: Path, found: PlaceProbe, not_read: Collection[str] = ()) -> str:
     """Add the image's row to *file*, or update it. Returns what was done. Raises PolicyError.
 
     *not_read* are variables that nothing reads: those of the image are named in its description.
@@ -41,59 +41,61 @@ def record(file: Path, found: Probe, not_read: Collection[str] = ()) -> str:
     """
     facts = {name: str(fact["value"]) for name, fact in found.report.get("facts", {}).items()}
 
-    def fields(own: Policy | None, general: list[Policy]) -> Probed:
-        return Probed(found, own, general, not_read)
+    def fields(own: Policy | None, general: list[Policy]) -> ProbedFields:
+        return ProbedFields(found, own, general, not_read)
 
-    return _record(file, found.image, facts, fields)
+    return _record_row(file, found.image, facts, fields)
 
 
-def prove(file: Path, evidence: Mapping[str, Any]) -> str:
+def record_proof(file: Path, evidence: Mapping[str, Any]) -> str:
     """The same with what a battery has proven: a sentence in the description, and an issue for each
     fault. *evidence* is the document of an evidence file."""
     place = evidence["place"]
-    return _record(file, place.get("image", ""), place, lambda own, general: Proven(evidence, own))
+    return _record_row(
+        file, place.get("image", ""), place, lambda own, general: ProvenFields(evidence, own)
+    )
 
 
-def _record(
+def _record_row(
     file: Path,
     name: str,
     facts: Mapping[str, str],
-    make: Callable[[Policy | None, list[Policy]], Fields],
+    make: Callable[[Policy | None, list[Policy]], RowFields],
 ) -> str:
     if not name:
-        raise _error(
+        raise _images_error(
             file, "not written: the image's name is unknown; give --assume image=REPOSITORY:TAG"
         )
     try:
         image = reference.parse_reference(name)
     except ValueError as error:
-        raise _error(file, f"not written: {error}") from None
+        raise _images_error(file, f"not written: {error}") from None
     names = {name, image.short, f"{image.name}:{image.tag}"}
     data = file.read_bytes() if file.exists() else _EMPTY.encode()
-    before = _rows(file, data)
+    before = _read_rows(file, data)
     own = next((row for row in before if row.image in names), None)
     general = [row for row in select.records(before, facts) if row is not own]
     # PyYAML does not count a byte order mark in its positions.
     mark = "\ufeff" if data.startswith(b"\xef\xbb\xbf") else ""
     text = data.decode("utf-8-sig")
     fields = make(own, general)
-    new = _edit(text, own.image if own else "", image.short, fields)
+    new = _edit_text(text, own.image if own else "", image.short, fields)
     if "\r\n" in text:
         new = re.sub(r"(?<!\r)\n", "\r\n", new)
     done = (mark + new).encode()
-    after = _rows(file, done)
+    after = _read_rows(file, done)
     if [row for row in before if row is not own] != [r for r in after if r.image not in names]:
-        raise _error(file, "not written: another row would have changed")
+        raise _images_error(file, "not written: another row would have changed")
     withheld = ", ".join(fields.withheld)
     why = "not recorded, because they are not in our list or look secret"
     rest = f"; {why}: {withheld}" if withheld else ""
     if done == data:
         return f"{file}: {image.short} is up to date{rest}"
-    _write(file, done)
+    _write_images(file, done)
     return f"{file}: {image.short} {'updated' if own else 'added'}{rest}"
 
 
-def _rows(file: Path, data: bytes) -> tuple[Policy, ...]:
+def _read_rows(file: Path, data: bytes) -> tuple[Policy, ...]:
     rows = schema.read_images(document.parse(data, str(file)), str(file))
     reading = load.Reading(REMARK)
     for row in rows:
@@ -102,7 +104,7 @@ def _rows(file: Path, data: bytes) -> tuple[Policy, ...]:
     return rows
 
 
-class Fields:
+class RowFields:
     """What goes into a row. *own* is the row as it is so far.
 
     ``sets`` is None if the variables of the row stay as they are. ``withheld`` are variables that
@@ -138,7 +140,7 @@ class Fields:
         return row
 
 
-class Proven(Fields):
+class ProvenFields(RowFields):
     """What a battery has proven, in an evidence document."""
 
     source = "rocm-autopatch prove"
@@ -154,7 +156,7 @@ class Proven(Fields):
         kept = before[: probed.start()] if probed else before
         place, day = self.evidence["place"], self.evidence["made"].partition("T")[0]
         sound = [name for name, said in self.evidence["subjects"].items() if said["sound"]]
-        text = f"Proven {day} on {place['device']}, driver {place['driver']}, torch "
+        text = f"ProvenFields {day} on {place['device']}, driver {place['driver']}, torch "
         text += f"{place['torch']}, triton {place['triton']}: {', '.join(sound) or 'nothing'}."
         return f"{kept} {text}{probed[0] if probed else ''}".strip()
 
@@ -168,7 +170,7 @@ class Proven(Fields):
                 )
 
 
-class Probed(Fields):
+class ProbedFields(RowFields):
     """What a probe found. *general* are the less specific rows that apply to this place, and
     *not_read* variables that nothing reads."""
 
@@ -176,7 +178,7 @@ class Probed(Fields):
 
     def __init__(
         self,
-        found: Probe,
+        found: PlaceProbe,
         own: Policy | None,
         general: list[Policy],
         not_read: Collection[str] = (),
@@ -195,7 +197,7 @@ class Probed(Fields):
             if not text or foreign or row.who == "a user's":
                 continue
             # Other people may read the file, so only known and plain values are recorded.
-            if not variables.known(row.name) or masking.MASK in row.without:
+            if not variables.is_known(row.name) or masking.MASK in row.without:
                 self.withheld.append(row.name)
                 set_here[row.name] = None
                 continue
@@ -203,7 +205,7 @@ class Probed(Fields):
             if stated.get(row.name) == row.without:
                 continue
             value, why = given.get(row.name, (None, ""))
-            why = why if value == row.without and why else f"Probed {self.date}."
+            why = why if value == row.without and why else f"ProbedFields {self.date}."
             self.sets[row.name] = {"value": row.without, "why": why}
         self.unset = [name for name in stated if name not in set_here]
         self.not_read = [
@@ -215,7 +217,7 @@ class Probed(Fields):
         kept = _PROBED.sub("", self.own.description).strip() if self.own else ""
         torch = self.found.torch.get("version") or "no torch"
         python = self.found.findings.reading.found.get("python", "")
-        text = f"Probed {self.date} with torch {torch} and Python {python}"
+        text = f"ProbedFields {self.date} with torch {torch} and Python {python}"
         rows = [row for row in self.found.config if row.culprit]
         if rows:
             keys = ", ".join(row.name for row in rows)
@@ -235,70 +237,76 @@ class Probed(Fields):
             yield f"import {crash.module} fails: {crash.error} ({crash.culprit})"
 
 
-def _edit(text: str, own: str, image: str, fields: Fields) -> str:
+def _edit_text(text: str, own: str, image: str, fields: RowFields) -> str:
     root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
     rows = next(value for key, value in root.value if key.value == "images")
     if rows.flow_style:
         # A list in one line has no place for a row of several lines: it is written as a block.
-        listed = [_data(row) for row in rows.value]
+        listed = [_node_data(row) for row in rows.value]
         at = next((i for i, row in enumerate(listed) if own and row.get("image") == own), None)
         if at is None:
             listed.append(fields.row(image))
         else:
-            listed[at] = _merged(listed[at], fields)
-        return _replace(text, [(rows.start_mark.index, _end(rows), "\n" + _dump(listed, 2))])
-    row = next((row for row in rows.value if own and _scalar(row, "image") == own), None)
+            listed[at] = _merged_row(listed[at], fields)
+        return _replace_parts(
+            text, [(rows.start_mark.index, _end_of_node(rows), "\n" + _dump_data(listed, 2))]
+        )
+    row = next((row for row in rows.value if own and _scalar_of(row, "image") == own), None)
     if row is None:
         column = rows.start_mark.column
-        at = _line_end(text, _end(rows.value[-1]))
-        new = _dump([fields.row(image)], column)
-        return _replace(text, [(at, at, f"\n\n{new}")])
+        at = _line_end(text, _end_of_node(rows.value[-1]))
+        new = _dump_data([fields.row(image)], column)
+        return _replace_parts(text, [(at, at, f"\n\n{new}")])
     column = row.start_mark.column
     if row.flow_style:
-        new = _dump(_merged(_data(row), fields), column).lstrip()
-        return _replace(text, [(row.start_mark.index, _end(row), new)])
-    return _replace(text, list(_changes(text, row, column, fields)))
+        new = _dump_data(_merged_row(_node_data(row), fields), column).lstrip()
+        return _replace_parts(text, [(row.start_mark.index, _end_of_node(row), new)])
+    return _replace_parts(text, list(_row_changes(text, row, column, fields)))
 
 
-def _changes(text: str, row: Any, column: int, fields: Fields) -> Iterator[tuple[int, int, str]]:
+def _row_changes(
+    text: str, row: Any, column: int, fields: RowFields
+) -> Iterator[tuple[int, int, str]]:
     """The changes to a row in block style: start, end and new text of each."""
     has = {key.value: (key, value) for key, value in row.value}
     wanted: dict[str, Any] = {"description": fields.description()}
     if fields.sets is not None and (fields.sets or "sets" in has):
         wanted["sets"] = fields.sets
-    last = _line_end(text, _end(row))
+    last = _line_end(text, _end_of_node(row))
     for name, value in wanted.items():
         if name not in has:
-            yield last, last, "\n" + _dump({name: value}, column)
-        elif _data(has[name][1]) != value and not (name == "sets" and _same_sets(has[name], value)):
+            yield last, last, "\n" + _dump_data({name: value}, column)
+        elif _node_data(has[name][1]) != value and not (
+            name == "sets" and _same_sets(has[name], value)
+        ):
             key, old = has[name]
-            new = _dump({name: value}, column).lstrip()
-            yield key.start_mark.index, _end(old), new
+            new = _dump_data({name: value}, column).lstrip()
+            yield key.start_mark.index, _end_of_node(old), new
     issues = fields.issues()
     if not issues:
         return
     if "known_issues" not in has:
-        yield last, last, "\n" + _dump({"known_issues": issues}, column)
+        yield last, last, "\n" + _dump_data({"known_issues": issues}, column)
         return
     key, old = has["known_issues"]
     if isinstance(old, yaml.SequenceNode) and not old.flow_style and old.value:
-        at = _line_end(text, _end(old))
-        yield at, at, "\n" + _dump(issues, old.start_mark.column)
+        at = _line_end(text, _end_of_node(old))
+        yield at, at, "\n" + _dump_data(issues, old.start_mark.column)
         return
-    data = _data(old)
+    data = _node_data(old)
     listed = [data] if isinstance(data, str) else list(data or ())
-    new = _dump({"known_issues": [*listed, *issues]}, column).lstrip()
-    yield key.start_mark.index, _end(old), new
+    new = _dump_data({"known_issues": [*listed, *issues]}, column).lstrip()
+    yield key.start_mark.index, _end_of_node(old), new
 
 
 def _same_sets(pair: tuple[Any, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether a row sets the same values, also if it is written in another form."""
-    data = _data(pair[1]) or {}
+    data = _node_data(pair[1]) or {}
     plain = {k: v["value"] if isinstance(v, dict) else v for k, v in data.items()}
     return plain == {name: one["value"] for name, one in wanted.items()}
 
 
-def _merged(row: dict[str, Any], fields: Fields) -> dict[str, Any]:
+def _merged_row(row: dict[str, Any], fields: RowFields) -> dict[str, Any]:
     merged = {**row, "description": fields.description()}
     if fields.sets is not None:
         merged.pop("sets", None)
@@ -310,11 +318,11 @@ def _merged(row: dict[str, Any], fields: Fields) -> dict[str, Any]:
     return merged
 
 
-def _scalar(row: Any, name: str) -> str:
+def _scalar_of(row: Any, name: str) -> str:
     return next((str(value.value) for key, value in row.value if key.value == name), "")
 
 
-def _data(node: Any) -> Any:
+def _node_data(node: Any) -> Any:
     loader: Any = yaml.SafeLoader("")
     try:
         return loader.construct_document(node)
@@ -322,11 +330,11 @@ def _data(node: Any) -> Any:
         loader.dispose()
 
 
-def _end(node: Any) -> int:
+def _end_of_node(node: Any) -> int:
     """Where a node's text ends. For PyYAML, a block ends only where the next node begins."""
     if not isinstance(node, yaml.ScalarNode) and node.value and not node.flow_style:
         last = node.value[-1]
-        return _end(last[1] if isinstance(node, yaml.MappingNode) else last)
+        return _end_of_node(last[1] if isinstance(node, yaml.MappingNode) else last)
     end: int = node.end_mark.index
     if isinstance(node, yaml.ScalarNode) and node.style in ("|", ">"):
         buffer = node.end_mark.buffer
@@ -342,24 +350,24 @@ def _line_end(text: str, index: int) -> int:
     return end - 1 if end > index and text[end - 1] == "\r" else end
 
 
-def _dump(data: Any, column: int) -> str:
+def _dump_data(data: Any, column: int) -> str:
     text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=10**6)
     return indent(text.rstrip("\n"), " " * column)
 
 
-def _replace(text: str, changes: list[tuple[int, int, str]]) -> str:
+def _replace_parts(text: str, changes: list[tuple[int, int, str]]) -> str:
     # The sort is stable: changes at one place keep their order.
     for start, end, new in sorted(changes, key=lambda change: change[0])[::-1]:
         text = text[:start] + new + text[end:]
     return text if text.endswith("\n") else text + "\n"
 
 
-def _write(file: Path, data: bytes) -> None:
+def _write_images(file: Path, data: bytes) -> None:
     try:
         files.write(file, data, file.stat().st_mode & 0o777 if file.exists() else 0o644)
     except OSError as error:
-        raise _error(file, f"can't be written: {error.strerror}") from error
+        raise _images_error(file, f"can't be written: {error.strerror}") from error
 
 
-def _error(file: Path, message: str) -> PolicyError:
+def _images_error(file: Path, message: str) -> PolicyError:
     return PolicyError([Problem(str(file), 0, 0, "", message)])

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch.probe.installed import Group
+from rocm_autopatch.probe.installed import FileGroup
 from rocm_autopatch.startup import cache_place, caches
 from rocm_autopatch.support import files
 
@@ -61,7 +61,7 @@ class ScanWorkers:
             asked.put(part)
         found: dict[str, dict[str, Any]] = {}
         threads = [
-            threading.Thread(target=self._serve, args=(job, asked, found), daemon=True)
+            threading.Thread(target=self._serve_scanner, args=(job, asked, found), daemon=True)
             for _ in range(min(self._number, len(parts)))
         ]
         for thread in threads:
@@ -70,7 +70,7 @@ class ScanWorkers:
             thread.join()
         return found
 
-    def _serve(
+    def _serve_scanner(
         self, job: str, asked: queue.SimpleQueue[list[str]], found: dict[str, dict[str, Any]]
     ) -> None:
         process = None
@@ -80,10 +80,10 @@ class ScanWorkers:
                 if time.monotonic() >= self._deadline:
                     self.late = True
                     continue
-                process = process or self._start()
-                answers = self._answers(process, job, part)
+                process = process or self._start_scanner()
+                answers = self._read_answers(process, job, part)
                 if answers is None:
-                    _end(process)
+                    _end_process(process)
                     process = None
                     if self.late or len(part) == 1:
                         why = "it took too long" if self.late else "reading it ends the interpreter"
@@ -99,15 +99,15 @@ class ScanWorkers:
                     else:
                         found[path] = answer
         if process:
-            _end(process)
+            _end_process(process)
 
-    def _answers(
+    def _read_answers(
         self, process: subprocess.Popen[bytes], job: str, part: list[str]
     ) -> list[Any] | None:
         assert process.stdin is not None
         assert process.stdout is not None
         left = max(self._deadline - time.monotonic(), 0.0)
-        watch = threading.Timer(left, self._stop, [process])
+        watch = threading.Timer(left, self._stop_scanner, [process])
         watch.daemon = True
         watch.start()
         try:
@@ -121,11 +121,11 @@ class ScanWorkers:
         finally:
             watch.cancel()
 
-    def _stop(self, process: subprocess.Popen[bytes]) -> None:
+    def _stop_scanner(self, process: subprocess.Popen[bytes]) -> None:
         self.late = True
         process.kill()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start_scanner(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-I", "-S", str(_SCAN)],
             stdin=subprocess.PIPE,
@@ -134,7 +134,7 @@ class ScanWorkers:
         )
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end_process(process: subprocess.Popen[bytes]) -> None:
     for stream in (process.stdin, process.stdout):
         with contextlib.suppress(OSError):
             if stream:
@@ -146,7 +146,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-class Index:
+class WordIndex:
     """The words of a group: which file has which.
 
     ``words`` are those of sources, and ``strings`` whole strings of libraries, by name, with the
@@ -157,7 +157,7 @@ class Index:
     files could be read: only then is the index kept.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: FileGroup) -> None:
         self.group = group
         self.words: dict[str, list[int]] = {}
         self.strings: dict[str, list[int]] = {}
@@ -197,14 +197,14 @@ class Index:
 
     def data(self) -> dict[str, Any]:
         return {
-            "key": _key(self.group),
+            "key": _group_key(self.group),
             **{name: getattr(self, name) for name in _FIELDS},
             "trees": {str(number): tree for number, tree in self.trees.items()},
         }
 
     def load(self, data: Mapping[str, Any]) -> bool:
         """Take what was kept. Returns whether it is of these files."""
-        if data.get("key") != _key(self.group):
+        if data.get("key") != _group_key(self.group):
             return False
         kept = {name: data[name] for name in _FIELDS}
         self.trees = {int(number): tree for number, tree in data["trees"].items()}
@@ -231,36 +231,36 @@ class IndexStore:
         except OSError as error:
             self.why = f"{error.filename or self.directory}: {error.strerror}"
 
-    def load(self, index: Index) -> bool:
+    def load(self, index: WordIndex) -> bool:
         """Read what is kept of a group. Returns whether there was something of its files."""
         if self.why:
             return False
         try:
-            return index.load(json.loads(self._path(index.group).read_bytes()))
+            return index.load(json.loads(self._index_path(index.group).read_bytes()))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return False  # It is damaged, or not there.
 
-    def save(self, index: Index) -> None:
+    def save(self, index: WordIndex) -> None:
         """Keep the index of a group, if there is something new and nothing was left out."""
         if self.why or not (index.changed and index.whole):
             return
         try:
-            files.write(self._path(index.group), json.dumps(index.data()).encode(), 0o600)
+            files.write(self._index_path(index.group), json.dumps(index.data()).encode(), 0o600)
             index.changed = False
         except OSError as error:
             self.why = f"{self.directory}: {error.strerror}"
 
-    def _path(self, group: Group) -> Path:
+    def _index_path(self, group: FileGroup) -> Path:
         told = f"{group.name}\0{group.root}".encode("utf-8", "surrogateescape")
         return Path(self.directory, hashlib.sha256(told).hexdigest()[:24] + ".json")
 
 
-def _key(group: Group) -> str:
+def _group_key(group: FileGroup) -> str:
     """Of the files, and of who reads them: what Python can parse differs."""
-    return f"{group.key} {sys.version_info[:2]} {_scanner()}"
+    return f"{group.key} {sys.version_info[:2]} {_scanner_digest()}"
 
 
-def _scanner() -> str:
+def _scanner_digest() -> str:
     if not _digest:
         _digest.append(hashlib.sha256(_SCAN.read_bytes()).hexdigest()[:16])
     return _digest[0]
@@ -269,9 +269,11 @@ def _scanner() -> str:
 _digest: list[str] = []
 
 
-def make_indexes(groups: Iterable[Group], kept: IndexStore, workers: ScanWorkers) -> list[Index]:
+def make_indexes(
+    groups: Iterable[FileGroup], kept: IndexStore, workers: ScanWorkers
+) -> list[WordIndex]:
     """The index of each group: what is kept, and what has to be read now."""
-    indexes = [Index(group) for group in groups]
+    indexes = [WordIndex(group) for group in groups]
     new = [index for index in indexes if not kept.load(index)]
     paths = [index.group.path(file) for index in new for file in index.group.files]
     # The longest first, so that no process ends long after the others.

@@ -41,7 +41,7 @@ _OURS = os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + "/"
 
 
 @dataclass
-class Group:
+class FileGroup:
     """Files that are looked at together. *files* are below *root*, or absolute."""
 
     name: str
@@ -59,16 +59,16 @@ class Group:
 
 
 @dataclass
-class Installed:
+class InstalledFiles:
     """The groups, and what was left out, in sentences."""
 
-    groups: list[Group] = field(default_factory=list)
+    groups: list[FileGroup] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-def find_installed(path: Sequence[str], environment: Mapping[str, str]) -> Installed:
+def find_installed(path: Sequence[str], environment: Mapping[str, str]) -> InstalledFiles:
     """What is installed on a search path of Python, and what libraries and scripts are there."""
-    found = Installed()
+    found = InstalledFiles()
     seen: set[str] = set()
     editable: list[str] = []
     for directory in path:
@@ -78,33 +78,35 @@ def find_installed(path: Sequence[str], environment: Mapping[str, str]) -> Insta
                 found.notes.append(f"{directory} is an archive and was not looked at")
             continue
         seen.add(real)
-        groups, projects = _distributions(real)
+        groups, projects = _find_distributions(real)
         found.groups += groups
         editable += projects
         covered = {os.path.normpath(group.path(f)) for group in groups for f in group.files}
-        found.groups.append(Group(real, real, [f for f in _below(real) if f not in covered]))
+        found.groups.append(
+            FileGroup(real, real, [f for f in _files_below(real) if f not in covered])
+        )
     for directory in editable:
         real = os.path.realpath(directory)
         if not any(real == one or real.startswith(one + "/") for one in seen):
             seen.add(real)
-            found.groups.append(Group(real, real, list(_below(real))))
-    found.groups += _libraries(environment)
+            found.groups.append(FileGroup(real, real, list(_files_below(real))))
+    found.groups += _loadable_libraries(environment)
     scripts = [f for pattern in (*_SCRIPTS, *_PROFILES) for f in sorted(glob.glob(pattern))]
-    found.groups.append(Group("scripts", "/", [f for f in scripts if os.path.isfile(f)]))
+    found.groups.append(FileGroup("scripts", "/", [f for f in scripts if os.path.isfile(f)]))
     room = _MOST_FILES
     for group in found.groups:
         if len(group.files) > room:
             found.notes.append(f"{len(group.files) - room} files of {group.name} were left out")
             del group.files[room:]
         room -= len(group.files)
-        _seal(group)
+        _seal_group(group)
     found.groups = [group for group in found.groups if group.files]
     return found
 
 
-def _distributions(directory: str) -> tuple[list[Group], list[str]]:
+def _find_distributions(directory: str) -> tuple[list[FileGroup], list[str]]:
     """The distributions of a directory, and the projects of those that are editable."""
-    groups: list[Group] = []
+    groups: list[FileGroup] = []
     projects: list[str] = []
     for info in sorted(glob.glob(glob.escape(directory) + "/*.dist-info")):
         name, _, version = os.path.basename(info)[: -len(".dist-info")].partition("-")
@@ -115,12 +117,12 @@ def _distributions(directory: str) -> tuple[list[Group], list[str]]:
                 files = [row[0] for row in csv.reader(stream) if row and _is_wanted(row[0])]
         except (OSError, ValueError, csv.Error):
             continue  # Its files count as the directory's.
-        groups.append(Group(f"{name} {version}", directory, files))
-        projects += _editable(info)
+        groups.append(FileGroup(f"{name} {version}", directory, files))
+        projects += _editable_project(info)
     return groups, projects
 
 
-def _editable(info: str) -> Iterator[str]:
+def _editable_project(info: str) -> Iterator[str]:
     """The project of a distribution that was installed by ``pip install -e`` (PEP 610)."""
     try:
         with open(info + "/direct_url.json", encoding="utf-8") as stream:
@@ -140,7 +142,7 @@ def _is_wanted(file: str) -> bool:
     return suffix in _SUFFIXES or suffix == "so" or (".so." in last and stem != "")
 
 
-def _below(directory: str) -> Iterator[str]:
+def _files_below(directory: str) -> Iterator[str]:
     for at, directories, files in os.walk(directory):
         directories[:] = sorted(
             one for one in directories if one not in _LEFT_OUT and not one.startswith(".")
@@ -150,7 +152,7 @@ def _below(directory: str) -> Iterator[str]:
                 yield os.path.join(at, file)
 
 
-def _libraries(environment: Mapping[str, str]) -> Iterator[Group]:
+def _loadable_libraries(environment: Mapping[str, str]) -> Iterator[FileGroup]:
     """The libraries that a program can load, by directory, and this interpreter itself."""
     named = [one for one in environment.get("LD_LIBRARY_PATH", "").split(":") if one[:1] == "/"]
     seen = set()
@@ -161,16 +163,18 @@ def _libraries(environment: Mapping[str, str]) -> Iterator[Group]:
         seen.add(real)
         files = sorted(glob.glob(glob.escape(real) + "/*.so*"))
         # A library has several names that are links.
-        yield Group(real, real, [f for f in files if not os.path.islink(f) and os.path.isfile(f)])
+        yield FileGroup(
+            real, real, [f for f in files if not os.path.islink(f) and os.path.isfile(f)]
+        )
     python = os.path.realpath(sys.executable)
-    yield Group(os.path.dirname(python), os.path.dirname(python), [python])
+    yield FileGroup(os.path.dirname(python), os.path.dirname(python), [python])
 
 
-def _seal(group: Group) -> None:
+def _seal_group(group: FileGroup) -> None:
     """Leave out files that are not there, and make the key of what each of them is."""
     digest = hashlib.sha256(f"{group.name}\0{group.root}".encode("utf-8", "surrogateescape"))
     there = []
-    for file in _once(group.files):
+    for file in _each_once(group.files):
         if os.path.normpath(group.path(file)).startswith(_OURS):
             continue
         try:
@@ -183,5 +187,5 @@ def _seal(group: Group) -> None:
     group.files, group.key = there, digest.hexdigest()
 
 
-def _once(files: Iterable[str]) -> list[str]:
+def _each_once(files: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(files))

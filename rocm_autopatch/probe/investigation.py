@@ -22,10 +22,10 @@ from rocm_autopatch.probe.culprits import (
     TORCH,
     UNSEEN,
     VARIABLE,
-    Crash,
-    Culprit,
-    Difference,
-    Findings,
+    ConfigDifference,
+    ImportCrash,
+    PlaceFindings,
+    ValueCulprit,
     blame_write,
     failure_identity,
     find_assignment,
@@ -36,28 +36,28 @@ from rocm_autopatch.probe.culprits import (
     last_write,
     written_variables,
 )
-from rocm_autopatch.probe.reading import Ask, Reading
+from rocm_autopatch.probe.reading import ChildReading, ChildTask
 
 
-class Investigation:
+class PlaceInvestigation:
     """One place, read as often as necessary. *environment* is without the changes of our hook."""
 
     def __init__(self, environment: Mapping[str, str], imports: Sequence[str]) -> None:
         self.environment = environment
-        self.ask = Ask(imports=tuple(imports))
+        self.ask = ChildTask(imports=tuple(imports))
         self.children = 0
 
-    def read_each(self, *asks: Ask) -> list[Reading]:
+    def read_each(self, *asks: ChildTask) -> list[ChildReading]:
         self.children += len(asks)
-        return reading.read(asks, self.environment)
+        return reading.read_children(asks, self.environment)
 
-    def find_causes(self) -> tuple[Findings, Reading]:
+    def find_causes(self) -> tuple[PlaceFindings, ChildReading]:
         """What is found without us, and what a process with our hook reads."""
-        first, hooked = self.read_each(self.ask, Ask(hook=True, imports=self.ask.imports))
+        first, hooked = self.read_each(self.ask, ChildTask(hook=True, imports=self.ask.imports))
         return self.find_without_us(first), hooked
 
-    def find_without_us(self, first: Reading) -> Findings:
-        found = Findings(first, first)
+    def find_without_us(self, first: ChildReading) -> PlaceFindings:
+        found = PlaceFindings(first, first)
         if not lacks_torch(first):
             found.reading, found.crashes = self.read_past_crashes(first)
             self.compare_values(found)
@@ -66,7 +66,7 @@ class Investigation:
 
     # Crashes
 
-    def read_past_crashes(self, seen: Reading) -> tuple[Reading, list[Crash]]:
+    def read_past_crashes(self, seen: ChildReading) -> tuple[ChildReading, list[ImportCrash]]:
         """A reading without the variables that crash it, and the crashes."""
         crashes = []
         while first_failure(seen):
@@ -75,7 +75,7 @@ class Investigation:
             write = written_variables(seen).get(name, {})
             value = write["value"] if write else self.environment.get(name)
             crashes.append(
-                Crash(
+                ImportCrash(
                     failed["import"],
                     failed["error"],
                     failed["file"],
@@ -89,7 +89,9 @@ class Investigation:
             seen = after
         return seen, crashes
 
-    def find_crasher(self, seen: Reading, failed: Mapping[str, Any]) -> tuple[str, Reading]:
+    def find_crasher(
+        self, seen: ChildReading, failed: Mapping[str, Any]
+    ) -> tuple[str, ChildReading]:
         """The cause of a failed import, and the reading without it.
 
         It is a variable, if without it the import works or fails in another way. Otherwise it is
@@ -97,60 +99,62 @@ class Investigation:
         """
         suspects = [n for n in self.find_suspects(seen) if n not in seen.ask.without]
         last = failed["last_read"]
-        asks = [reading.without(seen.ask, [last])] if last in suspects else []
+        asks = [reading.task_without(seen.ask, [last])] if last in suspects else []
         if not suspects:
             return self.find_other_cause(seen)
         for after in self.read_each(*asks):
             if failure_identity(first_failure(after)) != failure_identity(failed):
                 return last, after
-        (none,) = self.read_each(reading.without(seen.ask, suspects))
+        (none,) = self.read_each(reading.task_without(seen.ask, suspects))
         if failure_identity(first_failure(none)) == failure_identity(failed):
             return self.find_other_cause(none)
         # It is one of several variables: each step leaves out half of those that are left.
         while len(suspects) > 1:
             half = suspects[: len(suspects) // 2]
-            (after,) = self.read_each(reading.without(seen.ask, half))
+            (after,) = self.read_each(reading.task_without(seen.ask, half))
             gone = failure_identity(first_failure(after)) != failure_identity(failed)
             suspects = half if gone else suspects[len(half) :]
-        (after,) = self.read_each(reading.without(seen.ask, suspects))
+        (after,) = self.read_each(reading.task_without(seen.ask, suspects))
         return suspects[0], after
 
-    def find_other_cause(self, seen: Reading) -> tuple[str, Reading]:
+    def find_other_cause(self, seen: ChildReading) -> tuple[str, ChildReading]:
         (clean,) = self.read_each(self.ask_clean(seen))
         if lacks_torch(clean):
             return UNSEEN, clean
         alike = failure_identity(first_failure(clean)) == failure_identity(first_failure(seen))
         return (TORCH if alike else SITE), clean
 
-    def find_suspects(self, seen: Reading) -> list[str]:
+    def find_suspects(self, seen: ChildReading) -> list[str]:
         """The variables that are set here and that torch may read at its import."""
         read = seen.found.get("reads", {})
         return [
             name
             for name in dict.fromkeys([*self.environment, *written_variables(seen)])
-            if not name.startswith("ROCM_AUTOPATCH") and (name in read or variables.listed(name))
+            if not name.startswith("ROCM_AUTOPATCH") and (name in read or variables.is_listed(name))
         ]
 
-    def ask_clean(self, seen: Reading) -> Ask:
+    def ask_clean(self, seen: ChildReading) -> ChildTask:
         """How to read without the variables, and without ``site`` and frameworks."""
         names = {*self.find_suspects(seen), *written_variables(seen)}
         path = tuple(seen.found.get("path") or sys.path[1:])  # a child that died gave no path
-        return Ask(site=False, without=seen.ask.without | names, path=path)
+        return ChildTask(site=False, without=seen.ask.without | names, path=path)
 
     # Values
 
-    def compare_values(self, found: Findings) -> None:
+    def compare_values(self, found: PlaceFindings) -> None:
         seen = found.reading
         if first_failure(seen):
             return
         torch = str(seen.torch.get("version", ""))
-        table = lint.keys(variables.minor(torch)) if seen.torch.get("hip") else {}
+        table = lint.keys(variables.minor_version(torch)) if seen.torch.get("hip") else {}
         shipped = {
             key: record.default
             for key, record in table.items()
             if not record.alias and record.has_default
         }
-        found.compared = f"the table of torch {variables.minor(torch)} for ROCm" if table else ""
+        found.compared = (
+            f"the table of torch {variables.minor_version(torch)} for ROCm" if table else ""
+        )
         used = self.config_variables(seen)
         touched = used or seen.found["writes"] or seen.found["changes"] or seen.threads
         differ = {key for key in shipped if is_different(seen.values, key, shipped[key])}
@@ -160,7 +164,7 @@ class Investigation:
         noted = {key for key in seen.values if last_write(seen, key)}
         runs = max((max(code) + 1 for code in codes.values()), default=0)
         asks = [
-            reading.without(seen.ask, [name for name, code in codes.items() if run in code])
+            reading.task_without(seen.ask, [name for name, code in codes.items() if run in code])
             for run in range(runs)
         ]
         # If only variables make a difference, it is enough to leave them out. Otherwise torch's own
@@ -193,10 +197,10 @@ class Investigation:
                 continue
             culprit = self.find_culprit(found, key, codes, others, noted)
             found.differences.append(
-                Difference(key, shipped[key], seen.values[key], thread, culprit)
+                ConfigDifference(key, shipped[key], seen.values[key], thread, culprit)
             )
 
-    def config_variables(self, seen: Reading) -> list[str]:
+    def config_variables(self, seen: ChildReading) -> list[str]:
         """The variables that config modules read here, except for those that torch itself set."""
         foreign = written_variables(seen)
         return [
@@ -207,12 +211,12 @@ class Investigation:
 
     def find_culprit(
         self,
-        found: Findings,
+        found: PlaceFindings,
         key: str,
         codes: Mapping[str, frozenset[int]],
-        others: Sequence[Reading],
+        others: Sequence[ChildReading],
         noted: Iterable[str],
-    ) -> Culprit:
+    ) -> ValueCulprit:
         seen = found.reading
         if key in noted:
             return blame_write(seen, last_write(seen, key))
@@ -222,22 +226,24 @@ class Investigation:
             return self.blame_variables(seen, alone)
         clean = found.clean
         if clean is not None and is_same_value(clean.values.get(key), value):
-            file = clean.found["modules"][variables.split(key)[0]]["file"]
-            return Culprit(TORCH, file=file, line=find_assignment(file, variables.split(key)[1]))
-        fed = variables.feeds(variables.minor(str(seen.torch.get("version", ""))))
+            file = clean.found["modules"][variables.split_key(key)[0]]["file"]
+            return ValueCulprit(
+                TORCH, file=file, line=find_assignment(file, variables.split_key(key)[1])
+            )
+        fed = variables.fed_keys(variables.minor_version(str(seen.torch.get("version", ""))))
         together = [name for name in codes if key in fed.get(name, ())]
         if together:
             return self.blame_variables(seen, together)
         stage = next((c["stage"] for c in seen.found["changes"] if c["name"] == key), "site")
         module = stage.partition(" ")[2]
-        return Culprit(UNSEEN if not module else IMPORT, module=module)
+        return ValueCulprit(UNSEEN if not module else IMPORT, module=module)
 
     def find_alone(
         self,
-        seen: Reading,
+        seen: ChildReading,
         key: str,
         codes: Mapping[str, frozenset[int]],
-        others: Sequence[Reading],
+        others: Sequence[ChildReading],
     ) -> list[str]:
         """The variable that changes a value by itself, whatever the other variables are."""
         value = seen.values[key]
@@ -246,14 +252,14 @@ class Investigation:
         }
         return [name for name, code in codes.items() if code == pattern]
 
-    def blame_variables(self, seen: Reading, names: Iterable[str]) -> Culprit:
+    def blame_variables(self, seen: ChildReading, names: Iterable[str]) -> ValueCulprit:
         names = list(names)
         texts = tuple(f"{name}={seen.environ.get(name, '')}" for name in names)
         places = [write for name, write in written_variables(seen).items() if name in names]
         if not places:
-            return Culprit(VARIABLE, texts)
+            return ValueCulprit(VARIABLE, texts)
         write = places[0]
-        return Culprit(VARIABLE, texts, write["file"], write["line"], write["by"])
+        return ValueCulprit(VARIABLE, texts, write["file"], write["line"], write["by"])
 
 
 def choose_codes(names: Sequence[str]) -> dict[str, frozenset[int]]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from rocm_autopatch.policy import lint
 from rocm_autopatch.probe import variables
-from rocm_autopatch.probe.index import Index, IndexStore, ScanWorkers, make_indexes
+from rocm_autopatch.probe.index import IndexStore, ScanWorkers, WordIndex, make_indexes
 from rocm_autopatch.probe.installed import find_installed
-from rocm_autopatch.probe.variables import Verdict
+from rocm_autopatch.probe.variables import VariableVerdict
 from rocm_autopatch.startup import baseline
 
 # What is known of a variable: a file reads it; a file may read it; nothing does; nothing does, nor
@@ -78,7 +78,7 @@ class VariableReaders:
     why: str = ""
     whose: str = ""
     same: list[str] = field(default_factory=list)
-    verdict: Verdict | None = None
+    verdict: VariableVerdict | None = None
 
 
 @dataclass
@@ -129,7 +129,7 @@ def find_readers(
         if one.state == NOT_READ and not (names or one.near or files.has_family(one.name)):
             one.state = ELSEWHERE
     for one in told:
-        _join(one, environment, files.torch)
+        _join_verdicts(one, environment, files.torch)
     files.save(kept)
     notes = list(installed.notes)
     if workers.late:
@@ -157,7 +157,7 @@ def _is_asked(name: str) -> bool:
 class IndexedFiles:
     """What is known of all files, and what has to be looked at more closely."""
 
-    def __init__(self, indexes: list[Index], workers: ScanWorkers) -> None:
+    def __init__(self, indexes: list[WordIndex], workers: ScanWorkers) -> None:
         self.indexes = indexes
         self._workers = workers
 
@@ -180,10 +180,10 @@ class IndexedFiles:
         """
         number = _AT_ONCE
         while not self._workers.late:
-            wanted: dict[str, tuple[Index, int]] = {}
+            wanted: dict[str, tuple[WordIndex, int]] = {}
             for index in self.indexes:
                 for name in names:
-                    for one in self._open(index, name)[:number]:
+                    for one in self._open_questions(index, name)[:number]:
                         wanted[index.group.path(index.group.files[one])] = index, one
             if not wanted:
                 break
@@ -216,7 +216,7 @@ class IndexedFiles:
             for name in found.get(path, {}).get("names", ()):
                 index.code[name].append(one)
 
-    def _open(self, index: Index, name: str) -> list[int]:
+    def _open_questions(self, index: WordIndex, name: str) -> list[int]:
         """The files of a group that may read a name and were not looked at, the likeliest first."""
         if name in index.strings:
             return []
@@ -225,7 +225,7 @@ class IndexedFiles:
             return []
         return sorted(
             (one for one in numbers if one not in index.trees and one not in index.skipped),
-            key=lambda one: _unlikely(index.group.files[one]),
+            key=lambda one: _reading_order(index.group.files[one]),
         )
 
     def tell(self, name: str) -> VariableReaders:
@@ -249,7 +249,7 @@ class IndexedFiles:
             told.why = "not all files were looked at"
         return told
 
-    def _tell_of(self, index: Index, name: str, told: VariableReaders) -> None:
+    def _tell_of(self, index: WordIndex, name: str, told: VariableReaders) -> None:
         group = index.group
 
         def reader(number: int, line: int, form: str) -> VariableMention:
@@ -295,7 +295,7 @@ class IndexedFiles:
             return
         known = {name for index in self.indexes for name in (*index.words, *index.strings)}
         known = {name for name in known if "_" in name.strip("_")}
-        close = {one.name: list(_near(one.name, known)) for one in unread}
+        close = {one.name: list(_near_names(one.name, known)) for one in unread}
         self.resolved(list(dict.fromkeys(name for names in close.values() for name in names)))
         for one in unread:
             read = (name for name in close[one.name] if self._is_read(name))
@@ -305,19 +305,19 @@ class IndexedFiles:
         """Whether the table has such names, or a distribution is called like their first word."""
         head = name.partition("_")[0].lower()
         names = {index.group.name.partition(" ")[0].lower() for index in self.indexes}
-        return variables.listed(name) or any(re.split("[_.-]", one)[0] == head for one in names)
+        return variables.is_listed(name) or any(re.split("[_.-]", one)[0] == head for one in names)
 
     def _is_read(self, name: str) -> bool:
         return self.tell(name).state == READ
 
 
-def _unlikely(file: str) -> tuple[bool, bool, int, str]:
+def _reading_order(file: str) -> tuple[bool, bool, int, str]:
     """The order in which files are looked at: registries first, tests last."""
     last = file.rpartition("/")[2]
     return "test" in file, not re.match(r"_?(env|config)", last), file.count("/"), file
 
 
-def _near(name: str, known: Iterable[str]) -> Iterator[str]:
+def _near_names(name: str, known: Iterable[str]) -> Iterator[str]:
     """Names that are written almost so, the nearest first, and those of another family."""
     matcher = difflib.SequenceMatcher(autojunk=False)
     matcher.set_seq2(name)
@@ -338,7 +338,7 @@ def _near(name: str, known: Iterable[str]) -> Iterator[str]:
     return (other for _, other in sorted(found, key=lambda row: (-row[0], row[1]))[:8])
 
 
-def _join(told: VariableReaders, environment: Mapping[str, str], torch: str) -> None:
+def _join_verdicts(told: VariableReaders, environment: Mapping[str, str], torch: str) -> None:
     """Add what the table of verdicts and the image's record know."""
     value = environment.get(told.name)
     if value is not None:
@@ -347,12 +347,12 @@ def _join(told: VariableReaders, environment: Mapping[str, str], torch: str) -> 
         told.whose = {"image": "the image's", "user": "a user's"}.get(whose, "")
         verdict = variables.of_variable(told.name, value, torch, environment=environment)
         told.verdict = verdict if verdict.row else None
-    told.same = list(_same(told.name, variables.minor(torch))) if torch else []
+    told.same = list(_same_setting(told.name, variables.minor_version(torch))) if torch else []
 
 
-def _same(name: str, version: str) -> Iterator[str]:
+def _same_setting(name: str, version: str) -> Iterator[str]:
     """Other variables that decide about the same config key, by the table of torch's keys."""
-    for key in variables.feeds(version).get(name, ()):
+    for key in variables.fed_keys(version).get(name, ()):
         record = lint.keys(version)[key]
         kinds = (record.env_force, record.env_default, record.env)
         rank = {one: at for at, names in reversed([*enumerate(kinds)]) for one in names}

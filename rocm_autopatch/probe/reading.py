@@ -21,7 +21,7 @@ _CHILD = Path(__file__).with_name("child.py")
 
 
 @dataclass(frozen=True)
-class Ask:
+class ChildTask:
     """What a child does: with or without our hook, with or without what ``site`` runs, without
     which variables, and which modules it imports before torch."""
 
@@ -33,13 +33,13 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ChildReading:
     """What a child found, in the form of child.py, and why it died if it did.
 
     If the import of torch ends a child, another one imports nothing, and *found* is its answer.
     """
 
-    ask: Ask
+    ask: ChildTask
     found: Mapping[str, Any]
     died: str = ""
 
@@ -82,13 +82,13 @@ class Reading:
         return environ
 
 
-def read(asks: Sequence[Ask], environment: Mapping[str, str]) -> list[Reading]:
+def read_children(asks: Sequence[ChildTask], environment: Mapping[str, str]) -> list[ChildReading]:
     """Start a child for each, at most as many at a time as there are processors."""
     with ThreadPoolExecutor(max_workers=max(os.cpu_count() or 1, 1)) as pool:
-        return list(pool.map(lambda ask: _read(ask, environment), asks))
+        return list(pool.map(lambda ask: _read_child(ask, environment), asks))
 
 
-def _read(ask: Ask, environment: Mapping[str, str]) -> Reading:
+def _read_child(ask: ChildTask, environment: Mapping[str, str]) -> ChildReading:
     child = {name: value for name, value in environment.items() if name not in ask.without}
     if not ask.hook:
         child["ROCM_AUTOPATCH"] = "off"
@@ -101,12 +101,12 @@ def _read(ask: Ask, environment: Mapping[str, str]) -> Reading:
         "path": ask.path,
         "torch": True,
     }
-    found, died = _answer(given, child)
+    found, died = _child_answer(given, child)
     if found is None:
         # What dies is the import of torch, or of a framework: a start imports neither.
-        found, _ = _answer({**given, "torch": False}, child)
+        found, _ = _child_answer({**given, "torch": False}, child)
     if found is None:
-        return Reading(ask, {}, died)
+        return ChildReading(ask, {}, died)
     torch = found["torch"]
     if torch and not torch.get("version"):
         # It could not be imported.
@@ -115,10 +115,10 @@ def _read(ask: Ask, environment: Mapping[str, str]) -> Reading:
         _read_torch(facts, path, _read_file(path).decode("utf-8", "replace"))
         torch.update({name: facts.get(name, ("", ""))[0] or None for name in ("hip", "cuda")})
         torch["version"] = facts.get("torch", ("", ""))[0]
-    return Reading(ask, found, died)
+    return ChildReading(ask, found, died)
 
 
-def _answer(
+def _child_answer(
     given: Mapping[str, Any], environment: Mapping[str, str]
 ) -> tuple[dict[str, Any] | None, str]:
     """What a child answers, or None and why it ended without an answer."""
@@ -145,6 +145,6 @@ def _answer(
     return None, f"the interpreter {fresh_interpreter.how_it_ended(status)}{last}"
 
 
-def without(ask: Ask, names: Iterable[str]) -> Ask:
+def task_without(ask: ChildTask, names: Iterable[str]) -> ChildTask:
     """The same without these variables, too."""
-    return Ask(ask.hook, ask.site, ask.without | frozenset(names), ask.imports, ask.path)
+    return ChildTask(ask.hook, ask.site, ask.without | frozenset(names), ask.imports, ask.path)

@@ -78,8 +78,8 @@ def name_words(path: str) -> dict[str, Any]:
     with open(path, "rb") as stream:
         head = stream.read(4)
         if head == b"\x7fELF":
-            return _strings(stream)
-        kind = _kind(path, head)
+            return _scan_strings(stream)
+        kind = _file_kind(path, head)
         if not kind:
             return {"kind": "", "words": []}
         data = head + stream.read(_LARGEST)
@@ -94,14 +94,14 @@ def name_words(path: str) -> dict[str, Any]:
     # The pattern is slow, and most files have none of this.
     joined = reads and any(one in data for one in _JOINED)
     prefixes = {one or two for one, two in _PREFIXES.findall(data)} if joined else set()
-    return {"kind": kind, "words": _texts(found), "prefixes": _texts(prefixes)}
+    return {"kind": kind, "words": _as_texts(found), "prefixes": _as_texts(prefixes)}
 
 
-def _texts(found: set[bytes]) -> list[str]:
+def _as_texts(found: set[bytes]) -> list[str]:
     return sorted(word.decode("ascii", "replace") for word in found if len(word) < 100)
 
 
-def _kind(path: str, head: bytes) -> str:
+def _file_kind(path: str, head: bytes) -> str:
     last = path.rpartition("/")[2]
     suffix = last.rpartition(".")[2] if "." in last else ""
     if suffix in ("py", "pyx", "pth"):
@@ -115,11 +115,11 @@ def _kind(path: str, head: bytes) -> str:
     return "c" if suffix and suffix not in ("so", "a", "o") else ""
 
 
-def _strings(stream: BinaryIO) -> dict[str, Any]:
+def _scan_strings(stream: BinaryIO) -> dict[str, Any]:
     words: set[bytes] = set()
     said: set[bytes] = set()
     runs: set[bytes] = set()
-    sections = [*_sections(stream)]
+    sections = [*_elf_sections(stream)]
     symbols = b"".join(data for name, data in sections if name == b".dynstr")
     constants = [data for name, data in sections if name not in (b".dynstr", _GO)]
     go = any(name == _GO for name, _ in sections)
@@ -140,14 +140,14 @@ def _strings(stream: BinaryIO) -> dict[str, Any]:
     return {
         "kind": "elf",
         "asks": bool(constants),
-        "words": _texts(words),
-        "said": _texts({word for word in said - words if b"_" in word and len(word) > 3}),
+        "words": _as_texts(words),
+        "said": _as_texts({word for word in said - words if b"_" in word and len(word) > 3}),
         "runs": sorted(word.decode("ascii") for word in runs if b"_" in word),
         "prefixes": [],
     }
 
 
-def _sections(stream: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
+def _elf_sections(stream: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
     """The symbols and constants of an ELF file of 64 bits, by section.
 
     Code is not read: that of GPUs may be gigabytes.
@@ -228,7 +228,7 @@ def read_names(path: str) -> dict[str, Any]:
     """
     with open(path, "rb") as stream:
         data = stream.read(_LARGEST)
-    kind = _kind(path, data[:4])
+    kind = _file_kind(path, data[:4])
     if kind == "py" and len(data) <= _LARGEST_TREE and not path.endswith((".pyx", ".pth")):
         try:
             # A source may have bytes that are no text, or be in another Python's language.
@@ -236,7 +236,7 @@ def read_names(path: str) -> dict[str, Any]:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             pass
         else:
-            return _Source(tree).found()
+            return _PythonSource(tree).found()
     patterns = {"sh": (_SHELL_READ, _SHELL_SET), "py": (_PY_CALL, None), "c": (_C_CALL, None)}
     reads, sets = patterns[kind or "c"]
     found: dict[str, Found] = {"reads": {}, "sets": {}, "named": {}}
@@ -244,21 +244,21 @@ def read_names(path: str) -> dict[str, Any]:
         *called, name = (group for group in match.groups() if group and group != b'"')
         writes = called and _WRITES.search(called[0].decode("ascii", "replace"))
         form = "$" if kind == "sh" else called[0].decode("ascii") if called else "a call"
-        _add(found["sets" if writes else "reads"], name, data, match.start(), form)
+        _add_mention(found["sets" if writes else "reads"], name, data, match.start(), form)
     for match in sets.finditer(data) if sets else ():
-        _add(found["sets"], match[1], data, match.start(), "=")
+        _add_mention(found["sets"], match[1], data, match.start(), "=")
     for match in _QUOTED.finditer(data) if kind != "sh" else ():
-        _add(found["named"], match[1], data, match.start(), "a string")
+        _add_mention(found["named"], match[1], data, match.start(), "a string")
     return found
 
 
-def _add(found: Found, name: bytes, data: bytes, at: int, form: str) -> None:
+def _add_mention(found: Found, name: bytes, data: bytes, at: int, form: str) -> None:
     text = name.decode("ascii", "replace")
     if text not in found:
         found[text] = (data.count(b"\n", 0, at) + 1, form)
 
 
-class _Source:
+class _PythonSource:
     """What a Python source does with variables."""
 
     def __init__(self, tree: ast.Module) -> None:
@@ -293,15 +293,15 @@ class _Source:
         elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
-                called = _last(target)
+                called = _last_part(target)
                 if called and self._is_environ(node.value):
                     self._environ.add(called)
-                elif called and _dotted(node.value) in ("os.getenv", "os.environ.get"):
+                elif called and _dotted_name(node.value) in ("os.getenv", "os.environ.get"):
                     self._getenv.add(called)
                 elif called:
-                    self._texts.setdefault(called, []).extend(_literals(node.value))
+                    self._texts.setdefault(called, []).extend(_literal_texts(node.value))
         elif isinstance(node, (ast.For, ast.comprehension)) and isinstance(node.target, ast.Name):
-            self._texts.setdefault(node.target.id, []).extend(_literals(node.iter))
+            self._texts.setdefault(node.target.id, []).extend(_literal_texts(node.iter))
 
     def _is_environ(self, node: ast.AST) -> bool:
         if isinstance(node, ast.Attribute):
@@ -317,7 +317,7 @@ class _Source:
         if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Attribute) and node.func.attr == "copy":
                 return self._is_environ(node.func.value) or any(map(self._is_environ, node.args))
-            return _last(node.func) in ("dict", "deepcopy") and any(
+            return _last_part(node.func) in ("dict", "deepcopy") and any(
                 map(self._is_environ, node.args)
             )
         return False
@@ -338,13 +338,15 @@ class _Source:
             self._dict(node)
         elif isinstance(node, ast.ClassDef):
             self._registry(node)
-        elif isinstance(node, ast.If) and _last(node.test) == "TYPE_CHECKING" and self._dynamic:
+        elif (
+            isinstance(node, ast.If) and _last_part(node.test) == "TYPE_CHECKING" and self._dynamic
+        ):
             for one in node.body:
                 if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
                     self._put(self._reads, one.target.id, one.lineno, "a declaration")
 
     def _call(self, node: ast.Call) -> None:
-        called = _last(node.func)
+        called = _last_part(node.func)
         first = node.args[:1]
         if isinstance(node.func, ast.Attribute) and self._is_environ(node.func.value):
             if called in ("get", "pop", "setdefault", "__getitem__", "__contains__"):
@@ -371,7 +373,7 @@ class _Source:
                     self._write_keys(one)
         elif _HELPER.search(called):
             for one in node.args:
-                if one in first or "_" in "".join(_literals(one)):
+                if one in first or "_" in "".join(_literal_texts(one)):
                     self._take(self._reads, one, called)
         for word in node.keywords:
             if word.arg and _ENV_KEYWORD.search(word.arg):
@@ -391,10 +393,10 @@ class _Source:
     def _registry(self, node: ast.ClassDef) -> None:
         for one in node.body:
             made = one.value if isinstance(one, (ast.Assign, ast.AnnAssign)) else None
-            form = _last(made.func) if isinstance(made, ast.Call) else ""
+            form = _last_part(made.func) if isinstance(made, ast.Call) else ""
             if _REGISTRY.search(form):
                 for target in getattr(one, "targets", None) or [getattr(one, "target", one)]:
-                    self._put(self._reads, _last(target), one.lineno, form)
+                    self._put(self._reads, _last_part(target), one.lineno, form)
 
     def _write_keys(self, node: ast.AST) -> None:
         if isinstance(node, ast.Dict):
@@ -404,12 +406,12 @@ class _Source:
 
     def _take(self, found: Found, node: ast.AST, form: str) -> None:
         """Note the names that an argument may stand for."""
-        for one in _parts(node):
+        for one in _name_parts(node):
             if isinstance(one, ast.Constant):
                 self._done.add(id(one))
                 self._note(found, one, form)
             else:
-                for text in self._texts.get(_last(one), ()):
+                for text in self._texts.get(_last_part(one), ()):
                     self._put(found, text, getattr(one, "lineno", 0), form)
 
     def _note(self, found: Found, node: ast.Constant, form: str) -> None:
@@ -424,35 +426,35 @@ class _Source:
             found[name] = (line, form)
 
 
-def _last(node: ast.AST) -> str:
+def _last_part(node: ast.AST) -> str:
     """The last part of a dotted name, "" for what is none."""
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
-def _dotted(node: ast.AST) -> str:
+def _dotted_name(node: ast.AST) -> str:
     if isinstance(node, ast.Attribute):
-        return f"{_dotted(node.value)}.{node.attr}"
+        return f"{_dotted_name(node.value)}.{node.attr}"
     return str(getattr(node, "id", ""))
 
 
-def _parts(node: ast.AST) -> list[ast.AST]:
+def _name_parts(node: ast.AST) -> list[ast.AST]:
     if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
-        return [part for one in node.elts for part in _parts(one)]
+        return [part for one in node.elts for part in _name_parts(one)]
     if isinstance(node, ast.IfExp):
-        return [*_parts(node.body), *_parts(node.orelse)]
+        return [*_name_parts(node.body), *_name_parts(node.orelse)]
     return [node]
 
 
-def _literals(node: ast.AST) -> list[str]:
+def _literal_texts(node: ast.AST) -> list[str]:
     """The texts of a literal, or of a list of them."""
-    values = [getattr(one, "value", None) for one in _parts(node)]
+    values = [getattr(one, "value", None) for one in _name_parts(node)]
     return [text for text in values if isinstance(text, str) and _WORD.fullmatch(text)]
 
 
 _JOBS = {"words": name_words, "reads": read_names}
 
 
-def _answer(ask: dict[str, Any]) -> list[dict[str, Any] | str]:
+def _answer_task(ask: dict[str, Any]) -> list[dict[str, Any] | str]:
     found: list[dict[str, Any] | str] = []
     for path in ask["files"]:
         try:
@@ -475,7 +477,7 @@ def main() -> None:
     # Trees are freed by their counts; the collector only looks at them again and again.
     gc.disable()
     for line in sys.stdin.buffer:
-        sys.stdout.write(json.dumps(_answer(json.loads(line))) + "\n")
+        sys.stdout.write(json.dumps(_answer_task(json.loads(line))) + "\n")
         sys.stdout.flush()
 
 

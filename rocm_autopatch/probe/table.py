@@ -9,10 +9,10 @@ from typing import Any
 from rocm_autopatch import _ASSUME, cpus, kfd
 from rocm_autopatch.policy import lint
 from rocm_autopatch.probe import culprits, variables
-from rocm_autopatch.probe.culprits import Findings
-from rocm_autopatch.probe.investigation import Investigation
-from rocm_autopatch.probe.reading import Reading
-from rocm_autopatch.probe.variables import Verdict
+from rocm_autopatch.probe.culprits import PlaceFindings
+from rocm_autopatch.probe.investigation import PlaceInvestigation
+from rocm_autopatch.probe.reading import ChildReading
+from rocm_autopatch.probe.variables import VariableVerdict
 from rocm_autopatch.startup import baseline
 from rocm_autopatch.support import masking
 
@@ -21,7 +21,7 @@ POLICY = "policy"
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A variable or config value, as a program reads it without us and with us.
 
     None is a variable that is not set. ``read`` is whether the config could be read with us.
@@ -31,24 +31,24 @@ class Row:
     name: str
     without: Any
     with_us: Any
-    verdict: Verdict
+    verdict: VariableVerdict
     who: str
     left: bool
     shipped: Any = None
     thread: Any = None
-    culprit: culprits.Culprit | None = None
+    culprit: culprits.ValueCulprit | None = None
     keys: tuple[str, ...] = ()
     read: bool = True
 
 
 @dataclass(frozen=True)
-class Probe:
+class PlaceProbe:
     """Everything that a probe found."""
 
-    findings: Findings
-    hooked: Reading
-    variables: list[Row]
-    config: list[Row]
+    findings: PlaceFindings
+    hooked: ChildReading
+    variables: list[TableRow]
+    config: list[TableRow]
     notes: list[str]
 
     @property
@@ -80,19 +80,21 @@ class Probe:
         return str(facts["image"]["value"]) if "image" in facts else ""
 
 
-def probe(environment: Mapping[str, str], imports: Sequence[str]) -> Probe:
+def probe_place(environment: Mapping[str, str], imports: Sequence[str]) -> PlaceProbe:
     """Read this place. *environment* is without the changes of our hook."""
-    findings, hooked = Investigation(environment, imports).find_causes()
-    config = list(_config(findings, hooked))
-    rows = list(_variables(environment, findings, hooked, config))
-    found = Probe(findings, hooked, rows, config, list(_notes(findings, hooked, imports)))
+    findings, hooked = PlaceInvestigation(environment, imports).find_causes()
+    config = list(_config_rows(findings, hooked))
+    rows = list(_variable_rows(environment, findings, hooked, config))
+    found = PlaceProbe(
+        findings, hooked, rows, config, list(_probe_notes(findings, hooked, imports))
+    )
     written = {
         n: write["value"] for n, write in culprits.written_variables(findings.reading).items()
     }
-    return _masked(found, masking.Secrets({**environment, **hooked.environ, **written}))
+    return _masked_probe(found, masking.Secrets({**environment, **hooked.environ, **written}))
 
 
-def _masked(found: Probe, secrets: masking.Secrets) -> Probe:
+def _masked_probe(found: PlaceProbe, secrets: masking.Secrets) -> PlaceProbe:
     """The same without the values of secrets. The interpreters had the real values."""
     findings = found.findings
     for crash in findings.crashes:
@@ -105,7 +107,7 @@ def _masked(found: Probe, secrets: masking.Secrets) -> Probe:
         for one in findings.crashes
     ]
     report = {**found.hooked.found, "report": secrets.data(found.report)}
-    return Probe(
+    return PlaceProbe(
         replace(findings, crashes=crashes),
         replace(found.hooked, found=report),
         [_masked_row(row, secrets) for row in found.variables],
@@ -114,7 +116,7 @@ def _masked(found: Probe, secrets: masking.Secrets) -> Probe:
     )
 
 
-def _masked_row(row: Row, secrets: masking.Secrets) -> Row:
+def _masked_row(row: TableRow, secrets: masking.Secrets) -> TableRow:
     culprit = row.culprit
     if culprit:
         named = tuple(secrets.text(variable) for variable in culprit.variables)
@@ -135,7 +137,7 @@ def _masked_row(row: Row, secrets: masking.Secrets) -> Row:
     )
 
 
-def _config(findings: Findings, hooked: Reading) -> Iterator[Row]:
+def _config_rows(findings: PlaceFindings, hooked: ChildReading) -> Iterator[TableRow]:
     seen = findings.reading
     torch = str(seen.torch.get("version", ""))
     policy = {
@@ -156,7 +158,9 @@ def _config(findings: Findings, hooked: Reading) -> Iterator[Row]:
         chosen = key in policy and key in ours
         if key not in differ:
             why = f"Policy {policy[key]} chose it."
-            yield Row(key, value, now, Verdict(POLICY, why), f"policy {policy[key]}", False, value)
+            yield TableRow(
+                key, value, now, VariableVerdict(POLICY, why), f"policy {policy[key]}", False, value
+            )
             continue
         one = differ[key]
         verdict = variables.of_value(key, value, torch)
@@ -169,10 +173,12 @@ def _config(findings: Findings, hooked: Reading) -> Iterator[Row]:
         thread = None if culprits.is_same_value(one.thread, value) else one.thread
         who = str(one.culprit)
         read = key in hooked.values
-        yield Row(key, value, now, verdict, who, left, one.shipped, thread, one.culprit, read=read)
+        yield TableRow(
+            key, value, now, verdict, who, left, one.shipped, thread, one.culprit, read=read
+        )
 
 
-def _of_culprit(culprit: culprits.Culprit, torch: str) -> Verdict | None:
+def _of_culprit(culprit: culprits.ValueCulprit, torch: str) -> VariableVerdict | None:
     for text in culprit.variables:
         name, _, value = text.partition("=")
         verdict = variables.of_variable(name, value, torch, imports=True)
@@ -181,27 +187,30 @@ def _of_culprit(culprit: culprits.Culprit, torch: str) -> Verdict | None:
     return None
 
 
-def _gfx(hooked: Reading) -> tuple[str, ...]:
+def _gpu_names(hooked: ChildReading) -> tuple[str, ...]:
     fact = (hooked.found.get("report") or {}).get("facts", {}).get("gfx")
     return kfd.gpu_kinds(fact["value"] if fact and fact["source"] == _ASSUME else "")
 
 
-def _variables(
-    environment: Mapping[str, str], findings: Findings, hooked: Reading, config: Sequence[Row]
-) -> Iterator[Row]:
+def _variable_rows(
+    environment: Mapping[str, str],
+    findings: PlaceFindings,
+    hooked: ChildReading,
+    config: Sequence[TableRow],
+) -> Iterator[TableRow]:
     seen = findings.reading
     torch = str(seen.torch.get("version", "")) or str(hooked.torch.get("version", ""))
-    feeds = variables.feeds(variables.minor(torch)) if torch else {}
+    feeds = variables.fed_keys(variables.minor_version(torch)) if torch else {}
     read = seen.found.get("reads", {})
     written = culprits.written_variables(seen)
     bare = {**environment, **{name: write["value"] for name, write in written.items()}}
     rules = {row["name"]: row for row in (hooked.found.get("report") or {}).get("env", ())}
-    gfx = _gfx(hooked)
+    gfx = _gpu_names(hooked)
     crashing = {crash.variable[0]: crash for crash in findings.crashes if crash.variable[0]}
     names = {
         name
         for name in {*environment, *written}
-        if variables.listed(name) or name in feeds or (name in read and read[name]["config"])
+        if variables.is_listed(name) or name in feeds or (name in read and read[name]["config"])
     }
     names |= {*crashing}
     changed = {name for name, row in rules.items() if row["before"] != row["after"]}
@@ -212,36 +221,40 @@ def _variables(
         after = hooked.environ.get(name) if hooked.found else before
         if before is None:
             rule = rules[name]
-            verdict = Verdict(POLICY, rule["why"])
-            yield Row(name, None, after, verdict, f"policy {rule['layer']}", False)
+            verdict = VariableVerdict(POLICY, rule["why"])
+            yield TableRow(name, None, after, verdict, f"policy {rule['layer']}", False)
             continue
-        who = crash.set_by if crash and crash.set_by else _who(name, before, written)
+        who = crash.set_by if crash and crash.set_by else _who_set(name, before, written)
         keys = tuple(feeds.get(name, ()))
         if crash:
             why = f"import {crash.module} fails: {crash.error} ({crash.file}:{crash.line})"
             left = after == before and bool(culprits.first_failure(hooked))
             known = variables.of_variable(name, before, torch, gfx=gfx)
             source = known.source if known.verdict == "crashes" else ""
-            yield Row(name, before, after, Verdict("crashes", why, source), who, left, keys=keys)
+            yield TableRow(
+                name, before, after, VariableVerdict("crashes", why, source), who, left, keys=keys
+            )
             continue
         imports = bool(torch) and not culprits.first_failure(seen) and name not in seen.ask.without
         verdict = variables.of_variable(name, before, torch, imports, bare, gfx)
-        left = after is not None and _left(name, after, torch, imports, keys, config, hooked)
-        yield Row(name, before, after, verdict, who, left, keys=keys)
+        left = after is not None and _still_dangerous(
+            name, after, torch, imports, keys, config, hooked
+        )
+        yield TableRow(name, before, after, verdict, who, left, keys=keys)
 
 
-def _left(
+def _still_dangerous(
     name: str,
     value: str,
     torch: str,
     imports: bool,
     keys: Sequence[str],
-    config: Sequence[Row],
-    hooked: Reading,
+    config: Sequence[TableRow],
+    hooked: ChildReading,
 ) -> bool:
     """Whether a variable that is still set is still dangerous. It is not if a policy sets the
     config keys whose defaults it sets."""
-    verdict = variables.of_variable(name, value, torch, imports, hooked.environ, _gfx(hooked))
+    verdict = variables.of_variable(name, value, torch, imports, hooked.environ, _gpu_names(hooked))
     if not verdict.dangerous or verdict.elsewhere or not hooked.values:
         return verdict.dangerous
     fed = [row for row in config if row.name in keys and row.verdict.verdict != POLICY]
@@ -249,7 +262,7 @@ def _left(
     return not held
 
 
-def _who(name: str, value: str, written: Mapping[str, Mapping[str, Any]]) -> str:
+def _who_set(name: str, value: str, written: Mapping[str, Mapping[str, Any]]) -> str:
     if name in written:
         write = written[name]
         by = f", by {write['by']}" if write["by"] else ""
@@ -258,7 +271,7 @@ def _who(name: str, value: str, written: Mapping[str, Mapping[str, Any]]) -> str
     return {"image": "the image's", "user": "a user's"}.get(baseline.origin(name, value, image), "")
 
 
-def _workers(seen: Reading, hooked: Reading) -> Iterator[str]:
+def _worker_notes(seen: ChildReading, hooked: ChildReading) -> Iterator[str]:
     """Whether torch itself starts more compile workers than there are CPUs for them."""
     key = "torch._inductor.config.compile_threads"
     own, ours = seen.values.get(key), hooked.values.get(key)
@@ -268,12 +281,14 @@ def _workers(seen: Reading, hooked: Reading) -> Iterator[str]:
         yield f"torch compiles with {said}{changed} (docs/watchdog.md#compile-workers-and-cpus)"
 
 
-def _notes(findings: Findings, hooked: Reading, imports: Sequence[str]) -> Iterator[str]:
+def _probe_notes(
+    findings: PlaceFindings, hooked: ChildReading, imports: Sequence[str]
+) -> Iterator[str]:
     seen = findings.reading
     torch = str(seen.torch.get("version", ""))
     if culprits.lacks_torch(seen):
         yield "no torch was found here, so only variables are listed and no config"
-    elif torch and not lint.keys(variables.minor(torch)):
+    elif torch and not lint.keys(variables.minor_version(torch)):
         known = lint.known_versions()
         yield (
             f"torch {torch} is not in the table of torch {known[0]} to {known[-1]}: its values are "
@@ -286,7 +301,7 @@ def _notes(findings: Findings, hooked: Reading, imports: Sequence[str]) -> Itera
             "compared with what the same torch reads without variables and start-up files"
         )
     elif torch and not torch.partition("+")[0].replace(".", "").isdigit():
-        released = variables.minor(torch)
+        released = variables.minor_version(torch)
         yield f"torch {torch} is a preview; it is compared with the released {released}"
     for crash in findings.crashes:
         if crash.culprit in (culprits.TORCH, culprits.SITE, culprits.UNSEEN):
@@ -305,7 +320,7 @@ def _notes(findings: Findings, hooked: Reading, imports: Sequence[str]) -> Itera
     for name, file in seen.found.get("installed", {}).items():
         if name not in (module.partition(".")[0] for module in imports):
             yield f"{name} is installed ({file}) but was not imported; --import {name} imports it"
-    yield from _workers(seen, hooked)
+    yield from _worker_notes(seen, hooked)
     first = findings.first
     if hooked.died:
         without = "so it is, too" if first.died == hooked.died else first.died or "it goes on"

@@ -19,7 +19,7 @@ _FILE = Path(__file__).with_name("variables.yaml")
 
 
 @dataclass(frozen=True)
-class Verdict:
+class VariableVerdict:
     """A verdict, why, and its source: an upstream thread or file; "" if there is none.
 
     ``elsewhere`` says that a variable has other effects than the values of config keys. ``row`` is
@@ -38,36 +38,40 @@ class Verdict:
 
 
 @cache
-def table() -> dict[str, Any]:
+def verdict_table() -> dict[str, Any]:
     """The whole of variables.yaml."""
     with open(_FILE, encoding="utf-8") as stream:
         found: dict[str, Any] = yaml.load(stream, Loader=yaml.SafeLoader)
     return found
 
 
-def reader(name: str) -> str:
+def family_reader(name: str) -> str:
     """Who reads variables whose name begins like this; "" if unknown."""
-    families: dict[str, str] = table()["families"]
+    families: dict[str, str] = verdict_table()["families"]
     close = [family for family in families if name.startswith(family)]
     return families[max(close, key=len)] if close else ""
 
 
-def listed(name: str) -> bool:
+def is_listed(name: str) -> bool:
     """Whether a variable of this name is listed."""
     ours = name.startswith("ROCM_AUTOPATCH")
-    known = name in table()["variables"] or name in table()["parsed"] or bool(reader(name))
+    known = (
+        name in verdict_table()["variables"]
+        or name in verdict_table()["parsed"]
+        or bool(family_reader(name))
+    )
     return known and not ours
 
 
-def known(name: str) -> bool:
+def is_known(name: str) -> bool:
     """Whether this variable itself is known, and not only a family of such names. Then its value
     may be published."""
-    ours = name in table()["variables"] or name in table()["parsed"]
-    return ours or any(name in feeds(version) for version in lint.known_versions())
+    ours = name in verdict_table()["variables"] or name in verdict_table()["parsed"]
+    return ours or any(name in fed_keys(version) for version in lint.known_versions())
 
 
 @cache
-def feeds(version: str) -> dict[str, tuple[str, ...]]:
+def fed_keys(version: str) -> dict[str, tuple[str, ...]]:
     """For each variable, the full names of the config keys whose defaults it sets in *version*."""
     found: dict[str, list[str]] = {}
     for key, record in lint.keys(version).items():
@@ -83,7 +87,7 @@ def of_variable(
     imports: bool = False,
     environment: Mapping[str, str] | None = None,
     gfx: Sequence[str] = (),
-) -> Verdict:
+) -> VariableVerdict:
     """The verdict on NAME=VALUE for a *torch*, such as "2.13.0+rocm7.0".
 
     *imports* says that this torch was seen to import its config with this value. *environment* has
@@ -91,40 +95,40 @@ def of_variable(
     the verdict is one for every GPU.
     """
     release = startup.release(torch)
-    rule = table()["parsed"].get(name)
-    if rule and is_within(rule, release) and not imports and not _parses(value, rule["as"]):
+    rule = verdict_table()["parsed"].get(name)
+    if rule and is_within(rule, release) and not imports and not _value_parses(value, rule["as"]):
         wanted = rule["as"]
         said = " or ".join(wanted) if isinstance(wanted, list) else f"{wanted}()"
         how = f"is not {said}" if isinstance(wanted, list) else f"can't be read by {said}"
         text = f"{value!r} {how}, so the import of torch's config raises."
-        return Verdict("crashes", text, "torch")
+        return VariableVerdict("crashes", text, "torch")
     if value and re.fullmatch(kfd.OVERRIDE + "(_[0-9]+)?", name):
         override = _of_override(value, gfx)
         if override:
             return override
-    for case in (*_of_nothing(name, value), *table()["variables"].get(name, ())):
+    for case in (*_of_nothing(name, value), *verdict_table()["variables"].get(name, ())):
         if (
             is_within(case, release)
-            and _fits(case, value)
-            and not _spared(case, environment or {})
+            and _value_fits(case, value)
+            and not _spared_by_another(case, environment or {})
             and _is_for(case, gfx)
             and _is_labelled(case, torch)
         ):
-            return _verdict(case)
-    keys = feeds(minor(torch)).get(name, ())
+            return _make_verdict(case)
+    keys = fed_keys(minor_version(torch)).get(name, ())
     if keys:
-        return Verdict(
+        return VariableVerdict(
             "unknown",
             f"It sets the default of {', '.join(keys)}; no verdict is recorded.",
             row=False,
         )
     if rule:
-        return Verdict("harmless", "It is a number that torch's config accepts.", row=False)
-    family = reader(name)
+        return VariableVerdict("harmless", "It is a number that torch's config accepts.", row=False)
+    family = family_reader(name)
     if family:
         text = f"By its name, {family} reads it; no config key of this torch depends on it."
-        return Verdict("unknown", text, row=False)
-    return Verdict(
+        return VariableVerdict("unknown", text, row=False)
+    return VariableVerdict(
         "unknown", "The config of this torch reads it; no verdict is recorded.", row=False
     )
 
@@ -133,7 +137,7 @@ def of_variable(
 def empty_verdicts() -> dict[str, list[dict[str, Any]]]:
     """For each variable that the section ``empty`` has, its groups, the last one first."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for group in reversed(table()["empty"]):
+    for group in reversed(verdict_table()["empty"]):
         for name in group["variables"].split():
             found.setdefault(name, []).append(group)
     return found
@@ -143,28 +147,28 @@ def _of_nothing(name: str, value: str) -> Sequence[Mapping[str, Any]]:
     return () if value else empty_verdicts().get(name, ())
 
 
-def of_value(key: str, value: Any, torch: str) -> Verdict:
+def of_value(key: str, value: Any, torch: str) -> VariableVerdict:
     """The verdict on a value of the config key with this full name."""
-    module, name = split(key)
-    for case in table()["config"].get(module, {}).get(name, ()):
-        if is_within(case, startup.release(torch)) and _fits(case, value):
-            return _verdict(case)
-    return Verdict("unknown", "No verdict is recorded.", row=False)
+    module, name = split_key(key)
+    for case in verdict_table()["config"].get(module, {}).get(name, ()):
+        if is_within(case, startup.release(torch)) and _value_fits(case, value):
+            return _make_verdict(case)
+    return VariableVerdict("unknown", "No verdict is recorded.", row=False)
 
 
-def split(key: str) -> tuple[str, str]:
+def split_key(key: str) -> tuple[str, str]:
     """Module and key of a full name, such as torch._inductor.config.triton.cudagraphs."""
     module, _, name = key.partition(".config.")
     return f"{module}.config", name
 
 
-def minor(torch: str) -> str:
+def minor_version(torch: str) -> str:
     """The first two numbers of a version."""
     return ".".join(map(str, startup.release(torch)[:2]))
 
 
-def _verdict(case: Mapping[str, Any]) -> Verdict:
-    return Verdict(
+def _make_verdict(case: Mapping[str, Any]) -> VariableVerdict:
+    return VariableVerdict(
         case["verdict"], case["why"], case.get("source", ""), bool(case.get("elsewhere"))
     )
 
@@ -177,7 +181,7 @@ def is_within(case: Mapping[str, Any], release: tuple[int, ...]) -> bool:
     return since <= release and not (until and until <= release)
 
 
-def _fits(case: Mapping[str, Any], value: Any) -> bool:
+def _value_fits(case: Mapping[str, Any], value: Any) -> bool:
     if "is" in case:
         return any(type(one) is type(value) and one == value for one in case["is"])
     if "has" in case:
@@ -195,31 +199,31 @@ def _is_labelled(case: Mapping[str, Any], torch: str) -> bool:
     return "label" not in case or bool(re.fullmatch(case["label"], torch.partition("+")[2]))
 
 
-def _of_override(value: str, gfx: Sequence[str]) -> Verdict | None:
+def _of_override(value: str, gfx: Sequence[str]) -> VariableVerdict | None:
     """The verdict on a GPU that claims to be another one; None if nothing is known of the GPU."""
     claimed = kfd.claimed_gfx(value)
     if not claimed:
         why = f"{value!r} is no version such as '11.0.0', so ROCm finds no GPU."
-        return Verdict("crashes", why, "ROCm/ROCR-Runtime#354")
+        return VariableVerdict("crashes", why, "ROCm/ROCR-Runtime#354")
     if not gfx:
         return None
     others = [kind for kind in gfx if kind != claimed]
     real = " and ".join(others)
     if not others:
-        return Verdict("harmless", f"The GPU is {claimed}, so it changes nothing.")
+        return VariableVerdict("harmless", f"The GPU is {claimed}, so it changes nothing.")
     if any(kfd.gfx_family(kind) != kfd.gfx_family(claimed) for kind in others):
         why = f"The GPU is {real}, and claims to be {claimed}, of another family: kernels crash."
-        return Verdict("crashes", why, "ROCm/rocm-systems#5686, #3461")
+        return VariableVerdict("crashes", why, "ROCm/rocm-systems#5686, #3461")
     why = f"The GPU is {real}, and claims to be {claimed}: kernels that it can't run crash."
-    return Verdict("unknown", why, "ROCm/rocm-systems#3461")
+    return VariableVerdict("unknown", why, "ROCm/rocm-systems#3461")
 
 
-def _spared(case: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
+def _spared_by_another(case: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
     """Whether another variable keeps a case from fitting."""
     return any(environment.get(name) == value for name, value in case.get("unless", {}).items())
 
 
-def _parses(value: str, wanted: Any) -> bool:
+def _value_parses(value: str, wanted: Any) -> bool:
     if isinstance(wanted, list):
         return value in wanted
     try:

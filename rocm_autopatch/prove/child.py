@@ -138,7 +138,7 @@ def _run_trial(name: str, asked: argparse.Namespace, say: Callable[..., None]) -
         for compiled in (False, True):
             torch.manual_seed(0)
             side = bench.TrialBench(torch, asked.device, asked.mode or None, compiled)
-            sides.append((side, trial.program(side)))
+            sides.append((side, trial.make_program(side)))
         (_, eager), (side, call) = sides
         del sides
         return _measure_trial(torch, asked, say, trial, side, eager, call)

@@ -1554,7 +1554,7 @@ def test_trials_of_prove(name: str, seen: Seen) -> None:
     sides = []
     for compiled in (False, True):
         torch.manual_seed(0)
-        sides.append(trial.program(bench.TrialBench(torch, GPU.type, MODE, compiled)))
+        sides.append(trial.make_program(bench.TrialBench(torch, GPU.type, MODE, compiled)))
     eager, call = sides
     for number in range(4 * max(4, getattr(trial, "TURN", 1))):
         expected = [one.clone() for one in eager(number)]

@@ -62,7 +62,7 @@ def compare_calls(name: str) -> tuple[list[float], list[Any]]:
         for compiled in (False, True):
             torch.manual_seed(0)
             side = GraphedBench(compiled)
-            made.append((side, trial.program(side)))
+            made.append((side, trial.make_program(side)))
         (_, eager), (side, call) = made
         apart = []
         for number in range(CALLS):
@@ -99,7 +99,7 @@ def test_it_finds_wrong_replays(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def operations(name: str, number: int) -> list[str]:
     """The operations of an eager call, also those inside of other ones."""
-    call = trials.load_trial(name).program(GraphedBench(False))
+    call = trials.load_trial(name).make_program(GraphedBench(False))
     with torch.autograd.profiler.profile() as profile:
         call(number)
     return [event.name for event in profile.function_events]

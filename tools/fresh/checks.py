@@ -16,7 +16,7 @@ from rocm_autopatch.patches.config import TARGETS
 from rocm_autopatch.policy import lint, load, select
 from rocm_autopatch.probe import scan, variables
 from rocm_autopatch.probe.index import IndexStore, ScanWorkers, make_indexes
-from rocm_autopatch.probe.installed import Group
+from rocm_autopatch.probe.installed import FileGroup
 from rocm_autopatch.probe.readers import NOT_READ, READ, IndexedFiles, VariableReaders
 from rocm_autopatch.startup import caches
 from tools.fresh.dockerfiles import Checkout, Stage, Variable, expand, read_stages
@@ -113,7 +113,7 @@ def check_keys(torch: Unpacked) -> Iterator[Finding]:
             sources[module] = file, ConfigSource(text)
     for full, where in sorted(_named_keys().items()):
         record = known.get(full)
-        module, name = variables.split(full)
+        module, name = variables.split_key(full)
         if record is None or module not in sources:
             continue
         file, source = sources[module]
@@ -170,7 +170,7 @@ def _named_keys() -> dict[str, str]:
         full = toggle if toggle.startswith("torch.") else f"{TARGETS[0]}.{toggle}"
         if not toggle.startswith("mode.") and toggle != toggle.upper():
             found.setdefault(full, line_of(_SWITCHES, row["toggle"].partition("=")[0] + "="))
-    for module, keys in variables.table()["config"].items():
+    for module, keys in variables.verdict_table()["config"].items():
         for key in keys:
             found.setdefault(f"{module}.{key}", line_of(_VARIABLES, f"    {key}:"))
     return found
@@ -198,9 +198,9 @@ class Reads:
         return {name: self._files.tell(name) for name in self._files.resolved(names)}
 
 
-def _group(wheel: Unpacked) -> Group:
+def _group(wheel: Unpacked) -> FileGroup:
     files = [file for file in wheel.sources() if not _is_test(file)]
-    return Group(f"{wheel.project} {wheel.version}", str(wheel.root), files, key=wheel.file)
+    return FileGroup(f"{wheel.project} {wheel.version}", str(wheel.root), files, key=wheel.file)
 
 
 def _is_test(file: str) -> bool:
@@ -209,7 +209,7 @@ def _is_test(file: str) -> bool:
 
 def owner(name: str) -> str:
     """The project whose wheel shows whether a variable is read, "" if none does."""
-    family = variables.reader(name)
+    family = variables.family_reader(name)
     return next((project for project, families in OWNERS.items() if family in families), "")
 
 
@@ -253,7 +253,7 @@ def check_readers(
 
 def judged_names() -> list[str]:
     """The variables that verdicts, policies and image records name, and that a wheel can show."""
-    table = variables.table()
+    table = variables.verdict_table()
     names = {*table["variables"], *table["parsed"], *variables.empty_verdicts()}
     names |= {rule.name for policy in load.names() for rule in load.top(policy).env}
     names |= {setting.name for row in load.images() for setting in row.sets}
@@ -263,7 +263,7 @@ def judged_names() -> list[str]:
 def _verdicts(name: str, torch: str) -> set[str]:
     """The verdicts that we have on a variable with this torch."""
     release = startup.release(torch)
-    table = variables.table()
+    table = variables.verdict_table()
     cases = [*table["variables"].get(name, ()), *variables.empty_verdicts().get(name, ())]
     if name in table["parsed"]:
         cases.append({"verdict": "crashes", **table["parsed"][name]})
@@ -294,7 +294,7 @@ def check_registry(wheel: Unpacked) -> Iterator[Finding]:
         return
     found = scan.read_names(str(wheel.root / file))["reads"]
     for name, (line, _) in sorted(found.items()):
-        if CONCERNS.search(name) and not variables.known(name):
+        if CONCERNS.search(name) and not variables.is_known(name):
             yield Finding(
                 "variable-new",
                 f"{wheel.project} {name}",

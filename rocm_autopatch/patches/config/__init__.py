@@ -79,34 +79,34 @@ def _apply_entry(
     module: "ModuleType", done: "dict[str, Any]", keep: "tuple[str, ...]", observe: bool
 ) -> "tuple[str, str]":
     key, strength = done["name"], done["strength"]
-    owner, name = _resolve(module, key)
+    owner, name = _resolve_key(module, key)
     if owner is None:
         return "skipped", NO_SUCH_KEY
     entry = owner.__dict__["_config"][name]
     with _without_warning(entry):
-        done["before"] = done["after"] = _read(owner, name)
+        done["before"] = done["after"] = _read_value(owner, name)
         if any(kept("%s.%s" % (module.__name__, n), keep) for n in (key, *names(key))):
             return "kept", "ROCM_AUTOPATCH_KEEP"
         if done["yields_to"] and done["yields_to"] in os.environ:
             return "skipped", "%s is set in the environment" % done["yields_to"]
-        value, why = _switched(done["wanted"], done["switch"]), ""
+        value, why = _switched_value(done["wanted"], done["switch"]), ""
         if value == cpus.WORD and not isinstance(done["before"], str):
             value = cpus.cpu_share()
             why = "for " + cpus.describe_limits() if value != done["before"] else ""
         done["wanted"] = value
-        if not fits(value, done["before"], _kinds(getattr(entry, "value_type", None))):
+        if not fits(value, done["before"], _declared_types(getattr(entry, "value_type", None))):
             kind = type(done["before"]).__name__
             return "failed", "the value %r has the wrong type: this key takes %s" % (value, kind)
         against = refused_writes.pin_against(entry, value)
         if strength == "pin" and not against:
-            against = _unpinnable(owner, name, value)
+            against = _why_unpinnable(owner, name, value)
         if against:
             return "failed", against
         if observe:
             return "observed", ""
-        _write(owner, name, done)
-        done["after"] = _read(owner, name)
-        implied = _implied(owner, name)
+        _write_value(owner, name, done)
+        done["after"] = _read_value(owner, name)
+        implied = _implied_by(owner, name)
     if done["after"] == value:
         return "applied", why if name == key else "this torch calls the key %s" % name
     if implied:
@@ -116,44 +116,44 @@ def _apply_entry(
     return "failed", "the key still reads %r" % (done["after"],)
 
 
-def _implications(module: "Any", name: str) -> "tuple[tuple[str, Any, Any], ...]":
+def _implications_of(module: "Any", name: str) -> "tuple[tuple[str, Any, Any], ...]":
     """Another key, its value, and what this value implies for *name*, on torch 2.15 and later."""
     found: tuple[tuple[str, Any, Any], ...] = module.__dict__.get("_implications", {}).get(name, ())
     return found
 
 
-def _implied(module: "Any", name: str) -> str:
+def _implied_by(module: "Any", name: str) -> str:
     """Which key implies the value of *name* now, as text, "" if none does."""
-    for source, condition, value in _implications(module, name):
-        if refused_writes.is_same_value(_read(module, source), condition):
+    for source, condition, value in _implications_of(module, name):
+        if refused_writes.is_same_value(_read_value(module, source), condition):
             return "%s is %r, which implies %r for this key" % (source, condition, value)
     return ""
 
 
-def _against(
+def _keys_against(
     module: "Any", name: str, is_wrong: "Callable[[Any], bool]"
 ) -> "Iterator[tuple[str, Any]]":
     """The keys, and their values, that imply a wrong value for *name*, also by way of others."""
-    for source, condition, value in _implications(module, name):
+    for source, condition, value in _implications_of(module, name):
         if is_wrong(value):
             yield source, condition
-            yield from _against(
+            yield from _keys_against(
                 module, source, functools.partial(refused_writes.is_same_value, condition)
             )
 
 
-def _unpinnable(module: "Any", name: str, value: "Any") -> str:
+def _why_unpinnable(module: "Any", name: str, value: "Any") -> str:
     """Why *name* can't be pinned to *value*, "" if it can be."""
-    for source, condition in _against(
+    for source, condition in _keys_against(
         module, name, lambda one: not refused_writes.is_same_value(one, value)
     ):
-        if refused_writes.is_same_value(_read(module, source), condition):
+        if refused_writes.is_same_value(_read_value(module, source), condition):
             text = "%s is %r, which implies another value for this key: pin %s as well"
             return text % (source, condition, source)
     return ""
 
 
-def _switched(value: "Any", switch: str) -> "Any":
+def _switched_value(value: "Any", switch: str) -> "Any":
     """The value, or the value of the variable *switch* in the same type, if that is set."""
     text = os.environ.get(switch, "") if switch else ""
     if not text:
@@ -176,7 +176,7 @@ def names(key: str) -> "tuple[str, ...]":
     )
 
 
-def _resolve(module: "ModuleType", key: str) -> "tuple[Any, str]":
+def _resolve_key(module: "ModuleType", key: str) -> "tuple[Any, str]":
     """The module and key that hold the value, past aliases and renames; None if there are none."""
     table = module.__dict__["_config"]
     if key not in table:
@@ -205,7 +205,7 @@ def _without_warning(entry: "Any") -> "Iterator[None]":
             entry._deprecation_warned = warned
 
 
-def _read(module: "Any", name: str) -> "Any":
+def _read_value(module: "Any", name: str) -> "Any":
     # A new thread starts with an empty context. So this is what all threads read, without what this
     # thread alone may have written. Only look() uses a real thread. Here the import lock of the
     # module is held, and we would wait for ever for a thread that needs this lock. Torch does need
@@ -227,8 +227,8 @@ def look(target: str, rows: "list[dict[str, Any]]") -> "tuple[list[dict[str, Any
     if module is None:
         return rows, []
     looked, errors = [], []
-    here = _now(module, rows)
-    for one, mine, others in zip(rows, here, _in_a_thread(lambda: _now(module, rows))):
+    here = _values_now(module, rows)
+    for one, mine, others in zip(rows, here, _in_a_thread(lambda: _values_now(module, rows))):
         done = {**one, "after": others}
         if "refused" in one:
             done["refused"] = [dict(writer) for writer in one["refused"]]
@@ -244,13 +244,13 @@ def look(target: str, rows: "list[dict[str, Any]]") -> "tuple[list[dict[str, Any
     return looked, errors
 
 
-def _now(module: "ModuleType", rows: "list[dict[str, Any]]") -> "list[Any]":
+def _values_now(module: "ModuleType", rows: "list[dict[str, Any]]") -> "list[Any]":
     return [_value_now(module, one) for one in rows]
 
 
 def _value_now(module: "ModuleType", one: "dict[str, Any]") -> "Any":
     try:
-        owner, name = _resolve(module, one["name"])
+        owner, name = _resolve_key(module, one["name"])
         if owner is None:
             return one["after"]
         with _without_warning(owner.__dict__["_config"][name]):
@@ -293,25 +293,25 @@ def fits(value: "Any", before: "Any", kinds: "set[type]") -> bool:
     return isinstance(value, type(before))
 
 
-def _kinds(declared: "Any") -> "set[type]":
+def _declared_types(declared: "Any") -> "set[type]":
     """The types in an annotation such as ``Optional[int]`` or ``Literal[True, "auto"]``."""
     origin, arguments = typing.get_origin(declared), typing.get_args(declared)
     if origin is typing.Literal:
         return {type(argument) for argument in arguments}
     if origin is not typing.Union and origin is not getattr(types, "UnionType", typing.Union):
         return {declared} if isinstance(declared, type) else set()
-    return {kind for argument in arguments for kind in _kinds(argument)}
+    return {kind for argument in arguments for kind in _declared_types(argument)}
 
 
-def _write(module: "Any", name: str, done: "dict[str, Any]") -> None:
+def _write_value(module: "Any", name: str, done: "dict[str, Any]") -> None:
     strength, value = done["strength"], done["wanted"]
     entry = module.__dict__["_config"][name]
     if not hasattr(entry, "user_override"):
         _write_plain(module, name, done)
         return
     if strength == "pin":
-        pin = refused_writes.Pin(done, value)
-        for source, condition in _against(
+        pin = refused_writes.PinnedValue(done, value)
+        for source, condition in _keys_against(
             module, name, lambda one: not refused_writes.is_same_value(one, value)
         ):
             implying = module.__dict__["_config"][source]
@@ -368,7 +368,7 @@ class _PinnedValues(dict):  # type: ignore[type-arg]
 
     def __init__(self, values: "dict[str, Any]") -> None:
         super().__init__(values)
-        self.pins: dict[str, refused_writes.Pin] = {}
+        self.pins: dict[str, refused_writes.PinnedValue] = {}
 
     def __setitem__(self, name: str, value: "Any") -> None:
         pin = self.pins.get(name)
@@ -391,7 +391,7 @@ def _write_plain(module: "Any", name: str, done: "dict[str, Any]") -> None:
     if strength == "pin":
         if not isinstance(table, _PinnedValues):
             table = module.__dict__["_config"] = _PinnedValues(table)
-        table.pins[name] = refused_writes.Pin(done, value)
+        table.pins[name] = refused_writes.PinnedValue(done, value)
         table[name] = value
     else:
         # codegen_config leaves out a key whose value equals the one in _default.

@@ -28,7 +28,7 @@ LONGEST_VALUE = 100
 MOST_LINES = 5
 
 
-class Pin:
+class PinnedValue:
     """A pinned value, and the row of the record that lists who tried to change it."""
 
     def __init__(self, row: "dict[str, Any]", value: "Any") -> None:
@@ -53,7 +53,7 @@ class Pin:
         """Put a refused write on the record. *source* is the key that was written, if another."""
         try:
             text = repr(value)[:LONGEST_VALUE]
-            self._note("%s = %s" % (source, text) if source else text, source, *_writer())
+            self._note("%s = %s" % (source, text) if source else text, source, *_writing_place())
         except Exception as error:
             if failure.programs_own(error):
                 raise
@@ -98,7 +98,7 @@ class ImplyingValue:
     Torch takes an implied value before all others. So writes of this value are refused.
     """
 
-    def __init__(self, pin: Pin, name: str, value: "Any") -> None:
+    def __init__(self, pin: PinnedValue, name: str, value: "Any") -> None:
         self.pin, self.name, self.value = pin, name, value
 
     def refuses(self, value: "Any") -> bool:
@@ -118,7 +118,7 @@ def is_same_value(one: "Any", other: "Any") -> bool:
 _said: "list[str]" = []
 
 
-def _writer() -> "tuple[str, int]":
+def _writing_place() -> "tuple[str, int]":
     """The file and line that wrote, so that a reader can change it there.
 
     That is the first frame outside torch whose code is in a file. For ``mode=``, ``options=`` and
@@ -151,7 +151,7 @@ def _is_made_by_exec(frame: "FrameType") -> bool:
     return frame.f_code.co_filename.startswith("<") and not typed
 
 
-def watch(entry: "Any", pin: Pin) -> None:
+def watch(entry: "Any", pin: PinnedValue) -> None:
     """Notice the writes to a pinned entry, on torch 2.6 and later."""
     unset = type(entry).env_value_default
     # What a program wrote before the pin is removed, too. A patch that ends would write it back.
@@ -192,7 +192,7 @@ class _Override:
 
     __slots__ = ("get", "name", "pin", "reset", "unset", "variable")
 
-    def __init__(self, variable: "Any", pin: "Pin | ImplyingValue", unset: object) -> None:
+    def __init__(self, variable: "Any", pin: "PinnedValue | ImplyingValue", unset: object) -> None:
         self.variable, self.pin, self.unset = variable, pin, unset
         self.get, self.reset, self.name = variable.get, variable.reset, variable.name
 
@@ -222,7 +222,7 @@ class _ImplyingOverride(_Override):
         return self.unset if is_same_value(value, self.pin.value) else value
 
 
-def _watched(plain: "Any", pin: Pin, unset: object) -> "Any":
+def _watched(plain: "Any", pin: PinnedValue, unset: object) -> "Any":
     """The class for one pinned entry, on torch 2.6 to 2.11, where an override is an attribute."""
 
     class Watched(plain):  # type: ignore[misc]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from rocm_autopatch.patches.ranks.meeting import Meeting
+    from rocm_autopatch.patches.ranks.meeting import RankMeeting
 
 TITLE = "Ranks"
 TARGETS = ("torch.distributed.distributed_c10d",)
@@ -37,7 +37,7 @@ VARIABLE = "ROCM_AUTOPATCH_RANKS"
 # How often this process has joined a job.
 _joined = 0
 # The meeting of which the first compile asks whether all ranks were there.
-_open: "list[Meeting]" = []
+_open: "list[RankMeeting]" = []
 # Whether the first compile is looked for.
 _watches: "list[bool]" = []
 
@@ -56,7 +56,7 @@ def apply(
     rows = []
     for entry in entries:
         done = row(FIELDS, entry, keep, observe, before="off", after="off")
-        use = _use(done["wanted"])
+        use = _asked_use(done["wanted"])
         if use == "off" and done["status"] != "kept":
             done.update(status="skipped", reason="%s=off" % VARIABLE if _said() else "off")
         if done["status"] == "applied":
@@ -70,7 +70,7 @@ def _said() -> str:
     return os.environ.get(VARIABLE, "").strip().lower()
 
 
-def _use(wanted: str) -> str:
+def _asked_use(wanted: str) -> str:
     """What the user says, else what the policy says."""
     said = _said()
     if said and said not in USES:
@@ -90,7 +90,7 @@ def _watch_starts(module: "Any", use: str) -> None:
         except DifferentRanks:
             raise
         except BaseException as error:
-            _failed(error)
+            _store_failed(error)
             if use == "abort":
                 text = "nothing ends this job if its ranks compile differently: %s"
                 startup.fail("ranks", text % _RECORD["notes"][-1])
@@ -110,7 +110,7 @@ def _meet(module: "Any", use: str) -> None:
     store = module._get_default_store()
     if size < 2 or store is None:
         return
-    found = meeting.Meeting(store, _joined, rank, size)
+    found = meeting.RankMeeting(store, _joined, rank, size)
     text = found.attend()
     if use == "abort":
         text = found.verdict()
@@ -135,13 +135,13 @@ def _watch_compiles(module: "Any") -> None:
         # Dynamo's logs leave out this many frames of its own. This function is one more.
         kwargs["skip"] = kwargs.get("skip", 0) + 1
         if _open:
-            _ask()
+            _ask_missing()
         return original(*args, **kwargs)
 
     module._compile = _compile
 
 
-def _ask() -> None:
+def _ask_missing() -> None:
     """At the first compile: which ranks have told nothing? They start without us, or not at all."""
     try:
         text = _open.pop().missing()
@@ -150,7 +150,7 @@ def _ask() -> None:
     except IndexError:
         pass  # Another thread asks.
     except BaseException as error:
-        _failed(error)
+        _store_failed(error)
 
 
 def _tell(text: str) -> None:
@@ -160,7 +160,7 @@ def _tell(text: str) -> None:
         startup.write(text, 2000)
 
 
-def _failed(error: BaseException) -> None:
+def _store_failed(error: BaseException) -> None:
     """A store of another kind, or one that is gone, is no reason to end a job."""
     if failure.programs_own(error):
         raise error

@@ -31,7 +31,7 @@ WAIT, ON_THEIR_WAY = 60, 5
 _CHUNK = 1000
 
 
-class Meeting:
+class RankMeeting:
     """The ranks of one job, as this one sees them.
 
     *store* is a ``torch.distributed.Store``, *joined* says how often this process has joined a job.
@@ -50,7 +50,9 @@ class Meeting:
         digest = content.digest(mine)
         if self.store.add(self.prefix + "of/" + digest, 1) == 1:
             self.store.set(self.prefix + "content/" + digest, json.dumps(mine))
-        self.store.set("%srank/%d" % (self.prefix, self.rank), content.utf8(digest + " " + _host()))
+        self.store.set(
+            "%srank/%d" % (self.prefix, self.rank), content.utf8(digest + " " + _host_name())
+        )
         if self.store.add(self.prefix + "here", 1) < self.size:
             return ""
         self.over = True
@@ -133,5 +135,5 @@ class Meeting:
         return found
 
 
-def _host() -> str:
+def _host_name() -> str:
     return socket.gethostname()

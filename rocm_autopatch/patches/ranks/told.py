@@ -25,17 +25,17 @@ def differing(groups: "Sequence[Group]", hosts: "Mapping[int, str]") -> str:
         names = [name for name in {**usual, **its} if usual.get(name) != its.get(name)]
         values = [
             "%s is %s (others: %s)"
-            % (name, _value(name, its.get(name)), _value(name, usual.get(name)))
+            % (name, _value_text(name, its.get(name)), _value_text(name, usual.get(name)))
             for name in names[:_MOST_KEYS]
         ]
         if len(names) > _MOST_KEYS:
             values.append("and %d more" % (len(names) - _MOST_KEYS))
-        parts.append("on %s %s" % (_who(ranks, hosts), ", ".join(values)))
+        parts.append("on %s %s" % (_who_differs(ranks, hosts), ", ".join(values)))
     if len(others) > _MOST_GROUPS:
         parts.append("and %d more kinds of ranks" % (len(others) - _MOST_GROUPS))
     return "the ranks of this job compile differently: %s; the others: %s%s" % (
         "; ".join(parts),
-        _who(most, hosts),
+        _who_differs(most, hosts),
         _DOES,
     )
 
@@ -47,7 +47,7 @@ def missing(ranks: "Sequence[int]", size: int, when: str) -> str:
         "rocm_autopatch is missing there, off, or of another release, its policy has no ranks, or "
     )
     return "%s of %d %s not told %s under what settings %s: %sthe start takes longer" % (
-        _ranges(ranks),
+        _rank_ranges(ranks),
         size,
         verb,
         when,
@@ -56,17 +56,17 @@ def missing(ranks: "Sequence[int]", size: int, when: str) -> str:
     )
 
 
-def _value(name: str, value: "Optional[str]") -> str:
+def _value_text(name: str, value: "Optional[str]") -> str:
     return "unset" if value is None else masking.value(name, value)
 
 
-def _who(ranks: "Sequence[int]", hosts: "Mapping[int, str]") -> str:
+def _who_differs(ranks: "Sequence[int]", hosts: "Mapping[int, str]") -> str:
     named = list(dict.fromkeys(hosts[rank] for rank in ranks))
     more = ["and %d more hosts" % (len(named) - _MOST_HOSTS)] if len(named) > _MOST_HOSTS else []
-    return "%s (%s)" % (_ranges(ranks), ", ".join(named[:_MOST_HOSTS] + more))
+    return "%s (%s)" % (_rank_ranges(ranks), ", ".join(named[:_MOST_HOSTS] + more))
 
 
-def _ranges(ranks: "Iterable[int]") -> str:
+def _rank_ranges(ranks: "Iterable[int]") -> str:
     """Ranks as text: rank 3, ranks 0 to 2 and 7."""
     found: list[list[int]] = []
     for rank in ranks:

@@ -43,7 +43,7 @@ def end(watch: "underway.Watch", now: float) -> float:
     grace = min(max(after / 10, SHORTEST), LONGEST)
     lasted = "a compile has lasted " + duration(now - watch.began)
     if watch.raised and watch.raised == watch.delivered and watch.raised < ATTEMPTS:
-        _raise(watch, _messages.get(watch.ident, ""))
+        _raise_in_thread(watch, _messages.get(watch.ident, ""))
         return grace
     if not watch.raised:
         underway.count("abort_after")
@@ -51,7 +51,7 @@ def end(watch: "underway.Watch", now: float) -> float:
             return float("inf")
         what = description.describe(watch)
         lasted += " (abort_after: %s)" % duration(after)
-        if _raise(watch, "%s: %s (rocm_autopatch, watchdog)" % (lasted, what)):
+        if _raise_in_thread(watch, "%s: %s (rocm_autopatch, watchdog)" % (lasted, what)):
             underway.write(
                 "%s, so its thread gets the exception CompileTimeout: %s" % (lasted, what)
             )
@@ -73,7 +73,7 @@ def end(watch: "underway.Watch", now: float) -> float:
         os.abort()
 
 
-def _raise(watch: "underway.Watch", text: str) -> bool:
+def _raise_in_thread(watch: "underway.Watch", text: str) -> bool:
     """Send the exception to the thread, if it is still in the compile."""
     import ctypes  # noqa: F401  Before the lock is held.
 
@@ -83,16 +83,16 @@ def _raise(watch: "underway.Watch", text: str) -> bool:
             return False
         _messages[watch.ident] = text
         watch.raised += 1
-        _send(watch.ident, CompileTimeout)
+        _send_exception(watch.ident, CompileTimeout)
     return True
 
 
 def take_back(watch: "underway.Watch") -> None:
     """Take back, in the thread itself, an exception that has not arrived: its compile has ended."""
-    _send(watch.ident, None)
+    _send_exception(watch.ident, None)
 
 
-def _send(ident: int, kind: "type[BaseException] | None") -> None:
+def _send_exception(ident: int, kind: "type[BaseException] | None") -> None:
     import ctypes
 
     given = ctypes.py_object(kind) if kind else None

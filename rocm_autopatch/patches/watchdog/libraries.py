@@ -25,11 +25,11 @@ def searches(operation: str) -> "list[str]":
     if not torch.version.hip:
         return []
     if "conv" in operation:
-        return _miopen(torch)
-    return _tunable()
+        return _miopen_searches(torch)
+    return _tunable_searches()
 
 
-def _tunable() -> "list[str]":
+def _tunable_searches() -> "list[str]":
     get = os.environ.get
     if get("PYTORCH_TUNABLEOP_ENABLED") != "1" or get("PYTORCH_TUNABLEOP_TUNING") == "0":
         return []
@@ -39,7 +39,7 @@ def _tunable() -> "list[str]":
     ]
 
 
-def _miopen(torch: "Any") -> "list[str]":
+def _miopen_searches(torch: "Any") -> "list[str]":
     enforced = os.environ.get("MIOPEN_FIND_ENFORCE", "")
     mode = os.environ.get("MIOPEN_FIND_MODE", "")
     # An enforced search outranks the mode, and torch's own flag outranks the mode, too.

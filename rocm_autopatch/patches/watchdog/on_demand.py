@@ -58,7 +58,7 @@ def offer() -> None:
         except BaseException:
             os.close(memory)
             raise
-        _identity, _memory = _identify(memory), memory
+        _identity, _memory = _identity_of(memory), memory
     except Exception as error:
         if failure.programs_own(error):
             raise
@@ -80,8 +80,8 @@ def answer() -> None:
     """
     global _memory
     try:
-        if _memory is not None and _identify(_memory) == _identity:
-            _answer(_memory)
+        if _memory is not None and _identity_of(_memory) == _identity:
+            _answer_request(_memory)
     except Exception as error:
         if failure.programs_own(error):
             raise
@@ -90,7 +90,7 @@ def answer() -> None:
         _RECORD["notes"].append("no stacks on demand: " + failure.describe(error))
 
 
-def _answer(memory: int) -> None:
+def _answer_request(memory: int) -> None:
     global _seen
     size = os.fstat(memory).st_size
     if size == _seen:
@@ -120,20 +120,20 @@ def _answer(memory: int) -> None:
 def in_child() -> None:
     """A fork's child gets a file of its own, beneath the same descriptor."""
     global _memory, _identity, _seen
-    if _memory is None or _identify(_memory) != _identity:
+    if _memory is None or _identity_of(_memory) != _identity:
         return
     try:
         memory = os.memfd_create(NAME)
         os.dup2(memory, _memory, inheritable=False)
         os.close(memory)
-        _identity, _seen = _identify(_memory), 0
+        _identity, _seen = _identity_of(_memory), 0
     except OSError:
         # It must not write into its parent's.
         faulthandler.unregister(SIGNAL)
         _memory = None
 
 
-def _identify(descriptor: int) -> "tuple[int, int]":
+def _identity_of(descriptor: int) -> "tuple[int, int]":
     try:
         found = os.fstat(descriptor)
     except OSError:

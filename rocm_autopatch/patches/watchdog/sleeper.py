@@ -21,7 +21,7 @@ current: "Any" = None
 _registered = False
 
 
-class _Sleeper:
+class _WatchThread:
     """The thread: it sleeps until something is due.
 
     It is not a threading.Thread, so that it is not among the threads that a program can list.
@@ -45,9 +45,9 @@ class _Sleeper:
                         return
                     watches = list(underway.running.values())
                 on_demand.answer()
-                wake = time.monotonic() + _interval()
+                wake = time.monotonic() + _sleep_interval()
                 for watch in watches:
-                    wake = min(wake, _attend(watch))
+                    wake = min(wake, _attend_to(watch))
                 self.alarm.acquire(timeout=min(max(wake - time.monotonic(), 0.001), on_demand.LOOK))
         except BaseException as error:
             _give_up(self, error)
@@ -55,7 +55,7 @@ class _Sleeper:
             self.ended.release()
 
 
-def _interval() -> float:
+def _sleep_interval() -> float:
     """How long the thread may sleep, in seconds. No compile is due earlier after its beginning."""
     warn_after, abort_after = underway.settings["warn_after"], underway.settings["abort_after"]
     # A tenth, so that almost all of the time in which the process was stopped is noticed.
@@ -77,7 +77,7 @@ def wake_up() -> None:
             os.register_at_fork(
                 before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child
             )
-        sleeper = _Sleeper()
+        sleeper = _WatchThread()
         _thread.start_new_thread(sleeper.run, ())
         current = sleeper
     except Exception as error:
@@ -86,7 +86,7 @@ def wake_up() -> None:
         # No thread can be started, or the interpreter is ending. So nothing is watched.
 
 
-def _give_up(sleeper: _Sleeper, error: BaseException) -> None:
+def _give_up(sleeper: _WatchThread, error: BaseException) -> None:
     """The thread has failed. Nothing is watched from now on, and the program goes on."""
     try:
         # It stays the current sleeper, so that no other is started, which would fail as well.
@@ -123,7 +123,7 @@ def _in_child() -> None:
     current = None
 
 
-def _attend(watch: "underway.Watch") -> float:
+def _attend_to(watch: "underway.Watch") -> float:
     """Warn about a compile, or end it, if that is due. Returns when to look again."""
     warn_after, abort_after = underway.settings["warn_after"], underway.settings["abort_after"]
     if watch.due is None:
@@ -131,7 +131,7 @@ def _attend(watch: "underway.Watch") -> float:
         watch.due = watch.began + watch.step if warn_after else float("inf")
         watch.next_abort = watch.began + abort_after if abort_after else float("inf")
     now = time.monotonic()
-    if now - watch.seen > _interval() + LATE:
+    if now - watch.seen > _sleep_interval() + LATE:
         watch.stopped += now - watch.seen
     watch.seen = now
     abort = (watch.next_abort or 0.0) + watch.stopped

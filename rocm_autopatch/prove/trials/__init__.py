@@ -10,8 +10,8 @@ A trial's file has
 - ``TURN = N`` if calls differ: call N is of the kind of call 0;
 - ``TIMED = False`` if nobody asks how fast it is;
 - ``TRAINING = True`` if it computes gradients; other programs run under ``torch.no_grad()``;
-- ``program(bench)``: makes the program and returns a function. That takes the number of a call,
-  makes the call, and returns a tensor or a sequence of tensors, to be compared with eager mode's.
+- ``make_program(bench)`` returns the program, a function. That takes the number of a call, makes
+  the call, and returns a tensor or a sequence of tensors, to be compared with eager mode's.
 
 The next calls of eager mode and of the compiled program follow each other, so the two must not
 share anything. A new trial is one file, and its name in ``NAMES``: the most telling ones first,

@@ -16,7 +16,7 @@ TRAINING = True
 TURN = 6
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     nn = torch.nn
     width = bench.size(512, 32)

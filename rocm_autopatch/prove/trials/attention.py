@@ -10,7 +10,7 @@ from rocm_autopatch.prove.bench import TrialBench
 ABOUT = ("modes", "search", "switches")
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     nn = torch.nn
     heads, size, length = 8, bench.size(64, 8), bench.size(256, 16)

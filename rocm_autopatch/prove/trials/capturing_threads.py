@@ -19,7 +19,7 @@ FUNCTIONS, PRODUCTS = 3, 24
 PATIENCE_S = 60
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     # Of another width each, because Dynamo would compile equal ones once, for both threads.
     widths = [bench.size(256, 16) + 16 * one for one in range(THREADS * FUNCTIONS)]
     chains = [_compiled_chain(bench, width) for width in widths]

@@ -12,7 +12,7 @@ TRAINING = True
 TURN = 2
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     nn = torch.nn
     from torch.utils.checkpoint import checkpoint

@@ -10,7 +10,7 @@ from rocm_autopatch.prove.bench import TrialBench
 ABOUT = ("modes", "switches")
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     nn = torch.nn
     width = bench.size(64, 8)

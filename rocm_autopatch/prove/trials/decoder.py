@@ -12,7 +12,7 @@ ABOUT = ("modes", "search", "switches")
 LENGTH = 64
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     model = bench.module(make_decoder(bench, LENGTH))
     compiled = bench.compile(model)

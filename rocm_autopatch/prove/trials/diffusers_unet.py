@@ -12,7 +12,7 @@ NEEDS = ("diffusers.models.unets.unet_2d_condition",)
 GPU = True
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     from diffusers import UNet2DConditionModel
 
     model = UNet2DConditionModel(

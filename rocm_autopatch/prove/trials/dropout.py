@@ -15,7 +15,7 @@ TURN = 15
 RATE = 0.25
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
 
     class Net(torch.nn.Module):  # type: ignore[misc, name-defined]

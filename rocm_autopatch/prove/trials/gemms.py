@@ -12,7 +12,7 @@ ABOUT = ("modes", "search", "coordinate_descent_tuning", "benchmark_kernel")
 SHAPES = ((1, 4096, 14336), (512, 4096, 4096), (64, 4093, 1021))
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     parts = [
         _linear_calls(bench, dtype, *(size if bench.gpu else max(1, size // 64) for size in shape))

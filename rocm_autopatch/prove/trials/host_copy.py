@@ -16,7 +16,7 @@ TIMED = False
 PLACES = 513
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     width = bench.size(256, 16)
 

@@ -11,7 +11,7 @@ ABOUT = ("modes", "aggressive_fusion", "max_fusion_size", "memory_planning", "mu
 BLOCKS = 24
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
 
     def net(x: Any, y: Any) -> Any:

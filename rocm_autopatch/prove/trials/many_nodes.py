@@ -15,7 +15,7 @@ NODES = 256
 WIDTH = 32
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     # Each weight changes the order and some signs. So all results are exact, and large or small
     # numbers do not hide others.

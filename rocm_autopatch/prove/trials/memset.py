@@ -20,7 +20,7 @@ TIMED = False
 ROWS = 64
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     width = bench.size(4096, 32)
     scatter = _scatter_op()

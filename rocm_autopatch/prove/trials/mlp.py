@@ -10,7 +10,7 @@ from rocm_autopatch.prove.bench import TrialBench
 ABOUT = ("modes", "search", "switches")
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     nn = bench.torch.nn
     width = bench.size(1024, 64)
     layers = [nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.GELU()]

@@ -13,7 +13,7 @@ TURN = 4
 LENGTH, PROMPT, STEPS = 64, 16, 4
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     model = bench.module(make_decoder(bench, LENGTH))
     compiled = bench.compile(model)

@@ -12,7 +12,7 @@ TURN = 7
 SIZES = (3, 8, 8, 5, 16, 1, 3)
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     nn = bench.torch.nn
     width = bench.size(512, 32)
     model = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.LayerNorm(width))

@@ -12,7 +12,7 @@ ABOUT = ("modes",)
 TURN = 2
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     width = bench.size(512, 32)
     nn = torch.nn

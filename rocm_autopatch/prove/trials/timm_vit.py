@@ -11,7 +11,7 @@ ABOUT = ("modes",)
 NEEDS = ("timm",)
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     import timm
 
     name = "vit_base_patch16_224" if bench.gpu else "vit_tiny_patch16_224"

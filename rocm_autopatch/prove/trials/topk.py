@@ -13,7 +13,7 @@ ABOUT = ("modes",)
 TIMED = False
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     experts, vocabulary = bench.size(64, 16), bench.size(32000, 256)
     table = bench.inputs(experts, 32, dtype=torch.float32)(0)

@@ -21,7 +21,7 @@ ABOUT = (
 TRAINING = True
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     nn = torch.nn
     width = bench.size(256, 32)

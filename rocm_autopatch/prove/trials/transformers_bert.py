@@ -11,7 +11,7 @@ ABOUT = ("modes", "freezing", "multi_kernel", "coordinate_descent_tuning")
 NEEDS = ("transformers.models.bert.modeling_bert",)
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     from transformers import BertConfig, BertModel
 
     width = bench.size(768, 64)

@@ -13,7 +13,7 @@ GPU = True
 TOKENS = 16
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     from transformers import CompileConfig, LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(

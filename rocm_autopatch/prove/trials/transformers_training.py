@@ -15,7 +15,7 @@ NEEDS = ("transformers.models.bert.modeling_bert",)
 TRAINING = True
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     from transformers import BertConfig, BertForSequenceClassification
 
     torch = bench.torch

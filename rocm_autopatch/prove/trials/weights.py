@@ -12,7 +12,7 @@ ABOUT = ("modes",)
 TURN = 16
 
 
-def program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
     torch = bench.torch
     width = bench.size(512, 32)
     model = bench.module(torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Tanh()))

@@ -19,14 +19,14 @@ class Mode(TorchFunctionMode):
 
 with Mode(), torch.device("meta"):
     seen.clear()
-    with patch._spared(torch.cuda):
+    with patch._spared_generators(torch.cuda):
         state = torch.cuda.default_generators[0].get_state()
 with torch.device("meta"), capture():
     right = torch.equal(torch.compile(forward, backend=backend)(x), forward(x))
 
 
 def inner(y):
-    with patch._spared(torch.cuda):
+    with patch._spared_generators(torch.cuda):
         return y * torch.cuda.default_generators[0].get_state().sum()
 
 

@@ -26,7 +26,7 @@ try:
     refused = ""
 except NotImplementedError as error:
     refused = str(error)
-root = completion.read(command_line.parser(), ())
+root = completion.read_parser(command_line.make_parser(), ())
 _, explain = root.commands["explain"]
 print(
     json.dumps(

@@ -8,7 +8,7 @@ import time
 from rocm_autopatch.patches.ranks import meeting
 
 asked = json.loads(sys.argv[1])
-attend = meeting.Meeting.attend
+attend = meeting.RankMeeting.attend
 
 
 def late(self):
@@ -24,4 +24,4 @@ def late(self):
     return attend(self)
 
 
-meeting.Meeting.attend = late
+meeting.RankMeeting.attend = late

@@ -22,17 +22,17 @@ store = Counting(torch.distributed.HashStore())
 most, texts = 0, []
 for rank in range(size):
     before = store.count
-    texts.append(meeting.Meeting(store, 1, rank, size).attend())
+    texts.append(meeting.RankMeeting(store, 1, rank, size).attend())
     if rank < size - 1:
         most = max(most, store.count - before)
 last = store.count - before
 before = store.count
-assert meeting.Meeting(store, 1, 0, size).missing() == ""
+assert meeting.RankMeeting(store, 1, 0, size).missing() == ""
 print(json.dumps([most, last, store.count - before, [text for text in texts if text]]))
 store = Counting(torch.distributed.HashStore())
 for rank in range(size):
     if rank not in odd:
-        meeting.Meeting(store, 1, rank, size).attend()
+        meeting.RankMeeting(store, 1, rank, size).attend()
 before = store.count
 meeting.ON_THEIR_WAY = 0.01
-print(json.dumps([meeting.Meeting(store, 1, 0, size).missing(), store.count - before]))
+print(json.dumps([meeting.RankMeeting(store, 1, 0, size).missing(), store.count - before]))

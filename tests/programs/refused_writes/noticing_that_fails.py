@@ -24,7 +24,7 @@ def fail():
     raise OSError
 
 
-refused_writes._writer = fail
+refused_writes._writing_place = fail
 c.triton.cudagraphs = True
 seen.append(c.triton.cudagraphs)
 print(json.dumps([rocm_autopatch.status(), seen]))
