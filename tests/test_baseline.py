@@ -90,7 +90,7 @@ def test_observe_tells_it_too(python311: Interpreter, site: Path) -> None:
 def test_status_and_explain_tell_which(python311: Interpreter, site: Path, golden: Golden) -> None:
     env = {MAX: "1", POINTWISE: "1"}
     command = (python311.path, "-m", "rocm_autopatch")
-    text = run_with_site(site, *command, "status", "--no-torch", **env).stdout
+    text = run_with_site(site, *command, "status", "--all", "--no-torch", **env).stdout
     words = (f"{MAX}:", f"{POINTWISE}:", "baseline:")
     golden(
         "\n".join(line for line in text.splitlines() if line.strip().startswith(words)), "status"
@@ -100,12 +100,12 @@ def test_status_and_explain_tell_which(python311: Interpreter, site: Path, golde
 
 
 def test_without_a_baseline_nobody_knows(python311: Interpreter, golden: Golden) -> None:
-    done = python311.run("-m", "rocm_autopatch", "status", "--no-torch", env={MAX: "1"})
+    done = python311.run("-m", "rocm_autopatch", "status", "--all", "--no-torch", env={MAX: "1"})
     words = (f"{MAX}:", "baseline:")
     lines = done.stdout.splitlines()
     golden("\n".join(line for line in lines if line.strip().startswith(words)))
     # Nothing is asked of it where nothing is set.
-    done = python311.run("-m", "rocm_autopatch", "status", "--no-torch")
+    done = python311.run("-m", "rocm_autopatch", "status", "--all", "--no-torch")
     assert "baseline" not in done.stdout
 
 
@@ -146,7 +146,7 @@ def test_what_is_named_is_a_user_s(python: Interpreter, golden: Golden) -> None:
     found = named(python, **{"names": POINTWISE, MAX: "1", POINTWISE: "1"})
     told = [(found[n]["origin"], found[n]["status"], found[n]["after"]) for n in (MAX, POINTWISE)]
     assert told == [("unknown", "applied", None), ("user", "given", "1")]
-    done = python.run("-m", "rocm_autopatch", "status", "--no-torch", env=env)
+    done = python.run("-m", "rocm_autopatch", "status", "--all", "--no-torch", env=env)
     words = (f"{MAX}:", f"{POINTWISE}:", "baseline:")
     lines = done.stdout.splitlines()
     golden("\n".join(line for line in lines if line.strip().startswith(words)), "status")

@@ -63,7 +63,7 @@ def test_what_is_in_it(python311: Interpreter, tmp_path: Path) -> None:
     status = json.loads(found["status.json"])
     assert status["policies"] == ["safe", "team"]
     assert status["digest_parts"]["variables"] == {"MIOPEN_FIND_MODE": "1"}
-    assert found["status.txt"].startswith("rocm_autopatch is active:")
+    assert found["status.txt"].startswith("safe < team applies")
     assert found["policies/02-team.yaml"].startswith(f"# {policy}\nversion: 1\nname: team\n")
     assert "# why it is so" in found["policies/02-team.yaml"]
     assert json.loads(found["probe.json"])["policies"] == ["safe", "team"]

@@ -132,7 +132,8 @@ def test_an_entry_like_any_other(python311: Interpreter, tmp_path: Path, golden:
     root = tmp_path / "own"
     for use in (str(root), "off"):
         file = policy(tmp_path, use)
-        env = {"ROCM_AUTOPATCH_POLICY": str(file), "HOME": str(tmp_path)}
+        # A path of any length stands on one line.
+        env = {"ROCM_AUTOPATCH_POLICY": str(file), "HOME": str(tmp_path), "COLUMNS": "500"}
         done = python311.run("-m", "rocm_autopatch", "explain", "caches", "--no-torch", env=env)
         golden(re.sub(r"/torch-[^']*", "/PLACE", done.stdout), Path(use).name, TMP=tmp_path)
     env = {"ROCM_AUTOPATCH_POLICY": str(policy(tmp_path, "on")), "ROCM_AUTOPATCH_CACHE": ""}

@@ -119,7 +119,7 @@ class StandIn:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(tmp_path / "runs")
     monkeypatch.setattr(session, "time", made)
-    of_policy = SimpleNamespace(one=lambda *_: SimpleNamespace(environ={"WHAT": _POLICY}))
+    of_policy = SimpleNamespace(make_arm=lambda *_: SimpleNamespace(environ={"WHAT": _POLICY}))
     monkeypatch.setattr(session, "arms", of_policy)
     of_set = SimpleNamespace(environ={"WHAT": "set"})
     monkeypatch.setattr(session, "arm_of", lambda *_: of_set)

@@ -21,6 +21,7 @@ from rocm_autopatch.patches.config import TARGETS
 from rocm_autopatch.policy import lint, load, select
 from rocm_autopatch.probe import variables
 from tests.conftest import ROOT
+from tests.programs import program_file
 from tools.fresh import __main__ as fresh
 from tools.fresh import checks
 from tools.fresh.dockerfiles import expand, read_stages
@@ -590,22 +591,7 @@ def test_keys_of_a_source() -> None:
 
 
 def test_overrides() -> None:
-    text = """
-import os, sys
-import torch
-import torch._inductor.config as cfg
-from torch._dynamo import config as dynamo
-os.environ["TORCHINDUCTOR_X"] = "1"
-os.environ.setdefault("HIP_Y", "1")
-os.environ["MY_OWN"] = "1"
-cfg.max_autotune = True
-print(os.environ["TORCHINDUCTOR_Z"])
-def inside():
-    dynamo.recompile_limit = 9
-    sys.meta_path.insert(0, None)
-    with torch._inductor.config.patch("a", 1), cfg.patch(b=2), cfg.patch({"c.d": 3}):
-        setattr(torch._functorch.config, "e", 1)
-"""
+    text = program_file("fresh/overrides.py").read_text(encoding="utf-8")
     found = {one.what: one.scope for one in overrides(text)}
     assert found == {
         "TORCHINDUCTOR_X": "import",

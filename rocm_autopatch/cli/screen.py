@@ -65,11 +65,11 @@ def _report_entries(report: dict[str, Any]) -> Iterator[tuple[str, str, dict[str
     for section in ("env", *NAMES):
         for row in report[section]:
             name = row["name"]
-            if section != "config":
+            module = next((one for one in _MODULES if name.startswith(one + ".")), "")
+            if module:
+                yield _MODULES[module], name[len(module) + 1 :], row
+            else:
                 yield _KINDS.get(section, "patch"), name, row
-                continue
-            module = next(one for one in _MODULES if name.startswith(one + "."))
-            yield _MODULES[module], name[len(module) + 1 :], row
     for row in caches_row(report):
         yield "caches", row["name"], row  # It has no why: the variables' rows have.
 

@@ -100,7 +100,9 @@ class NotAReport(ValueError):
 
 
 # What is compared, as it is in a report, and where it is told.
-_SECTIONS = ("policy", "facts", "image", "variables", "config", "caches", "patches", "errors")
+# The section with the entries of a policy for config keys.
+_OF_ENTRIES = "config"
+_SECTIONS = ("policy", "facts", "image", "variables", _OF_ENTRIES, "caches", "patches", "errors")
 _POLICY = ("active", "observe", "policy", "sites", "baked", "given", "keep")
 _CACHES = ("use", "layer", "root", "place", "node", "reason", "require")
 # Of a row, what says what became of it.
@@ -156,7 +158,7 @@ def check_report(report: Any) -> None:
 def _parts(report: Mapping[str, Any], entries: bool) -> dict[tuple[str, str], Any]:
     """By section and name, what the digest is made of, with the *entries* of a policy or
     without them."""
-    shown = [name for name in _SECTIONS if entries or name != "config"]
+    shown = [name for name in _SECTIONS if entries or name != _OF_ENTRIES]
     known = {name: its for name, its in report.get("digest_parts", {}).items() if name in shown}
     return {(part, name): value for part, its in known.items() for name, value in its.items()}
 

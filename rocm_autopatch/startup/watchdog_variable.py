@@ -48,7 +48,13 @@ def add(rows: "tuple[tuple[str, str, Any], ...]") -> "tuple[tuple[str, str, Any]
 
 def _others(entries: "Any", ours: "tuple[tuple[Any, ...], ...]") -> "tuple[Any, ...]":
     """The entries of other fields."""
-    return tuple(entry for entry in entries if entry[0] not in {our[0] for our in ours})
+    names = {name for name, *_ in ours}
+    others = []
+    for entry in entries:
+        name, *_ = entry
+        if name not in names:
+            others.append(entry)
+    return tuple(others)
 
 
 def _seconds(text: str) -> "Optional[Union[int, float]]":

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from packaging.version import InvalidVersion, Version
 
 from rocm_autopatch import startup
@@ -19,6 +18,7 @@ from rocm_autopatch.probe.index import IndexStore, ScanWorkers, make_indexes
 from rocm_autopatch.probe.installed import FileGroup
 from rocm_autopatch.probe.readers import NOT_READ, READ, IndexedFiles, VariableReaders
 from rocm_autopatch.startup import caches
+from rocm_autopatch.switches import MODE_PREFIX, SWITCHES
 from tools.fresh.dockerfiles import Checkout, Stage, Variable, expand, read_stages
 from tools.fresh.finding import ROOT, Finding, line_of
 from tools.fresh.sources import UNKNOWN, ConfigSource, overrides
@@ -42,7 +42,7 @@ CONCERNS = re.compile(
 _SHORT = 15
 _LIMIT_S = 600.0
 _VARIABLES = ROOT / "rocm_autopatch" / "probe" / "variables.yaml"
-_SWITCHES = ROOT / "rocm_autopatch" / "tune" / "switches.yaml"
+_SWITCHES = ROOT / "rocm_autopatch" / "switches.py"
 _POLICIES = ROOT / "policies"
 # Our texts that speak of versions.
 _TEXTS = (
@@ -165,11 +165,9 @@ def _named_keys() -> dict[str, str]:
         for entry in load.top(name).config:
             file = _POLICIES / f"{name}.yaml"
             found.setdefault(f"{entry.module}.{entry.key}", line_of(file, f"    {entry.key}:"))
-    for row in yaml.safe_load(_SWITCHES.read_text(encoding="utf-8")):
-        toggle = row["toggle"].partition("=")[0]
-        full = toggle if toggle.startswith("torch.") else f"{TARGETS[0]}.{toggle}"
-        if not toggle.startswith("mode.") and toggle != toggle.upper():
-            found.setdefault(full, line_of(_SWITCHES, row["toggle"].partition("=")[0] + "="))
+    for row in SWITCHES:
+        if not row.key.startswith(MODE_PREFIX) and not row.is_variable:
+            found.setdefault(".".join(row.setting), line_of(_SWITCHES, f'"{row.key}"'))
     for module, keys in variables.verdict_table()["config"].items():
         for key in keys:
             found.setdefault(f"{module}.{key}", line_of(_VARIABLES, f"    {key}:"))

@@ -67,7 +67,7 @@ def parts() -> "dict[str, dict[str, str]]":
     # Not only what looks like a secret: the report masks the values of this place's secrets in all
     # texts, also of those that the start has removed. What it shows must be what the digest is
     # made of.
-    removed = {rule[0]: before for rule, before, _ in _RECORD["env"] if before is not None}
+    removed = {name: before for (name, *_), before, _ in _RECORD["env"] if before is not None}
     secrets = masking.Secrets({**os.environ, **removed})
     variables = {}
     for name in sorted(os.environ):

@@ -13,7 +13,6 @@ If a compile is under way, the watchdog's thread then adds what is compiled, and
 stderr.
 """
 
-import faulthandler
 import os
 import signal
 import time
@@ -54,6 +53,8 @@ def offer() -> None:
             return
         memory = os.memfd_create(NAME)
         try:
+            import faulthandler  # Torch does not import it.
+
             faulthandler.register(SIGNAL, file=memory, all_threads=True, chain=False)
         except BaseException:
             os.close(memory)
@@ -129,6 +130,8 @@ def in_child() -> None:
         _identity, _seen = _identity_of(_memory), 0
     except OSError:
         # It must not write into its parent's.
+        import faulthandler
+
         faulthandler.unregister(SIGNAL)
         _memory = None
 
