@@ -89,7 +89,8 @@ from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.prove import battery, trials, verdicts
 from rocm_autopatch.prove.supervisor import StartSupervisor
 trials.NAMES = tuple(asked["trials"])
-how = battery.BatteryThoroughness("full", asked.get("seconds", 400), 100, 20, 0.1, 1, 1, asked["limit"], 1,
+how = battery.BatteryThoroughness(
+    "full", asked.get("seconds", 400), 100, 20, 0.1, 1, 1, asked["limit"], 1,
     tuple(asked["subjects"]), trials.NAMES)
 os.cpu_count = lambda: asked["cores"]
 """
