@@ -1145,7 +1145,7 @@ from rocm_autopatch.caches import archive, places
 def kill(done, size):
     os.kill(os.getpid(), signal.SIGKILL)
 
-archive.seed(Path(sys.argv[1]), places.here(), kill, replace=len(sys.argv) > 2)
+archive.seed_place(Path(sys.argv[1]), places.place_here(), kill, replace=len(sys.argv) > 2)
 """
 
 

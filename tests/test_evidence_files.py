@@ -317,7 +317,7 @@ def test_the_machine_is_found_without_more_modules() -> None:
     code = (
         "import sys, dataclasses, datetime, pathlib, platform, re, typing\n"
         "before = set(sys.modules)\n"
-        "from rocm_autopatch.evidence import machine; machine.here()\n"
+        "from rocm_autopatch.evidence import machine; machine.machine_here()\n"
         "print(*sorted(name for name in set(sys.modules) - before"
         " if 'rocm' not in name and name != '__future__'))"
     )

@@ -275,8 +275,8 @@ class TestSupervisor:
         code = (
             "import json, sys, time; from pathlib import Path\n"
             "from rocm_autopatch import fresh_interpreter\n"
-            "from rocm_autopatch.prove.supervisor import FreshStarts, Supervisor\n"
-            "supervisor = Supervisor(fresh_interpreter.environment(), 'cuda', assume=True)\n"
+            "from rocm_autopatch.prove.supervisor import FreshStarts, StartSupervisor\n"
+            "supervisor = StartSupervisor(fresh_interpreter.environment(), 'cuda', assume=True)\n"
             "caches = Path(sys.argv[1]); policy = caches / 'policy.yaml'\n"
             "policy.write_text('version: 1\\nname: mine\\nextends: [safe]\\n')\n"
             "asked = FreshStarts(3, policy, caches, 60, 120, time.monotonic() + 300)\n"

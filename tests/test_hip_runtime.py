@@ -206,7 +206,7 @@ def test_no_library_and_no_device_is_opened(tmp_path: Path) -> None:
         "kinds = ('open', 'os.listdir', 'os.scandir', 'ctypes.dlopen', 'subprocess.Popen')\n"
         "hook = lambda event, args: event in kinds and named.append(str(args[0]))\n"
         "sys.addaudithook(hook)\n"
-        "clues.gather({}, pathlib.Path(sys.argv[1]), ())\n"
+        "clues.gather_clues({}, pathlib.Path(sys.argv[1]), ())\n"
         "print(named)\n"
     )
     done = subprocess.run(

@@ -87,18 +87,19 @@ import json, os, sys
 asked = json.loads(sys.argv[1])
 from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.prove import battery, trials, verdicts
-from rocm_autopatch.prove.supervisor import Supervisor
+from rocm_autopatch.prove.supervisor import StartSupervisor
 trials.NAMES = tuple(asked["trials"])
-how = battery.Thoroughness("full", asked.get("seconds", 400), 100, 20, 0.1, 1, 1, asked["limit"], 1,
+how = battery.BatteryThoroughness(
+    "full", asked.get("seconds", 400), 100, 20, 0.1, 1, 1, asked["limit"], 1,
     tuple(asked["subjects"]), trials.NAMES)
 os.cpu_count = lambda: asked["cores"]
 """
 DIRECTLY = """
-supervisor = Supervisor({**fresh_interpreter.environment(), **asked.get("environ", {})}, "cpu",
+supervisor = StartSupervisor({**fresh_interpreter.environment(), **asked.get("environ", {})}, "cpu",
     assume=asked.get("assume", True))
-work = battery.Battery(supervisor, how, (), (), lambda: None, lambda row: None)
+work = battery.TrialBattery(supervisor, how, (), (), lambda: None, lambda row: None)
 work.run()
-found = verdicts.subjects(work.rows, work.units())
+found = verdicts.subject_verdicts(work.rows, work.units())
 rows = [row.document() for row in work.rows]
 found = {name: said.document() for name, said in found.items()}
 print(json.dumps({"rows": rows, "subjects": found}))

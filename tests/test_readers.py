@@ -295,7 +295,9 @@ class TestKept:
         kept = Path(first.kept)
         assert kept == Path(place.environment["XDG_CACHE_HOME"]) / "rocm-autopatch" / "readers"
         assert all(file.stat().st_mode & 0o77 == 0 for file in kept.iterdir())
-        monkeypatch.setattr(index.ScanWorkers, "_start", lambda _: pytest.fail("a file is read"))
+        monkeypatch.setattr(
+            index.ScanWorkers, "_start_scanner", lambda _: pytest.fail("a file is read")
+        )
         assert place.look("MY_NAME").told == first.told
 
     def test_a_changed_file_is_read_anew(self, place: Place) -> None:

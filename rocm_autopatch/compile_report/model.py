@@ -103,7 +103,7 @@ class CompiledGraph:
 
 @dataclass
 class GraphBreak:
-    """CompiledGraph breaks at one place, for one reason."""
+    """Graph breaks at one place, for one reason."""
 
     place: SourcePlace
     reason: str

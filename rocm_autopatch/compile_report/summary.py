@@ -209,7 +209,7 @@ def _break_lines(report: CompileReport) -> Iterator[str]:
         return
     total = sum(one.count for one in report.breaks)
     yield ""
-    yield f"CompiledGraph breaks ({total:,} in {counted(len(report.breaks), 'place')})"
+    yield f"Graph breaks ({total:,} in {counted(len(report.breaks), 'place')})"
     for one in report.breaks[:ROWS]:
         function = f" in {one.place.function}" if one.place.function else ""
         yield f"  {one.count:5,} x {_keep_tail(short_place(one.place) + function, WIDTH - 10)}"

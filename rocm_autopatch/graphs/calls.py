@@ -75,7 +75,7 @@ class CallStrategy:
         self.function = function
 
     def call_plainly(self, structure: Hashable, leaves: list[object]) -> object:
-        """GraphedCall the function, not in a capture. Nobody needs the list of leaves any more."""
+        """Call the function, not in a capture. Nobody needs the list of leaves any more."""
         return self.function(structure, leaves)
 
     def call_before_capture(self, call: GraphedCall, leaves: list[object]) -> object:

@@ -46,7 +46,7 @@ class LiveOutputs(Protocol):
 
 
 class GraphMemory:
-    """GraphMemory of torch's allocator that only graphs use."""
+    """Memory of torch's allocator that only graphs use."""
 
     def __init__(self) -> None:
         # By device: the allocator's handle, and the graphs that use it.

@@ -53,7 +53,7 @@ class SharedRegion(Protocol):
     def run_in_graph_memory(
         self, device: torch.device | None, function: Callable[[], object]
     ) -> object:
-        """GraphedCall a forward or its backward before the first capture."""
+        """Call a forward or its backward before the first capture."""
 
     def gradients(self) -> Iterator[torch.Tensor]:
         """The gradients that the region's weights have."""

@@ -156,7 +156,7 @@ class ProvenFields(RowFields):
         kept = before[: probed.start()] if probed else before
         place, day = self.evidence["place"], self.evidence["made"].partition("T")[0]
         sound = [name for name, said in self.evidence["subjects"].items() if said["sound"]]
-        text = f"ProvenFields {day} on {place['device']}, driver {place['driver']}, torch "
+        text = f"Proven {day} on {place['device']}, driver {place['driver']}, torch "
         text += f"{place['torch']}, triton {place['triton']}: {', '.join(sound) or 'nothing'}."
         return f"{kept} {text}{probed[0] if probed else ''}".strip()
 
@@ -205,7 +205,7 @@ class ProbedFields(RowFields):
             if stated.get(row.name) == row.without:
                 continue
             value, why = given.get(row.name, (None, ""))
-            why = why if value == row.without and why else f"ProbedFields {self.date}."
+            why = why if value == row.without and why else f"Probed {self.date}."
             self.sets[row.name] = {"value": row.without, "why": why}
         self.unset = [name for name in stated if name not in set_here]
         self.not_read = [
@@ -217,7 +217,7 @@ class ProbedFields(RowFields):
         kept = _PROBED.sub("", self.own.description).strip() if self.own else ""
         torch = self.found.torch.get("version") or "no torch"
         python = self.found.findings.reading.found.get("python", "")
-        text = f"ProbedFields {self.date} with torch {torch} and Python {python}"
+        text = f"Probed {self.date} with torch {torch} and Python {python}"
         rows = [row for row in self.found.config if row.culprit]
         if rows:
             keys = ", ".join(row.name for row in rows)

@@ -296,7 +296,7 @@ class TrialBattery:
         return number
 
     def _settle_gains(self, names: list[str], left: Mapping[str, list[str]], number: int) -> None:
-        """TrialStart again what a wave needs to say whether its subjects gain."""
+        """Start again what a wave needs to say whether its subjects gain."""
         base, *others = names
         trial_names = self._trial_names(names, left)
         # Of a switch, policies ask whether it gains; of a mode, only whether it works.

@@ -23,8 +23,8 @@ from rocm_autopatch.prove import CRASHED, FRESH_STARTS, HUNG, IMPORTING, STARTIN
 from rocm_autopatch.prove.rows import TrialOutcome
 from rocm_autopatch.support import processes, safe_path
 
-_CHILD = "from rocm_autopatch.prove import child\nchild.main()\n"
-_FORKS = "from rocm_autopatch.prove import fresh_starts\nfresh_starts.main()\n"
+_CHILD = "from rocm_autopatch.prove import child\nchild.run_child()\n"
+_FORKS = "from rocm_autopatch.prove import fresh_starts\nfresh_starts.run_forks()\n"
 _LAST_LINES = 12
 _LONGEST = 1 << 16
 # How often a start is looked at, in seconds.

@@ -186,7 +186,7 @@ def _evidence(found: EvidenceFile, reason: str) -> dict[str, Any]:
 def _graphs() -> list[dict[str, Any]]:
     # A report must not import it, because it imports torch.
     graphs = sys.modules.get("rocm_autopatch.graphs.record")
-    return graphs.render() if graphs else []
+    return graphs.render_rows() if graphs else []
 
 
 def _crowded() -> list[str]:

@@ -30,7 +30,7 @@ MODULES: dict[str, tuple[Any, str]] = {
     "soundness._lock": (soundness, "_lock"),
     "training._installing": (training, "_installing"),
 }
-OBJECTS = {"GuardedGraphs._lock": guards, "Pools.lock": capture}
+OBJECTS = {"GuardedGraphs._lock": guards, "CapturePools.lock": capture}
 
 
 class Noted:

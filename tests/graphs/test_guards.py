@@ -906,7 +906,7 @@ def test_without_numpy() -> None:
         "import sys; sys.modules['numpy'] = None\n"
         "import torch, stand_in; stand_in.install()\n"
         "from rocm_autopatch.graphs import capture, graphed\n"
-        "pool = object.__new__(capture.Pool.__mro__[1])\n"
+        "pool = object.__new__(capture.CapturePool.__mro__[1])\n"
         "state = pool.elsewhere(); assert state == pool.elsewhere()\n"
         "torch.rand(1); assert state != pool.elsewhere()\n"
         "function = graphed(torch.nn.Linear(4, 4))\n"

@@ -478,7 +478,7 @@ def test_the_order_of_locks(allocator: Allocator, monkeypatch: pytest.MonkeyPatc
                 work(its)
 
         in_threads(work_in_both, 2)
-    assert ("Pools.lock", "capture._one") in noted.pairs
+    assert ("CapturePools.lock", "capture._one") in noted.pairs
     assert lock_order.against_the_order(noted) == []
 
 

@@ -267,7 +267,7 @@ def test_weights_are_replaced_in_a_capture_of_others(monkeypatch: pytest.MonkeyP
     for _ in range(4):
         wrapped(x)
     module.weight = torch.nn.Parameter(torch.zeros(4, 4))
-    monkeypatch.setattr(wrapper, "capturing", lambda: True)
+    monkeypatch.setattr(wrapper, "is_capturing", lambda: True)
     # To drop graphs takes a lock, and waits for the device.
     monkeypatch.setattr(GraphCache, "clear", lambda self: pytest.fail("graphs are dropped"))
     assert torch.equal(wrapped(x), module(x))
@@ -337,7 +337,7 @@ def test_the_order_of_locks(monkeypatch: pytest.MonkeyPatch) -> None:
             during(functools.partial(use, way), functools.partial(use, way))
         during(train, functools.partial(use, "all"))
         gc.collect()
-    assert ("GuardedGraphs._lock", "Pools.lock") in noted.pairs
+    assert ("GuardedGraphs._lock", "CapturePools.lock") in noted.pairs
     assert lock_order.against_the_order(noted) == []
 
 
@@ -347,7 +347,7 @@ def test_locks_in_another_order_are_noticed(monkeypatch: pytest.MonkeyPatch) -> 
         pools = capture.CapturePools()
         with memory._lock, pools.lock:
             pass
-    assert lock_order.against_the_order(noted) == [("memory._lock", "Pools.lock")]
+    assert lock_order.against_the_order(noted) == [("memory._lock", "CapturePools.lock")]
 
 
 def test_a_graph_is_dropped_while_hooks_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

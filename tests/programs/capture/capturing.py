@@ -31,7 +31,7 @@ def capturing():
 
 def is_initialized():
     "Yes for the patch; for Inductor, which looks for a GPU when it hashes, the truth."
-    return (capturing() and sys._getframe(1).f_code.co_name == "_capturing") or IS_INITIALIZED()
+    return (capturing() and sys._getframe(1).f_code.co_name == "_is_capturing") or IS_INITIALIZED()
 
 
 torch.cuda.is_initialized = is_initialized

@@ -6,6 +6,6 @@ set -eu
 pyinstaller --log-level ERROR --name without plain.py
 dist/without/without
 # Our functions import torch, so it would be frozen too.
-pyinstaller --log-level ERROR --name with --hidden-import rocm_autopatch.record --exclude-module torch \
+pyinstaller --log-level ERROR --name with --hidden-import rocm_autopatch.record.report --exclude-module torch \
     plain.py
 dist/with/with
