@@ -23,7 +23,16 @@ from pathlib import Path
 import pytest
 
 from surroundings import hip_torch
-from tests.conftest import HIP, MAX, WORK, Interpreter, label_torch, make_venv, pip
+from tests.conftest import (
+    HIP,
+    MAX,
+    WORK,
+    Interpreter,
+    free_place,
+    label_torch,
+    make_venv,
+    pip,
+)
 from tests.programs import program_file
 
 TOOLS = {
@@ -86,14 +95,19 @@ def tools(wheel: Path) -> Interpreter:
                 for tool in wanted:
                     subprocess.run([*_PIP, made.path, "install", tool], stdout=sys.stderr)
             stamp.write_text(json.dumps(wanted))
-        made = Interpreter(directory / "bin" / "python")
-        pip(made, "install", "--force-reinstall", "--no-deps", wheel)
-        site = label_torch(made.site_packages, "2.5.1+rocm6.2", HIP)
-        texts = {"__init__": INIT, "_inductor/__init__": "", "_inductor/config": CONFIG}
-        for name, text in texts.items():
-            path = site / "torch" / f"{name}.py"
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text)
+        # Another run may have its own wheel in it.
+        own = free_place("tools")
+        hip_torch.copy(directory, own)
+    made = Interpreter(own / "bin" / "python")
+    # Its files are those of all copies: what is another one here has to be new.
+    shutil.rmtree(made.site_packages / "torch", ignore_errors=True)
+    pip(made, "install", "--force-reinstall", "--no-deps", wheel)
+    site = label_torch(made.site_packages, "2.5.1+rocm6.2", HIP)
+    texts = {"__init__": INIT, "_inductor/__init__": "", "_inductor/config": CONFIG}
+    for name, text in texts.items():
+        path = site / "torch" / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
     return made
 
 

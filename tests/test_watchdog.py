@@ -113,8 +113,8 @@ class TestPhases:
         number = line_of(PHASES, f"def {frame}(")
         assert f"/phases.py:{number}), compile 0/0{phase}" in line
         assert line.split(" s: ")[1].startswith(f"{frame} (/")
-        place = line_of(program_file("watchdog/hangs.py"), "        time.sleep(nap)")
-        assert f"/hangs.py:{place} in hang; to stop it: " in line
+        # On a busy machine, it may be between two naps.
+        assert re.search(r"/hangs\.py:\d+ in (hang|uses); to stop it: ", line)
         assert setting in line
 
     def test_a_backward_of_its_own(self, phases: Any) -> None:
