@@ -289,7 +289,8 @@ class TestAbort:
     def test_at_the_very_end(self, aborts: Any) -> None:
         (*_, late, _, _, _, _), _ = aborts
         assert len(late) == 16
-        assert set(late) == {"ended", "compiled"}
+        # On a busy machine none may come to its end in time. A third thing may never be.
+        assert set(late) <= {"ended", "compiled"}
 
     def test_another_thread(self, aborts: Any) -> None:
         (*_, mine, results, nothing, _), _ = aborts
