@@ -3,6 +3,7 @@ process that runs."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -12,10 +13,11 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from rocm_autopatch.cli import stacks as command
 from rocm_autopatch.patches.watchdog import on_demand
 from rocm_autopatch.startup import watchdog_variable
 from tests.conftest import Interpreter
@@ -222,6 +224,21 @@ def test_who_can_not_be_asked(python311: Interpreter, golden: Golden) -> None:
     assert "there is no process" in done.stderr
     for wrong in ("x", "-1", "0", "1.5"):
         assert stacks(python311, wrong).returncode == 2
+
+
+def test_who_may_not_be_looked_into(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Root, too, may not look into each process: from a container without the capability for it."""
+
+    def refuse(pid: int) -> NoReturn:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(command, "_find_memories", refuse)
+    assert command.run(argparse.Namespace(pid=1, json=False)) == 1
+    said = capsys.readouterr().err
+    assert "process 1 may not be looked into from here" in said
+    assert "another user" not in said
 
 
 def test_the_signal_is_the_same_in_each_libc() -> None:

@@ -327,7 +327,9 @@ def test_check_not_in_force(
         # With a path of any length, it stands on one line.
         shown = run_command(python, "status", "--no-torch", env={**env, "COLUMNS": "500"})
         assert shown.returncode == ("policy" in name or "switch" in name or "old" in name)
-        first = shown.stdout.splitlines()[0]
+        first, *others = shown.stdout.splitlines()
+        # What stands against the policy is told once.
+        assert not [one for one in others if first.partition(": ")[2] in one], name
         assert first.startswith(
             ("no policy applies: ", "safe would apply, but", "safe applies, wi")
         )

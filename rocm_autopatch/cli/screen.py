@@ -24,7 +24,8 @@ def screen_lines(report: dict[str, Any], why: bool) -> Iterator[str]:
     *why* adds to each line why its entry is there.
     """
     for error in report["errors"]:
-        yield from wrapped(f"error: {error}", "  ", "    ")
+        if error != sentences.error_against(report):  # The verdict has told it.
+            yield from wrapped(f"error: {error}", "  ", "    ")
     facts = [
         f"{name} {report['facts'][name]['value']}" for name in _FACTS if name in report["facts"]
     ]

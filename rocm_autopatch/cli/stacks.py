@@ -138,8 +138,8 @@ def _ask_for_stacks(pid: int) -> tuple[list[str], list[str]]:
         raise _NotAsked(f"there is no process {pid}") from None
     except PermissionError:
         raise _NotAsked(
-            f"process {pid} is of another user: run this command as that user or as root, where "
-            "the process runs (docker exec, kubectl exec)"
+            f"process {pid} may not be looked into from here: run this command as its user, or as "
+            "root where it runs (docker exec, kubectl exec)"
         ) from None
     if not text:
         raise _NotAsked(f"process {pid} does not answer: it is stopped, or waits in the kernel")

@@ -17,6 +17,12 @@ def is_in_force(report: dict[str, Any]) -> bool:
     return report["active"] and not report["observe"] and not report["errors"]
 
 
+def error_against(report: dict[str, Any]) -> str:
+    """The error because of which no policy is applied, "" if there is none."""
+    told = (one for one in report["errors"] if one.startswith((NOT_APPLIED, NO_HOOK)))
+    return next(told, "")
+
+
 def verdict_line(report: dict[str, Any], option: str = "", why: str = "") -> str:
     """Which policy applies, and why, or what stands against it, in one line.
 
@@ -25,8 +31,8 @@ def verdict_line(report: dict[str, Any], option: str = "", why: str = "") -> str
     """
     would = "would apply" if option else "applies"
     if not report["active"]:
-        told = [one for one in report["errors"] if one.startswith((NOT_APPLIED, NO_HOOK))]
-        return f"no policy {would}: {[*told, report['reason']][0].removeprefix(NOT_APPLIED)}"
+        why = error_against(report) or report["reason"]
+        return f"no policy {would}: {why.removeprefix(NOT_APPLIED)}"
     failed = counted(len(report["errors"]), "error")
     doubt = f", with {failed}" if report["errors"] else ""
     if report["observe"]:

@@ -60,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if strange:
         few = ", ".join(sorted(known["checkouts"]))
         parser.error(f"--checkout: {strange[0]} is none of {few}")
+    if options.wheels and not any(options.wheels.glob("*.whl")):
+        parser.error(f"--wheels: {options.wheels} has no wheel")
     with tempfile.TemporaryDirectory() as scratch:
         cache = options.cache or Path(scratch)
         try:
