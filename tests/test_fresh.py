@@ -502,7 +502,8 @@ def test_a_large_member_is_left_where_it_is(tmp_path: Path) -> None:
         (["--checkout", "vllm-project/vllm=/nowhere"], "is not OWNER/NAME=DIRECTORY"),
         (["--checkout", "one/another=/"], "one/another is none of"),
         (["--known", "/nowhere"], "No such file"),
-        (["--wheels", "/nowhere"], "/nowhere has no wheel"),
+        (["--wheels", "/nowhere"], "/nowhere is no directory"),
+        (["--wheels", str(ROOT / "docs")], "docs has no wheel"),
     ],
 )
 def test_what_can_not_be_read(

@@ -9,7 +9,7 @@ from pathlib import Path
 from rocm_autopatch import _DEFAULT
 from rocm_autopatch.policy import document, schema
 from rocm_autopatch.policy.model import Policy
-from rocm_autopatch.policy.problem import ERROR, Problem, Problems
+from rocm_autopatch.policy.problem import ERROR, Hint, Problem, Problems, similar_name
 from rocm_autopatch.trust import is_path
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -73,7 +73,7 @@ class Reading(Problems):
         """The policy that a user means by a name: a built-in one, or a file's path."""
         file = self._find(name, Path())
         if file is None:
-            self.add(Problem(name, 0, 0, "", self._missing))
+            self.add(Problem(name, 0, 0, "", self._missing), self._similar(name))
             return None
         return self.policy(file)
 
@@ -83,7 +83,7 @@ class Reading(Problems):
             return self.top(DEFAULT)
         file = self._find(row.base, Path(row.file).parent)
         if file is None or _is_missing(file):
-            self.wrong(row, "policy", row.base, self._missing)
+            self.wrong(row, "policy", row.base, self._missing, self._similar(row.base))
             return None
         return self.policy(file)
 
@@ -91,7 +91,8 @@ class Reading(Problems):
         """Report each mitigation of a known issue that is not a built-in policy."""
         for issue in policy.known_issues:
             if issue.mitigation not in ("", *self._names):
-                self.wrong(policy, "known_issues", issue.mitigation, self._missing)
+                name = issue.mitigation
+                self.wrong(policy, "known_issues", name, self._missing, self._similar(name))
 
     def layers(self, top: Policy | None) -> tuple[Policy, ...]:
         """*top* and all that it extends, each once, after its bases."""
@@ -106,7 +107,7 @@ class Reading(Problems):
         for base in top.extends or ():
             file = self._find(base, Path(top.file).parent)
             if file is None or _is_missing(file):
-                self.wrong(top, "extends", base, self._missing)
+                self.wrong(top, "extends", base, self._missing, self._similar(base))
                 continue
             resolved = os.path.realpath(file)
             if resolved == key or resolved in above:
@@ -117,11 +118,16 @@ class Reading(Problems):
                 self._collect(policy, resolved, (*above, key), found)
         found[key] = top
 
-    def wrong(self, policy: Policy, key: str, path: str, message: str) -> None:
+    def wrong(
+        self, policy: Policy, key: str, path: str, message: str, hint: Hint | None = None
+    ) -> None:
         """Add what is wrong at the value of a policy's *key*."""
         node = policy.places[key]
         short = path if len(path) < _LONGEST_PATH else f"{path[:100]}..."
-        self.add(Problem(policy.file, node.line, node.column, short, message))
+        self.add(Problem(policy.file, node.line, node.column, short, message), hint)
+
+    def _similar(self, name: str) -> Hint:
+        return lambda: similar_name(name, self._names)
 
     @cached_property
     def _names(self) -> tuple[str, ...]:

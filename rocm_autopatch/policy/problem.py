@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -102,6 +102,14 @@ def collected(into: Problems | None) -> Iterator[Problems]:
     yield problems
     if into is None:
         problems.finish()
+
+
+def similar_name(name: str, known: Iterable[str]) -> str:
+    """What the message on a wrong name ends with, "" if no known one is close."""
+    import difflib  # A policy without errors needs it not.
+
+    close = difflib.get_close_matches(name, [*known], n=1)
+    return f": did you mean {close[0]}?" if close else ""
 
 
 def quoted(text: str) -> str:

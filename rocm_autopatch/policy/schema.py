@@ -5,7 +5,6 @@ It collects every problem it meets instead of stopping at the first.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -13,7 +12,7 @@ from functools import partial
 from rocm_autopatch.policy import grammar
 from rocm_autopatch.policy.document import WRONG, Node
 from rocm_autopatch.policy.model import Policy
-from rocm_autopatch.policy.problem import Hint, Problem, Problems, collected, quoted
+from rocm_autopatch.policy.problem import Hint, Problem, Problems, collected, quoted, similar_name
 from rocm_autopatch.policy.value_types import describe_value
 
 
@@ -59,7 +58,7 @@ class Reader:
         self, node: Node, path: str, message: str, name: str, known: Iterable[str]
     ) -> None:
         """Add a problem that ends with the most similar one of the names that are *known*."""
-        self.add_problem(node, path, message, partial(_similar_name, name, tuple(known)))
+        self.add_problem(node, path, message, partial(similar_name, name, tuple(known)))
 
     def read_mapping(self, node: Node, path: str) -> Iterator[tuple[str, Node, Node, str]]:
         """Key, the key's node, value's node and path of each entry."""
@@ -122,8 +121,3 @@ class Reader:
             message = f"{quoted(text)} is not one of {', '.join((*known, *more))}"
             self.add_unknown_name(node, path, message, text, known)
         return text
-
-
-def _similar_name(name: str, known: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f": did you mean {close[0]}?" if close else ""

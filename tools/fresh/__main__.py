@@ -60,8 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if strange:
         few = ", ".join(sorted(known["checkouts"]))
         parser.error(f"--checkout: {strange[0]} is none of {few}")
-    if options.wheels and not any(options.wheels.glob("*.whl")):
-        parser.error(f"--wheels: {options.wheels} has no wheel")
+    if options.wheels and not options.wheels.is_dir():
+        parser.error(f"--wheels: {options.wheels} is no directory")
+    if options.wheels and not (options.checkout or any(options.wheels.glob("*.whl"))):
+        parser.error(f"--wheels: {options.wheels} has no wheel, and there is no --checkout")
     with tempfile.TemporaryDirectory() as scratch:
         cache = options.cache or Path(scratch)
         try:
