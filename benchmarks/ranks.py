@@ -92,7 +92,7 @@ def attend(pipe: Connection, port: int, kinds: list[dict[str, str]]) -> None:
         for rank in ranks:
             mine = kinds[rank in odd]
             # Made once a process: a real rank makes its own, which is measured by itself.
-            content.content = lambda mine=mine: mine  # type: ignore[misc]
+            content.digest_content = lambda mine=mine: mine  # type: ignore[misc]
             store.messages, before = 0, store.size
             began = time.process_time()
             here = meeting.RankMeeting(store, job, rank, size)
@@ -119,7 +119,7 @@ def ask(port: int, job: int, size: int) -> tuple[int, int, float, str]:
 
 def rows(options: argparse.Namespace) -> Iterator[str]:
     """A row for each kind of job: the median of its rounds."""
-    mine = content.content()
+    mine = content.digest_content()
     kinds = [mine, {**mine, "TORCHINDUCTOR_FREEZING": "1"}]
     context = multiprocessing.get_context("spawn")
     server, its = context.Pipe()
@@ -198,7 +198,7 @@ def main() -> None:
     times = []
     for _ in range(200):
         began = time.process_time()
-        content.digest(content.content())
+        content.digest(content.digest_content())
         times.append((time.process_time() - began) * 1e6)
     print(f"\nThe digest: {statistics.median(times):.0f} us of CPU time, once a process.")
     print(f"{options.processes} processes, {options.rounds} rounds, {os.cpu_count()} cores.")

@@ -27,7 +27,7 @@ Scalar = Union[bool, int, float, str, None]
 
 
 @dataclass(frozen=True)
-class Subject:
+class EvidenceSubject:
     """What evidence can prove: a policy without ``version``, and the mode of its programs.
 
     ``sentence`` is true where ``name`` is proven. ``group`` is what trials name in their ABOUT.
@@ -165,10 +165,10 @@ def _mode(
     group: str = "modes",
     about: tuple[str, ...] = (),
     **policy: Any,
-) -> Subject:
+) -> EvidenceSubject:
     captures = mode in ("reduce-overhead", "max-autotune")
     said = {"extends": _SAFE, **policy}
-    return Subject(name, sentence, group, mode, said, gpu=captures, about=about)
+    return EvidenceSubject(name, sentence, group, mode, said, gpu=captures, about=about)
 
 
 # What a search among all GEMM backends is about, and the value that torch itself has.
@@ -176,8 +176,8 @@ _GEMMS, _ALL_BACKENDS = "max_autotune_gemm_backends", "ATEN,TRITON,CPP"
 _SEARCH = "max-autotune-no-cudagraphs"
 
 # Modes are subjects, too, each with a policy of its own. The first one is the base of all ratios.
-MODES: tuple[Subject, ...] = (
-    Subject(
+MODES: tuple[EvidenceSubject, ...] = (
+    EvidenceSubject(
         "default",
         "The mode default works under the policy safe.",
         "modes",

@@ -156,7 +156,7 @@ class TestNumbers:
     )
     def test_found(self, line: str, name: str, unit: str, value: float) -> None:
         text = f"a line before\n{line}\n"
-        assert numbers.find(text)[NumberLabel(name, unit)] == value
+        assert numbers.find_numbers(text)[NumberLabel(name, unit)] == value
 
     @pytest.mark.parametrize(
         "line",
@@ -171,14 +171,14 @@ class TestNumbers:
         ],
     )
     def test_no_number(self, line: str) -> None:
-        assert numbers.find(line) == {}
+        assert numbers.find_numbers(line) == {}
 
     def test_the_last_counts(self) -> None:
         text = "".join(f"step {step}: {9 - step} ms\n" for step in range(5))
-        assert numbers.find(text)[NumberLabel("step #", "ms")] == 5
+        assert numbers.find_numbers(text)[NumberLabel("step #", "ms")] == 5
 
     def test_a_document_of_many_lines(self) -> None:
-        assert numbers.find(json.dumps({"a": {"b": 1.5, "c": True}}, indent=2)) == {
+        assert numbers.find_numbers(json.dumps({"a": {"b": 1.5, "c": True}}, indent=2)) == {
             NumberLabel("a.b"): 1.5
         }
 
@@ -188,19 +188,21 @@ class TestNumbers:
         st.sampled_from(["", "ms", "tok/s", "%"]),
     )
     def test_any_number(self, name: str, value: float, unit: str) -> None:
-        assert numbers.find(f"{name}: {value!r} {unit}\n") == {NumberLabel(name, unit): value}
+        assert numbers.find_numbers(f"{name}: {value!r} {unit}\n") == {
+            NumberLabel(name, unit): value
+        }
 
     @given(st.text())
     def test_any_text(self, text: str) -> None:
-        for metric in numbers.find(text):
+        for metric in numbers.find_numbers(text):
             assert metric.name
 
     def test_a_pattern(self) -> None:
         (first, second) = map(numbers.parse_pattern, (r"took (?P<build>[\d.]+)", r"^x=(\d+)$"))
-        found = numbers.find("took 1.5\nx=1\nx=2\n", "took 9\n", (first, second))
+        found = numbers.find_numbers("took 1.5\nx=1\nx=2\n", "took 9\n", (first, second))
         assert found == {NumberLabel("build"): 1.5, NumberLabel(r"^x=(\d+)$"): 2.0}
         # A number that is not on stdout may be on stderr, where many programs log.
-        assert numbers.find("", "took 9\n", (first,)) == {NumberLabel("build"): 9.0}
+        assert numbers.find_numbers("", "took 9\n", (first,)) == {NumberLabel("build"): 9.0}
 
     @pytest.mark.parametrize("wrong", ["no group", "(two)(groups)", "(open"])
     def test_a_wrong_pattern(self, wrong: str, golden: Golden) -> None:

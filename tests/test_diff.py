@@ -55,9 +55,9 @@ def record(monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any]) -> dict[str, A
 
 def report(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The parts of a report that are about the digest, as ``status --json`` prints them."""
-    parts = content.parts()
+    parts = content.digest_parts()
     made = {**SHAPE, "policies": ["safe"], "digest_parts": parts}
-    made["digest"] = content.digest(content.content())
+    made["digest"] = content.digest(content.digest_content())
     printed = masking.Secrets(os.environ if environ is None else environ).data(made)
     return dict(json.loads(json.dumps(printed)))
 

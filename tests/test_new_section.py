@@ -16,9 +16,9 @@ import pytest
 from tests.conftest import ROOT
 from tests.programs import program_file
 
-TABLE = "SECTIONS: tuple[Section[Common], ...] = (\n"
+TABLE = "SECTIONS: tuple[PolicySection[Common], ...] = (\n"
 ENTRY = """\
-    Section(
+    PolicySection(
         "fans",
         NamedEntries(
             "FAN",

@@ -10,7 +10,7 @@ import pytest
 from rocm_autopatch import patches
 from rocm_autopatch.patches import compile_modes
 from rocm_autopatch.policy import grammar, when
-from rocm_autopatch.policy.value_types import Key
+from rocm_autopatch.policy.value_types import MappingKey
 from tests.conftest import ROOT
 from tools import policy_keys_page
 
@@ -42,7 +42,7 @@ def test_the_page_has_every_key(file: str) -> None:
         assert (f"`{name}`" if head else f"\n| `{name}` | ") in PAGE, name
 
 
-def every_key() -> list[tuple[str, Key[object]]]:
+def every_key() -> list[tuple[str, MappingKey[object]]]:
     """Each key of the grammar, with the path above it."""
     files = (grammar.POLICY_FILE, grammar.IMAGES_FILE)
     return [(path, key) for file in files for path, keys in file.key_tables("") for key in keys]

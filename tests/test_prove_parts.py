@@ -43,7 +43,7 @@ from rocm_autopatch.prove import (
 )
 from rocm_autopatch.prove.rows import TrialOutcome, TrialRow
 from rocm_autopatch.prove.supervisor import StartSupervisor, TrialStart
-from rocm_autopatch.switches import Subject
+from rocm_autopatch.switches import EvidenceSubject
 from tests.conftest import ROOT, Interpreter
 from tests.messages import Golden
 from tests.programs import program_file
@@ -729,5 +729,5 @@ class TestTrials:
         assert main(["check", str(written)]) == 0
 
 
-def _is_about(name: str, subject: Subject) -> bool:
+def _is_about(name: str, subject: EvidenceSubject) -> bool:
     return trials.is_about(trials.load_trial(name), subject.name, subject.group)

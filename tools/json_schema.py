@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rocm_autopatch.evidence import SUBJECTS, file, machine
 from rocm_autopatch.policy import grammar
 from rocm_autopatch.policy.model import Policy
-from rocm_autopatch.policy.value_types import Definitions, FieldMapping, JsonSchema
+from rocm_autopatch.policy.value_types import FieldMapping, JsonSchema, SchemaDefinitions
 
 _FORM = "https://json-schema.org/draft/2020-12/schema"
 _COLUMNS = 100
@@ -30,7 +30,7 @@ _TEXT: JsonSchema = {"type": "string"}
 
 def _grammar_schema(title: str, keys: FieldMapping[Policy | tuple[Policy, ...]]) -> JsonSchema:
     """The schema of a file of the grammar: what stands in it more than once is in ``$defs``."""
-    definitions = Definitions()
+    definitions = SchemaDefinitions()
     made = definitions.schema_of(keys)
     head = {"$schema": _FORM, "title": f"rocm_autopatch {title}"}
     return {**head, **made, "$defs": definitions.made}

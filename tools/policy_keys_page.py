@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rocm_autopatch.patches import compile_modes, config
 from rocm_autopatch.policy import grammar
-from rocm_autopatch.policy.value_types import Key
+from rocm_autopatch.policy.value_types import MappingKey
 
 HEAD = """\
 # Policy keys
@@ -68,7 +68,7 @@ def page() -> Iterator[str]:
             yield from ("", f"### `{path}`", "", *_table(keys))
 
 
-def _table(keys: Iterable[Key[object]]) -> Iterator[str]:
+def _table(keys: Iterable[MappingKey[object]]) -> Iterator[str]:
     yield from HEADER.splitlines()
     for key in keys:
         text = _escaped(key.sentence)
@@ -79,7 +79,7 @@ def _escaped(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def said_value(key: Key[object]) -> str:
+def said_value(key: MappingKey[object]) -> str:
     """What a key may have, in words."""
     found = list(dict.fromkeys(key.type.said_values()))
     return ", ".join(found[:-1]) + " or " + found[-1] if len(found) > 1 else found[0]

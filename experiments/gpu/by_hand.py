@@ -238,7 +238,9 @@ class Program:
                 why = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1][:300]
             else:
                 (directory / "filled").touch()
-                found = {one.name: its for one, its in numbers.find(*_both(done), ()).items()}
+                found = {
+                    one.name: its for one, its in numbers.find_numbers(*_both(done), ()).items()
+                }
                 value = found[self.metric]
                 why = self._differs(directory, found)
         if why and name == BASE:

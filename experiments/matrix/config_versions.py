@@ -401,7 +401,7 @@ def unnoticed(cell: Cell) -> None:
 
     watched, broken = cell.spots()[::2], cell.spots()[1::2]
     rows = [cell.apply(spot) for spot in watched]
-    with mock.patch.object(refused_writes, "watch", side_effect=EOFError):
+    with mock.patch.object(refused_writes, "watch_writes", side_effect=EOFError):
         for spot in broken:
             cell.apply(spot)
     with mock.patch.object(refused_writes, "_writing_place", side_effect=EOFError):
@@ -498,7 +498,7 @@ def looked(cell: Cell) -> None:
 
     for spot in cell.spots():
         row = cell.apply(spot)
-        look = partial(config.look, spot.module.__name__, [row])
+        look = partial(config.look_at_values, spot.module.__name__, [row])
         cell.expect(f"{spot.key} looked at", look(), ([row], []))
         spot.write()
         want = row

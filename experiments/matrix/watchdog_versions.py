@@ -103,7 +103,7 @@ def phases_named(source: Source) -> str:
     return ", ".join(sorted(missing)) or "none"
 
 
-def has_place(source: Source, place: phases.Place) -> bool:
+def has_place(source: Source, place: phases.CodePlace) -> bool:
     """Whether this torch has a place. What is not torch's counts as there."""
     if not place.path.startswith("/torch/"):
         return True

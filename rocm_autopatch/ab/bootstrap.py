@@ -22,7 +22,7 @@ DIFFERENT, SAME, TOO_FEW, NO_RATIO = "different", "no difference", "too few runs
 
 
 @dataclass(frozen=True)
-class Comparison:
+class MedianComparison:
     """An arm against the base: the verdict, the ``ratio`` of medians, and its interval.
 
     ``noise`` is the largest distance from the ratio to an end of the interval, as a part of the
@@ -38,10 +38,10 @@ class Comparison:
     sure_after: int | None = None
 
 
-def compare_medians(base: Sequence[float], arm: Sequence[float], seed: int = 0) -> Comparison:
+def compare_medians(base: Sequence[float], arm: Sequence[float], seed: int = 0) -> MedianComparison:
     """Compare the numbers of an arm with the base's. The same *seed* gives the same answer."""
     if not base or not arm or min(*base, *arm) <= 0:
-        return Comparison(NO_RATIO)
+        return MedianComparison(NO_RATIO)
     ratio = median(arm) / median(base)
     chance = random.Random(seed)
     low, high = _middle_interval(
@@ -50,7 +50,7 @@ def compare_medians(base: Sequence[float], arm: Sequence[float], seed: int = 0) 
     verdict = SAME if low <= 1 <= high else DIFFERENT
     if min(len(base), len(arm)) < FEWEST:
         verdict = TOO_FEW
-    return Comparison(verdict, ratio, (low, high), max(ratio - low, high - ratio) / ratio)
+    return MedianComparison(verdict, ratio, (low, high), max(ratio - low, high - ratio) / ratio)
 
 
 def median_interval(numbers: Sequence[float], seed: int = 0) -> tuple[float, float]:

@@ -73,7 +73,7 @@ def parse_pattern(text: str) -> NumberPattern:
     return NumberPattern(next(iter(compiled.groupindex), text), compiled)
 
 
-def find(
+def find_numbers(
     stdout: str, stderr: str = "", patterns: Sequence[NumberPattern] = ()
 ) -> dict[NumberLabel, float]:
     """The numbers that a run printed: those of *patterns*, or without patterns all with a label.

@@ -24,7 +24,7 @@ class MetricRow:
     caches: str
     arm: int
     numbers: tuple[float, ...]
-    comparison: bootstrap.Comparison | None
+    comparison: bootstrap.MedianComparison | None
 
 
 def number_of_run(run: MeasuredRun, metric: NumberLabel) -> float | None:
@@ -103,8 +103,8 @@ def table_rows(
 
 
 def _sequential_comparison(
-    compared: bootstrap.Comparison, base: Sequence[float], arm: Sequence[float]
-) -> bootstrap.Comparison:
+    compared: bootstrap.MedianComparison, base: Sequence[float], arm: Sequence[float]
+) -> bootstrap.MedianComparison:
     """A comparison with the verdict of the sequential test."""
     after = sequential.sure_after(base, arm)
     verdict = compared.verdict

@@ -228,7 +228,7 @@ class ArmRunner:
             modes=modes,
         )
         if ended.status == ENDED:
-            found = numbers.find(printed, complained, self.patterns)
+            found = numbers.find_numbers(printed, complained, self.patterns)
             return replace(run, numbers={**found, **ended.numbers})
         said = ended.last_lines or last_lines(complained) or last_lines(printed)
         return replace(run, reason=ended.reason, last_lines=said)

@@ -143,7 +143,7 @@ def _head_line(file: str, report: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _masked_difference(one: metrics.Difference, secrets: Any) -> dict[str, Any]:
+def _masked_difference(one: metrics.ReportDifference, secrets: Any) -> dict[str, Any]:
     """A difference as plain data. A report of a program is not masked yet."""
     shown = secrets.data(asdict(one))
     for side in ("a", "b"):

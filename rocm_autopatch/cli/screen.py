@@ -88,12 +88,12 @@ def _entry_matters(row: dict[str, Any]) -> bool:
 
 
 def _entry_line(kind: str, name: str, row: dict[str, Any], report: dict[str, Any]) -> str:
-    told = [rows.strength(row)]
+    told = [rows.entry_strength(row)]
     if row["status"] not in ("applied", "waiting"):
         told[0] += f" {row['status']}"
     if len(report["policies"]) > 1:
         told.append(row["layer"])
-    change = rows.change(row)
+    change = rows.entry_change(row)
     reason = row["reason"] if row["status"] != "applied" else ""
     if row["status"] == "waiting" and not reason.endswith((rows.KEPT, rows.IS_SET)):
         reason = ""

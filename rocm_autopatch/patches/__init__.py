@@ -22,8 +22,8 @@ docs/patches.md. A patch has
 It may also have
 
 - ``OF_MODULE = True``, if its entries are keys of the target, whose name is a part of theirs;
-- ``foresee(row)``, which gives what else a row says that waits for its target;
-- ``look(target, rows)``, which gives the rows as they are now, and errors.
+- ``foresee_row(row)``, which gives what else a row says that waits for its target;
+- ``look_at_values(target, rows)``, which gives the rows as they are now, and errors.
 
 A new patch is one file here, its name in ``NAMES``, its section in docs/patches.md, and its test.
 """

@@ -46,9 +46,9 @@ class CacheMiss(RuntimeError):
     """``ROCM_AUTOPATCH_CACHE=require``, and a graph would have to be compiled."""
 
 
-def watch(module: "ModuleType") -> None:
+def watch_lookups(module: "ModuleType") -> None:
     """Count hits and misses of Inductor's graphs, and act on a miss. A post-import hook."""
-    truncated_libraries.watch(module)
+    truncated_libraries.watch_libraries(module)
     cache: Any = getattr(module, "FxGraphCache", None)
     lookup: Any = getattr(cache, "_lookup_graph", None)
     make_key: Any = getattr(module, "compiled_fx_graph_hash", None)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def watch(module: "ModuleType") -> None:
+def watch_libraries(module: "ModuleType") -> None:
     """Look at what fails to load in the place of the caches. *module* is Inductor's codecache."""
     cache: Any = getattr(module, "CppCodeCache", None)
     load: Any = vars(cache).get("_load_library") if cache else None

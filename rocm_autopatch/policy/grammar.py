@@ -1,8 +1,8 @@
 """The grammar of a policy and of images.yaml, in one table.
 
-Each ``Key`` has its name, its type and the sentence that says what it means. Whatever speaks of
+Each ``MappingKey`` has its name, its type and the sentence that says what it means. Whatever speaks of
 keys derives from here: the reader (``schema``), the JSON Schemas and the page of keys in docs/, and
-the names that a shell completes. A new section of a policy is a ``Section`` in ``SECTIONS``.
+the names that a shell completes. A new section of a policy is a ``PolicySection`` in ``SECTIONS``.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from rocm_autopatch.policy.value_types import (
     FieldMapping,
     FixedValue,
     GivenFields,
-    Key,
     KeyedEntries,
     KindEntry,
     ListOf,
+    MappingKey,
     NamedEntries,
     PlainText,
+    PolicySection,
     ScalarValue,
-    Section,
     SettingsEntry,
     ShortEntries,
     ShortEntry,
@@ -137,43 +137,43 @@ CONFIG_VALUE = ScalarValue(SMALLEST, LARGEST, shared_as="config_value")
 
 # What every entry may carry
 
-WHY = Key(
+WHY = MappingKey(
     "why",
     TEXT,
     "One line on what is known, and from where. `explain` and `status` show it.",
     shared=True,
 )
-SINCE = Key(
+SINCE = MappingKey(
     "since",
     RELEASE,
     "A torch release. The entry is for this version and later ones; for others, the entry of a "
     "more general layer applies.",
     shared=True,
 )
-UNTIL = Key(
+UNTIL = MappingKey(
     "until", RELEASE, "A torch release. The entry is for versions before this one.", shared=True
 )
-PROVEN = Key(
+PROVEN = MappingKey(
     "proven",
     SUBJECT_LIST,
     "Subjects of evidence. The entry holds only where all of them are proven to be sound on this "
     "machine.",
     shared=True,
 )
-GAINS = Key(
+GAINS = MappingKey(
     "gains",
     SUBJECT_LIST,
     "Subjects of evidence. The entry holds only where all of them are shown to gain on this "
     "machine.",
     shared=True,
 )
-NO_TRIAL = Key(
+NO_TRIAL = MappingKey(
     "no_trial",
     TEXT,
     "Why no trial of `prove` can be about this entry. `explain` shows it.",
     shared=True,
 )
-COMMON_KEYS: tuple[Key[object], ...] = (WHY, SINCE, UNTIL, PROVEN, GAINS, NO_TRIAL)
+COMMON_KEYS: tuple[MappingKey[object], ...] = (WHY, SINCE, UNTIL, PROVEN, GAINS, NO_TRIAL)
 
 
 def _common_fields(given: GivenFields, place: Node) -> tuple[Range, str, Conditions, str, Node]:
@@ -193,7 +193,7 @@ def _common_fields(given: GivenFields, place: Node) -> tuple[Range, str, Conditi
 # An entry that uses a word
 
 
-USE = Key("use", TEXT, "The word itself, where the entry carries something else, too.")
+USE = MappingKey("use", TEXT, "The word itself, where the entry carries something else, too.")
 
 
 def _use_rule(given: GivenFields) -> UseRule:
@@ -204,7 +204,7 @@ def _use_rule(given: GivenFields) -> UseRule:
 def use_entries(words: ValueType[str], name: str) -> EntryType[UseRule]:
     """``WORD`` or ``{use: WORD}``, or alternatives of these. *name* tells it from others in the
     ``$defs`` of a JSON Schema."""
-    key = Key(USE.name, words, USE.sentence)
+    key = MappingKey(USE.name, words, USE.sentence)
     return AlternativeEntries(ShortEntry(key, COMMON_KEYS, _use_rule, name), f"{name}_list")
 
 
@@ -214,17 +214,19 @@ _NO_EFFECT = {
     "default": "no effect here: a default never replaces a value that is set",
     DELETE_EMPTY: "no effect here: the empty text is deleted, whoever set it",
 }
-ENV_DEFAULT = Key("default", ENV_VALUE, "The variable gets this value only if it is not set.")
-ENV_SET = Key(
+ENV_DEFAULT = MappingKey(
+    "default", ENV_VALUE, "The variable gets this value only if it is not set."
+)
+ENV_SET = MappingKey(
     "set", ENV_VALUE, "The variable gets this value, whatever its value is, unless a user set it."
 )
-ENV_INSIST = Key(
+ENV_INSIST = MappingKey(
     "insist",
     TrueOrFalse(),
     "With delete or set. If true, the rule overrides a value that a user gave, too.",
     _NO_EFFECT,
 )
-IMAGE_ONLY = Key(
+IMAGE_ONLY = MappingKey(
     "image_only",
     TrueOrFalse(),
     "With delete or set. If true, and there is no baseline, a variable that is set is not "
@@ -247,10 +249,12 @@ def _env_rule(given: GivenFields) -> EnvRule:
 
 ENV_RULE = KindEntry(
     (
-        Key("delete", FixedValue(True, "true"), "The variable is removed, unless a user set it."),
+        MappingKey(
+            "delete", FixedValue(True, "true"), "The variable is removed, unless a user set it."
+        ),
         ENV_DEFAULT,
         ENV_SET,
-        Key(
+        MappingKey(
             DELETE_EMPTY,
             FixedValue(True, "true"),
             "The variable is removed if it is set to nothing (`NAME=`), whoever set it. Other "
@@ -267,34 +271,34 @@ ENV_RULE = KindEntry(
 # Config values
 
 STRENGTHS = (
-    Key(
+    MappingKey(
         "default",
         CONFIG_VALUE,
         "What a program reads if nothing else sets the key. Its own writes, mode=, options= and "
         "the variable of yields_to win. `cpus` is a number, the compile workers that the process "
         "has CPUs for.",
     ),
-    Key(
+    MappingKey(
         "set",
         CONFIG_VALUE,
         "The value is written once, as by the first line of the program. Later writes win.",
     ),
-    Key("pin", CONFIG_VALUE, "The value that every thread reads. No write changes it."),
+    MappingKey("pin", CONFIG_VALUE, "The value that every thread reads. No write changes it."),
 )
-YIELDS_TO = Key(
+YIELDS_TO = MappingKey(
     "yields_to",
     VARIABLE_NAME,
     "With default. An environment variable; if it is set, the user has decided about this key, "
     "and the entry is skipped.",
     {kind: f"only a default can have yields_to, this is a {kind}" for kind in ("set", "pin")},
 )
-SWITCH = Key(
+SWITCH = MappingKey(
     "switch",
     VARIABLE_NAME,
     "An environment variable that gives another value, read as the type of the value. If it can't "
     "be read so, that is an error in the report, and the key is left alone.",
 )
-PIN_INSIST = Key(
+PIN_INSIST = MappingKey(
     "insist",
     TrueOrFalse(),
     "With pin. If true, the pin replaces a pin of a more general layer, which otherwise is an "
@@ -353,7 +357,7 @@ def _setting_rule(
     return UseRule(*common, given.names[0], f"{given.names[-1]}.{name}", value)
 
 
-def _patch_sections() -> Iterator[Section[UseRule]]:
+def _patch_sections() -> Iterator[PolicySection[UseRule]]:
     """A key for each patch that a policy can set: the patch's file says what it may have."""
     for name in patches.NAMES:
         patch = patches.load(name)
@@ -364,7 +368,7 @@ def _patch_sections() -> Iterator[Section[UseRule]]:
             entry = use_entries(SwitchWord(patch.SETTINGS[name]), name)
         elif patch.SETTINGS:
             settings = tuple(
-                Key(
+                MappingKey(
                     setting.partition(".")[2],
                     SETTING_TYPES[kind],
                     SETTING_SENTENCES.get(setting, said),
@@ -374,7 +378,7 @@ def _patch_sections() -> Iterator[Section[UseRule]]:
             entry = AlternativeEntries(SettingsEntry(settings, COMMON_KEYS, _setting_rule, name))
         else:
             continue
-        yield Section(name, entry, said)
+        yield PolicySection(name, entry, said)
 
 
 PATCHES = tuple(_patch_sections())
@@ -383,8 +387,8 @@ _PATCH_NAMES = tuple(section.name for section in PATCHES)
 
 # What a policy changes. Each section is a part of Policy.entries.
 
-SECTIONS: tuple[Section[Common], ...] = (
-    Section(
+SECTIONS: tuple[PolicySection[Common], ...] = (
+    PolicySection(
         "env",
         NamedEntries(
             "VARIABLE",
@@ -394,7 +398,7 @@ SECTIONS: tuple[Section[Common], ...] = (
         ),
         "Environment variables, by name.",
     ),
-    Section(
+    PolicySection(
         "config",
         NamedEntries(
             "MODULE",
@@ -406,7 +410,7 @@ SECTIONS: tuple[Section[Common], ...] = (
         "Values of torch's config modules, by module and key. A key is written as it is in the "
         "module, such as triton.cudagraphs.",
     ),
-    Section(
+    PolicySection(
         "compile_modes",
         NamedEntries(
             "MODE",
@@ -416,7 +420,7 @@ SECTIONS: tuple[Section[Common], ...] = (
         ),
         "What a mode of torch.compile stands for, by mode.",
     ),
-    Section(
+    PolicySection(
         "patches",
         KeyedEntries(
             PATCHES,
@@ -425,7 +429,7 @@ SECTIONS: tuple[Section[Common], ...] = (
         ),
         "Changes to torch's code, by patch.",
     ),
-    Section(
+    PolicySection(
         "caches",
         use_entries(
             SwitchWord(CACHE_WORDS, CACHE_ROOT, "the absolute path of a root"), "cache_use"
@@ -465,7 +469,7 @@ def _condition_type(name: str) -> ValueType[tuple[str, ...]]:
 
 
 CONDITIONS = tuple(
-    Key(name, _condition_type(name), sentence)
+    MappingKey(name, _condition_type(name), sentence)
     for name, sentence in {
         "accelerator": "What torch is built for, from torch/version.py.",
         "framework": "What is installed, or what the image's tag says, such as sglang.",
@@ -490,11 +494,11 @@ def _conditions(given: GivenFields) -> Conditions:
 
 # Known issues, and what an image sets
 
-ISSUE = Key("issue", TEXT, "What is broken.")
-SOURCE = Key("source", TEXT, "Where that is known from.")
-MITIGATION = Key("mitigation", TEXT, "A built-in policy that helps.")
-VALUE = Key("value", TEXT, "The value that the image gives the variable.")
-VALUE_WHY = Key("why", TEXT, "How that is known.")
+ISSUE = MappingKey("issue", TEXT, "What is broken.")
+SOURCE = MappingKey("source", TEXT, "Where that is known from.")
+MITIGATION = MappingKey("mitigation", TEXT, "A built-in policy that helps.")
+VALUE = MappingKey("value", TEXT, "The value that the image gives the variable.")
+VALUE_WHY = MappingKey("why", TEXT, "How that is known.")
 
 
 def _issue(given: GivenFields) -> Issue:
@@ -507,36 +511,40 @@ def _setting(given: GivenFields) -> Setting:
 
 # Files
 
-FORM = Key(
+FORM = MappingKey(
     "version",
     FixedValue(VERSION, f"{VERSION}, the schema that this release reads"),
     "The version of the form. This release reads 1.",
 )
-NAME = Key(
+NAME = MappingKey(
     "name", TEXT, "What the policy is called in lines and reports. Without it, the file's name."
 )
-EXTENDS = Key(
+EXTENDS = MappingKey(
     "extends",
     TextTuple(TEXT),
     "The policies below this one, by built-in names or paths from this file. Without it, the "
     "policy is added on top of what applies here; with an empty list, it stands alone.",
 )
-DESCRIPTION = Key("description", TEXT, "One sentence for people.")
-WHEN = Key(
+DESCRIPTION = MappingKey("description", TEXT, "One sentence for people.")
+WHEN = MappingKey(
     "when",
     FieldMapping(CONDITIONS, _conditions),
     "Where the policy applies. All conditions must hold; a condition on a fact that is not known "
     "does not hold.",
 )
-KNOWN_ISSUES = Section(
+KNOWN_ISSUES = PolicySection(
     "known_issues",
     ShortEntries(ShortEntry(ISSUE, (SOURCE, MITIGATION), _issue)),
     "What is known to be broken where the policy or the record applies. `status` prints it.",
 )
-RECORD_NAME = Key("name", TEXT, "What the record is called. Without it, the image's reference.")
-IMAGE = Key("image", TEXT, "The reference of the one image that the record is for.")
-BASE = Key("policy", TEXT, "The built-in policy to start from. The most specific record decides.")
-SETS = Section(
+RECORD_NAME = MappingKey(
+    "name", TEXT, "What the record is called. Without it, the image's reference."
+)
+IMAGE = MappingKey("image", TEXT, "The reference of the one image that the record is for.")
+BASE = MappingKey(
+    "policy", TEXT, "The built-in policy to start from. The most specific record decides."
+)
+SETS = PolicySection(
     "sets",
     NamedEntries(
         "VARIABLE", ShortEntry(VALUE, (VALUE_WHY,), _setting), _name_problems, VARIABLE_NAME.limits
@@ -544,7 +552,7 @@ SETS = Section(
     "Variables that the image itself sets, by name. It changes nothing; `explain` says it.",
 )
 # Keys of policies and of records
-_PARTS: tuple[Key[object], ...] = (DESCRIPTION, WHEN, *SECTIONS, KNOWN_ISSUES)
+_PARTS: tuple[MappingKey[object], ...] = (DESCRIPTION, WHEN, *SECTIONS, KNOWN_ISSUES)
 
 
 def _policy(given: GivenFields) -> Policy:
@@ -583,7 +591,7 @@ RECORD = FieldMapping(
     elsewhere=_ELSEWHERE,
     limits={"anyOf": [{"required": ["image"]}, {"required": ["when", "name"]}]},
 )
-RECORDS = Key("images", ListOf(RECORD), "What is known of images, from general to specific.")
+RECORDS = MappingKey("images", ListOf(RECORD), "What is known of images, from general to specific.")
 IMAGES_FILE = FieldMapping(
     (FORM, RECORDS), lambda given: given.value_of(RECORDS) or (), ("version", "images")
 )

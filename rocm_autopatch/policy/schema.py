@@ -22,7 +22,7 @@ def read_policy(root: Node, file: str, name: str, problems: Problems | None = No
     Without *problems* to add to, raises PolicyError.
     """
     with collected(problems) as into:
-        policy = grammar.POLICY_FILE.read_value(Reader(into, file), root, "")
+        policy = grammar.POLICY_FILE.read_value(PolicyReader(into, file), root, "")
         return policy if "name" in policy.places else replace(policy, name=name)
 
 
@@ -32,10 +32,10 @@ def read_images(root: Node, file: str, problems: Problems | None = None) -> tupl
     Without *problems* to add to, raises PolicyError.
     """
     with collected(problems) as into:
-        return grammar.IMAGES_FILE.read_value(Reader(into, file), root, "")
+        return grammar.IMAGES_FILE.read_value(PolicyReader(into, file), root, "")
 
 
-class Reader:
+class PolicyReader:
     """Reads the kinds of node that a document has, and adds a problem where another one stands."""
 
     def __init__(self, problems: Problems, file: str) -> None:

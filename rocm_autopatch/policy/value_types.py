@@ -15,7 +15,7 @@ from rocm_autopatch.policy.problem import quoted
 
 if TYPE_CHECKING:
     from rocm_autopatch.policy.document import Node
-    from rocm_autopatch.policy.schema import Reader
+    from rocm_autopatch.policy.schema import PolicyReader
 
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
@@ -29,7 +29,7 @@ LONGEST_DURATION = 1_000_000_000
 _NOTHING: Mapping[str, str] = {}
 
 
-class Definitions:
+class SchemaDefinitions:
     """The ``$defs`` of a JSON Schema: what stands in it more than once, by name."""
 
     def __init__(self) -> None:
@@ -38,9 +38,9 @@ class Definitions:
     def schema_of(self, value: ValueType[object]) -> JsonSchema:
         """The JSON Schema of a type, or a reference to it if the type has a name there."""
         made = value.json_schema(self)
-        return self.refer(value.shared_as, made) if value.shared_as else made
+        return self.refer_to(value.shared_as, made) if value.shared_as else made
 
-    def refer(self, name: str, made: JsonSchema) -> JsonSchema:
+    def refer_to(self, name: str, made: JsonSchema) -> JsonSchema:
         """A reference to a part of this name. Raises ValueError if another part has the name."""
         if self.made.setdefault(name, made) != made:
             raise ValueError(f"two parts of a JSON Schema are called {name}")
@@ -58,11 +58,11 @@ class ValueType(Generic[T_co]):
         """What a patch that is turned off gives a setting of this type, if anything."""
         return ()
 
-    def read_value(self, reader: Reader, node: Node, path: str) -> T_co:
+    def read_value(self, reader: PolicyReader, node: Node, path: str) -> T_co:
         """What a node has. A problem is added if it is not of this type."""
         raise NotImplementedError
 
-    def json_schema(self, definitions: Definitions) -> JsonSchema:
+    def json_schema(self, definitions: SchemaDefinitions) -> JsonSchema:
         """The JSON Schema of this type."""
         raise NotImplementedError
 
@@ -70,12 +70,12 @@ class ValueType(Generic[T_co]):
         """What a key may have, in words for the page of keys."""
         raise NotImplementedError
 
-    def key_tables(self, path: str) -> Iterator[tuple[str, tuple[Key[object], ...]]]:
+    def key_tables(self, path: str) -> Iterator[tuple[str, tuple[MappingKey[object], ...]]]:
         """The keys below it, by the path above them. Names that a user chooses are capitals."""
         return iter(())
 
 
-class Key(Generic[T_co]):
+class MappingKey(Generic[T_co]):
     """A key of a mapping: its name, what it may have, and what it means.
 
     ``excluded`` has, for each kind of entry that can't have this key, what a message says then. A
@@ -93,14 +93,14 @@ class Key(Generic[T_co]):
         self.name, self.type, self.sentence = name, type, sentence
         self.excluded, self.shared = excluded, shared
 
-    def read_key(self, reader: Reader, node: Node, path: str) -> T_co:
+    def read_key(self, reader: PolicyReader, node: Node, path: str) -> T_co:
         """What the key has, by its node."""
         return self.type.read_value(reader, node, path)
 
-    def json_schema(self, definitions: Definitions) -> JsonSchema:
+    def json_schema(self, definitions: SchemaDefinitions) -> JsonSchema:
         """The JSON Schema of what the key may have."""
         made = {"description": self.sentence, **definitions.schema_of(self.type)}
-        return definitions.refer(self.name, made) if self.shared else made
+        return definitions.refer_to(self.name, made) if self.shared else made
 
 
 class GivenFields:
@@ -109,7 +109,9 @@ class GivenFields:
     ``kind`` is the one of several keys that decides what it is, "" if it has none or two.
     """
 
-    def __init__(self, reader: Reader, path: str, names: tuple[str, ...], place: Node) -> None:
+    def __init__(
+        self, reader: PolicyReader, path: str, names: tuple[str, ...], place: Node
+    ) -> None:
         self.reader, self.path, self.names, self.place = reader, path, names, place
         self.kind = ""
         # Without those of an entry in its short form.
@@ -118,7 +120,7 @@ class GivenFields:
         # How many problems there were before anything of it was read.
         self._wrong_before = reader.wrong
 
-    def read_fields(self, keys: Iterable[Key[object]], nodes: dict[str, Node]) -> None:
+    def read_fields(self, keys: Iterable[MappingKey[object]], nodes: dict[str, Node]) -> None:
         """Read those of *keys* that are among *nodes*."""
         self.nodes = nodes
         before = f"{self.path}." if self.path else ""
@@ -126,21 +128,21 @@ class GivenFields:
             if key.name in nodes:
                 self.read_at(key, nodes[key.name], before + key.name)
 
-    def read_at(self, key: Key[object], node: Node, path: str) -> None:
+    def read_at(self, key: MappingKey[object], node: Node, path: str) -> None:
         """Read one key from its node."""
         value = self._read[key.name] = key.read_key(self.reader, node, path)
         if self.kind in key.excluded and value not in (None, ""):
             self.reader.add_problem(node, path, key.excluded[self.kind])
 
-    def value_of(self, key: Key[T]) -> T | None:
+    def value_of(self, key: MappingKey[T]) -> T | None:
         """What a key has, None if it is not given."""
         return cast("T | None", self._read.get(key.name))
 
-    def text_of(self, key: Key[str]) -> str:
+    def text_of(self, key: MappingKey[str]) -> str:
         """The text that a key has, "" if it is not given."""
         return self.value_of(key) or ""
 
-    def prose_of(self, key: Key[str]) -> str:
+    def prose_of(self, key: MappingKey[str]) -> str:
         """The same with a blank for each line break."""
         return " ".join(self.text_of(key).split())
 
@@ -155,7 +157,7 @@ class GivenFields:
 
 
 def mapping_schema(
-    keys: Iterable[Key[object]], definitions: Definitions, **more: object
+    keys: Iterable[MappingKey[object]], definitions: SchemaDefinitions, **more: object
 ) -> JsonSchema:
     """The JSON Schema of a mapping with these keys and no others."""
     return {
@@ -185,7 +187,7 @@ class PlainText(ValueType[str]):
         self.said, self.objection, self.limits = said, objection, limits
         self.shared_as = shared_as
 
-    def read_value(self, reader: Reader, node: Node, path: str) -> str:
+    def read_value(self, reader: PolicyReader, node: Node, path: str) -> str:
         text = reader.read_text(node, path)
         if self.objection and isinstance(node.value, str):
             problem = self.objection(text)
@@ -193,7 +195,7 @@ class PlainText(ValueType[str]):
                 reader.add_problem(node, path, problem)
         return text
 
-    def json_schema(self, definitions: Definitions) -> JsonSchema:
+    def json_schema(self, definitions: SchemaDefinitions) -> JsonSchema:
         return {"type": "string", **self.limits}
 
     def said_values(self) -> Iterator[str]:
@@ -206,10 +208,10 @@ class ChoiceText(ValueType[str]):
     def __init__(self, known: tuple[str, ...], said: str = "", shared_as: str = "") -> None:
         self.known, self.said, self.shared_as = known, said, shared_as
 
-    def read_value(self, reader: Reader, node: Node, path: str) -> str:
+    def read_value(self, reader: PolicyReader, node: Node, path: str) -> str:
         return reader.read_choice(node, path, self.known)
 
-    def json_schema(self, definitions: Definitions) -> JsonSchema:
+    def json_schema(self, definitions: SchemaDefinitions) -> JsonSchema:
         return {"enum": [*self.known]}
 
     def said_values(self) -> Iterator[str]:
@@ -228,7 +230,7 @@ class SwitchWord(ValueType[str]):
     ) -> None:
         self.known, self.path, self.path_said = known, path, path_said
 
-    def read_value(self, reader: Reader, node: Node, path: str) -> str:
+    def read_value(self, reader: PolicyReader, node: Node, path: str) -> str:
         if isinstance(node.value, bool):
             word = "on" if node.value else "off"
             node = replace(node, value=word) if word in self.known else node
@@ -236,7 +238,7 @@ class SwitchWord(ValueType[str]):
             return self.path.read_value(reader, node, path)
         return reader.read_choice(node, path, self.known, (self.path_said,) if self.path else ())
 
-    def json_schema(self, definitions: Definitions) -> JsonSchema:
+    def json_schema(self, definitions: SchemaDefinitions) -> JsonSchema:
         booleans = [value for word, value in (("on", True), ("off", False)) if word in self.known]
         words: JsonSchema = {"enum": [*self.known, *booleans]}
         return {"anyOf": [words, definitions.schema_of(self.path)]} if self.path else words
@@ -253,11 +255,11 @@ class FixedValue(ValueType[None]):
     def __init__(self, value: int, expected: str) -> None:
         self.value, self.expected = value, expected
 
-    def read_value(self, reader: Reader, node: Node, path: str) -> None:
+    def read_value(self, reader: PolicyReader, node: Node, path: str) -> None:
         if node.value != self.value or isinstance(node.value, bool) != isinstance(self.value, bool):
             reader.add_expected(node, path, self.expected)
 
-    def json_schema(self, definitions: Definitions) -> JsonSchema:
+    def json_schema(self, definitions: SchemaDefinitions) -> JsonSchema:
         return {"const": self.value}
 
     def said_values(self) -> Iterator[str]:
@@ -267,13 +269,13 @@ class FixedValue(ValueType[None]):
 class TrueOrFalse(ValueType["bool | None"]):
     """True or false."""
 
-    def read_value(self, reader: Reader, node: Node, path: str) -> bool | None:
+    def read_value(self, reader: PolicyReader, node: Node, path: str) -> bool | None:
         if isinstance(node.value, bool):
             return node.value
         reader.add_expected(node, path, "true or false")
         return None
 
-    def json_schema(self, definitions: Definitions) -> JsonSchema:
+    def json_schema(self, definitions: SchemaDefinitions) -> JsonSchema:
         return {"type": "boolean"}
 
     def said_values(self) -> Iterator[str]:
@@ -287,7 +289,7 @@ class ScalarValue(ValueType[Scalar]):
     def __init__(self, smallest: int, largest: int, shared_as: str = "") -> None:
         self.smallest, self.largest, self.shared_as = smallest, largest, shared_as
 
-    def read_value(self, reader: Reader, node: Node, path: str) -> Scalar:
+    def read_value(self, reader: PolicyReader, node: Node, path: str) -> Scalar:
         if not isinstance(node.value, (type(None), bool, int, float, str)):
             reader.add_expected(node, path, "a plain value")
             return None
@@ -295,7 +297,7 @@ class ScalarValue(ValueType[Scalar]):
             reader.add_expected(node, path, "a finite number")
         return node.value
 
-    def json_schema(self, definitions: Definitions) -> JsonSchema:
+    def json_schema(self, definitions: SchemaDefinitions) -> JsonSchema:
         types = ["string", "number", "boolean", "null"]
         return {"type": types, "minimum": self.smallest, "maximum": self.largest}
 
@@ -317,7 +319,7 @@ class DurationValue(ValueType["float | bool | None"]):
     def _never_said(self) -> str:
         return "null" if self.never is None else "off"
 
-    def read_value(self, reader: Reader, node: Node, path: str) -> float | bool | None:
+    def read_value(self, reader: PolicyReader, node: Node, path: str) -> float | bool | None:
         # YAML 1.1 reads off without quotes as false.
         value = False if self.never is False and node.value == "off" else node.value
         if value is self.never:
@@ -330,7 +332,7 @@ class DurationValue(ValueType["float | bool | None"]):
         reader.add_expected(node, path, expected)
         return None
 
-    def json_schema(self, definitions: Definitions) -> JsonSchema:
+    def json_schema(self, definitions: SchemaDefinitions) -> JsonSchema:
         duration: JsonSchema = {
             "type": "number",
             "exclusiveMinimum": 0,
@@ -350,14 +352,14 @@ class TextTuple(ValueType["tuple[str, ...]"]):
     def __init__(self, item: ValueType[str], several: bool = True, shared_as: str = "") -> None:
         self.item, self.several, self.shared_as = item, several, shared_as
 
-    def read_value(self, reader: Reader, node: Node, path: str) -> tuple[str, ...]:
+    def read_value(self, reader: PolicyReader, node: Node, path: str) -> tuple[str, ...]:
         items = [(node, path)]
         if self.several and not isinstance(node.value, str):
             items = reader.list_items(node, path)
         read = [(self.item.read_value(reader, item, at), item) for item, at in items]
         return tuple(text for text, item in read if isinstance(item.value, str))
 
-    def json_schema(self, definitions: Definitions) -> JsonSchema:
+    def json_schema(self, definitions: SchemaDefinitions) -> JsonSchema:
         item = definitions.schema_of(self.item)
         return {"anyOf": [item, {"type": "array", "items": item}]} if self.several else item
 
@@ -376,7 +378,7 @@ class FieldMapping(ValueType[T_co]):
 
     def __init__(
         self,
-        keys: tuple[Key[object], ...],
+        keys: tuple[MappingKey[object], ...],
         build: Callable[[GivenFields], T_co],
         required: tuple[str, ...] = (),
         elsewhere: Mapping[str, str] = _NOTHING,
@@ -386,20 +388,20 @@ class FieldMapping(ValueType[T_co]):
         self.elsewhere, self.limits = elsewhere, limits
         self._names = tuple(key.name for key in keys)
 
-    def read_value(self, reader: Reader, node: Node, path: str) -> T_co:
+    def read_value(self, reader: PolicyReader, node: Node, path: str) -> T_co:
         given = GivenFields(reader, path, (), node)
         nodes = reader.read_fields(node, path, self._names, self.required, self.elsewhere)
         given.read_fields(self.keys, nodes)
         return self.build(given)
 
-    def json_schema(self, definitions: Definitions) -> JsonSchema:
+    def json_schema(self, definitions: SchemaDefinitions) -> JsonSchema:
         required = {"required": [*self.required]} if self.required else {}
         return mapping_schema(self.keys, definitions, **required, **self.limits)
 
     def said_values(self) -> Iterator[str]:
         yield "a mapping"
 
-    def key_tables(self, path: str) -> Iterator[tuple[str, tuple[Key[object], ...]]]:
+    def key_tables(self, path: str) -> Iterator[tuple[str, tuple[MappingKey[object], ...]]]:
         yield path, self.keys
         for key in self.keys:
             yield from key.type.key_tables(f"{path}.{key.name}" if path else key.name)
@@ -411,17 +413,17 @@ class ListOf(ValueType["tuple[T_co, ...]"]):
     def __init__(self, item: ValueType[T_co]) -> None:
         self.item = item
 
-    def read_value(self, reader: Reader, node: Node, path: str) -> tuple[T_co, ...]:
+    def read_value(self, reader: PolicyReader, node: Node, path: str) -> tuple[T_co, ...]:
         items = reader.list_items(node, path)
         return tuple(self.item.read_value(reader, item, at) for item, at in items)
 
-    def json_schema(self, definitions: Definitions) -> JsonSchema:
+    def json_schema(self, definitions: SchemaDefinitions) -> JsonSchema:
         return {"type": "array", "items": definitions.schema_of(self.item)}
 
     def said_values(self) -> Iterator[str]:
         yield "a list of these"
 
-    def key_tables(self, path: str) -> Iterator[tuple[str, tuple[Key[object], ...]]]:
+    def key_tables(self, path: str) -> Iterator[tuple[str, tuple[MappingKey[object], ...]]]:
         return self.item.key_tables(path)
 
 
@@ -432,15 +434,15 @@ class EntryType(ValueType["tuple[R_co, ...]"], Generic[R_co]):
     """What a section of a policy may have, or a part of it: it gives any number of entries."""
 
     # Of an entry that is a mapping, its keys.
-    keys: tuple[Key[object], ...] = ()
+    keys: tuple[MappingKey[object], ...] = ()
 
     def read_entries(
-        self, reader: Reader, node: Node, path: str, names: tuple[str, ...], place: Node
+        self, reader: PolicyReader, node: Node, path: str, names: tuple[str, ...], place: Node
     ) -> Iterator[R_co]:
         """The entries of a node: *names* lead to it, the section's first. Each has a *place*."""
         raise NotImplementedError
 
-    def read_value(self, reader: Reader, node: Node, path: str) -> tuple[R_co, ...]:
+    def read_value(self, reader: PolicyReader, node: Node, path: str) -> tuple[R_co, ...]:
         return tuple(self.read_entries(reader, node, path, (), node))
 
     def known_names(self, name: str) -> Iterator[str]:
@@ -450,17 +452,17 @@ class EntryType(ValueType["tuple[R_co, ...]"], Generic[R_co]):
     def said_values(self) -> Iterator[str]:
         yield "a mapping"
 
-    def key_tables(self, path: str) -> Iterator[tuple[str, tuple[Key[object], ...]]]:
+    def key_tables(self, path: str) -> Iterator[tuple[str, tuple[MappingKey[object], ...]]]:
         if self.keys:
             yield path, self.keys
 
 
-class Section(Key["tuple[R_co, ...]"], Generic[R_co]):
+class PolicySection(MappingKey["tuple[R_co, ...]"], Generic[R_co]):
     """A key of a policy that has entries."""
 
     type: EntryType[R_co]
 
-    def read_key(self, reader: Reader, node: Node, path: str) -> tuple[R_co, ...]:
+    def read_key(self, reader: PolicyReader, node: Node, path: str) -> tuple[R_co, ...]:
         return tuple(self.type.read_entries(reader, node, path, (self.name,), node))
 
 
@@ -471,7 +473,7 @@ class AlternativeEntries(EntryType[R_co]):
         self.entry, self.shared_as = entry, shared_as
 
     def read_entries(
-        self, reader: Reader, node: Node, path: str, names: tuple[str, ...], place: Node
+        self, reader: PolicyReader, node: Node, path: str, names: tuple[str, ...], place: Node
     ) -> Iterator[R_co]:
         if not isinstance(node.value, list):
             yield from self.entry.read_entries(reader, node, path, names, place)
@@ -482,7 +484,7 @@ class AlternativeEntries(EntryType[R_co]):
         for item, at in reader.list_items(node, path)[:MOST_ALTERNATIVES]:
             yield from self.entry.read_entries(reader, item, at, names, item)
 
-    def json_schema(self, definitions: Definitions) -> JsonSchema:
+    def json_schema(self, definitions: SchemaDefinitions) -> JsonSchema:
         entry = definitions.schema_of(self.entry)
         limits = {"minItems": 1, "maxItems": MOST_ALTERNATIVES}
         return {"anyOf": [entry, {"type": "array", "items": entry, **limits}]}
@@ -491,7 +493,7 @@ class AlternativeEntries(EntryType[R_co]):
         yield from self.entry.said_values()
         yield "a list of these"
 
-    def key_tables(self, path: str) -> Iterator[tuple[str, tuple[Key[object], ...]]]:
+    def key_tables(self, path: str) -> Iterator[tuple[str, tuple[MappingKey[object], ...]]]:
         return self.entry.key_tables(path)
 
     def known_names(self, name: str) -> Iterator[str]:
@@ -505,13 +507,13 @@ class ShortEntries(EntryType[R_co]):
         self.entry = entry
 
     def read_entries(
-        self, reader: Reader, node: Node, path: str, names: tuple[str, ...], place: Node
+        self, reader: PolicyReader, node: Node, path: str, names: tuple[str, ...], place: Node
     ) -> Iterator[R_co]:
         one = isinstance(node.value, str)
         for item, at in [(node, path)] if one else reader.list_items(node, path):
             yield from self.entry.read_entries(reader, item, at, names, item)
 
-    def json_schema(self, definitions: Definitions) -> JsonSchema:
+    def json_schema(self, definitions: SchemaDefinitions) -> JsonSchema:
         many = {"type": "array", "items": definitions.schema_of(self.entry)}
         return {"anyOf": [definitions.schema_of(self.entry.short.type), many]}
 
@@ -519,7 +521,7 @@ class ShortEntries(EntryType[R_co]):
         yield from self.entry.short.type.said_values()
         yield "a list of these"
 
-    def key_tables(self, path: str) -> Iterator[tuple[str, tuple[Key[object], ...]]]:
+    def key_tables(self, path: str) -> Iterator[tuple[str, tuple[MappingKey[object], ...]]]:
         return self.entry.key_tables(path)
 
 
@@ -547,7 +549,7 @@ class NamedEntries(EntryType[R_co]):
         self.sentence, self.shared_as = sentence, shared_as
 
     def read_entries(
-        self, reader: Reader, node: Node, path: str, names: tuple[str, ...], place: Node
+        self, reader: PolicyReader, node: Node, path: str, names: tuple[str, ...], place: Node
     ) -> Iterator[R_co]:
         for name, key_node, value, at in reader.read_mapping(node, path):
             is_known = not self.known or name in self.known
@@ -558,7 +560,7 @@ class NamedEntries(EntryType[R_co]):
             read = self.entry.read_entries(reader, value, at, (*names, name), key_node)
             yield from [*read] if is_known else [*read][:0]
 
-    def json_schema(self, definitions: Definitions) -> JsonSchema:
+    def json_schema(self, definitions: SchemaDefinitions) -> JsonSchema:
         entry = definitions.schema_of(self.entry)
         if self.sentence:
             entry = {"description": self.sentence, **entry}
@@ -568,7 +570,7 @@ class NamedEntries(EntryType[R_co]):
         limits = {"propertyNames": {**self.name_limits}} if self.name_limits else {}
         return {"type": "object", **limits, "additionalProperties": entry}
 
-    def key_tables(self, path: str) -> Iterator[tuple[str, tuple[Key[object], ...]]]:
+    def key_tables(self, path: str) -> Iterator[tuple[str, tuple[MappingKey[object], ...]]]:
         return self.entry.key_tables(f"{path}.{self.stands_for}")
 
     def known_names(self, name: str) -> Iterator[str]:
@@ -584,12 +586,12 @@ class KeyedEntries(EntryType[R_co]):
     """
 
     def __init__(
-        self, sections: tuple[Section[R_co], ...], unknown: str, other: EntryType[R_co]
+        self, sections: tuple[PolicySection[R_co], ...], unknown: str, other: EntryType[R_co]
     ) -> None:
         self.sections, self.unknown, self.other = sections, unknown, other
 
     def read_entries(
-        self, reader: Reader, node: Node, path: str, names: tuple[str, ...], place: Node
+        self, reader: PolicyReader, node: Node, path: str, names: tuple[str, ...], place: Node
     ) -> Iterator[R_co]:
         types = {section.name: section.type for section in self.sections}
         for name, key_node, value, at in reader.read_mapping(node, path):
@@ -599,10 +601,10 @@ class KeyedEntries(EntryType[R_co]):
             read = entry.read_entries(reader, value, at, (*names, name), key_node)
             yield from [*read] if name in types else [*read][:0]
 
-    def json_schema(self, definitions: Definitions) -> JsonSchema:
+    def json_schema(self, definitions: SchemaDefinitions) -> JsonSchema:
         return mapping_schema(self.sections, definitions)
 
-    def key_tables(self, path: str) -> Iterator[tuple[str, tuple[Key[object], ...]]]:
+    def key_tables(self, path: str) -> Iterator[tuple[str, tuple[MappingKey[object], ...]]]:
         yield path, self.sections
         for section in self.sections:
             yield from section.type.key_tables(f"{path}.{section.name}")
@@ -620,10 +622,10 @@ class KindEntry(EntryType[R_co]):
 
     def __init__(
         self,
-        kinds: tuple[Key[object], ...],
-        more: tuple[Key[object], ...],
+        kinds: tuple[MappingKey[object], ...],
+        more: tuple[MappingKey[object], ...],
         build: Callable[[GivenFields], R_co],
-        contradictory: tuple[Key[bool | None], ...] = (),
+        contradictory: tuple[MappingKey[bool | None], ...] = (),
         shared_as: str = "",
     ) -> None:
         self.kinds, self.more, self.build = kinds, more, build
@@ -633,7 +635,7 @@ class KindEntry(EntryType[R_co]):
         self._names = tuple(key.name for key in self.keys)
 
     def read_entries(
-        self, reader: Reader, node: Node, path: str, names: tuple[str, ...], place: Node
+        self, reader: PolicyReader, node: Node, path: str, names: tuple[str, ...], place: Node
     ) -> Iterator[R_co]:
         given = GivenFields(reader, path, names, place)
         fields = reader.read_fields(node, path, self._names)
@@ -650,7 +652,7 @@ class KindEntry(EntryType[R_co]):
             given.add_problem(second.name, f"contradicts {first.name}")
         yield self.build(given)
 
-    def json_schema(self, definitions: Definitions) -> JsonSchema:
+    def json_schema(self, definitions: SchemaDefinitions) -> JsonSchema:
         more: JsonSchema = {"oneOf": [{"required": [key.name]} for key in self.kinds]}
         fit = {
             key.name: [kind.name for kind in self.kinds if kind.name not in key.excluded]
@@ -674,8 +676,8 @@ class ShortEntry(EntryType[R_co]):
 
     def __init__(
         self,
-        short: Key[str],
-        more: tuple[Key[object], ...],
+        short: MappingKey[str],
+        more: tuple[MappingKey[object], ...],
         build: Callable[[GivenFields], R_co],
         shared_as: str = "",
     ) -> None:
@@ -684,7 +686,7 @@ class ShortEntry(EntryType[R_co]):
         self._names = tuple(key.name for key in self.keys)
 
     def read_entries(
-        self, reader: Reader, node: Node, path: str, names: tuple[str, ...], place: Node
+        self, reader: PolicyReader, node: Node, path: str, names: tuple[str, ...], place: Node
     ) -> Iterator[R_co]:
         given = GivenFields(reader, path, names, place)
         if isinstance(node.value, dict):
@@ -694,7 +696,7 @@ class ShortEntry(EntryType[R_co]):
             given.read_at(self.short, node, path)
         yield self.build(given)
 
-    def json_schema(self, definitions: Definitions) -> JsonSchema:
+    def json_schema(self, definitions: SchemaDefinitions) -> JsonSchema:
         mapping = mapping_schema(self.keys, definitions, required=[self.short.name])
         return {"anyOf": [definitions.schema_of(self.short.type), mapping]}
 
@@ -711,8 +713,8 @@ class SettingsEntry(EntryType[R_co]):
 
     def __init__(
         self,
-        settings: tuple[Key[float | bool | None], ...],
-        more: tuple[Key[object], ...],
+        settings: tuple[MappingKey[float | bool | None], ...],
+        more: tuple[MappingKey[object], ...],
         build: Callable[[GivenFields, str, float | bool | None, Node], R_co],
         shared_as: str = "",
     ) -> None:
@@ -721,7 +723,7 @@ class SettingsEntry(EntryType[R_co]):
         self._names = tuple(key.name for key in self.keys)
 
     def read_entries(
-        self, reader: Reader, node: Node, path: str, names: tuple[str, ...], place: Node
+        self, reader: PolicyReader, node: Node, path: str, names: tuple[str, ...], place: Node
     ) -> Iterator[R_co]:
         given = GivenFields(reader, path, names, place)
         if node.value is False or node.value == "off":
@@ -743,7 +745,7 @@ class SettingsEntry(EntryType[R_co]):
             place = node.value[key.name].key
             yield self.build(given, key.name, given.value_of(key), place)
 
-    def json_schema(self, definitions: Definitions) -> JsonSchema:
+    def json_schema(self, definitions: SchemaDefinitions) -> JsonSchema:
         one = [{"required": [key.name]} for key in self.settings]
         mapping = mapping_schema(self.keys, definitions, anyOf=one)
         return {"anyOf": [{"enum": ["off", False]}, mapping]}

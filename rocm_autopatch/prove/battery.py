@@ -53,7 +53,7 @@ from rocm_autopatch.prove import (
 from rocm_autopatch.prove.rows import TrialOutcome, TrialRow
 from rocm_autopatch.prove.subjects import BASE, SUBJECTS
 from rocm_autopatch.prove.supervisor import FreshStarts, OutOfTime, StartSupervisor, TrialStart
-from rocm_autopatch.switches import SWITCH_GROUP, Subject
+from rocm_autopatch.switches import SWITCH_GROUP, EvidenceSubject
 
 T = TypeVar("T")
 
@@ -245,7 +245,7 @@ class TrialBattery:
 
     def _trial_subjects(
         self, name: str, among: Sequence[str], only: Sequence[str]
-    ) -> list[Subject]:
+    ) -> list[EvidenceSubject]:
         """The subjects of a trial, the base first; none where it is not asked for or can't be."""
         trial = trials.load_trial(name)
         gpu = self.supervisor.device == "cuda"

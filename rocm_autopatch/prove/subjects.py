@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rocm_autopatch.switches import MODES, SWITCH_GROUP, SWITCHES, Subject, Switch
+from rocm_autopatch.switches import MODES, SWITCH_GROUP, SWITCHES, EvidenceSubject, Switch
 
 BASE = MODES[0].name
 
 
-def _of_switch(row: Switch) -> Subject:
+def _of_switch(row: Switch) -> EvidenceSubject:
     """A row of the registry as a subject: the policy safe, with the value of the switch."""
     policy: dict[str, Any] = {"extends": ["safe"]}
     keys: tuple[str, ...] = ()
@@ -23,10 +23,10 @@ def _of_switch(row: Switch) -> Subject:
         policy["config"] = {module: {key: {"pin": row.value, "insist": True}}}
         keys = (f"{module}.{key}",)
     about = (row.key, *row.also)
-    return Subject(row.subject, row.proven, SWITCH_GROUP, None, policy, keys, about=about)
+    return EvidenceSubject(row.subject, row.proven, SWITCH_GROUP, None, policy, keys, about=about)
 
 
-SUBJECTS: dict[str, Subject] = {
+SUBJECTS: dict[str, EvidenceSubject] = {
     subject.name: subject
     for subject in (*MODES, *(_of_switch(row) for row in SWITCHES if row.subject))
 }

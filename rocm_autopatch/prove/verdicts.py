@@ -303,5 +303,7 @@ def _first_call_ratio(
 
 # It takes 0.1 s, and a battery makes its document again after each start.
 @functools.cache
-def _compare_samples(before: tuple[float, ...], after: tuple[float, ...]) -> bootstrap.Comparison:
+def _compare_samples(
+    before: tuple[float, ...], after: tuple[float, ...]
+) -> bootstrap.MedianComparison:
     return bootstrap.compare_medians(before, after)

@@ -71,7 +71,7 @@ def _escaped(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Difference:
+class ReportDifference:
     """What differs between two reports, A and B.
 
     *section* and *name* say what it is, *a* and *b* what each has: plain data, None where it has
@@ -87,11 +87,11 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ReportComparison:
     """Whether programs compile alike in two places, what differs, and what is to be known of it."""
 
     same: bool
-    differences: tuple[Difference, ...]
+    differences: tuple[ReportDifference, ...]
     notes: tuple[str, ...]
 
 
@@ -109,7 +109,7 @@ _CACHES = ("use", "layer", "root", "place", "node", "reason", "require")
 _BECAME = ("before", "after", "wanted", "status")
 
 
-def compare_reports(a: Mapping[str, Any], b: Mapping[str, Any]) -> Comparison:
+def compare_reports(a: Mapping[str, Any], b: Mapping[str, Any]) -> ReportComparison:
     """What differs between two reports (``record.render``), first what makes their digests differ.
 
     Both have to be reports (:func:`check_report`).
@@ -118,21 +118,21 @@ def compare_reports(a: Mapping[str, Any], b: Mapping[str, Any]) -> Comparison:
     alike = bool(a["policies"]) == bool(b["policies"])
     # Where only one has a policy, all of its entries differ, and say nothing more.
     parts = [_parts(report, alike) for report in both]
-    found: dict[tuple[str, str], Difference] = {}
+    found: dict[tuple[str, str], ReportDifference] = {}
     for key in _in_both(*parts):
         section, name = key
         one, other = (its.get(key) for its in parts)
         if one != other:
-            found[key] = Difference(section, name, one, other, f"{section}.{name}")
+            found[key] = ReportDifference(section, name, one, other, f"{section}.{name}")
     told = [_told(report, alike) for report in both]
     for key in _in_both(*told):
         one, other = (its.get(key) for its in told)
         if key not in found and _are_unlike(one, other):
-            found[key] = Difference(key[0], key[1], one, other, "")
+            found[key] = ReportDifference(key[0], key[1], one, other, "")
     ordered = sorted(found.values(), key=lambda one: (not one.part, _SECTIONS.index(one.section)))
     digests = [report["digest"] for report in both]
     same = digests[0] == digests[1] and (bool(digests[0]) or not any(one.part for one in ordered))
-    return Comparison(same, tuple(ordered), tuple(_notes(both, same, ordered)))
+    return ReportComparison(same, tuple(ordered), tuple(_notes(both, same, ordered)))
 
 
 def check_report(report: Any) -> None:
@@ -212,7 +212,7 @@ def _are_unlike(a: Any, b: Any) -> bool:
 
 
 def _notes(
-    both: Sequence[Mapping[str, Any]], same: bool, found: Sequence[Difference]
+    both: Sequence[Mapping[str, Any]], same: bool, found: Sequence[ReportDifference]
 ) -> Iterator[str]:
     for label, report in zip("AB", both):
         parts = report.get("digest_parts")

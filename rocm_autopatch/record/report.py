@@ -112,7 +112,7 @@ def render_report(record: dict[str, Any], switch: str) -> dict[str, Any]:
             listed = patches(plan)
             report["errors"] += [one for one in record["errors"] if one not in report["errors"]]
         # Also without a policy: a machine is compared with one that has one.
-        report["digest_parts"] = content.parts()
+        report["digest_parts"] = content.digest_parts()
         if plan:
             report["digest"] = content.digest(content.join_parts(report["digest_parts"]))
     except Exception as error:
@@ -128,7 +128,7 @@ def render_report(record: dict[str, Any], switch: str) -> dict[str, Any]:
             {"name": name, "target": target, "status": status, "reason": reason}
         )
         rows = done["entries"] if done else []
-        look = getattr(load(name), "look", None)
+        look = getattr(load(name), "look_at_values", None)
         if look:
             rows, no_longer = look(target, rows)
             report["errors"] += no_longer
@@ -239,7 +239,7 @@ def _unknown_kept(report: dict[str, Any]) -> list[str]:
     names += [old for name in names for old in config.names(name.rpartition(".")[2])]
     return [
         f"ROCM_AUTOPATCH_KEEP names {word}, but no policy here has an entry for it"
-        + misnamed.suggestion(word, [name.rpartition(".")[2] for name in names])
+        + misnamed.suggest_name(word, [name.rpartition(".")[2] for name in names])
         for word in (report["keep"] if report["policies"] else ())
         if not any(kept(name, (word,)) for name in names)
     ]
@@ -298,6 +298,6 @@ def _untouched(
                 made["reason"] = KEPT
             elif (made.get("yields_to") or "") in os.environ:
                 made["reason"] = made["yields_to"] + IS_SET
-            foresee = getattr(load(name), "foresee", None)
+            foresee = getattr(load(name), "foresee_row", None)
             made.update(foresee(made) if foresee else {})
         yield made

@@ -125,7 +125,7 @@ def locate_place(plan: "Plan", done: "dict[str, Any]") -> bool:
 def add_rows(plan: "Plan", rows: "tuple[tuple[Any, ...], ...]") -> None:
     """Add rows to a plan."""
     if not (_RECORD["observe"] or _RECORD["caches"]["reason"]):
-        startup.arm({_LOOKUPS: "rocm_autopatch.patches.cache_misses:watch"})
+        startup.arm({_LOOKUPS: "rocm_autopatch.patches.cache_misses:watch_lookups"})
     # First: a policy that names one of the variables decides.
     plan["env"] = (*rows, *plan["env"])
     # An earlier start in this process tree has given their values, and no user.

@@ -43,8 +43,8 @@ def why_missing(policy: str) -> str:
         # Without ".yaml", by which names that have nothing in common would be close.
         files = [one[:-5] for one in _names_in(above or ".") if one.endswith(".yaml")]
         stem = name.partition(".")[0]
-        hint = suggestion(stem, files, above and above.rstrip("/") + "/", ".yaml")
-        hint = hint or suggestion(stem, builtin_names())
+        hint = suggest_name(stem, files, above and above.rstrip("/") + "/", ".yaml")
+        hint = hint or suggest_name(stem, builtin_names())
         why = "there is no such file%s" % hint
         if os.path.isdir(policy):
             # docker run -v makes one where the file to mount is missing.
@@ -54,7 +54,7 @@ def why_missing(policy: str) -> str:
     else:
         names = builtin_names()
         why = "no such policy%s. Built-in policies: %s; the name of a file has a / or ends in .yaml"
-        why %= suggestion(policy, names), ", ".join(names)
+        why %= suggest_name(policy, names), ", ".join(names)
     return why
 
 
@@ -65,7 +65,7 @@ def without_sites(left_out: "list[tuple[str, str]]", fail: "Fail") -> None:
         above = above.rstrip("/") + "/"
         if os.path.isabs(directory):
             near = [one for one in _names_in(above) if os.path.isdir(above + one)]
-            why += suggestion(name, near, above)
+            why += suggest_name(name, near, above)
         fail("site", "%s: %s: %s%s" % (sites.VARIABLE, directory, why, INSTEAD))
 
 
@@ -116,7 +116,7 @@ def _names_in(directory: str) -> "list[str]":
         return []
 
 
-def suggestion(word: str, names: "list[str]", before: str = "", after: str = "") -> str:
+def suggest_name(word: str, names: "list[str]", before: str = "", after: str = "") -> str:
     """The word that may be meant, in brackets, "" if none is close."""
     try:
         # Only here: no start whose names are right loads it.

@@ -61,17 +61,17 @@ def sentence(row: "dict[str, Any]") -> str:
     """What became of a variable, config value or compile mode, without the reason for the entry."""
     reason = " (%s)" % row["reason"] if row.get("reason") else ""
     return "%s: %s  [%s %s, %s]%s" % (
-        *(row["name"], change(row), strength(row), row["status"], row["layer"], reason),
+        *(row["name"], entry_change(row), entry_strength(row), row["status"], row["layer"], reason),
     )
 
 
-def strength(row: "dict[str, Any]") -> str:
+def entry_strength(row: "dict[str, Any]") -> str:
     """How strongly an entry asks: ``delete``, ``default``, ``set``, ``pin`` or ``use``."""
     word: str = row.get("action") or row.get("strength") or "use"
     return word
 
 
-def change(row: "dict[str, Any]") -> str:
+def entry_change(row: "dict[str, Any]") -> str:
     """The value before and after an entry, or what it will be or would be."""
     change = _value(row["before"]) + _ORIGINS.get(row.get("origin", ""), "")
     if row["after"] != row["before"]:

@@ -32,7 +32,7 @@ def wrapped(text: str, first: str, rest: str, break_long_words: bool = True) -> 
     """
     return textwrap.wrap(
         printable(_SPACES.sub(" ", text)),
-        columns(),
+        text_columns(),
         initial_indent=first,
         subsequent_indent=rest,
         break_on_hyphens=False,
@@ -40,7 +40,7 @@ def wrapped(text: str, first: str, rest: str, break_long_words: bool = True) -> 
     )
 
 
-def columns() -> int:
+def text_columns() -> int:
     """How many columns a line of stdout has: COLUMNS, or the terminal's; WIDTH if it is none."""
     if not os.environ.get("COLUMNS") and not (sys.stdout and sys.stdout.isatty()):
         return WIDTH

@@ -207,18 +207,20 @@ def _without_warning(entry: "Any") -> "Iterator[None]":
 
 def _read_value(module: "Any", name: str) -> "Any":
     # A new thread starts with an empty context. So this is what all threads read, without what this
-    # thread alone may have written. Only look() uses a real thread. Here the import lock of the
-    # module is held, and we would wait for ever for a thread that needs this lock. Torch does need
-    # it: reading an alias imports its module, often the one that is being imported.
+    # thread alone may have written. Only look_at_values() uses a real thread. Here the import lock
+    # of the module is held, and we would wait for ever for a thread that needs this lock. Torch
+    # does need it: reading an alias imports its module, often the one that is being imported.
     return contextvars.Context().run(getattr, module, name)
 
 
-def foresee(row: "dict[str, Any]") -> "dict[str, Any]":
+def foresee_row(row: "dict[str, Any]") -> "dict[str, Any]":
     """What else is known of a row that waits: the number that ``cpus`` stands for here."""
     return {"wanted": cpus.cpu_share()} if row["wanted"] == cpus.WORD else {}
 
 
-def look(target: str, rows: "list[dict[str, Any]]") -> "tuple[list[dict[str, Any]], list[str]]":
+def look_at_values(
+    target: str, rows: "list[dict[str, Any]]"
+) -> "tuple[list[dict[str, Any]], list[str]]":
     """The rows of a config module with the values of now, and an error for each lost pin.
 
     ``after`` is what a new thread reads. The calling thread may read another value.
@@ -320,7 +322,7 @@ def _write_value(module: "Any", name: str, done: "dict[str, Any]") -> None:
             )
         entry.env_value_force = value
         try:
-            refused_writes.watch(entry, pin)
+            refused_writes.watch_writes(entry, pin)
         except Exception as error:
             if failure.programs_own(error):
                 raise

@@ -151,7 +151,7 @@ def _is_made_by_exec(frame: "FrameType") -> bool:
     return frame.f_code.co_filename.startswith("<") and not typed
 
 
-def watch(entry: "Any", pin: PinnedValue) -> None:
+def watch_writes(entry: "Any", pin: PinnedValue) -> None:
     """Notice the writes to a pinned entry, on torch 2.6 and later."""
     unset = type(entry).env_value_default
     # What a program wrote before the pin is removed, too. A patch that ends would write it back.

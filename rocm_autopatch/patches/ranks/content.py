@@ -39,7 +39,7 @@ _VARIABLES = ("yields_to", "switch")
 FACTS = ("torch", "hip")
 
 
-def parts() -> "dict[str, dict[str, str]]":
+def digest_parts() -> "dict[str, dict[str, str]]":
     """What a process compiles under, by what it is: ``facts``, ``policy`` (its layers, and how the
     user limits it), ``config`` (what the policy wants of torch) and ``variables``.
 
@@ -83,9 +83,9 @@ def parts() -> "dict[str, dict[str, str]]":
     }
 
 
-def content() -> "dict[str, str]":
+def digest_content() -> "dict[str, str]":
     """Names and values, those of the policy first. Two processes with equal ones compile alike."""
-    return join_parts(parts())
+    return join_parts(digest_parts())
 
 
 def join_parts(found: "dict[str, dict[str, str]]") -> "dict[str, str]":

@@ -46,7 +46,7 @@ class RankMeeting:
 
     def attend(self) -> str:
         """Tell what this rank compiles under. The last rank returns what differs, others ""."""
-        mine = content.content()
+        mine = content.digest_content()
         digest = content.digest(mine)
         if self.store.add(self.prefix + "of/" + digest, 1) == 1:
             self.store.set(self.prefix + "content/" + digest, json.dumps(mine))

@@ -100,7 +100,7 @@ def _watch_frames(module: "Any") -> None:
             waits.clear()
             hooks: dict[str, Any] = {_GRAPHS: _watch_graphs, _KERNELS: _watch_kernels}
             startup.arm(hooks)
-            on_demand.offer()
+            on_demand.offer_stacks()
         watch = None
         try:
             watch, depth = _enter("frame", args, kwargs)

@@ -49,7 +49,7 @@ def end(watch: "underway.Watch", now: float) -> float:
         underway.count("abort_after")
         if _RECORD["observe"]:
             return float("inf")
-        what = description.describe(watch)
+        what = description.describe_compile(watch)
         lasted += " (abort_after: %s)" % duration(after)
         if _raise_in_thread(watch, "%s: %s (rocm_autopatch, watchdog)" % (lasted, what)):
             underway.write(
@@ -67,7 +67,8 @@ def end(watch: "underway.Watch", now: float) -> float:
             return grace
         underway.write(
             "%s and the exception did not end it (its thread runs no Python, or caught it), so the "
-            "process is ended by SIGABRT (abort_after): %s" % (lasted, description.describe(watch))
+            "process is ended by SIGABRT (abort_after): %s"
+            % (lasted, description.describe_compile(watch))
         )
         underway.stacks()
         os.abort()

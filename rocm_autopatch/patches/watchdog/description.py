@@ -21,7 +21,7 @@ _REMOVE_PASS = "remove the *_custom_*_pass that the program sets in torch._induc
 _NO_SYMBOLS = "use torch.compile(dynamic=False), which has no symbolic shapes"
 
 
-def describe(watch: "underway.Watch") -> str:
+def describe_compile(watch: "underway.Watch") -> str:
     """Who compiles what, which phase it is in and where, and how to stop it. Never raises."""
     stack = list(_compile_frames(watch))
     name, at, inner = _current_phase(stack)

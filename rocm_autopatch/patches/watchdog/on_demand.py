@@ -39,7 +39,7 @@ _identity = (0, 0)
 _seen = 0
 
 
-def offer() -> None:
+def offer_stacks() -> None:
     """Have the signal write stacks, unless it has a handler. Raises only what is the program's."""
     global _memory, _identity
     if _memory is not None or _RECORD["observe"]:
@@ -74,7 +74,7 @@ def is_taken(pid: int) -> bool:
     return any(int(mask, 16) >> (SIGNAL - 1) & 1 for _, mask in lines)
 
 
-def answer() -> None:
+def answer_requests() -> None:
     """If stacks were asked for, say what is compiled, and write all to stderr.
 
     The watchdog's thread calls it while compiles are under way.
@@ -107,7 +107,7 @@ def _answer_request(memory: int) -> None:
     stacks = os.pread(memory, size - _seen, _seen)
     lines = [
         "a compile has lasted %s: %s"
-        % (duration(time.monotonic() - watch.began), description.describe(watch))
+        % (duration(time.monotonic() - watch.began), description.describe_compile(watch))
         for watch in list(underway.running.values())
     ]
     text = "".join("rocm_autopatch: %s\n" % line for line in lines)

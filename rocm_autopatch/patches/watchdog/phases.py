@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 RUN_UNCOMPILED = "set TORCHDYNAMO_DISABLE=1 to run uncompiled"
 
 
-class Place:
+class CodePlace:
     """Where the code of a phase is: the end of a file's path, or a directory in it if it ends with
     a slash; and the names of functions there, or none for all."""
 
@@ -37,7 +37,7 @@ class Place:
         return inside and (not self.functions or code.co_name in self.functions)
 
 
-class Phase(NamedTuple):
+class CompilePhase(NamedTuple):
     """What a compile may be doing.
 
     ``words`` say it in a line. ``details`` reads more from the frame that is in one of the
@@ -45,7 +45,7 @@ class Phase(NamedTuple):
     """
 
     words: str
-    places: "tuple[Place, ...]" = ()
+    places: "tuple[CodePlace, ...]" = ()
     details: "Optional[Callable[[FrameType], list[str]]]" = None
     way: str = RUN_UNCOMPILED
     # Something is compiled, or another process that does so is waited for.
@@ -60,52 +60,52 @@ class Phase(NamedTuple):
 
 # The first phase with a place that contains a frame counts.
 PHASES = {
-    "lock": Phase(
+    "lock": CompilePhase(
         "waiting for a lock file that another process holds",
         (
-            Place("/filelock/"),
-            Place("/torch/utils/_filelock.py"),
+            CodePlace("/filelock/"),
+            CodePlace("/torch/utils/_filelock.py"),
         ),
         details=frame_details.tell_lock_file,
         way="set TORCHINDUCTOR_CACHE_DIR to a directory that no other process uses",
         is_build=True,
     ),
-    "baton": Phase(
+    "baton": CompilePhase(
         "waiting for a lock file of another build of C++ code",
-        (Place("/file_baton.py", "wait"),),
+        (CodePlace("/file_baton.py", "wait"),),
         details=frame_details.tell_baton_file,
         way="delete this file if no process is building there",
         is_build=True,
     ),
-    "aiter": Phase(
+    "aiter": CompilePhase(
         "aiter is building a kernel module",
-        (Place("/aiter/jit/core.py", "build_module"),),
+        (CodePlace("/aiter/jit/core.py", "build_module"),),
         details=frame_details.tell_aiter_module,
         way="build aiter's kernels before the program starts, and keep AITER_REBUILD unset",
         is_build=True,
     ),
-    "isa": Phase(
+    "isa": CompilePhase(
         "compiling a C++ test program to find out what this CPU supports",
-        (Place("/torch/_inductor/cpu_vec_isa.py"),),
+        (CodePlace("/torch/_inductor/cpu_vec_isa.py"),),
         way="set TORCHINDUCTOR_VEC_ISA_OK to 1 or 0, so that torch does not test the CPU (read "
         "from torch 2.7 on)",
         is_build=True,
     ),
-    "cpp": Phase(
+    "cpp": CompilePhase(
         "compiling C++",
         (
-            Place("/torch/_inductor/cpp_builder.py"),
-            Place("/torch/_inductor/codecache.py", "compile_file", "_worker_compile_cpp"),
+            CodePlace("/torch/_inductor/cpp_builder.py"),
+            CodePlace("/torch/_inductor/codecache.py", "compile_file", "_worker_compile_cpp"),
         ),
         way="set CXX to another compiler, or set TORCHDYNAMO_DISABLE=1 to run uncompiled",
         is_build=True,
     ),
-    "triton": Phase(
+    "triton": CompilePhase(
         "compiling a Triton kernel",
         (
-            Place("/triton/compiler/"),
-            Place("/triton/backends/"),
-            Place(
+            CodePlace("/triton/compiler/"),
+            CodePlace("/triton/backends/"),
+            CodePlace(
                 "/torch/_inductor/runtime/triton_heuristics.py",
                 "precompile",
                 "_precompile_config",
@@ -114,11 +114,11 @@ PHASES = {
         ),
         is_build=True,
     ),
-    "descent": Phase(
+    "descent": CompilePhase(
         "coordinate descent tuning",
         (
-            Place("/torch/_inductor/runtime/coordinate_descent_tuner.py"),
-            Place(
+            CodePlace("/torch/_inductor/runtime/coordinate_descent_tuner.py"),
+            CodePlace(
                 "/torch/_inductor/runtime/triton_heuristics.py",
                 "coordinate_descent_tuning",
                 "_coordinate_descent_tuning",
@@ -127,10 +127,10 @@ PHASES = {
         details=frame_details.tell_configs,
         is_search=True,
     ),
-    "configs": Phase(
+    "configs": CompilePhase(
         "autotuning a Triton kernel",
         (
-            Place(
+            CodePlace(
                 "/torch/_inductor/runtime/triton_heuristics.py",
                 "benchmark_all_configs",
                 "autotune_to_one_config",
@@ -139,10 +139,10 @@ PHASES = {
         details=frame_details.tell_configs,
         is_search=True,
     ),
-    "candidates": Phase(
+    "candidates": CompilePhase(
         "autotuning",
         (
-            Place(
+            CodePlace(
                 "/torch/_inductor/select_algorithm.py",
                 "wait_on_futures",
                 "benchmark_in_current_process",
@@ -150,94 +150,94 @@ PHASES = {
                 "benchmark_choices",
                 "do_autotuning",
             ),
-            Place("/torch/_inductor/autotune_process.py"),
+            CodePlace("/torch/_inductor/autotune_process.py"),
         ),
         details=frame_details.tell_candidates,
         is_search=True,
         calls_libraries=True,
         has_helpers=True,
     ),
-    "workers": Phase(
+    "workers": CompilePhase(
         "waiting for compile workers",
-        (Place("/torch/_inductor/async_compile.py", "wait", "_wait_futures", "get_result"),),
+        (CodePlace("/torch/_inductor/async_compile.py", "wait", "_wait_futures", "get_result"),),
         details=frame_details.tell_workers,
         way="set TORCHINDUCTOR_COMPILE_THREADS=1 to compile without workers",
         has_helpers=True,
     ),
-    "load": Phase(
+    "load": CompilePhase(
         "loading compiled code",
         (
-            Place("/torch/_inductor/codecache.py", "load_by_key_path", "load", "_load_library"),
-            Place("/torch/_inductor/runtime/compile_tasks.py", "_reload_python_module"),
-            Place("/torch/_functorch/_aot_autograd/autograd_cache.py", "load"),
+            CodePlace("/torch/_inductor/codecache.py", "load_by_key_path", "load", "_load_library"),
+            CodePlace("/torch/_inductor/runtime/compile_tasks.py", "_reload_python_module"),
+            CodePlace("/torch/_functorch/_aot_autograd/autograd_cache.py", "load"),
         ),
     ),
-    "freezing": Phase(
+    "freezing": CompilePhase(
         "freezing weights (Inductor)",
         (
-            Place("/torch/_inductor/freezing.py"),
-            Place("/torch/_inductor/constant_folding.py"),
+            CodePlace("/torch/_inductor/freezing.py"),
+            CodePlace("/torch/_inductor/constant_folding.py"),
         ),
     ),
-    "pads": Phase(
+    "pads": CompilePhase(
         "deciding whether to pad a GEMM (graph passes of Inductor)",
-        (Place("/torch/_inductor/fx_passes/pad_mm.py"),),
+        (CodePlace("/torch/_inductor/fx_passes/pad_mm.py"),),
         calls_libraries=True,
     ),
-    "passes": Phase(
+    "passes": CompilePhase(
         "graph passes of Inductor",
         (
-            Place("/torch/_inductor/fx_passes/"),
-            Place("/torch/_inductor/custom_graph_pass.py"),
+            CodePlace("/torch/_inductor/fx_passes/"),
+            CodePlace("/torch/_inductor/custom_graph_pass.py"),
         ),
     ),
-    "matcher": Phase(
+    "matcher": CompilePhase(
         "graph passes of Inductor (pattern matcher)",
-        (Place("/torch/_inductor/pattern_matcher.py"),),
+        (CodePlace("/torch/_inductor/pattern_matcher.py"),),
     ),
-    "codegen": Phase(
+    "codegen": CompilePhase(
         "scheduling and generating code (Inductor)",
         (
-            Place("/torch/_inductor/scheduler.py"),
-            Place("/torch/_inductor/codegen/"),
-            Place("/torch/_inductor/graph.py", "codegen"),
+            CodePlace("/torch/_inductor/scheduler.py"),
+            CodePlace("/torch/_inductor/codegen/"),
+            CodePlace("/torch/_inductor/graph.py", "codegen"),
         ),
     ),
-    "lowering": Phase(
+    "lowering": CompilePhase(
         "lowering to Inductor's IR",
         (
-            Place("/torch/_inductor/lowering.py"),
-            Place("/torch/_inductor/ir.py"),
-            Place("/torch/_inductor/graph.py"),
+            CodePlace("/torch/_inductor/lowering.py"),
+            CodePlace("/torch/_inductor/ir.py"),
+            CodePlace("/torch/_inductor/graph.py"),
         ),
     ),
-    "inductor": Phase(
+    "inductor": CompilePhase(
         "Inductor",
-        (Place("/torch/_inductor/compile_fx.py"),),
+        (CodePlace("/torch/_inductor/compile_fx.py"),),
     ),
-    "aot": Phase(
+    "aot": CompilePhase(
         "tracing forward and backward (AOTAutograd)",
-        (Place("/torch/_functorch/"),),
+        (CodePlace("/torch/_functorch/"),),
     ),
-    "backend": Phase(
+    "backend": CompilePhase(
         "in the backend",
-        (Place("/torch/_dynamo/output_graph.py", "call_user_compiler", "_call_user_compiler"),),
+        (CodePlace("/torch/_dynamo/output_graph.py", "call_user_compiler", "_call_user_compiler"),),
         details=frame_details.tell_backend,
     ),
-    "guards": Phase(
+    "guards": CompilePhase(
         "making guards (Dynamo)",
-        (Place("/torch/_dynamo/guards.py"),),
+        (CodePlace("/torch/_dynamo/guards.py"),),
     ),
-    "dynamo": Phase(
+    "dynamo": CompilePhase(
         "tracing (Dynamo)",
         (
-            Place("/torch/_dynamo/symbolic_convert.py"),
-            Place("/torch/_dynamo/variables/"),
-            Place("/torch/_dynamo/output_graph.py"),
-            Place("/torch/_dynamo/convert_frame.py"),
+            CodePlace("/torch/_dynamo/symbolic_convert.py"),
+            CodePlace("/torch/_dynamo/variables/"),
+            CodePlace("/torch/_dynamo/output_graph.py"),
+            CodePlace("/torch/_dynamo/convert_frame.py"),
         ),
     ),
-    "": Phase("torch"),
+    "": CompilePhase("torch"),
 }
 
 

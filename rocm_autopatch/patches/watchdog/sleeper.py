@@ -44,7 +44,7 @@ class _WatchThread:
                             current = None
                         return
                     watches = list(underway.running.values())
-                on_demand.answer()
+                on_demand.answer_requests()
                 wake = time.monotonic() + _sleep_interval()
                 for watch in watches:
                     wake = min(wake, _attend_to(watch))
@@ -158,7 +158,7 @@ def _attend_to(watch: "underway.Watch") -> float:
             "a compile has lasted %s: %s; next message at %s"
             % (
                 duration(now - watch.began),
-                description.describe(watch),
+                description.describe_compile(watch),
                 duration(watch.due - watch.began),
             )
         )

@@ -17,7 +17,7 @@ class Counting:
 
 
 size, odd = 3000, (5, 2999)
-content.content = lambda: {"kind": str(rank in odd)}
+content.digest_content = lambda: {"kind": str(rank in odd)}
 store = Counting(torch.distributed.HashStore())
 most, texts = 0, []
 for rank in range(size):

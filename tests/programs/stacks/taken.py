@@ -53,14 +53,14 @@ with open("/tmp/rocm_autopatch-stacks-%d" % os.getpid(), "w+") as mine:
     mine.flush()
     os.dup2(mine.fileno(), on_demand._memory)
     refused = ask(os.getpid())
-    on_demand.answer()
+    on_demand.answer_requests()
     mine.seek(0)
     closed = [mine.read(), refused.returncode]
 
 # One that has it before we do: nothing is offered.
 signal.signal(on_demand.SIGNAL, lambda *_: print("seen", flush=True))
 on_demand._memory = None
-on_demand.offer()
+on_demand.offer_stacks()
 offered = on_demand._memory is not None
 os.kill(os.getpid(), on_demand.SIGNAL)
 told = sum("has a handler of the program's" in one for one in rocm_autopatch.status()["notes"])
