@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import geometric_mean
 
-from rocm_autopatch.ab.runner import own_caches
+from rocm_autopatch.measure.ab.runner import own_caches
 
 _SETS = (
     "max_fusion_size=128",

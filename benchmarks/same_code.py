@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.amd.__main__ import GPUS, MODELS, PROGRAM, SECONDS, prepare
-from rocm_autopatch.ab import place
-from rocm_autopatch.ab.runner import ENDED, WARM, ArmRunner, MeasuredRun, PlannedRun
-from rocm_autopatch.tune import candidates
+from rocm_autopatch.measure.ab import place
+from rocm_autopatch.measure.ab.runner import ENDED, WARM, ArmRunner, MeasuredRun, PlannedRun
+from rocm_autopatch.measure.tune import candidates
 
 
 def compiled(command: Sequence[str], at_once: int) -> dict[str, MeasuredRun]:

@@ -3,10 +3,10 @@
     python -m benchmarks.search [--trials N] [--budget UNITS] [--noise NAME ...] [--runs FILE ...]
         [--fill N] [--code] [--drift PART] [--drawn]
 
-``tune`` is the search of rocm_autopatch/tune/search.py, with and without its sampler. ``forward``
-is the plain one: each switch alone five times, then what helped on top of the best, five times
-each. ``optuna ...`` is optuna with its TPE sampler and one of its pruners, where a trial's rounds
-are its steps; it needs optuna, as ``tune`` does here.
+``tune`` is the search of rocm_autopatch/measure/tune/search.py, with and without its sampler.
+``forward`` is the plain one: each switch alone five times, then what helped on top of the best,
+five times each. ``optuna ...`` is optuna with its TPE sampler and one of its pruners, where a
+trial's rounds are its steps; it needs optuna, as ``tune`` does here.
 
 A unit is a run of the base. The first run of a set costs FILL units more, because its caches are
 empty. With --fill N, ``tune`` makes N of a round's first runs at the same time. All ways get the
@@ -36,9 +36,9 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from rocm_autopatch.tune.levels import Trial
-from rocm_autopatch.tune.sampler import SetSampler
-from rocm_autopatch.tune.search import BASE, BudgetSpent, SetSearch, SwitchOption
+from rocm_autopatch.measure.tune.levels import Trial
+from rocm_autopatch.measure.tune.sampler import SetSampler
+from rocm_autopatch.measure.tune.search import BASE, BudgetSpent, SetSearch, SwitchOption
 
 FILL = 2.0
 WORTH = 0.02

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rocm_autopatch.ab import sequential
+from rocm_autopatch.measure.ab import sequential
 
 Draw = Callable[[random.Random], float]
 MOST = sequential.MOST

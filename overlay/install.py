@@ -287,9 +287,10 @@ def look(wheel):  # type: (str) -> int
     sys.modules.pop("rocm_autopatch", None)
     sys.path.insert(0, wheel)
     import rocm_autopatch
-    from rocm_autopatch import here, startup
+    from rocm_autopatch import startup
+    from rocm_autopatch.image import start_facts
 
-    facts = here.torch()
+    facts = start_facts.torch()
     kind, torch = facts.get("accelerator", "none"), facts.get("torch", "?")
     if kind == "rocm" and startup.release(torch) < rocm_autopatch._OLDEST_TORCH:
         kind = "old"

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import TrialBench
 
 ABOUT = ("freezing", "memory_planning", "aggressive_fusion")
 # Tests put a module of this name beside the package.

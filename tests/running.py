@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from rocm_autopatch.prove import battery
-from rocm_autopatch.prove.rows import TrialRow
+from rocm_autopatch.measure.prove import battery
+from rocm_autopatch.measure.prove.rows import TrialRow
 from tests.conftest import Interpreter, run_with_site
 
 QUIET = {"ROCM_AUTOPATCH_LOG": "quiet"}

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocm_autopatch.ab import (
+from rocm_autopatch.measure.ab import (
     RequestRefused,
     WrongRequest,
     arms,
@@ -30,8 +30,8 @@ from rocm_autopatch.ab import (
     sequential,
     toggles,
 )
-from rocm_autopatch.ab.numbers import NumberLabel
-from rocm_autopatch.ab.place import ProgramPlace
+from rocm_autopatch.measure.ab.numbers import NumberLabel
+from rocm_autopatch.measure.ab.place import ProgramPlace
 from rocm_autopatch.policy import lower, select
 from tests.conftest import HIP, MAX, TORCH, Interpreter, document, label_torch, run_in
 from tests.messages import Golden

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from rocm_autopatch import kfd
-from rocm_autopatch.ab import runner
-from rocm_autopatch.startup import caches, layer
+from rocm_autopatch.measure.ab import runner
+from rocm_autopatch.startup import caches, kfd, layer
 from tests.conftest import OLD_AND_NEW, Interpreter, label_torch
 from tests.messages import Golden
 from tests.programs import program_file

@@ -14,22 +14,30 @@ from typing import Any
 
 import pytest
 
-from rocm_autopatch.ab import RequestRefused, toggles
-from rocm_autopatch.ab.numbers import NumberLabel
-from rocm_autopatch.ab.runner import COLD, ENDED, FAILED, HUNG, WARM, MeasuredRun, PlannedRun
-from rocm_autopatch.tune import same, session
-from rocm_autopatch.tune.candidates import SwitchCandidate
-from rocm_autopatch.tune.journal import RunJournal
-from rocm_autopatch.tune.levels import Trial
-from rocm_autopatch.tune.search import BASE, BudgetSpent
-from rocm_autopatch.tune.session import (
+from rocm_autopatch.measure.ab import RequestRefused, toggles
+from rocm_autopatch.measure.ab.numbers import NumberLabel
+from rocm_autopatch.measure.ab.runner import (
+    COLD,
+    ENDED,
+    FAILED,
+    HUNG,
+    WARM,
+    MeasuredRun,
+    PlannedRun,
+)
+from rocm_autopatch.measure.tune import same, session
+from rocm_autopatch.measure.tune.candidates import SwitchCandidate
+from rocm_autopatch.measure.tune.journal import RunJournal
+from rocm_autopatch.measure.tune.levels import Trial
+from rocm_autopatch.measure.tune.search import BASE, BudgetSpent
+from rocm_autopatch.measure.tune.session import (
     FILL,
     ConfirmedCosts,
     TrialTrouble,
     TuningObjective,
     TuningSession,
 )
-from rocm_autopatch.tune.tuning import TuningResult
+from rocm_autopatch.measure.tune.tuning import TuningResult
 
 GOOD: Trial = frozenset((0,))
 _POLICY = "POLICY"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rocm_autopatch import cpus
+from rocm_autopatch.startup import cpus
 from tests.conftest import Interpreter
 
 SEEN = len(os.sched_getaffinity(0))

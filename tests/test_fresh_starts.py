@@ -19,7 +19,7 @@ from typing import NoReturn
 import pytest
 
 from rocm_autopatch.cli.prove import _fresh_sentences
-from rocm_autopatch.prove import (
+from rocm_autopatch.measure.prove import (
     CRASHED,
     ENDED,
     FRESH,
@@ -33,8 +33,8 @@ from rocm_autopatch.prove import (
     trials,
     verdicts,
 )
-from rocm_autopatch.prove.rows import TrialOutcome, TrialRow
-from rocm_autopatch.prove.supervisor import FreshStarts, StartSupervisor, TrialStart
+from rocm_autopatch.measure.prove.rows import TrialOutcome, TrialRow
+from rocm_autopatch.measure.prove.supervisor import FreshStarts, StartSupervisor, TrialStart
 from tests.conftest import Interpreter
 from tests.running import run_battery
 from tests.test_prove_parts import HERE
@@ -275,7 +275,7 @@ class TestSupervisor:
         code = (
             "import json, sys, time; from pathlib import Path\n"
             "from rocm_autopatch import fresh_interpreter\n"
-            "from rocm_autopatch.prove.supervisor import FreshStarts, StartSupervisor\n"
+            "from rocm_autopatch.measure.prove.supervisor import FreshStarts, StartSupervisor\n"
             "supervisor = StartSupervisor(fresh_interpreter.environment(), 'cuda', assume=True)\n"
             "caches = Path(sys.argv[1]); policy = caches / 'policy.yaml'\n"
             "policy.write_text('version: 1\\nname: mine\\nextends: [safe]\\n')\n"

@@ -18,10 +18,10 @@ from rocm_autopatch.evidence import SUBJECTS, defects, ledger, match
 from rocm_autopatch.evidence.defects import CAPTURING, GRAPHS, INDUCTOR, NOTHING, OF_INDUCTOR, RANKS
 from rocm_autopatch.evidence.file import EvidenceFile
 from rocm_autopatch.image import facts as image_facts
+from rocm_autopatch.measure.prove import ENDED
 from rocm_autopatch.patches import compile_modes
 from rocm_autopatch.policy import builtin, lower, select
 from rocm_autopatch.policy.document import data, read
-from rocm_autopatch.prove import ENDED
 from rocm_autopatch.startup import from_yaml
 from tests.conftest import ROOT
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocm_autopatch.measure.prove.subjects import SUBJECTS
 from rocm_autopatch.plan import Plan
 from rocm_autopatch.policy import PolicyError, builtin, document, load, lower, select
 from rocm_autopatch.policy.model import Common, ConfigEntry, EnvRule, UseRule
 from rocm_autopatch.probe import variables
-from rocm_autopatch.prove.subjects import SUBJECTS
 from tests.conftest import ROOT
 from tests.messages import Golden
 from tests.wrong_policies import problems, wrong_policies

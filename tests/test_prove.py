@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from rocm_autopatch.evidence import file, machine
-from rocm_autopatch.prove import (
+from rocm_autopatch.measure.prove import (
     COLD,
     CRASHED,
     ENDED,
@@ -28,7 +28,7 @@ from rocm_autopatch.prove import (
     battery,
     verdicts,
 )
-from rocm_autopatch.prove.rows import TrialRow
+from rocm_autopatch.measure.prove.rows import TrialRow
 from tests import planted, test_documents
 from tests.conftest import Interpreter
 from tests.messages import Golden
@@ -86,8 +86,8 @@ FAULTY = """
 import json, os, sys
 asked = json.loads(sys.argv[1])
 from rocm_autopatch import fresh_interpreter
-from rocm_autopatch.prove import battery, trials, verdicts
-from rocm_autopatch.prove.supervisor import StartSupervisor
+from rocm_autopatch.measure.prove import battery, trials, verdicts
+from rocm_autopatch.measure.prove.supervisor import StartSupervisor
 trials.NAMES = tuple(asked["trials"])
 how = battery.BatteryThoroughness(
     "full", asked.get("seconds", 400), 100, 20, 0.1, 1, 1, asked["limit"], 1,
@@ -106,7 +106,7 @@ print(json.dumps({"rows": rows, "subjects": found}))
 """
 BY_COMMAND = """
 from rocm_autopatch.cli import main
-from rocm_autopatch.prove import document, proof
+from rocm_autopatch.measure.prove import document, proof
 document.FULL = proof.FULL = how
 sys.exit(main(["prove", *asked["arguments"]]))
 """

@@ -19,8 +19,7 @@ import yaml
 from rocm_autopatch import evidence
 from rocm_autopatch.cli import main
 from rocm_autopatch.evidence import file, machine
-from rocm_autopatch.policy import load
-from rocm_autopatch.prove import (
+from rocm_autopatch.measure.prove import (
     COLD,
     COMPILED,
     CRASHED,
@@ -41,8 +40,9 @@ from rocm_autopatch.prove import (
     trials,
     verdicts,
 )
-from rocm_autopatch.prove.rows import TrialOutcome, TrialRow
-from rocm_autopatch.prove.supervisor import StartSupervisor, TrialStart
+from rocm_autopatch.measure.prove.rows import TrialOutcome, TrialRow
+from rocm_autopatch.measure.prove.supervisor import StartSupervisor, TrialStart
+from rocm_autopatch.policy import load
 from rocm_autopatch.switches import EvidenceSubject
 from tests.conftest import ROOT, Interpreter
 from tests.messages import Golden

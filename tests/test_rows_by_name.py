@@ -17,7 +17,7 @@ PACKAGE = ROOT / "rocm_autopatch"
 # What the sources call a row of a plan, or what a baked plan says of a file.
 ROWS = {"row", "rule", "entry", "was"}
 # Rows of these are others.
-OTHERS = {"ab", "caches", "compile_report", "evidence", "graphs", "image", "probe", "prove", "tune"}
+OTHERS = {"caches", "compile_report", "evidence", "graphs", "image", "measure", "probe"}
 EVERY_PART = b"""\
 version: 1
 env: {A: {set: b, since: '2.6', why: w}, B: {delete_empty: true}}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rocm_autopatch import cpus
+from rocm_autopatch.startup import cpus
 from tests.conftest import HIP, MAX, Interpreter, label_torch, make_venv, pip
 from tests.messages import Golden
 from tests.names import MI35X_IMAGE

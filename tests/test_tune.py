@@ -20,10 +20,13 @@ from typing import Any
 import pytest
 import yaml
 
-from rocm_autopatch.ab import RequestRefused, generated, toggles
-from rocm_autopatch.ab.numbers import NumberLabel
-from rocm_autopatch.ab.place import ProgramPlace
-from rocm_autopatch.ab.runner import (
+from rocm_autopatch.cli import tune as cli_tune
+from rocm_autopatch.evidence import match
+from rocm_autopatch.evidence.file import EvidenceFile
+from rocm_autopatch.measure.ab import RequestRefused, generated, toggles
+from rocm_autopatch.measure.ab.numbers import NumberLabel
+from rocm_autopatch.measure.ab.place import ProgramPlace
+from rocm_autopatch.measure.ab.runner import (
     COLD,
     ENDED,
     HUNG,
@@ -33,18 +36,15 @@ from rocm_autopatch.ab.runner import (
     PlannedRun,
     usable_cores,
 )
-from rocm_autopatch.cli import tune as cli_tune
-from rocm_autopatch.evidence import match
-from rocm_autopatch.evidence.file import EvidenceFile
+from rocm_autopatch.measure.tune import candidates, output, same, search, session, tuning
+from rocm_autopatch.measure.tune.effects import estimate_effects
+from rocm_autopatch.measure.tune.journal import KeptRun, RunJournal
+from rocm_autopatch.measure.tune.levels import CostLevels, Trial
+from rocm_autopatch.measure.tune.sampler import SetSampler
+from rocm_autopatch.measure.tune.search import BASE, BudgetSpent, SetSearch, SwitchOption
+from rocm_autopatch.measure.tune.served import STARTED, ServedRunner
+from rocm_autopatch.measure.tune.session import TuningSession
 from rocm_autopatch.switches import SWITCHES
-from rocm_autopatch.tune import candidates, output, same, search, session, tuning
-from rocm_autopatch.tune.effects import estimate_effects
-from rocm_autopatch.tune.journal import KeptRun, RunJournal
-from rocm_autopatch.tune.levels import CostLevels, Trial
-from rocm_autopatch.tune.sampler import SetSampler
-from rocm_autopatch.tune.search import BASE, BudgetSpent, SetSearch, SwitchOption
-from rocm_autopatch.tune.served import STARTED, ServedRunner
-from rocm_autopatch.tune.session import TuningSession
 from tests.conftest import TORCH, Interpreter, document, run_in
 from tests.messages import Golden
 from tests.programs import program_file
@@ -1352,7 +1352,7 @@ class TestSearch:
     def test_less_is_left_out_if_it_is_missed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         # Of three that seem to do nothing, one helps beside another one.
         seems = {0: 0.1, 1: 0.05, 2: 0.0, 3: -0.2}
-        monkeypatch.setattr("rocm_autopatch.tune.effects.estimate_effects", lambda _: seems)
+        monkeypatch.setattr("rocm_autopatch.measure.tune.effects.estimate_effects", lambda _: seems)
         made, _ = self.beside({trial(3): -0.2, trial(2, 3): -0.2}, trial(0, 1, 2, 3))
         made._drop_idle()
         assert made.best == trial(2, 3)

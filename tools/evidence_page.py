@@ -11,7 +11,7 @@ from typing import Any
 
 from rocm_autopatch.evidence import SUBJECTS, file
 from rocm_autopatch.evidence.file import EvidenceFile
-from rocm_autopatch.prove import FAULTS
+from rocm_autopatch.measure.prove import FAULTS
 
 DIRECTORY = Path(__file__).resolve().parents[1] / "evidence"
 HEAD = """\

@@ -17,8 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from rocm_autopatch.measure.prove.subjects import SUBJECTS
 from rocm_autopatch.policy import lint
-from rocm_autopatch.prove.subjects import SUBJECTS
 from rocm_autopatch.switches import SWITCHES, Scalar, Switch
 
 HEAD = """\

@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.live.run import build_wheel
+from rocm_autopatch.measure.prove.subjects import SUBJECTS
 from rocm_autopatch.policy import select
-from rocm_autopatch.prove.subjects import SUBJECTS
 from surroundings import amd_torch, hip_torch, image_env
 from surroundings.compiling_gpu import gpus, kernel_file
 

@@ -26,11 +26,11 @@ from typing import Any
 
 import torch
 
-from rocm_autopatch.ab import bootstrap, numbers, place
-from rocm_autopatch.ab.runner import own_caches
-from rocm_autopatch.ab.toggles import MODE, VARIABLE
-from rocm_autopatch.tune import candidates, policy_file
-from rocm_autopatch.tune.candidates import SwitchCandidate
+from rocm_autopatch.measure.ab import bootstrap, numbers, place
+from rocm_autopatch.measure.ab.runner import own_caches
+from rocm_autopatch.measure.ab.toggles import MODE, VARIABLE
+from rocm_autopatch.measure.tune import candidates, policy_file
+from rocm_autopatch.measure.tune.candidates import SwitchCandidate
 
 HERE = Path(__file__).parent / "tuned"
 # Each program's number, and what has to be the same.

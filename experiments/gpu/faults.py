@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rocm_autopatch import fresh_interpreter
-from rocm_autopatch.prove import CRASHED, ENDED, HUNG, LEAKS, WARM, WRONG, trials
-from rocm_autopatch.prove.battery import BatteryThoroughness, TrialBattery
-from rocm_autopatch.prove.supervisor import StartSupervisor
+from rocm_autopatch.measure.prove import CRASHED, ENDED, HUNG, LEAKS, WARM, WRONG, trials
+from rocm_autopatch.measure.prove.battery import BatteryThoroughness, TrialBattery
+from rocm_autopatch.measure.prove.supervisor import StartSupervisor
 
 PLANTED = Path(__file__).resolve().parents[2] / "tests" / "planted.py"
 SUBJECT = "freezing"

@@ -30,10 +30,10 @@ from typing import Any
 from planted_graphs import FAULTS, VARIABLE
 
 from rocm_autopatch import fresh_interpreter
-from rocm_autopatch.prove import FAULTS as STATUSES
-from rocm_autopatch.prove import verdicts
-from rocm_autopatch.prove.battery import FULL, BatteryThoroughness, TrialBattery
-from rocm_autopatch.prove.supervisor import StartSupervisor
+from rocm_autopatch.measure.prove import FAULTS as STATUSES
+from rocm_autopatch.measure.prove import verdicts
+from rocm_autopatch.measure.prove.battery import FULL, BatteryThoroughness, TrialBattery
+from rocm_autopatch.measure.prove.supervisor import StartSupervisor
 
 PLANTED = Path(__file__).resolve().parent / "planted_graphs.py"
 UNHARMED = "none"

@@ -38,7 +38,7 @@ from typing import Any
 
 from by_hand import BASE, PROGRAMS, Found, OutOfTime, Pool, Program, search, so_far
 
-from rocm_autopatch.ab import RequestRefused, WrongRequest, bootstrap
+from rocm_autopatch.measure.ab import RequestRefused, WrongRequest, bootstrap
 
 _ROUNDS = 7
 _GOES_ON = 3

@@ -115,8 +115,8 @@ class Cell:
 
     def spots(self) -> list[Spot]:
         """The keys of the built-in policies."""
-        from rocm_autopatch import cpus
         from rocm_autopatch.policy.builtin import POLICIES
+        from rocm_autopatch.startup import cpus
 
         values: dict[tuple[str, str], list[Any]] = {}
         patches = (patch for plan in POLICIES.values() for patch in plan["patches"])

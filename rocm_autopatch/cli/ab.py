@@ -7,7 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch.ab import (
+from rocm_autopatch.cli import options, statuses, terminal
+from rocm_autopatch.measure.ab import (
     RequestRefused,
     WrongRequest,
     measurement,
@@ -17,8 +18,7 @@ from rocm_autopatch.ab import (
     runner,
     sequential,
 )
-from rocm_autopatch.ab.measurement import ComparisonRequest
-from rocm_autopatch.cli import options, statuses, terminal
+from rocm_autopatch.measure.ab.measurement import ComparisonRequest
 from rocm_autopatch.support import processes
 
 

@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import fresh_interpreter, sites, trust
+from rocm_autopatch import fresh_interpreter, policy_dirs, trust
 from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.evidence import machine
 from rocm_autopatch.record import sentences
@@ -248,7 +248,9 @@ def _policies_in_force(bundle: _ReportBundle) -> list[Path]:
     """The files of the policies here, general to specific. What they give to variables with names
     of secrets is a secret of the bundle's from here on."""
     named = os.environ.get(_POLICY, "").strip()
-    found = [path for site in sites.directories() for path in sorted(Path(site).glob("*.yaml"))]
+    found = [
+        path for site in policy_dirs.directories() for path in sorted(Path(site).glob("*.yaml"))
+    ]
     if named and trust.is_path(named):
         found.append(Path(named))
     bundle.try_to("reading the policies", lambda: _add_secrets(bundle, found))

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import _SITE, sites
+from rocm_autopatch import _SITE, policy_dirs
 from rocm_autopatch.cli import statuses, terminal
 from rocm_autopatch.evidence import file as evidence
 from rocm_autopatch.policy import lint, load, lower, select, when
@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
         nargs="*",
         type=Path,
         metavar="FILE",
-        help=f"default: the built-in policies and those in {_SITE} and in {sites.VARIABLE}",
+        help=f"default: the built-in policies and those in {_SITE} and in {policy_dirs.VARIABLE}",
     )
     parser.add_argument(
         "--torch",

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from rocm_autopatch import _SITE, fresh_interpreter, sites
+from rocm_autopatch import _SITE, fresh_interpreter, policy_dirs
 from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.policy.problem import PolicyError
 from rocm_autopatch.support import processes
@@ -86,7 +86,7 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
             "ROCM_AUTOPATCH=off opts a process tree out; ROCM_AUTOPATCH=observe records only. "
             f"What is read: the policies of the package; in {_SITE}: image (the image's name), "
             "baseline (its variables), images.yaml and *.yaml (policies), evidence/*.json; in the "
-            f"directories that {sites.VARIABLE} names: the same, but for baseline; the "
+            f"directories that {policy_dirs.VARIABLE} names: the same, but for baseline; the "
             "policy file that ROCM_AUTOPATCH_POLICY names, and what it extends; baked.plan in the "
             "package; torch/version.py of the torch that an import finds."
         ),

@@ -10,10 +10,10 @@ from typing import Any
 from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.evidence import file
 from rocm_autopatch.evidence.file import EvidenceError
+from rocm_autopatch.measure.prove import FAULTS, FRESH_STARTS, ProofRefused, fresh_starts, trials
+from rocm_autopatch.measure.prove.proof import ProofRequest, prepare_proof
+from rocm_autopatch.measure.prove.subjects import SUBJECTS
 from rocm_autopatch.probe import images
-from rocm_autopatch.prove import FAULTS, FRESH_STARTS, ProofRefused, fresh_starts, trials
-from rocm_autopatch.prove.proof import ProofRequest, prepare_proof
-from rocm_autopatch.prove.subjects import SUBJECTS
 from rocm_autopatch.support import processes
 from rocm_autopatch.support.text import wrapped
 

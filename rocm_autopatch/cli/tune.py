@@ -9,12 +9,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch.ab import RequestRefused, WrongRequest
 from rocm_autopatch.cli import options, statuses, terminal
+from rocm_autopatch.measure.ab import RequestRefused, WrongRequest
+from rocm_autopatch.measure.tune import output, tuning
+from rocm_autopatch.measure.tune.tuning import TuningRequest
 from rocm_autopatch.policy.problem import PolicyError
 from rocm_autopatch.support import processes
-from rocm_autopatch.tune import output, tuning
-from rocm_autopatch.tune.tuning import TuningRequest
 
 _NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
 _DURATION = re.compile(rf"(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?|{_NUMBER}")

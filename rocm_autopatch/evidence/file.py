@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import _SITE, sites, trust
+from rocm_autopatch import _SITE, policy_dirs, trust
 from rocm_autopatch.evidence.machine import REQUIRED
 from rocm_autopatch.support import files
 
@@ -94,7 +94,9 @@ class EvidenceFile:
 
 def site_paths() -> list[Path]:
     """The evidence files of all sites, general to specific."""
-    return [path for site in sites.directories() for path in evidence_paths(Path(site, _FOLDER))]
+    return [
+        path for site in policy_dirs.directories() for path in evidence_paths(Path(site, _FOLDER))
+    ]
 
 
 def evidence_paths(site: Path) -> list[Path]:

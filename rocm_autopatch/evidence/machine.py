@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from rocm_autopatch import kfd
 from rocm_autopatch.image import clues
+from rocm_autopatch.startup import kfd
 
 NAMES = ("device", "driver", "triton", "runtime")
 # All that must be the same for evidence to count. Torch is the start's own fact.

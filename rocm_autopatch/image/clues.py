@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from rocm_autopatch import kfd, trust
+from rocm_autopatch import trust
 from rocm_autopatch.image import reference
 from rocm_autopatch.image.fact import CLUE, LIBRARY, ROCM_OF_HIP, Named, SourcedFact
+from rocm_autopatch.startup import kfd
 
 # These files have up to a few KiB. A bigger one is not the file that we expect.
 _LONGEST = 64 * 1024

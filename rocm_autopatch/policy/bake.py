@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import _ASSUME, _HERE, fresh_interpreter, patches, sites, startup
+from rocm_autopatch import _ASSUME, _HERE, fresh_interpreter, patches, policy_dirs, startup
 from rocm_autopatch.evidence import file, machine, match
 from rocm_autopatch.plan import ENV_FIELDS, BakedPlan, Plan, named_fields
 from rocm_autopatch.policy import load, plan_file, select
@@ -24,14 +24,14 @@ from rocm_autopatch.trust import is_path
 # Run in a fresh interpreter: what a start decides here, whatever is baked.
 _DECISION = """
 import json
-from rocm_autopatch import here
-print(json.dumps(here.decision()))
+from rocm_autopatch.image import start_facts
+print(json.dumps(start_facts.decision()))
 """
 # The torch that a start found, before site had read all .pth files.
 _TORCH_OF_START = """
 import json
-from rocm_autopatch import here
-print(json.dumps(here.torch_of_start()))
+from rocm_autopatch.image import start_facts
+print(json.dumps(start_facts.torch_of_start()))
 """
 
 
@@ -104,14 +104,14 @@ def resolve(image: str, policy: str) -> Baked:
     rows = [row for row in select.images() if row.changes or row.base]
     asked = {name for policy in (*chosen.layers, *rows) for name in policy.when}
     named_image, _ = known.get("image", ("", ""))
-    at = os.environ.get(sites.VARIABLE, "").strip()
+    at = os.environ.get(policy_dirs.VARIABLE, "").strip()
     plan: BakedPlan = {
         **lowered,
         "wishes": (
             (_ASSUME.encode(), _NO),
             (b"ROCM_AUTOPATCH_POLICY", (os.fsencode(named),) if named and not policy else _NO),
             (b"ROCM_AUTOPATCH_IMAGE", (b"", os.fsencode(named_image)) if named_image else _NO),
-            (sites.VARIABLE.encode(), (os.fsencode(at),) if at else _NO),
+            (policy_dirs.VARIABLE.encode(), (os.fsencode(at),) if at else _NO),
         ),
         "named": policy or named,
         "torch": torch_file,

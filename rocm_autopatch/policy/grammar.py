@@ -1,8 +1,9 @@
 """The grammar of a policy and of images.yaml, in one table.
 
-Each ``MappingKey`` has its name, its type and the sentence that says what it means. Whatever speaks of
-keys derives from here: the reader (``schema``), the JSON Schemas and the page of keys in docs/, and
-the names that a shell completes. A new section of a policy is a ``PolicySection`` in ``SECTIONS``.
+Each ``MappingKey`` has its name, its type and the sentence that says what it means. Whatever speaks
+of keys derives from here: the reader (``schema``), the JSON Schemas and the page of keys in docs/,
+and the names that a shell completes. A new section of a policy is a ``PolicySection`` in
+``SECTIONS``.
 """
 
 from __future__ import annotations

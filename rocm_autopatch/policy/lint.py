@@ -16,10 +16,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch import cpus, startup, trust
+from rocm_autopatch import startup, trust
 from rocm_autopatch.patches.config import FORMER_NAMES, fits
 from rocm_autopatch.policy.model import DELETE_EMPTY, ConfigEntry, Policy, Range
 from rocm_autopatch.policy.problem import ERROR, REMARK, Hint, Problem, Problems, quoted
+from rocm_autopatch.startup import cpus
 
 _UNKNOWN: Any = object()
 # The limit for torch_keys.json, which has less than a tenth of it.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rocm_autopatch import sites as places
+from rocm_autopatch import policy_dirs as places
 from rocm_autopatch.evidence import match
 from rocm_autopatch.image import reference
 from rocm_autopatch.image.fact import ASSUMPTION

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rocm_autopatch import _ASSUME, cpus, kfd
+from rocm_autopatch import _ASSUME
 from rocm_autopatch.policy import lint
 from rocm_autopatch.probe import culprits, variables
 from rocm_autopatch.probe.culprits import PlaceFindings
 from rocm_autopatch.probe.investigation import PlaceInvestigation
 from rocm_autopatch.probe.reading import ChildReading
 from rocm_autopatch.probe.variables import VariableVerdict
-from rocm_autopatch.startup import baseline
+from rocm_autopatch.startup import baseline, cpus, kfd
 from rocm_autopatch.support import masking
 
 # The verdict on a value that our policy chose, which the place did not change.

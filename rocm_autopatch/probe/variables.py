@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 
-from rocm_autopatch import kfd, startup
+from rocm_autopatch import startup
 from rocm_autopatch.policy import lint
+from rocm_autopatch.startup import kfd
 
 DANGEROUS = ("crashes", "hangs", "slows")
 _FILE = Path(__file__).with_name("variables.yaml")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import rocm_autopatch
-from rocm_autopatch import _ASSUME, _read, cpus, failure, kfd, sites, startup
+from rocm_autopatch import _ASSUME, _read, failure, policy_dirs, startup
 from rocm_autopatch.evidence import defects, match
 from rocm_autopatch.evidence.defects import KnownDefect
 from rocm_autopatch.evidence.file import EvidenceFile
@@ -24,6 +24,8 @@ from rocm_autopatch.startup import (
     baseline,
     cache_place,
     caches,
+    cpus,
+    kfd,
     misnamed,
     proofs,
     watchdog_variable,
@@ -79,7 +81,7 @@ def render_report(record: dict[str, Any], switch: str) -> dict[str, Any]:
         ],
         "policy": plan["policy"] if plan else "",
         "baked": record["baked"],
-        "sites": sites.directories(),
+        "sites": policy_dirs.directories(),
         "baseline": baseline.PATH if image is not None else "",
         "policies": list(plan["layers"]) if plan else [],
         "digest": "",

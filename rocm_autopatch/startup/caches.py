@@ -9,7 +9,8 @@ docs/caches-rocm.md). A process loads this only where a policy or the user asks 
 import os
 import sys
 
-from rocm_autopatch import _RECORD, _read, kfd, startup
+from rocm_autopatch import _RECORD, _read, startup
+from rocm_autopatch.startup import kfd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ there and can't be used is another thing: somebody chose it, and nobody knows wh
 
 import os
 
-from rocm_autopatch import _HERE, _RECORD, OFF, sites, trust
+from rocm_autopatch import _HERE, _RECORD, OFF, policy_dirs, trust
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,22 +59,22 @@ def why_missing(policy: str) -> str:
 
 
 def without_sites(left_out: "list[tuple[str, str]]", fail: "Fail") -> None:
-    """Say what ROCM_AUTOPATCH_SITE names and is no directory (``sites.read_sites``)."""
+    """Say what ROCM_AUTOPATCH_SITE names and is no directory (``policy_dirs.read_sites``)."""
     for directory, why in left_out:
         above, name = os.path.split(directory.rstrip("/"))
         above = above.rstrip("/") + "/"
         if os.path.isabs(directory):
             near = [one for one in _names_in(above) if os.path.isdir(above + one)]
             why += suggest_name(name, near, above)
-        fail("site", "%s: %s: %s%s" % (sites.VARIABLE, directory, why, INSTEAD))
+        fail("site", "%s: %s: %s%s" % (policy_dirs.VARIABLE, directory, why, INSTEAD))
 
 
 def obeyed_value(variable: bytes, fail: "Fail") -> bytes:
     """The value of a variable, for a baked plan: what is not there is left out, and said."""
     if variable == _VARIABLE.encode():
         return os.fsencode(find_policy(fail))
-    if variable == sites.VARIABLE.encode():
-        found, left_out, _ = sites.read_sites()
+    if variable == policy_dirs.VARIABLE.encode():
+        found, left_out, _ = policy_dirs.read_sites()
         without_sites(left_out, fail)
         return os.fsencode(":".join([directory for directory, _ in found]))
     return os.environb.get(variable, b"").strip()
@@ -87,7 +87,7 @@ def is_there(policy: str) -> bool:
     try:
         return os.stat(policy).st_mode >> 12 != 0o04
     except OSError as error:
-        return not sites.is_missing(error)
+        return not policy_dirs.is_missing(error)
 
 
 def builtin_names() -> "list[str]":

@@ -1,6 +1,6 @@
 """The directories of policies that a variable names, at a start that looks for policies."""
 
-from rocm_autopatch import _RECORD, sites, startup
+from rocm_autopatch import _RECORD, policy_dirs, startup
 from rocm_autopatch.startup import image_file
 
 
@@ -10,7 +10,7 @@ def add(facts: "dict[str, tuple[str, str]]", site: "list[str]") -> bool:
     False if a directory can't be read. Then nothing is applied: somebody chose the policies in it
     for a reason.
     """
-    found, left_out, wrong = sites.read_sites()
+    found, left_out, wrong = policy_dirs.read_sites()
     if wrong:
         _RECORD["reason"] = "the policies of a site can't be read, see errors"
         startup.fail("policy", "no policy is applied: " + wrong)

@@ -3,7 +3,7 @@
 import marshal
 import os
 
-from rocm_autopatch import _RECORD, sites
+from rocm_autopatch import _RECORD, policy_dirs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def any_file() -> bool:
     """Whether a site has evidence files."""
-    for directory in sites.directories():
+    for directory in policy_dirs.directories():
         try:
             if any(name.endswith(".json") for name in os.listdir(directory + "/evidence")):
                 return True

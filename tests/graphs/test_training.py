@@ -46,7 +46,7 @@ from rocm_autopatch.graphs import (
     training,
     verification,
 )
-from rocm_autopatch.prove import bench, trials
+from rocm_autopatch.measure.prove import bench, trials
 
 REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")

@@ -19,7 +19,7 @@ else:
 import stand_in
 
 from rocm_autopatch.graphs import captured_ops, graphed, soundness
-from rocm_autopatch.prove import bench, trials
+from rocm_autopatch.measure.prove import bench, trials
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU here is a stand-in")
 # By trial, how many functions it has captured in each of its threads together.

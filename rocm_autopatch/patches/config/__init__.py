@@ -22,9 +22,10 @@ import sys
 import types
 import typing
 
-from rocm_autopatch import cpus, failure
+from rocm_autopatch import failure
 from rocm_autopatch.patches import kept, row
 from rocm_autopatch.patches.config import refused_writes
+from rocm_autopatch.startup import cpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ exception where a torch has others.
 
 import sys
 
-from rocm_autopatch import cpus
+from rocm_autopatch.startup import cpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

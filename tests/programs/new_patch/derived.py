@@ -8,7 +8,7 @@ sys.path.insert(0, str(Path(sys.argv[1]) / "tools"))
 import json_schema
 
 import rocm_autopatch
-from rocm_autopatch.ab import arms
+from rocm_autopatch.measure.ab import arms
 from rocm_autopatch.policy import PolicyError, document, schema
 from rocm_autopatch.record import sentences
 

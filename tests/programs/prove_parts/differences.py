@@ -4,7 +4,7 @@ import json
 
 import torch
 
-from rocm_autopatch.prove.bench import difference_to_eager
+from rocm_autopatch.measure.prove.bench import difference_to_eager
 
 one, large = torch.linspace(-1, 1, 64), torch.linspace(-1, 1, 64) * 1e6
 changed = one.clone()

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 from rocm_autopatch import evidence, switches
-from rocm_autopatch.ab.place import ProgramPlace
+from rocm_autopatch.measure.ab.place import ProgramPlace
+from rocm_autopatch.measure.prove import battery, subjects
+from rocm_autopatch.measure.tune import candidates
 from rocm_autopatch.policy import load
-from rocm_autopatch.prove import battery, subjects
-from rocm_autopatch.tune import candidates
 
 values = {"torch": "2.13.0+rocm7.0", "accelerator": "rocm", "python": "3.11"}
 facts = {name: {"value": value} for name, value in values.items()}

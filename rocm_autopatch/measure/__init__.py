@@ -1,0 +1,1 @@
+"""Commands that run a program many times and compare: ``ab``, ``prove`` and ``tune``."""

@@ -1,0 +1,31 @@
+"""A large graph: hundreds of pointwise operations and reductions, with long chains to fuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rocm_autopatch.measure.prove.bench import TrialBench
+
+ABOUT = ("modes", "aggressive_fusion", "max_fusion_size", "memory_planning", "multi_kernel")
+BLOCKS = 24
+
+
+def make_program(bench: TrialBench) -> Callable[[int], Any]:
+    torch = bench.torch
+
+    def net(x: Any, y: Any) -> Any:
+        results = []
+        for block in range(BLOCKS):
+            x = torch.sin(x) * (1 + block / BLOCKS) + y
+            x = x - x.mean(-1, keepdim=True)
+            y = torch.sigmoid(y + x.amax(-1, keepdim=True)) * x.cos()
+            x = x / (1 + x.square().sum(-1, keepdim=True)).sqrt()
+            results.append(torch.cat([x[:, ::2], y[:, 1::2]], -1).exp().sum(-1))
+        return torch.stack(results), x, y
+
+    compiled = bench.compile(net)
+    shape = (bench.size(512, 32), bench.size(512, 64))
+    first = bench.inputs(*shape, dtype=torch.float32)
+    second = bench.inputs(*shape, dtype=torch.float32)
+    return lambda number: compiled(first(number), second(number + 1))
