@@ -19,8 +19,8 @@ ABOUT = """\
 compiling costs for one layer each of seven real models (Llama 3 8B, BERT base, Mixtral 8x7B, ViT
 base, ConvNeXt tiny, Stable Diffusion's UNet, a training step of GPT-2; bf16), on MI300X and MI355X.
 What benchmarks on a GPU would add is missing. Ratios to torch alone, the smallest and the largest.
-*image* has the `TORCHINDUCTOR_*` variables of SGLang's images. Counts and sizes are exact, seconds
-are rough. [Each model and GPU](../benchmarks/amd/figures.jsonl) is data, with spills."""
+*image* has the `TORCHINDUCTOR_*` variables of SGLang's images. Counts are exact, seconds rough.
+[Each model and GPU](../benchmarks/amd/figures.jsonl), with sizes and spilled registers, is data."""
 SAYS = """\
 - With the image's variables, the compiler makes 6 to 8 configs of each kernel instead of 3 to 4,
   and all GEMM templates. Under `safe` it compiles what torch alone compiles.
@@ -41,8 +41,8 @@ def section(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     )
     yield from ABOUT.splitlines()
     yield ""
-    yield "| | kernels | CPU seconds | bytes of code | GEMM kernels |"
-    yield "|---|---:|---:|---:|---:|"
+    yield "| | kernels | CPU seconds | GEMM kernels |"
+    yield "|---|---:|---:|---:|"
     for arm in benchmark.arms():
         pairs = [
             (row, found[key[0], key[1], BASE])
@@ -52,8 +52,7 @@ def section(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         if not pairs or arm == BASE:
             continue
         cells = [
-            _range(row[name] / base[name] for row, base in pairs)
-            for name in ("candidates", "cpu", "bytes")
+            _range(row[name] / base[name] for row, base in pairs) for name in ("candidates", "cpu")
         ]
         gemms = sorted(row["gemm_candidates"] for row, _ in pairs)
         cells.append(f"{gemms[0]} to {gemms[-1]}" if gemms[-1] else "0")

@@ -77,7 +77,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A result file. ``part`` is one of PARTS, ``says`` what the figures show."""
+    """A result file. ``part`` is one of PARTS, ``says`` what the figures show.
+
+    ``picture`` is a file of docs/.
+    """
 
     name: str
     title: str
@@ -85,6 +88,7 @@ class Measurement:
     tables: list[Table]
     about: str = ""
     says: tuple[str, ...] = ()
+    picture: str = ""
 
     def lines(self, command: str) -> Iterator[str]:
         """The lines of its section. *command* is the experiment's."""
@@ -99,6 +103,8 @@ class Measurement:
             said = ran
             yield ""
             yield from table.lines()
+        if self.picture:
+            yield from ("", f"![{self.title}]({self.picture})")
         if self.says:
             yield ""
         yield from (f"- {one}" for one in self.says)

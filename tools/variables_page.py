@@ -43,11 +43,15 @@ OTHERS = """\
 CHANGED = """\
 ## Variables that a built-in policy changes
 A variable that a user set stays ([baseline](overlay.md#whose-value-it-is)), and
-`ROCM_AUTOPATCH_KEEP=NAME` keeps any. `default` sets it only if it is not set, `delete_empty` takes
-it away only if it is empty. [What a variable outranks](policies.md#variables-that-outrank-a-flag).
-
-| variable | policy | what | why |
-|---|---|---|---|"""
+`ROCM_AUTOPATCH_KEEP=NAME` keeps any. [What a variable
+outranks](policies.md#variables-that-outrank-a-flag)."""
+# What is said of each action.
+ACTIONS = {
+    "delete": "Deletes:",
+    "delete_empty": "Deletes, if it is empty:",
+    "set": "Sets:",
+    "default": "Sets, if it is not set:",
+}
 DECIDED = """\
 ## Variables that decide about an entry of a built-in policy
 If the variable is set, the user has decided. The key then has the variable's value (*switch*), or
@@ -105,8 +109,8 @@ def page() -> Iterator[str]:
     policies = [load.policy(load.BUILTIN / f"{name}.yaml") for name in load.names()]
     yield from ("", *IGNORED.format(names=names).splitlines())
     yield from ("", *OTHERS.format(ranks=ranks).splitlines())
-    yield from ("", *CHANGED.splitlines(), *_changed(policies))
-    yield from ("", *DECIDED.splitlines(), *_decided(policies))
+    yield from ("", *CHANGED.splitlines(), "", *_changed(policies))
+    yield from (*DECIDED.splitlines(), *_decided(policies))
 
 
 def _table(variables: Iterable[Variable]) -> Iterator[str]:
@@ -123,16 +127,21 @@ def _table(variables: Iterable[Variable]) -> Iterator[str]:
 
 
 def _changed(policies: Iterable[Policy]) -> Iterator[str]:
-    """Rows of the variables that a policy changes, those of one reason together."""
-    rows: dict[tuple[str, str, str], list[str]] = {}
+    """What each policy changes, the variables of one action and one reason together."""
     for policy in policies:
+        found: dict[str, dict[str, list[str]]] = {}
         for rule in policy.env:
-            what = rule.action if rule.value is None else f"{rule.action} `{rule.value}`"
+            value = "" if rule.value is None else f"={rule.value}"
             # A claim has its own page.
             why = rule.why.partition(" (docs/")[0].rstrip(".")
-            rows.setdefault((policy.name, what, why), []).append(f"`{rule.name}`")
-    for (name, what, why), variables in rows.items():
-        yield f"| {', '.join(variables)} | `{name}` | {what} | {why} |"
+            of_action = found.setdefault(ACTIONS[rule.action], {})
+            of_action.setdefault(why, []).append(f"`{rule.name}{value}`")
+        if found:
+            yield f"### The policy `{policy.name}`"
+        for said, reasons in found.items():
+            yield from (said, "")
+            yield from (f"- {', '.join(names)}. {why}." for why, names in reasons.items())
+            yield ""
 
 
 def _decided(policies: Iterable[Policy]) -> Iterator[str]:
