@@ -43,6 +43,9 @@ def section(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     yield ""
     yield "| | kernels | CPU seconds | GEMM kernels |"
     yield "|---|---:|---:|---:|"
+    # Arms that compile as many kernels are one row.
+    arms: dict[tuple[str, str], list[str]] = {}
+    seconds: dict[tuple[str, str], list[float]] = {}
     for arm in benchmark.arms():
         pairs = [
             (row, found[key[0], key[1], BASE])
@@ -51,12 +54,14 @@ def section(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         ]
         if not pairs or arm == BASE:
             continue
-        cells = [
-            _range(row[name] / base[name] for row, base in pairs) for name in ("candidates", "cpu")
-        ]
         gemms = sorted(row["gemm_candidates"] for row, _ in pairs)
-        cells.append(f"{gemms[0]} to {gemms[-1]}" if gemms[-1] else "0")
-        yield f"| {arm} | {' | '.join(cells)} |"
+        kernels = _range(row["candidates"] / base["candidates"] for row, base in pairs)
+        group = kernels, f"{gemms[0]} to {gemms[-1]}" if gemms[-1] else "0"
+        arms.setdefault(group, []).append(arm)
+        seconds.setdefault(group, []).extend(row["cpu"] / base["cpu"] for row, base in pairs)
+    for (kernels, templates), names in arms.items():
+        cpu = _range(seconds[kernels, templates])
+        yield f"| {'; '.join(names)} | {kernels} | {cpu} | {templates} |"
     yield ""
     yield from SAYS.splitlines()
 
