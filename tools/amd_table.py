@@ -39,7 +39,7 @@ def section(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         f"`make amd`; 2 CPU cores that other programs used too, torch {', '.join(torches)}, Triton "
         f"{amd_torch.TRITON}; {', '.join(days)}."
     )
-    yield from ABOUT.splitlines()
+    yield from ("", *ABOUT.splitlines())
     yield ""
     yield "| | kernels | CPU seconds | GEMM kernels |"
     yield "|---|---:|---:|---:|"

@@ -96,13 +96,12 @@ class Measurement:
         said = ""
         for i, table in enumerate(one for one in self.tables if one.shown != []):
             ran = f"`{table.command or command}`; {table.machine}; {table.date}."
-            if i:
-                yield ""
-            lines = ("" if ran == said else ran, "" if i else self.about, table.about)
-            yield from filter(None, lines)
-            said = ran
-            yield ""
+            yield from ("",) if i else ()
+            yield from () if ran == said else (ran, "")
+            about = [*filter(None, ("" if i else self.about, table.about))]
+            yield from (*about, "") if about else ()
             yield from table.lines()
+            said = ran
         if self.picture:
             yield from ("", f"![{self.title}]({self.picture})")
         if self.says:
