@@ -189,7 +189,7 @@ def test_in_a_browser(site: Path) -> None:
 
         # Light, and dark where the reader's system is dark.
         colour = "return getComputedStyle(document.body).backgroundColor"
-        browser.open(f"file://{site}/docs/performance.html")
+        browser.open(f"file://{site}/docs/measurements.html")
         light = browser.run_script(colour)
         plot = "return getComputedStyle(document.querySelector('img[src$=\".svg\"]')).filter"
         assert browser.run_script(plot) == "none"

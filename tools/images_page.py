@@ -27,11 +27,8 @@ BEGIN = (
 END = "<!-- End of what is made. -->\n"
 DEFECTS = """## Defects of graphs
 
-[The ledger](evidence.md#the-ledger). *Holds* is where evidence that could not have seen the defect
-proves no graph, or less. *Seen by* is the trial of `prove` that could have seen it.
-
-| holds | what goes wrong | forbids | seen by |
-|---|---|---|---|"""
+[The ledger](evidence.md#the-ledger). Each line begins with where evidence that could not have seen
+the defect proves no graph, or less. *Seen by* is the trial of `prove` that could have seen it."""
 
 
 def page(text: str) -> str:
@@ -50,7 +47,7 @@ def records() -> Iterator[str]:
         yield f"### `{row.name}`" if row.image else f"### {row.name}"
         yield from section(row)
     yield ""
-    yield from DEFECTS.splitlines()
+    yield from (*DEFECTS.splitlines(), "")
     yield from map(defect_row, defects.read_ledger())
 
 
@@ -86,7 +83,7 @@ def defects_of(row: Policy) -> Iterator[KnownDefect]:
 
 
 def defect_row(one: KnownDefect) -> str:
-    """A record of the ledger as a row of the table."""
+    """A record of the ledger as a line of the list."""
     where = ", ".join(
         f"{name} `{wanted if isinstance(wanted, str) else '`, `'.join(wanted)}`"
         for name, wanted in one.when.items()
@@ -94,8 +91,8 @@ def defect_row(one: KnownDefect) -> str:
     starts = f", {one.starts} times" if one.starts else ""
     seen = f"`{one.trial}`{starts}" if one.trial else "nothing"
     forbids = f"`{one.op}`" if one.op else one.forbids
-    text = f"{one.defect} ({', '.join(one.source)})"
-    return f"| {where or 'ROCm'} | {text} | {forbids} | {seen} |"
+    text = f"{one.defect.rstrip('.')} ({', '.join(one.source)})"
+    return f"- **{where or 'ROCm'}**: {text}. Forbids {forbids}. Seen by {seen}."
 
 
 def linked(text: str) -> str:
