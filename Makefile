@@ -151,15 +151,14 @@ TORTURE ?= --pythons 3.9 3.10 3.11 3.12 3.13
 torture: $(DEV)/ready
 	$(DEV)/bin/python -m experiments.torture --work $(WORK) $(TORTURE)
 
-# Make the files in docs/ that come from the sources, and the figures in CONTRIBUTING.md.
+# Make the pages that come from the sources, and the figures in CONTRIBUTING.md.
 docs: $(DEV)/ready
 	$(DEV)/bin/python tools/switch_parts.py .
 	$(DEV)/bin/python tools/json_schema.py docs
-	$(DEV)/bin/python tools/images_page.py > docs/images.md
+	$(DEV)/bin/python tools/images_page.py docs/images.md
 	$(DEV)/bin/python tools/patches_table.py docs/patches.md
-	$(DEV)/bin/python tools/amd_page.py > docs/amd-compiler.md
-	$(DEV)/bin/python tools/evidence_page.py > docs/proven.md
-	$(DEV)/bin/python tools/experiments_page.py > docs/experiments.md
+	$(DEV)/bin/python tools/measurements_page.py > docs/measurements.md
+	$(DEV)/bin/python tools/experiments_page.py > experiments/README.md
 	$(DEV)/bin/python tools/policy_keys_page.py > docs/policy-keys.md
 	$(DEV)/bin/python tools/statuses_page.py > docs/exit-statuses.md
 	$(DEV)/bin/python tools/variables_page.py > docs/variables.md

@@ -4,7 +4,7 @@ A switch is one row of ``SWITCHES``. From it derive
 
 - what ``tune`` tries (``tune.candidates``);
 - what ``prove`` tries and evidence can prove, if the row has a subject (``prove.subjects``,
-  ``evidence.SUBJECTS``, the JSON Schemas, docs/evidence.md, docs/proven.md);
+  ``evidence.SUBJECTS``, the JSON Schemas, docs/evidence.md, docs/measurements.md);
 - the entries of the policies ``safe`` and ``performance``, if the row has a reason for them;
 - what the watchdog advises against a phase that the switch stops;
 - docs/switches.md.
@@ -258,7 +258,7 @@ SWITCHES: tuple[Switch, ...] = (
         performance=(
             "Off, as in torch itself. It looks for better block sizes and numbers of warps. "
             "A cold first call takes 1.6 to 2.9 times as long, a warm one 1.7 to 5.6 times "
-            "(docs/performance.md), and small models gained nothing."
+            "(docs/measurements.md), and small models gained nothing."
         ),
         turned_on_by="INDUCTOR_COORD_DESCENT",
     ),

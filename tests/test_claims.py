@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from tests.conftest import ROOT
-from tools import evidence_page
+from tools import evidence_table
 
 PAGE = (ROOT / "docs" / "claims.md").read_text()
 STATUSES = {"borne out", "overstated", "false today", "not tried"}
@@ -56,8 +56,8 @@ def test_named_checks_exist() -> None:
 
 
 def test_figures_are_those_of_the_evidence() -> None:
-    (evidence,) = evidence_page.kept()
+    (evidence,) = evidence_table.kept()
     named = re.findall(r"([\d.]+)[^()|\d]*\(proven: `([\w-]+)` (\w+)\)", PAGE)
     assert len(named) == PAGE.count("(proven: ") > 5
     for said, subject, key in named:
-        assert said == evidence_page.figure(evidence.subjects[subject][key]), (subject, key)
+        assert said == evidence_table.figure(evidence.subjects[subject][key]), (subject, key)

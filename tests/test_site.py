@@ -20,6 +20,8 @@ pytest.importorskip("sphinx", reason="no Sphinx: pip install '.[site]'")
 from tools.website import check
 
 ROOTS = ("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "CHANGELOG.md")
+# Folders of pages beside them. Of experiments/, the list alone is a page.
+PAGES = ("docs/*.md", "research/*.md", "experiments/README.md")
 # Widths of a wide and a narrow window, in pixels: a desktop, half of it, and a telephone.
 WIDTHS = (1400, 900, 400)
 
@@ -40,8 +42,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 class TestPages:
     def test_every_page_is_there(self, site: Path) -> None:
-        pages = [*sorted((ROOT / "docs").glob("*.md")), *(ROOT / name for name in ROOTS)]
-        assert len(pages) > 40
+        pages = [path for pattern in (*PAGES, *ROOTS) for path in ROOT.glob(pattern)]
+        assert len(pages) > 20
         for page in pages:
             assert (site / page.relative_to(ROOT).with_suffix(".html")).is_file()
 
@@ -65,7 +67,7 @@ class TestPages:
 
 @pytest.mark.slow
 def test_faults_are_errors(tmp_path: Path) -> None:
-    for name in ("docs", "evidence"):
+    for name in ("docs", "evidence", "research", "experiments"):
         shutil.copytree(ROOT / name, tmp_path / name)
     for name in ("build.py", "check.py", "conf.py", "index.html", "style.css", "toc.yml"):
         (tmp_path / "tools" / "website").mkdir(parents=True, exist_ok=True)
@@ -74,7 +76,7 @@ def test_faults_are_errors(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, tmp_path)
     with (tmp_path / "docs" / "index.md").open("a", encoding="utf-8") as page:
         page.write("\n[a](nowhere.md) [b](policies.md#nowhere) [c](../policies/nowhere.yaml)\n")
-        page.write("\n[d](tags.md#nothing) [e](#nobody)\n")
+        page.write("\n[d](images.md#nothing) [e](#nobody)\n")
     (tmp_path / "docs" / "unlisted.md").write_text("# Not in the order of pages\n")
     # The site of yesterday, which a faulty one does not replace.
     out = tmp_path / "out"
@@ -107,9 +109,8 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 def test_the_order_has_every_page_once() -> None:
     given = yaml.safe_load((ROOT / "tools" / "website" / "toc.yml").read_text())
     listed = [entry["file"] for part in given["subtrees"] for entry in part["entries"]]
-    pages = [f"docs/{path.stem}" for path in (ROOT / "docs").glob("*.md")]
-    roots = [name.removesuffix(".md") for name in ROOTS]
-    assert sorted([given["root"], *listed]) == sorted([*pages, *roots])
+    found = [path.relative_to(ROOT) for name in (*PAGES, *ROOTS) for path in ROOT.glob(name)]
+    assert sorted([given["root"], *listed]) == sorted(str(path.with_suffix("")) for path in found)
 
 
 class TestCheck:
@@ -188,7 +189,7 @@ def test_in_a_browser(site: Path) -> None:
 
         # Light, and dark where the reader's system is dark.
         colour = "return getComputedStyle(document.body).backgroundColor"
-        browser.open(f"file://{site}/docs/performance.html")
+        browser.open(f"file://{site}/docs/measurements.html")
         light = browser.run_script(colour)
         plot = "return getComputedStyle(document.querySelector('img[src$=\".svg\"]')).filter"
         assert browser.run_script(plot) == "none"

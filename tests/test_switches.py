@@ -37,7 +37,10 @@ ROW = """\
 )
 """
 LOOK = program_file("switches/new_row.py")
-FOLDERS = ("rocm_autopatch", "policies", "tools", "docs", "evidence")
+FOLDERS = (
+    *("rocm_autopatch", "policies", "tools", "docs", "evidence"),
+    *("experiments", "benchmarks", "surroundings"),
+)
 
 
 class TestRows:
@@ -133,8 +136,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     registry.write_text(text[:-2] + ROW, encoding="utf-8")
     run_python(copy, "tools/switch_parts.py", ".")
     run_python(copy, "tools/json_schema.py", "docs")
-    for page, tool in (("proven", "evidence_page"), ("variables", "variables_page")):
-        made = run_python(copy, f"tools/{tool}.py")
+    for page in ("measurements", "variables"):
+        made = run_python(copy, f"tools/{page}_page.py")
         (copy / "docs" / f"{page}.md").write_text(made, encoding="utf-8")
     return copy
 
@@ -172,7 +175,7 @@ class TestNewRow:
         assert "\n| `triton.dense_indexing=true` | " in (docs / "switches.md").read_text()
         row = "\n| `dense_indexing` | Compiles with dense indices work |\n"
         assert row in (docs / "evidence.md").read_text()
-        assert "\n| `dense_indexing` | ? | ? | " in (docs / "proven.md").read_text()
+        assert "\n| `dense_indexing` | ? | ? | " in (docs / "measurements.md").read_text()
         schema = json.loads((docs / "evidence.schema.json").read_text())
         assert "dense_indexing" in schema["properties"]["subjects"]["properties"]
         for name in ("policy", "images"):
@@ -193,7 +196,7 @@ class TestNewRow:
             and (ROOT / file.relative_to(checkout)).read_bytes() != file.read_bytes()
         }
         schemas = (f"docs/{name}.schema.json" for name in ("policy", "images", "evidence"))
-        made = {"docs/proven.md", "docs/variables.md", *schemas, *switch_parts.PARTS}
+        made = {"docs/measurements.md", "docs/variables.md", *schemas, *switch_parts.PARTS}
         assert changed == {"rocm_autopatch/switches.py", *made}
         page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
         section = page.partition("## Add a switch\n")[2].partition("\n## ")[0]

@@ -59,8 +59,12 @@ def test_the_page_is_not_stale() -> None:
     for name in described():
         assert f"</a>`{name}` | " in page
     for name in load.names():
+        section = page.partition(f"\n### The policy `{name}`\n")[2].partition("\n#")[0]
         for rule in load.policy(load.BUILTIN / f"{name}.yaml").env:
-            assert f"\n| `{rule.name}` | `{name}` | {rule.action}" in page
+            value = "" if rule.value is None else f"={rule.value}"
+            said = f"\n{variables_page.ACTIONS[rule.action]}\n\n"
+            rows = f"\n{section}".partition(said)[2].partition("\n\n")[0]
+            assert f"`{rule.name}{value}`" in rows, rule.name
 
 
 def test_those_that_may_name_files() -> None:

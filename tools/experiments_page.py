@@ -1,6 +1,6 @@
-"""Make docs/experiments.md from experiments/manifest.yaml.
+"""Make experiments/README.md from experiments/manifest.yaml.
 
-python tools/experiments_page.py > docs/experiments.md
+python tools/experiments_page.py > experiments/README.md
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from experiments.__main__ import NONE_YET, NOT_SAID, Experiment, read_manifest
 HEAD = """\
 # Experiments: what is run by hand or by night
 
-Made by `make docs` from `experiments/manifest.yaml`; a test fails when it is stale. Tests of each
-change are in `tests/`. What takes hours, or needs a GPU, a network or others' programs, is here.
+Here you find what takes hours, or needs a GPU, a network or others' programs: run it by its name.
+`make docs` makes this page of `manifest.yaml`. [Their figures](../docs/measurements.md) are on
+a page of their own.
 
 ```sh
 make experiment                                  # the list
@@ -28,9 +29,8 @@ python3 -m experiments --keep entries            # and writes experiments/result
 ```
 
 The exit status is the experiment's. `--keep` writes the date, the versions of Python and torch, the
-machine's CPU, cores and GPUs, the command, its exit status, seconds and last lines. Names of
-machines and their paths are left out. To have the page name that file, put it and its date into the
-manifest, and run `make docs`.
+machine's CPU, cores and GPUs, the command, its exit status, seconds and last lines, and no names or
+paths of machines. Figures that are worth keeping go into `results/NAME.yaml`.
 
 In a command, `python` and `PYTHON` are the interpreter that runs the experiment, and `WORK` is
 `.work/experiments/NAME`. *The wheel* means that our package is installed there. `?`: nobody said
@@ -87,12 +87,12 @@ def ran(one: Experiment) -> str:
 
 
 def link(result: str) -> str:
-    """A result as a link from a page in docs/."""
+    """A result as a link from a page in experiments/."""
     if result in (NONE_YET, NOT_SAID):
         return result
-    below = result.removeprefix("docs/")
+    below = result.removeprefix("experiments/")
     address = below if below != result else f"../{result}"
-    return f"[{below.partition('#')[0].rpartition('/')[2]}]({address})"
+    return f"[{result.partition('#')[0].rpartition('/')[2]}]({address})"
 
 
 if __name__ == "__main__":

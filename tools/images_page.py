@@ -1,6 +1,6 @@
-"""Make docs/images.md from policies/images.yaml.
+"""Make the records in docs/images.md from policies/images.yaml and the ledger.
 
-python tools/images_page.py > docs/images.md
+python tools/images_page.py docs/images.md
 """
 
 from __future__ import annotations
@@ -20,62 +20,58 @@ from rocm_autopatch.policy import load, when
 from rocm_autopatch.policy.model import Policy
 from rocm_autopatch.record import sentences
 
+BEGIN = (
+    "<!-- What follows is made by make docs from policies/images.yaml and "
+    "rocm_autopatch/evidence/ledger.yaml. -->\n"
+)
+END = "<!-- End of what is made. -->\n"
 DEFECTS = """## Defects of graphs
 
-[The ledger](evidence.md#the-ledger), from `rocm_autopatch/evidence/ledger.yaml`. *Holds* is where
-evidence that could not have seen the defect proves no graph, or less. *Seen by* is the trial of
-`prove` that could have seen it, and in how many fresh processes.
-
-| holds | what goes wrong | forbids | seen by |
-|---|---|---|---|"""
-HEAD = """# What is known of images
-
-Made from `policies/images.yaml` by `make docs`; a test fails when it is stale. A record counts
-where the image's [facts](facts.md) meet its conditions, or its reference is the record's. Several
-may: later ones are more specific. `rocm-autopatch status --all` prints the known issues of where it
-runs. A mitigation is a built-in policy, switched on by `ROCM_AUTOPATCH_POLICY=NAME`, or by
-`extends: NAME` in a policy of your own.
-
-To add what you know of your images, put a file of the same form at
-`/etc/rocm-autopatch/images.yaml` ([policies](policies.md)).
-"""
+[The ledger](evidence.md#the-ledger). Each line begins with where evidence that could not have seen
+the defect proves no graph, or less. *Seen by* is the trial of `prove` that could have seen it."""
 
 
-def page() -> Iterator[str]:
-    """The lines of the page."""
-    yield HEAD.rstrip("\n")
+def page(text: str) -> str:
+    """The page's text with the records of today. Raises ValueError if it has no place for them."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"the page has no lines {BEGIN!r} and {END!r}")
+    return before + begin + "".join(f"{line}\n" for line in records()) + end + after
+
+
+def records() -> Iterator[str]:
+    """The lines of the image records and of the ledger."""
     for row in load.images():
         yield ""
-        yield f"## `{row.name}`" if row.image else f"## {row.name}"
+        yield f"### `{row.name}`" if row.image else f"### {row.name}"
         yield from section(row)
     yield ""
-    yield from DEFECTS.splitlines()
+    yield from (*DEFECTS.splitlines(), "")
     yield from map(defect_row, defects.read_ledger())
 
 
 def section(row: Policy) -> Iterator[str]:
     """A record, without its heading."""
-    if row.when:
-        yield ""
-        yield f"Where {when.text(row.when, '`')}."
+    where = {name: wanted for name, wanted in row.when.items() if name != "accelerator"}
+    if where:
+        yield f"Where {when.text(where, '`')}."
     if row.description:
-        yield ""
         yield linked(row.description)
     if row.base or row.changes:
         more = " and what the record changes" if row.changes else ""
-        yield ""
         yield f"Policy: `{row.base or load.DEFAULT}`{more}."
-    if row.sets:
-        yield from ("", "| the image sets | to | by what evidence |", "|---|---|---|")
+    sources: dict[str, list[str]] = {}
     for setting in row.sets:
-        yield f"| `{setting.name}` | `{setting.value}` | {setting.why} |"
+        sources.setdefault(setting.why, []).append(f"`{setting.name}={setting.value}`")
+    items = [f"Sets {', '.join(found)}: {why}" for why, found in sources.items()]
+    items += [linked(sentences.issue_sentence(asdict(issue))) for issue in row.known_issues]
     threads = [one.source[0] for one in defects_of(row) if one.forbids != defects.NOTHING]
-    if row.known_issues or threads:
-        yield from ("", "Known issues:", "")
-    for issue in row.known_issues:
-        yield f"- {linked(sentences.issue_sentence(asdict(issue)))}"
     if threads:
-        yield f"- [Graphs](#defects-of-graphs): {', '.join(threads)}"
+        items.append(f"[Graphs](#defects-of-graphs): {', '.join(threads)}")
+    if items:
+        yield ""
+    yield from (f"- {item}" for item in items)
 
 
 def defects_of(row: Policy) -> Iterator[KnownDefect]:
@@ -87,7 +83,7 @@ def defects_of(row: Policy) -> Iterator[KnownDefect]:
 
 
 def defect_row(one: KnownDefect) -> str:
-    """A record of the ledger as a row of the table."""
+    """A record of the ledger as a line of the list."""
     where = ", ".join(
         f"{name} `{wanted if isinstance(wanted, str) else '`, `'.join(wanted)}`"
         for name, wanted in one.when.items()
@@ -95,8 +91,8 @@ def defect_row(one: KnownDefect) -> str:
     starts = f", {one.starts} times" if one.starts else ""
     seen = f"`{one.trial}`{starts}" if one.trial else "nothing"
     forbids = f"`{one.op}`" if one.op else one.forbids
-    text = f"{one.defect} ({', '.join(one.source)})"
-    return f"| {where or 'ROCm'} | {text} | {forbids} | {seen} |"
+    text = f"{one.defect.rstrip('.')} ({', '.join(one.source)})"
+    return f"- **{where or 'ROCm'}**: {text}. Forbids {forbids}. Seen by {seen}."
 
 
 def linked(text: str) -> str:
@@ -105,4 +101,5 @@ def linked(text: str) -> str:
 
 
 if __name__ == "__main__":
-    print("\n".join(page()))
+    path = Path(sys.argv[1])
+    path.write_text(page(path.read_text()))

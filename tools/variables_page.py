@@ -23,17 +23,14 @@ DESCRIPTIONS = Path(__file__).with_name("variables.yaml")
 HEAD = """\
 # Environment variables
 
-Made from `tools/variables.yaml` and `policies/*.yaml` by `make docs`; a test fails when it is
-stale, or when a variable in the source is missing here.
-
-A variable counts for the process that it is set for, and for its children. Set it before the
-interpreter starts: a program that sets it for itself is too late, because the start has read it."""
+Look up here what a variable does, of ours and of others that policies change. Set one before the
+interpreter starts: the start reads it, for that process and its children. A program that sets one
+for itself is too late. `make docs` makes this page of `tools/variables.yaml` and the policies."""
 IGNORED = """\
 ## Where they are not obeyed
-These may name files: {names}.
-So they are ignored under `python -E` and `-I`, and in a program that runs as another user than its
-caller ([security](security.md#variables-that-name-files)). The others are obeyed there:
-`ROCM_AUTOPATCH=off` always works. A policy can set none of them all."""
+These may name files: {names}. So they are ignored under `python -E` and `-I`, and in a program that
+runs as another user than its caller ([security](security.md#variables-that-name-files)). The others
+are obeyed there: `ROCM_AUTOPATCH=off` always works. A policy can set none of all these."""
 OTHERS = """\
 ## Variables of others that we obey
 
@@ -45,16 +42,19 @@ OTHERS = """\
 | `PYTHONPATH` | commands [leave out](commands.md#what-is-read) empty and relative entries |"""
 CHANGED = """\
 ## Variables that a built-in policy changes
-What the policy does is done at the start of each interpreter. A variable that a user set stays
-([baseline](overlay.md#whose-value-it-is)), and `ROCM_AUTOPATCH_KEEP=NAME` keeps any. `default` sets
-it only if it is not set. [Policies](policies.md#variables-that-outrank-a-flag) says what a variable
-outranks.
-
-| variable | policy | what | why |
-|---|---|---|---|"""
+A variable that a user set stays ([baseline](overlay.md#whose-value-it-is)), and
+`ROCM_AUTOPATCH_KEEP=NAME` keeps any. [What a variable
+outranks](policies.md#variables-that-outrank-a-flag)."""
+# What is said of each action.
+ACTIONS = {
+    "delete": "Deletes:",
+    "delete_empty": "Deletes, if it is empty:",
+    "set": "Sets:",
+    "default": "Sets, if it is not set:",
+}
 DECIDED = """\
 ## Variables that decide about an entry of a built-in policy
-If the variable is set, the user has decided. A key then has the variable's value (*switch*), or
+If the variable is set, the user has decided. The key then has the variable's value (*switch*), or
 what torch itself makes of the variable (*yields*).
 
 | variable | config key | policy | how |
@@ -109,8 +109,8 @@ def page() -> Iterator[str]:
     policies = [load.policy(load.BUILTIN / f"{name}.yaml") for name in load.names()]
     yield from ("", *IGNORED.format(names=names).splitlines())
     yield from ("", *OTHERS.format(ranks=ranks).splitlines())
-    yield from ("", *CHANGED.splitlines(), *_changed(policies))
-    yield from ("", *DECIDED.splitlines(), *_decided(policies))
+    yield from ("", *CHANGED.splitlines(), "", *_changed(policies))
+    yield from (*DECIDED.splitlines(), *_decided(policies))
 
 
 def _table(variables: Iterable[Variable]) -> Iterator[str]:
@@ -127,26 +127,35 @@ def _table(variables: Iterable[Variable]) -> Iterator[str]:
 
 
 def _changed(policies: Iterable[Policy]) -> Iterator[str]:
-    """Rows of the variables that a policy deletes, sets or defaults."""
+    """What each policy changes, the variables of one action and one reason together."""
     for policy in policies:
+        found: dict[str, dict[str, list[str]]] = {}
         for rule in policy.env:
-            what = rule.action if rule.value is None else f"{rule.action} `{rule.value}`"
+            value = "" if rule.value is None else f"={rule.value}"
             # A claim has its own page.
             why = rule.why.partition(" (docs/")[0].rstrip(".")
-            yield f"| `{rule.name}` | `{policy.name}` | {what} | {why} |"
+            of_action = found.setdefault(ACTIONS[rule.action], {})
+            of_action.setdefault(why, []).append(f"`{rule.name}{value}`")
+        if found:
+            yield f"### The policy `{policy.name}`"
+        for said, reasons in found.items():
+            yield from (said, "")
+            yield from (f"- {', '.join(names)}. {why}." for why, names in reasons.items())
+            yield ""
 
 
 def _decided(policies: Iterable[Policy]) -> Iterator[str]:
     """Rows of the variables with which a user decides about a config key."""
-    rows = {
-        (variable, f"{entry.module}.{entry.key}", policy.name, how)
-        for policy in policies
-        for entry in policy.config
-        for variable, how in ((entry.switch, "switch"), (entry.yields_to, "yields"))
-        if variable
-    }
-    for variable, key, policy_name, how in sorted(rows):
-        yield f"| `{variable}` | `{key}` | `{policy_name}` | {how} |"
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for policy in policies:
+        for entry in policy.config:
+            key = f"{entry.module}.{entry.key}"
+            for variable, how in ((entry.switch, "switch"), (entry.yields_to, "yields")):
+                if variable:
+                    names = rows.setdefault((variable, key, how), [])
+                    names += [] if f"`{policy.name}`" in names else [f"`{policy.name}`"]
+    for (variable, key, how), names in sorted(rows.items()):
+        yield f"| `{variable}` | `{key}` | {', '.join(names)} | {how} |"
 
 
 if __name__ == "__main__":

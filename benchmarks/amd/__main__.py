@@ -11,7 +11,7 @@ step, so its candidates are the fewest that there can be.
 Each arm runs in a process of its own with empty caches and one compile thread, `--at-once` of them
 beside each other, arms in turn. Results are kept in figures.jsonl beside this file as they come. A
 second call goes on from there: it runs what is missing, what failed, and what an older version of
-the policies, the stand-in or these programs gave. "make docs" makes docs/amd-compiler.md of them.
+the policies, the stand-in or these programs gave. "make docs" makes docs/measurements.md of them.
 """
 
 from __future__ import annotations

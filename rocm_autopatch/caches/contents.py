@@ -1,7 +1,7 @@
 """What of a place may go to another machine, and what stays: locks, and what is bound to its paths.
 
-docs/caches-rocm.md has the reasons, in its section 16. A lock that goes elsewhere is never broken
-there: its owner is a process of another host.
+research/caches-rocm.md has the reasons, in its section 16. A lock that goes elsewhere is never
+broken there: its owner is a process of another host.
 """
 
 from __future__ import annotations

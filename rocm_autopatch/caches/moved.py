@@ -2,7 +2,7 @@
 
 Triton finds the files of a kernel by a JSON file with their absolute paths. Where they do not
 exist, it compiles anew and does not say so; and Inductor, which has a copy of them, does not bring
-them back as long as their directory is there (docs/caches-torch.md).
+them back as long as their directory is there (research/caches-torch.md).
 """
 
 from __future__ import annotations

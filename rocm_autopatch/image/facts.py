@@ -1,6 +1,6 @@
 """All facts of a place: what a user assumes, what the place shows, what a tag states.
 
-clues.py reads the place, the start records what torch says of itself. docs/facts.md has the facts
+clues.py reads the place, the start records what torch says of itself. docs/images.md has the facts
 and their order for users.
 """
 

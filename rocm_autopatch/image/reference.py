@@ -1,7 +1,7 @@
 """An image reference as `docker run` takes it, and the facts that its words state.
 
-A tag is cut into tokens, each of one kind; docs/tags.md has the table. Each token may state facts.
-If two tokens state different values of a fact, the fact is unknown.
+A tag is cut into tokens, each of one kind; docs/images.md has the table. Each token may state
+facts. If two tokens state different values of a fact, the fact is unknown.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class _TagToken:
 
 
 def reference_facts(reference: ImageReference) -> dict[str, str]:
-    """What *reference* says of its image; docs/tags.md describes the keys."""
+    """What *reference* says of its image; docs/images.md describes the keys."""
     name = reference.name
     tag, claims = _tag_tokens(reference.tag), _repository_claims(name)
     framework = _framework_name(tag, claims)

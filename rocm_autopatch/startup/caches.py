@@ -2,8 +2,8 @@
 
 Beneath the root there is one directory for each kind of place: torch, Triton, HIP, GPUs, Python and
 policy. What a cache's own key lacks is in the directory's name: Inductor's keys do not have the
-compute units, and those of aiter's modules have nothing (docs/caches-torch.md,
-docs/caches-rocm.md). A process loads this only where a policy or the user asks for caches.
+compute units, and those of aiter's modules have nothing (research/caches-torch.md,
+research/caches-rocm.md). A process loads this only where a policy or the user asks for caches.
 """
 
 import os

@@ -3,8 +3,8 @@
 torch up to 2.12 names its cache directory for the user by ``getpass.getuser()``. That looks into
 four variables and then asks for the name of the id, and where there is none, ``torch.compile`` ends
 in ``KeyError: 'getpwuid(): uid not found'`` (pytorch#140765), on 2.8 to 2.12 also if
-``TORCHINDUCTOR_CACHE_DIR`` is set (docs/caches-torch.md). torch 2.13 takes ``uid_NUMBER`` then, and
-so does every torch here.
+``TORCHINDUCTOR_CACHE_DIR`` is set (research/caches-torch.md). torch 2.13 takes ``uid_NUMBER`` then,
+and so does every torch here.
 """
 
 import os

@@ -6,7 +6,7 @@ for the contrary. It gains if it is sound, some trial is faster by GAIN or more,
 none is slower by as much: the 95 % bootstrap intervals of the ratios to the base have to show it.
 
 The calls of one process are alike, and those of the next one may all be slower: a launch takes 1.5
-times as long in some (docs/performance.md). So each start counts as one number, its median, and
+times as long in some (docs/measurements.md). So each start counts as one number, its median, and
 five of each side are needed. What seems to gain after fewer starts is started again.
 """
 

@@ -1,7 +1,4 @@
-"""Make docs/proven.md from the evidence files in evidence/.
-
-python tools/evidence_page.py > docs/proven.md
-"""
+"""The evidence files in evidence/, as a section of docs/measurements.md."""
 
 from __future__ import annotations
 
@@ -14,36 +11,29 @@ from rocm_autopatch.evidence.file import EvidenceFile
 from rocm_autopatch.measure.prove import FAULTS
 
 DIRECTORY = Path(__file__).resolve().parents[1] / "evidence"
-HEAD = """\
-# What was proven, and where
-
-`rocm-autopatch prove` made the files in `evidence/` of the repository, and `make docs` made this
-page of them. [What prove does](evidence.md#the-battery), and what its words mean, is on another
-page.
-No file is from an AMD GPU yet: [what to send from one](evidence.md#from-an-amd-gpu).
-
-- Ratios are to the mode `default` under `safe`, side by side in one run: below 1.00 is faster, or
-  less memory. `cold` and `warm` are first calls, with empty and with filled caches. `steady` is a
-  later call, and beside it are the trials with the smallest and with the largest ratio. `memory` is
-  the peak of what was reserved. Each is the geometric mean over the trials.
-- Cold starts ran beside each other, warm ones alone. The trials are small programs and small
-  models, so the time of a call is often that of launching kernels.
-- `?`: not tried, or not finished."""
+TITLE = "What was proven"
+ABOUT = """\
+`rocm-autopatch prove` ([what its words mean](evidence.md#the-battery)). No file is from an AMD GPU
+yet: [what to send from one](amd.md). Ratios to the mode `default` under `safe`, side by side in one
+run; below 1.00 is faster, or less memory. *cold* and *warm*: first calls with empty and with filled
+caches. *steady*: later calls, with the trials of the smallest and the largest ratio. Geometric
+means over the trials, which are small programs. `?`: not tried, or not finished."""
 HEADINGS = ("", "sound", "gains", "cold", "warm", "steady", "of the trials", "memory")
 _FIGURES = ("cold", "warm", "steady")
 
 
-def page(found: Iterable[EvidenceFile]) -> Iterator[str]:
-    """The lines of the page."""
-    yield from HEAD.splitlines()
+def section(found: Iterable[EvidenceFile]) -> Iterator[str]:
+    """The lines of the section."""
+    yield f"### {TITLE}"
+    yield from ABOUT.splitlines()
     for one in found:
-        yield from _section(one)
+        yield from _device(one)
 
 
-def _section(found: EvidenceFile) -> Iterator[str]:
+def _device(found: EvidenceFile) -> Iterator[str]:
     place, name = found.place, Path(found.file).name
     yield ""
-    yield f"## {place['device']}"
+    yield f"#### {place['device']}"
     yield (
         f"Driver {place['driver']}, torch {place['torch']}, Triton {place['triton']}, Python "
         f"{place['python']}; {found.made[:10]}, version {found.by}, {len(found.trials):,} starts "
@@ -55,16 +45,15 @@ def _section(found: EvidenceFile) -> Iterator[str]:
     for subject in SUBJECTS:
         said = found.subjects.get(subject, {"sound": None, "gains": None})
         yield f"| {' | '.join(_cells(subject, said))} |"
-    faults = [row for row in found.trials if row["status"] in FAULTS]
+    faults: dict[tuple[str, str, str], list[str]] = {}
+    for row in found.trials:
+        if row["status"] in FAULTS:
+            fault = f"{row['status']}: {row['reason'].rstrip(':')}{_last(row)}"
+            faults.setdefault((row["subject"], row["start"], fault), []).append(f"`{row['trial']}`")
     if faults:
-        yield ""
-        yield "What failed:"
-        yield ""
-    for row in faults:
-        yield (
-            f"- `{row['subject']}` in `{row['trial']}`, {row['start']} start: {row['status']}: "
-            f"{row['reason'].rstrip(':')}{_last(row)}"
-        )
+        yield from ("", "What failed:", "")
+    for (subject, start, fault), trials in faults.items():
+        yield f"- `{subject}`, {start} start, in {', '.join(trials)}: {fault}"
 
 
 def _cells(name: str, said: Mapping[str, Any]) -> Iterator[str]:
@@ -97,7 +86,3 @@ def _last(row: Mapping[str, Any]) -> str:
 def kept() -> list[EvidenceFile]:
     """The files of evidence/, by name."""
     return [file.read_evidence(path) for path in sorted(DIRECTORY.glob("*.json"))]
-
-
-if __name__ == "__main__":
-    print("\n".join(page(kept())))
