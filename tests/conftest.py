@@ -73,7 +73,8 @@ LONG = {"torch_python", "amd_python", "store"}
 
 
 def pytest_configure() -> None:
-    """What a shell starts in the background ignores Ctrl-C, and so does all that it starts."""
+    """Where tests write, and Ctrl-C, which what a shell starts in the background ignores."""
+    _write_to_memory()
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -97,6 +98,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     yield
     # Last: pytest itself brings the tests of each Python together, whatever their files are.
     items.sort(key=lambda item: (item.path not in long, item.path))
+
+
+def _write_to_memory(place: str = "/dev/shm", free: int = 6 * 2**30) -> None:
+    """Let tests write to a file system in memory where there is room: they copy the package often.
+
+    Programs are started there, so a container's, which is mounted ``noexec``, does not do.
+    """
+    with contextlib.suppress(OSError):
+        there = os.statvfs(place)
+        if not there.f_flag & os.ST_NOEXEC and there.f_bavail * there.f_frsize > free:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", place)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import datetime
+import functools
 import json
 import os
 import re
@@ -124,9 +125,11 @@ def test_its_result_is_there(name: str) -> None:
         assert f"### {made['title']}\n" in text
 
 
-def scripts() -> Iterator[Path]:
+@functools.cache
+def scripts() -> set[Path]:
     """What in experiments/ can be run; programs that frameworks run are data of theirs."""
-    for path in sorted(FOLDER.rglob("*.py")):
+    found = set()
+    for path in FOLDER.rglob("*.py"):
         if "programs" in path.parts or path == FOLDER / "__main__.py":
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -134,7 +137,8 @@ def scripts() -> Iterator[Path]:
         conditions = [ast.unparse(node.test) for node in tree.body if isinstance(node, ast.If)]
         asks = any("__main__" in condition for condition in conditions)
         if asks or "main" in functions or path.name == "__main__.py":
-            yield path
+            found.add(path)
+    return found
 
 
 def reached(experiments: Mapping[str, Experiment]) -> set[Path]:
@@ -148,8 +152,13 @@ def reached(experiments: Mapping[str, Experiment]) -> set[Path]:
     return found
 
 
-def used(user: Path) -> Iterator[Path]:
+@functools.cache
+def used(user: Path) -> set[Path]:
     """The files of experiments/ that a file imports, or names in a string."""
+    return set(find_used(user))
+
+
+def find_used(user: Path) -> Iterator[Path]:
     tree = ast.parse(user.read_text(encoding="utf-8"))
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -165,16 +174,15 @@ def used(user: Path) -> Iterator[Path]:
 
 
 def test_no_script_is_forgotten() -> None:
-    all_of_them = set(scripts())
-    assert len(all_of_them) > 40
-    assert not all_of_them - reached(EXPERIMENTS)
+    assert len(scripts()) > 40
+    assert not scripts() - reached(EXPERIMENTS)
 
 
 @pytest.mark.parametrize("name", ["capture", "compare", "donated-buffer", "claims", "rejoins"])
 def test_a_script_without_an_entry_is_seen(name: str) -> None:
     others = {other: one for other, one in EXPERIMENTS.items() if other not in (name, "live")}
     (script,) = files(EXPERIMENTS[name].command)
-    assert set(scripts()) - reached(others) == {script}
+    assert scripts() - reached(others) == {script}
 
 
 def test_the_list_has_all_of_each() -> None:
