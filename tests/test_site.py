@@ -19,7 +19,10 @@ pytest.importorskip("sphinx", reason="no Sphinx: pip install '.[site]'")
 
 from tools.website import check
 
-ROOTS = ("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "CHANGELOG.md")
+ROOTS = (
+    *("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md"),
+    *("RELEASING.md", "SECURITY.md", "CHANGELOG.md"),
+)
 # Widths of a wide and a narrow window, in pixels: a desktop, half of it, and a telephone.
 WIDTHS = (1400, 900, 400)
 

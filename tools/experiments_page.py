@@ -91,6 +91,8 @@ def link(result: str) -> str:
     if result in (NONE_YET, NOT_SAID):
         return result
     below = result.removeprefix("docs/")
+    if below == result and ".md" in result:
+        return f"`{result}`"  # No page of the site.
     address = below if below != result else f"../{result}"
     return f"[{below.partition('#')[0].rpartition('/')[2]}]({address})"
 

@@ -1,6 +1,6 @@
 """Sphinx's configuration of the documentation site, which ``make site`` builds.
 
-The sources are what a reader of the repository has, too: docs/*.md and five files of the root. So
+The sources are what a reader of the repository has, too: docs/*.md and six files of the root. So
 they are plain Markdown, without a directive of Sphinx. toc.yml says in which order they stand.
 """
 
@@ -25,7 +25,8 @@ external_toc_path = "tools/website/toc.yml"
 external_toc_exclude_missing = False
 include_patterns = [
     "docs/*.md",
-    *("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "CHANGELOG.md"),
+    *("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md"),
+    *("RELEASING.md", "CHANGELOG.md"),
 ]
 exclude_patterns = [".*", "*.egg-info", "build", "dist"]
 
