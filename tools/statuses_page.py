@@ -30,16 +30,16 @@ def page(text: str) -> str:
 
 def table() -> Iterator[str]:
     """The lines of the table."""
-    yield "| command | status | meaning |"
-    yield "|---|---|---|"
+    yield "| command | statuses |"
+    yield "|---|---|"
     for parser in parsers(command_line.make_parser()):
         if parser.get_default("run") is None:
             continue  # It only has commands below it.
-        name = f"`{parser.prog.removeprefix('rocm-autopatch ')}`"
-        for status, meaning in statuses.stated_statuses(parser).items():
-            if meaning not in _EVERY:
-                yield f"| {name} | {status} | {meaning} |"
-                name = ""
+        stated = statuses.stated_statuses(parser).items()
+        own = [f"{status}: {meaning}" for status, meaning in stated if meaning not in _EVERY]
+        name = parser.prog.removeprefix("rocm-autopatch ")
+        if own:
+            yield f"| `{name}` | {'. '.join(own)} |"
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
