@@ -122,7 +122,7 @@ graphs: compiler
 	done
 
 # The wheel with other torches and Pythons: torch 2.6 and 2.14 in Debian roots, Python 3.15, Debian's
-# HIP runtimes, Ray, the launchers of docs/launchers.md, Prometheus. Fifty processes on one root of
+# HIP runtimes, Ray, the launchers of docs/fleet.md, Prometheus. Fifty processes on one root of
 # caches, and fifty that are killed. Jobs that join again, in hours: .work/rejoins.jsonl keeps what is
 # done. Then programs of frameworks such as transformers, without us and with us. Needs root on Debian
 # or Ubuntu. The roots take 15 GB.
@@ -160,7 +160,7 @@ docs: $(DEV)/ready
 	$(DEV)/bin/python tools/measurements_page.py > docs/measurements.md
 	$(DEV)/bin/python tools/experiments_page.py > experiments/README.md
 	$(DEV)/bin/python tools/policy_keys_page.py > docs/policy-keys.md
-	$(DEV)/bin/python tools/statuses_page.py > docs/exit-statuses.md
+	$(DEV)/bin/python tools/statuses_page.py docs/commands.md
 	$(DEV)/bin/python tools/variables_page.py > docs/variables.md
 	$(DEV)/bin/python tools/naming.py CONTRIBUTING.md
 
@@ -185,7 +185,7 @@ bench-startup: $(DEV)/ready
 	$(DEV)/bin/python -m benchmarks.startup --work $(WORK) --plot docs/startup.svg \
 	    --pythons 3.9 3.10 3.11 3.12 3.13
 
-# The wheel, the sdist and an SBOM in dist/: built twice, compared, checked (docs/releasing.md).
+# The wheel, the sdist and an SBOM in dist/: built twice, compared, checked (RELEASING.md).
 dist: $(WORK)/release/ready
 	$(WORK)/release/bin/python -m tools.dist dist
 

@@ -2,7 +2,7 @@
 
 tests/data/documents has a directory for each release. ``given`` there is what users and machines
 wrote: policies, image records, evidence. Beside it is what each command printed as JSON for them.
-docs/releasing.md says what may become of it. ``make documents`` writes those of this release.
+RELEASING.md says what may become of it. ``make documents`` writes those of this release.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/launchers.md: experiments/live/launchers.py runs each line of it, and the shell is right."""
+"""docs/fleet.md: experiments/live/launchers.py runs each line of it, and the shell is right."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-PAGE = (ROOT / "docs" / "launchers.md").read_text()
+PAGE = (ROOT / "docs" / "fleet.md").read_text().partition("\n## One job: ")[2]
 SCRIPT = (ROOT / "experiments" / "live" / "launchers.py").read_text()
 BLOCKS = re.findall(r"^```(\w+) (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""What docs/security.md says, in real starts; the table at its end names the tests of the rest."""
+"""What docs/security.md says, in real starts; SECURITY.md names the tests of the rest."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class TestAStart:
 
 def test_the_table_names_tests() -> None:
     here = Path(__file__).parent
-    table = (here.parent / "docs" / "security.md").read_text().partition("## What is tested")[2]
+    table = (here.parent / "SECURITY.md").read_text().partition("## What is tested")[2]
     rows = [line.split("|")[2] for line in table.splitlines() if line.startswith("|")][2:]
     assert len(rows) > 10
     file = ""

@@ -19,7 +19,10 @@ pytest.importorskip("sphinx", reason="no Sphinx: pip install '.[site]'")
 
 from tools.website import check
 
-ROOTS = ("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "CHANGELOG.md")
+ROOTS = (
+    *("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md"),
+    *("RELEASING.md", "SECURITY.md", "CHANGELOG.md"),
+)
 # Folders of pages beside them. Of experiments/, the list alone is a page.
 PAGES = ("docs/*.md", "research/*.md", "experiments/README.md")
 # Widths of a wide and a narrow window, in pixels: a desktop, half of it, and a telephone.

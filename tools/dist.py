@@ -93,7 +93,7 @@ def release_problems(root: Path) -> Iterator[str]:
     setup = ConfigParser()
     setup.read(root / "setup.cfg", encoding="utf-8")
     if not setup.get("metadata", "project_urls", fallback="").strip():
-        yield "setup.cfg has no project_urls: docs/releasing.md, before the first release"
+        yield "setup.cfg has no project_urls: RELEASING.md, before the first release"
 
 
 def copy(root: Path, names: Sequence[str], target: Path, umask: int) -> None:

@@ -1,6 +1,6 @@
-"""Make docs/exit-statuses.md from what the commands state of themselves.
+"""Make the tables of exit statuses in docs/commands.md from what the commands state of themselves.
 
-python tools/statuses_page.py > docs/exit-statuses.md
+python tools/statuses_page.py docs/commands.md
 """
 
 from __future__ import annotations
@@ -14,59 +14,32 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rocm_autopatch.cli import command_line, statuses
 
-HEAD = """\
-# Exit statuses
-
-Made by `make docs` from what each [command](commands.md) says of itself; a test fails when it is
-stale.
-
-## Of every command
-
-| status | meaning |
-|---|---|
-| 0 | done |
-| 1 | something is wrong with what was asked about, or stdout is a full disk or a closed pipe |
-| 2 | wrong usage: stderr says what is wrong |
-| 130 | interrupted (Ctrl-C) |
-| 128 + N | signal N ended the command, or the one that it ran: 137 is SIGKILL, 143 SIGTERM |
-
-## Of each command
-
-| command | status | meaning |
-|---|---|---|"""
-# What all commands have stands above.
-_EVERY = ("wrong usage", "interrupted")
-FOOT = """\
-## Of a program under the package
-The package changes no program's exit status, also if its own start fails. These end a compile or a
-program, and only because somebody asked for it:
-
-| what asks for it | what happens | status, if the program does not catch it |
-|---|---|---|
-| [`abort_after`](watchdog.md#abort_after-ending-a-compile) of the watchdog | `CompileTimeout` in the thread that compiles | 1 |
-| the same, if the thread runs no Python | SIGABRT ends the process | 134 |
-| [`ROCM_AUTOPATCH_CACHE=require`](caches.md#when-something-does-not-fit) | an exception before a graph is compiled that is not there | 1 |
-| [`ROCM_AUTOPATCH_RANKS=abort`](patches.md#ranks-ranks-of-one-job-that-compile-differently) | `DifferentRanks` in each rank | 1 |
-| [`capture: guard`](patches.md) | an exception before a compile inside a graph capture | 1 |
-
-## Of the build of an image
-`overlay/install.sh`, which [`Dockerfile.overlay`](overlay.md#overlay-image) runs, ends with 1 if
-anything is wrong, and one line says what. `deploy/image/tree.py` ends with 1 if nothing was written,
-and with 2 for wrong usage."""
+BEGIN, END = "<!-- This table is made by make docs. -->\n", "<!-- End of the table. -->\n"
+# What all commands have, or nearly all, stands above the table in the page.
+_EVERY = ("done", "wrong usage", "interrupted", "something is wrong with what was asked for")
 
 
-def page() -> Iterator[str]:
-    """The lines of the page."""
-    yield from HEAD.splitlines()
+def page(text: str) -> str:
+    """The text of the page with the table as it is today. Raises ValueError if it has no place."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"the page has no lines {BEGIN!r} and {END!r}")
+    return before + begin + "".join(f"{line}\n" for line in table()) + end + after
+
+
+def table() -> Iterator[str]:
+    """The lines of the table."""
+    yield "| command | statuses |"
+    yield "|---|---|"
     for parser in parsers(command_line.make_parser()):
         if parser.get_default("run") is None:
             continue  # It only has commands below it.
-        name = f"`{parser.prog.removeprefix('rocm-autopatch ')}`"
-        for status, meaning in statuses.stated_statuses(parser).items():
-            if meaning not in _EVERY:
-                yield f"| {name} | {status} | {meaning} |"
-                name = ""
-    yield from ("", *FOOT.splitlines())
+        stated = statuses.stated_statuses(parser).items()
+        own = [f"{status}: {meaning}" for status, meaning in stated if meaning not in _EVERY]
+        name = parser.prog.removeprefix("rocm-autopatch ")
+        if own:
+            yield f"| `{name}` | {'. '.join(own)} |"
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -79,4 +52,5 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 
 
 if __name__ == "__main__":
-    print("\n".join(page()))
+    path = Path(sys.argv[1])
+    path.write_text(page(path.read_text()))

@@ -1,4 +1,4 @@
-"""Launchers, each by the very lines of docs/launchers.md. run.py calls this in its root.
+"""Launchers, each by the very lines of docs/fleet.md. run.py calls this in its root.
 
     python3 launchers.py CHECK
 
@@ -32,7 +32,7 @@ SITE = Path("/etc/rocm-autopatch")
 IMAGE_ROOT = "/image"
 IMAGE = "localhost/rocm:1"
 BLOCK = re.compile(r"^```\w+ (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGE = dict(BLOCK.findall((HERE / "launchers.md").read_text()))
+PAGE = dict(BLOCK.findall((HERE / "fleet.md").read_text()))
 PROOF = PAGE["proof"].strip()
 MAX = "TORCHINDUCTOR_MAX_AUTOTUNE"
 LOOK = f"python3 -c 'import os; print(os.environ.get(\"{MAX}\"))'"

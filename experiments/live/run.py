@@ -98,7 +98,7 @@ LAUNCHERS = Place(
     apart=True,
     script="launchers.py",
     checks=("slurm", "openmpi", "mpich", "ray", "podman", "quadlet", "compose", "apptainer"),
-    files=(ROOT / "docs" / "launchers.md",),
+    files=(ROOT / "docs" / "fleet.md",),
 )
 HOOK = "opt/rocm-autopatch"
 ROOTS = {

@@ -119,7 +119,7 @@ def run(start: Start, patience: float = PATIENCE) -> Outcome:
 
 
 # What site prints each time it runs a .pth line whose package is not found or can't be read. No
-# code of ours can prevent this (docs/reliability.md).
+# code of ours can prevent this (docs/security.md).
 _ABSENT = re.compile(
     r"Error processing line 1 of \S*rocm_autopatch\.pth:\n\n(?:  .*\n)*?"
     r"  (?:ModuleNotFoundError|PermissionError|FileNotFoundError|OSError): .*\n\n"

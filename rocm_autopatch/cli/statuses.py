@@ -1,4 +1,4 @@
-"""Exit statuses: each command states its own once, for its help and for docs/exit-statuses.md."""
+"""Exit statuses: each command states its own once, for its help and for docs/commands.md."""
 
 from __future__ import annotations
 

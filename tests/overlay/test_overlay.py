@@ -966,18 +966,15 @@ def test_mounted_with_a_baseline(bases: dict[str, Image], mounted: Path, tmp_pat
     assert ours(done.said)[1].startswith(f"policy safe applies (image: {CASES['venv'].name}): ")
 
 
-def documented(kind: str) -> dict[str, Any]:
-    """The one YAML document of docs/overlay.md that has *kind* at its top."""
-    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/overlay.md").read_text(), re.DOTALL)
-    found: list[dict[str, Any]] = [
-        document for block in blocks if kind in (document := yaml.safe_load(block))
-    ]
-    assert len(found) == 1
-    return found[0]
+def one_pod() -> dict[str, Any]:
+    """The Pod that docs/overlay.md names."""
+    assert "`deploy/one-pod.yaml`" in (ROOT / "docs/overlay.md").read_text()
+    pod: dict[str, Any] = yaml.safe_load((ROOT / "deploy/one-pod.yaml").read_text())
+    return pod
 
 
 def test_the_pod(bases: dict[str, Image], wheel: Path, tmp_path: Path) -> None:
-    pod = documented("kind")["spec"]
+    pod = one_pod()["spec"]
     image = bases["venv"]
     volumes = {volume["name"]: tmp_path / volume["name"] for volume in pod["volumes"]}
     for place in (tmp_path, *volumes.values()):
@@ -1024,7 +1021,7 @@ def test_the_pod(bases: dict[str, Image], wheel: Path, tmp_path: Path) -> None:
 
 
 def test_the_pod_is_one(tmp_path: Path) -> None:
-    kubernetes_validate.validate(documented("kind"), "1.31", strict=True)
+    kubernetes_validate.validate(one_pod(), "1.31", strict=True)
 
 
 @pytest.fixture(scope="session")
@@ -1283,7 +1280,8 @@ def test_the_image_s_own_pythonpath(
 
 
 def test_the_compose_file() -> None:
-    (service,) = documented("services")["services"].values()
+    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/overlay.md").read_text(), re.DOTALL)
+    (service,) = yaml.safe_load(block)["services"].values()
     assert (ROOT / service["build"]["dockerfile"]).is_file()
     text = (ROOT / "Dockerfile.overlay").read_text()
     assert f"ARG BASE_IMAGE={service['build']['args']['BASE_IMAGE']}\n" in text

@@ -1,7 +1,7 @@
 """Sphinx's configuration of the documentation site, which ``make site`` builds.
 
 The sources are what a reader of the repository has, too: docs/*.md, research/*.md, the list of
-experiments and five files of the root. So they are plain Markdown, without a directive of Sphinx.
+experiments and six files of the root. So they are plain Markdown, without a directive of Sphinx.
 toc.yml says in which order they stand.
 """
 
@@ -28,7 +28,8 @@ include_patterns = [
     "docs/*.md",
     "research/*.md",
     "experiments/README.md",
-    *("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "CHANGELOG.md"),
+    *("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md"),
+    *("RELEASING.md", "CHANGELOG.md"),
 ]
 exclude_patterns = [".*", "*.egg-info", "build", "dist"]
 
