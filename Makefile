@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo demo-ranks test tests test-ci test-later test-all quick starts messages documents coverage lint experiment
+.PHONY: demo demo-ranks test tests test-ci test-later test-all quick starts messages documents coverage lint changelog experiment
 .PHONY: matrix graphs live amd overlay torture docs fresh site bench bench-startup dist oldest clean
 
 # The main job: run one unmodified program in an environment like an image's, without and with us.
@@ -157,6 +157,7 @@ docs: $(DEV)/ready
 	$(DEV)/bin/python tools/json_schema.py docs
 	$(DEV)/bin/python tools/images_page.py > docs/images.md
 	$(DEV)/bin/python tools/patches_table.py docs/patches.md
+	$(DEV)/bin/python tools/tree_table.py docs/design.md
 	$(DEV)/bin/python tools/amd_page.py > docs/amd-compiler.md
 	$(DEV)/bin/python tools/evidence_page.py > docs/proven.md
 	$(DEV)/bin/python tools/experiments_page.py > docs/experiments.md
@@ -164,6 +165,12 @@ docs: $(DEV)/ready
 	$(DEV)/bin/python tools/statuses_page.py > docs/exit-statuses.md
 	$(DEV)/bin/python tools/variables_page.py > docs/variables.md
 	$(DEV)/bin/python tools/naming.py CONTRIBUTING.md
+
+# What changed since the last release, from the files in changes/. With VERSION=0.2.0, write it into
+# CHANGELOG.md and remove them.
+VERSION ?=
+changelog: $(DEV)/ready
+	$(DEV)/bin/towncrier build $(if $(VERSION),--yes --version $(VERSION),--draft --version Unreleased)
 
 # Says what in policies, image records, config keys, switches and verdicts is no longer so, by the newest
 # wheels of torch, Triton, vLLM and SGLang, without importing them. FRESH takes more options, such as

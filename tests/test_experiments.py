@@ -249,7 +249,7 @@ def test_a_reader_that_leaves_ends_nothing(tmp_path: Path) -> None:
 
 
 def test_each_result_is_one_of_an_experiment() -> None:
-    found = sorted((FOLDER / "results").glob("*"))
+    found = sorted((FOLDER / "results").glob("*.json"))
     assert found
     for file in found:
         assert EXPERIMENTS[file.stem].result == f"experiments/results/{file.name}"

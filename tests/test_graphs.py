@@ -45,7 +45,7 @@ def run_with_a_stand_in(torch_python: Interpreter, tmp_path: Path) -> Callable[.
     shutil.copytree(ROOT / GRAPHS, tmp_path / GRAPHS)
     # It has the order of locks.
     (tmp_path / "docs").mkdir()
-    shutil.copy(ROOT / "docs" / "graphs-inside.md", tmp_path / "docs")
+    shutil.copy(ROOT / "docs" / "design.md", tmp_path / "docs")
     # What is compiled is kept as long as neither the graphs nor their tests change.
     text = b"".join(
         path.read_bytes()

@@ -40,8 +40,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 class TestPages:
     def test_every_page_is_there(self, site: Path) -> None:
-        pages = [*sorted((ROOT / "docs").glob("*.md")), *(ROOT / name for name in ROOTS)]
-        assert len(pages) > 40
+        pages = [
+            path for name in ("docs/*.md", "research/*.md", *ROOTS) for path in ROOT.glob(name)
+        ]
+        assert len(pages) > 20
         for page in pages:
             assert (site / page.relative_to(ROOT).with_suffix(".html")).is_file()
 
@@ -65,7 +67,7 @@ class TestPages:
 
 @pytest.mark.slow
 def test_faults_are_errors(tmp_path: Path) -> None:
-    for name in ("docs", "evidence"):
+    for name in ("docs", "evidence", "research", "experiments"):
         shutil.copytree(ROOT / name, tmp_path / name)
     for name in ("build.py", "check.py", "conf.py", "index.html", "style.css", "toc.yml"):
         (tmp_path / "tools" / "website").mkdir(parents=True, exist_ok=True)
@@ -107,7 +109,8 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 def test_the_order_has_every_page_once() -> None:
     given = yaml.safe_load((ROOT / "tools" / "website" / "toc.yml").read_text())
     listed = [entry["file"] for part in given["subtrees"] for entry in part["entries"]]
-    pages = [f"docs/{path.stem}" for path in (ROOT / "docs").glob("*.md")]
+    found = [*ROOT.glob("docs/*.md"), *ROOT.glob("research/*.md")]
+    pages = [str(path.relative_to(ROOT).with_suffix("")) for path in found]
     roots = [name.removesuffix(".md") for name in ROOTS]
     assert sorted([given["root"], *listed]) == sorted([*pages, *roots])
 
