@@ -19,8 +19,8 @@ HEAD = """\
 # Policy keys
 
 After this page you can write each key of a [policy](policies.md), which has an example to start
-from. Made by `make docs` from the table that the reader of policies goes by; a test fails when it
-is stale. Names in capitals stand for others:
+from. `make docs` makes it of the table that the reader of policies goes by. Names in capitals stand
+for others:
 
 - `VARIABLE`: an environment variable, but none whose name begins with `ROCM_AUTOPATCH`
 - `MODULE`: {modules}

@@ -25,8 +25,8 @@ HEAD = """\
 # Switches: what may make compiled code faster
 
 After this page you know which values [`tune`](tune.md) tries, which [`prove`](evidence.md) can
-prove, and which built-in policies have them. Made by `make docs` from `rocm_autopatch/switches.py`;
-a test fails when it is stale.
+prove, and which built-in policies have them. `make docs` makes it of
+`rocm_autopatch/switches.py`.
 
 *For*: where it acts, and the releases of torch that have the key; empty: everywhere, from 2.4 to
 2.15. *Tried*: alone, and late if it makes a first run long; empty: with others at a time. *Has it*:

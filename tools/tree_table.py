@@ -1,4 +1,4 @@
-"""Make the table of files in docs/design.md from the first sentence of each docstring.
+"""Make the table of folders in docs/design.md from the first sentence of each docstring.
 
 python tools/tree_table.py docs/design.md
 """
@@ -25,15 +25,11 @@ def page(text: str, package: Path = PACKAGE) -> str:
 
 
 def table(package: Path = PACKAGE) -> Iterator[str]:
-    """The lines of the table: first the modules of the package itself, then its folders."""
+    """The lines of the table."""
     yield "| in `rocm_autopatch/` | what |"
     yield "|---|---|"
-    for path in sorted(package.glob("*.py")):
-        if sentence := first_sentence(path):
-            yield f"| `{path.name}` | {sentence} |"
     for path in sorted(package.glob("*/__init__.py")):
-        if sentence := first_sentence(path):
-            yield f"| `{path.parent.name}/` | {sentence} |"
+        yield f"| `{path.parent.name}/` | {first_sentence(path)} |"
 
 
 def first_sentence(path: Path) -> str:
