@@ -157,7 +157,6 @@ docs: $(DEV)/ready
 	$(DEV)/bin/python tools/json_schema.py docs
 	$(DEV)/bin/python tools/images_page.py > docs/images.md
 	$(DEV)/bin/python tools/patches_table.py docs/patches.md
-	$(DEV)/bin/python tools/tree_table.py docs/design.md
 	$(DEV)/bin/python tools/amd_page.py > docs/amd-compiler.md
 	$(DEV)/bin/python tools/evidence_page.py > docs/proven.md
 	$(DEV)/bin/python tools/experiments_page.py > docs/experiments.md
@@ -165,6 +164,7 @@ docs: $(DEV)/ready
 	$(DEV)/bin/python tools/statuses_page.py > docs/exit-statuses.md
 	$(DEV)/bin/python tools/variables_page.py > docs/variables.md
 	$(DEV)/bin/python tools/naming.py CONTRIBUTING.md
+	$(DEV)/bin/python tools/tree_table.py docs/design.md
 
 # What changed since the last release, from the files in changes/. With VERSION=0.2.0, write it into
 # CHANGELOG.md and remove them.

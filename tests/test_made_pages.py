@@ -13,7 +13,7 @@ from rocm_autopatch import patches
 from rocm_autopatch.evidence import SUBJECTS
 from rocm_autopatch.policy import load
 from tests.conftest import ROOT
-from tools import amd_page, evidence_page, experiments_page, naming, patches_table, tree_table
+from tools import amd_page, evidence_page, experiments_page, naming, patches_table
 
 
 def test_the_images_are_not_stale() -> None:
@@ -42,22 +42,6 @@ def test_the_table_of_patches_is_not_stale() -> None:
     for name in patches.NAMES:
         assert f"\n| `{name}` | " in page
         assert f"\n## `{name}`: " in page
-
-
-def test_the_picture_of_the_tree_is_not_stale() -> None:
-    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-    assert tree_table.page(page) == page
-    for folder in (ROOT / "rocm_autopatch").glob("*/__init__.py"):
-        assert f"\n| `{folder.parent.name}/` | " in page
-
-
-def test_the_tree_has_the_first_sentence(tmp_path: Path) -> None:
-    (tmp_path / "room").mkdir()
-    (tmp_path / "room" / "__init__.py").write_text('"""One ``thing``\nhere. Another.\n\nMore."""\n')
-    (tmp_path / "silent.py").write_text("x = 1\n")
-    assert list(tree_table.table(tmp_path))[2:] == ["| `room/` | One `thing` here |"]
-    with pytest.raises(ValueError, match="the page has no lines"):
-        tree_table.page("# Design\n", tmp_path)
 
 
 def test_a_page_without_a_place_for_the_table() -> None:

@@ -20,6 +20,8 @@ pytest.importorskip("sphinx", reason="no Sphinx: pip install '.[site]'")
 from tools.website import check
 
 ROOTS = ("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "CHANGELOG.md")
+# Folders of pages beside them. Of experiments/, the list alone is a page.
+PAGES = ("docs/*.md", "research/*.md", "experiments/README.md")
 # Widths of a wide and a narrow window, in pixels: a desktop, half of it, and a telephone.
 WIDTHS = (1400, 900, 400)
 # How wide the widest first column of a table is that has others.
@@ -45,9 +47,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 class TestPages:
     def test_every_page_is_there(self, site: Path) -> None:
-        pages = [
-            path for name in ("docs/*.md", "research/*.md", *ROOTS) for path in ROOT.glob(name)
-        ]
+        pages = [path for pattern in (*PAGES, *ROOTS) for path in ROOT.glob(pattern)]
         assert len(pages) > 20
         for page in pages:
             assert (site / page.relative_to(ROOT).with_suffix(".html")).is_file()
@@ -114,10 +114,8 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 def test_the_order_has_every_page_once() -> None:
     given = yaml.safe_load((ROOT / "tools" / "website" / "toc.yml").read_text())
     listed = [entry["file"] for part in given["subtrees"] for entry in part["entries"]]
-    found = [*ROOT.glob("docs/*.md"), *ROOT.glob("research/*.md")]
-    pages = [str(path.relative_to(ROOT).with_suffix("")) for path in found]
-    roots = [name.removesuffix(".md") for name in ROOTS]
-    assert sorted([given["root"], *listed]) == sorted([*pages, *roots])
+    found = [path.relative_to(ROOT) for name in (*PAGES, *ROOTS) for path in ROOT.glob(name)]
+    assert sorted([given["root"], *listed]) == sorted(str(path.with_suffix("")) for path in found)
 
 
 class TestCheck:

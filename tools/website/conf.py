@@ -1,8 +1,8 @@
 """Sphinx's configuration of the documentation site, which ``make site`` builds.
 
-The sources are what a reader of the repository has, too: docs/*.md, research/*.md and five files of
-the root. So they are plain Markdown, without a directive of Sphinx. toc.yml says in which order
-they stand.
+The sources are what a reader of the repository has, too: docs/*.md, research/*.md, the list of
+experiments and five files of the root. So they are plain Markdown, without a directive of Sphinx.
+toc.yml says in which order they stand.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ external_toc_exclude_missing = False
 include_patterns = [
     "docs/*.md",
     "research/*.md",
+    "experiments/README.md",
     *("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "CHANGELOG.md"),
 ]
 exclude_patterns = [".*", "*.egg-info", "build", "dist"]
