@@ -1,4 +1,4 @@
-"""The picture of the tree in docs/design.md is made from the docstrings of the package's folders."""
+"""The picture of the tree in docs/design.md is made from the docstrings of folders."""
 
 from __future__ import annotations
 
