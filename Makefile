@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 WORK ?= .work
 DEV = $(WORK)/dev
 
-.PHONY: demo demo-ranks test tests test-ci test-later test-all quick starts messages documents coverage lint experiment
+.PHONY: demo demo-ranks test tests test-ci test-later test-all quick starts messages documents coverage lint changelog experiment
 .PHONY: matrix graphs live amd overlay torture docs fresh site bench bench-startup dist oldest clean
 
 # The main job: run one unmodified program in an environment like an image's, without and with us.
@@ -163,6 +163,13 @@ docs: $(DEV)/ready
 	$(DEV)/bin/python tools/statuses_page.py docs/commands.md
 	$(DEV)/bin/python tools/variables_page.py > docs/variables.md
 	$(DEV)/bin/python tools/naming.py CONTRIBUTING.md
+	$(DEV)/bin/python tools/tree_table.py docs/design.md
+
+# What changed since the last release, from the files in changes/. With VERSION=0.2.0, write it into
+# CHANGELOG.md and remove them.
+VERSION ?=
+changelog: $(DEV)/ready
+	$(DEV)/bin/towncrier build $(if $(VERSION),--yes --version $(VERSION),--draft --version Unreleased)
 
 # Says what in policies, image records, config keys, switches and verdicts is no longer so, by the newest
 # wheels of torch, Triton, vLLM and SGLang, without importing them. FRESH takes more options, such as

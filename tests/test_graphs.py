@@ -44,8 +44,8 @@ def run_with_a_stand_in(torch_python: Interpreter, tmp_path: Path) -> Callable[.
     # It does not run in the checkout, whose package would be found before the wheel's.
     shutil.copytree(ROOT / GRAPHS, tmp_path / GRAPHS)
     # It has the order of locks.
-    (tmp_path / "docs").mkdir()
-    shutil.copy(ROOT / "docs" / "graphs-inside.md", tmp_path / "docs")
+    (tmp_path / "research").mkdir()
+    shutil.copy(ROOT / "research" / "graphs-inside.md", tmp_path / "research")
     # What is compiled is kept as long as neither the graphs nor their tests change.
     text = b"".join(
         path.read_bytes()

@@ -18,10 +18,9 @@ from rocm_autopatch.policy.value_types import MappingKey
 HEAD = """\
 # Policy keys
 
-Made by `make docs` from the table that the reader of policies goes by, as are the
-[JSON Schemas](policies.md#in-an-editor); a test fails when it is stale. [Policies](policies.md)
-explains how keys work together, and has an example to start from.
-Names in capitals stand for others:
+After this page you can write each key of a [policy](policies.md), which has an example to start
+from. `make docs` makes it of the table that the reader of policies goes by. Names in capitals stand
+for others:
 
 - `VARIABLE`: an environment variable, but none whose name begins with `ROCM_AUTOPATCH`
 - `MODULE`: {modules}
@@ -29,13 +28,11 @@ Names in capitals stand for others:
 - `MODE`: {modes}"""
 # The heading of each section, and what stands below it.
 ANY = "What every entry may carry"
-ENTRY = (
-    f"And [what every entry may carry](#{ANY.lower().replace(' ', '-')}). A list of entries, "
-    "[alternatives](policies.md#evidence-and-alternatives), may stand where one does."
-)
+ENTRY = f"And [what every entry may carry](#{ANY.lower().replace(' ', '-')})."
 COMMON = f"""\
 ## {ANY}
-The entries of `env`, `config`, `compile_modes`, `patches` and `caches` may have these."""
+The entries of `env`, `config`, `compile_modes`, `patches` and `caches` may have these. A list of
+entries, [alternatives](policies.md#evidence-and-alternatives), may stand where one does."""
 IMAGES = """\
 ## In `images.yaml`
 A record has the keys of a policy but `extends`, and these. It needs `image`, or `when` and

@@ -24,16 +24,18 @@ from rocm_autopatch.switches import SWITCHES, Scalar, Switch
 HEAD = """\
 # Switches: what may make compiled code faster
 
-Made by `make docs` from `rocm_autopatch/switches.py`; a test fails when it is stale.
+After this page you know which values [`tune`](tune.md) tries, which [`prove`](evidence.md) can
+prove, and which built-in policies have them. `make docs` makes it of
+`rocm_autopatch/switches.py`.
 
-[Tune](tune.md) tries each of these values if this torch has it and it is not so already: alone, or
-with others at a time, and late if it makes a first run long. *Torch*: the releases from 2.4 to 2.15
-that have the key. *Evidence*: the name under which [`prove`](evidence.md) tries the value.
-*Policies*: the built-in ones that have an entry of it. That is torch's own value, and in
-`performance` this one, where evidence proves that it gains or its variable asks for it.
+*For*: where it acts, and the releases of torch that have the key; empty: everywhere, from 2.4 to
+2.15. *Tried*: alone, and late if it makes a first run long; empty: with others at a time. *Has it*:
+the name under which `prove` tries it, and the policies with an entry of it. That is torch's own
+value, and in `performance` this one, where evidence proves that it gains or the variable asks for
+it.
 
-| switch | what it does | for | torch | tried | evidence | policies |
-|---|---|---|---|---|---|---|"""
+| switch | what it does | for | tried | has it |
+|---|---|---|---|---|"""
 # The reason of an alternative that holds where a switch is proven to gain.
 _GAINS = "On this machine, it was proven to work and to gain 3 % or more."
 
@@ -151,31 +153,33 @@ def _yaml(value: Scalar) -> str:
 
 
 def _row(row: Switch) -> str:
-    where = {"": "all", "gpu": "GPUs", "rocm": "ROCm", "cuda": "CUDA", "cpu": "CPUs"}[row.where]
+    place = {"": "", "gpu": "GPUs", "rocm": "ROCm", "cuda": "CUDA", "cpu": "CPUs"}[row.where]
+    parts = [place, _torches(row)]
     if row.wrong:
-        where += f"; wrong on {row.wrong.accelerator} before torch {row.wrong.until}"
-        where += f" ({row.wrong.source})"
-    tried = "alone" if row.likely or row.slow else "with others"
+        until = f"before torch {row.wrong.until} ({row.wrong.source})"
+        parts.append(f"wrong on {row.wrong.accelerator} {until}")
+    where = "; ".join(filter(None, parts))
+    tried = "alone" if row.likely or row.slow else ""
     if row.slow:
         tried += ", late"
-    proof = f"`{row.subject}`" if row.subject else ""
     policies = [name for name in ("safe", "performance") if getattr(row, name)]
     if row.turned_on_by:
         policies[-1] += f" (`{row.turned_on_by}`)"
-    what = row.about.replace("(docs/graphs.md)", "([graphs](graphs.md))")
-    cells = (f"`{row.toggle}`", what, where, _torches(row), tried, proof, ", ".join(policies))
+    having = [f"evidence `{row.subject}`"] if row.subject else []
+    what = row.about.replace("(docs/graphs.md)", "([graphs](graphs.md))").rstrip(".")
+    cells = (f"`{row.toggle}`", what, where, tried, ", ".join([*having, *policies]))
     return f"| {' | '.join(cells)} |"
 
 
 def _torches(row: Switch) -> str:
-    """The releases that have a config key: those that ``check`` knows."""
+    """The releases that have a config key, of those that ``check`` knows; nothing if all do."""
     if row.is_mode or row.is_variable:
         return ""
     name = ".".join(row.setting)
     having = [version for version, names in _keys().items() if name in names]
     if not having:
         raise ValueError(f"no torch has {row.key}")
-    return f"{having[0]} to {having[-1]}"
+    return "" if having == list(_keys()) else f"torch {having[0]} to {having[-1]}"
 
 
 @cache

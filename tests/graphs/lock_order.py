@@ -1,4 +1,4 @@
-"""Which locks of graphs are taken while others are held; docs/graphs-inside.md has the order.
+"""Which locks of graphs are taken while others are held; research/graphs-inside.md has the order.
 
 ``watch(monkeypatch)`` puts locks that note it in the place of ours, for one test. Locks of objects
 are those that are made after that.
@@ -18,7 +18,7 @@ import pytest
 
 from rocm_autopatch.graphs import capture, guards, memory, passes, record, soundness, training
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "graphs-inside.md"
+PAGE = Path(__file__).resolve().parents[2] / "research" / "graphs-inside.md"
 # By the name in the table: the module and its variable, or where an object gets its lock.
 MODULES: dict[str, tuple[Any, str]] = {
     "guards._configuring": (guards, "_configuring"),
