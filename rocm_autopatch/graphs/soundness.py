@@ -30,8 +30,8 @@ _lock = threading.RLock()
 
 def checks_by_default() -> bool:
     """Whether replays are checked where nobody says it: on ROCm, unless a policy turns it off."""
-    asked = _RECORD["patches"].get(("graph_check", "torch"), {}).get("entries") or ()
-    for row in asked:
+    asked = _RECORD["patches"].get(("graph_check", "torch"))
+    for row in asked["entries"] if asked else ():
         if row["status"] == "applied":
             return bool(row["wanted"] == "on")
     return bool(torch.version.hip)

@@ -14,9 +14,10 @@ from rocm_autopatch import _BASELINE, _RECORD, _SITE, _read, trust
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Optional
+    from typing import Optional
 
     from rocm_autopatch.plan import Plan
+    from rocm_autopatch.record.shapes import EnvRecord
 
 PATH = _BASELINE
 LONGEST = 1 << 20
@@ -90,9 +91,7 @@ def _told(say: "Callable[[str, str], None]") -> "Optional[dict[str, str]]":
     return values
 
 
-def tell(
-    rows: "list[tuple[tuple[Any, ...], Optional[str], str]]", say: "Callable[[str, str], None]"
-) -> None:
+def tell(rows: "list[EnvRecord]", say: "Callable[[str, str], None]") -> None:
     """Write a line for each reason why variables were not changed."""
     for why in GIVEN:
         # Their values are not shown: they may be secrets.

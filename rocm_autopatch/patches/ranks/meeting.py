@@ -20,7 +20,7 @@ from rocm_autopatch.patches.ranks import content, told
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from rocm_autopatch.patches.torch_types import Store
 
 # The form of the keys and of what is in them. Ranks with another form are strangers.
 FORM = 1
@@ -34,10 +34,10 @@ _CHUNK = 1000
 class RankMeeting:
     """The ranks of one job, as this one sees them.
 
-    *store* is a ``torch.distributed.Store``, *joined* says how often this process has joined a job.
+    *store* is the job's, *joined* says how often this process has joined a job.
     """
 
-    def __init__(self, store: "Any", joined: int, rank: int, size: int) -> None:
+    def __init__(self, store: "Store", joined: int, rank: int, size: int) -> None:
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self.store, self.rank, self.size = store, rank, size
         self.prefix = "rocm_autopatch/%d/%s/%d/" % (FORM, restart, joined)
@@ -75,7 +75,7 @@ class RankMeeting:
             if absent:
                 return told.missing(absent, self.size, "within %d s" % WAIT)
             return self._compare()
-        text = str(self.store.get(self.prefix + "verdict").decode())
+        text = self.store.get(self.prefix + "verdict").decode()
         return "" if text == "equal" else text
 
     def missing(self) -> str:
