@@ -45,7 +45,8 @@ class SwitchCandidate:
 
     @property
     def value(self) -> Scalar:
-        value: Scalar = self.toggle.values[1]
+        value = self.toggle.values[1]
+        assert not isinstance(value, toggles.AsHere)  # It is what the base differs from.
         return value
 
     @property
@@ -127,7 +128,7 @@ def _wanted_candidates(here: ProgramPlace, text: str) -> list[SwitchCandidate]:
     known = {row.key for row in SWITCHES if row.code}
     found = []
     for value in toggle.values:
-        if value is HERE or value == base:
+        if isinstance(value, toggles.AsHere) or value == base:
             continue
         if toggle.kind == CONFIG and _pinned_or_same(here, toggle, value) == SO_HERE:
             continue
