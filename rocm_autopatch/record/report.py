@@ -21,7 +21,7 @@ from rocm_autopatch.patches import NAMES, config, full_name, kept, load, ranks, 
 from rocm_autopatch.patches.ranks import content
 from rocm_autopatch.plan import PatchEntry, PatchRow
 from rocm_autopatch.policy.problem import PolicyError
-from rocm_autopatch.record.shapes import CachesRecord, EntryRow, StartRecord
+from rocm_autopatch.record.shapes import CachesRecord, EntryRow, EvidenceRow, StartRecord
 from rocm_autopatch.startup import (
     baseline,
     cache_place,
@@ -145,8 +145,9 @@ def render_report(record: StartRecord, switch: str) -> dict[str, object]:
             or _untouched(record, name, target, startup.for_this_torch(entries), status, reason)
         ]
     report["notes"] += _unknown_kept(report)
-    report["notes"] += _ranks_not_compared(report)
-    report["notes"] += _nothing_watched(report)
+    if report["policies"]:
+        report["notes"] += _ranks_not_compared(report["ranks"])
+        report["notes"] += _nothing_watched(report["watchdog"])
     report["notes"] += _crowded()
     report["notes"] += _uncompiled()
     if not switch:
@@ -181,9 +182,12 @@ def _why_no_start() -> str:
     )
 
 
-def _evidence(found: EvidenceFile, reason: str) -> dict[str, object]:
+def _evidence(found: EvidenceFile, reason: str) -> EvidenceRow:
     return {
-        **{key: getattr(found, key) for key in ("file", "made", "by", "battery")},
+        "file": found.file,
+        "made": found.made,
+        "by": found.by,
+        "battery": found.battery,
         "device": found.place["device"],
         "status": "stale" if reason else "used",
         "reason": f"made with {reason}" if reason else "",
@@ -253,15 +257,15 @@ def _unknown_kept(report: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _ranks_not_compared(report: Mapping[str, Any]) -> list[str]:
-    if ranks.VARIABLE not in os.environ or not report["policies"] or report["ranks"]:
+def _ranks_not_compared(rows: Sequence[EntryRow]) -> list[str]:
+    if ranks.VARIABLE not in os.environ or rows:
         return []
     return [f"{ranks.VARIABLE} has no effect: no policy here has ranks (docs/patches.md)"]
 
 
-def _nothing_watched(report: Mapping[str, Any]) -> list[str]:
+def _nothing_watched(rows: Sequence[EntryRow]) -> list[str]:
     name = watchdog_variable.VARIABLE
-    if not os.environ.get(name, "").strip() or not report["policies"] or report["watchdog"]:
+    if not os.environ.get(name, "").strip() or rows:
         return []
     return [f"{name} has no effect: no policy here has a watchdog (docs/watchdog.md)"]
 

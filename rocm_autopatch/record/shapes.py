@@ -109,6 +109,18 @@ class CachesRecord(TypedDict):
     misses: int
 
 
+class EvidenceRow(TypedDict):
+    """An evidence file in a report. It is ``used`` or ``stale``, and the reason says why."""
+
+    file: str
+    made: str
+    by: str
+    battery: str
+    device: str
+    status: str
+    reason: str
+
+
 class StartRecord(TypedDict):
     """What a process did. The facts have a value and its source; patches are by name and module."""
 
