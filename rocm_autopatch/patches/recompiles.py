@@ -69,13 +69,13 @@ def apply(
     return rows
 
 
-def _no_use(wanted: str, raised: "Optional[_RaisedLimit]", question: str) -> str:
-    """Why the line is not needed, or can't be written; "" otherwise."""
+def _no_use(wanted: str, raised: "Optional[_RaisedLimit]", question: str) -> "Optional[str]":
+    """Why the line is not needed, or can't be written; None otherwise."""
     if wanted == "off":
         return "the policy turns it off"
     if raised is None:
         return "no policy raised the limit, so torch warns itself"
-    return "" if question else "this torch has no " + QUESTIONS[0]
+    return None if question else "this torch has no " + QUESTIONS[0]
 
 
 class _RaisedLimit:

@@ -47,7 +47,7 @@ class ChildReading:
 
     ask: ChildTask
     found: ChildAnswer
-    died: str = ""
+    died: str | None = None
 
     @property
     def values(self) -> dict[str, PlainValue]:
@@ -125,8 +125,8 @@ def _read_child(ask: ChildTask, environment: Mapping[str, str]) -> ChildReading:
 
 def _child_answer(
     given: ChildTaskText, environment: Mapping[str, str]
-) -> tuple[ChildAnswer | None, str]:
-    """What a child answers, or None and why it ended without an answer."""
+) -> tuple[ChildAnswer | None, str | None]:
+    """What a child answers and None, or None and why it ended without an answer."""
     # With our hook, Python itself has to run site. Otherwise the child runs it and watches.
     flags = [] if given["hook"] else ["-S"]
     code = _CHILD.read_text(encoding="utf-8")
@@ -145,7 +145,7 @@ def _child_answer(
             stderr.seek(0)
             said = stderr.read()[-10000:].decode("utf-8", "replace").strip().splitlines()
         if answer.exists():
-            return json.loads(answer.read_text(encoding="utf-8")), ""
+            return json.loads(answer.read_text(encoding="utf-8")), None
     last = f": {said[-1]}" if said else ""
     return None, f"the interpreter {fresh_interpreter.how_it_ended(status)}{last}"
 

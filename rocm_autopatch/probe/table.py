@@ -331,7 +331,7 @@ def _probe_notes(
         )
     report = hooked.found.get("report") or {}
     if not report.get("active"):
-        yield f"rocm_autopatch is not active here: {report.get('reason') or hooked.died}"
+        yield f"rocm_autopatch is not active here: {report.get('reason') or hooked.died or ''}"
     elif report.get("observe"):
         yield "rocm_autopatch only observes (ROCM_AUTOPATCH=observe), so it changes nothing"
     for text in report.get("errors", ()):

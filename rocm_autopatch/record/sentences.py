@@ -21,10 +21,10 @@ def is_in_force(report: Mapping[str, Any]) -> bool:
     return bool(report["active"] and not report["observe"] and not report["errors"])
 
 
-def error_against(report: Mapping[str, Any]) -> str:
-    """The error because of which no policy is applied, "" if there is none."""
+def error_against(report: Mapping[str, Any]) -> str | None:
+    """The error because of which no policy is applied, None if there is none."""
     told = (one for one in report["errors"] if one.startswith((NOT_APPLIED, NO_HOOK)))
-    return next(told, "")
+    return next(told, None)
 
 
 def verdict_line(report: Mapping[str, Any], option: str = "", why: str = "") -> str:

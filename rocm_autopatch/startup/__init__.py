@@ -93,8 +93,8 @@ def baked():
 
 
 def _unlike(plan):
-    # type: (plans.BakedPlan) -> str
-    # What has changed since the plan was baked, "" if nothing has.
+    # type: (plans.BakedPlan) -> Optional[str]
+    # What has changed since the plan was baked, None if nothing has.
     present = os.environ._data  # type: ignore[attr-defined]
     for name, values in plan["wishes"]:
         if (present[name].strip() if name in present else b"") not in values:
@@ -118,7 +118,7 @@ def _unlike(plan):
 
         if unbaked.gfx(plan["facts"]) != plan["gfx"]:
             return "gfx"
-    return ""
+    return None
 
 
 def mark(path):

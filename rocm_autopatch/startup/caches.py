@@ -15,6 +15,7 @@ from rocm_autopatch.startup import kfd
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Optional
 
     from rocm_autopatch.plan import EnvRow, Plan
     from rocm_autopatch.record.shapes import CachesRecord
@@ -272,13 +273,13 @@ def is_plain(path: str) -> bool:
     return not mode & 0o22
 
 
-def lack_of_room(directory: str) -> str:
-    """What a directory has too little of, "" if nothing: a compile that can't write fails."""
+def lack_of_room(directory: str) -> "Optional[str]":
+    """What a directory has too little of, None if nothing: a compile that can't write fails."""
     room = os.statvfs(directory)
     if room.f_bavail * room.f_frsize < _LEAST_ROOM:
         return "%d MiB" % (_LEAST_ROOM >> 20)
     # Some file systems have no such limit, and say that they have no files.
-    return "%d files" % _LEAST_FILES if room.f_files and room.f_favail < _LEAST_FILES else ""
+    return "%d files" % _LEAST_FILES if room.f_files and room.f_favail < _LEAST_FILES else None
 
 
 def variable_rules(

@@ -219,13 +219,14 @@ def _graph_rows() -> list[dict[str, Any]]:
     return list(report["graphs"])
 
 
-def _wrong_graph(rows_before: int) -> str:
-    """What our graphs found wrong with themselves in a trial, which then ran without them."""
+def _wrong_graph(rows_before: int) -> str | None:
+    """What our graphs found wrong with themselves in a trial, which then ran without them, or
+    None."""
     soundness = sys.modules.get("rocm_autopatch.graphs.soundness")
     if soundness is not None and soundness.distrusted:
         return str(soundness.distrusted[0])
     reasons = (one["reason"] for row in _graph_rows()[rows_before:] for one in row["refused"])
-    return next((one for one in reasons if _says_wrong(one)), "")
+    return next((one for one in reasons if _says_wrong(one)), None)
 
 
 def _says_wrong(reason: str) -> bool:
@@ -298,8 +299,8 @@ def _timed_samples(
     return tuple(samples), int(peak)
 
 
-def _not_applied(keys: list[str]) -> str:
-    """Why the subject's policy or one of its config keys is not in force, "" if all are."""
+def _not_applied(keys: list[str]) -> str | None:
+    """Why the subject's policy or one of its config keys is not in force, None if all are."""
     import rocm_autopatch
 
     report: dict[str, Any] = rocm_autopatch.status()
@@ -313,7 +314,7 @@ def _not_applied(keys: list[str]) -> str:
         row = rows.get(key)
         if row is None or row["status"] != "applied":
             return f"{key}: {row['reason'] or row['status'] if row else 'no such entry'}"
-    return ""
+    return None
 
 
 if __name__ == "__main__":

@@ -127,12 +127,12 @@ def _implications_of(module: "ConfigModule", name: str) -> "tuple[Implication, .
     return found
 
 
-def _implied_by(module: "ConfigModule", name: str) -> str:
-    """Which key implies the value of *name* now, as text, "" if none does."""
+def _implied_by(module: "ConfigModule", name: str) -> "Optional[str]":
+    """Which key implies the value of *name* now, as text, None if none does."""
     for source, condition, value in _implications_of(module, name):
         if refused_writes.is_same_value(_read_value(module, source), condition):
             return "%s is %r, which implies %r for this key" % (source, condition, value)
-    return ""
+    return None
 
 
 def _keys_against(
@@ -147,15 +147,15 @@ def _keys_against(
             )
 
 
-def _why_unpinnable(module: "ConfigModule", name: str, value: object) -> str:
-    """Why *name* can't be pinned to *value*, "" if it can be."""
+def _why_unpinnable(module: "ConfigModule", name: str, value: object) -> "Optional[str]":
+    """Why *name* can't be pinned to *value*, None if it can be."""
     for source, condition in _keys_against(
         module, name, lambda one: not refused_writes.is_same_value(one, value)
     ):
         if refused_writes.is_same_value(_read_value(module, source), condition):
             text = "%s is %r, which implies another value for this key: pin %s as well"
             return text % (source, condition, source)
-    return ""
+    return None
 
 
 def _switched_value(value: "Any", switch: str) -> object:

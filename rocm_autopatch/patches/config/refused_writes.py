@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextvars import Token
     from types import FrameType
-    from typing import Any
+    from typing import Any, Optional
 
     from rocm_autopatch.patches.torch_types import ConfigEntry, OverrideVariable
     from rocm_autopatch.record.shapes import ConfigRow, RefusedWriter
@@ -172,8 +172,8 @@ def watch_implying(entry: "ConfigEntry", implying: ImplyingValue) -> None:
     entry.user_override = _ImplyingOverride(entry.user_override, implying, unset)
 
 
-def pin_against(entry: "ConfigEntry", value: object) -> str:
-    """Which pin of another key refuses *value* for an entry, as text, "" if none does."""
+def pin_against(entry: "ConfigEntry", value: object) -> "Optional[str]":
+    """Which pin of another key refuses *value* for an entry, as text, None if none does."""
     override = getattr(entry, "user_override", None)
     while isinstance(override, _Override):
         if isinstance(override, _ImplyingOverride) and is_same_value(value, override.pin.value):
@@ -184,7 +184,7 @@ def pin_against(entry: "ConfigEntry", value: object) -> str:
                 row["layer"],
             )
         override = override.variable
-    return ""
+    return None
 
 
 class _Override:
