@@ -14,8 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import typing
 
-    from rocm_autopatch.plan import Plan
-    from rocm_autopatch.record.shapes import StartRecord
+    from rocm_autopatch import plan as plans
+    from rocm_autopatch.record import shapes
 
 OFF = ("off", "0", "false", "no")
 _ON = ("on", "1", "true", "yes", "observe")
@@ -47,7 +47,7 @@ _RECORD = {
     "patches": {},
     "notes": [],
     "errors": [],
-}  # type: StartRecord
+}  # type: shapes.StartRecord
 
 
 def start(_=""):
@@ -133,7 +133,7 @@ def _run():
 
 
 def _decide():
-    # type: () -> typing.Optional[Plan]
+    # type: () -> typing.Optional[plans.Plan]
     """The plan for this place, None if nothing applies; facts and reason go on the record."""
     environ = os.environ._data  # type: ignore[attr-defined]
     facts = _RECORD["facts"]
@@ -172,7 +172,7 @@ def _decide():
         return None
     asked = b"ROCM_AUTOPATCH_POLICY" in environ or b"ROCM_AUTOPATCH_ASSUME" in environ
     if "image" not in facts and not (asked or site or b"ROCM_AUTOPATCH_SITE" in environ):
-        built_in: typing.Optional[Plan] = startup.load("%s/plans/%s.plan" % (_HERE, _DEFAULT))
+        built_in: typing.Optional[plans.Plan] = startup.load("%s/plans/%s.plan" % (_HERE, _DEFAULT))
         if built_in is not None:
             _RECORD["reason"] = (
                 "no image is named, so the default policy for ROCm applies: %s" % _DEFAULT
