@@ -104,7 +104,7 @@ def attend(pipe: Connection, port: int, kinds: list[dict[str, str]]) -> None:
             else:
                 messages.append(store.messages)
                 cpu += took
-            said += [text] * bool(text)
+            said += [text] if text else []
         pipe.send(Share(messages, store.size, cpu, last, said))
 
 
@@ -114,7 +114,7 @@ def ask(port: int, job: int, size: int) -> tuple[int, int, float, str]:
     store = Counting(distributed.TCPStore("127.0.0.1", port, is_master=False))
     began = time.process_time()
     text = meeting.RankMeeting(store, job, 0, size).missing()
-    return store.messages, store.size, time.process_time() - began, text
+    return store.messages, store.size, time.process_time() - began, text or ""
 
 
 def rows(options: argparse.Namespace) -> Iterator[str]:

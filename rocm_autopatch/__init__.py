@@ -12,9 +12,10 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional
+    import typing
 
-    from rocm_autopatch.plan import Plan
+    from rocm_autopatch import plan as plans
+    from rocm_autopatch.record import shapes
 
 OFF = ("off", "0", "false", "no")
 _ON = ("on", "1", "true", "yes", "observe")
@@ -46,7 +47,7 @@ _RECORD = {
     "patches": {},
     "notes": [],
     "errors": [],
-}  # type: dict[str, Any]
+}  # type: shapes.StartRecord
 
 
 def start(_=""):
@@ -72,7 +73,7 @@ def start(_=""):
         _RECORD["active"] = False
         try:
             # Not imported: if Ctrl-C came while it was, importlib may hold a lock for ever.
-            failure = {}  # type: dict[str, Any]
+            failure = {}  # type: dict[str, typing.Any]
             exec(_read(_FAILURE) or _IMPORT, failure)
             own = failure["give_up"](error)
         except Exception:
@@ -132,7 +133,7 @@ def _run():
 
 
 def _decide():
-    # type: () -> Optional[Plan]
+    # type: () -> typing.Optional[plans.Plan]
     """The plan for this place, None if nothing applies; facts and reason go on the record."""
     environ = os.environ._data  # type: ignore[attr-defined]
     facts = _RECORD["facts"]
@@ -171,7 +172,7 @@ def _decide():
         return None
     asked = b"ROCM_AUTOPATCH_POLICY" in environ or b"ROCM_AUTOPATCH_ASSUME" in environ
     if "image" not in facts and not (asked or site or b"ROCM_AUTOPATCH_SITE" in environ):
-        built_in: Optional[Plan] = startup.load("%s/plans/%s.plan" % (_HERE, _DEFAULT))
+        built_in: typing.Optional[plans.Plan] = startup.load("%s/plans/%s.plan" % (_HERE, _DEFAULT))
         if built_in is not None:
             _RECORD["reason"] = (
                 "no image is named, so the default policy for ROCm applies: %s" % _DEFAULT

@@ -10,7 +10,8 @@ from rocm_autopatch import _RECORD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from types import FrameType
+    from typing import Any, Optional
 
 
 def programs_own(error: BaseException) -> bool:
@@ -23,7 +24,7 @@ def programs_own(error: BaseException) -> bool:
     """
     handlers = _handlers()
     trace = error.__traceback__
-    frame: Any = None
+    frame: Optional[FrameType] = None
     while trace is not None:
         interrupted, frame = frame, trace.tb_frame
         trace = trace.tb_next
@@ -62,9 +63,11 @@ def give_up(error: BaseException) -> bool:
     _RECORD["reason"] = "the start-up hook failed"
     for rule, before, status in reversed(_RECORD["env"]):
         name, *_ = rule
-        if status == "applied" and before is None:
+        if status != "applied":
+            continue
+        if before is None:
             os.environ.pop(name, None)
-        elif status == "applied":
+        else:
             os.environ[name] = before
     said = os.environ.get("ROCM_AUTOPATCH_SAID", "")
     if "=" in said:
@@ -132,7 +135,7 @@ def put(data: bytes) -> None:
             raise
 
 
-def _is_in_memory(stream: "Any") -> bool:
+def _is_in_memory(stream: object) -> bool:
     """Whether a write to the stream can't wait: a notebook's, or one that keeps what it is given.
 
     ipykernel's stream (Jupyter, Colab) hands the text to a thread. pytest's capsys and a StringIO

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import rocm_autopatch
@@ -127,7 +127,8 @@ def report(
     if not found:
         raise NoReport(f"the interpreter that makes the report {how_it_ended(status)}")
     if torch and len(found) == 1:
-        found[0]["errors"].append(_died(found[0], how_it_ended(status), given, python))
+        patched = [patch["target"] for patch in found[0]["patches"]]
+        found[0]["errors"].append(_died(patched, how_it_ended(status), given, python))
     return found[-1]
 
 
@@ -147,9 +148,9 @@ def how_it_ended(status: int) -> str:
         return f"ended with status {status}"
 
 
-def _died(found: Mapping[str, Any], why: str, given: Mapping[str, str], python: Any) -> str:
+def _died(patched: Iterable[str], why: str, given: Mapping[str, str], python: Sequence[str]) -> str:
     """What is said of an import of torch that ends the interpreter: whether it is our doing."""
-    targets = ["torch", *dict.fromkeys(patch["target"] for patch in found["patches"])]
+    targets = ["torch", *dict.fromkeys(patched)]
     done = subprocess.run(
         command(_IMPORTS, *targets, python=python),
         env={**safe_path.absolute(given), "ROCM_AUTOPATCH": "off"},

@@ -10,7 +10,7 @@ unpacks a row into them, and all else calls named_fields().
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Any, Optional, TypedDict, TypeVar, Union
 
 FORMAT = 8
 # Torch releases as tuples of numbers, () where open. Every row of a plan ends with these two; of
@@ -24,8 +24,22 @@ OVERRULED_FIELDS = ("about", "text", "equal", *RANGE_FIELDS)
 # The name is always ``caches``; ``use`` is ``on``, ``off`` or the path of a root.
 CACHES_FIELDS = ("name", "use", "layer", "why", *RANGE_FIELDS)
 
+Release = tuple[int, ...]
+# What ``startup.mark`` says of a file: a digest, and of a long file its size and time.
+FileMark = Union[tuple[bytes], tuple[bytes, int, int]]
+# Rows of the fields above.
+EnvRow = tuple[str, str, Optional[str], str, str, Release, Release]
+OverruledRow = tuple[tuple[bytes, str], bytes, bool, Release, Release]
+CachesRow = tuple[str, str, str, str, Release, Release]
+# The FIELDS of a patch, of which only the patch knows the types, and then RANGE_FIELDS.
+PatchEntry = tuple[object, ...]
+# The name of a patch, a module that it waits for, and its entries there.
+PatchRow = tuple[str, str, tuple[PatchEntry, ...]]
+# A row of any kind, where only its name and range are read.
+Row = TypeVar("Row", bound=tuple[Any, ...])
 
-def named_fields(fields: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+
+def named_fields(fields: Sequence[str], row: Sequence[object]) -> dict[str, Any]:
     """The values of a row by the names of its *fields*."""
     return dict(zip(fields, row))
 
@@ -49,17 +63,17 @@ class Plan(TypedDict):
     format: int
     policy: str
     layers: tuple[str, ...]
-    env: tuple[tuple[Any, ...], ...]
-    empty: tuple[tuple[Any, ...], ...]
+    env: tuple[EnvRow, ...]
+    empty: tuple[EnvRow, ...]
     pinned: tuple[bytes, ...]
-    overruled: tuple[tuple[Any, ...], ...]
+    overruled: tuple[OverruledRow, ...]
     insist: tuple[str, ...]
     image_only: tuple[str, ...]
-    caches: tuple[tuple[Any, ...], ...]
+    caches: tuple[CachesRow, ...]
     digest: str
     counts: str
     targets: tuple[str, ...]
-    patches: tuple[tuple[str, str, tuple[Any, ...]], ...]
+    patches: tuple[PatchRow, ...]
 
 
 class BakedPlan(Plan):
@@ -84,7 +98,7 @@ class BakedPlan(Plan):
     wishes: tuple[tuple[bytes, tuple[bytes, ...]], ...]
     torch: str
     sites: list[tuple[str, list[str]]]
-    sources: list[tuple[str, tuple[Any, ...]]]
+    sources: list[tuple[str, FileMark]]
     gfx: str | None
     evidence: bytes
     prove_at_start: bool

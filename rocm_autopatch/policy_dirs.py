@@ -10,6 +10,10 @@ import os
 
 from rocm_autopatch import _SITE, trust
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
 # Absolute paths with colons between them, general to specific. /etc/rocm-autopatch, which an image
 # or a Pod has for itself, is more specific than all of them.
 VARIABLE = "ROCM_AUTOPATCH_SITE"
@@ -29,13 +33,14 @@ def named() -> "list[str]":
     return [directory for directory, _ in read_sites()[0]]
 
 
-def read_sites() -> "tuple[list[tuple[str, list[str]]], list[tuple[str, str]], str]":
+def read_sites() -> "tuple[list[tuple[str, list[str]]], list[tuple[str, str]], Optional[str]]":
     """What is in each directory that the variable names, what is left out, and what is wrong.
 
     What is no directory is left out, with the reason. The text says why a directory that is there
-    can't be read, "" if all can.
+    can't be read, None if all can.
     """
-    found, left_out, wrong = [], [], ""
+    found, left_out = [], []
+    wrong: Optional[str] = None
     for directory in filter(None, trust.named(VARIABLE).split(":")):
         if not os.path.isabs(directory):
             left_out.append((directory, "it is no absolute path"))

@@ -22,6 +22,7 @@ from rocm_autopatch import _RECORD
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Optional
 
 # Linux ends a lookup after as many (path_resolution(7)).
 _MOST_LINKS = 40
@@ -66,8 +67,8 @@ def read(path: str, longest: int, judged: bool = True) -> bytes:
     return data
 
 
-def look(path: str, longest: int, judged: bool = True) -> "tuple[bytes, str]":
-    """What :func:`read` returns, and, if *judged*, why it must not be obeyed, "" if it may be.
+def look(path: str, longest: int, judged: bool = True) -> "tuple[bytes, Optional[str]]":
+    """What :func:`read` returns, and, if *judged*, why it must not be obeyed, None if it may be.
 
     The reason is a sentence on the file, without its name.
     """
@@ -76,7 +77,7 @@ def look(path: str, longest: int, judged: bool = True) -> "tuple[bytes, str]":
         opened = os.fstat(descriptor)
         if not stat.S_ISREG(opened.st_mode):
             raise OSError("it is not a regular file")
-        why = _objection(path, opened) if judged else ""
+        why = _objection(path, opened) if judged else None
         data = os.read(descriptor, longest)
         # A file system in a program (FUSE) may give less than there is.
         while data and len(data) < longest:
@@ -89,8 +90,8 @@ def look(path: str, longest: int, judged: bool = True) -> "tuple[bytes, str]":
         os.close(descriptor)
 
 
-def directory(path: str, sticky: bool = False) -> str:
-    """Why nothing in a directory may be obeyed, "" if it may be. Raises OSError.
+def directory(path: str, sticky: bool = False) -> "Optional[str]":
+    """Why nothing in a directory may be obeyed, None if it may be. Raises OSError.
 
     The rule is that of a file. In it, nobody else may make a file either, so its sticky bit changes
     nothing. It does if *sticky*: then only what is there counts, and what this process makes there.
@@ -109,8 +110,8 @@ def reason(path: str, error: OSError) -> str:
     return "%s: %s" % (path, error.strerror or error)
 
 
-def _objection(path: str, opened: os.stat_result) -> str:
-    """Why an opened file must not be obeyed, "" if it may be."""
+def _objection(path: str, opened: os.stat_result) -> "Optional[str]":
+    """Why an opened file must not be obeyed, None if it may be."""
     status = opened
     # os.path.abspath is wrong here: "link/.." is not the directory of the link.
     for step, status in _way(path if path.startswith("/") else os.getcwd() + "/" + path):
@@ -132,7 +133,7 @@ def _objection(path: str, opened: os.stat_result) -> str:
     # Whoever may rename files in a sticky directory may have put another file there by now.
     if not os.path.samestat(status, opened):
         return "it was replaced while it was read"
-    return ""
+    return None
 
 
 def _way(path: str) -> "Iterator[tuple[str, os.stat_result]]":

@@ -48,7 +48,11 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
     lasts = _CALL_S if name == "slow" else 0.0
     if bench.compiled and config.memory_planning:
         lasts *= 5
-    compiled = bench.compile(lambda x: x * 2, backend="eager")
+
+    def double(x: Any) -> Any:
+        return x * 2
+
+    compiled = bench.compile(double, backend="eager")
     inputs = bench.inputs(4, 4)
     if name == "at_exit" and bench.compiled and config.aggressive_fusion:
         atexit.register(os._exit, 3)

@@ -695,7 +695,7 @@ class TestArms:
             stack = select.select({"accelerator": "rocm"}, named, at=()).layers
             plan = lower.lower(stack, {"accelerator": "rocm"})
             config = {
-                f"{target}.{row[0]}": (row[1], row[2])
+                f"{target}.{row[0]}": (str(row[1]), row[2])
                 for patch, target, rows in plan["patches"]
                 for row in rows
                 if patch == "config"

@@ -83,7 +83,7 @@ def test_all_kinds_of_entry(tmp_path: Path) -> None:
 
     def said(**facts: str) -> dict[str, Any]:
         plan = lower.lower(stack, {**lower.BUILT_IN_FACTS, **facts})
-        entries = [(row[0], row[1]) for _, _, found in plan["patches"] for row in found]
+        entries = [(str(row[0]), row[1]) for _, _, found in plan["patches"] for row in found]
         env = [(*row[:3], row[0] in plan["insist"]) for row in plan["env"]]
         return {**dict(entries), "env": env}
 

@@ -10,7 +10,7 @@ import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -50,7 +50,7 @@ def record(monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any]) -> dict[str, A
     for name, value in (("plan", copy.copy(plan)), ("facts", dict(FACTS)), ("keep", ())):
         monkeypatch.setitem(_RECORD, name, value)
     monkeypatch.setitem(_RECORD, "observe", False)
-    return _RECORD
+    return cast("dict[str, Any]", _RECORD)
 
 
 def report(environ: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -244,9 +244,9 @@ def entries_of(plan: Plan) -> dict[str, tuple[str, object]]:
     for patch, target, rows in plan["patches"]:
         for row in rows:
             if patch == "config":
-                found[f"{target.split('.')[1].strip('_')}.{row[0]}"] = (row[1], row[2])
+                found[f"{target.split('.')[1].strip('_')}.{row[0]}"] = (str(row[1]), row[2])
             else:
-                found[row[0]] = ("use", row[1])
+                found[str(row[0])] = ("use", row[1])
     return found
 
 
@@ -269,7 +269,7 @@ class TestBuiltins:
             assert rows
             for row in rows:
                 # An unquoted # would cut a why short without a word.
-                assert row[-3].endswith("."), row
+                assert str(row[-3]).endswith("."), row
 
     def test_every_entry_has_a_trial_or_says_why_not(self) -> None:
         tried = {name for subject in SUBJECTS.values() for name in (subject.name, *subject.about)}

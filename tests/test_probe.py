@@ -629,7 +629,7 @@ class TestTable:
         assert {"TORCH_COMPILE_DEBUG", "TORCHINDUCTOR_MULTI_KERNEL"} <= parsed
         dangerous, ignored = [], []
         for name, cases in document["variables"].items():
-            for value in [text for case in cases for text in case.get("is", ())]:
+            for value in [str(text) for case in cases for text in case.get("is", ())]:
                 verdict = variables.of_variable(name, value, TORCH)
                 if verdict.dangerous and name in feeds:
                     dangerous.append((name, value))
@@ -707,7 +707,7 @@ class TestTable:
                 for case in cases:
                     self.check(case, key)
 
-    def check(self, case: Json, name: str) -> None:
+    def check(self, case: variables.VerdictCase, name: str) -> None:
         assert set(case) <= {
             *(
                 "is",

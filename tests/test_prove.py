@@ -69,7 +69,7 @@ def nothing_is_left(directory: Path) -> None:
 @pytest.fixture
 def faulty(torch_python: Interpreter) -> Iterator[Interpreter]:
     """The real torch, with a trial for each fault of tests/planted.py."""
-    directory = torch_python.site_packages / "rocm_autopatch" / "prove" / "trials"
+    directory = torch_python.site_packages / "rocm_autopatch" / "measure" / "prove" / "trials"
     made = [directory / f"{name}.py" for name in planted.FAULTS]
     try:
         for path in made:

@@ -435,6 +435,7 @@ class TestTheFileThatIsJudged:
         name = "link/../team.yaml" if relative else f"{good.parent}/link/../team.yaml"
         data, why = trust.look(name, 100)
         assert data == b"open to all"
+        assert why
         golden(why)
         # And the other way round.
         (open_to_all.parent / "link").symlink_to(good.parent / "link")

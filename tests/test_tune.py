@@ -1560,7 +1560,7 @@ class TestSame:
             one.end({NumberLabel("train loss"): value, NumberLabel("x"): 1.0})
             for value in (0.5, 0.504, 0.52)
         ]
-        assert ends == ["", "", "loss is 0.52, not 0.5"]
+        assert ends == [None, None, "loss is 0.52, not 0.5"]
         assert one.end({NumberLabel("x"): 1.0}) == "it did not print loss"
         with pytest.raises(RequestRefused):
             self.same(tmp_path, "other").end({NumberLabel("x"): 1.0})
@@ -1575,15 +1575,16 @@ class TestSame:
         file = tmp_path / "out.txt"
         one = self.same(keep, str(file))
 
-        def end(text: str | None) -> str:
+        def end(text: str | None) -> str | None:
             one.begin()
             if text is not None:
                 time.sleep(0.01)
                 file.write_text(text)
-            return one.end({}).replace(f"{tmp_path}/", "")
+            why = one.end({})
+            return why and why.replace(f"{tmp_path}/", "")
 
-        assert end("loss 0.500 step 3") == ""
-        assert end("loss 0.502\nstep 3") == ""
+        assert end("loss 0.500 step 3") is None
+        assert end("loss 0.502\nstep 3") is None
         assert end("loss 0.6 step 3") == "out.txt: 0.6 stands where the base has 0.500"
         assert end("cost 0.5 step 3") == "out.txt: other words"
         # It is there, but of an earlier run.
@@ -1596,11 +1597,16 @@ class TestSame:
     def test_bytes(self, tmp_path: Path) -> None:
         file = tmp_path / "out.bin"
         one = self.same(tmp_path, str(file))
-        for data, wanted in ((b"\xff\x00", ""), (b"\xff\x00", ""), (b"\xff\x01", "other bytes")):
+        for data, wanted in (
+            (b"\xff\x00", None),
+            (b"\xff\x00", None),
+            (b"\xff\x01", "other bytes"),
+        ):
             one.begin()
             time.sleep(0.01)
             file.write_bytes(data)
-            assert one.end({}).endswith(wanted)
+            why = one.end({})
+            assert why == (wanted and f"{file}: {wanted}")
 
 
 def test_what_was_measured_beside_others_is_not_called_the_same_code() -> None:
@@ -1730,7 +1736,9 @@ class TestTorch:
         # Arrays are compared by that interpreter.
         its = same.OutputCheck([], 1e-4, tmp_path, done.here)
         base = next((tmp_path / "team.yaml.runs").glob("*.npy"))
-        assert its._difference_of_files(base, Path("out.npy")).startswith("apart by 0.000")
+        why = its._difference_of_files(base, Path("out.npy"))
+        assert why
+        assert why.startswith("apart by 0.000")
         code = "import torch; torch.save({'out': [torch.ones(3), 'a']}, 'base.pt')"
         torch_python.run("-c", code, cwd=tmp_path)
         assert its._difference_of_files(Path("base.pt"), Path("out.pt")) == "it has other parts"

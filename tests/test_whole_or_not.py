@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -121,7 +122,8 @@ def test_a_refused_write_lets_it_through(handled: None) -> None:
         def __eq__(self, other: object) -> bool:
             raise ValueError
 
-    pin = refused_writes.PinnedValue({"name": "a", "layer": "b"}, 1)
+    row: Any = {"name": "a", "layer": "b"}
+    pin = refused_writes.PinnedValue(row, 1)
     assert pin.refuses(Fails())
     with pytest.raises(Mine):
         pin.refuses(Interrupts())

@@ -6,7 +6,7 @@ python tools/patches_table.py docs/patches.md
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -37,7 +37,7 @@ def table() -> Iterator[str]:
         yield f"| `{name}` | {what} | {changes} | {_settings(name, patch.SETTINGS)} | {targets} |"
 
 
-def _settings(name: str, settings: dict[str, str | tuple[str, ...]]) -> str:
+def _settings(name: str, settings: Mapping[str, str | tuple[str, ...]]) -> str:
     if not settings:
         return f"`{name}:`"
     return "`patches:` " + "; ".join(

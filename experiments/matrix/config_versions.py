@@ -124,7 +124,7 @@ class Cell:
             for entry in entries if name == "config" else ():
                 # The word stands for another number on each machine.
                 if entry[2] != cpus.WORD:
-                    values.setdefault((module, entry[0]), []).append(entry[2])
+                    values.setdefault((module, str(entry[0])), []).append(entry[2])
         spots = [find(*place, *some) for place, some in values.items()]
         if self.strength == "torch":
             return [replace(spot, wanted=spot.shipped, other=spot.wanted) for spot in spots]
@@ -157,9 +157,10 @@ class Cell:
         from rocm_autopatch.patches import config
 
         entry = (spot.key, self.strength, spot.wanted, yields_to, "", "layer", "why")
-        row = config.apply(spot.module, [entry], **{"keep": (), "observe": False, **options})[0]
+        given: dict[str, Any] = {"keep": (), "observe": False, **options}
+        row: Any = config.apply(spot.module, [entry], **given)[0]
         self.expect("row", tuple(row[name] for name in config.FIELDS), entry)
-        return row
+        return dict(row)
 
     def applied(self) -> Iterator[Spot]:
         """The values under test, after our entries."""
@@ -498,7 +499,8 @@ def looked(cell: Cell) -> None:
 
     for spot in cell.spots():
         row = cell.apply(spot)
-        look = partial(config.look_at_values, spot.module.__name__, [row])
+        look: Any = config.look_at_values
+        look = partial(look, spot.module.__name__, [row])
         cell.expect(f"{spot.key} looked at", look(), ([row], []))
         spot.write()
         want = row

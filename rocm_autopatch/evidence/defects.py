@@ -120,14 +120,14 @@ def find_objection(subject: str, facts: Mapping[str, str]) -> KnownDefect | None
     return next(found, None)
 
 
-def why_withheld(evidence: EvidenceFile, subject: str, facts: Mapping[str, str]) -> str:
-    """Why a subject is not proven here although *evidence* says so, "" if it is.
+def why_withheld(evidence: EvidenceFile, subject: str, facts: Mapping[str, str]) -> str | None:
+    """Why a subject is not proven here although *evidence* says so, None if it is.
 
     *facts* are those of the place. Only AMD's GPUs have these defects.
     """
     device = evidence.place["device"]
     if subject not in CAPTURING or not machine.is_amd(device):
-        return ""
+        return None
     if not evidence.place.get("runtime"):
         return "the file does not say with which HIP runtime it was made"
     # A plan may be baked where there is another GPU or none.
@@ -143,7 +143,7 @@ def why_withheld(evidence: EvidenceFile, subject: str, facts: Mapping[str, str])
             and not one.seen_by(evidence, subject)
         ):
             return one.sentence
-    return ""
+    return None
 
 
 def _range_bounds(text: str) -> _Span:

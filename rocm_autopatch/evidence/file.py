@@ -115,8 +115,8 @@ def read_evidence(path: Path) -> EvidenceFile:
     return found
 
 
-def look_at_evidence(path: Path) -> tuple[EvidenceFile, str]:
-    """The evidence in a file, and why a start would not obey the file, "" if it would.
+def look_at_evidence(path: Path) -> tuple[EvidenceFile, str | None]:
+    """The evidence in a file, and why a start would not obey the file, None if it would.
 
     Raises EvidenceError.
     """

@@ -132,19 +132,21 @@ def look_for_evidence(
     here = {**(machine.machine_here() if place is None else place), "torch": torch}
     different = [(evidence, _place_difference(evidence, here)) for evidence in read]
     used = sorted((one for one, why in different if not why), key=lambda one: (one.made, one.file))
-    return FoundEvidence(tuple(used), tuple(pair for pair in different if pair[1]), tuple(wrong))
+    stale = tuple((evidence, why) for evidence, why in different if why)
+    return FoundEvidence(tuple(used), stale, tuple(wrong))
 
 
-def _place_difference(evidence: EvidenceFile, here: Mapping[str, str]) -> str:
-    """What is not the same here, "" if all is."""
-    return ", and with ".join(
+def _place_difference(evidence: EvidenceFile, here: Mapping[str, str]) -> str | None:
+    """What is not the same here, None if all is."""
+    different = [
         f"{name} {evidence.place[name] or 'unknown'}, here is {here[name] or 'unknown'}"
         for name in machine.BOUND
         # Files of earlier releases do not name it; defects.why_withheld has what that means.
         if name in machine.REQUIRED or evidence.place.get(name)
         # What is not known may be anything.
         if evidence.place[name] != here[name] or not here[name]
-    )
+    ]
+    return ", and with ".join(different) or None
 
 
 def gather_with_evidence(

@@ -56,7 +56,8 @@ class ObservationAttempt:
     ):
         self._strategy, self._options = strategy, options
         self._signature, self._call = signature, call
-        self.objection = self.disturbance = ""
+        self.objection: str | None = None
+        self.disturbance: str | None = None
         self.observed: ObservedState | None = None
 
     def run(self, pools: capture.CapturePools) -> object:
@@ -398,21 +399,21 @@ def find_uncounted(
 
 def _objection_to_changes(
     strategy: CallStrategy, signature: SignatureEntry, changes: Sequence[int], call: GraphedCall
-) -> str:
-    """Why what a call has changed of its arguments can't be copied back; "" if it can."""
+) -> str | None:
+    """Why what a call has changed of its arguments can't be copied back; None if it can."""
     if not changes:
-        return ""
+        return None
     fixed = [call.leaves[index] for index in signature.indices]
-    why = "graphs of training steps don't copy it back"
+    why: str | None = "graphs of training steps don't copy it back"
     if strategy.copies_back:
         why = write_back.find_objection(changes, call.leaves, tensors_of(fixed))
     shape = list(call.leaves[changes[0]].shape)
     text = "it changes an argument in place (shape %s), and %s: make this tensor a buffer of "
-    return (text + "the module, or return the new one") % (shape, why) if why else ""
+    return (text + "the module, or return the new one") % (shape, why) if why else None
 
 
-def _objection_to_constants(result: object) -> str:
-    """Why all replays can't return what in a result is not a tensor; "" if they can.
+def _objection_to_constants(result: object) -> str | None:
+    """Why all replays can't return what in a result is not a tensor; None if they can.
 
     That may be a container which pytree does not know, or something with a state.
     """
@@ -420,7 +421,7 @@ def _objection_to_constants(result: object) -> str:
         if kind not in CONSTANTS and not issubclass(kind, torch.Tensor):
             name = f"{kind.__module__}.{kind.__qualname__}"
             return f"the result has a {name}, and each replay would return the same one"
-    return ""
+    return None
 
 
 def _memory_extents(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:

@@ -127,13 +127,13 @@ class BorrowedOutputs:
             memory, order, _ = self._lend
             memory.lend(order, self)
 
-    def overlaid(self) -> str:
+    def overlaid(self) -> str | None:
         """Why nothing may be written to the results: others are in use, and may lie there, too.
 
-        "" if it may.
+        None if it may.
         """
         if self._lend is None or self.gone == math.inf:
-            return ""
+            return None
         memory, order, _ = self._lend
         # What was donated to this graph counts, too: its replays may overwrite that, as they find
         # it among their arguments. Who writes here without a replay does not.
@@ -191,12 +191,12 @@ class BorrowedOutputs:
         leaves[:] = _leaves_instead(leaves, there)
         return names
 
-    def resized(self) -> str:
-        """Why the graph must not be replayed any more; "" if it may.
+    def resized(self) -> str | None:
+        """Why the graph must not be replayed any more; None if it may.
 
         A program may free or move the memory of a tensor: ``tensor.untyped_storage().resize_(0)``.
         """
-        return "" if same_places(self.leaves, self._addresses, self._kept) else RESIZED
+        return None if same_places(self.leaves, self._addresses, self._kept) else RESIZED
 
     def count_of(self, pointer: int) -> int:
         """How many references this memory has while no caller holds one."""
@@ -209,18 +209,18 @@ class BorrowedOutputs:
     def in_use(self) -> bool:
         return any(use_count(memory) > most for memory, most in self._counts.items())
 
-    def held(self) -> str:
-        """Why the next replay must not run now; "" if it may."""
+    def held(self) -> str | None:
+        """Why the next replay must not run now; None if it may."""
         held = self._held_indices()
         if not held:
-            return ""
+            return None
         self.in_the_way = True
         for memory, tensors in self._movable_by_memory(held).items():
             if use_count(memory) == self._counts[memory] + len(tensors):
                 _move_together(tensors)
         held = self._held_indices()
         self.copy_from_now_on(held)
-        return SAVED if held else ""
+        return SAVED if held else None
 
     def copy_from_now_on(self, held: Container[int]) -> None:
         """Hand out copies of what the program may get of these memories."""
@@ -313,12 +313,12 @@ class DonatedInputs:
             for memory, number in self._memories.items()
         }
 
-    def held(self, leaves: Sequence[torch.Tensor]) -> str:
-        """Why a backward with *leaves* must not overwrite it; "" if it may."""
+    def held(self, leaves: Sequence[torch.Tensor]) -> str | None:
+        """Why a backward with *leaves* must not overwrite it; None if it may."""
         held = [memory for memory, most in self._expected.items() if use_count(memory) > most]
         self.results.copy_from_now_on(held)
         alone = len(self.indices) * _ALONE
-        return NEEDED if held or _count_users([leaves[i] for i in self.indices]) > alone else ""
+        return NEEDED if held or _count_users([leaves[i] for i in self.indices]) > alone else None
 
 
 def _leaves_instead(leaves: Sequence[Any], there: Mapping[int, torch.Tensor]) -> list[Any]:

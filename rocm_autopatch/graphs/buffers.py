@@ -123,7 +123,7 @@ class CopiedInputs:
             self._let_go()
         return leaves
 
-    def within(self, leaves: Sequence[Any], extents: Sequence[tuple[int, int]]) -> str:
+    def within(self, leaves: Sequence[Any], extents: Sequence[tuple[int, int]]) -> str | None:
         """Why copies of *leaves* would be stale, if one lies in memory that the graph writes to.
 
         *extents* are where those memories begin and end, in order.
@@ -133,7 +133,7 @@ class CopiedInputs:
             number = bisect.bisect_right(extents, (address, math.inf))
             if number and address < extents[number - 1][1]:
                 return WITHIN
-        return ""
+        return None
 
     def targets(self) -> dict[int, torch.Tensor]:
         """The copies by the index of their leaf, without expanded ones."""
@@ -288,14 +288,14 @@ class GraphOutputs:
         wholes = [whole for whole, _ in self._shared]
         return [*(self.leaves[index] for index in self._tensors), *wholes]
 
-    def held(self) -> str:
-        """Why the next replay must not run now; "" if it may.
+    def held(self) -> str | None:
+        """Why the next replay must not run now; None if it may.
 
         Results that a caller still holds are moved to other memory. Raises Refused if a caller
         holds a view of a result, which can't be moved.
         """
         if not self.in_use():
-            return ""
+            return None
         for reference in self._given:
             tensor = reference()
             if tensor is not None and is_only_of_python(tensor):
@@ -307,12 +307,12 @@ class GraphOutputs:
                 "a view of the last call's result is still in use, and this call would overwrite "
                 'it: clone() it, or use outputs="clone"'
             )
-        return ""
+        return None
 
-    def resized(self) -> str:
-        """Why the graph must not be replayed any more; "" if it may. Never with *clone*."""
+    def resized(self) -> str | None:
+        """Why the graph must not be replayed any more; None if it may. Never with *clone*."""
         if self.clone or same_places(self.leaves, self._addresses, self._tensors):
-            return ""
+            return None
         return RESIZED
 
     def in_use(self) -> bool:

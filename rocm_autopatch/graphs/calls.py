@@ -43,8 +43,8 @@ class GraphedCall:
         tensors = sorted(tensors_of(self.leaves), key=lambda one: not one.dim())
         return tensors[0].device if tensors else None
 
-    def objection(self, but: Container[int] = ()) -> str:
-        """Why no call with these leaves can be a graph; "" if one may.
+    def objection(self, but: Container[int] = ()) -> str | None:
+        """Why no call with these leaves can be a graph; None if one may.
 
         Where those with the indices *but* are does not matter.
         """
@@ -57,7 +57,7 @@ class GraphedCall:
                 return f"an argument is on {device}, and a graph can only read the GPU's memory"
             if device != self.device:
                 return f"an argument is on {device}, but another tensor is on {self.device}"
-        return ""
+        return None
 
 
 class CallStrategy:

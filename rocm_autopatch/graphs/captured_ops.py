@@ -64,7 +64,7 @@ _EMPTY = frozenset(
 class CapturedOps(TorchDispatchMode):
     """Notes what the calls in its context execute.
 
-    ``objection`` is why no graph may contain them, "" if one may. With *stops*, what no graph may
+    ``objection`` is why no graph may contain them, None if one may. With *stops*, what no graph may
     contain is not executed, and Refused is raised instead.
     With *fill*, each element of a tensor that an op only allocates gets this value.
 
@@ -77,7 +77,7 @@ class CapturedOps(TorchDispatchMode):
     def __init__(self, stops: bool = False, fill: int | None = None) -> None:
         super().__init__()
         _torchs_question()
-        self.objection = ""
+        self.objection: str | None = None
         self._stops, self._fill = stops, fill
         # The ops that the current one is inside of, each with its tensors.
         self._outer: list[tuple[Op, list[int]]] = []

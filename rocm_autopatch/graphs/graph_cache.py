@@ -123,7 +123,7 @@ class GraphCache:
                 signature = self._latest.get(key)
             if signature is None or not same_places(leaves, signature.places, signature.indices):
                 signature = self._find_signature(key, leaves)
-            held = ""
+            held = None
             if type(signature.state) is CapturedState and not soundness.distrusted:
                 with self.lock:
                     state = signature.state
@@ -148,13 +148,13 @@ class GraphCache:
 
     def _find_obstacle(
         self, signature: SignatureEntry, state: CapturedState, leaves: list[Any]
-    ) -> str:
-        """Why a call can't be a replay; "" if it can. Then its arguments are where they belong."""
+    ) -> str | None:
+        """Why a call can't be a replay, or None: then its arguments are where they belong."""
         # Each call comes here, and most have none of these.
         if state.borrowed and any(one.expired() for one in state.borrowed):
             self._leave_signature(signature)
             return BORROWED
-        held = ""
+        held = None
         if state.outputs.lends:
             held = state.outputs.resized()
         if state.memory.lent and not held:
@@ -526,11 +526,11 @@ def _places_of_leaves(leaves: list[Any], indices: list[int]) -> list[int | None]
     return places
 
 
-def _put_aliased(aliased: list[tuple[int, AliasedInput]], leaves: list[Any]) -> str:
-    """Put the arguments at the places where a graph reads them. Why that can't be; "" if it can."""
+def _put_aliased(aliased: list[tuple[int, AliasedInput]], leaves: list[Any]) -> str | None:
+    """Put the arguments where a graph reads them. Returns why that can't be, None if it can."""
     for index, one in aliased:
         there = one.put(leaves[index])
         if there is None:
             return ELSEWHERE
         leaves[index] = there
-    return ""
+    return None

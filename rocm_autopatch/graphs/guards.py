@@ -96,7 +96,7 @@ class CompiledSignature:
 
     def __init__(self, now: int) -> None:
         self.calls, self.first, self.used = 0, now, now
-        self.refused = ""
+        self.refused: str | None = None
         self.compiled: Callable[..., object] | None = None
         self.regions: list[weakref.ref[GraphCache]] = []
 
@@ -170,7 +170,7 @@ class GuardedGraphs:
             record.count_plain_call(self.row, entry.refused or NOTHING)
         return result
 
-    def _why_without(self, entry: CompiledSignature) -> str:
+    def _why_without(self, entry: CompiledSignature) -> str | None:
         """Compile for an entry that has no compile, or say why not yet, or not at all."""
         with self._lock:
             entry.calls += 1
@@ -183,7 +183,7 @@ class GuardedGraphs:
                     limit = self.options.limit
                     return f"the limit of {limit} graphs is reached, and all were used recently"
                 entry.compiled = self._compiled_function(entry)
-            return ""
+            return None
 
     def _compiled_function(self, entry: CompiledSignature) -> Callable[..., object]:
         how = self._compile

@@ -38,8 +38,8 @@ class LiveOutputs(Protocol):
     def in_use(self) -> bool:
         """Whether something uses them."""
 
-    def held(self) -> str:
-        """Why they must not be overwritten now; "" if they may.
+    def held(self) -> str | None:
+        """Why they must not be overwritten now; None if they may.
 
         What can be moved to other memory is moved first.
         """
@@ -154,8 +154,8 @@ class GraphMemory:
         """A replay of the graph with this number has handed out results."""
         self.lent[order] = results
 
-    def busy(self, order: int, but: LiveOutputs | None = None) -> str:
-        """Why what the graph with this number writes must not be written now; "" if it may.
+    def busy(self, order: int, but: LiveOutputs | None = None) -> str | None:
+        """Why what the graph with this number writes must not be written now; None if it may.
 
         Results of *but* do not count.
         """
@@ -166,7 +166,7 @@ class GraphMemory:
                     return held
                 # A sweep of another thread may have been here before.
                 self.lent.pop(number, None)
-        return ""
+        return None
 
     def sweep(self) -> None:
         """Forget results that nothing uses any more, also those of graphs that are gone."""

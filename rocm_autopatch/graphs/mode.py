@@ -117,14 +117,14 @@ class CompiledRegion:
         """What to call instead of *compiled*, the result of the compile."""
         self._compiled = compiled
         if self._never:
-            return self._plain_function()
+            return self._plain_function(self._never)
         return self._as_graphs() if self._region is None else self._region.run(compiled)
 
     def _call_compiled(self, _: object, leaves: list[object]) -> object:
         return self._compiled(*leaves[: self._count])
 
-    def _plain_function(self) -> Callable[..., object]:
-        row, never, compiled = self.graphs.row, self._never, self._compiled
+    def _plain_function(self, never: str) -> Callable[..., object]:
+        row, compiled = self.graphs.row, self._compiled
 
         def call(*args: object) -> object:
             record.count_plain_call(row, never)
@@ -185,12 +185,12 @@ def _is_changed(_: object, node: torch.fx.Node) -> bool:
     )
 
 
-def _why_never(tensors: list[torch.Tensor]) -> str:
-    """Why a graph of operations can't be captured with any arguments, "" if it may be possible."""
+def _why_never(tensors: list[torch.Tensor]) -> str | None:
+    """Why a graph of operations can't be captured with any arguments, None if it may be."""
     for one in tensors:
         if one.device.type != capture.CapturePool.kind:
             return f"a tensor is on {one.device}, and a graph can only read the GPU's memory"
-    return ""
+    return None
 
 
 def _region_name(model: torch.fx.GraphModule) -> str:

@@ -36,20 +36,20 @@ class ObservedCall:
         """Whether the call has drawn random numbers from the device's generator."""
         return not torch.equal(self._pool.random(), self._random)
 
-    def find_objection(self) -> str:
-        """Why such calls can't be replayed; "" if they can."""
+    def find_objection(self) -> str | None:
+        """Why such calls can't be replayed; None if they can."""
         for tensor, (where, _, _) in zip(self._given, self._content):
             if _where_it_lies(tensor) != where:
                 return f"it gives other memory to an argument (shape {list(where[0])})"
-        return ""
+        return None
 
-    def find_objection_beside(self) -> str:
+    def find_objection_beside(self) -> str | None:
         """As :meth:`find_objection`, if it was the call, and not another thread meanwhile."""
         if self._pool.elsewhere() != self._elsewhere:
             return "it draws random numbers on the CPU, and a replay would not: use a GPU tensor"
         if _count_collectives() != self._collectives:
             return "it runs a collective, which is not safe in a graph on ROCm (ROCm/hip#3876)"
-        return ""
+        return None
 
     def written_arguments(self) -> list[int]:
         """Which of the arguments the call has changed in place."""

@@ -112,7 +112,7 @@ class _RegionPass(CallStrategy):
     def note_capture(self, signature: SignatureEntry, captured: CapturedState) -> None:
         self.has_graphs = True
 
-    def run_list(self, inputs: list[object], unfit: str = "") -> Any:
+    def run_list(self, inputs: list[object], unfit: str | None = None) -> Any:
         """The result for *inputs*, without a graph if they are *unfit*. The list is empty then."""
         try:
             if unfit:
@@ -170,8 +170,8 @@ class ForwardPass(_RegionPass):
         self.saved: set[int] = set()
         self.places: set[int] = set()
 
-    def run_list(self, inputs: list[object], unfit: str = "") -> Any:
-        hooked = unfit == "" and _top_hooks is not None and _top_hooks(False) is not None
+    def run_list(self, inputs: list[object], unfit: str | None = None) -> Any:
+        hooked = unfit is None and _top_hooks is not None and _top_hooks(False) is not None
         if hooked and any(map(_has_number_on_host, self.states())):
             # A checkpoint compares the device of what is saved with that of the recomputed value.
             unfit = HOOKED

@@ -30,15 +30,15 @@ _lock = threading.RLock()
 
 def checks_by_default() -> bool:
     """Whether replays are checked where nobody says it: on ROCm, unless a policy turns it off."""
-    asked = _RECORD["patches"].get(("graph_check", "torch"), {}).get("entries") or ()
-    for row in asked:
+    asked = _RECORD["patches"].get(("graph_check", "torch"))
+    for row in asked["entries"] if asked else ():
         if row["status"] == "applied":
             return bool(row["wanted"] == "on")
     return bool(torch.version.hip)
 
 
-def objection_to_capture(device: torch.device | None) -> str:
-    """Why no graph may be captured on a device now; "" if one may.
+def objection_to_capture(device: torch.device | None) -> str | None:
+    """Why no graph may be captured on a device now; None if one may.
 
     On ROCm, before the first capture on a device, a few small graphs are captured and replayed, and
     the ledger of known defects says what this runtime must not do.
@@ -71,11 +71,11 @@ def _obey_ledger() -> None:
         startup.say("graphs-known", f"graphs are used although {found.graphs}")
 
 
-def _objection_to_ranks() -> str:
+def _objection_to_ranks() -> str | None:
     if not _ranks or not torch.distributed.is_available():
-        return ""
+        return None
     several = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
-    return _ranks if several else ""
+    return _ranks if several else None
 
 
 def distrust_graphs(why: str) -> None:

@@ -52,8 +52,8 @@ class ReplayResults(LiveOutputs, Protocol):
     def lends(self) -> bool:
         """Whether callers get tensors of the graph, and no copies."""
 
-    def resized(self) -> str:
-        """Why the graph must not be replayed any more; "" if it may."""
+    def resized(self) -> str | None:
+        """Why the graph must not be replayed any more; None if it may."""
 
     def take(self, leaves: Sequence[Any]) -> object:
         """The result of the last replay, which was a call with *leaves*."""

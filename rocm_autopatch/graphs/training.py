@@ -218,7 +218,7 @@ class CompiledBackward:
         elsewhere = any(inputs[index].data_ptr() not in forward.saved for index in calls.saved)
         # Other values may lie there when this call is over.
         forward.note_saved(set())
-        return calls.run_list(inputs, "its forward ran without a graph" if elsewhere else "")
+        return calls.run_list(inputs, "its forward ran without a graph" if elsewhere else None)
 
     def _join_forward(self, inputs: list[Any]) -> tuple[BackwardPass, GraphCache] | None:
         """Find the forward that has saved these inputs. Returns the graphs of its backward."""

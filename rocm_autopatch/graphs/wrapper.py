@@ -55,7 +55,7 @@ class GraphedFunction:
     _buckets: Buckets | None
     _given: tuple[object, ...]
     _fallback: bool
-    _never: str
+    _never: str | None
 
     def __init__(
         self,
@@ -251,8 +251,8 @@ def _default_devices() -> tuple[str, ...]:
     return tuple(str(one.device) for one in modes)
 
 
-def _objection_to(plain: object) -> str:
-    """Why no call of a function can be a graph, whatever its arguments; "" if one may."""
+def _objection_to(plain: object) -> str | None:
+    """Why no call of a function can be a graph, whatever its arguments; None if one may."""
     kinds = (
         inspect.isgeneratorfunction,
         inspect.iscoroutinefunction,
@@ -260,7 +260,7 @@ def _objection_to(plain: object) -> str:
     )
     if any(is_of_kind(plain) for is_of_kind in kinds):
         return "it is a generator or a coroutine: it does its work after the call"
-    return ""
+    return None
 
 
 def _plain_twin(function: Callable[..., object]) -> Callable[..., object]:

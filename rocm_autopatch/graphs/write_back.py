@@ -31,9 +31,9 @@ class InPlaceWriteBack:
         self.targets = [targets[index] for index in indices]
         self._fixed = {storage_key(one) for one in fixed if one.layout is torch.strided}
 
-    def shared(self, leaves: Sequence[object]) -> str:
-        """Why a call with these leaves can't be a replay; "" if it can."""
-        return SHARED if shares_memory(self._indices, leaves, self._fixed) else ""
+    def shared(self, leaves: Sequence[object]) -> str | None:
+        """Why a call with these leaves can't be a replay; None if it can."""
+        return SHARED if shares_memory(self._indices, leaves, self._fixed) else None
 
     def copy_back(self, leaves: Sequence[Any]) -> None:
         """Copy to the leaves what the last replay has made of their copies."""
@@ -65,8 +65,8 @@ def count_bytes(indices: Iterable[int], leaves: Sequence[Any]) -> int:
 
 def find_objection(
     indices: Sequence[int], leaves: Sequence[Any], fixed: Iterable[torch.Tensor]
-) -> str:
-    """Why leaves that a call changes can't be copied back; "" if they can."""
+) -> str | None:
+    """Why leaves that a call changes can't be copied back; None if they can."""
     if any(
         overlaps_itself(leaves[index]) or dense_part(leaves[index]) is not leaves[index]
         for index in indices
@@ -76,4 +76,4 @@ def find_objection(
     if bytes_ > MOST:
         return f"{bytes_ / 2**20:.0f} MiB would be copied for each call, of {MOST >> 20} at most"
     others = [storage_key(one) for one in fixed if one.layout is torch.strided]
-    return "it shares memory with another one" if shares_memory(indices, leaves, others) else ""
+    return "it shares memory with another one" if shares_memory(indices, leaves, others) else None

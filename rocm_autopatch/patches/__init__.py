@@ -32,12 +32,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from rocm_autopatch.patches.interface import Patch
+    from rocm_autopatch.plan import PatchEntry
+
 NAMES = ("config", "compile_modes", "capture", "watchdog", "recompiles", "ranks", "graph_check")
 
 
-def load(name: str) -> "Any":
+def load(name: str) -> "Patch":
     """The module of a patch. A process loads only the patches whose targets are imported."""
-    return __import__("rocm_autopatch.patches." + name, fromlist=["apply"])
+    patch: Any = __import__("rocm_autopatch.patches." + name, fromlist=["apply"])
+    found: Patch = patch
+    return found
 
 
 def full_name(patch: str, target: str, name: str) -> str:
@@ -47,12 +52,14 @@ def full_name(patch: str, target: str, name: str) -> str:
 
 def row(
     fields: "tuple[str, ...]",
-    entry: "tuple[Any, ...]",
+    entry: "PatchEntry",
     keep: "tuple[str, ...]" = (),
     observe: bool = False,
-    **more: "Any",
-) -> "dict[str, Any]":
+    **more: object,
+) -> "Any":
     """A row of the record: the fields of the entry, and what becomes of it.
+
+    It is a type of ``record.shapes``, and the patch says which one: the one with its *fields*.
 
     ``status`` is kept if the name is in *keep*, else observed or applied. A patch may change it to
     skipped or failed, and the record of a patch that was not applied yet has waiting. ``reason``
@@ -60,7 +67,7 @@ def row(
     """
     made = {**dict(zip(fields, entry)), "before": None, "after": None, "reason": ""}
     made["status"] = "observed" if observe else "applied"
-    if kept(made["name"], keep):
+    if kept(str(made["name"]), keep):
         made.update(status="kept", reason="ROCM_AUTOPATCH_KEEP")
     return {**made, **more}
 

@@ -57,13 +57,13 @@ def watch_lookups(module: "ModuleType") -> None:
         return
 
     @functools.wraps(make_key)
-    def compiled_fx_graph_hash(*args: "Any", **kwargs: "Any") -> "Any":
+    def compiled_fx_graph_hash(*args: object, **kwargs: object) -> object:
         made = make_key(*args, **kwargs)
         _last.key = made if isinstance(made, tuple) else (made, [])
         return made
 
     @functools.wraps(lookup)
-    def _lookup_graph(key: "Any", *args: "Any", **kwargs: "Any") -> "Any":
+    def _lookup_graph(key: str, *args: object, **kwargs: object) -> object:
         found = lookup(key, *args, **kwargs)
         graph = found[0] if isinstance(found, tuple) else found
         missed(key, graph is not None)
@@ -76,6 +76,7 @@ def watch_lookups(module: "ModuleType") -> None:
 def missed(key: str, hit: bool) -> None:
     """Take note of a lookup. Raises CacheMiss where a miss is an error."""
     record = _RECORD["caches"]
+    assert record is not None  # Only caches.add_rows() arms the hook.
     kept = record["node"] or record["place"]
     made, lines = getattr(_last, "key", ("", []))
     if hit or key != made:

@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import CodeType, FrameType
-    from typing import Any, Optional
+    from typing import Optional
 
 # Frames of these packages only pass a call on.
 PLUMBING = (
@@ -63,7 +63,7 @@ def of_library(file: str) -> bool:
     )
 
 
-def function(code: "CodeType", values: "Mapping[str, Any]") -> str:
+def function(code: "CodeType", values: "Mapping[str, object]") -> str:
     """The name of a function with the class of its model, if it is a method of one.
 
     A framework gives one wrapper to the ``forward`` of all its models (transformers'

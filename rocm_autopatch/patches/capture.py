@@ -28,8 +28,12 @@ from rocm_autopatch.patches import row
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import CodeType, ModuleType
+    from types import CodeType
     from typing import Any
+
+    from rocm_autopatch.patches.torch_types import ConvertFrame, Cuda, Generator
+    from rocm_autopatch.plan import PatchEntry
+    from rocm_autopatch.record.shapes import CountedRow
 
 
 TITLE = "Graph capture"
@@ -42,18 +46,18 @@ READABLE_SINCE = (2, 10)
 
 
 def apply(
-    module: "ModuleType",
-    entries: "list[tuple[Any, ...]]",
+    module: "ConvertFrame",
+    entries: "list[PatchEntry]",
     keep: "tuple[str, ...]",
     observe: bool,
-) -> "list[dict[str, Any]]":
+) -> "list[CountedRow]":
     """Put the setting of the one entry into ``torch._dynamo.convert_frame``.
 
     The row's ``uses`` counts the compiles in a capture in this process.
     """
     rows = []
     for entry in entries:
-        done = row(FIELDS, entry, keep, observe, before="off", after="off", uses=0)
+        done: CountedRow = row(FIELDS, entry, keep, observe, before="off", after="off", uses=0)
         if done["status"] != "kept":
             does, done["reason"] = _choose_setting(module, done["wanted"])
             if not does:
@@ -66,7 +70,7 @@ def apply(
     return rows
 
 
-def _choose_setting(module: "Any", setting: str) -> "tuple[bool, str]":
+def _choose_setting(module: "ConvertFrame", setting: str) -> "tuple[bool, str]":
     """Whether the setting has an effect on this torch, and why."""
     if setting == "off":
         return False, "the policy sets capture: off"
@@ -89,14 +93,14 @@ def _choose_setting(module: "Any", setting: str) -> "tuple[bool, str]":
     return True, "torch %s can't read the generator in a capture (pytorch#162505)" % version
 
 
-def _refuses_itself(module: "Any") -> bool:
+def _refuses_itself(module: "ConvertFrame") -> bool:
     # The code tells, not the version: nightly builds and forks may or may not have the check.
     trace_frame = getattr(module, "trace_frame", None)  # since 2.9
     names = trace_frame and inspect.unwrap(trace_frame).__code__.co_names
     return "is_current_stream_capturing" in (names or ())
 
 
-def _install(module: "Any", done: "dict[str, Any]") -> None:
+def _install(module: "ConvertFrame", done: "CountedRow") -> None:
     original = getattr(module, "_compile", None)
     if original is None:
         # getattr, because the AttributeError of a module that is being imported blames a circular
@@ -105,7 +109,7 @@ def _install(module: "Any", done: "dict[str, Any]") -> None:
     cuda = sys.modules["torch.cuda"]
 
     @functools.wraps(original)
-    def _compile(*args: "Any", **kwargs: "Any") -> "Any":
+    def _compile(*args: "Any", **kwargs: "Any") -> object:
         # Dynamo's logs leave out this many frames of its own. This function is one more.
         kwargs["skip"] = kwargs.get("skip", 0) + 1
         if not _is_capturing(cuda):
@@ -119,7 +123,7 @@ def _install(module: "Any", done: "dict[str, Any]") -> None:
     module._compile = _compile
 
 
-def _is_capturing(cuda: "Any") -> bool:
+def _is_capturing(cuda: "Cuda") -> bool:
     """Whether this thread's stream is being captured. Never raises, and never starts CUDA up."""
     try:
         if not (cuda.is_initialized() and cuda.is_current_stream_capturing()):
@@ -148,7 +152,7 @@ _thread = threading.local()
 
 
 @contextlib.contextmanager
-def _spared_generators(cuda: "Any") -> "Iterator[None]":
+def _spared_generators(cuda: "Cuda") -> "Iterator[None]":
     """Let this thread read and write a stand-in for the state of the GPU's generators.
 
     The stand-in is what ``get_rng_state`` and ``set_rng_state`` use. They are not replaced
@@ -190,15 +194,15 @@ class _Generator:
 
     __slots__ = ("_real", "_state")
 
-    def __init__(self, real: "Any", state: "Any") -> None:
+    def __init__(self, real: "Generator", state: object) -> None:
         self._real = real
         self._state = state
 
-    def get_state(self) -> "Any":
+    def get_state(self) -> object:
         return self._state
 
-    def set_state(self, state: "Any") -> None:
+    def set_state(self, state: object) -> None:
         pass
 
-    def __getattr__(self, name: str) -> "Any":
+    def __getattr__(self, name: str) -> object:
         return getattr(self._real, name)

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    from rocm_autopatch.patches.torch_types import CompilerWrapper, Inductor
+    from rocm_autopatch.plan import PatchEntry
+    from rocm_autopatch.record.shapes import CountedRow
+
 
 TITLE = "Compile modes"
 TARGETS = ("torch",)
@@ -58,25 +62,25 @@ _MODE = "_rocm_autopatch_mode"
 
 def apply(
     module: "ModuleType",
-    entries: "list[tuple[Any, ...]]",
+    entries: "list[PatchEntry]",
     keep: "tuple[str, ...]",
     observe: bool,
-) -> "list[dict[str, Any]]":
+) -> "list[CountedRow]":
     """Put the table of *entries* into ``torch``.
 
     A row's ``uses`` counts how often the program asked for the mode in this process.
     """
     rows = []
     for entry in entries:
-        done = row(FIELDS, entry, keep, observe, uses=0)
+        done: CountedRow = row(FIELDS, entry, keep, observe, uses=0)
         done["before"] = done["name"]
-        done["after"] = done["wanted" if done["status"] == "applied" else "name"]
+        done["after"] = done["wanted"] if done["status"] == "applied" else done["name"]
         rows.append(done)
     _install(module, {done["name"]: done for done in rows})
     return rows
 
 
-def _install(torch: "Any", table: "dict[str, dict[str, Any]]") -> None:
+def _install(torch: "ModuleType", table: "dict[str, CountedRow]") -> None:
     wrapper = getattr(torch, "_TorchCompileInductorWrapper", None)
     if wrapper is None:
         # getattr, because the AttributeError of a torch that is being imported blames a circular
@@ -85,7 +89,7 @@ def _install(torch: "Any", table: "dict[str, dict[str, Any]]") -> None:
     original = wrapper.apply_mode
 
     @functools.wraps(original)
-    def apply_mode(self: "Any", mode: "Any") -> None:
+    def apply_mode(self: "CompilerWrapper", mode: object) -> None:
         asked = table.get(mode) if isinstance(mode, str) else None
         if asked is not None:
             asked["uses"] += 1
@@ -104,9 +108,9 @@ def _install(torch: "Any", table: "dict[str, dict[str, Any]]") -> None:
         _install_graphs(wrapper)
 
 
-def _compiled(row: "dict[str, Any]") -> str:
+def _compiled(row: "CountedRow") -> str:
     """The mode of torch's own that a row of the table compiles as."""
-    name: str = row["after"]
+    name = row["after"]
     return _WITHOUT_CAPTURE.get(row["name"], row["name"]) if name in OURS else name
 
 
@@ -114,7 +118,7 @@ class _Torchs(str):
     """The name of a mode, by which torch's own table is meant and not ours."""
 
 
-def _obey_pins(options: "dict[str, Any]") -> None:
+def _obey_pins(options: "dict[str, object]") -> None:
     """Give pinned options their pinned value; what else the mode wants is a refused write."""
     from torch._inductor import config as inductor
 
@@ -125,17 +129,17 @@ def _obey_pins(options: "dict[str, Any]") -> None:
             options.update(pinned)
 
 
-def _install_answers(table: "dict[str, dict[str, Any]]", inductor: "Any") -> None:
+def _install_answers(table: "dict[str, CountedRow]", inductor: "Inductor") -> None:
     original = getattr(inductor, "list_mode_options", None)
     if original is None:
         return
 
-    def meant(mode: "Any") -> "Any":
+    def meant(mode: object) -> object:
         asked = table.get(mode) if isinstance(mode, str) else None
         return mode if asked is None else _compiled(asked)
 
     @functools.wraps(original)
-    def list_mode_options(mode: "Any" = None, dynamic: "Any" = None) -> "dict[str, Any]":
+    def list_mode_options(mode: object = None, dynamic: object = None) -> "dict[str, object]":
         if isinstance(mode, _Torchs):
             return original(mode, dynamic)  # type: ignore[no-any-return]
         # Imported by now or by the first compile, and pins are written when it is.
@@ -158,8 +162,8 @@ def _install_graphs(wrapper: "Any") -> None:
 
     @functools.wraps(call)
     def __call__(
-        self: "Any", model_: "Any", inputs_: "Any", *args: "Any", **kwargs: "Any"
-    ) -> "Any":
+        self: object, model_: "Any", inputs_: "Any", *args: object, **kwargs: object
+    ) -> object:
         if not hasattr(self, _MODE):
             return call(self, model_, inputs_, *args, **kwargs)
         found = None
@@ -182,7 +186,7 @@ def _install_graphs(wrapper: "Any") -> None:
         return found.run(compiled)
 
     @functools.wraps(equal)
-    def __eq__(self: "Any", other: "Any") -> bool:
+    def __eq__(self: object, other: object) -> bool:
         # Dynamo reuses what an equal backend has compiled.
         ours = getattr(self, _MODE, None) == getattr(other, _MODE, None)
         return bool(equal(self, other)) and ours

@@ -9,7 +9,9 @@ from rocm_autopatch.patches import row
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any
+
+    from rocm_autopatch.plan import PatchEntry
+    from rocm_autopatch.record.shapes import WordRow
 
 
 TITLE = "Checks of graphs"
@@ -22,15 +24,15 @@ FIELDS = ("name", "wanted", "layer", "why")
 
 def apply(
     module: "ModuleType",
-    entries: "list[tuple[Any, ...]]",
+    entries: "list[PatchEntry]",
     keep: "tuple[str, ...]",
     observe: bool,
-) -> "list[dict[str, Any]]":
+) -> "list[WordRow]":
     """Put the setting on the record, where graphs look for it."""
     default = "on" if getattr(getattr(module, "version", None), "hip", None) else "off"
     rows = []
     for entry in entries:
-        done = row(FIELDS, entry, keep, observe, before=default, after=default)
+        done: WordRow = row(FIELDS, entry, keep, observe, before=default, after=default)
         if done["status"] == "applied":
             done["after"] = done["wanted"]
         rows.append(done)

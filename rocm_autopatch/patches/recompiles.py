@@ -22,8 +22,12 @@ from rocm_autopatch.patches import callers, row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import FrameType, ModuleType
+    from types import FrameType
     from typing import Any, Optional
+
+    from rocm_autopatch.patches.torch_types import CacheSize, ConvertFrame
+    from rocm_autopatch.plan import PatchEntry
+    from rocm_autopatch.record.shapes import CountedRow
 
 
 TITLE = "Recompiles"
@@ -41,68 +45,79 @@ LONGEST_GUARD = 200
 
 
 def apply(
-    module: "ModuleType",
-    entries: "list[tuple[Any, ...]]",
+    module: "ConvertFrame",
+    entries: "list[PatchEntry]",
     keep: "tuple[str, ...]",
     observe: bool,
-) -> "list[dict[str, Any]]":
+) -> "list[CountedRow]":
     """Say where torch would have stopped, if the config patch has raised the limit.
 
     The row's ``uses`` counts the functions that the line was written for in this process.
     """
     rows = []
     for entry in entries:
-        done = row(FIELDS, entry, keep, observe, before="off", after="off", uses=0)
-        raised = _raised_row()
+        done: CountedRow = row(FIELDS, entry, keep, observe, before="off", after="off", uses=0)
+        raised = _raised_limit()
         question = next((name for name in QUESTIONS if hasattr(module, name)), "")
         why = _no_use(done["wanted"], raised, question)
         if why and done["status"] != "kept":
-            done.update(status="skipped", reason=why)
-        if done["status"] == "applied":
+            done["status"], done["reason"] = "skipped", why
+        if done["status"] == "applied" and raised:
             _install(module, question, done, raised)
             done["after"] = done["wanted"]
         rows.append(done)
     return rows
 
 
-def _no_use(wanted: str, raised: "Any", question: str) -> str:
-    """Why the line is not needed, or can't be written; "" otherwise."""
+def _no_use(wanted: str, raised: "Optional[_RaisedLimit]", question: str) -> "Optional[str]":
+    """Why the line is not needed, or can't be written; None otherwise."""
     if wanted == "off":
         return "the policy turns it off"
     if raised is None:
         return "no policy raised the limit, so torch warns itself"
-    return "" if question else "this torch has no " + QUESTIONS[0]
+    return None if question else "this torch has no " + QUESTIONS[0]
 
 
-def _raised_row() -> "Optional[dict[str, Any]]":
-    """The record's row of the limit, if our value for it is above torch's own."""
-    config: Any = _RECORD["patches"].get(("config", "torch._dynamo.config"), {"entries": ()})
-    for done in config["entries"]:
+class _RaisedLimit:
+    """The limit's key, torch's own value, ours above it, and the policy that wants it."""
+
+    def __init__(self, name: str, before: int, after: int, layer: str) -> None:
+        self.name, self.before, self.after, self.layer = name, before, after, layer
+
+
+def _raised_limit() -> "Optional[_RaisedLimit]":
+    """The limit, if the record says that our value for it is above torch's own."""
+    config = _RECORD["patches"].get(("config", "torch._dynamo.config"))
+    for done in config["entries"] if config else ():
+        before, after = done["before"], done["after"]
         if (
             done["name"] in LIMITS
             and done["status"] == "applied"
-            and done["after"] > done["before"]
+            and isinstance(before, int)
+            and isinstance(after, int)
+            and after > before
         ):
-            limit: dict[str, Any] = done
-            return limit
+            return _RaisedLimit(done["name"], before, after, done["layer"])
     return None
 
 
-def _install(module: "Any", question: str, done: "dict[str, Any]", raised: "Any") -> None:
+def _install(
+    module: "ConvertFrame", question: str, done: "CountedRow", raised: "_RaisedLimit"
+) -> None:
     original = getattr(module, question)
     config = sys.modules["torch._dynamo.config"]
     told: set[tuple[str, str, int]] = set()
 
     @functools.wraps(original)
-    def exceeds(cache_size: "Any", *args: "Any", **kwargs: "Any") -> "Any":
+    def exceeds(cache_size: "CacheSize", *args: object, **kwargs: object) -> object:
         answer = original(cache_size, *args, **kwargs)
         try:
             # The program, or a torch.compile(recompile_limit=), may have set a limit of its own.
-            ours = getattr(config, raised["name"]) == raised["after"]
+            ours = getattr(config, raised.name) == raised.after
             if (
                 ours
                 and not answer[0]
-                and cache_size.will_compilation_exceed_specific_limit(raised["before"])
+                and cache_size.will_compilation_exceed_specific_limit(raised.before)
             ):
                 _tell(sys._getframe(1), cache_size, told, done, raised)
         except Exception as error:
@@ -116,10 +131,10 @@ def _install(module: "Any", question: str, done: "dict[str, Any]", raised: "Any"
 
 def _tell(
     frame: "FrameType",
-    cache_size: "Any",
+    cache_size: "CacheSize",
     told: "set[tuple[str, str, int]]",
-    done: "dict[str, Any]",
-    raised: "dict[str, Any]",
+    done: "CountedRow",
+    raised: "_RaisedLimit",
 ) -> None:
     """Write the line for a function, once. *frame* is that of ``convert_frame._compile``."""
     code = frame.f_locals["code"]
@@ -135,7 +150,7 @@ def _tell(
         # The ranks of a job compile the same functions. One of them speaks.
         return
     end = "run it without a compile"
-    config: Any = sys.modules["torch._dynamo.config"]
+    config = sys.modules["torch._dynamo.config"]
     if frame.f_locals.get("one_graph"):
         end = "raise an error, because of fullgraph=True"
     elif any(getattr(config, name, False) for name in RAISES):
@@ -148,10 +163,10 @@ def _tell(
             *function,
             ", called at " + called if called else "",
             cache_size.num_cache_entries_with_same_id_matched_objs + 1,
-            raised["layer"],
-            raised["name"],
-            raised["after"],
-            raised["before"],
+            raised.layer,
+            raised.name,
+            raised.after,
+            raised.before,
             end,
             _failed_guard(frame),
         ),

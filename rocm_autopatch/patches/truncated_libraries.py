@@ -45,6 +45,7 @@ def watch_libraries(module: "ModuleType") -> None:
 def _remove_file(path: str) -> None:
     # In the place only: a directory of the user's is not ours.
     caches = _RECORD["caches"]
+    assert caches is not None  # Only caches.add_rows() arms the hook.
     if path.startswith((caches["node"] or caches["place"]) + "/"):
         try:
             os.unlink(path)

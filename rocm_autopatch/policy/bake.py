@@ -151,8 +151,8 @@ def _for_torch(plan: Plan, known: dict[str, tuple[str, str]]) -> Plan:
     return made
 
 
-def _machine(torch: str) -> tuple[dict[str, str], str]:
-    """The machine whose evidence counts, and why none does, "" if some does or there is none.
+def _machine(torch: str) -> tuple[dict[str, str], str | None]:
+    """The machine whose evidence counts, and why none does, None if some does or there is none.
 
     It is this one. If there is no evidence for it, it is the one that all evidence for this torch,
     Triton and HIP runtime names: an image is built where there is no GPU or another one.
@@ -162,7 +162,7 @@ def _machine(torch: str) -> tuple[dict[str, str], str]:
     if found.wrong:
         raise NotBaked(found.wrong[0])
     if found.used or not found.stale:
-        return here, ""
+        return here, None
     others = {
         (one.place["device"], one.place["driver"])
         for one, _ in found.stale
@@ -173,7 +173,7 @@ def _machine(torch: str) -> tuple[dict[str, str], str]:
     if len(others) == 1:
         ((device, driver),) = others
         if device and driver:
-            return {**here, "device": device, "driver": driver}, ""
+            return {**here, "device": device, "driver": driver}, None
     if others:
         names = " or ".join(sorted(f"{device} with driver {driver}" for device, driver in others))
         return here, f"evidence is not used: it is for {names}, and none of them is this machine"

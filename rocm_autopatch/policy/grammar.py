@@ -75,8 +75,8 @@ _NO_VARIABLE = "not a valid name of an environment variable"
 # Texts, and what is wrong with one
 
 
-def _variable_problem(name: str) -> str:
-    return "" if not name or _VARIABLE.fullmatch(name) else _NO_VARIABLE
+def _variable_problem(name: str) -> str | None:
+    return None if not name or _VARIABLE.fullmatch(name) else _NO_VARIABLE
 
 
 def _name_problems(name: str) -> Iterator[str]:
@@ -90,7 +90,7 @@ def _env_name_problems(name: str) -> Iterator[str]:
         yield "a policy can't change rocm_autopatch's own variables"
 
 
-def _env_value_problem(text: str) -> str:
+def _env_value_problem(text: str) -> str | None:
     if not text:
         return "an empty value crashes some torch versions: write delete: true"
     if len(text.encode()) > LONGEST_VALUE:
@@ -98,18 +98,18 @@ def _env_value_problem(text: str) -> str:
             f"a value of more than {LONGEST_VALUE} bytes: Linux starts no program with "
             "a much longer one"
         )
-    return ""
+    return None
 
 
-def _release_problem(text: str) -> str:
+def _release_problem(text: str) -> str | None:
     if not text or _RELEASE.fullmatch(text):
-        return ""
+        return None
     return f"{quoted(text)} is not a torch release such as '2.6'"
 
 
-def _root_problem(text: str) -> str:
+def _root_problem(text: str) -> str | None:
     if text.startswith("/") and "\0" not in text and len(text.encode()) <= LONGEST_ROOT:
-        return ""
+        return None
     return f"expected an absolute path of at most {LONGEST_ROOT} bytes, found {quoted(text)}"
 
 
@@ -449,8 +449,8 @@ def entry_names() -> Iterator[str]:
 # Where a policy applies
 
 
-def _condition_problem(name: str, text: str) -> str:
-    return when.problem(name, text) if text else ""
+def _condition_problem(name: str, text: str) -> str | None:
+    return when.problem(name, text) if text else None
 
 
 def _condition_type(name: str) -> ValueType[tuple[str, ...]]:

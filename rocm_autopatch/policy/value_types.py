@@ -172,7 +172,7 @@ def mapping_schema(
 
 
 class PlainText(ValueType[str]):
-    """A text, of which ``objection`` says what is wrong with it, "" if nothing is.
+    """A text, of which ``objection`` says what is wrong with it, None if nothing is.
 
     ``limits`` are the keywords of JSON Schema that say the same, as far as they can.
     """
@@ -180,7 +180,7 @@ class PlainText(ValueType[str]):
     def __init__(
         self,
         said: str = "a text",
-        objection: Callable[[str], str] | None = None,
+        objection: Callable[[str], str | None] | None = None,
         limits: Mapping[str, object] = _NOTHING,
         shared_as: str = "",
     ) -> None:

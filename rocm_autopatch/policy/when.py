@@ -124,8 +124,8 @@ def text(conditions: Conditions, quote: str = "") -> str:
     )
 
 
-def problem(name: str, text: str) -> str:
-    """What is wrong with a condition's text, "" if nothing is."""
+def problem(name: str, text: str) -> str | None:
+    """What is wrong with a condition's text, None if nothing is."""
     if len(text) > LONGEST:
         return f"longer than {LONGEST} characters"
     if name == "accelerator" and text not in ACCELERATORS:
@@ -138,7 +138,7 @@ def problem(name: str, text: str) -> str:
         except ValueError:
             example = ">=2026-02-01" if name == "date" else ">=2.6,<2.10"
             return f"{text!r} is not a range such as '{example}'"
-    return ""
+    return None
 
 
 @cache

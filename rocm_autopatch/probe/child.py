@@ -20,9 +20,26 @@ import warnings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from importlib.machinery import ModuleSpec
     from types import FrameType, ModuleType
-    from typing import Any, Optional
+    from typing import Any, Optional, TypeVar
+
+    from rocm_autopatch.probe.answers import (
+        ChildAnswer,
+        ChildTaskText,
+        ConfigChange,
+        ConfigWrite,
+        FailedImport,
+        ModuleReading,
+        PlainValue,
+        TorchFound,
+        VariableRead,
+        VariableWrite,
+        WritingPlace,
+    )
+
+    Found = TypeVar("Found")
 
 CONFIGS = (
     "torch._inductor.config",
@@ -41,16 +58,20 @@ TEMPORARY = ("__enter__", "__exit__", "revert", "change")
 VALUES = ("default", "env_value_force", "env_value_default", "user_override")
 
 stage = "site"
-writes: "list[dict[str, Any]]" = []
-env_writes: "list[dict[str, Any]]" = []
-reads: "dict[str, dict[str, Any]]" = {}
+writes: "list[ConfigWrite]" = []
+env_writes: "list[VariableWrite]" = []
+reads: "dict[str, VariableRead]" = {}
 last_read = ""
 dropped: "set[str]" = set()
 
 
-def writing_place() -> "dict[str, Any]":
-    """The file and line that writes now, and the line of .pth or sitecustomize that led there."""
-    found: dict[str, Any] = {"file": "", "line": 0, "by": ""}
+def writing_place() -> "tuple[WritingPlace, bool]":
+    """The file and line that writes now, and the line of .pth or sitecustomize that led there.
+
+    The second is whether the write is a temporary one.
+    """
+    found: WritingPlace = {"file": "", "line": 0, "by": ""}
+    temporary = False
     frame: Optional[FrameType] = sys._getframe(2)
     while frame is not None:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
@@ -67,11 +88,11 @@ def writing_place() -> "dict[str, Any]":
         if frame.f_globals.get("__name__") in ("sitecustomize", "usercustomize"):
             found["by"] = "%s:%d" % (file, frame.f_lineno)
         if os.path.basename(file) == PLUMBING[0] and name in TEMPORARY:
-            found["temporary"] = True
+            temporary = True
         frame = frame.f_back
     if found["by"] == "%s:%d" % (found["file"], found["line"]):
         found["by"] = ""
-    return found
+    return found, temporary
 
 
 def _pth_line(frame: "FrameType") -> str:
@@ -91,7 +112,7 @@ def _pth_line(frame: "FrameType") -> str:
         return ""
 
 
-def plain_value(value: "Any") -> "Any":
+def plain_value(value: object) -> "PlainValue":
     """A value as plain data. Equal values give equal data, also in different processes."""
     if isinstance(value, (bool, int, float, str, type(None))):
         return value
@@ -111,16 +132,17 @@ def watch_environment() -> None:
     kind: Any = type(os.environ)
     get, put = kind.__getitem__, kind.__setitem__
 
-    def __getitem__(self: "Any", name: str) -> str:
+    def __getitem__(self: object, name: str) -> str:
         value: str = get(self, name)
         _note_read(name)
         return value
 
-    def __setitem__(self: "Any", name: str, value: str) -> None:
+    def __setitem__(self: "os._Environ[str]", name: str, value: str) -> None:
         if name in dropped:
             return
         if isinstance(name, str) and self.get(name) != value:
-            env_writes.append({"name": name, "value": value, "stage": stage, **writing_place()})
+            where, _ = writing_place()
+            env_writes.append({"name": name, "value": value, "stage": stage, **where})
         put(self, name, value)
 
     kind.__getitem__, kind.__setitem__ = __getitem__, __setitem__
@@ -151,7 +173,9 @@ class ConfigWatch:
     """A finder that watches torch's config machinery from its import on."""
 
     @staticmethod
-    def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "Any":
+    def find_spec(
+        name: str, path: "Optional[Sequence[str]]" = None, target: object = None
+    ) -> "Optional[ModuleSpec]":
         if name != MACHINERY:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
@@ -173,7 +197,7 @@ def watch_writes(machinery: "Any") -> None:
     """Note each write to a config module, and to its entries if torch has entries."""
     module_set = machinery.ConfigModule.__setattr__
 
-    def __setattr__(self: "Any", name: str, value: object) -> None:
+    def __setattr__(self: "ModuleType", name: str, value: object) -> None:
         known = self.__dict__.get("_config", {})
         if name in known:
             _note_write(self.__name__, name, value)
@@ -182,7 +206,7 @@ def watch_writes(machinery: "Any") -> None:
     machinery.ConfigModule.__setattr__ = __setattr__
     load = machinery.ConfigModule.load_config
 
-    def load_config(self: "Any", *given: "Any") -> None:
+    def load_config(self: "ModuleType", *given: object) -> None:
         # In 2.4, 2.5 and 2.15 this function uses neither of the two others.
         before = read_module(self)
         load(self, *given)
@@ -196,7 +220,7 @@ def watch_writes(machinery: "Any") -> None:
         return
     entry_set = entry.__setattr__
 
-    def set_entry(self: "Any", name: str, value: object) -> None:
+    def set_entry(self: object, name: str, value: object) -> None:
         entry_set(self, name, value)
         ours = sys._getframe(1).f_code.co_filename == machinery.__file__
         if name in VALUES and not ours:
@@ -218,18 +242,18 @@ def _note_write(module: str, key: str, value: object) -> None:
     target = "%s.%s" % (module, key)
     entry = sys.modules[module].__dict__["_config"][key]
     alias = getattr(entry, "alias", None)
-    where = writing_place()
-    if not where.pop("temporary", False):
-        row = {"name": alias or target, "value": plain_value(value), "stage": stage, **where}
-        writes.append(row)
+    where, temporary = writing_place()
+    if not temporary:
+        plain = plain_value(value)
+        writes.append({"name": alias or target, "value": plain, "stage": stage, **where})
 
 
 # Values
 
 
-def read_values() -> "dict[str, Any]":
+def read_values() -> "dict[str, ModuleReading]":
     """By module, the value of each key, without keys that are an alias of another key."""
-    found = {}
+    found: dict[str, ModuleReading] = {}
     for name in CONFIGS:
         module = sys.modules.get(name)
         table = getattr(module, "__dict__", {}).get("_config")
@@ -239,24 +263,24 @@ def read_values() -> "dict[str, Any]":
     return found
 
 
-def read_module(module: "Any") -> "dict[str, Any]":
+def read_module(module: object) -> "dict[str, PlainValue]":
     values = {}
-    for key, entry in list(module.__dict__["_config"].items()):
+    for key, entry in list(vars(module)["_config"].items()):
         if not getattr(entry, "alias", None):
             with contextlib.suppress(Exception):
                 values[key] = plain_value(getattr(module, key))
     return values
 
 
-def in_a_thread(call: "Callable[[], Any]") -> "Any":
-    found: list[Any] = []
+def in_a_thread(call: "Callable[[], Found]") -> "Optional[Found]":
+    found: list[Found] = []
     thread = threading.Thread(target=lambda: found.append(call()), daemon=True)
     thread.start()
     thread.join(60)
     return found[0] if found else None
 
 
-def attempt_import(name: str, failed: "list[dict[str, Any]]") -> bool:
+def attempt_import(name: str, failed: "list[FailedImport]") -> bool:
     """Import a module. Put what it raises on the list, SystemExit included."""
     try:
         importlib.import_module(name)
@@ -285,14 +309,14 @@ def shorten_text(text: str) -> str:
     return text if len(text) <= 200 else text[:200] + "..."
 
 
-def torch_here() -> "dict[str, Any]":
+def torch_here() -> "TorchFound":
     spec = None
     with contextlib.suppress(Exception):
         spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return {}
-    torch: Any = sys.modules.get("torch")
-    version: Any = sys.modules.get("torch.version")
+    torch = sys.modules.get("torch")
+    version = sys.modules.get("torch.version")
     return {
         "file": spec.origin,
         "version": str(getattr(torch, "__version__", "")),
@@ -307,11 +331,11 @@ def import_stages(imports: "list[str]") -> "Iterator[tuple[str, list[str]]]":
     yield "import torch", ["torch", *CONFIGS]
 
 
-def read_process(ask: "dict[str, Any]") -> "dict[str, Any]":
+def read_process(ask: "ChildTaskText") -> "ChildAnswer":
     global stage
-    failed: list[dict[str, Any]] = []
-    changes: list[dict[str, Any]] = []
-    before: dict[str, Any] = {}
+    failed: list[FailedImport] = []
+    changes: list[ConfigChange] = []
+    before: dict[str, ModuleReading] = {}
     if not ask["site"]:
         sys.path[:] = ask["path"]
     elif not ask["hook"]:
@@ -329,8 +353,8 @@ def read_process(ask: "dict[str, Any]") -> "dict[str, Any]":
                 break
         now = read_values()
         for module, one in now.items():
-            old = before.get(module, {}).get("values")
-            for key, value in one["values"].items() if old is not None else ():
+            old = before[module]["values"] if module in before else {}
+            for key, value in one["values"].items():
                 if key in old and old[key] != value:
                     changes.append({"name": "%s.%s" % (module, key), "stage": stage})
         before = now
@@ -338,7 +362,7 @@ def read_process(ask: "dict[str, Any]") -> "dict[str, Any]":
     modules = read_values()
     threads = in_a_thread(read_values) or {}
     for module, one in modules.items():
-        others = threads.get(module, {}).get("values", {})
+        others = threads[module]["values"] if module in threads else {}
         one["threads"] = {k: v for k, v in others.items() if v != one["values"].get(k)}
     installed = {}
     for name in ("sglang", "vllm", "aiter"):
@@ -365,7 +389,7 @@ def read_process(ask: "dict[str, Any]") -> "dict[str, Any]":
     }
 
 
-def hook_report() -> "Any":
+def hook_report() -> "dict[str, object]":
     try:
         import rocm_autopatch
 
@@ -382,8 +406,7 @@ def run_child() -> None:
     dropped.update(ask["without"])
     watch_environment()
     if not ask["hook"]:
-        watch: Any = ConfigWatch()
-        sys.meta_path.insert(0, watch)
+        sys.meta_path.insert(0, ConfigWatch())
     found = read_process(ask)
     with open(answer, "w", encoding="utf-8") as stream:
         json.dump(found, stream, default=repr)

@@ -11,8 +11,13 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from rocm_autopatch.probe.answers import (
+    ConfigWrite,
+    FailedImport,
+    PlainValue,
+    VariableWrite,
+)
 from rocm_autopatch.probe.reading import ChildReading
 
 VARIABLE, SITE, IMPORT, TORCH, UNSEEN = "variable", "site", "import", "torch", "unseen"
@@ -80,9 +85,9 @@ class ConfigDifference:
     """
 
     key: str
-    shipped: Any
-    value: Any
-    thread: Any
+    shipped: object
+    value: PlainValue
+    thread: PlainValue
     culprit: ValueCulprit
 
 
@@ -104,29 +109,30 @@ class PlaceFindings:
     children: int = 0
 
 
-def first_failure(seen: ChildReading) -> dict[str, Any]:
-    """The first failed import of torch or its config modules; {} if there is none."""
-    return next((one for one in seen.failed if one["import"].split(".")[0] == "torch"), {})
+def first_failure(seen: ChildReading) -> FailedImport | None:
+    """The first failed import of torch or its config modules, if any."""
+    return next((one for one in seen.failed if one["import"].split(".")[0] == "torch"), None)
 
 
-def failure_identity(failed: Mapping[str, Any]) -> tuple[Any, ...]:
+def failure_identity(failed: FailedImport | None) -> tuple[str, str, str, int] | None:
     """What makes two failures the same."""
-    return tuple(failed.get(name) for name in ("import", "error", "file", "line"))
+    return failed and (failed["import"], failed["error"], failed["file"], failed["line"])
 
 
 def lacks_torch(seen: ChildReading) -> bool:
-    return bool(first_failure(seen).get("missing"))
+    failed = first_failure(seen)
+    return bool(failed and failed.get("missing"))
 
 
-def is_same_value(one: Any, other: Any) -> bool:
+def is_same_value(one: object, other: object) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def is_different(values: Mapping[str, Any], key: str, value: Any) -> bool:
+def is_different(values: Mapping[str, object], key: str, value: object) -> bool:
     return key in values and not is_same_value(values[key], value)
 
 
-def written_variables(seen: ChildReading) -> dict[str, dict[str, Any]]:
+def written_variables(seen: ChildReading) -> dict[str, VariableWrite]:
     """The variables that start-up files and frameworks set, each with its last write."""
     root = str(Path(str(seen.torch.get("file", "/"))).parent) + "/"
     return {
@@ -136,17 +142,16 @@ def written_variables(seen: ChildReading) -> dict[str, dict[str, Any]]:
     }
 
 
-def last_write(seen: ChildReading, key: str) -> dict[str, Any]:
-    """The write that a config value comes from; {} if none was seen."""
+def last_write(seen: ChildReading, key: str) -> ConfigWrite | None:
+    """The write that a config value comes from, if one was seen."""
     reads = (seen.values[key], seen.threads.get(key, seen.values[key]))
     for write in reversed(seen.found["writes"]):
         if write["name"] == key and any(is_same_value(write["value"], value) for value in reads):
-            found: dict[str, Any] = write
-            return found
-    return {}
+            return write
+    return None
 
 
-def blame_write(seen: ChildReading, write: Mapping[str, Any]) -> ValueCulprit:
+def blame_write(seen: ChildReading, write: ConfigWrite) -> ValueCulprit:
     root = str(Path(str(seen.torch["file"])).parent) + "/"
     kind, _, module = write["stage"].partition(" ")
     if module == "torch":

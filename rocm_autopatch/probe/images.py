@@ -115,7 +115,7 @@ class RowFields:
 
     def __init__(self, own: Policy | None) -> None:
         self.own = own
-        self.sets: dict[str, Any] | None = None
+        self.sets: dict[str, dict[str, str]] | None = None
         self.withheld: list[str] = []
 
     def description(self) -> str:
@@ -131,9 +131,9 @@ class RowFields:
         known = {issue.text for issue in self.own.known_issues} if self.own else set()
         return [{"issue": t, "source": self.source} for t in self.wrong() if t not in known]
 
-    def row(self, image: str) -> dict[str, Any]:
+    def row(self, image: str) -> dict[str, object]:
         """All of this as a new row."""
-        row: dict[str, Any] = {"image": image, "description": self.description()}
+        row: dict[str, object] = {"image": image, "description": self.description()}
         row.update({"sets": self.sets} if self.sets else {})
         issues = self.issues()
         row.update({"known_issues": issues} if issues else {})
@@ -189,24 +189,26 @@ class ProbedFields(RowFields):
         stated = {setting.name: setting.value for row in general for setting in row.sets}
         given = {s.name: (s.value, s.why) for s in own.sets} if own else {}
         self.sets = {}
-        set_here: dict[str, Any] = {}
+        set_here: dict[str, str | None] = {}
         for row in found.variables:
             foreign = row.name in culprits.written_variables(found.findings.reading)
+            value = row.without
             # A text that is not Unicode can't be written.
-            text = row.without is not None and row.without.isprintable()
-            if not text or foreign or row.who == "a user's":
+            if not (isinstance(value, str) and value.isprintable()):
+                continue
+            if foreign or row.who == "a user's":
                 continue
             # Other people may read the file, so only known and plain values are recorded.
-            if not variables.is_known(row.name) or masking.MASK in row.without:
+            if not variables.is_known(row.name) or masking.MASK in value:
                 self.withheld.append(row.name)
                 set_here[row.name] = None
                 continue
-            set_here[row.name] = row.without
-            if stated.get(row.name) == row.without:
+            set_here[row.name] = value
+            if stated.get(row.name) == value:
                 continue
-            value, why = given.get(row.name, (None, ""))
-            why = why if value == row.without and why else f"Probed {self.date}."
-            self.sets[row.name] = {"value": row.without, "why": why}
+            said, why = given.get(row.name, (None, ""))
+            why = why if said == value and why else f"Probed {self.date}."
+            self.sets[row.name] = {"value": value, "why": why}
         self.unset = [name for name in stated if name not in set_here]
         self.not_read = [
             name for name, one in set_here.items() if one is not None and name in not_read
@@ -306,8 +308,8 @@ def _same_sets(pair: tuple[Any, Any], wanted: Mapping[str, Any]) -> bool:
     return plain == {name: one["value"] for name, one in wanted.items()}
 
 
-def _merged_row(row: dict[str, Any], fields: RowFields) -> dict[str, Any]:
-    merged = {**row, "description": fields.description()}
+def _merged_row(row: Mapping[str, Any], fields: RowFields) -> dict[str, object]:
+    merged: dict[str, object] = {**row, "description": fields.description()}
     if fields.sets is not None:
         merged.pop("sets", None)
         merged.update({"sets": fields.sets} if fields.sets else {})
@@ -350,7 +352,7 @@ def _line_end(text: str, index: int) -> int:
     return end - 1 if end > index and text[end - 1] == "\r" else end
 
 
-def _dump_data(data: Any, column: int) -> str:
+def _dump_data(data: object, column: int) -> str:
     text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=10**6)
     return indent(text.rstrip("\n"), " " * column)
 

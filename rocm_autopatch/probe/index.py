@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rocm_autopatch.probe.answers import FileMentions, FileWords
 from rocm_autopatch.probe.installed import FileGroup
 from rocm_autopatch.startup import cache_place, caches
 from rocm_autopatch.support import files
@@ -46,10 +47,9 @@ class ScanWorkers:
         self.late = False
         self.failed: dict[str, str] = {}
 
-    def ask(
-        self, job: str, paths: Sequence[str], names: Sequence[str] = ()
-    ) -> dict[str, dict[str, Any]]:
-        """The answers of scan.py for files. Those that it can't read are missing.
+    def ask(self, job: str, paths: Sequence[str], names: Sequence[str] = ()) -> dict[str, Any]:
+        """The answers of scan.py for files, of the type for this job. Those that it can't read are
+        missing.
 
         *names* are those that are looked for in code.
         """
@@ -59,7 +59,7 @@ class ScanWorkers:
         parts = [list(paths[at : at + size]) for at in range(0, len(paths), size)]
         for part in parts:
             asked.put(part)
-        found: dict[str, dict[str, Any]] = {}
+        found: dict[str, Any] = {}
         threads = [
             threading.Thread(target=self._serve_scanner, args=(job, asked, found), daemon=True)
             for _ in range(min(self._number, len(parts)))
@@ -71,7 +71,7 @@ class ScanWorkers:
         return found
 
     def _serve_scanner(
-        self, job: str, asked: queue.SimpleQueue[list[str]], found: dict[str, dict[str, Any]]
+        self, job: str, asked: queue.SimpleQueue[list[str]], found: dict[str, Any]
     ) -> None:
         process = None
         with contextlib.suppress(queue.Empty):
@@ -164,14 +164,14 @@ class WordIndex:
         self.said: dict[str, list[int]] = {}
         self.runs: dict[str, list[int]] = {}
         self.prefixes: dict[str, list[int]] = {}
-        self.trees: dict[int, Mapping[str, Any]] = {}
+        self.trees: dict[int, FileMentions] = {}
         self.asking: list[int] = []
         self.code: dict[str, list[int]] = {}
         self.changed = False
         self.whole = True
         self.skipped: set[int] = set()
 
-    def fill(self, answers: Mapping[str, Mapping[str, Any]]) -> None:
+    def fill(self, answers: Mapping[str, FileWords]) -> None:
         """Take what scan.py has found of the words of each file."""
         self.changed = True
         for number, file in enumerate(self.group.files):
@@ -181,7 +181,7 @@ class WordIndex:
                 continue
             self.add(number, answer)
 
-    def add(self, number: int, answer: Mapping[str, Any]) -> None:
+    def add(self, number: int, answer: FileWords) -> None:
         """Take the words of one file, by its number in the group."""
         library = answer["kind"] == "elf"
         if answer.get("asks"):
@@ -195,7 +195,7 @@ class WordIndex:
             for word in words:
                 field.setdefault(word, []).append(number)
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, object]:
         return {
             "key": _group_key(self.group),
             **{name: getattr(self, name) for name in _FIELDS},
@@ -278,7 +278,7 @@ def make_indexes(
     paths = [index.group.path(file) for index in new for file in index.group.files]
     # The longest first, so that no process ends long after the others.
     paths.sort(key=lambda path: (".so" not in path, path))
-    answers = workers.ask("words", list(dict.fromkeys(paths)))
+    answers: dict[str, FileWords] = workers.ask("words", list(dict.fromkeys(paths)))
     for index in new:
         index.fill(answers)
         kept.save(index)

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, count
 from math import comb
-from typing import Any
 
 from rocm_autopatch.policy import lint
 from rocm_autopatch.probe import reading, variables
+from rocm_autopatch.probe.answers import FailedImport
 from rocm_autopatch.probe.culprits import (
     IMPORT,
     SITE,
@@ -69,10 +69,9 @@ class PlaceInvestigation:
     def read_past_crashes(self, seen: ChildReading) -> tuple[ChildReading, list[ImportCrash]]:
         """A reading without the variables that crash it, and the crashes."""
         crashes = []
-        while first_failure(seen):
-            failed = first_failure(seen)
+        while failed := first_failure(seen):
             name, after = self.find_crasher(seen, failed)
-            write = written_variables(seen).get(name, {})
+            write = written_variables(seen).get(name)
             value = write["value"] if write else self.environment.get(name)
             crashes.append(
                 ImportCrash(
@@ -89,9 +88,7 @@ class PlaceInvestigation:
             seen = after
         return seen, crashes
 
-    def find_crasher(
-        self, seen: ChildReading, failed: Mapping[str, Any]
-    ) -> tuple[str, ChildReading]:
+    def find_crasher(self, seen: ChildReading, failed: FailedImport) -> tuple[str, ChildReading]:
         """The cause of a failed import, and the reading without it.
 
         It is a variable, if without it the import works or fails in another way. Otherwise it is
@@ -218,8 +215,9 @@ class PlaceInvestigation:
         noted: Iterable[str],
     ) -> ValueCulprit:
         seen = found.reading
-        if key in noted:
-            return blame_write(seen, last_write(seen, key))
+        write = last_write(seen, key) if key in noted else None
+        if write:
+            return blame_write(seen, write)
         value = seen.values[key]
         alone = self.find_alone(seen, key, codes, others)
         if alone:

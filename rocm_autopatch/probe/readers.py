@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from rocm_autopatch.policy import lint
 from rocm_autopatch.probe import variables
+from rocm_autopatch.probe.answers import FileMentions, NamesInCode
 from rocm_autopatch.probe.index import IndexStore, ScanWorkers, WordIndex, make_indexes
 from rocm_autopatch.probe.installed import find_installed
 from rocm_autopatch.probe.variables import VariableVerdict
@@ -187,7 +188,7 @@ class IndexedFiles:
                         wanted[index.group.path(index.group.files[one])] = index, one
             if not wanted:
                 break
-            found = self._workers.ask("reads", list(wanted))
+            found: dict[str, FileMentions] = self._workers.ask("reads", list(wanted))
             for path, (index, one) in wanted.items():
                 if path in found:
                     index.trees[one] = found[path]
@@ -206,14 +207,14 @@ class IndexedFiles:
             for index in new
             for one in index.asking
         }
-        found = self._workers.ask("code", list(files), short)
+        found: dict[str, NamesInCode] = self._workers.ask("code", list(files), short)
         if self._workers.late:
             return
         for index in new:
             index.changed = True
             index.code.update((name, []) for name in short)
         for path, (index, one) in files.items():
-            for name in found.get(path, {}).get("names", ()):
+            for name in found[path]["names"] if path in found else ():
                 index.code[name].append(one)
 
     def _open_questions(self, index: WordIndex, name: str) -> list[int]:
@@ -261,10 +262,14 @@ class IndexedFiles:
             tree = index.trees.get(number)
             if tree is None:
                 continue
-            parts = (("reads", told.read_by), ("named", told.named_by), ("sets", told.set_by))
-            for part, found in parts:
-                if name in tree[part]:
-                    line, form = tree[part][name]
+            parts = (
+                (tree["reads"], told.read_by),
+                (tree["named"], told.named_by),
+                (tree["sets"], told.set_by),
+            )
+            for mentions, found in parts:
+                if name in mentions:
+                    line, form = mentions[name]
                     found.append(reader(number, line, form))
                     break
             else:

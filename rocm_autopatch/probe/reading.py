@@ -11,10 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rocm_autopatch import _read as _read_file
 from rocm_autopatch import _read_torch, fresh_interpreter, startup
+from rocm_autopatch.probe.answers import (
+    ChildAnswer,
+    ChildTaskText,
+    FailedImport,
+    PlainValue,
+    TorchFound,
+)
 from rocm_autopatch.support import safe_path
 
 _CHILD = Path(__file__).with_name("child.py")
@@ -40,11 +46,11 @@ class ChildReading:
     """
 
     ask: ChildTask
-    found: Mapping[str, Any]
-    died: str = ""
+    found: ChildAnswer
+    died: str | None = None
 
     @property
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, PlainValue]:
         """The config values that the program's first thread reads, by full name."""
         return {
             f"{module}.{key}": value
@@ -53,7 +59,7 @@ class ChildReading:
         }
 
     @property
-    def threads(self) -> dict[str, Any]:
+    def threads(self) -> dict[str, PlainValue]:
         """The config values that differ in a new thread."""
         return {
             f"{module}.{key}": value
@@ -62,24 +68,21 @@ class ChildReading:
         }
 
     @property
-    def failed(self) -> list[dict[str, Any]]:
+    def failed(self) -> list[FailedImport]:
         """The imports that failed, each with its error and place."""
         if self.died:
             return [{"import": "torch", "error": self.died, "file": "", "line": 0, "last_read": ""}]
-        failed: list[dict[str, Any]] = self.found["failed"]
-        return failed
+        return self.found["failed"]
 
     @property
-    def torch(self) -> dict[str, Any]:
+    def torch(self) -> TorchFound:
         """File, version, hip and cuda of torch; {} if there is no torch."""
-        torch: dict[str, Any] = self.found.get("torch", {})
-        return torch
+        return self.found.get("torch", {})
 
     @property
     def environ(self) -> dict[str, str]:
         """The variables at the end."""
-        environ: dict[str, str] = self.found.get("environ", {})
-        return environ
+        return self.found.get("environ", {})
 
 
 def read_children(asks: Sequence[ChildTask], environment: Mapping[str, str]) -> list[ChildReading]:
@@ -93,12 +96,12 @@ def _read_child(ask: ChildTask, environment: Mapping[str, str]) -> ChildReading:
     if not ask.hook:
         child["ROCM_AUTOPATCH"] = "off"
     child.pop(startup.SAID, None)
-    given = {
+    given: ChildTaskText = {
         "hook": ask.hook,
         "site": ask.site,
         "without": sorted(ask.without),
-        "imports": ask.imports,
-        "path": ask.path,
+        "imports": [*ask.imports],
+        "path": [*ask.path],
         "torch": True,
     }
     found, died = _child_answer(given, child)
@@ -113,15 +116,17 @@ def _read_child(ask: ChildTask, environment: Mapping[str, str]) -> ChildReading:
         facts: dict[str, tuple[str, str]] = {}
         path = str(Path(torch["file"]).with_name("version.py"))
         _read_torch(facts, path, _read_file(path).decode("utf-8", "replace"))
-        torch.update({name: facts.get(name, ("", ""))[0] or None for name in ("hip", "cuda")})
+        torch["hip"], torch["cuda"] = (
+            facts.get(name, ("", ""))[0] or None for name in ("hip", "cuda")
+        )
         torch["version"] = facts.get("torch", ("", ""))[0]
     return ChildReading(ask, found, died)
 
 
 def _child_answer(
-    given: Mapping[str, Any], environment: Mapping[str, str]
-) -> tuple[dict[str, Any] | None, str]:
-    """What a child answers, or None and why it ended without an answer."""
+    given: ChildTaskText, environment: Mapping[str, str]
+) -> tuple[ChildAnswer | None, str | None]:
+    """What a child answers and None, or None and why it ended without an answer."""
     # With our hook, Python itself has to run site. Otherwise the child runs it and watches.
     flags = [] if given["hook"] else ["-S"]
     code = _CHILD.read_text(encoding="utf-8")
@@ -140,7 +145,7 @@ def _child_answer(
             stderr.seek(0)
             said = stderr.read()[-10000:].decode("utf-8", "replace").strip().splitlines()
         if answer.exists():
-            return json.loads(answer.read_text(encoding="utf-8")), ""
+            return json.loads(answer.read_text(encoding="utf-8")), None
     last = f": {said[-1]}" if said else ""
     return None, f"the interpreter {fresh_interpreter.how_it_ended(status)}{last}"
 

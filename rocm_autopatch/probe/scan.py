@@ -16,7 +16,12 @@ import resource
 import struct
 import sys
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocm_autopatch.probe.answers import FileMentions, FileWords, NamesInCode, ScanTask
 
 # Larger sources are read by patterns and not by their syntax tree, which takes 100 times the size.
 _LARGEST_TREE = 8 << 20
@@ -68,7 +73,7 @@ Found = dict[str, tuple[int, str]]
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def name_words(path: str) -> dict[str, Any]:
+def name_words(path: str) -> FileWords:
     """What may be names of variables in a file: ``kind``, and by kind their words.
 
     ``py``, ``c`` and ``sh``: ``words`` stand anywhere in it. ``elf``: ``words`` are whole strings,
@@ -115,7 +120,7 @@ def _file_kind(path: str, head: bytes) -> str:
     return "c" if suffix and suffix not in ("so", "a", "o") else ""
 
 
-def _scan_strings(stream: BinaryIO) -> dict[str, Any]:
+def _scan_strings(stream: BinaryIO) -> FileWords:
     words: set[bytes] = set()
     said: set[bytes] = set()
     runs: set[bytes] = set()
@@ -190,7 +195,7 @@ def _section_rows(stream: BinaryIO) -> Iterator[tuple[bytes, int, int, int, int]
             yield texts[name : texts.find(b"\0", name)], kind, flags, offset, length
 
 
-def find_in_code(path: str, names: list[str]) -> dict[str, Any]:
+def find_in_code(path: str, names: list[str]) -> NamesInCode:
     """Which of these names the code of a library may have in its instructions: ``names``.
 
     A compiler makes std::string("HSA_CU_MASK") of numbers: 8 letters, and what is left. Raises
@@ -220,7 +225,7 @@ def _is_in_code(name: bytes, code: bytes) -> bool:
     return False
 
 
-def read_names(path: str) -> dict[str, Any]:
+def read_names(path: str) -> FileMentions:
     """What a source does with the variables that it names, each with its first line.
 
     ``reads`` has the form, too. ``sets`` only gives them a value or takes them away. ``named`` are
@@ -239,7 +244,7 @@ def read_names(path: str) -> dict[str, Any]:
             return _PythonSource(tree).found()
     patterns = {"sh": (_SHELL_READ, _SHELL_SET), "py": (_PY_CALL, None), "c": (_C_CALL, None)}
     reads, sets = patterns[kind or "c"]
-    found: dict[str, Found] = {"reads": {}, "sets": {}, "named": {}}
+    found: FileMentions = {"reads": {}, "sets": {}, "named": {}}
     for match in reads.finditer(data):
         *called, name = (group for group in match.groups() if group and group != b'"')
         writes = called and _WRITES.search(called[0].decode("ascii", "replace"))
@@ -279,7 +284,7 @@ class _PythonSource:
             if isinstance(node, ast.Constant) and id(node) not in self._done:
                 self._note(self._named, node, "a string")
 
-    def found(self) -> dict[str, Found]:
+    def found(self) -> FileMentions:
         return {"reads": self._reads, "sets": self._sets, "named": self._named}
 
     def _learn(self, node: ast.AST) -> None:
@@ -451,11 +456,14 @@ def _literal_texts(node: ast.AST) -> list[str]:
     return [text for text in values if isinstance(text, str) and _WORD.fullmatch(text)]
 
 
-_JOBS = {"words": name_words, "reads": read_names}
+_JOBS: dict[str, Callable[[str], FileWords | FileMentions]] = {
+    "words": name_words,
+    "reads": read_names,
+}
 
 
-def _answer_task(ask: dict[str, Any]) -> list[dict[str, Any] | str]:
-    found: list[dict[str, Any] | str] = []
+def _answer_task(ask: ScanTask) -> list[FileWords | FileMentions | NamesInCode | str]:
+    found: list[FileWords | FileMentions | NamesInCode | str] = []
     for path in ask["files"]:
         try:
             job = ask["job"]

@@ -9,6 +9,7 @@ from typing import Any
 from rocm_autopatch import _ASSUME
 from rocm_autopatch.policy import lint
 from rocm_autopatch.probe import culprits, variables
+from rocm_autopatch.probe.answers import ChildAnswer, PlainValue, TorchFound, VariableWrite
 from rocm_autopatch.probe.culprits import PlaceFindings
 from rocm_autopatch.probe.investigation import PlaceInvestigation
 from rocm_autopatch.probe.reading import ChildReading
@@ -29,13 +30,13 @@ class TableRow:
     """
 
     name: str
-    without: Any
-    with_us: Any
+    without: PlainValue
+    with_us: PlainValue
     verdict: VariableVerdict
     who: str
     left: bool
-    shipped: Any = None
-    thread: Any = None
+    shipped: object = None
+    thread: PlainValue = None
     culprit: culprits.ValueCulprit | None = None
     keys: tuple[str, ...] = ()
     read: bool = True
@@ -52,12 +53,12 @@ class PlaceProbe:
     notes: list[str]
 
     @property
-    def torch(self) -> dict[str, Any]:
+    def torch(self) -> TorchFound:
         """File, version, hip and cuda of torch; {} if there is no torch."""
         return self.findings.reading.torch or self.hooked.torch
 
     @property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Mapping[str, Any]:
         """The report of our hook in a process with it."""
         return self.hooked.found.get("report") or {}
 
@@ -106,10 +107,10 @@ def _masked_probe(found: PlaceProbe, secrets: masking.Secrets) -> PlaceProbe:
         replace(one, error=secrets.text(one.error), culprit=secrets.text(one.culprit))
         for one in findings.crashes
     ]
-    report = {**found.hooked.found, "report": secrets.data(found.report)}
+    answer: ChildAnswer = {**found.hooked.found, "report": secrets.data(found.report)}
     return PlaceProbe(
         replace(findings, crashes=crashes),
-        replace(found.hooked, found=report),
+        replace(found.hooked, found=answer),
         [_masked_row(row, secrets) for row in found.variables],
         [_masked_row(row, secrets) for row in found.config],
         [secrets.text(note) for note in found.notes],
@@ -262,7 +263,7 @@ def _still_dangerous(
     return not held
 
 
-def _who_set(name: str, value: str, written: Mapping[str, Mapping[str, Any]]) -> str:
+def _who_set(name: str, value: str, written: Mapping[str, VariableWrite]) -> str:
     if name in written:
         write = written[name]
         by = f", by {write['by']}" if write["by"] else ""
@@ -330,7 +331,7 @@ def _probe_notes(
         )
     report = hooked.found.get("report") or {}
     if not report.get("active"):
-        yield f"rocm_autopatch is not active here: {report.get('reason') or hooked.died}"
+        yield f"rocm_autopatch is not active here: {report.get('reason') or hooked.died or ''}"
     elif report.get("observe"):
         yield "rocm_autopatch only observes (ROCM_AUTOPATCH=observe), so it changes nothing"
     for text in report.get("errors", ()):

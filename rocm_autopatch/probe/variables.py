@@ -7,16 +7,67 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Union
 
 import yaml
 
 from rocm_autopatch import startup
 from rocm_autopatch.policy import lint
+from rocm_autopatch.policy.value_types import Scalar
 from rocm_autopatch.startup import kfd
 
 DANGEROUS = ("crashes", "hangs", "slows")
 _FILE = Path(__file__).with_name("variables.yaml")
+
+
+class _CaseText(TypedDict):
+    verdict: str
+    why: str
+
+
+# When a case counts, and what else it says. The comment in variables.yaml explains them.
+_CaseDetails = TypedDict(
+    "_CaseDetails",
+    {
+        "is": list[Scalar],
+        "has": str,
+        "unless": dict[str, str],
+        "gfx": list[str],
+        "label": str,
+        "since": str,
+        "until": str,
+        "source": str,
+        "elsewhere": bool,
+    },
+    total=False,
+)
+
+
+class VerdictCase(_CaseText, _CaseDetails):
+    """A case of a variable or config key."""
+
+
+class EmptyGroup(VerdictCase):
+    """A case of the empty text, and the names of its ``variables``."""
+
+    variables: str
+
+
+# How torch reads a variable when its config is imported: int, float, or one of a list.
+ParsedRule = TypedDict(
+    "ParsedRule", {"as": Union[str, list[str]], "since": str, "until": str}, total=False
+)
+
+
+class VerdictTable(TypedDict):
+    """variables.yaml. ``config`` has modules, and for each its keys."""
+
+    verdicts: list[str]
+    parsed: dict[str, ParsedRule]
+    empty: list[EmptyGroup]
+    families: dict[str, str]
+    variables: dict[str, list[VerdictCase]]
+    config: dict[str, dict[str, list[VerdictCase]]]
 
 
 @dataclass(frozen=True)
@@ -39,10 +90,10 @@ class VariableVerdict:
 
 
 @cache
-def verdict_table() -> dict[str, Any]:
+def verdict_table() -> VerdictTable:
     """The whole of variables.yaml."""
     with open(_FILE, encoding="utf-8") as stream:
-        found: dict[str, Any] = yaml.load(stream, Loader=yaml.SafeLoader)
+        found: VerdictTable = yaml.load(stream, Loader=yaml.SafeLoader)
     return found
 
 
@@ -135,20 +186,20 @@ def of_variable(
 
 
 @cache
-def empty_verdicts() -> dict[str, list[dict[str, Any]]]:
+def empty_verdicts() -> dict[str, list[EmptyGroup]]:
     """For each variable that the section ``empty`` has, its groups, the last one first."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[EmptyGroup]] = {}
     for group in reversed(verdict_table()["empty"]):
         for name in group["variables"].split():
             found.setdefault(name, []).append(group)
     return found
 
 
-def _of_nothing(name: str, value: str) -> Sequence[Mapping[str, Any]]:
+def _of_nothing(name: str, value: str) -> Sequence[VerdictCase]:
     return () if value else empty_verdicts().get(name, ())
 
 
-def of_value(key: str, value: Any, torch: str) -> VariableVerdict:
+def of_value(key: str, value: object, torch: str) -> VariableVerdict:
     """The verdict on a value of the config key with this full name."""
     module, name = split_key(key)
     for case in verdict_table()["config"].get(module, {}).get(name, ()):
@@ -168,21 +219,20 @@ def minor_version(torch: str) -> str:
     return ".".join(map(str, startup.release(torch)[:2]))
 
 
-def _make_verdict(case: Mapping[str, Any]) -> VariableVerdict:
+def _make_verdict(case: VerdictCase) -> VariableVerdict:
     return VariableVerdict(
         case["verdict"], case["why"], case.get("source", ""), bool(case.get("elsewhere"))
     )
 
 
-def is_within(case: Mapping[str, Any], release: tuple[int, ...]) -> bool:
+def is_within(case: VerdictCase | ParsedRule, release: tuple[int, ...]) -> bool:
     """Whether a case is for this release of torch, by its since and until."""
-    since, until = (
-        startup.release(case[name]) if name in case else () for name in ("since", "until")
-    )
+    since = startup.release(case["since"]) if "since" in case else ()
+    until = startup.release(case["until"]) if "until" in case else ()
     return since <= release and not (until and until <= release)
 
 
-def _value_fits(case: Mapping[str, Any], value: Any) -> bool:
+def _value_fits(case: VerdictCase, value: object) -> bool:
     if "is" in case:
         return any(type(one) is type(value) and one == value for one in case["is"])
     if "has" in case:
@@ -190,12 +240,12 @@ def _value_fits(case: Mapping[str, Any], value: Any) -> bool:
     return True
 
 
-def _is_for(case: Mapping[str, Any], gfx: Sequence[str]) -> bool:
+def _is_for(case: VerdictCase, gfx: Sequence[str]) -> bool:
     """Whether a case is for one of these GPUs, or for all."""
     return "gfx" not in case or any(kind.startswith(tuple(case["gfx"])) for kind in gfx)
 
 
-def _is_labelled(case: Mapping[str, Any], torch: str) -> bool:
+def _is_labelled(case: VerdictCase, torch: str) -> bool:
     """Whether a case is for a torch with this local version, such as rocm7.2, or for all."""
     return "label" not in case or bool(re.fullmatch(case["label"], torch.partition("+")[2]))
 
@@ -219,12 +269,12 @@ def _of_override(value: str, gfx: Sequence[str]) -> VariableVerdict | None:
     return VariableVerdict("unknown", why, "ROCm/rocm-systems#3461")
 
 
-def _spared_by_another(case: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
+def _spared_by_another(case: VerdictCase, environment: Mapping[str, str]) -> bool:
     """Whether another variable keeps a case from fitting."""
     return any(environment.get(name) == value for name, value in case.get("unless", {}).items())
 
 
-def _value_parses(value: str, wanted: Any) -> bool:
+def _value_parses(value: str, wanted: str | list[str]) -> bool:
     if isinstance(wanted, list):
         return value in wanted
     try:

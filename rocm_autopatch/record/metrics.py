@@ -15,7 +15,7 @@ from rocm_autopatch.patches.ranks import content
 # Facts that tell machines of a fleet from each other.
 _FACTS = ("image", "torch", "rocm", "gfx")
 # Of a machine where no interpreter gives a report: the error is that.
-NO_REPORT: dict[str, Any] = {
+NO_REPORT: dict[str, object] = {
     "active": False,
     "facts": {},
     "policies": (),
@@ -24,7 +24,7 @@ NO_REPORT: dict[str, Any] = {
 }
 
 
-def summarize_report(report: Mapping[str, Any], torch: bool = False) -> dict[str, Any]:
+def summarize_report(report: Mapping[str, Any], torch: bool = False) -> dict[str, str | int]:
     """What a report (``report.render_report``) says of this machine, in a few plain values.
 
     ``digest`` is the same where processes compile under the same settings; ``errors`` is how many
@@ -81,8 +81,8 @@ class ReportDifference:
 
     section: str
     name: str
-    a: Any
-    b: Any
+    a: object
+    b: object
     part: str
 
 
@@ -135,7 +135,7 @@ def compare_reports(a: Mapping[str, Any], b: Mapping[str, Any]) -> ReportCompari
     return ReportComparison(same, tuple(ordered), tuple(_notes(both, same, ordered)))
 
 
-def check_report(report: Any) -> None:
+def check_report(report: object) -> None:
     """Raise NotAReport if *report* is none, or has not the shape of one."""
     if not isinstance(report, dict):
         raise NotAReport("it is no JSON object")
@@ -155,7 +155,7 @@ def check_report(report: Any) -> None:
         raise NotAReport("its facts are no objects")
 
 
-def _parts(report: Mapping[str, Any], entries: bool) -> dict[tuple[str, str], Any]:
+def _parts(report: Mapping[str, Any], entries: bool) -> dict[tuple[str, str], object]:
     """By section and name, what the digest is made of, with the *entries* of a policy or
     without them."""
     shown = [name for name in _SECTIONS if entries or name != _OF_ENTRIES]
@@ -163,10 +163,10 @@ def _parts(report: Mapping[str, Any], entries: bool) -> dict[tuple[str, str], An
     return {(part, name): value for part, its in known.items() for name, value in its.items()}
 
 
-def _told(report: Mapping[str, Any], entries: bool) -> dict[tuple[str, str], Any]:
+def _told(report: Mapping[str, Any], entries: bool) -> dict[tuple[str, str], object]:
     """By section and name, what else a report says of what a program meets there. Where *entries*
     is false, those of a policy are left out."""
-    found: dict[tuple[str, str], Any] = {}
+    found: dict[tuple[str, str], object] = {}
     for name in _POLICY:
         found["policy", _PART_OF.get(name, name)] = report.get(name)
     if not report["policies"]:
@@ -198,13 +198,13 @@ _PART_OF = {"keep": "ROCM_AUTOPATCH_KEEP", "observe": "ROCM_AUTOPATCH"}
 
 
 def _in_both(
-    a: Mapping[tuple[str, str], Any], b: Mapping[tuple[str, str], Any]
+    a: Mapping[tuple[str, str], object], b: Mapping[tuple[str, str], object]
 ) -> Iterator[tuple[str, str]]:
     """The keys of two mappings, each once."""
     yield from dict.fromkeys((*a, *b))
 
 
-def _are_unlike(a: Any, b: Any) -> bool:
+def _are_unlike(a: object, b: object) -> bool:
     if isinstance(a, dict) and isinstance(b, dict) and "waiting" in (a["status"], b["status"]):
         # One was made without torch, so it says what will be, and the other what has become of it.
         return bool(a.get("wanted") != b.get("wanted"))

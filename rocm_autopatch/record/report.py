@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.util import cache_from_source
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rocm_autopatch
 from rocm_autopatch import _ASSUME, _read, failure, policy_dirs, startup
@@ -19,7 +19,9 @@ from rocm_autopatch.evidence.file import EvidenceFile
 from rocm_autopatch.image import facts
 from rocm_autopatch.patches import NAMES, config, full_name, kept, load, ranks, row
 from rocm_autopatch.patches.ranks import content
+from rocm_autopatch.plan import PatchEntry, PatchRow
 from rocm_autopatch.policy.problem import PolicyError
+from rocm_autopatch.record.shapes import CachesRecord, EntryRow, EvidenceRow, StartRecord
 from rocm_autopatch.startup import (
     baseline,
     cache_place,
@@ -33,11 +35,14 @@ from rocm_autopatch.startup import (
 from rocm_autopatch.startup.patching import patches
 from rocm_autopatch.startup.rows import IS_SET, KEPT, of_variable
 
+if TYPE_CHECKING:
+    from rocm_autopatch.graphs.record import CallableRow
+
 # How an error begins because of which no policy is applied.
 NOT_APPLIED = "no policy is applied: "
 NO_HOOK = "the start-up hook does not run: "
 
-_NO_CACHES: dict[str, Any] = {
+_NO_CACHES: CachesRecord = {
     "use": "off",
     "layer": "",
     "root": "",
@@ -51,7 +56,7 @@ _NO_CACHES: dict[str, Any] = {
 }
 
 
-def render_report(record: dict[str, Any], switch: str) -> dict[str, Any]:
+def render_report(record: StartRecord, switch: str) -> dict[str, object]:
     """The report of a raw record, as docs/status.md describes it.
 
     *switch* is what ROCM_AUTOPATCH said at the start, "" if there was no start.
@@ -108,7 +113,7 @@ def render_report(record: dict[str, Any], switch: str) -> dict[str, Any]:
         ],
         "errors": list(dict.fromkeys((*record["errors"], *evidence.wrong))),
     }
-    listed: Any = ()
+    listed: tuple[PatchRow, ...] = ()
     try:
         if plan:
             listed = patches(plan)
@@ -140,8 +145,9 @@ def render_report(record: dict[str, Any], switch: str) -> dict[str, Any]:
             or _untouched(record, name, target, startup.for_this_torch(entries), status, reason)
         ]
     report["notes"] += _unknown_kept(report)
-    report["notes"] += _ranks_not_compared(report)
-    report["notes"] += _nothing_watched(report)
+    if report["policies"]:
+        report["notes"] += _ranks_not_compared(report["ranks"])
+        report["notes"] += _nothing_watched(report["watchdog"])
     report["notes"] += _crowded()
     report["notes"] += _uncompiled()
     if not switch:
@@ -176,19 +182,23 @@ def _why_no_start() -> str:
     )
 
 
-def _evidence(found: EvidenceFile, reason: str) -> dict[str, Any]:
+def _evidence(found: EvidenceFile, reason: str) -> EvidenceRow:
     return {
-        **{key: getattr(found, key) for key in ("file", "made", "by", "battery")},
+        "file": found.file,
+        "made": found.made,
+        "by": found.by,
+        "battery": found.battery,
         "device": found.place["device"],
         "status": "stale" if reason else "used",
         "reason": f"made with {reason}" if reason else "",
     }
 
 
-def _graphs() -> list[dict[str, Any]]:
+def _graphs() -> list[CallableRow]:
     # A report must not import it, because it imports torch.
     graphs = sys.modules.get("rocm_autopatch.graphs.record")
-    return graphs.render_rows() if graphs else []
+    rows: list[CallableRow] = graphs.render_rows() if graphs else []
+    return rows
 
 
 def _crowded() -> list[str]:
@@ -215,14 +225,14 @@ def _uncompiled() -> list[str]:
     ]
 
 
-def _on_network(record: dict[str, Any]) -> list[str]:
+def _on_network(record: StartRecord) -> list[str]:
     """Advice where the user's variables name caches on a network file system."""
     ours = {name for (name, *_), _, status in record["env"] if status == "applied"}
     text = cache_place.on_network(name for name, *_ in caches.PARTS if name not in ours)
     return [text] if text else []
 
 
-def caches_row(report: dict[str, Any]) -> list[dict[str, Any]]:
+def caches_row(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What became of ``caches``, as a row like those of the other entries; [] without an entry."""
     said = report["caches"]
     if not said["layer"]:
@@ -235,7 +245,7 @@ def caches_row(report: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**found, "status": status, "layer": said["layer"], "reason": said["reason"]}]
 
 
-def _unknown_kept(report: dict[str, Any]) -> list[str]:
+def _unknown_kept(report: Mapping[str, Any]) -> list[str]:
     names = [row["name"] for part in ("env", *NAMES, "patches") for row in report[part]]
     names += [row["name"] for row in caches_row(report)]
     names += [old for name in names for old in config.names(name.rpartition(".")[2])]
@@ -247,15 +257,15 @@ def _unknown_kept(report: dict[str, Any]) -> list[str]:
     ]
 
 
-def _ranks_not_compared(report: dict[str, Any]) -> list[str]:
-    if ranks.VARIABLE not in os.environ or not report["policies"] or report["ranks"]:
+def _ranks_not_compared(rows: Sequence[EntryRow]) -> list[str]:
+    if ranks.VARIABLE not in os.environ or rows:
         return []
     return [f"{ranks.VARIABLE} has no effect: no policy here has ranks (docs/patches.md)"]
 
 
-def _nothing_watched(report: dict[str, Any]) -> list[str]:
+def _nothing_watched(rows: Sequence[EntryRow]) -> list[str]:
     name = watchdog_variable.VARIABLE
-    if not os.environ.get(name, "").strip() or not report["policies"] or report["watchdog"]:
+    if not os.environ.get(name, "").strip() or rows:
         return []
     return [f"{name} has no effect: no policy here has a watchdog (docs/watchdog.md)"]
 
@@ -289,8 +299,13 @@ def ledger_issue(defect: KnownDefect) -> dict[str, str]:
 
 
 def _untouched(
-    record: dict[str, Any], name: str, target: str, entries: list[Any], status: str, reason: str
-) -> Iterator[dict[str, Any]]:
+    record: StartRecord,
+    name: str,
+    target: str,
+    entries: Sequence[PatchEntry],
+    status: str,
+    reason: str,
+) -> Iterator[EntryRow]:
     """Rows of a patch that was not applied, with what it will not change as far as is known."""
     for entry in entries:
         made = row(load(name).FIELDS, entry, status=status, reason=reason)

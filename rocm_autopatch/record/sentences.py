@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from rocm_autopatch.patches import NAMES, load
 from rocm_autopatch.record.report import NO_HOOK, NOT_APPLIED
+from rocm_autopatch.record.shapes import EvidenceRow
 from rocm_autopatch.startup import baseline
 from rocm_autopatch.startup.rows import sentence
 from rocm_autopatch.support.text import counted, wrapped
 
+if TYPE_CHECKING:
+    from rocm_autopatch.graphs.record import CallableRow
 
-def is_in_force(report: dict[str, Any]) -> bool:
+
+def is_in_force(report: Mapping[str, Any]) -> bool:
     """Whether a policy changes what runs here, and nothing failed."""
-    return report["active"] and not report["observe"] and not report["errors"]
+    return bool(report["active"] and not report["observe"] and not report["errors"])
 
 
-def error_against(report: dict[str, Any]) -> str:
-    """The error because of which no policy is applied, "" if there is none."""
+def error_against(report: Mapping[str, Any]) -> str | None:
+    """The error because of which no policy is applied, None if there is none."""
     told = (one for one in report["errors"] if one.startswith((NOT_APPLIED, NO_HOOK)))
-    return next(told, "")
+    return next(told, None)
 
 
-def verdict_line(report: dict[str, Any], option: str = "", why: str = "") -> str:
+def verdict_line(report: Mapping[str, Any], option: str = "", why: str = "") -> str:
     """Which policy applies, and why, or what stands against it, in one line.
 
     *option* is the option that named the policy as if it applied, "" if none did. *why* stands for
@@ -42,7 +46,7 @@ def verdict_line(report: dict[str, Any], option: str = "", why: str = "") -> str
     return f"{' < '.join(report['policies'])} {would}{doubt}: {why}"
 
 
-def report_lines(report: dict[str, Any]) -> Iterator[str]:
+def report_lines(report: Mapping[str, Any]) -> Iterator[str]:
     """All of a report after the verdict, as text of at most text.columns()."""
     if len(report["sites"]) > 1:
         yield from wrapped("sites: " + " < ".join(report["sites"]), "  ", "    ")
@@ -108,7 +112,7 @@ def report_lines(report: dict[str, Any]) -> Iterator[str]:
             yield from wrapped(text, "  ", "    ")
 
 
-def evidence_sentence(one: dict[str, Any]) -> str:
+def evidence_sentence(one: EvidenceRow) -> str:
     """An evidence file, and whether it counts here."""
     about = f"{one['device'] or 'unknown GPU'}, {one['made']}, {one['battery']} battery"
     return f"evidence {one['file']}: {about}, {one['status']}"
@@ -121,7 +125,7 @@ def issue_sentence(issue: dict[str, str]) -> str:
     return text + (f"; mitigation: policy {issue['mitigation']}" if issue["mitigation"] else "")
 
 
-def graphs_sentence(row: dict[str, Any]) -> str:
+def graphs_sentence(row: CallableRow) -> str:
     """How many calls of a callable were replays, and why the others weren't."""
     text = f"{row['name']}: {row['replays']} of {row['calls']} calls replayed"
     text += f" {len(row['graphs'])} graphs" if len(row["graphs"]) != 1 else " 1 graph"

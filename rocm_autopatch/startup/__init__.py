@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, Optional, Union
 
-    from rocm_autopatch.plan import Plan
+    from rocm_autopatch import plan as plans
 
     # A function, or where it is to be found: "module:function".
     Hook = Union[Callable[[ModuleType], None], str]
@@ -68,7 +68,7 @@ waiting = {}  # type: dict[str, Hook]
 
 
 def baked():
-    # type: () -> Optional[Plan]
+    # type: () -> Optional[plans.Plan]
     """The plan of ``rocm-autopatch bake``; None where a start has to decide for itself."""
     # The file lies beside our code: whoever may write there needs no plan. So only the mode of the
     # file itself is looked at.
@@ -93,15 +93,15 @@ def baked():
 
 
 def _unlike(plan):
-    # type: (Any) -> str
-    # What has changed since the plan was baked, "" if nothing has.
+    # type: (plans.BakedPlan) -> Optional[str]
+    # What has changed since the plan was baked, None if nothing has.
     present = os.environ._data  # type: ignore[attr-defined]
     for name, values in plan["wishes"]:
         if (present[name].strip() if name in present else b"") not in values:
             from rocm_autopatch.startup import misnamed
 
             if misnamed.obeyed_value(name, fail) not in values:
-                return name.decode()  # type: ignore[no-any-return]
+                return name.decode()
     path = rocm_autopatch._find_torch()
     if path != plan["torch"]:
         found = "torch is now at %s" % path if path else "no torch/version.py is found"
@@ -118,11 +118,11 @@ def _unlike(plan):
 
         if unbaked.gfx(plan["facts"]) != plan["gfx"]:
             return "gfx"
-    return ""
+    return None
 
 
 def mark(path):
-    # type: (str) -> tuple[Any, ...]
+    # type: (str) -> plans.FileMark
     """What tells whether a file has changed, at a cost that does not grow with its size.
 
     The content decides, not the time: builders of reproducible images set all times to the same
@@ -169,7 +169,7 @@ def release(version):
 
 
 def for_this_torch(rows, facts=_RECORD["facts"]):
-    # type: (tuple[tuple[Any, ...], ...], dict[str, tuple[str, str]]) -> list[tuple[Any, ...]]
+    # type: (tuple[plans.Row, ...], dict[str, tuple[str, str]]) -> list[plans.Row]
     """For each name, the last of its rows that is for this torch."""
     torch = release(facts.get("torch", ("",))[0])
     chosen = {}
@@ -181,7 +181,7 @@ def for_this_torch(rows, facts=_RECORD["facts"]):
 
 
 def carry_out(plan):
-    # type: (Plan) -> None
+    # type: (plans.Plan) -> None
     """Change the environment, and arm the hooks that wait for torch."""
     _RECORD["plan"] = plan
     _RECORD["active"] = True
@@ -207,7 +207,7 @@ def carry_out(plan):
 
 
 def _apply_env(plan, keep):
-    # type: (Plan, tuple[str, ...]) -> str
+    # type: (plans.Plan, tuple[str, ...]) -> str
     # Carry out the environment rules; what became of variables that were set, as announce says it.
     environ = os.environ
     present = environ._data  # type: ignore[attr-defined]
@@ -216,7 +216,7 @@ def _apply_env(plan, keep):
     replaced = changed = ""
     baseline: Any = None
     rules = for_this_torch(plan["env"])
-    empty: Any = ()
+    empty: Sequence[plans.EnvRow] = ()
     if b"" in present.values():
         from rocm_autopatch.startup import empty_text
 
@@ -341,7 +341,7 @@ def __reduce_ex__(protocol):
 
 
 def announce(plan, replaced=""):
-    # type: (Plan, str) -> None
+    # type: (plans.Plan, str) -> None
     """Write what the policy changes, and how to turn it off. Defaults are left out."""
     say(
         "active",

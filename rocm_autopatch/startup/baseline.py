@@ -14,9 +14,10 @@ from rocm_autopatch import _BASELINE, _RECORD, _SITE, _read, trust
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Optional
+    from typing import Optional
 
     from rocm_autopatch.plan import Plan
+    from rocm_autopatch.record.shapes import EnvRecord
 
 PATH = _BASELINE
 LONGEST = 1 << 20
@@ -35,14 +36,14 @@ WORKERS = (b"multiprocessing", b"loky", b"default_worker")
 _known: "list[Optional[dict[str, str]]]" = []
 
 
-def read() -> "tuple[Optional[dict[str, str]], str]":
+def read() -> "tuple[Optional[dict[str, str]], Optional[str]]":
     """The image's variables, and why they are not known.
 
     The variables are None where nobody recorded them, and where somebody else could have changed
-    the record. Only in the second case the reason is not "".
+    the record. Only in the second case there is a reason; else it is None.
     """
     if not os.access(PATH, os.R_OK):
-        return None, ""
+        return None, None
     try:
         # As "env -0" writes it: a value may hold anything but a NUL. What a host's hook has put
         # beside our code is trusted like the code.
@@ -51,7 +52,7 @@ def read() -> "tuple[Optional[dict[str, str]], str]":
         return None, "the baseline is not used: " + trust.reason(PATH, error)
     # As os.environ decodes.
     lines = data.decode("utf-8", "surrogateescape").split("\0")
-    return dict([line.split("=", 1) for line in lines if "=" in line]), ""
+    return dict([line.split("=", 1) for line in lines if "=" in line]), None
 
 
 def named() -> "list[str]":
@@ -59,14 +60,16 @@ def named() -> "list[str]":
     return [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
 
 
-def given(plan: "Plan", name: str, value: str, said: str, say: "Callable[[str, str], None]") -> str:
-    """Who gave this value, in words of GIVEN; "" if the image did, or if nobody knows.
+def given(
+    plan: "Plan", name: str, value: str, said: str, say: "Callable[[str, str], None]"
+) -> "Optional[str]":
+    """Who gave this value, in words of GIVEN; None if the image did, or if nobody knows.
 
     *said* is what ``startup.SAID`` holds: "=NAME" is a variable that a start in this process tree
     has changed. *say* is ``startup.say``.
     """
     if name in plan["insist"]:
-        return ""
+        return None
     if "=" + name in said.split(","):
         return GIVEN[0]
     if name in named():
@@ -74,8 +77,8 @@ def given(plan: "Plan", name: str, value: str, said: str, say: "Callable[[str, s
     if not _known:
         _known.append(_told(say))
     if _known[0] is None:
-        return GIVEN[1] if name in plan["image_only"] else ""
-    return GIVEN[2] if _known[0].get(name) != value else ""
+        return GIVEN[1] if name in plan["image_only"] else None
+    return GIVEN[2] if _known[0].get(name) != value else None
 
 
 def _told(say: "Callable[[str, str], None]") -> "Optional[dict[str, str]]":
@@ -90,9 +93,7 @@ def _told(say: "Callable[[str, str], None]") -> "Optional[dict[str, str]]":
     return values
 
 
-def tell(
-    rows: "list[tuple[tuple[Any, ...], Optional[str], str]]", say: "Callable[[str, str], None]"
-) -> None:
+def tell(rows: "list[EnvRecord]", say: "Callable[[str, str], None]") -> None:
     """Write a line for each reason why variables were not changed."""
     for why in GIVEN:
         # Their values are not shown: they may be secrets.

@@ -13,9 +13,9 @@ from rocm_autopatch.startup.caches import LAYER, LINKED, MARK, PARTS, PRIVATE, U
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Any
 
-    from rocm_autopatch.plan import Plan
+    from rocm_autopatch.plan import EnvRow, Plan
+    from rocm_autopatch.record.shapes import CachesRecord
 
 _ON_NODE = (
     "the caches' root %s is on a network file system: what programs compile stays on this node, in "
@@ -31,8 +31,9 @@ _GIVEN = (
 def add(plan: "Plan") -> None:
     """What caches.add() does, where it has to be made, looked at or told."""
     done = _RECORD["caches"]
+    assert done is not None  # caches.add() has put it there.
     why = caches.wanted(plan)[2]
-    rows: tuple[tuple[Any, ...], ...] = ()
+    rows: tuple[EnvRow, ...] = ()
     users: list[str] = []
     try:
         caches.locate_place(plan, done)
@@ -51,7 +52,7 @@ def add(plan: "Plan") -> None:
         done["reason"] = _reason(error, done["place"])
         startup.say("caches", "no cache is kept: " + done["reason"])
         rows = tuple(_taken_back(done)) if isinstance(error, UnsafePlace) else ()
-    caches.add_rows(plan, rows)
+    caches.add_rows(plan, done, rows)
 
 
 def make_place(
@@ -284,7 +285,7 @@ def on_network(variables: "Iterable[str]") -> str:
     return _GIVEN % ", ".join(found) if found else ""
 
 
-def _taken_back(done: "dict[str, Any]") -> "Iterator[tuple[Any, ...]]":
+def _taken_back(done: "CachesRecord") -> "Iterator[EnvRow]":
     for variable, part, _, _ in PARTS:
         value = os.environ.get(variable, "")
         for directory in (done["place"], caches.own(done["place"])):

@@ -15,9 +15,10 @@ from rocm_autopatch.startup import kfd
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any
+    from typing import Optional
 
-    from rocm_autopatch.plan import Plan
+    from rocm_autopatch.plan import EnvRow, Plan
+    from rocm_autopatch.record.shapes import CachesRecord
 
 # What a user asks for: on, off, require, or the path of a root.
 VARIABLE = "ROCM_AUTOPATCH_CACHE"
@@ -91,8 +92,18 @@ def add(plan: "Plan") -> bool:
     look: it makes the place, or says why none can be used.
     """
     use, layer, why, require = wanted(plan)
-    done: dict[str, Any] = {"use": use, "layer": layer, "root": "", "place": "", "node": ""}
-    done.update(of={}, reason="", require=require, hits=0, misses=0)
+    done: CachesRecord = {
+        "use": use,
+        "layer": layer,
+        "root": "",
+        "place": "",
+        "node": "",
+        "of": {},
+        "reason": "",
+        "require": require,
+        "hits": 0,
+        "misses": 0,
+    }
     _RECORD["caches"] = done
     keep = os.environ.get("ROCM_AUTOPATCH_KEEP", "").split(",")
     if use != "off" and "caches" in map(str.strip, keep):
@@ -109,11 +120,11 @@ def add(plan: "Plan") -> bool:
     rows = tuple(variable_rules(done, why, odd, _own_part))
     if odd:
         return False
-    add_rows(plan, rows)
+    add_rows(plan, done, rows)
     return True
 
 
-def locate_place(plan: "Plan", done: "dict[str, Any]") -> bool:
+def locate_place(plan: "Plan", done: "CachesRecord") -> bool:
     """Put on record where the place is. Returns is_plain() of its root. Raises Unusable."""
     root = done["root"] = where(done["use"])
     done["of"] = place(plan)
@@ -123,9 +134,9 @@ def locate_place(plan: "Plan", done: "dict[str, Any]") -> bool:
     return plain
 
 
-def add_rows(plan: "Plan", rows: "tuple[tuple[Any, ...], ...]") -> None:
+def add_rows(plan: "Plan", done: "CachesRecord", rows: "tuple[EnvRow, ...]") -> None:
     """Add rows to a plan."""
-    if not (_RECORD["observe"] or _RECORD["caches"]["reason"]):
+    if not (_RECORD["observe"] or done["reason"]):
         startup.arm({_LOOKUPS: "rocm_autopatch.patches.cache_misses:watch_lookups"})
     # First: a policy that names one of the variables decides.
     plan["env"] = (*rows, *plan["env"])
@@ -262,18 +273,18 @@ def is_plain(path: str) -> bool:
     return not mode & 0o22
 
 
-def lack_of_room(directory: str) -> str:
-    """What a directory has too little of, "" if nothing: a compile that can't write fails."""
+def lack_of_room(directory: str) -> "Optional[str]":
+    """What a directory has too little of, None if nothing: a compile that can't write fails."""
     room = os.statvfs(directory)
     if room.f_bavail * room.f_frsize < _LEAST_ROOM:
         return "%d MiB" % (_LEAST_ROOM >> 20)
     # Some file systems have no such limit, and say that they have no files.
-    return "%d files" % _LEAST_FILES if room.f_files and room.f_favail < _LEAST_FILES else ""
+    return "%d files" % _LEAST_FILES if room.f_files and room.f_favail < _LEAST_FILES else None
 
 
 def variable_rules(
-    done: "dict[str, Any]", why: str, odd: "list[str]", own_part: "Callable[[str, str], str]"
-) -> "Iterator[tuple[Any, ...]]":
+    done: "CachesRecord", why: str, odd: "list[str]", own_part: "Callable[[str, str], str]"
+) -> "Iterator[EnvRow]":
     """A default for each variable, as rows of plan.ENV_FIELDS.
 
     *own_part* says where a container has a part of a place for itself, "" if nowhere. *odd* gets

@@ -8,14 +8,14 @@ import os
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Union
 
-    from rocm_autopatch.plan import Plan
+    from rocm_autopatch.plan import EnvRow, Plan, Row
 
 
 def empty_rules(
-    plan: "Plan", for_this_torch: "Callable[[Any], list[tuple[Any, ...]]]"
-) -> "list[tuple[Any, ...]]":
+    plan: "Plan", for_this_torch: "Callable[[tuple[EnvRow, ...]], list[EnvRow]]"
+) -> "list[EnvRow]":
     """The rules of the plan for variables whose value is the empty text here.
 
     *for_this_torch* is that of ``startup``.
@@ -28,12 +28,13 @@ def empty_rules(
     return found
 
 
-def unpack_part(part: "Any") -> "Any":
+def unpack_part(part: "Union[bytes, tuple[Row, ...]]") -> "tuple[Row, ...]":
     """A part of a plan that few starts read: of a file, or lowered here."""
-    if type(part) is not bytes:
+    if not isinstance(part, bytes):
         return part
     # Imported only here, because it is a shared library.
     import marshal
     import zlib
 
-    return marshal.loads(zlib.decompress(part))
+    rows: tuple[Row, ...] = marshal.loads(zlib.decompress(part))
+    return rows

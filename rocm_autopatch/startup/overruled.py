@@ -8,15 +8,14 @@ import os
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
-    from rocm_autopatch.plan import Plan
+    from rocm_autopatch.plan import OverruledRow, Plan
 
 
 def name_overruled(
     plan: "Plan",
     keep: "tuple[str, ...]",
-    for_this_torch: "Callable[[Any], list[tuple[Any, ...]]]",
+    for_this_torch: "Callable[[tuple[OverruledRow, ...]], list[OverruledRow]]",
 ) -> str:
     """Each such variable, as the line on stderr says it; "" if there is none.
 

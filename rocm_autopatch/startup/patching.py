@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from rocm_autopatch.plan import Plan
+    from rocm_autopatch.plan import PatchEntry, PatchRow, Plan
+    from rocm_autopatch.record.shapes import PatchRecord
 
 
 def imported(module: "ModuleType") -> None:
@@ -27,6 +28,7 @@ def imported(module: "ModuleType") -> None:
             _RECORD["notes"].append(note)
             return
         plan = _RECORD["plan"]
+        assert plan is not None  # A start without a plan arms no hook.
         if plan.get("evidence"):
             from rocm_autopatch.startup import proofs
 
@@ -46,12 +48,12 @@ def imported(module: "ModuleType") -> None:
         startup.fail(target, "%s is not changed: %s" % (target, failure.describe(error)))
 
 
-def patches(plan: "Plan") -> "tuple[tuple[str, str, tuple[Any, ...]], ...]":
+def patches(plan: "Plan") -> "tuple[PatchRow, ...]":
     """The part of a plan that waits for torch. It is packed in a file: few processes need it."""
     packed: Any = plan["patches"]
     if isinstance(packed, bytes):
         packed = marshal.loads(packed)
-    rows: tuple[tuple[str, str, tuple[Any, ...]], ...] = packed
+    rows: tuple[PatchRow, ...] = packed
     if "ROCM_AUTOPATCH_WATCHDOG" in os.environ:
         from rocm_autopatch.startup import watchdog_variable
 
@@ -59,21 +61,21 @@ def patches(plan: "Plan") -> "tuple[tuple[str, str, tuple[Any, ...]], ...]":
     return rows
 
 
-def _patch(name: str, target: str, module: "ModuleType", entries: "Any") -> bool:
+def _patch(name: str, target: str, module: "ModuleType", entries: "tuple[PatchEntry, ...]") -> bool:
     """Apply one patch to its target and record it. Returns whether anything was changed."""
-    row: dict[str, Any] = {"status": "failed", "reason": "", "entries": []}
+    row: PatchRecord = {"status": "failed", "reason": "", "entries": []}
     _RECORD["patches"][name, target] = row
     keep = _RECORD["keep"]
     if name in keep:
-        row.update(status="kept", reason="ROCM_AUTOPATCH_KEEP")
+        row["status"], row["reason"] = "kept", "ROCM_AUTOPATCH_KEEP"
         return False
     try:
         # Each patch has its own file, loaded with its target: most processes never load one.
         from rocm_autopatch import patches as all_patches
 
         patch = all_patches.load(name)
-        entries = startup.for_this_torch(entries)
-        row["entries"] = patch.apply(module, entries, keep, _RECORD["observe"])
+        wanted = startup.for_this_torch(entries)
+        row["entries"] = patch.apply(module, wanted, keep, _RECORD["observe"])
         row["status"] = "observed" if _RECORD["observe"] else "applied"
     except BaseException as error:
         if failure.programs_own(error):

@@ -10,8 +10,10 @@ from rocm_autopatch.support import masking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any, Optional
+
+    from rocm_autopatch.plan import EnvRow
 
 # How the reason ends for which a waiting entry will not be applied, as a patch says it later.
 KEPT, IS_SET = "ROCM_AUTOPATCH_KEEP", " is set in the environment"
@@ -19,11 +21,11 @@ _ORIGINS = {"image": " (set by the image)", "user": " (set by a user)"}
 
 
 def of_variable(
-    rule: "tuple[Any, ...]",
+    rule: "EnvRow",
     before: "Optional[str]",
     status: str,
     image: "Optional[dict[str, str]]",
-) -> "dict[str, Any]":
+) -> "dict[str, Optional[str]]":
     """A row of the record, made from what a start records of an environment rule.
 
     *image* are the variables of the image itself, None where they are not known.
@@ -51,13 +53,13 @@ def narrate_start(write: "Callable[[str], None]") -> None:
         write(line)
 
 
-def lines(rows: "list[dict[str, Any]]") -> "Iterator[str]":
+def lines(rows: "Sequence[Mapping[str, Any]]") -> "Iterator[str]":
     """A line for each row, with secrets masked."""
     for row in rows:
         yield masking.text("%s: %s" % (sentence(row), row["why"]))
 
 
-def sentence(row: "dict[str, Any]") -> str:
+def sentence(row: "Mapping[str, Any]") -> str:
     """What became of a variable, config value or compile mode, without the reason for the entry."""
     reason = " (%s)" % row["reason"] if row.get("reason") else ""
     return "%s: %s  [%s %s, %s]%s" % (
@@ -65,13 +67,13 @@ def sentence(row: "dict[str, Any]") -> str:
     )
 
 
-def entry_strength(row: "dict[str, Any]") -> str:
+def entry_strength(row: "Mapping[str, Any]") -> str:
     """How strongly an entry asks: ``delete``, ``default``, ``set``, ``pin`` or ``use``."""
     word: str = row.get("action") or row.get("strength") or "use"
     return word
 
 
-def entry_change(row: "dict[str, Any]") -> str:
+def entry_change(row: "Mapping[str, Any]") -> str:
     """The value before and after an entry, or what it will be or would be."""
     change = _value(row["before"]) + _ORIGINS.get(row.get("origin", ""), "")
     if row["after"] != row["before"]:

@@ -10,7 +10,9 @@ from rocm_autopatch import _RECORD, OFF, startup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional, Union
+    from typing import Optional, Union
+
+    from rocm_autopatch.plan import PatchEntry, PatchRow
 
 VARIABLE = "ROCM_AUTOPATCH_WATCHDOG"
 PATCH = "watchdog"
@@ -18,7 +20,7 @@ PATCH = "watchdog"
 LONGEST = 1000000000
 
 
-def add(rows: "tuple[tuple[str, str, Any], ...]") -> "tuple[tuple[str, str, Any], ...]":
+def add(rows: "tuple[PatchRow, ...]") -> "tuple[PatchRow, ...]":
     """The patches of a plan, with what the variable says in place of the policy's watchdog.
 
     A plan without a watchdog stays without one; the report has a note. Of a wrong value, a line on
@@ -34,7 +36,7 @@ def add(rows: "tuple[tuple[str, str, Any], ...]") -> "tuple[tuple[str, str, Any]
         if text % (VARIABLE, said) not in _RECORD["errors"]:
             startup.fail(PATCH, text % (VARIABLE, said))
         return rows
-    fields: dict[str, Any] = {"warn_after": seconds}
+    fields: dict[str, Optional[float]] = {"warn_after": seconds}
     if off:
         # As "watchdog: off" in a policy.
         fields["abort_after"] = None
@@ -46,7 +48,9 @@ def add(rows: "tuple[tuple[str, str, Any], ...]") -> "tuple[tuple[str, str, Any]
     )
 
 
-def _others(entries: "Any", ours: "tuple[tuple[Any, ...], ...]") -> "tuple[Any, ...]":
+def _others(
+    entries: "tuple[PatchEntry, ...]", ours: "tuple[PatchEntry, ...]"
+) -> "tuple[PatchEntry, ...]":
     """The entries of other fields."""
     names = {name for name, *_ in ours}
     others = []

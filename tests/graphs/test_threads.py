@@ -100,14 +100,14 @@ def test_results_are_swept_while_they_are_looked_at() -> None:
         def in_use(self) -> bool:
             return False
 
-        def held(self) -> str:
+        def held(self) -> str | None:
             # As the finalizer of a function does that another thread lets go of.
             memory.sweep()
-            return ""
+            return None
 
     for number in range(3):
         memory.lend(number, Results())
-    assert memory.busy(0) == ""
+    assert memory.busy(0) is None
     assert memory.lent == {}
 
 

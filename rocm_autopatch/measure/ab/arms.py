@@ -19,7 +19,16 @@ from rocm_autopatch import _ASSUME, patches
 from rocm_autopatch.measure.ab import RequestRefused, WrongRequest
 from rocm_autopatch.measure.ab.place import ProgramPlace
 from rocm_autopatch.measure.ab.runner import CACHES
-from rocm_autopatch.measure.ab.toggles import CONFIG, HERE, MODE, OFF, POLICY, VARIABLE, Toggle
+from rocm_autopatch.measure.ab.toggles import (
+    CONFIG,
+    HERE,
+    MODE,
+    OFF,
+    POLICY,
+    VARIABLE,
+    Position,
+    Toggle,
+)
 from rocm_autopatch.policy import document, load, lower, when
 from rocm_autopatch.trust import is_path
 
@@ -33,11 +42,11 @@ class ToggleArm:
     """A position of each toggle, and the environment for these positions."""
 
     label: str
-    values: tuple[Any, ...]
+    values: tuple[Position, ...]
     environ: Mapping[str, str]
 
 
-def positions_of(toggles: Sequence[Toggle], grid: bool) -> list[tuple[Any, ...]]:
+def positions_of(toggles: Sequence[Toggle], grid: bool) -> list[tuple[Position, ...]]:
     """The positions to compare, the base first. Without *grid*, only one toggle moves at a time."""
     if grid:
         return list(itertools.product(*(toggle.values for toggle in toggles)))
@@ -67,8 +76,8 @@ def make_arms(
 def make_arm(
     place: ProgramPlace,
     toggles: Sequence[Toggle],
-    values: tuple[Any, ...],
-    base: Sequence[Any],
+    values: tuple[Position, ...],
+    base: Sequence[Position],
     file: Path,
 ) -> ToggleArm:
     """The arm that has the toggles at *values*; *file* is for its policy, if it needs one.
@@ -78,12 +87,12 @@ def make_arm(
     environ = dict(place.environ)
     settings = list(zip(toggles, values))
     _set_variables(environ, settings)
-    named: Any = next((value for toggle, value in settings if toggle.kind == POLICY), HERE)
+    named = next((value for toggle, value in settings if toggle.kind == POLICY), HERE)
     if any(toggle.kind in (CONFIG, MODE) for toggle in toggles):
         file.write_text(_policy_text(place, named, settings), encoding="utf-8")
         file.chmod(0o644)  # A start refuses a policy that everybody may write.
         _name_policy(environ, place, str(file))
-    elif named is not HERE:
+    elif isinstance(named, str):
         _name_policy(environ, place, named)
     return ToggleArm(_arm_label(toggles, values, base), values, environ)
 
@@ -125,13 +134,13 @@ def check_toggles(place: ProgramPlace, toggles: Sequence[Toggle]) -> None:
         raise RequestRefused(f"no policy can be used here: {place.report['errors'][0]}")
 
 
-def _set_variables(environ: dict[str, str], settings: Sequence[tuple[Toggle, Any]]) -> None:
+def _set_variables(environ: dict[str, str], settings: Sequence[tuple[Toggle, Position]]) -> None:
     kept = []
     for toggle, value in settings:
         if toggle.kind != VARIABLE:
             continue
         environ.pop(toggle.name, None)
-        if value is not None:
+        if isinstance(value, str):
             environ[toggle.name] = value
         if not toggle.name.startswith("ROCM_AUTOPATCH"):
             kept.append(toggle.name)
@@ -155,10 +164,12 @@ def _name_policy(environ: dict[str, str], place: ProgramPlace, name: str) -> Non
         environ["ROCM_AUTOPATCH_IMAGE"] = image
 
 
-def _policy_text(place: ProgramPlace, named: Any, settings: Sequence[tuple[Toggle, Any]]) -> str:
+def _policy_text(
+    place: ProgramPlace, named: Position, settings: Sequence[tuple[Toggle, Position]]
+) -> str:
     """The text of an arm's policy: *named* or the policy named here, and the pins."""
     document: dict[str, Any] = {"version": 1, "name": _NAME}
-    if named is not HERE:
+    if isinstance(named, str):
         document = _copy_policy(place, named)
     elif not place.is_rocm:
         document["extends"] = []  # No policy applies here, so the arm has only the toggle.
@@ -205,7 +216,9 @@ def _key_parts(name: str) -> tuple[str, str]:
     return f"{module}.config", lower.current(key)
 
 
-def _arm_label(toggles: Sequence[Toggle], values: Sequence[Any], base: Sequence[Any]) -> str:
+def _arm_label(
+    toggles: Sequence[Toggle], values: Sequence[Position], base: Sequence[Position]
+) -> str:
     moved = [t.says(v) for t, v, there in zip(toggles, values, base) if v is not there]
     return ", ".join(moved) or "base"
 
@@ -244,14 +257,14 @@ def verify_all(
             _verify_mode_differs(toggle, toggles, arms, reports, modes)
 
 
-def _verify_config(toggle: Toggle, value: Any, report: Mapping[str, Any]) -> None:
+def _verify_config(toggle: Toggle, value: Position, report: Mapping[str, Any]) -> None:
     module, key = _key_parts(toggle.name)
     row = _report_row(toggle, report, "config", f"{module}.{key}")
     if row["status"] != "applied" or row["after"] != value:
         raise RequestRefused(f"{toggle.says(value)} does not take effect: {_row_text(row)}")
 
 
-def _verify_mode(toggle: Toggle, value: Any, report: Mapping[str, Any]) -> None:
+def _verify_mode(toggle: Toggle, value: Position, report: Mapping[str, Any]) -> None:
     row = _report_row(toggle, report, "compile_modes", toggle.name)
     if row["status"] != "applied" or row["after"] != value:
         raise RequestRefused(f"{toggle.says(value)} does not take effect: {_row_text(row)}")
@@ -278,17 +291,17 @@ def _why_not_applied(report: Mapping[str, Any]) -> str:
     return "; ".join(notes or report["errors"]) or str(report["reason"])
 
 
-def _verify_policy(toggle: Toggle, value: Any, report: Mapping[str, Any]) -> None:
+def _verify_policy(toggle: Toggle, value: Position, report: Mapping[str, Any]) -> None:
     if value == OFF:
         if report["active"]:
             raise RequestRefused(f"{toggle.says(value)} does not take effect: {report['reason']}")
-    elif not report["active"] or report["policy"] != load.top(value).name:
+    elif not report["active"] or report["policy"] != load.top(str(value)).name:
         raise RequestRefused(
             f"{toggle.says(value)} does not take effect: {_why_not_applied(report)}"
         )
 
 
-def _verify_variable(toggle: Toggle, value: Any, report: Mapping[str, Any]) -> None:
+def _verify_variable(toggle: Toggle, value: Position, report: Mapping[str, Any]) -> None:
     for row in report["env"]:
         if row["name"] == toggle.name and row["after"] != value:
             raise RequestRefused(f"{toggle.says(value)} does not take effect: {_row_text(row)}")
@@ -302,7 +315,7 @@ _VERIFY = {
 }
 
 
-def _variable_positions(toggles: Sequence[Toggle], arm: ToggleArm) -> list[Any]:
+def _variable_positions(toggles: Sequence[Toggle], arm: ToggleArm) -> list[Position]:
     return [value for toggle, value in zip(toggles, arm.values) if toggle.kind == VARIABLE]
 
 
@@ -311,7 +324,7 @@ def _same_values(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return list(_report_effects(one)) == list(_report_effects(other))
 
 
-def _report_effects(report: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+def _report_effects(report: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
     yield (report["active"], report["observe"])
     changing = [name for name in patches.NAMES if patches.load(name).CHANGES_CODE]
     for section in ("env", *changing):

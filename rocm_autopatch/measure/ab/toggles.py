@@ -9,11 +9,12 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Union
 
 from rocm_autopatch.measure.ab import RequestRefused, WrongRequest
 from rocm_autopatch.patches import compile_modes, config
 from rocm_autopatch.policy import lint, load
+from rocm_autopatch.policy.value_types import Scalar
 from rocm_autopatch.trust import is_path
 
 CONFIG, VARIABLE, MODE, POLICY = "config", "variable", "mode", "policy"
@@ -36,6 +37,8 @@ class AsHere:
 
 
 HERE = AsHere()
+# The value of a switch; that of a variable that is not set is None.
+Position = Union[Scalar, AsHere]
 
 
 @dataclass(frozen=True)
@@ -43,17 +46,16 @@ class Toggle:
     """A switch and its positions, the base's first.
 
     ``name`` is a config key with its module, a variable, a mode, or "policy". ``label`` is what the
-    user has written. The value of a variable that is not set is None. ``names`` has what the policy
-    of a file calls itself, by the file.
+    user has written. ``names`` has what the policy of a file calls itself, by the file.
     """
 
     kind: str
     name: str
     label: str
-    values: tuple[Any, ...]
+    values: tuple[Position, ...]
     names: Mapping[str, str] = field(default_factory=dict)
 
-    def says(self, value: Any) -> str:
+    def says(self, value: Position) -> str:
         """A position in words: ``freezing=true``, ``NAME unset``, ``policy as here``."""
         if value is HERE:
             return f"{self.label} as here"
@@ -61,7 +63,7 @@ class Toggle:
             return f"{self.label} unset" if value is None else f"{self.label}={value}"
         if isinstance(value, bool) or value is None:
             return f"{self.label}={str(value).lower()}"
-        if self.kind == POLICY and is_path(value):
+        if self.kind == POLICY and isinstance(value, str) and is_path(value):
             return f"{self.label}={self.names.get(value) or os.path.relpath(value)}"
         return f"{self.label}={value}"
 
@@ -75,7 +77,7 @@ def parse_toggle(text: str, torch: str, environ: Mapping[str, str]) -> Toggle:
     label = label.strip()
     texts = _split_values(text, given) if equals else []
     if label == POLICY:
-        values: Sequence[Any] = [_policy_value(word) for word in texts]
+        values = [_policy_value(word) for word in texts]
         toggle = replace(
             _make_toggle(text, POLICY, label, label, values), names=_policy_names(values)
         )
@@ -103,7 +105,7 @@ def _split_values(text: str, given: str) -> list[str]:
     return [word.strip() for word in rows[0]] or [""]
 
 
-def _make_toggle(text: str, kind: str, name: str, label: str, values: Sequence[Any]) -> Toggle:
+def _make_toggle(text: str, kind: str, name: str, label: str, values: Sequence[Position]) -> Toggle:
     if not values or "" in values:
         raise WrongRequest(f"{text}: a value is missing; give {label}=VALUE or {label}=VALUE,VALUE")
     if len(values) == 1:
@@ -153,7 +155,7 @@ def _config_toggle(text: str, label: str, texts: Sequence[str], torch: str) -> T
     name, record = _find_key(label, torch)
     kinds = record.type.split("|")
     if texts:
-        values = [_typed_value(text, word, kinds) for word in texts]
+        values: list[Position] = [_typed_value(text, word, kinds) for word in texts]
         if len(values) == 1:
             values.insert(0, HERE)
     elif "bool" in kinds:
@@ -190,9 +192,9 @@ def _alternatives(words: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-def _typed_value(text: str, word: str, kinds: Sequence[str]) -> Any:
+def _typed_value(text: str, word: str, kinds: Sequence[str]) -> Scalar:
     """*word* as a value of the first of the key's types that fits."""
-    readings: list[Any] = []
+    readings: list[Scalar] = []
     for read in (int, float):
         with contextlib.suppress(ValueError):
             readings.append(read(word))

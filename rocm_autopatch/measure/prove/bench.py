@@ -6,8 +6,19 @@ same inputs, and their results are compared (``difference``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar, Union
+
+if TYPE_CHECKING:
+    import torch as torch_types
+
+# What a program returns, a program by the number of a call, and inputs by that number.
+Result = Union["torch_types.Tensor", Sequence["torch_types.Tensor"]]
+Program = Callable[[int], Result]
+Inputs = Callable[[int], "torch_types.Tensor"]
+Compiled = TypeVar("Compiled", bound=Callable[..., object])
+Model = TypeVar("Model", bound="torch_types.nn.Module")
 
 # For each type of a result: the largest difference from eager mode, as the norm of all differences
 # by the norm of the results. It is 4 times the type's precision, where single roundings differ; for
@@ -31,7 +42,7 @@ class TrialBench:
     compile mode of this side, None in eager mode.
     """
 
-    def __init__(self, torch: Any, device: str, mode: str | None, compiled: bool) -> None:
+    def __init__(self, torch: ModuleType, device: str, mode: str | None, compiled: bool) -> None:
         self.torch = torch
         self.device = device
         self.gpu = device == "cuda"
@@ -40,28 +51,30 @@ class TrialBench:
         # The type of inference on GPUs. A CPU is slow in it.
         self.half = torch.bfloat16 if self.gpu else torch.float32
 
-    def compile(self, function: Any, **options: Any) -> Any:
+    def compile(self, function: Compiled, **options: object) -> Compiled:
         """*function*, compiled in the mode of the subject."""
         if not self.compiled:
             return function
-        return self.torch.compile(function, mode=self.mode, **options)
+        compiled: Compiled = self.torch.compile(function, mode=self.mode, **options)
+        return compiled
 
     def size(self, gpu: int, cpu: int) -> int:
         """A size that suits the device."""
         return gpu if self.gpu else cpu
 
-    def module(self, module: Any, dtype: Any = None) -> Any:
+    def module(self, module: Model, dtype: torch_types.dtype | None = None) -> Model:
         """A module on the device, for inference."""
-        return module.to(self.device, dtype or self.half).eval()
+        moved: Model = module.to(self.device, dtype or self.half).eval()
+        return moved
 
-    def inputs(self, *shape: int, dtype: Any = None) -> Callable[[int], Any]:
+    def inputs(self, *shape: int, dtype: torch_types.dtype | None = None) -> Inputs:
         """A function of a call's number: a new tensor of normal numbers, INPUTS different ones."""
         torch = self.torch
         chance = torch.Generator().manual_seed(1)
         rows = torch.randn(INPUTS, *shape, generator=chance).to(self.device, dtype or self.half)
         return lambda number: rows[number % INPUTS].clone()
 
-    def tokens(self, vocabulary: int, *shape: int) -> Callable[[int], Any]:
+    def tokens(self, vocabulary: int, *shape: int) -> Inputs:
         """The same with whole numbers below *vocabulary*."""
         torch = self.torch
         chance = torch.Generator().manual_seed(1)
@@ -74,7 +87,7 @@ class TrialBench:
             self.torch.cuda.synchronize()
 
 
-def difference_to_eager(torch: Any, expected: Any, found: Any) -> Any:
+def difference_to_eager(torch: Any, expected: Result, found: Result) -> Any:
     """How far results are from what eager mode computes, where 1 is the most that is allowed.
 
     Both are a tensor, or sequences of tensors. A tensor of one number comes back, on the device, so

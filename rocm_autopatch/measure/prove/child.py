@@ -18,9 +18,10 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rocm_autopatch.measure.prove import (
     COMPILED,
@@ -35,6 +36,9 @@ from rocm_autopatch.measure.prove import (
 )
 from rocm_autopatch.measure.prove.rows import TrialOutcome
 
+if TYPE_CHECKING:
+    from rocm_autopatch.measure.prove.bench import Program, Result, TrialBench
+
 # What a GPU says that only compiles: the stand-in of surroundings/compiling_gpu.
 _COMPILES_ONLY = "compiles and does not run"
 # What may be allocated more in the second half of the calls than in the first one, in bytes.
@@ -45,7 +49,7 @@ _SAMPLES = 30
 # So many turns of a trial's calls are made before its memory may not grow any more.
 _TURNS = 6
 # The locks that this process holds to its end.
-_held: dict[str, Any] = {}
+_held: dict[str, TextIO] = {}
 
 
 def run_child() -> None:
@@ -84,7 +88,7 @@ def run_child() -> None:
             _clean_up()
 
 
-def _import_of_trial(trial: Any) -> None:
+def _import_of_trial(trial: ModuleType) -> None:
     """Import what a trial uses. Another process may be on the device meanwhile."""
     for module in ("torch", "torch._inductor.compile_fx", *getattr(trial, "NEEDS", ())):
         importlib.import_module(module)
@@ -145,20 +149,20 @@ def _run_trial(name: str, asked: argparse.Namespace, say: Callable[..., None]) -
 
 
 def _measure_trial(
-    torch: Any,
+    torch: ModuleType,
     asked: argparse.Namespace,
     say: Callable[..., None],
-    trial: Any,
-    side: Any,
-    eager: Callable[[int], Any],
-    call: Callable[[int], Any],
+    trial: ModuleType,
+    side: TrialBench,
+    eager: Program,
+    call: Program,
 ) -> TrialOutcome:
     from rocm_autopatch.measure.prove import bench
 
     rows_before = len(_graph_rows())
     say(phase="calling in eager mode")
     # A copy, because the program may change what it returned.
-    expected = _copy_result(torch, eager(0))
+    expected = _copy_result(eager(0))
     side.wait()
     say(phase="first call")
     began = time.perf_counter()
@@ -170,7 +174,7 @@ def _measure_trial(
     began, half, turn = time.perf_counter(), 0, getattr(trial, "TURN", 1)
     memory = 0
     for number in range(1, asked.calls):
-        expected = _copy_result(torch, eager(number))
+        expected = _copy_result(eager(number))
         apart.append(bench.difference_to_eager(torch, expected, call(number)))
         spent = time.perf_counter() - began
         # By then each kind of call was made often enough to have all that it will ever have.
@@ -215,13 +219,14 @@ def _graph_rows() -> list[dict[str, Any]]:
     return list(report["graphs"])
 
 
-def _wrong_graph(rows_before: int) -> str:
-    """What our graphs found wrong with themselves in a trial, which then ran without them."""
+def _wrong_graph(rows_before: int) -> str | None:
+    """What our graphs found wrong with themselves in a trial, which then ran without them, or
+    None."""
     soundness = sys.modules.get("rocm_autopatch.graphs.soundness")
     if soundness is not None and soundness.distrusted:
         return str(soundness.distrusted[0])
     reasons = (one["reason"] for row in _graph_rows()[rows_before:] for one in row["refused"])
-    return next((one for one in reasons if _says_wrong(one)), "")
+    return next((one for one in reasons if _says_wrong(one)), None)
 
 
 def _says_wrong(reason: str) -> bool:
@@ -229,7 +234,9 @@ def _says_wrong(reason: str) -> bool:
     return reason.startswith("a replay differs from a plain call")
 
 
-def _leaked_bytes(torch: Any, side: Any, before: int, again: Callable[[], Any]) -> int:
+def _leaked_bytes(
+    torch: ModuleType, side: TrialBench, before: int, again: Callable[[], object]
+) -> int:
     """The bytes that are more in use than *before*, 0 if the program does not leak.
 
     *again* makes as many calls as there were since then. A leak goes on in these; what a program
@@ -244,13 +251,13 @@ def _leaked_bytes(torch: Any, side: Any, before: int, again: Callable[[], Any]) 
     return now - before if goes_on else 0
 
 
-def _copy_result(torch: Any, found: Any) -> Any:
-    if isinstance(found, torch.Tensor):
+def _copy_result(found: Result) -> Result:
+    if not isinstance(found, Sequence):
         return found.clone()
     return [one.clone() for one in found]
 
 
-def _allocated_bytes(torch: Any, side: Any) -> int:
+def _allocated_bytes(torch: ModuleType, side: TrialBench) -> int:
     """Bytes that are in use: the GPU's, or this process's."""
     side.wait()
     gc.collect()
@@ -261,7 +268,12 @@ def _allocated_bytes(torch: Any, side: Any) -> int:
 
 
 def _timed_samples(
-    torch: Any, side: Any, call: Callable[[int], Any], seconds: float, number: int, turn: int
+    torch: ModuleType,
+    side: TrialBench,
+    call: Program,
+    seconds: float,
+    number: int,
+    turn: int,
 ) -> tuple[tuple[float, ...], int]:
     """Samples of the seconds of a call, and the most memory that was reserved, in bytes."""
     if side.gpu:
@@ -287,8 +299,8 @@ def _timed_samples(
     return tuple(samples), int(peak)
 
 
-def _not_applied(keys: list[str]) -> str:
-    """Why the subject's policy or one of its config keys is not in force, "" if all are."""
+def _not_applied(keys: list[str]) -> str | None:
+    """Why the subject's policy or one of its config keys is not in force, None if all are."""
     import rocm_autopatch
 
     report: dict[str, Any] = rocm_autopatch.status()
@@ -302,7 +314,7 @@ def _not_applied(keys: list[str]) -> str:
         row = rows.get(key)
         if row is None or row["status"] != "applied":
             return f"{key}: {row['reason'] or row['status'] if row else 'no such entry'}"
-    return ""
+    return None
 
 
 if __name__ == "__main__":

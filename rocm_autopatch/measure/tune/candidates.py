@@ -45,7 +45,8 @@ class SwitchCandidate:
 
     @property
     def value(self) -> Scalar:
-        value: Scalar = self.toggle.values[1]
+        value = self.toggle.values[1]
+        assert not isinstance(value, toggles.AsHere)  # It is what the base differs from.
         return value
 
     @property
@@ -127,7 +128,7 @@ def _wanted_candidates(here: ProgramPlace, text: str) -> list[SwitchCandidate]:
     known = {row.key for row in SWITCHES if row.code}
     found = []
     for value in toggle.values:
-        if value is HERE or value == base:
+        if isinstance(value, toggles.AsHere) or value == base:
             continue
         if toggle.kind == CONFIG and _pinned_or_same(here, toggle, value) == SO_HERE:
             continue
@@ -179,8 +180,8 @@ def _short_name(toggle: Toggle) -> str:
 
 def _why_not_tried(
     here: ProgramPlace, one: SwitchCandidate, where: str, unsound: Mapping[str, str]
-) -> str:
-    """Why a candidate is not tried, "" if it is."""
+) -> str | None:
+    """Why a candidate is not tried, None if it is."""
     accelerator = here.fact("accelerator")
     kinds = ("rocm", "cuda") if where == "gpu" else (where,)
     if where and accelerator not in kinds:
@@ -197,15 +198,15 @@ def _why_not_tried(
         return _pinned_or_same(here, toggle, one.value)
     if toggle.kind == MODE and toggle.name == one.value and not _is_mapped(here, toggle.name):
         return SO_HERE
-    return ""
+    return None
 
 
-def _was_wrong(here: ProgramPlace, wrong: WrongResults | None) -> str:
-    """That a value gave wrong results with this torch, "" if no such thing is known."""
+def _was_wrong(here: ProgramPlace, wrong: WrongResults | None) -> str | None:
+    """That a value gave wrong results with this torch, None if no such thing is known."""
     if not wrong or here.fact("accelerator") != wrong.accelerator:
-        return ""
+        return None
     if startup.release(here.fact("torch")) >= startup.release(wrong.until):
-        return ""
+        return None
     return f"wrong results on {wrong.accelerator} before torch {wrong.until} ({wrong.source})"
 
 
@@ -215,17 +216,17 @@ def _is_mapped(here: ProgramPlace, mode: str) -> bool:
     return any(row["name"] == mode and row["wanted"] != mode for row in rows)
 
 
-def _pinned_or_same(here: ProgramPlace, toggle: Toggle, value: Scalar) -> str:
+def _pinned_or_same(here: ProgramPlace, toggle: Toggle, value: Scalar) -> str | None:
     module, _, key = toggle.name.partition(".config.")
     name = f"{module}.config.{lower.current(key)}"
     for row in here.report["config"] if here.report else ():
         if row["name"] == name:
             if row["strength"] == "pin" and row["wanted"] != value:
                 return f"policy {row['layer']} pins it to {row['wanted']}: {row['why']}"
-            return SO_HERE if row["wanted"] == value else ""
+            return SO_HERE if row["wanted"] == value else None
     record = lint.keys_of(here.fact("torch")).get(toggle.name, (toggle.name, lint.Record()))[1]
     same = record.has_default and type(record.default) is type(value) and record.default == value
-    return SO_HERE if same else ""
+    return SO_HERE if same else None
 
 
 def _modes_of(program: Sequence[str]) -> set[str]:

@@ -117,8 +117,8 @@ class OutputCheck:
         """Note what files are before a run, to see that the run writes them."""
         self._before = {name: _file_mark(name) for name in self.names}
 
-    def end(self, found: Mapping[NumberLabel, float]) -> str:
-        """What is not the same after a run that printed these numbers, "" if all is.
+    def end(self, found: Mapping[NumberLabel, float]) -> str | None:
+        """What is not the same after a run that printed these numbers, None if all is.
 
         The first run is the base's: its numbers and files are kept. Raises Refused if it has them
         not.
@@ -138,7 +138,7 @@ class OutputCheck:
                     return f"it did not print {name}"
                 if not numbers_close(self.numbers[name], value, self.tolerance):
                     return f"{name} is {value:g}, not {self.numbers[name]:g}"
-        return ""
+        return None
 
     def _keep_base(self, name: str, found: Mapping[NumberLabel, float]) -> None:
         value = number_named(name, found)
@@ -156,10 +156,10 @@ class OutputCheck:
     def _is_written(self, name: str) -> bool:
         return _file_mark(name) not in ((0, 0, 0), self._before.get(name, (0, 0, 0)))
 
-    def _difference_of_files(self, base: Path, file: Path) -> str:
+    def _difference_of_files(self, base: Path, file: Path) -> str | None:
         one, other = base.read_bytes(), file.read_bytes()
         if one == other:
-            return ""
+            return None
         if file.suffix in ARRAYS:
             return self._difference_of_arrays(base, file)
         try:
@@ -167,7 +167,7 @@ class OutputCheck:
         except UnicodeDecodeError:
             return "other bytes"
 
-    def _difference_of_arrays(self, base: Path, file: Path) -> str:
+    def _difference_of_arrays(self, base: Path, file: Path) -> str | None:
         environ = {**self.here.environ, "ROCM_AUTOPATCH": "off"}
         try:
             answer = fresh_interpreter.answer(
@@ -183,7 +183,7 @@ class OutputCheck:
         if "differs" in answer:
             return str(answer["differs"])
         if answer["apart"] <= self.tolerance:
-            return ""
+            return None
         part = f" in {answer['where']}" if answer["where"] else ""
         return f"apart by {answer['apart']:.3g} of the largest number{part}"
 
@@ -210,11 +210,11 @@ def numbers_close(one: float, other: float, tolerance: float) -> bool:
     return one == other or math.isclose(one, other, rel_tol=tolerance)
 
 
-def difference_of_texts(one: str, other: str, tolerance: float) -> str:
-    """In what two texts differ, "" if only in numbers that are close."""
+def difference_of_texts(one: str, other: str, tolerance: float) -> str | None:
+    """In what two texts differ, None if only in numbers that are close."""
     if _NUMBER.sub("#", one).split() != _NUMBER.sub("#", other).split():
         return "other words"
     for a, b in zip(_NUMBER.findall(one), _NUMBER.findall(other)):
         if a != b and not numbers_close(float(a), float(b), tolerance):
             return f"{b} stands where the base has {a}"
-    return ""
+    return None

@@ -523,7 +523,7 @@ class TuningSession:
         if status == ENDED:
             try:
                 value, self.unit = self.objective.value(run)
-                reason = self.same.end(run.numbers) if compared else ""
+                reason = (self.same.end(run.numbers) if compared else None) or ""
                 status = WRONG if reason else status
             except RequestRefused as error:
                 if name == _BASE:

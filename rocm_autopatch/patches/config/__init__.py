@@ -31,7 +31,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
-    from typing import Any
+    from typing import Any, Optional
+
+    from rocm_autopatch.patches.torch_types import ConfigEntry, ConfigModule, Implication
+    from rocm_autopatch.plan import PatchEntry
+    from rocm_autopatch.record.shapes import ConfigRow
 
 # What torch 2.7 renamed in torch._dynamo.config; it keeps the old names as aliases.
 FORMER_NAMES = {
@@ -58,14 +62,14 @@ FIELDS = ("name", "strength", "wanted", "yields_to", "switch", "layer", "why")
 
 def apply(
     module: "ModuleType",
-    entries: "list[tuple[Any, ...]]",
+    entries: "list[PatchEntry]",
     keep: "tuple[str, ...]",
     observe: bool,
-) -> "list[dict[str, Any]]":
+) -> "list[ConfigRow]":
     """Apply *entries* to a config module. If one fails, the others are still applied."""
     rows = []
     for entry in entries:
-        done = row(FIELDS, entry)
+        done: ConfigRow = row(FIELDS, entry)
         try:
             done["status"], done["reason"] = _apply_entry(module, done, keep, observe)
         except Exception as error:
@@ -77,7 +81,7 @@ def apply(
 
 
 def _apply_entry(
-    module: "ModuleType", done: "dict[str, Any]", keep: "tuple[str, ...]", observe: bool
+    module: "ModuleType", done: "ConfigRow", keep: "tuple[str, ...]", observe: bool
 ) -> "tuple[str, str]":
     key, strength = done["name"], done["strength"]
     owner, name = _resolve_key(module, key)
@@ -117,23 +121,23 @@ def _apply_entry(
     return "failed", "the key still reads %r" % (done["after"],)
 
 
-def _implications_of(module: "Any", name: str) -> "tuple[tuple[str, Any, Any], ...]":
+def _implications_of(module: "ConfigModule", name: str) -> "tuple[Implication, ...]":
     """Another key, its value, and what this value implies for *name*, on torch 2.15 and later."""
-    found: tuple[tuple[str, Any, Any], ...] = module.__dict__.get("_implications", {}).get(name, ())
+    found: tuple[Implication, ...] = module.__dict__.get("_implications", {}).get(name, ())
     return found
 
 
-def _implied_by(module: "Any", name: str) -> str:
-    """Which key implies the value of *name* now, as text, "" if none does."""
+def _implied_by(module: "ConfigModule", name: str) -> "Optional[str]":
+    """Which key implies the value of *name* now, as text, None if none does."""
     for source, condition, value in _implications_of(module, name):
         if refused_writes.is_same_value(_read_value(module, source), condition):
             return "%s is %r, which implies %r for this key" % (source, condition, value)
-    return ""
+    return None
 
 
 def _keys_against(
-    module: "Any", name: str, is_wrong: "Callable[[Any], bool]"
-) -> "Iterator[tuple[str, Any]]":
+    module: "ConfigModule", name: str, is_wrong: "Callable[[object], bool]"
+) -> "Iterator[tuple[str, object]]":
     """The keys, and their values, that imply a wrong value for *name*, also by way of others."""
     for source, condition, value in _implications_of(module, name):
         if is_wrong(value):
@@ -143,18 +147,18 @@ def _keys_against(
             )
 
 
-def _why_unpinnable(module: "Any", name: str, value: "Any") -> str:
-    """Why *name* can't be pinned to *value*, "" if it can be."""
+def _why_unpinnable(module: "ConfigModule", name: str, value: object) -> "Optional[str]":
+    """Why *name* can't be pinned to *value*, None if it can be."""
     for source, condition in _keys_against(
         module, name, lambda one: not refused_writes.is_same_value(one, value)
     ):
         if refused_writes.is_same_value(_read_value(module, source), condition):
             text = "%s is %r, which implies another value for this key: pin %s as well"
             return text % (source, condition, source)
-    return ""
+    return None
 
 
-def _switched_value(value: "Any", switch: str) -> "Any":
+def _switched_value(value: "Any", switch: str) -> object:
     """The value, or the value of the variable *switch* in the same type, if that is set."""
     text = os.environ.get(switch, "") if switch else ""
     if not text:
@@ -177,7 +181,7 @@ def names(key: str) -> "tuple[str, ...]":
     )
 
 
-def _resolve_key(module: "ModuleType", key: str) -> "tuple[Any, str]":
+def _resolve_key(module: "ModuleType", key: str) -> "tuple[Optional[ConfigModule], str]":
     """The module and key that hold the value, past aliases and renames; None if there are none."""
     table = module.__dict__["_config"]
     if key not in table:
@@ -194,7 +198,7 @@ def _resolve_key(module: "ModuleType", key: str) -> "tuple[Any, str]":
 
 
 @contextlib.contextmanager
-def _without_warning(entry: "Any") -> "Iterator[None]":
+def _without_warning(entry: "ConfigEntry") -> "Iterator[None]":
     """Read a deprecated key without torch's one warning (2.12 and later): the program gets that."""
     warned = getattr(entry, "_deprecation_warned", None)
     if warned is not None:
@@ -206,7 +210,7 @@ def _without_warning(entry: "Any") -> "Iterator[None]":
             entry._deprecation_warned = warned
 
 
-def _read_value(module: "Any", name: str) -> "Any":
+def _read_value(module: "ConfigModule", name: str) -> object:
     # A new thread starts with an empty context. So this is what all threads read, without what this
     # thread alone may have written. Only look_at_values() uses a real thread. Here the import lock
     # of the module is held, and we would wait for ever for a thread that needs this lock. Torch
@@ -214,14 +218,12 @@ def _read_value(module: "Any", name: str) -> "Any":
     return contextvars.Context().run(getattr, module, name)
 
 
-def foresee_row(row: "dict[str, Any]") -> "dict[str, Any]":
+def foresee_row(row: "ConfigRow") -> "dict[str, object]":
     """What else is known of a row that waits: the number that ``cpus`` stands for here."""
     return {"wanted": cpus.cpu_share()} if row["wanted"] == cpus.WORD else {}
 
 
-def look_at_values(
-    target: str, rows: "list[dict[str, Any]]"
-) -> "tuple[list[dict[str, Any]], list[str]]":
+def look_at_values(target: str, rows: "list[ConfigRow]") -> "tuple[list[ConfigRow], list[str]]":
     """The rows of a config module with the values of now, and an error for each lost pin.
 
     ``after`` is what a new thread reads. The calling thread may read another value.
@@ -232,9 +234,9 @@ def look_at_values(
     looked, errors = [], []
     here = _values_now(module, rows)
     for one, mine, others in zip(rows, here, _in_a_thread(lambda: _values_now(module, rows))):
-        done = {**one, "after": others}
+        done: ConfigRow = {**one, "after": others}
         if "refused" in one:
-            done["refused"] = [dict(writer) for writer in one["refused"]]
+            done["refused"] = [writer.copy() for writer in one["refused"]]
         if not mine == others == one["after"]:
             seen = "new threads read %r" % (others,)
             if mine != one["after"]:
@@ -247,11 +249,11 @@ def look_at_values(
     return looked, errors
 
 
-def _values_now(module: "ModuleType", rows: "list[dict[str, Any]]") -> "list[Any]":
+def _values_now(module: "ModuleType", rows: "list[ConfigRow]") -> "list[object]":
     return [_value_now(module, one) for one in rows]
 
 
-def _value_now(module: "ModuleType", one: "dict[str, Any]") -> "Any":
+def _value_now(module: "ModuleType", one: "ConfigRow") -> object:
     try:
         owner, name = _resolve_key(module, one["name"])
         if owner is None:
@@ -268,11 +270,11 @@ def _value_now(module: "ModuleType", one: "dict[str, Any]") -> "Any":
     return value if isinstance(value, (bool, int, float, str, type(None))) else repr(value)
 
 
-def _in_a_thread(read: "Callable[[], list[Any]]") -> "list[Any]":
+def _in_a_thread(read: "Callable[[], list[object]]") -> "list[object]":
     """What *read* returns in a new thread; in an empty context if no thread can be started."""
     import threading
 
-    found: list[list[Any]] = []
+    found: list[list[object]] = []
     thread = threading.Thread(target=lambda: found.append(read()), daemon=True)
     try:
         thread.start()
@@ -282,7 +284,7 @@ def _in_a_thread(read: "Callable[[], list[Any]]") -> "list[Any]":
     return found[0] if found else contextvars.Context().run(read)
 
 
-def fits(value: "Any", before: "Any", kinds: "set[type]") -> bool:
+def fits(value: object, before: object, kinds: "set[type]") -> bool:
     """Whether a value is of the key's type. Torch itself checks this only in ``options=``.
 
     *kinds* are the types in the key's declaration.
@@ -296,7 +298,7 @@ def fits(value: "Any", before: "Any", kinds: "set[type]") -> bool:
     return isinstance(value, type(before))
 
 
-def _declared_types(declared: "Any") -> "set[type]":
+def _declared_types(declared: object) -> "set[type]":
     """The types in an annotation such as ``Optional[int]`` or ``Literal[True, "auto"]``."""
     origin, arguments = typing.get_origin(declared), typing.get_args(declared)
     if origin is typing.Literal:
@@ -306,7 +308,7 @@ def _declared_types(declared: "Any") -> "set[type]":
     return {kind for argument in arguments for kind in _declared_types(argument)}
 
 
-def _write_value(module: "Any", name: str, done: "dict[str, Any]") -> None:
+def _write_value(module: "ConfigModule", name: str, done: "ConfigRow") -> None:
     strength, value = done["strength"], done["wanted"]
     entry = module.__dict__["_config"][name]
     if not hasattr(entry, "user_override"):
@@ -340,7 +342,7 @@ def _write_value(module: "Any", name: str, done: "dict[str, Any]") -> None:
     _forget_hashes(module, name)
 
 
-def as_pinned(module: "ModuleType", options: "dict[str, Any]") -> "dict[str, Any]":
+def as_pinned(module: "ModuleType", options: "dict[str, object]") -> "dict[str, object]":
     """A copy of *options* in which each pinned key of a config module has its pinned value.
 
     So has a key that torch itself takes from a variable, whatever a program writes.
@@ -357,7 +359,7 @@ def as_pinned(module: "ModuleType", options: "dict[str, Any]") -> "dict[str, Any
     return found
 
 
-def _forget_hashes(module: "Any", name: str) -> None:
+def _forget_hashes(module: "ConfigModule", name: str) -> None:
     """Have torch compute the config's hashes and copies anew: they are in Inductor's cache keys."""
     if hasattr(module, "_hash_dirty_var"):  # 2.13 and later
         module._hash_dirty_var.set(True)
@@ -369,11 +371,11 @@ def _forget_hashes(module: "Any", name: str) -> None:
 class _PinnedValues(dict):  # type: ignore[type-arg]
     """The values of a config module of torch 2.4 and 2.5. Pinned ones can't be changed."""
 
-    def __init__(self, values: "dict[str, Any]") -> None:
+    def __init__(self, values: "dict[str, object]") -> None:
         super().__init__(values)
         self.pins: dict[str, refused_writes.PinnedValue] = {}
 
-    def __setitem__(self, name: str, value: "Any") -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         pin = self.pins.get(name)
         if pin is not None:
             pin.refuses(value)
@@ -388,7 +390,7 @@ class _PinnedValues(dict):  # type: ignore[type-arg]
         return dict, (dict(self),)
 
 
-def _write_plain(module: "Any", name: str, done: "dict[str, Any]") -> None:
+def _write_plain(module: "ConfigModule", name: str, done: "ConfigRow") -> None:
     strength, value = done["strength"], done["wanted"]
     table = module.__dict__["_config"]
     if strength == "pin":

@@ -20,7 +20,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextvars import Token
     from types import FrameType
-    from typing import Any
+    from typing import Any, Optional
+
+    from rocm_autopatch.patches.torch_types import ConfigEntry, OverrideVariable
+    from rocm_autopatch.record.shapes import ConfigRow, RefusedWriter
 
 MOST_WRITERS = 20
 LONGEST_VALUE = 100
@@ -31,13 +34,13 @@ MOST_LINES = 5
 class PinnedValue:
     """A pinned value, and the row of the record that lists who tried to change it."""
 
-    def __init__(self, row: "dict[str, Any]", value: "Any") -> None:
+    def __init__(self, row: "ConfigRow", value: object) -> None:
         self.row = row
         self.value = value
-        self.writers: dict[tuple[str, int], dict[str, Any]] = {}
+        self.writers: dict[tuple[str, int], RefusedWriter] = {}
         row["refused"] = []
 
-    def refuses(self, value: "Any") -> bool:
+    def refuses(self, value: object) -> bool:
         """Whether a program's write is refused. A refused write is put on the record."""
         try:
             if value == self.value:
@@ -49,7 +52,7 @@ class PinnedValue:
         self.record_refusal(value)
         return True
 
-    def record_refusal(self, value: "Any", source: str = "") -> None:
+    def record_refusal(self, value: object, source: str = "") -> None:
         """Put a refused write on the record. *source* is the key that was written, if another."""
         try:
             text = repr(value)[:LONGEST_VALUE]
@@ -63,7 +66,7 @@ class PinnedValue:
         if (file, line) not in self.writers and len(self.writers) >= MOST_WRITERS:
             self.row["refused_more"] = self.row.get("refused_more", 0) + 1
             return
-        new = {"value": text, "file": file, "line": line, "count": 0}
+        new: RefusedWriter = {"value": text, "file": file, "line": line, "count": 0}
         # Of several threads, setdefault lets one win. Without a lock, counts may come out too low.
         # With a lock, a fork could leave it held.
         writer = self.writers.setdefault((file, line), new)
@@ -98,10 +101,10 @@ class ImplyingValue:
     Torch takes an implied value before all others. So writes of this value are refused.
     """
 
-    def __init__(self, pin: PinnedValue, name: str, value: "Any") -> None:
+    def __init__(self, pin: PinnedValue, name: str, value: object) -> None:
         self.pin, self.name, self.value = pin, name, value
 
-    def refuses(self, value: "Any") -> bool:
+    def refuses(self, value: object) -> bool:
         """Whether a program's write is refused. A refused write is put on the pin's record."""
         if not is_same_value(value, self.value):
             return False
@@ -109,7 +112,7 @@ class ImplyingValue:
         return True
 
 
-def is_same_value(one: "Any", other: "Any") -> bool:
+def is_same_value(one: object, other: object) -> bool:
     """Whether two values are the same where torch looks for what a value implies: 1 is not True."""
     return type(one) is type(other) and bool(one == other)
 
@@ -151,7 +154,7 @@ def _is_made_by_exec(frame: "FrameType") -> bool:
     return frame.f_code.co_filename.startswith("<") and not typed
 
 
-def watch_writes(entry: "Any", pin: PinnedValue) -> None:
+def watch_writes(entry: "ConfigEntry", pin: PinnedValue) -> None:
     """Notice the writes to a pinned entry, on torch 2.6 and later."""
     unset = type(entry).env_value_default
     # What a program wrote before the pin is removed, too. A patch that ends would write it back.
@@ -163,14 +166,14 @@ def watch_writes(entry: "Any", pin: PinnedValue) -> None:
         entry.__class__ = _watched(type(entry), pin, unset)
 
 
-def watch_implying(entry: "Any", implying: ImplyingValue) -> None:
+def watch_implying(entry: "ConfigEntry", implying: ImplyingValue) -> None:
     """Refuse the value of an entry that implies a value against a pin of another one."""
     unset = type(entry).env_value_default
     entry.user_override = _ImplyingOverride(entry.user_override, implying, unset)
 
 
-def pin_against(entry: "Any", value: "Any") -> str:
-    """Which pin of another key refuses *value* for an entry, as text, "" if none does."""
+def pin_against(entry: "ConfigEntry", value: object) -> "Optional[str]":
+    """Which pin of another key refuses *value* for an entry, as text, None if none does."""
     override = getattr(entry, "user_override", None)
     while isinstance(override, _Override):
         if isinstance(override, _ImplyingOverride) and is_same_value(value, override.pin.value):
@@ -181,7 +184,7 @@ def pin_against(entry: "Any", value: "Any") -> str:
                 row["layer"],
             )
         override = override.variable
-    return ""
+    return None
 
 
 class _Override:
@@ -192,15 +195,16 @@ class _Override:
 
     __slots__ = ("get", "name", "pin", "reset", "unset", "variable")
 
-    def __init__(self, variable: "Any", pin: "PinnedValue | ImplyingValue", unset: object) -> None:
+    def __init__(
+        self, variable: "OverrideVariable", pin: "PinnedValue | ImplyingValue", unset: object
+    ) -> None:
         self.variable, self.pin, self.unset = variable, pin, unset
         self.get, self.reset, self.name = variable.get, variable.reset, variable.name
 
-    def set(self, value: "Any") -> "Token[Any]":
+    def set(self, value: object) -> "Token[object]":
         if value is not self.unset and self.pin.refuses(value):
             value = self.unset
-        token: Token[Any] = self.variable.set(value)
-        return token
+        return self.variable.set(value)
 
     def __reduce_ex__(self, protocol: "Any") -> "Any":
         # A ContextVar can't be pickled or deep-copied. So this raises the same error.
@@ -213,11 +217,11 @@ class _ImplyingOverride(_Override):
     __slots__ = ()
     pin: ImplyingValue
 
-    def __init__(self, variable: "Any", pin: ImplyingValue, unset: object) -> None:
+    def __init__(self, variable: "OverrideVariable", pin: ImplyingValue, unset: object) -> None:
         super().__init__(variable, pin, unset)
         self.get = self._read
 
-    def _read(self) -> "Any":
+    def _read(self) -> object:
         value = self.variable.get()
         return self.unset if is_same_value(value, self.pin.value) else value
 
@@ -226,7 +230,7 @@ def _watched(plain: "Any", pin: PinnedValue, unset: object) -> "Any":
     """The class for one pinned entry, on torch 2.6 to 2.11, where an override is an attribute."""
 
     class Watched(plain):  # type: ignore[misc]
-        def __setattr__(self, name: str, value: "Any") -> None:
+        def __setattr__(self, name: str, value: object) -> None:
             if name == "user_override" and value is not unset and pin.refuses(value):
                 value = unset
             super().__setattr__(name, value)

@@ -18,10 +18,12 @@ from rocm_autopatch.patches import row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
     from typing import Any
 
     from rocm_autopatch.patches.ranks.meeting import RankMeeting
+    from rocm_autopatch.patches.torch_types import ConvertFrame, Distributed
+    from rocm_autopatch.plan import PatchEntry
+    from rocm_autopatch.record.shapes import WordRow
 
 TITLE = "Ranks"
 TARGETS = ("torch.distributed.distributed_c10d",)
@@ -47,18 +49,18 @@ class DifferentRanks(RuntimeError):
 
 
 def apply(
-    module: "ModuleType",
-    entries: "list[tuple[Any, ...]]",
+    module: "Distributed",
+    entries: "list[PatchEntry]",
     keep: "tuple[str, ...]",
     observe: bool,
-) -> "list[dict[str, Any]]":
+) -> "list[WordRow]":
     """Compare ranks where a job starts. At the first compile, ask which ones did not come."""
     rows = []
     for entry in entries:
-        done = row(FIELDS, entry, keep, observe, before="off", after="off")
+        done: WordRow = row(FIELDS, entry, keep, observe, before="off", after="off")
         use = _asked_use(done["wanted"])
         if use == "off" and done["status"] != "kept":
-            done.update(status="skipped", reason="%s=off" % VARIABLE if _said() else "off")
+            done["status"], done["reason"] = "skipped", "%s=off" % VARIABLE if _said() else "off"
         if done["status"] == "applied":
             _watch_starts(module, use)
             done["after"] = use
@@ -79,11 +81,11 @@ def _asked_use(wanted: str) -> str:
     return said if said in USES else wanted
 
 
-def _watch_starts(module: "Any", use: str) -> None:
+def _watch_starts(module: "Distributed", use: str) -> None:
     original = module.init_process_group
 
     @functools.wraps(original)
-    def init_process_group(*args: "Any", **kwargs: "Any") -> "Any":
+    def init_process_group(*args: object, **kwargs: object) -> object:
         result = original(*args, **kwargs)
         try:
             _meet(module, use)
@@ -99,7 +101,7 @@ def _watch_starts(module: "Any", use: str) -> None:
     module.init_process_group = init_process_group
 
 
-def _meet(module: "Any", use: str) -> None:
+def _meet(module: "Distributed", use: str) -> None:
     from rocm_autopatch.patches.ranks import meeting
     from rocm_autopatch.startup import hooks
 
@@ -125,13 +127,13 @@ def _meet(module: "Any", use: str) -> None:
             hooks.add(startup.finder, _COMPILES, _watch_compiles)
 
 
-def _watch_compiles(module: "Any") -> None:
+def _watch_compiles(module: "ConvertFrame") -> None:
     original = getattr(module, "_compile", None)
     if original is None:
         raise AttributeError("this torch has no _compile in %s" % module.__name__)
 
     @functools.wraps(original)
-    def _compile(*args: "Any", **kwargs: "Any") -> "Any":
+    def _compile(*args: object, **kwargs: "Any") -> object:
         # Dynamo's logs leave out this many frames of its own. This function is one more.
         kwargs["skip"] = kwargs.get("skip", 0) + 1
         if _open:

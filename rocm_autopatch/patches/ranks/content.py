@@ -14,13 +14,13 @@ import platform
 import re
 
 from rocm_autopatch import _RECORD, patches, startup
+from rocm_autopatch.plan import named_fields
 from rocm_autopatch.startup import patching
 from rocm_autopatch.support import masking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
-    from typing import Any
 
 # Those of PyTorch, Triton, and AMD's libraries that compile or search.
 _READ = re.compile(
@@ -56,7 +56,7 @@ def digest_parts() -> "dict[str, dict[str, str]]":
         for name, target, entries in patching.patches(plan):
             patch = patches.load(name)
             for entry in startup.for_this_torch(entries) if patch.CHANGES_CODE else ():
-                fields = dict(zip(patch.FIELDS, entry))
+                fields = named_fields(patch.FIELDS, entry)
                 named.update(filter(None, (fields.get(one, "") for one in _VARIABLES)))
                 told = [str(fields[one]) for one in fields if one not in _UNTOLD]
                 config[patches.full_name(name, target, fields["name"])] = " ".join(told)
@@ -103,7 +103,7 @@ def utf8(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def digest(found: "dict[str, Any]") -> str:
+def digest(found: "dict[str, str]") -> str:
     """Sixteen hex digits that tell one content from another."""
     text = json.dumps(found, sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]

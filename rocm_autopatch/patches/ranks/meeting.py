@@ -20,7 +20,9 @@ from rocm_autopatch.patches.ranks import content, told
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Optional
+
+    from rocm_autopatch.patches.torch_types import Store
 
 # The form of the keys and of what is in them. Ranks with another form are strangers.
 FORM = 1
@@ -34,18 +36,19 @@ _CHUNK = 1000
 class RankMeeting:
     """The ranks of one job, as this one sees them.
 
-    *store* is a ``torch.distributed.Store``, *joined* says how often this process has joined a job.
+    *store* is the job's, *joined* says how often this process has joined a job.
     """
 
-    def __init__(self, store: "Any", joined: int, rank: int, size: int) -> None:
+    def __init__(self, store: "Store", joined: int, rank: int, size: int) -> None:
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self.store, self.rank, self.size = store, rank, size
         self.prefix = "rocm_autopatch/%d/%s/%d/" % (FORM, restart, joined)
         # Whether this rank was the last, and what it found.
-        self.over, self.found = False, ""
+        self.over = False
+        self.found: Optional[str] = None
 
-    def attend(self) -> str:
-        """Tell what this rank compiles under. The last rank returns what differs, others ""."""
+    def attend(self) -> "Optional[str]":
+        """Tell what this rank compiles under. The last rank returns what differs, others None."""
         mine = content.digest_content()
         digest = content.digest(mine)
         if self.store.add(self.prefix + "of/" + digest, 1) == 1:
@@ -54,7 +57,7 @@ class RankMeeting:
             "%srank/%d" % (self.prefix, self.rank), content.utf8(digest + " " + _host_name())
         )
         if self.store.add(self.prefix + "here", 1) < self.size:
-            return ""
+            return None
         self.over = True
         if self.store.add(self.prefix + "of/" + digest, 0) < self.size:
             self.found = self._compare()
@@ -66,8 +69,8 @@ class RankMeeting:
             # What was found is told here all the same. Who waits for it will compare.
         return self.found
 
-    def verdict(self) -> str:
-        """What differs, for every rank, "" if nothing does. Waits for the last one."""
+    def verdict(self) -> "Optional[str]":
+        """What differs, for every rank, None if nothing does. Waits for the last one."""
         if self.over:
             return self.found
         if not self._waited(WAIT):
@@ -75,17 +78,17 @@ class RankMeeting:
             if absent:
                 return told.missing(absent, self.size, "within %d s" % WAIT)
             return self._compare()
-        text = str(self.store.get(self.prefix + "verdict").decode())
-        return "" if text == "equal" else text
+        text = self.store.get(self.prefix + "verdict").decode()
+        return None if text == "equal" else text
 
-    def missing(self) -> str:
-        """Which ranks have told nothing; "" if none, or if another rank has asked already."""
+    def missing(self) -> "Optional[str]":
+        """Which ranks have told nothing; None if none, or if another rank has asked already."""
         if self.store.add(self.prefix + "here", 0) >= self.size:
-            return ""
+            return None
         if self.store.add(self.prefix + "asked", 1) > 1:
-            return ""
+            return None
         absent = [] if self._waited(ON_THEIR_WAY) else self._absent()
-        return told.missing(absent, self.size, "before the first compile") if absent else ""
+        return told.missing(absent, self.size, "before the first compile") if absent else None
 
     def _waited(self, seconds: int) -> bool:
         """Whether the last rank came within so many seconds."""
@@ -98,8 +101,8 @@ class RankMeeting:
             return False
         return True
 
-    def _compare(self) -> str:
-        """What differs, "" if nothing does. All ranks must have told."""
+    def _compare(self) -> "Optional[str]":
+        """What differs, None if nothing does. All ranks must have told."""
         ranks: dict[str, list[int]] = {}
         hosts = {}
         names = ["%srank/%d" % (self.prefix, rank) for rank in range(self.size)]
@@ -108,7 +111,7 @@ class RankMeeting:
             ranks.setdefault(digest, []).append(rank)
             hosts[rank] = host
         if len(ranks) == 1:
-            return ""
+            return None
         contents = self._read([self.prefix + "content/" + digest for digest in ranks])
         groups = [(its, json.loads(text)) for its, text in zip(ranks.values(), contents)]
         return content.utf8(told.differing(groups, hosts))

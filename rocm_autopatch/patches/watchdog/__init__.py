@@ -21,8 +21,12 @@ from rocm_autopatch.patches.watchdog import on_demand, sleeper, underway
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
-    from typing import Any
+    from types import FrameType, ModuleType
+    from typing import Any, Optional
+
+    from rocm_autopatch.patches.torch_types import ConvertFrame
+    from rocm_autopatch.plan import PatchEntry
+    from rocm_autopatch.record.shapes import WatchdogRow
 
 
 TITLE = "Watchdog"
@@ -37,16 +41,20 @@ CHANGES_CODE = False
 FIELDS = ("name", "wanted", "layer", "why")
 # DEFAULTS has the fields that a policy with a watchdog does not give. OFF has the values of fields
 # that ROCM_AUTOPATCH_KEEP takes out of the policy.
-DEFAULTS = {"warn_after": 120, "dump_stacks": False, "abort_after": None}
-OFF = {"warn_after": False, "dump_stacks": False, "abort_after": None}
+DEFAULTS: "dict[str, Optional[float]]" = {
+    "warn_after": 120,
+    "dump_stacks": False,
+    "abort_after": None,
+}
+OFF: "dict[str, Optional[float]]" = {"warn_after": False, "dump_stacks": False, "abort_after": None}
 
 
 def apply(
-    module: "ModuleType",
-    entries: "list[tuple[Any, ...]]",
+    module: "ConvertFrame",
+    entries: "list[PatchEntry]",
     keep: "tuple[str, ...]",
     observe: bool,
-) -> "list[dict[str, Any]]":
+) -> "list[WatchdogRow]":
     """Watch the compiles that go through ``torch._dynamo.convert_frame``, as the fields say.
 
     There is an entry for each field, named ``watchdog.FIELD``. In the row of ``warn_after``,
@@ -56,7 +64,7 @@ def apply(
     chosen = dict(DEFAULTS)
     rows = []
     for entry in entries:
-        done = row(FIELDS, entry, keep, observe, uses=0)
+        done: WatchdogRow = row(FIELDS, entry, keep, observe, uses=0)
         field = done["name"].partition(".")[2]
         if field not in DEFAULTS:
             raise ValueError("the watchdog has no setting %r" % (field,))
@@ -68,7 +76,8 @@ def apply(
     if chosen["warn_after"] is False and chosen["abort_after"] is None:
         for done in rows:
             if done["status"] != "kept":
-                done.update(status="skipped", after=None, reason="the policy turns it off")
+                done["status"], done["reason"] = "skipped", "the policy turns it off"
+                done["after"] = None
         return rows
     underway.settings.update(chosen)
     _watch_frames(module)
@@ -82,7 +91,7 @@ _KERNELS = "torch._inductor.runtime.triton_heuristics"
 _TUNERS = ("autotune_to_one_config", "coordinate_descent_tuning")
 
 
-def _watch_frames(module: "Any") -> None:
+def _watch_frames(module: "ConvertFrame") -> None:
     original = getattr(module, "_compile", None)
     if original is None:
         # getattr, because the AttributeError of a module that is being imported blames a circular
@@ -92,13 +101,13 @@ def _watch_frames(module: "Any") -> None:
     waits = [True]
 
     @functools.wraps(original)
-    def _compile(*args: "Any", **kwargs: "Any") -> "Any":
+    def _compile(*args: "Any", **kwargs: "Any") -> object:
         # Dynamo's logs leave out this many frames of its own. This function is one more.
         kwargs["skip"] = kwargs.get("skip", 0) + 1
         if waits:
             # Only now, at the first compile: a program that only imports torch needs no finder.
             waits.clear()
-            hooks: dict[str, Any] = {_GRAPHS: _watch_graphs, _KERNELS: _watch_kernels}
+            hooks: dict[str, startup.Hook] = {_GRAPHS: _watch_graphs, _KERNELS: _watch_kernels}
             startup.arm(hooks)
             on_demand.offer_stacks()
         watch = None
@@ -112,16 +121,16 @@ def _watch_frames(module: "Any") -> None:
     module._compile = _compile
 
 
-def _watch_graphs(module: "Any") -> None:
+def _watch_graphs(module: object) -> None:
     _wrap(module, "fx_codegen_and_compile", "graph")
 
 
-def _watch_kernels(module: "Any") -> None:
+def _watch_kernels(module: "ModuleType") -> None:
     for name in _TUNERS:
         _wrap(getattr(module, "CachingAutotuner", None), name, "kernel")
 
 
-def _wrap(owner: "Any", name: str, kind: str) -> None:
+def _wrap(owner: object, name: str, kind: str) -> None:
     """Have a function of a module or class note when it is called. Never raises."""
     original = getattr(owner, name, None)
     if original is None:
@@ -130,7 +139,7 @@ def _wrap(owner: "Any", name: str, kind: str) -> None:
         return
 
     @functools.wraps(original)
-    def watched(*args: "Any", **kwargs: "Any") -> "Any":
+    def watched(*args: object, **kwargs: object) -> object:
         watch = None
         try:
             watch, depth = _enter(kind, args, kwargs)
@@ -143,13 +152,13 @@ def _wrap(owner: "Any", name: str, kind: str) -> None:
 
 
 def _enter(
-    kind: str, args: "tuple[Any, ...]", kwargs: "dict[str, Any]"
+    kind: str, args: "tuple[object, ...]", kwargs: "dict[str, object]"
 ) -> "tuple[underway.Watch, int]":
     """Note that a call begins. Returns the arguments for _leave."""
     caller = sys._getframe(1)
-    watch: Any = getattr(underway.here, "watch", None)
+    watch: Optional[underway.Watch] = getattr(underway.here, "watch", None)
     if watch is not None:
-        frame: Any = caller
+        frame: Optional[FrameType] = caller
         while frame is not None and frame is not watch.frame:
             frame = frame.f_back
         if frame is None:
@@ -189,7 +198,7 @@ def _leave(watch: "underway.Watch", depth: int) -> None:
         aborts.take_back(watch)
 
 
-def _compile_id() -> "Any":
+def _compile_id() -> object:
     guards: Any = sys.modules.get("torch._guards")
     try:
         return guards.CompileContext.current_compile_id()

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any, Optional
 
+    from rocm_autopatch.patches.torch_types import GraphModule
+
 # What a line has in it if a worker is compiling C++: our own words, or the compiler's command.
 _CPP = ("compiling C++", "cc1plus", "g++", "c++ ", "clang")
 # What stops a phase because of what runs in it.
@@ -48,7 +50,7 @@ def describe_compile(watch: "underway.Watch") -> str:
     return "; ".join([part for part in parts if part])
 
 
-def _try_to_tell(teller: "Optional[Callable[[Any], list[str]]]", what: "Any") -> "list[str]":
+def _try_to_tell(teller: "Optional[Callable[[Any], list[str]]]", what: object) -> "list[str]":
     """What *teller* reads from torch's own locals. This torch may have other locals."""
     try:
         return teller(what) if teller else []
@@ -90,7 +92,7 @@ def _compiled_subject(watch: "underway.Watch") -> str:
     return ", ".join(said.values()) or "a compile"
 
 
-def _frame_subject(args: "Any", kwargs: "Any", compile_id: "Any") -> str:
+def _frame_subject(args: "tuple[Any, ...]", kwargs: "dict[str, Any]", compile_id: object) -> str:
     return _frame_text(*underway.function(args, kwargs)) + _compile_text(compile_id)
 
 
@@ -103,8 +105,8 @@ def _calling_line(watch: "underway.Watch") -> "list[str]":
     return ["called at " + place] if place else []
 
 
-def _graph_subject(args: "Any", kwargs: "Any", compile_id: "Any") -> str:
-    module = args[0] if args else kwargs["gm"]
+def _graph_subject(args: "tuple[Any, ...]", kwargs: "dict[str, Any]", compile_id: object) -> str:
+    module: GraphModule = args[0] if args else kwargs["gm"]
     which = "backward graph" if kwargs.get("is_backward") else "graph"
     text = "%s of %d nodes" % (which, len(module.graph.nodes))
     frame = underway.frames.get(compile_id)
@@ -113,7 +115,7 @@ def _graph_subject(args: "Any", kwargs: "Any", compile_id: "Any") -> str:
     return text
 
 
-def _kernel_subject(args: "Any", kwargs: "Any", compile_id: "Any") -> str:
+def _kernel_subject(args: "tuple[Any, ...]", kwargs: "dict[str, Any]", compile_id: object) -> str:
     tuner = args[0]
     return "Triton kernel %s" % getattr(tuner.fn, "__name__", tuner.fn)
 
@@ -125,18 +127,18 @@ def _frame_text(name: str, file: str, line: int) -> str:
     return "%s (%s:%d)" % (name, file, line)
 
 
-def _compile_text(compile_id: "Any") -> str:
+def _compile_text(compile_id: object) -> str:
     return ", compile %s" % (compile_id,) if compile_id is not None else ""
 
 
-def _other_threads(_: "Any") -> "list[str]":
+def _other_threads(_: object) -> "list[str]":
     """What the threads do that compile for this one."""
     said = {}
     for ident, frame in sys._current_frames().items():
         if ident in underway.running:
             continue
         stack = []
-        above: Any = frame
+        above: Optional[FrameType] = frame
         while above is not None:
             stack.append(above)
             above = above.f_back
@@ -189,7 +191,7 @@ def _switches_that_stop(phase: str) -> "list[tuple[str, str]]":
     return switches.switches_that_stop(phase)
 
 
-def _asked_options(stack: "list[FrameType]") -> "dict[str, Any]":
+def _asked_options(stack: "list[FrameType]") -> "dict[str, object]":
     """The options of this compile, from mode= or options=."""
     for frame in stack:
         if frame.f_code.co_filename.endswith("/_inductor/compile_fx.py"):
@@ -199,7 +201,7 @@ def _asked_options(stack: "list[FrameType]") -> "dict[str, Any]":
     return {}
 
 
-def _child_processes(_: "Any") -> "list[str]":
+def _child_processes(_: object) -> "list[str]":
     """The processes that this one may wait for: the leaves of its process tree, from /proc."""
     found: list[tuple[int, float, str]] = []
     _add_leaves(os.getpid(), 0, found)

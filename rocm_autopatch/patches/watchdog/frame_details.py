@@ -11,8 +11,11 @@ from rocm_autopatch.startup import cpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import FrameType
     from typing import Any, Optional
+
+    from rocm_autopatch.patches.torch_types import InputNode
 
 
 def torch_version() -> str:
@@ -42,7 +45,7 @@ def tell_candidates(frame: "Optional[FrameType]") -> "list[str]":
     return said or ["but torch %s does not tell what" % torch_version()]
 
 
-def _input_sizes(nodes: "Any") -> str:
+def _input_sizes(nodes: "Optional[Iterable[InputNode]]") -> str:
     sizes = ["x".join(map(str, node.get_size())) for node in nodes or ()]
     return "(%s)" % ", ".join(sizes) if sizes else ""
 
@@ -83,7 +86,7 @@ def _describe_crowd() -> "list[str]":
     return [said] if said else []
 
 
-def _is_future(one: "Any") -> bool:
+def _is_future(one: object) -> bool:
     return any(kind.__name__ == "CodeCacheFuture" for kind in type(one).__mro__) or (
         hasattr(one, "result") and hasattr(one, "done")
     )
@@ -104,7 +107,7 @@ def tell_aiter_module(frame: "FrameType") -> "list[str]":
 
 def tell_libraries(frame: "Optional[FrameType]") -> "list[str]":
     """What may make a library search in this call."""
-    operation: Any = ""
+    operation: object = ""
     while frame is not None and not operation:
         if frame.f_code.co_filename.endswith("/select_algorithm.py"):
             operation = frame.f_locals.get("name")

@@ -14,10 +14,15 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any, Optional
 
+    from rocm_autopatch.record.shapes import WatchdogRow
+
+    # (kind, args, kwargs, Dynamo's id of the compile) of a call of one of torch's functions.
+    Level = tuple[str, tuple[Any, ...], dict[str, Any], object]
+
 # The settings of the policy, by the name of their field; empty if nothing is watched.
 settings: "dict[str, Any]" = {}
 # The rows of the record, by the same names.
-rows: "dict[str, dict[str, Any]]" = {}
+rows: "dict[str, WatchdogRow]" = {}
 # The compiles under way, by thread. The lock is an RLock: a signal handler may compile while its
 # thread holds it.
 running: "dict[int, Watch]" = {}
@@ -25,7 +30,7 @@ lock = threading.RLock()
 # The Watch of this thread is its attribute watch.
 here = threading.local()
 # The frames compiled recently, by Dynamo's id of the compile. They describe a later backward.
-frames: "dict[Any, tuple[str, str, int]]" = {}
+frames: "dict[object, tuple[str, str, int]]" = {}
 MOST_FRAMES = 1000
 
 
@@ -51,8 +56,7 @@ class Watch:
         self.began = self.seen = time.monotonic()
         self.frame = frame
         self.ident = _thread.get_ident()
-        # (kind, args, kwargs, Dynamo's id of the compile) of each call.
-        self.levels: list[tuple[Any, ...]] = []
+        self.levels: list[Level] = []
         self.due: Optional[float] = None
         self.step = 0.0
         # The time in which the whole process was stopped (docker pause). It is not counted.

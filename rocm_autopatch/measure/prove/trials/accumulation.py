@@ -6,17 +6,14 @@ set to zero, or are not there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Program, Result, TrialBench
 
 ABOUT = ("training",)
 TRAINING = True
 TURN = 6
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     torch = bench.torch
     nn = torch.nn
     width = bench.size(512, 32)
@@ -27,7 +24,7 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
     compiled = bench.compile(model)
     inputs = bench.inputs(16, width, dtype=torch.float32)
 
-    def call(number: int) -> Any:
+    def call(number: int) -> Result:
         kind = number % TURN
         if kind == TURN - 1:
             model.eval()

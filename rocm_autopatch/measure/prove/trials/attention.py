@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Program, TrialBench
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ABOUT = ("modes", "search", "switches")
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     torch = bench.torch
     nn = torch.nn
     heads, size, length = 8, bench.size(64, 8), bench.size(256, 16)
@@ -22,14 +24,15 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
             self.qkv = nn.Linear(width, 3 * width)
             self.out = nn.Linear(width, width)
 
-        def forward(self, x: Any, mask: Any) -> Any:
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
             rows = self.qkv(x).view(x.shape[0], length, 3, heads, size).permute(2, 0, 3, 1, 4)
             query, key, value = rows.unbind(0)
             attend = nn.functional.scaled_dot_product_attention
             causal = attend(query, key, value, is_causal=True)
             masked = attend(query, key, value, attn_mask=mask)
             by_hand = (query @ key.transpose(-1, -2) / size**0.5).softmax(-1) @ value
-            return self.out((causal + masked + by_hand).transpose(1, 2).flatten(2))
+            found: Tensor = self.out((causal + masked + by_hand).transpose(1, 2).flatten(2))
+            return found
 
     compiled = bench.compile(bench.module(Attention()))
     inputs = bench.inputs(2, length, width)

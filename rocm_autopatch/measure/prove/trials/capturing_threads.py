@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Inputs, Program, Result, TrialBench
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Graphs that threads build at the same time are truncated: ROCm/rocm-systems#6888.
 ABOUT = ("modes",)
@@ -19,7 +21,7 @@ FUNCTIONS, PRODUCTS = 3, 24
 PATIENCE_S = 60
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     # Of another width each, because Dynamo would compile equal ones once, for both threads.
     widths = [bench.size(256, 16) + 16 * one for one in range(THREADS * FUNCTIONS)]
     chains = [_compiled_chain(bench, width) for width in widths]
@@ -27,7 +29,7 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
     together = threading.Barrier(THREADS)
     threads = [ThreadPoolExecutor(1) for _ in range(THREADS)]
 
-    def run(side: int, number: int) -> Any:
+    def run(side: int, number: int) -> list[Tensor]:
         # Grad mode belongs to a thread.
         with bench.torch.no_grad():
             found = []
@@ -36,19 +38,19 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
                 found.append(compute(number))
             return found
 
-    def call(number: int) -> Any:
+    def call(number: int) -> Result:
         running = [thread.submit(run, side, number) for side, thread in enumerate(threads)]
         return [one for side in running for one in side.result()]
 
     return call
 
 
-def _compiled_chain(bench: TrialBench, width: int) -> Callable[[int], Any]:
+def _compiled_chain(bench: TrialBench, width: int) -> Inputs:
     """A compiled function of its own, for inputs of its own: the weight keeps their size."""
     torch = bench.torch
     weight = torch.linalg.qr(torch.randn(width, width))[0].to(bench.device)
 
-    def chain(x: Any) -> Any:
+    def chain(x: Tensor) -> Tensor:
         for _ in range(PRODUCTS):
             x = torch.tanh(x @ weight) * 1.5
         return x

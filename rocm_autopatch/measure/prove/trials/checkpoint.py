@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Program, Result, TrialBench
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ABOUT = ("training",)
 TRAINING = True
 TURN = 2
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     torch = bench.torch
     nn = torch.nn
     from torch.utils.checkpoint import checkpoint
@@ -27,7 +29,7 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
                 for _ in range(3)
             )
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: Tensor) -> Tensor:
             for block in self.blocks:
                 x = x + checkpoint(block, x, use_reentrant=False)
             return x
@@ -36,7 +38,7 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
     compiled = bench.compile(model)
     inputs = bench.inputs(32, width, dtype=torch.float32)
 
-    def call(number: int) -> Any:
+    def call(number: int) -> Result:
         batches = [inputs(number + part).requires_grad_() for part in range(1 + number % TURN)]
         loss = sum(compiled(batch).square().mean() for batch in batches)
         wanted = [*batches, *model.parameters()]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Program, TrialBench
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ABOUT = ("modes", "switches")
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     torch = bench.torch
     nn = torch.nn
     width = bench.size(64, 8)
@@ -24,10 +26,11 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
             self.two = nn.Conv2d(width, width, 1)
             self.head = nn.Linear(width, 10)
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: Tensor) -> Tensor:
             x = torch.relu(self.stem(x))
             x = x + self.two(torch.relu(self.norm(self.one(x))))
-            return self.head(x.mean((2, 3)))
+            found: Tensor = self.head(x.mean((2, 3)))
+            return found
 
     compiled = bench.compile(bench.module(Net()))
     side = bench.size(64, 16)

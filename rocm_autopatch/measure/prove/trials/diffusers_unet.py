@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Program, TrialBench
 
 ABOUT = ("modes",)
 NEEDS = ("diffusers.models.unets.unet_2d_condition",)
 GPU = True
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     from diffusers import UNet2DConditionModel
 
     model = UNet2DConditionModel(

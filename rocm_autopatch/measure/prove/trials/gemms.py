@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Inputs, Program, TrialBench
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch import dtype as DataType
 
 ABOUT = ("modes", "search", "coordinate_descent_tuning", "benchmark_kernel")
 # Rows, and the sizes of the weights: a decode step, a prompt, and a size that is not aligned.
 SHAPES = ((1, 4096, 14336), (512, 4096, 4096), (64, 4093, 1021))
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     torch = bench.torch
     parts = [
         _linear_calls(bench, dtype, *(size if bench.gpu else max(1, size // 64) for size in shape))
@@ -25,16 +28,14 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
     return lambda number: [part(number).clone() for part in parts]
 
 
-def _linear_calls(
-    bench: TrialBench, dtype: Any, rows: int, inner: int, outer: int
-) -> Callable[[int], Any]:
+def _linear_calls(bench: TrialBench, dtype: DataType, rows: int, inner: int, outer: int) -> Inputs:
     layer = bench.module(bench.torch.nn.Linear(inner, outer), dtype)
     compiled = bench.compile(layer, dynamic=False)
     inputs = bench.inputs(rows, inner, dtype=dtype)
     return lambda number: compiled(inputs(number))
 
 
-def _fp8_calls(bench: TrialBench) -> list[Callable[[int], Any]]:
+def _fp8_calls(bench: TrialBench) -> list[Inputs]:
     torch = bench.torch
     # MI300 has types of its own, which end at 240.
     fnuz = str(getattr(torch.version, "hip", None) or "") and "gfx94" in str(
@@ -45,10 +46,11 @@ def _fp8_calls(bench: TrialBench) -> list[Callable[[int], Any]]:
     bias = torch.randn(4096, device="cuda", dtype=torch.bfloat16)
     one = torch.ones((), device="cuda")
 
-    def multiply(x: Any) -> Any:
-        return torch._scaled_mm(
+    def multiply(x: Tensor) -> Tensor:
+        product: Tensor = torch._scaled_mm(
             x.to(dtype), weight.t(), one, one / 64, bias=bias, out_dtype=torch.bfloat16
         )
+        return product
 
     inputs = bench.inputs(64, 4096)
     try:

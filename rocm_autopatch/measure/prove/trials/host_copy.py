@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rocm_autopatch.measure.prove.bench import INPUTS, TrialBench
+from rocm_autopatch.measure.prove.bench import INPUTS, Program, Result, TrialBench
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # A replay reads what such a copy has overwritten, where the buffer lies at the same address in each
 # call: ROCm/hip#3902.
@@ -16,7 +18,7 @@ TIMED = False
 PLACES = 513
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     torch = bench.torch
     width = bench.size(256, 16)
 
@@ -27,7 +29,7 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
             self.register_buffer("shift", torch.zeros(PLACES, width))
             self.register_buffer("places", torch.zeros(PLACES, dtype=torch.int64))
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
             rows = self.layer(x)[self.places % x.shape[0]]
             return rows + self.shift, self.places + 1
 
@@ -42,7 +44,7 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
     pinned = [one.pin_memory() for one in pageable] if bench.gpu else pageable
     targets = [given, model.shift, model.places]
 
-    def call(number: int) -> Any:
+    def call(number: int) -> Result:
         # Pinned memory and other memory, by turns; nobody waits for the copy of the former.
         with torch.no_grad():
             for target, rows in zip(targets, pinned if number % 2 else pageable):

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Program, TrialBench
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ABOUT = ("modes", "aggressive_fusion", "max_fusion_size", "memory_planning", "multi_kernel")
 BLOCKS = 24
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     torch = bench.torch
 
-    def net(x: Any, y: Any) -> Any:
+    def net(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         results = []
         for block in range(BLOCKS):
             x = torch.sin(x) * (1 + block / BLOCKS) + y

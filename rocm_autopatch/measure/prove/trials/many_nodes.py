@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Program, TrialBench
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Graphs of some 200 kernels and more read stale pointers: ROCm/hip#3887. Inductor makes one kernel
 # of operations on elements, but not of products, which a library computes.
@@ -15,7 +17,7 @@ NODES = 256
 WIDTH = 32
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     torch = bench.torch
     # Each weight changes the order and some signs. So all results are exact, and large or small
     # numbers do not hide others.
@@ -24,7 +26,7 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
     signs = torch.randint(2, (NODES, WIDTH, 1), generator=chance) * 2.0 - 1
     weights = (torch.eye(WIDTH)[orders] * signs).to(bench.device)
 
-    def chain(x: Any, weights: Any) -> Any:
+    def chain(x: Tensor, weights: Tensor) -> Tensor:
         for weight in weights.unbind():
             x = x @ weight
         return x

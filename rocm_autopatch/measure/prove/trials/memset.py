@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Program, Result, TrialBench
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # A memset in a captured graph leaves what was there: pytorch#197017.
 ABOUT = ("modes", "training")
@@ -20,12 +23,12 @@ TIMED = False
 ROWS = 64
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     torch = bench.torch
     width = bench.size(4096, 32)
     scatter = _scatter_op()
 
-    def collect(x: Any, places: Any) -> Any:
+    def collect(x: Tensor, places: Tensor) -> tuple[Tensor, ...]:
         sums, total = scatter(x * 2, places)
         fresh = torch.zeros_like(x).index_add(0, places, x)
         return sums + fresh, total * 2
@@ -34,7 +37,7 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
     inputs = bench.inputs(ROWS, width, dtype=torch.float32)
     places = bench.tokens(ROWS, ROWS)
 
-    def call(number: int) -> Any:
+    def call(number: int) -> Result:
         x, there = inputs(number), places(number)
         if number % 2:
             with torch.no_grad():
@@ -42,13 +45,14 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
         x.requires_grad_()
         sums, total = compiled(x, there)
         (sums.sum() + total.sum()).backward()
+        assert x.grad is not None
         return [sums.detach().clone(), total.detach().clone(), x.grad.clone()]
 
     return call
 
 
 @functools.cache
-def _scatter_op() -> Any:
+def _scatter_op() -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Rows that are added up by places, and the sum of all: one operation with a gradient."""
     import torch
 
@@ -71,4 +75,5 @@ def _scatter_op() -> Any:
         lambda ctx, sums, total: (sums.index_select(0, ctx.places) + total, None),
         setup_context=lambda ctx, inputs, output: setattr(ctx, "places", inputs[1]),
     )
-    return made
+    scatter: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = made
+    return scatter

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Program, TrialBench
 
 ABOUT = ("modes", "search", "switches")
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     nn = bench.torch.nn
     width = bench.size(1024, 64)
     layers = [nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.GELU()]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Program, Result, TrialBench
 from rocm_autopatch.measure.prove.trials.decoder import make_decoder
 
 ABOUT = ("modes",)
@@ -13,7 +10,7 @@ TURN = 4
 LENGTH, PROMPT, STEPS = 64, 16, 4
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     torch = bench.torch
     model = bench.module(make_decoder(bench, LENGTH))
     compiled = bench.compile(model)
@@ -21,12 +18,15 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
     steps = bench.inputs(1, 1, model.width)
     positions = torch.arange(LENGTH, device=bench.device)
 
-    def call(number: int) -> Any:
+    def call(number: int) -> Result:
+        found: Result
         step = number % STEPS
         if step == 0:
             model.clear()
-            return compiled(prompts(number // STEPS), positions[:PROMPT])
+            found = compiled(prompts(number // STEPS), positions[:PROMPT])
+            return found
         at = PROMPT + step - 1
-        return compiled(steps(number), positions[at : at + 1])
+        found = compiled(steps(number), positions[at : at + 1])
+        return found
 
     return call

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Program, TrialBench
 
 ABOUT = ("modes", "expandable_segments")
 TURN = 7
 SIZES = (3, 8, 8, 5, 16, 1, 3)
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     nn = bench.torch.nn
     width = bench.size(512, 32)
     model = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.LayerNorm(width))

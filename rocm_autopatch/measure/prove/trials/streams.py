@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Program, Result, TrialBench
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ABOUT = ("modes",)
 TURN = 2
 GPU = True
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     torch = bench.torch
     nn = torch.nn
     model = bench.module(nn.Sequential(nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 1024)))
@@ -20,10 +22,12 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
     inputs = bench.inputs(8, 1024)
     side = torch.cuda.Stream()
 
-    def call(number: int) -> Any:
+    def call(number: int) -> Result:
         given = inputs(number)
+        found: Tensor
         if number % 2:
-            return compiled(given).clone()
+            found = compiled(given).clone()
+            return found
         main = torch.cuda.current_stream()
         side.wait_stream(main)
         with torch.cuda.stream(side):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Program, Result, TrialBench
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ABOUT = ("modes",)
 TURN = 2
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     torch = bench.torch
     width = bench.size(512, 32)
     nn = torch.nn
@@ -21,12 +23,13 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
     inputs = bench.inputs(4, width)
     threads = [ThreadPoolExecutor(1) for _ in range(2)]
 
-    def run(number: int) -> Any:
+    def run(number: int) -> Tensor:
         # Grad mode belongs to a thread.
         with torch.no_grad():
-            return compiled(inputs(number)).clone()
+            found: Tensor = compiled(inputs(number)).clone()
+            return found
 
-    def call(number: int) -> Any:
+    def call(number: int) -> Result:
         return threads[number % 2].submit(run, number).result()
 
     return call

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Program, TrialBench
 
 ABOUT = ("modes",)
 NEEDS = ("timm",)
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     import timm
 
     name = "vit_base_patch16_224" if bench.gpu else "vit_tiny_patch16_224"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Inputs, Program, TrialBench
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Captured by hand, aten.topk faults at the second replay on HIP, and torch forbids it to Inductor's
 # own capture there: pytorch#184265.
@@ -13,12 +15,12 @@ ABOUT = ("modes",)
 TIMED = False
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     torch = bench.torch
     experts, vocabulary = bench.size(64, 16), bench.size(32000, 256)
     table = bench.inputs(experts, 32, dtype=torch.float32)(0)
 
-    def choose(scores: Any, logits: Any) -> Any:
+    def choose(scores: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
         weights, chosen = torch.topk(scores * 2, 4, dim=-1)
         mixed = (table[chosen] * weights.softmax(-1).unsqueeze(-1)).sum(-2)
         best, found = torch.topk(logits * 2, 8, dim=-1)
@@ -30,7 +32,7 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
     return lambda number: [one.clone() for one in compiled(scores(number), logits(number))]
 
 
-def _distinct_rows(bench: TrialBench, *shape: int) -> Callable[[int], Any]:
+def _distinct_rows(bench: TrialBench, *shape: int) -> Inputs:
     """Rows in which no number comes twice: of equal ones, topk may choose any."""
     inputs = bench.inputs(*shape, dtype=bench.torch.float32)
     return lambda number: inputs(number).argsort(-1).argsort(-1).float() / 8

@@ -6,10 +6,7 @@ step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Program, Result, TrialBench
 
 ABOUT = (
     "modes",
@@ -21,7 +18,7 @@ ABOUT = (
 TRAINING = True
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     torch = bench.torch
     nn = torch.nn
     width = bench.size(256, 32)
@@ -33,7 +30,7 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
     inputs = bench.inputs(32, width, dtype=torch.float32)
     targets = bench.tokens(10, 32)
 
-    def call(number: int) -> Any:
+    def call(number: int) -> Result:
         with torch.no_grad():
             for weight, first in zip(model.parameters(), start):
                 weight.copy_(first)

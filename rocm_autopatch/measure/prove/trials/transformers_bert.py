@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Program, TrialBench
 
 ABOUT = ("modes", "freezing", "multi_kernel", "coordinate_descent_tuning")
 NEEDS = ("transformers.models.bert.modeling_bert",)
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     from transformers import BertConfig, BertModel
 
     width = bench.size(768, 64)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Program, Result, TrialBench
 
 ABOUT = ("modes", "switches")
 NEEDS = ("transformers.models.llama.modeling_llama",)
@@ -13,7 +10,7 @@ GPU = True
 TOKENS = 16
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     from transformers import CompileConfig, LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -28,14 +25,14 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
     # In 32 bits, so that two tokens that are nearly as likely do not change places by rounding.
     model = bench.module(LlamaForCausalLM(config), bench.torch.float32)
     prompts = bench.tokens(1024, 1, 12)
-    settings: dict[str, Any] = {"disable_compile": True}
+    settings: dict[str, object] = {"disable_compile": True}
     if bench.compiled:
         mode = bench.mode or "default"
         settings = {"compile_config": CompileConfig(mode=mode, fullgraph=False)}
 
-    def call(number: int) -> Any:
+    def call(number: int) -> Result:
         prompt = prompts(number)
-        return model.generate(
+        found: Result = model.generate(
             prompt,
             attention_mask=bench.torch.ones_like(prompt),
             max_new_tokens=TOKENS,
@@ -45,5 +42,6 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
             pad_token_id=0,
             **settings,
         )
+        return found
 
     return call

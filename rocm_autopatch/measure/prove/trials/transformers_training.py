@@ -5,17 +5,14 @@ The gradients are compared as one vector: some are zero but for rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Program, Result, TrialBench
 
 ABOUT = ("training",)
 NEEDS = ("transformers.models.bert.modeling_bert",)
 TRAINING = True
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     from transformers import BertConfig, BertForSequenceClassification
 
     torch = bench.torch
@@ -36,7 +33,7 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
     tokens = bench.tokens(1000, 8, bench.size(64, 16))
     labels = bench.tokens(2, 8)
 
-    def call(number: int) -> Any:
+    def call(number: int) -> Result:
         with torch.no_grad():
             for weight, first in zip(model.parameters(), start):
                 weight.copy_(first)

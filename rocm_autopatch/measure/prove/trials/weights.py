@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from rocm_autopatch.measure.prove.bench import TrialBench
+from rocm_autopatch.measure.prove.bench import Program, Result, TrialBench
 
 # freezing makes constants of the weights, as its documentation says: this is no trial of it.
 ABOUT = ("modes",)
 TURN = 16
 
 
-def make_program(bench: TrialBench) -> Callable[[int], Any]:
+def make_program(bench: TrialBench) -> Program:
     torch = bench.torch
     width = bench.size(512, 32)
     model = bench.module(torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Tanh()))
@@ -20,13 +17,14 @@ def make_program(bench: TrialBench) -> Callable[[int], Any]:
     inputs = bench.inputs(4, width)
     changes = bench.inputs(width, width)
 
-    def call(number: int) -> Any:
+    def call(number: int) -> Result:
         layer = model[0]
         if number % 16 == 7:
             layer.weight.copy_(changes(number // 16) / width**0.5)
         elif number % 16 == 15:
             new = changes(number // 16 + 1) / width**0.5
             layer.weight = torch.nn.Parameter(new, requires_grad=False)
-        return compiled(inputs(number))
+        found: Result = compiled(inputs(number))
+        return found
 
     return call
