@@ -795,8 +795,8 @@ def test_any_python_may_go_on(version: str, wheel: Path, tmp_path: Path) -> None
 
 def test_the_page_has_the_messages_of_the_script() -> None:
     page = (ROOT / "docs/overlay.md").read_text()
-    table = page.partition("**Errors.**")[2].partition("\n\n|")[2].partition("\n\n")[0]
-    documented = re.findall(r"^\| `(.*?)`", table, re.MULTILINE)
+    errors = page.partition("**Errors.**")[2].partition("\n\n")[2].partition("\n\n")[0]
+    documented = re.findall(r"^- `(.*?)`: ", errors, re.MULTILINE)
     varies = "DIRECTORY FILES IMAGE LENDER PACKAGE PYTHON REASONS? TORCHES WHAT WHEEL"
     of_page = [re.sub(rf"\b({varies.replace(' ', '|')})\b", "X", text) for text in documented]
     script, program = ((ROOT / name).read_text() for name in SCRIPTS)
