@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rocm_autopatch import startup
 from rocm_autopatch.policy import load
-from rocm_autopatch.policy.model import Policy
+from rocm_autopatch.policy.model import DELETE_EMPTY, Policy
 
 DESCRIPTIONS = Path(__file__).with_name("variables.yaml")
 HEAD = """\
@@ -43,10 +43,14 @@ CHANGED = """\
 A variable that a user set stays ([baseline](overlay.md#whose-value-it-is)), and
 `ROCM_AUTOPATCH_KEEP=NAME` keeps any. [What a variable
 outranks](policies.md#variables-that-outrank-a-flag)."""
+EMPTY_TEXT = (
+    "The empty text means something else than not set: the import of torch or a compile fails, a "
+    "cache or a GPU is not found. `rocm-autopatch explain NAME` says it of one."
+)
 # What is said of each action.
 ACTIONS = {
     "delete": "Deletes:",
-    "delete_empty": "Deletes, if it is empty:",
+    DELETE_EMPTY: "Deletes, if it is empty:",
     "set": "Sets:",
     "default": "Sets, if it is not set:",
 }
@@ -135,7 +139,11 @@ def _changed(policies: Iterable[Policy]) -> Iterator[str]:
             yield f"### The policy `{policy.name}`"
         for said, reasons in found.items():
             yield from (said, "")
-            yield from (f"- {', '.join(names)}. {why}." for why, names in reasons.items())
+            if said == ACTIONS[DELETE_EMPTY]:
+                every = sorted({name for names in reasons.values() for name in names})
+                yield f"- {', '.join(every)}. {EMPTY_TEXT}"
+            else:
+                yield from (f"- {', '.join(names)}. {why}." for why, names in reasons.items())
             yield ""
 
 
