@@ -336,6 +336,6 @@ def test_subjects_are_names_and_sentences() -> None:
 def test_the_page() -> None:
     page = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
     for name, sentence in SUBJECTS.items():
-        assert f"| `{name}` | {sentence.rstrip('.')} |\n" in page
+        assert f"\n- `{name}`: {sentence.rstrip('.')}\n" in page
     example = page.split("```json\n")[1].split("```")[0]
     assert file.parse_evidence(example.encode(), "the example").battery == "full"

@@ -41,15 +41,15 @@ def test_the_images_have_every_record() -> None:
             assert issue.text.rstrip(".") in page
 
 
-def test_the_table_of_patches_is_not_stale() -> None:
+def test_the_list_of_patches_is_not_stale() -> None:
     page = (ROOT / "docs" / "patches.md").read_text()
     assert patches_table.page(page) == page
     for name in patches.NAMES:
-        assert f"\n| `{name}` | " in page
+        assert f"\n- `{name}`: " in page
         assert f"\n## `{name}`: " in page
 
 
-def test_a_page_without_a_place_for_the_table() -> None:
+def test_a_page_without_a_place_for_the_list() -> None:
     with pytest.raises(ValueError, match="the page has no lines"):
         patches_table.page("# Patches\n")
 

@@ -39,7 +39,7 @@ def test_the_page_has_every_key(file: str) -> None:
     # Names of config modules and of modes stand in the head of the page.
     for name in found - {"images"}:
         head = name.startswith("torch.") or name in compile_modes.MODES
-        assert (f"`{name}`" if head else f"\n| `{name}` | ") in PAGE, name
+        assert (f"`{name}`" if head else f"\n- `{name}` (") in PAGE, name
 
 
 def every_key() -> list[tuple[str, MappingKey[object]]]:

@@ -16,7 +16,7 @@ def test_the_page_is_not_stale() -> None:
     page = (ROOT / "docs" / "commands.md").read_text()
     assert statuses_page.page(page) == page
     for name in command_line.COMMANDS:
-        assert f"| `{name}" in page, name
+        assert f"\n- `{name}" in page, name
     with pytest.raises(ValueError, match="the page has no lines"):
         statuses_page.page("# Commands\n")
 

@@ -69,7 +69,7 @@ def test_every_help_has_an_example_and_exit_statuses() -> None:
         assert re.search("Exit status (0|COMMAND's own): ", text), parser.prog
         assert "; 2: wrong usage; 130: interrupted." in text, parser.prog
         if parser.prog != "rocm-autopatch":
-            assert f"\n| [`{parser.prog}" in page, parser.prog
+            assert f"\n- [`{parser.prog}" in page, parser.prog
             example = str(parser.epilog).removeprefix("example: ")
             assert example in page, example
 

@@ -172,8 +172,8 @@ class TestNewRow:
 
     def test_the_pages_have_it(self, checkout: Path) -> None:
         docs = checkout / "docs"
-        assert "\n| `triton.dense_indexing=true` | " in (docs / "switches.md").read_text()
-        row = "\n| `dense_indexing` | Compiles with dense indices work |\n"
+        assert "\n- `triton.dense_indexing=true`: " in (docs / "switches.md").read_text()
+        row = "\n- `dense_indexing`: Compiles with dense indices work\n"
         assert row in (docs / "evidence.md").read_text()
         assert "\n| `dense_indexing` | ? | ? | " in (docs / "measurements.md").read_text()
         schema = json.loads((docs / "evidence.schema.json").read_text())

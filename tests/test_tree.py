@@ -14,13 +14,13 @@ def test_it_is_not_stale() -> None:
     page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     assert tree_table.page(page) == page
     for folder in (ROOT / "rocm_autopatch").glob("*/__init__.py"):
-        assert f"\n| `{folder.parent.name}/` | " in page
+        assert f"\n- `{folder.parent.name}/`: " in page
 
 
 def test_it_has_the_first_sentence(tmp_path: Path) -> None:
     (tmp_path / "room").mkdir()
     (tmp_path / "room" / "__init__.py").write_text('"""One ``thing``\nhere. Another.\n\nMore."""\n')
-    assert list(tree_table.table(tmp_path))[2:] == ["| `room/` | One `thing` here |"]
+    assert list(tree_table.rows(tmp_path)) == ["- `room/`: One `thing` here"]
 
 
 def test_a_page_without_a_place_for_it() -> None:

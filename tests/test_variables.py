@@ -57,7 +57,7 @@ def test_the_page_is_not_stale() -> None:
     page = (ROOT / "docs" / "variables.md").read_text()
     assert "\n".join(variables_page.page()) + "\n" == page
     for name in described():
-        assert f"</a>`{name}` | " in page
+        assert f"\n- `{name}`: " in page
     for name in load.names():
         section = page.partition(f"\n### The policy `{name}`\n")[2].partition("\n#")[0]
         for rule in load.policy(load.BUILTIN / f"{name}.yaml").env:

@@ -15,17 +15,16 @@ from surroundings import amd_torch
 
 TITLE = "In AMD's compiler, on a CPU"
 ABOUT = """\
-[A GPU that compiles and does not run](design.md#a-gpu-that-compiles-and-does-not-run): this is what
-compiling costs for one layer each of seven real models (Llama 3 8B, BERT base, Mixtral 8x7B, ViT
-base, ConvNeXt tiny, Stable Diffusion's UNet, a training step of GPT-2; bf16), on MI300X and MI355X.
-What benchmarks on a GPU would add is missing. Ratios to torch alone, the smallest and the largest.
-*image* has the `TORCHINDUCTOR_*` variables of SGLang's images. Counts are exact, seconds rough.
-[Each model and GPU](../benchmarks/amd/figures.jsonl), with sizes and spilled registers, is data."""
+What compiling costs for a layer each of seven models (Llama 3 8B, Mixtral 8x7B, BERT, ViT,
+ConvNeXt, a UNet, a training step of GPT-2; bf16), for MI300X and MI355X, by [a GPU that compiles
+and does not run](design.md#a-gpu-that-compiles-and-does-not-run), so without benchmarks. Ratios
+to torch alone, the smallest and the largest. *image* has the `TORCHINDUCTOR_*` variables of
+SGLang's images. Seconds are rough. [All figures](../benchmarks/amd/figures.jsonl)."""
 SAYS = """\
-- With the image's variables, the compiler makes 6 to 8 configs of each kernel instead of 3 to 4,
-  and all GEMM templates. Under `safe` it compiles what torch alone compiles.
-- A mode that searches is asked for by the program. Under `safe` it compiles no GEMM, but searches
-  configs of other kernels, and tunes by coordinate descent, which takes its fewest steps here."""
+- With the image's variables, the compiler makes all GEMM templates, and twice as many configs of
+  other kernels. Under `safe` it compiles what torch alone compiles.
+- A mode that searches is asked for by the program. Under `safe` it searches configs of all
+  kernels but GEMMs."""
 BASE = "torch alone"
 
 

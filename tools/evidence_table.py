@@ -16,9 +16,9 @@ ABOUT = """\
 `rocm-autopatch prove` ([what its words mean](evidence.md#the-battery)). No file is from an AMD GPU
 yet: [what to send from one](amd.md). Ratios to the mode `default` under `safe`, side by side in one
 run; below 1.00 is faster, or less memory. *cold* and *warm*: first calls with empty and with filled
-caches. *steady*: later calls, with the trials of the smallest and the largest ratio. Geometric
-means over the trials, which are small programs. `?`: not tried, or not finished."""
-HEADINGS = ("", "sound", "gains", "cold", "warm", "steady", "of the trials", "memory")
+caches. *steady*: later calls. Geometric means over the trials, which are small programs. `?`: not
+tried, or not finished."""
+HEADINGS = ("", "sound", "gains", "cold", "warm", "steady", "memory")
 _FIGURES = ("cold", "warm", "steady")
 
 
@@ -62,13 +62,6 @@ def _cells(name: str, said: Mapping[str, Any]) -> Iterator[str]:
         yield "?" if said[key] is None else "yes" if said[key] else "no"
     for key in _FIGURES:
         yield figure(said.get(key))
-    ratios = sorted(
-        (one["steady"][1], trial)
-        for trial, one in said.get("trials", {}).items()
-        if "steady" in one
-    )
-    ends = [f"{trial} {figure(ratio)}" for ratio, trial in (ratios[:1] + ratios[1:][-1:])]
-    yield ", ".join(ends)
     yield figure(said.get("memory"))
 
 

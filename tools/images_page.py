@@ -27,8 +27,8 @@ BEGIN = (
 END = "<!-- End of what is made. -->\n"
 DEFECTS = """## Defects of graphs
 
-[The ledger](evidence.md#the-ledger). Each line begins with where evidence that could not have seen
-the defect proves no graph, or less. *Seen by* is the trial of `prove` that could have seen it."""
+Each line of [the ledger](evidence.md#the-ledger) begins with where evidence that could not have
+seen the defect proves no graph, or less. *Seen by* is the trial of `prove` that could have."""
 
 
 def page(text: str) -> str:
@@ -55,7 +55,7 @@ def section(row: Policy) -> Iterator[str]:
     """A record, without its heading."""
     where = {name: wanted for name, wanted in row.when.items() if name != "accelerator"}
     if where:
-        yield f"Where {when.text(where, '`')}."
+        yield f"{when.text(where, '`')}."
     if row.description:
         yield linked(row.description)
     if row.base or row.changes:
@@ -64,7 +64,7 @@ def section(row: Policy) -> Iterator[str]:
     sources: dict[str, list[str]] = {}
     for setting in row.sets:
         sources.setdefault(setting.why, []).append(f"`{setting.name}={setting.value}`")
-    items = [f"Sets {', '.join(found)}: {why}" for why, found in sources.items()]
+    items = [f"{', '.join(found)}: {why}" for why, found in sources.items()]
     items += [linked(sentences.issue_sentence(asdict(issue))) for issue in row.known_issues]
     threads = [one.source[0] for one in defects_of(row) if one.forbids != defects.NOTHING]
     if threads:
@@ -89,10 +89,10 @@ def defect_row(one: KnownDefect) -> str:
         for name, wanted in one.when.items()
     )
     starts = f", {one.starts} times" if one.starts else ""
-    seen = f"`{one.trial}`{starts}" if one.trial else "nothing"
+    seen = f" Seen by `{one.trial}`{starts}." if one.trial else ""
     forbids = f"`{one.op}`" if one.op else one.forbids
     text = f"{one.defect.rstrip('.')} ({', '.join(one.source)})"
-    return f"- **{where or 'ROCm'}**: {text}. Forbids {forbids}. Seen by {seen}."
+    return f"- **{where or 'ROCm'}**: {text}. Forbids {forbids}.{seen}"
 
 
 def linked(text: str) -> str:

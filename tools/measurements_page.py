@@ -28,18 +28,17 @@ PARTS = ("Starts", "Compiles", "Calls", "Caches", "Evidence")
 HEAD = """\
 # Measurements
 
-Here is each figure of the project with its command, its machine and its day, so you can repeat it.
-To measure your own program, use [`ab`](ab.md):
+Here are the figures of the project with command, machine and day, so you can repeat them. To
+measure your own program, use [`ab`](ab.md):
 
 ```
 rocm-autopatch ab --toggle policy=off,safe,performance -- python bench.py
 ```
 
 **No AMD GPU has run any of it.** On an NVIDIA GPU, an assumed fact (`accelerator=rocm`) turned us
-on: such a figure shows what Inductor does, and nothing of HIP. What stands beside each other was
-measured by turns in one run, unless a line says otherwise. `make docs` makes this page of the files
-in `experiments/results/`, which have more columns and tables, of `benchmarks/amd/figures.jsonl` and
-of `evidence/`."""
+on: such a figure shows what Inductor does, and nothing of HIP. What is compared was measured by
+turns in one run, unless a line says otherwise. All tables are in `experiments/results/`,
+`benchmarks/amd/figures.jsonl` and `evidence/`, of which `make docs` makes this page."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +64,10 @@ class Table:
         if missing := {*(self.shown or ())} - {*self.columns}:
             raise ValueError(f"there is no column {', '.join(sorted(missing))}")
 
+    def ran(self, command: str) -> str:
+        """What ran, where and when. *command* is the experiment's."""
+        return f"`{self.command or command}`; {self.machine}; {self.date}."
+
     def lines(self) -> Iterator[str]:
         """The lines of the table."""
         shown = self.columns if self.shown is None else self.shown
@@ -79,7 +82,7 @@ class Table:
 class Measurement:
     """A result file. ``part`` is one of PARTS, ``says`` what the figures show.
 
-    ``picture`` is a file of docs/.
+    ``notes`` are in the file alone. ``picture`` is a file of docs/.
     """
 
     name: str
@@ -88,14 +91,16 @@ class Measurement:
     tables: list[Table]
     about: str = ""
     says: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     picture: str = ""
 
     def lines(self, command: str) -> Iterator[str]:
         """The lines of its section. *command* is the experiment's."""
         yield f"### {self.title}"
-        said = ""
+        said = self.tables[0].ran(command)
+        yield from (said, "")
         for i, table in enumerate(one for one in self.tables if one.shown != []):
-            ran = f"`{table.command or command}`; {table.machine}; {table.date}."
+            ran = table.ran(command)
             yield from ("",) if i else ()
             yield from () if ran == said else (ran, "")
             about = [*filter(None, ("" if i else self.about, table.about))]
@@ -104,7 +109,7 @@ class Measurement:
             said = ran
         if self.picture:
             yield from ("", f"![{self.title}]({self.picture})")
-        if self.says:
+        if self.says and (self.picture or any(table.shown != [] for table in self.tables)):
             yield ""
         yield from (f"- {one}" for one in self.says)
 

@@ -19,16 +19,13 @@ HEAD = """\
 # Policy keys
 
 After this page you can write each key of a [policy](policies.md), which has an example to start
-from. `make docs` makes it of the table that the reader of policies goes by. Names in capitals stand
-for others:
+from. In brackets: the value. Names in capitals stand for others:
 
 - `VARIABLE`: an environment variable, but none whose name begins with `ROCM_AUTOPATCH`
 - `MODULE`: {modules}
 - `KEY`: a key of that module, as it is written there
 - `MODE`: {modes}"""
-# The heading of each section, and what stands below it.
 ANY = "What every entry may carry"
-ENTRY = f"And [what every entry may carry](#{ANY.lower().replace(' ', '-')})."
 COMMON = f"""\
 ## {ANY}
 The entries of `env`, `config`, `compile_modes`, `patches` and `caches` may have these. A list of
@@ -37,7 +34,6 @@ IMAGES = """\
 ## In `images.yaml`
 A record has the keys of a policy but `extends`, and these. It needs `image`, or `when` and
 `name`. [Image records](policies.md#image-records) shows some."""
-HEADER = "| key | value | meaning |\n|---|---|---|"
 
 
 def page() -> Iterator[str]:
@@ -52,28 +48,20 @@ def page() -> Iterator[str]:
         if path.startswith("patches.") and grammar.USE.name in (key.name for key in keys):
             continue
         own = [key for key in keys if key not in grammar.COMMON_KEYS]
-        yield from ("", f"## `{path}`" if path else "## The file", "", *_table(own))
-        if len(own) < len(keys):
-            yield from ("", ENTRY)
-    yield from ("", *COMMON.splitlines(), "", *_table(grammar.COMMON_KEYS))
+        yield from ("", f"## `{path}`" if path else "## The file", "", *_list(own))
+    yield from ("", *COMMON.splitlines(), "", *_list(grammar.COMMON_KEYS))
     yield from ("", *IMAGES.splitlines())
     known = {key.name for key in grammar.POLICY_FILE.keys}
     own = [key for key in grammar.RECORD.keys if key.name not in known]
-    yield from ("", *_table(own))
+    yield from ("", *_list(own))
     for key in own:
         for path, keys in key.type.key_tables(key.name):
-            yield from ("", f"### `{path}`", "", *_table(keys))
+            yield from ("", f"### `{path}`", "", *_list(keys))
 
 
-def _table(keys: Iterable[MappingKey[object]]) -> Iterator[str]:
-    yield from HEADER.splitlines()
+def _list(keys: Iterable[MappingKey[object]]) -> Iterator[str]:
     for key in keys:
-        text = _escaped(key.sentence)
-        yield f"| `{key.name}` | {_escaped(said_value(key))} | {text} |"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|")
+        yield f"- `{key.name}` ({said_value(key)}): {key.sentence}"
 
 
 def said_value(key: MappingKey[object]) -> str:

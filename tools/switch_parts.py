@@ -25,17 +25,16 @@ HEAD = """\
 # Switches: what may make compiled code faster
 
 After this page you know which values [`tune`](tune.md) tries, which [`prove`](evidence.md) can
-prove, and which built-in policies have them. `make docs` makes it of
-`rocm_autopatch/switches.py`.
+prove, and which built-in policies have them.
 
-*For*: where it acts, and the releases of torch that have the key; empty: everywhere, from 2.4 to
-2.15. *Tried*: alone, and late if it makes a first run long; empty: with others at a time. *Has it*:
-the name under which `prove` tries it, and the policies with an entry of it. That is torch's own
-value, and in `performance` this one, where evidence proves that it gains or the variable asks for
-it.
-
-| switch | what it does | for | tried | has it |
-|---|---|---|---|---|"""
+In brackets: where it acts, and the releases of torch that have the key (else everywhere, from 2.4
+to 2.15); whether it is tried alone, and late if it makes a first run long (else with others at a
+time); the name under which `prove` tries it, and the policies with an entry of it. That is torch's
+own value, and in `performance` this one, where evidence proves that it gains or the variable asks
+for it.
+"""
+# What stands above the subjects in docs/evidence.md.
+SUBJECT_LIST = "What `sound` means:\n\n"
 # The reason of an alternative that holds where a switch is proven to gain.
 _GAINS = "On this machine, it was proven to work and to gain 3 % or more."
 
@@ -48,8 +47,8 @@ def subjects(text: str) -> str:
 
 def evidence_page(text: str) -> str:
     """The text of docs/evidence.md with the subjects of today."""
-    rows = "".join(f"| `{n}` | {s.sentence.rstrip('.')} |\n" for n, s in SUBJECTS.items())
-    return _replaced(text, "| subject | what `sound` means |\n|---|---|\n", "\n", rows)
+    rows = "".join(f"- `{n}`: {s.sentence.rstrip('.')}\n" for n, s in SUBJECTS.items())
+    return _replaced(text, SUBJECT_LIST, "\n", rows)
 
 
 def safe(text: str) -> str:
@@ -70,7 +69,7 @@ def performance(text: str) -> str:
 
 def page() -> str:
     """The text of docs/switches.md."""
-    return "".join(f"{line}\n" for line in (*HEAD.splitlines(), *map(_row, SWITCHES)))
+    return "".join(f"{line}\n" for line in (*HEAD.splitlines(), "", *map(_row, SWITCHES)))
 
 
 def _replaced(text: str, begin: str, end: str, rows: str) -> str:
@@ -164,11 +163,11 @@ def _row(row: Switch) -> str:
         tried += ", late"
     policies = [name for name in ("safe", "performance") if getattr(row, name)]
     if row.turned_on_by:
-        policies[-1] += f" (`{row.turned_on_by}`)"
+        policies[-1] += f" by `{row.turned_on_by}`"
     having = [f"evidence `{row.subject}`"] if row.subject else []
     what = row.about.replace("(docs/graphs.md)", "([graphs](graphs.md))").rstrip(".")
-    cells = (f"`{row.toggle}`", what, where, tried, ", ".join([*having, *policies]))
-    return f"| {' | '.join(cells)} |"
+    more = "; ".join(filter(None, (where, tried, ", ".join([*having, *policies]))))
+    return f"- `{row.toggle}`: {what}" + (f" ({more})" if more else "")
 
 
 def _torches(row: Switch) -> str:

@@ -1,4 +1,4 @@
-"""Make the table of folders in docs/design.md from the first sentence of each docstring.
+"""Make the list of folders in docs/design.md from the first sentence of each docstring.
 
 python tools/tree_table.py docs/design.md
 """
@@ -12,24 +12,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "rocm_autopatch"
-BEGIN, END = "<!-- This table is made by make docs. -->\n", "<!-- End of the table. -->\n"
+BEGIN, END = "<!-- This list is made by make docs. -->\n", "<!-- End of the list. -->\n"
 
 
 def page(text: str, package: Path = PACKAGE) -> str:
-    """The text of the page with the table as it is today. Raises ValueError if it has no place."""
+    """The text of the page with the list as it is today. Raises ValueError if it has no place."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ValueError(f"the page has no lines {BEGIN!r} and {END!r}")
-    return before + begin + "".join(f"{line}\n" for line in table(package)) + end + after
+    return before + begin + "".join(f"{line}\n" for line in rows(package)) + end + after
 
 
-def table(package: Path = PACKAGE) -> Iterator[str]:
-    """The lines of the table."""
-    yield "| in `rocm_autopatch/` | what |"
-    yield "|---|---|"
+def rows(package: Path = PACKAGE) -> Iterator[str]:
+    """The lines of the list."""
     for path in sorted(package.glob("*/__init__.py")):
-        yield f"| `{path.parent.name}/` | {first_sentence(path)} |"
+        yield f"- `{path.parent.name}/`: {first_sentence(path)}"
 
 
 def first_sentence(path: Path) -> str:
@@ -37,7 +35,7 @@ def first_sentence(path: Path) -> str:
     docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     paragraph = " ".join(docstring.partition("\n\n")[0].split())
     sentence = re.split(r"(?<=[.!?])\s+(?=[A-Z])", paragraph)[0]
-    return sentence.rstrip(".").replace("``", "`").replace("|", "\\|")
+    return sentence.rstrip(".").replace("``", "`")
 
 
 if __name__ == "__main__":

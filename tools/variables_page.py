@@ -17,58 +17,63 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rocm_autopatch import startup
 from rocm_autopatch.policy import load
-from rocm_autopatch.policy.model import Policy
+from rocm_autopatch.policy.model import DELETE_EMPTY, Policy
 
 DESCRIPTIONS = Path(__file__).with_name("variables.yaml")
 HEAD = """\
 # Environment variables
 
 Look up here what a variable does, of ours and of others that policies change. Set one before the
-interpreter starts: the start reads it, for that process and its children. A program that sets one
-for itself is too late. `make docs` makes this page of `tools/variables.yaml` and the policies."""
+interpreter starts, for that process and its children; a program that sets one for itself is too
+late. Each has its values first, and after *else* what holds without it."""
 IGNORED = """\
 ## Where they are not obeyed
-These may name files: {names}. So they are ignored under `python -E` and `-I`, and in a program that
-runs as another user than its caller ([security](security.md#variables-that-name-files)). The others
-are obeyed there: `ROCM_AUTOPATCH=off` always works. A policy can set none of all these."""
+{names} may name files, so they are ignored under `python -E` and `-I`, and in a program that runs
+as another user than its caller ([security](security.md#variables-that-name-files)). The others are
+obeyed there: `ROCM_AUTOPATCH=off` always works. A policy can set none of all these."""
 OTHERS = """\
 ## Variables of others that we obey
 
-| variable | what follows |
-|---|---|
-| `NO_COLOR` (any text), `TERM=dumb` | [no colour](commands.md#colour) in what commands print |
-| {ranks} | if one is set, and not to 0: no line on stderr on policies or recompiles |
-| `XDG_CACHE_HOME` | below it are the [caches](caches.md), if they are on and no root is named |
-| `PYTHONPATH` | commands [leave out](commands.md#what-is-read) empty and relative entries |"""
+- `NO_COLOR` (any text), `TERM=dumb`: [no colour](commands.md#colour) in what commands print
+- {ranks}: if one is set, and not to 0, no line on stderr on policies or recompiles
+- `XDG_CACHE_HOME`: below it are the [caches](caches.md), if they are on and no root is named
+- `PYTHONPATH`: commands [leave out](commands.md#what-is-read) empty and relative entries"""
 CHANGED = """\
 ## Variables that a built-in policy changes
 A variable that a user set stays ([baseline](overlay.md#whose-value-it-is)), and
 `ROCM_AUTOPATCH_KEEP=NAME` keeps any. [What a variable
 outranks](policies.md#variables-that-outrank-a-flag)."""
+EMPTY_TEXT = (
+    "The empty text means something else than not set: the import of torch or a compile fails, a "
+    "cache or a GPU is not found. `rocm-autopatch explain NAME` says it of one."
+)
 # What is said of each action.
 ACTIONS = {
     "delete": "Deletes:",
-    "delete_empty": "Deletes, if it is empty:",
+    DELETE_EMPTY: "Deletes, if it is empty:",
     "set": "Sets:",
     "default": "Sets, if it is not set:",
 }
 DECIDED = """\
 ## Variables that decide about an entry of a built-in policy
-If the variable is set, the user has decided. The key then has the variable's value (*switch*), or
-what torch itself makes of the variable (*yields*).
-
-| variable | config key | policy | how |
-|---|---|---|---|"""
+If the variable is set, the user has decided about the config key."""
+HOW = {
+    "switch": "The key then has the variable's value:",
+    "yields": "The key then has what torch itself makes of the variable:",
+}
 
 
 @dataclass(frozen=True)
 class Variable:
-    """One of our variables. All but ``name`` and ``names_files`` is Markdown."""
+    """One of our variables. All but ``name`` and ``names_files`` is Markdown.
+
+    ``more`` is where to read on, a link from docs/.
+    """
 
     name: str
     values: str
     what: str
-    more: str  # where to read on, a link from docs/
+    more: str = ""
     default: str = ""
     names_files: bool = False
 
@@ -114,16 +119,10 @@ def page() -> Iterator[str]:
 
 
 def _table(variables: Iterable[Variable]) -> Iterator[str]:
-    if any(one.default for one in variables):
-        yield "| variable | values | default | what it does |"
-        yield "|---|---|---|---|"
-    else:
-        yield "| variable | values | what it does |"
-        yield "|---|---|---|"
     for one in variables:
-        default = f" {one.default} |" if one.default else ""
-        anchor = f'<a id="{one.name.lower()}"></a>'
-        yield f"| {anchor}`{one.name}` | {one.values} |{default} {one.what} [more]({one.more}) |"
+        default = f"; else {one.default}" if one.default else ""
+        more = f" [More]({one.more})." if one.more else ""
+        yield f"- `{one.name}`: {one.values}{default}. {one.what}{more}"
 
 
 def _changed(policies: Iterable[Policy]) -> Iterator[str]:
@@ -140,22 +139,27 @@ def _changed(policies: Iterable[Policy]) -> Iterator[str]:
             yield f"### The policy `{policy.name}`"
         for said, reasons in found.items():
             yield from (said, "")
-            yield from (f"- {', '.join(names)}. {why}." for why, names in reasons.items())
+            if said == ACTIONS[DELETE_EMPTY]:
+                every = sorted({name for names in reasons.values() for name in names})
+                yield f"- {', '.join(every)}. {EMPTY_TEXT}"
+            else:
+                yield from (f"- {', '.join(names)}. {why}." for why, names in reasons.items())
             yield ""
 
 
 def _decided(policies: Iterable[Policy]) -> Iterator[str]:
-    """Rows of the variables with which a user decides about a config key."""
-    rows: dict[tuple[str, str, str], list[str]] = {}
-    for policy in policies:
-        for entry in policy.config:
-            key = f"{entry.module}.{entry.key}"
-            for variable, how in ((entry.switch, "switch"), (entry.yields_to, "yields")):
+    """The variables with which a user decides about a config key."""
+    for how, said in HOW.items():
+        rows: dict[tuple[str, str], list[str]] = {}
+        for policy in policies:
+            for entry in policy.config:
+                variable = entry.switch if how == "switch" else entry.yields_to
                 if variable:
-                    names = rows.setdefault((variable, key, how), [])
+                    names = rows.setdefault((variable, f"{entry.module}.{entry.key}"), [])
                     names += [] if f"`{policy.name}`" in names else [f"`{policy.name}`"]
-    for (variable, key, how), names in sorted(rows.items()):
-        yield f"| `{variable}` | `{key}` | {', '.join(names)} | {how} |"
+        yield from ("", said, "")
+        for (variable, key), names in sorted(rows.items()):
+            yield f"- `{variable}`: `{key}` ({', '.join(names)})"
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 The program promises that nothing changes but the content of tensors. What costs next to nothing is
 looked at nevertheless: the signature of arguments, torch's settings, which parameters and buffers
 the modules of the function have, where these lie, and the flags ``training``. docs/graphs.md has
-the table of all that the promise covers.
+the list of all that the promise covers.
 """
 
 from __future__ import annotations

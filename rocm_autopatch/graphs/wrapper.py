@@ -177,7 +177,7 @@ def graphed(
     What decides whether a graph may be replayed is all that torch.compile's tracer guards: whatever
     the result depends on. What can't be compiled runs between the graphs in each call. With
     ``guards="none"`` the whole call is one graph, and you promise that nothing changes but the
-    content of tensors: docs/graphs.md has the table of what is not looked at.
+    content of tensors: docs/graphs.md lists what is not looked at.
 
     Args:
         function: a module or any callable, compiled or not. What is not compiled keeps the kernels

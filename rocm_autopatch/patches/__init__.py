@@ -1,7 +1,7 @@
 """Changes to torch, one file or folder each, applied by a post-import hook.
 
 Each patch describes itself by the names below. All else is derived from them: the schema of a
-policy, the plan, the record, the JSON Schema, ``rocm-autopatch ab`` and the table in
+policy, the plan, the record, the JSON Schema, ``rocm-autopatch ab`` and the list in
 docs/patches.md. A patch has
 
 - ``TITLE``, the heading of its rows in ``rocm-autopatch status``;

@@ -362,7 +362,7 @@ def _patch_sections() -> Iterator[PolicySection[UseRule]]:
     """A key for each patch that a policy can set: the patch's file says what it may have."""
     for name in patches.NAMES:
         patch = patches.load(name)
-        # Its first sentence is what the table of patches says, too.
+        # Its first sentence is what the list of patches says, too.
         said = (patch.__doc__ or patch.TITLE).partition("\n\n")[0].replace("\n", " ")
         entry: EntryType[UseRule]
         if name in patch.SETTINGS:

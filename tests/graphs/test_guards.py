@@ -3,7 +3,7 @@
 
 Each program of PROGRAMS is called beside its own twin without graphs, through all its changes. With
 ``guards="all"`` each result has to be the twin's. With ``guards="none"`` only those of PROMISED may
-differ: they are the table of docs/graphs.md.
+differ: they are listed in docs/graphs.md.
 """
 
 from __future__ import annotations
