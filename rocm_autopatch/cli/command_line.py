@@ -18,7 +18,7 @@ from rocm_autopatch.support.text import printable, wrapped
 
 COMMANDS = (
     *("status", "explain", "diff", "policies", "check", "bake", "probe", "prove", "ab", "tune"),
-    *("run", "report", "stacks", "bundle", "cache", "completion"),
+    *("run", "report", "stacks", "bundle", "cache", "completion", "help"),
 )
 
 

@@ -29,7 +29,12 @@ def empty_rules(
 
 
 def unpack_part(part: "Any") -> "Any":
-    """A part of a plan that few starts read: of a file, or lowered here."""
+    """A part of a plan that few starts read: of a file, or lowered here; a text is the name of a
+    file beside the plans, which several plans have."""
+    if type(part) is str:
+        from rocm_autopatch import _HERE, _read
+
+        part = _read("%s/plans/%s" % (_HERE, part))
     if type(part) is not bytes:
         return part
     # Imported only here, because it is a shared library.
