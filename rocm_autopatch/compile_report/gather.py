@@ -38,6 +38,7 @@ from rocm_autopatch.compile_report.trace import (
 from rocm_autopatch.patches.cache_misses import CHANGED
 from rocm_autopatch.patches.callers import INSTALLED
 from rocm_autopatch.support import masking
+from rocm_autopatch.support.progress import tell_step
 
 # Inductor's settings that decide what a compile costs.
 SETTINGS = (
@@ -69,6 +70,7 @@ def gather_report(directory: Path) -> CompileReport:
     """
     if not directory.is_dir():
         raise FileNotFoundError(f"there is no directory {directory}")
+    tell_step("reading what the processes wrote")
     report = CompileReport(str(directory))
     told = list(_read_announcements(directory / PROCESSES, report.notes))
     announced = [row for row in told if row.keys().isdisjoint((_MODE, ENDED, STATUS))]

@@ -19,6 +19,7 @@ from rocm_autopatch.compile_report import (
     WANTED,
     unfinished_path,
 )
+from rocm_autopatch.support.progress import pause_line
 
 _PASSED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 
@@ -82,6 +83,7 @@ def run_command(words: list[str], environment: dict[str, str]) -> int:
 
     Raises NotRun.
     """
+    pause_line()  # The terminal is the command's.
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []
 
