@@ -120,16 +120,12 @@ def run_help(python: Interpreter, *words: str, **env: str) -> subprocess.Complet
 
 
 def test_what_is_printed(python311: Interpreter, golden: Golden) -> None:
-    for topic in (
-        "",
-        "exit-stauts",
-        "watchdog setings",
-        "nothing at all",
-        "a page",
-        "glossary zzz",
-    ):
+    for topic in ("exit-stauts", "watchdog setings", "nothing at all"):
         done = run_help(python311, *topic.split())
         golden(f"{done.returncode}\n{done.stdout}{done.stderr}", topic)
+    refused = run_help(python311, "watchdog", "zzz")
+    assert refused.returncode == 1
+    assert "the page watchdog has no section 'zzz'; it has: " in refused.stderr
     listed = run_help(python311)
     assert re.search("^  watchdog +The watchdog: ", listed.stdout, re.MULTILINE)
     done = run_help(python311, "watchdog", "settings")
