@@ -182,6 +182,34 @@ def test_a_report_of_an_earlier_release(tmp_path: Path) -> None:
     assert "policy" not in rows
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"run": 5},
+        {"run": {"time": "x", "command": ["a"]}},
+        {"run": {"time": 1, "command": 5}},
+        {"run": {"time": 1e300, "command": [["a"], None], "host": {}, "version": []}},
+        {"pid": 1, "time": "x", "command": [], "torch": "", "traces": ""},
+        {
+            "pid": 1,
+            "time": 9,
+            "command": [],
+            "torch": "",
+            "traces": "",
+            "facts": 7,
+            "hip": {"a": 1},
+        },
+        {"pid": 1, "mode": "m", "given": {"a": []}},
+    ],
+)
+def test_a_line_that_somebody_else_wrote(tmp_path: Path, line: object) -> None:
+    (tmp_path / "processes.jsonl").write_text(json.dumps(line) + "\n")
+    report = gather_report(tmp_path)
+    assert [*summary.summary_lines(report)]
+    assert page.html_page(report, {})
+    assert json.dumps(summary.report_data(report))
+
+
 def test_a_command_that_is_not_found(tmp_path: Path) -> None:
     environ: dict[str, str] = {}
     session.prepare_environment(tmp_path, None, environ)

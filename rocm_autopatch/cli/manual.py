@@ -196,9 +196,9 @@ def _table_lines(lines: Sequence[str], page: str) -> Iterator[str]:
         for row in shown:
             yield ("  " + "  ".join(map(str.ljust, row, widths))).rstrip()
         return
-    for row in rest:
-        yield from wrapped(row[0], "  ", "    ", break_long_words=False)
-        for name, cell in zip(head[1:], row[1:]):
+    for cells in rest:
+        yield from wrapped(cells[0], "  ", "    ", break_long_words=False)
+        for name, cell in zip(head[1:], cells[1:]):
             text = f"{name}: {cell}" if name and len(head) > 2 else cell
             yield from wrapped(text, "      ", "        ", break_long_words=False) if cell else ()
 

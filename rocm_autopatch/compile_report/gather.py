@@ -139,12 +139,18 @@ def _read_announcements(path: Path, notes: list[str]) -> Iterator[dict[str, Any]
             elif STATUS in row:
                 row[STATUS] = int(row[STATUS])
             elif COMMAND in row:
-                row[COMMAND] = {**row[COMMAND], "time": float(row[COMMAND]["time"])}
+                run = row[COMMAND]
+                row[COMMAND] = {
+                    **run,
+                    "time": float(run["time"]),
+                    "command": list(run["command"]),
+                }
             elif ENDED in row:
                 row["pid"], row[ENDED] = int(row["pid"]), str(row[ENDED])
                 row["line"] = int(row.get("line", 0))
             else:
-                row["pid"], row["time"], row["command"], row["torch"], row["traces"]
+                row["pid"], row["torch"], row["traces"]
+                row["time"], row["command"] = float(row["time"]), list(row["command"])
         except (ValueError, KeyError, TypeError):
             notes.append(f"{path.name}: left out a line that can't be read")
             continue
@@ -163,7 +169,7 @@ def _given_modes(told: list[dict[str, Any]]) -> dict[str, str]:
 def _report_head(told: list[dict[str, Any]], announced: list[dict[str, Any]]) -> ReportHead:
     """What was run, where and when: as ``run`` told it, else as the first process did."""
     run: dict[str, Any] = next((row[COMMAND] for row in told if COMMAND in row), {})
-    first = min(announced, key=lambda row: float(row["time"]), default={})
+    first = min(announced, key=lambda row: row["time"], default={})
     facts = [row.get("facts") for row in announced]
 
     def all_of(values: Iterable[object]) -> tuple[str, ...]:
@@ -171,7 +177,7 @@ def _report_head(told: list[dict[str, Any]], announced: list[dict[str, Any]]) ->
 
     return ReportHead(
         command=tuple(masking.command(list(map(str, (run or first).get("command", ()))))),
-        began=float((run or first).get("time", 0.0)),
+        began=(run or first).get("time", 0.0),
         hosts=all_of([run.get("host"), *(row.get("host") for row in announced)]),
         version=str(run.get("version", "")),
         pythons=all_of(row.get("python") for row in announced),

@@ -22,6 +22,8 @@ from rocm_autopatch.patches.callers import PACKAGES
 from rocm_autopatch.support.text import WIDTH, counted, wrapped
 
 DEAREST = 10
+# The year 9999: what is later was not written by us.
+_LATEST_S = 2.5e11
 ROWS = 12
 
 
@@ -85,7 +87,7 @@ def head_rows(report: CompileReport) -> Iterator[tuple[str, str]]:
     head = report.head
     if head.command:
         yield "command", shlex.join(head.command)
-    if head.began:
+    if 0 < head.began < _LATEST_S:
         yield "began", time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(head.began))
     if head.hosts:
         yield "host", ", ".join(head.hosts)
