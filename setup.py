@@ -1,5 +1,5 @@
-"""What setup.cfg can't say: lower the built-in policies, hook editable installs too, and write the
-same archives for everybody who builds them.
+"""What setup.cfg can't say: lower the built-in policies, leave comments out, hook editable installs
+too, and write the same archives for everybody who builds them.
 """
 
 import gzip
@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 for name in [name for name in sys.modules if name.partition(".")[0] == "rocm_autopatch"]:
     del sys.modules[name]
 
-from tools import readme  # noqa: E402
+from tools import lean_source, readme  # noqa: E402
 
 
 class BuildPyWithPlans(build_py):
@@ -36,9 +36,17 @@ class BuildPyWithPlans(build_py):
         super().run()
         # An editable install reads policies/*.yaml at each start, so no plan can be out of date.
         if not self.editable_mode:
+            self._leave_out_comments()
             for path, data in self._plans().items():
                 Path(path).parent.mkdir(exist_ok=True)
                 Path(path).write_bytes(data)
+
+    def _leave_out_comments(self) -> None:
+        package = Path(self.build_lib, "rocm_autopatch")
+        for file in package.rglob("*.py"):
+            public = file.relative_to(package).as_posix() in lean_source.PUBLIC
+            source = file.read_text(encoding="utf-8")
+            file.write_text(lean_source.lean_source(source, public), encoding="utf-8")
 
     def get_outputs(self, include_bytecode: Any = 1) -> "list[str]":
         outputs = super().get_outputs(include_bytecode)
@@ -89,7 +97,7 @@ class SameWheel(bdist_wheel):
         members.sort(key=lambda one: (".dist-info/" in one[0].filename, "/" not in one[0].filename))
         with ZipFile(path, "w") as archive:
             for one, data in members:
-                archive.writestr(one, data)
+                archive.writestr(one, data, compresslevel=9)
 
     def write_wheelfile(self, *arguments: Any, **options: Any) -> None:
         super().write_wheelfile(*arguments, **options)

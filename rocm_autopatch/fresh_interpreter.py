@@ -18,7 +18,7 @@ from typing import Any
 
 import rocm_autopatch
 from rocm_autopatch import _ASSUME, _RECORD, startup
-from rocm_autopatch.support import masking, safe_path
+from rocm_autopatch.support import masking, progress, safe_path
 
 
 class NoReport(Exception):
@@ -176,6 +176,8 @@ def _ask(
     watched: int | None,
 ) -> int:
     """Have *take* get each report of a fresh interpreter as JSON; return how that ended."""
+    if torch:
+        progress.tell_step("a fresh interpreter imports torch")
     read, write = os.pipe()
     scratch = _scratch() if torch else ""
     with open(read, "rb", buffering=0):
@@ -238,6 +240,7 @@ def answer(
     What it imports may print, too, also at the exit. Raises NoReport with the last line of its
     stderr.
     """
+    progress.tell_step("a fresh interpreter looks at this place")
     done = subprocess.run(
         command(_ALONE + code, *arguments, python=python),
         env=safe_path.absolute(environ),

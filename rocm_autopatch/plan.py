@@ -52,7 +52,8 @@ class Plan(TypedDict):
     rows of ENV_FIELDS that are carried out before those, and only where the variable's value is the
     empty text. ``overruled`` has rows of OVERRULED_FIELDS, for the line on stderr; ``pinned`` are
     the variables that they are about, in bytes. In a file, ``empty``, ``overruled`` and ``patches``
-    are marshalled apart, and the first two compressed. ``patches`` has the name of each patch, a
+    are marshalled apart, and the first two compressed; of a built-in plan, ``empty`` is the name of
+    the file that has it. ``patches`` has the name of each patch, a
     module that it waits for, and its entries there. An entry has the ``FIELDS`` of its patch and
     then RANGE_FIELDS. ``targets`` are the modules that the patches wait for. ``caches`` has rows of
     CACHES_FIELDS, and ``digest`` tells plans that change what is compiled from each other, in hex

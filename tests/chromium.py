@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import subprocess
@@ -59,8 +60,25 @@ class Browser:
         command = {"cmd": "Emulation.setDeviceMetricsOverride", "params": size}
         self._call("POST", "/goog/cdp/execute", command)
 
-    def dark(self) -> None:
-        media = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    def screenshot(self, pixels: int) -> bytes:
+        """The whole page, as a PNG so many pixels wide."""
+        self.width(pixels)
+        height = int(self.run_script("return document.documentElement.scrollHeight"))
+        clip = {"x": 0, "y": 0, "width": pixels, "height": height, "scale": 1}
+        params = {"format": "png", "captureBeyondViewport": True, "clip": clip}
+        command = {"cmd": "Page.captureScreenshot", "params": params}
+        return base64.b64decode(self._call("POST", "/goog/cdp/execute", command)["data"])
+
+    def press(self, key: str, code: int) -> None:
+        """Press a key, such as Tab, as a keyboard does."""
+        for kind in ("keyDown", "keyUp"):
+            params = {"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code}
+            command = {"cmd": "Input.dispatchKeyEvent", "params": params}
+            self._call("POST", "/goog/cdp/execute", command)
+
+    def dark(self, on: bool = True) -> None:
+        value = "dark" if on else "light"
+        media = {"features": [{"name": "prefers-color-scheme", "value": value}]}
         command = {"cmd": "Emulation.setEmulatedMedia", "params": media}
         self._call("POST", "/goog/cdp/execute", command)
 

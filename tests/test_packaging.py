@@ -26,7 +26,7 @@ from tests.conftest import (
     make_venv,
     pip,
 )
-from tools import dist, readme
+from tools import dist, lean_source, readme
 
 VERSION = dist.version(ROOT)
 
@@ -43,6 +43,49 @@ def test_the_root_of_the_wheel_has_the_start_up_files(wheel: Path) -> None:
     assert len(policies) == 9
     assert policies <= members(wheel)
     assert {"rocm_autopatch/plans/safe.plan", "rocm_autopatch/py.typed"} <= members(wheel)
+
+
+def test_its_size(wheel: Path) -> None:
+    """Each image and each Pod has it. If it grows: what does no start and no command read?"""
+    assert wheel.stat().st_size < 700_000
+
+
+def test_code_without_comments(wheel: Path, tmp_path: Path) -> None:
+    """Lines are those of the repository; what users call and commands print keeps its text."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".py")]
+        texts = {name: archive.read(name).decode() for name in names}
+    for name, text in texts.items():
+        source = (ROOT / name).read_text()
+        assert text.count("\n") == source.count("\n"), name
+        public = name.removeprefix("rocm_autopatch/") in lean_source.PUBLIC
+        assert text == lean_source.lean_source(source, public)
+    assert sum(map(len, texts.values())) < 0.85 * sum(
+        len((ROOT / one).read_text()) for one in names
+    )
+
+
+LEAN = [
+    ("x = 1  # why\n", "x = 1\n"),
+    ("# why\nx = '# no comment'\n", "\nx = '# no comment'\n"),
+    ("x = []  # type: list[int]\n", "x = []  # type: list[int]\n"),
+    ('"""First.\n\nMore.\n"""\nx = 1\n', '"""First."""\n\n\n\nx = 1\n'),
+    ('def f():\n    """Says\n    why."""\n    return 1\n', "def f():\n\n\n    return 1\n"),
+    ('class A(Error):\n    """All of it."""\n', 'class A(Error):\n    """All of it."""\n'),
+    ('class A:\n    a: int\n    """Of a."""\n', "class A:\n    a: int\n\n"),
+]
+
+
+@pytest.mark.parametrize(("source", "lean"), LEAN)
+def test_what_is_left_out(source: str, lean: str) -> None:
+    assert lean_source.lean_source(source) == lean
+    assert lean_source.lean_source(source, public=True).count('"""') == source.count('"""')
+
+
+def test_code_that_would_be_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lean_source, "_comments", lambda source: iter([(1, 5)]))
+    with pytest.raises(lean_source.LeanSourceError):
+        lean_source.lean_source("x = 1 + 2\n")
 
 
 def test_a_start_at_any_moment_of_an_installation(wheel: Path, tmp_path: Path) -> None:

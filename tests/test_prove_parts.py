@@ -429,6 +429,21 @@ def verdict_of(work: battery.TrialBattery) -> verdicts.SubjectVerdict:
     return verdicts.subject_verdicts(work.rows, work.units())["freezing"]
 
 
+def test_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each start says which it is, how many results of all are there, and what may be left."""
+    told: list[tuple[Any, ...]] = []
+
+    def tell(what: str, done: int, total: int, units: str, left_s: float, at_most: bool) -> None:
+        told.append((what, done, total, units, 0 < left_s <= battery.FULL.seconds, at_most))
+
+    monkeypatch.setattr(battery, "tell_step", tell)
+    work = run_freezing(Hanging(()), 2, monkeypatch)
+    whole = len(work.units()) * 3
+    assert told[0] == ("default, cold start", 0, whole, "results", True, True)
+    assert {one[0] for one in told} >= {"freezing, warm start", "freezing, cold start"}
+    assert [one[1] for one in told] == sorted(one[1] for one in told)
+
+
 class TestHangs:
     """A hang costs minutes, and one is enough."""
 

@@ -208,7 +208,7 @@ def test_graphs_have_what_the_trace_tells(breaks: Ran) -> None:
 
 def test_each_process_and_the_cache(processes: Ran) -> None:
     assert processes.data["modes"] == ["default"]
-    assert "modes of torch.compile: default" in processes.text
+    assert "modes    default (as asked)\n" in processes.text
     assert processes.done.returncode == 0, processes.text
     data = processes.data
     # The parent never imports torch.
@@ -456,7 +456,9 @@ def test_nothing_imports_torch(python311: Interpreter, tmp_path: Path, golden: G
     command = ("-m", "rocm_autopatch", "run", "--report", tmp_path / "report")
     done = python311.run(*command, "--", "true", env={"ROCM_AUTOPATCH_LOG": "quiet"})
     assert done.stdout == ""
-    golden(done.stderr)
+    # When and where differ.
+    kept = [x for x in done.stderr.splitlines() if not re.match("(began|host|versions) ", x)]
+    golden("\n".join(kept))
 
 
 def said(done: subprocess.CompletedProcess[str]) -> list[str]:

@@ -101,7 +101,10 @@ class TestVariable:
         policy = tmp_path / "team.yaml"
         policy.write_text("version: 1\nname: team\nextends: []\n")
         env = {"ROCM_AUTOPATCH_POLICY": str(policy), VARIABLE: "10"}
-        note = f"{VARIABLE} has no effect: no policy here has a watchdog (docs/watchdog.md)"
+        note = (
+            f"{VARIABLE} has no effect: no policy here has a watchdog "
+            "(rocm-autopatch help watchdog)"
+        )
         assert note in watchdog(python311, **env)["notes"]
         assert note not in watchdog(python311, **{VARIABLE: "10"})["notes"]
 

@@ -258,7 +258,9 @@ def test_a_plan_that_is_damaged(python311: Interpreter) -> None:
 
 
 def test_ranks_without_a_policy_for_them(python311: Interpreter, tmp_path: Path) -> None:
-    note = "ROCM_AUTOPATCH_RANKS has no effect: no policy here has ranks (docs/patches.md)"
+    note = (
+        "ROCM_AUTOPATCH_RANKS has no effect: no policy here has ranks (rocm-autopatch help patches)"
+    )
     env = {"ROCM_AUTOPATCH_RANKS": "abort"}
     assert note not in status(python311, "--no-torch", **env)["notes"]
     policy = tmp_path / "job.yaml"

@@ -31,6 +31,7 @@ from typing import IO, Any, Callable
 from rocm_autopatch import trust
 from rocm_autopatch.caches import RUNS, UNFINISHED, CacheRefused, contents, moved, places, users
 from rocm_autopatch.startup import cache_place, caches
+from rocm_autopatch.support.progress import tell_step
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -98,6 +99,7 @@ def pack_place(place: places.CachePlace, file: Path, tell: Tell) -> PackedArchiv
         if not stat.S_ISREG(file.stat().st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", str(file))
     done = PackedArchive()
+    tell_step("looking at what there is to pack")
     # Beside the file, because it is renamed at the end.
     hidden = f".{file.name}."
     with (

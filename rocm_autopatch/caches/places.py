@@ -17,6 +17,7 @@ from typing import Any
 from rocm_autopatch import OFF, fresh_interpreter
 from rocm_autopatch.caches import RUNS, UNFINISHED, CacheRefused
 from rocm_autopatch.startup import cache_place, caches
+from rocm_autopatch.support.progress import tell_step
 
 # What startup.caches.name() makes. Anything else in a root is not ours.
 _NAME = re.compile(r"torch-[^/]*_[^/]+_[^/]+_[0-9a-f]{16}")
@@ -161,6 +162,7 @@ def make_root(root: Path) -> None:
 def places_beneath(root: Path) -> list[CachePlace]:
     """The places beneath a root, the last used one first; [] if there is no root."""
     found = []
+    tell_step("looking at the caches")
     for path in _place_directories(root):
         with contextlib.suppress(OSError):  # Somebody removes it, or it belongs to somebody else.
             if not path.name.startswith(UNFINISHED) and (path / caches.MARK).exists():

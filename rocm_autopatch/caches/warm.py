@@ -16,6 +16,7 @@ from rocm_autopatch.caches import RUNS, UNFINISHED, contents, moved
 from rocm_autopatch.compile_report.model import CompileReport
 from rocm_autopatch.compile_report.trace import CACHES, TraceFile
 from rocm_autopatch.startup import caches
+from rocm_autopatch.support.progress import tell_step
 
 STATES = ("hit", "miss", "bypass")
 # The parts that a container has for itself (startup.caches).
@@ -36,6 +37,7 @@ def bring_aiter(place: Path, torch: str) -> Iterator[tuple[str, int]]:
     for part in PRIVATE:
         if (place / part).exists():
             continue
+        tell_step(f"copying {part} from the image")
         with _whole_directory(place / part) as new:
             if part == _MODULES:
                 for module in sorted(jit.glob("*.so")):

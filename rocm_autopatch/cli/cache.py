@@ -17,6 +17,7 @@ from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.compile_report import session
 from rocm_autopatch.compile_report.gather import gather_report
 from rocm_autopatch.startup import caches
+from rocm_autopatch.support import progress
 from rocm_autopatch.support.text import duration, wrapped
 
 _UNITS = "KMGT"
@@ -26,7 +27,6 @@ _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _FEW = 3
 _STATUSES: statuses.Statuses = {0: "done", 1: "something is wrong with what was asked for"}
 # What takes longer says how far it is, that often, in seconds.
-_OFTEN_S = 5.0
 # What torch calls its caches, in words.
 _CALLED = {"fx_graph_cache": "FX graph cache", "aotautograd_cache": "AOTAutograd cache"}
 
@@ -406,18 +406,8 @@ def _tell_after_warm(
 # --- pack, seed, gc
 
 
-class _PackProgress:
-    """Says on stderr how far it is, if it takes long."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.next = time.monotonic() + _OFTEN_S
-
-    def __call__(self, done: int, size: int) -> None:
-        if time.monotonic() >= self.next:
-            self.next = time.monotonic() + _OFTEN_S
-            told = f"{_of_size(done)} of {_of_size(size)}"
-            terminal.print_error(f"rocm-autopatch cache {self.name}: {told}")
+def _tell_packed(done: int, size: int) -> None:
+    progress.tell_step("working on the archive", done >> 20, size >> 20, "MiB")
 
 
 def _run_pack(arguments: argparse.Namespace) -> int:
@@ -434,7 +424,7 @@ def _run_pack(arguments: argparse.Namespace) -> int:
             f"{users.processes_text(using)} uses {path}: end it before, because it may be writing "
             "there; --even-if-used packs nevertheless"
         )
-    done = archive.pack_place(places.look_at_place(path), arguments.file, _PackProgress("pack"))
+    done = archive.pack_place(places.look_at_place(path), arguments.file, _tell_packed)
     for left_out in done.notes:
         terminal.print_error(f"rocm-autopatch cache pack: left out {left_out}")
     if arguments.json:
@@ -462,7 +452,7 @@ def _run_seed(arguments: argparse.Namespace) -> int:
     done = archive.seed_place(
         arguments.file,
         here,
-        _PackProgress("seed"),
+        _tell_packed,
         digest=arguments.digest or "",
         other_place=arguments.for_other_place,
         replace=arguments.replace,

@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 from rocm_autopatch import _SITE, fresh_interpreter, policy_dirs
 from rocm_autopatch.cli import options, statuses, terminal
 from rocm_autopatch.policy.problem import PolicyError
-from rocm_autopatch.support import processes
+from rocm_autopatch.support import processes, progress
 from rocm_autopatch.support.text import printable, wrapped
 
 COMMANDS = (
     *("status", "explain", "diff", "policies", "check", "bake", "probe", "prove", "ab", "tune"),
-    *("run", "report", "stacks", "bundle", "cache", "completion"),
+    *("run", "report", "stacks", "bundle", "cache", "completion", "help"),
 )
 
 
@@ -41,7 +41,8 @@ def run(arguments: Sequence[str] | None) -> int:
 
 def _run_chosen(chosen: argparse.Namespace) -> int:
     try:
-        status: int = chosen.run(chosen)
+        with progress.progress_of(f"rocm-autopatch {chosen.command}"):
+            status: int = chosen.run(chosen)
     except (PolicyError, fresh_interpreter.NoReport) as error:
         problems = error.problems if isinstance(error, PolicyError) else [error]
         for problem in problems:

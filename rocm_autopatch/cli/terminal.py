@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
 from rocm_autopatch import fresh_interpreter
+from rocm_autopatch.support import progress
 from rocm_autopatch.support.text import printable
 
 # Data can't forge a colour of ours, because it does not know the mark of this process.
@@ -49,7 +50,8 @@ class HarmlessWriter(io.TextIOBase):
 
     def write(self, text: str) -> int:
         if self.stream is not None:
-            self.stream.write(self.harmless(text))
+            with progress.line_erased():
+                self.stream.write(self.harmless(text))
         return len(text)
 
     def harmless(self, text: str) -> str:

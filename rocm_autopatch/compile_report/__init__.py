@@ -17,8 +17,10 @@ TRACE = "TORCH_TRACE"
 # torch, for each mode in which it asked torch.compile to compile, and for what ended it.
 TRACES = "trace"
 PROCESSES = "processes.jsonl"
-# In such a line: the exception that ended a process; the exit status of the command.
+# In such a line: the exception that ended a process; the command, where and when it began, and its
+# exit status.
 ENDED = "ended"
+COMMAND = "run"
 STATUS = "status"
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _LOGGING = "torch._logging._internal"
 # Whether this process is in the report.
 _announced: "list[bool]" = []
+# Of the facts, what the head of a report names.
+_FACTS = ("image", "rocm", "gfx", "gpu", "framework", "framework_version")
 # How much of an exception is written down, in characters.
 _LONGEST_ERROR = 500
 
@@ -115,7 +117,7 @@ def _tell_modes(module: "ModuleType") -> None:
         if isinstance(mode, str) and mode not in told:
             told.add(mode)
             try:
-                _append_line({"pid": os.getpid(), "mode": mode})
+                _append_line({"pid": os.getpid(), "mode": mode, "given": _given_mode(mode)})
             except OSError as error:
                 _say_failure(
                     "the compile report lacks the modes of this process: " + _reason_of(error)
@@ -123,6 +125,13 @@ def _tell_modes(module: "ModuleType") -> None:
         init(self, mode, *args, **kwargs)
 
     wrapper.__init__ = __init__
+
+
+def _given_mode(mode: str) -> str:
+    """What the mode stands for here: the policy's table of modes may name another."""
+    table: Any = _RECORD["patches"].get(("compile_modes", "torch"), {"entries": ()})
+    given = [row["after"] for row in table["entries"] if row["name"] == mode]
+    return str(given[-1]) if given else mode
 
 
 def _announce_process(traces: str) -> None:
@@ -140,9 +149,23 @@ def _announce_process(traces: str) -> None:
         "command": masking.command(command),
         "torch": getattr(version, "__version__", ""),
         "traces": traces,
+        "host": os.uname().nodename,
+        "python": "%d.%d.%d" % sys.version_info[:3],
+        "policy": _named_policy(),
+        "facts": {name: fact[0] for name, fact in _RECORD["facts"].items() if name in _FACTS},
+        "hip": getattr(version, "hip", None),
     }
     _append_line(row)
     _announced.append(True)
+
+
+def _named_policy() -> str:
+    """The policies that apply, general to specific, or why none does."""
+    plan: Any = _RECORD["plan"]
+    if _RECORD["active"] and plan:
+        only = " (observed, not applied)" if _RECORD["observe"] else ""
+        return " < ".join(plan["layers"]) + only
+    return "none: %s" % _RECORD["reason"] if _RECORD["reason"] else "none"
 
 
 def _tell_end() -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch.compile_report import ENDED, PROCESSES, STATUS, TRACES, operations
+from rocm_autopatch.compile_report import COMMAND, ENDED, PROCESSES, STATUS, TRACES, operations
 from rocm_autopatch.compile_report.generations import (
     SINCE,
     TraceGeneration,
@@ -24,6 +24,7 @@ from rocm_autopatch.compile_report.model import (
     GraphBreak,
     GuardedRecompile,
     ProcessEnd,
+    ReportHead,
     SourcePlace,
     TracedProcess,
 )
@@ -38,6 +39,7 @@ from rocm_autopatch.compile_report.trace import (
 from rocm_autopatch.patches.cache_misses import CHANGED
 from rocm_autopatch.patches.callers import INSTALLED
 from rocm_autopatch.support import masking
+from rocm_autopatch.support.progress import tell_step
 
 # Inductor's settings that decide what a compile costs.
 SETTINGS = (
@@ -69,10 +71,13 @@ def gather_report(directory: Path) -> CompileReport:
     """
     if not directory.is_dir():
         raise FileNotFoundError(f"there is no directory {directory}")
+    tell_step("reading what the processes wrote")
     report = CompileReport(str(directory))
     told = list(_read_announcements(directory / PROCESSES, report.notes))
-    announced = [row for row in told if row.keys().isdisjoint((_MODE, ENDED, STATUS))]
+    announced = [row for row in told if row.keys().isdisjoint((_MODE, ENDED, STATUS, COMMAND))]
     report.modes = sorted({row[_MODE] for row in told if _MODE in row})
+    report.given_modes = _given_modes(told)
+    report.head = _report_head(told, announced)
     report.status = max([row[STATUS] for row in told if STATUS in row], default=0)
     report.ends = list(_process_ends(told, announced))
     reader = _TraceReader(report, announced)
@@ -133,15 +138,58 @@ def _read_announcements(path: Path, notes: list[str]) -> Iterator[dict[str, Any]
                 row[_MODE] = str(row[_MODE])
             elif STATUS in row:
                 row[STATUS] = int(row[STATUS])
+            elif COMMAND in row:
+                run = row[COMMAND]
+                row[COMMAND] = {
+                    **run,
+                    "time": float(run["time"]),
+                    "command": list(run["command"]),
+                }
             elif ENDED in row:
                 row["pid"], row[ENDED] = int(row["pid"]), str(row[ENDED])
                 row["line"] = int(row.get("line", 0))
             else:
-                row["pid"], row["time"], row["command"], row["torch"], row["traces"]
+                row["pid"], row["torch"], row["traces"]
+                row["time"], row["command"] = float(row["time"]), list(row["command"])
         except (ValueError, KeyError, TypeError):
             notes.append(f"{path.name}: left out a line that can't be read")
             continue
         yield row
+
+
+def _given_modes(told: list[dict[str, Any]]) -> dict[str, str]:
+    """By mode that was asked for, what it stood for; of several processes, all of it."""
+    found: dict[str, set[str]] = {}
+    for row in told:
+        if _MODE in row:
+            found.setdefault(row[_MODE], set()).add(str(row.get("given", row[_MODE])))
+    return {mode: " or ".join(sorted(given)) for mode, given in sorted(found.items())}
+
+
+def _report_head(told: list[dict[str, Any]], announced: list[dict[str, Any]]) -> ReportHead:
+    """What was run, where and when: as ``run`` told it, else as the first process did."""
+    run: dict[str, Any] = next((row[COMMAND] for row in told if COMMAND in row), {})
+    first = min(announced, key=lambda row: row["time"], default={})
+    facts = [row.get("facts") for row in announced]
+
+    def all_of(values: Iterable[object]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(str(one) for one in values if one))
+
+    return ReportHead(
+        command=tuple(masking.command(list(map(str, (run or first).get("command", ()))))),
+        began=(run or first).get("time", 0.0),
+        hosts=all_of([run.get("host"), *(row.get("host") for row in announced)]),
+        version=str(run.get("version", "")),
+        pythons=all_of(row.get("python") for row in announced),
+        hips=all_of(row.get("hip") for row in announced),
+        policies=all_of(row.get("policy") for row in announced),
+        facts={
+            name: all_of(one.get(name) for one in facts if isinstance(one, dict))
+            for name in dict.fromkeys(key for one in facts if isinstance(one, dict) for key in one)
+        },
+        status=next((row[STATUS] for row in told if STATUS in row), None),
+        watched=bool(run),
+    )
 
 
 def _process_ends(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,6 +149,27 @@ class ProcessEnd:
     limit: bool = False  # whether it is that of the recompile limit
 
 
+@dataclass(frozen=True)
+class ReportHead:
+    """What was run, where and when, as far as it was told; of several processes, all values.
+
+    ``began`` is seconds since 1970, 0 if unknown. ``version`` is that of the package, ``hips`` are
+    the HIP versions that torch was built with. ``status`` is
+    the command's, None if it has not ended, or was not *watched* by ``rocm-autopatch run``.
+    """
+
+    command: tuple[str, ...] = ()
+    began: float = 0.0
+    hosts: tuple[str, ...] = ()
+    version: str = ""
+    pythons: tuple[str, ...] = ()
+    hips: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ()
+    facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    status: int | None = None
+    watched: bool = False
+
+
 @dataclass
 class CompileReport:
     """What was gathered about a command."""
@@ -163,6 +185,8 @@ class CompileReport:
     notes: list[str] = field(default_factory=list)
     traces: list[str] = field(default_factory=list)
     modes: list[str] = field(default_factory=list)
+    given_modes: dict[str, str] = field(default_factory=dict)
+    head: ReportHead = field(default_factory=ReportHead)
     size: int = 0  # bytes of trace
 
     @property

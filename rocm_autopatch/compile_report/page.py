@@ -47,15 +47,18 @@ def _page_title(report: CompileReport) -> str:
 
 
 def _page_body(report: CompileReport, links: Mapping[str, str]) -> Iterator[str]:
-    versions = ", ".join(report.versions) or "of unknown version"
     yield f"<h1>Compile report: {escape(_page_title(report))}</h1>"
-    yield f'<p class="dim">torch {escape(versions)} &middot; {escape(report.directory)}</p>'
+    yield '<dl class="head">'
+    for name, value in (*summary.head_rows(report), ("report", report.directory)):
+        yield f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
+    yield "</dl>"
     yield from _ends_section(report)
     yield _numbers_section(report)
     yield from _advice_section(report)
     yield from _failures_section(report)
     yield "<h2>Compiles over time</h2>"
-    yield '<p class="dim">Rows are processes, bars are compiles; hover to see the place.</p>'
+    yield '<p class="dim">Rows are processes, bars are compiles; hover to see the place. The table '
+    yield '<a href="#graphs">Graphs</a> has each in words.</p>'
     yield from _timeline_section(report)
     yield '<div class="two"><section><h2>Seconds by phase, slowest compiles</h2>'
     yield _chart_legend((phase, phase) for phase in PHASES)
@@ -143,11 +146,12 @@ def _timeline_section(report: CompileReport) -> Iterator[str]:
         (
             ("miss", "compiled"),
             ("hit", "from the cache"),
-            ("again", "recompiled"),
-            ("unfinished", "failed or not finished"),
+            ("hatched", "recompiled"),
+            ("crossed", "failed or not finished"),
         )
     )
-    yield f'<div class="plot">{plots.draw_timeline(report)}</div>'
+    yield '<div class="plot" tabindex="0" role="region" aria-label="compiles over time">'
+    yield f"{plots.draw_timeline(report)}</div>"
 
 
 Cell = tuple[str, str]  # its class and its HTML
@@ -160,7 +164,8 @@ def _table_of(
         f'<th scope="col" data-kind="{kind}"><button type="button">{escape(head)}</button></th>'
         for head, kind in heads
     )
-    yield f'<div class="table"><table class="sortable" id="{name}"><thead><tr>{cells}</tr></thead>'
+    yield f'<div class="table" tabindex="0" role="region" aria-label="{name}">'
+    yield f'<table class="sortable" id="{name}"><thead><tr>{cells}</tr></thead>'
     yield "<tbody>"
     for row in rows:
         yield "<tr>" + "".join(f"<td{about}>{text}</td>" for about, text in row) + "</tr>"
@@ -192,14 +197,18 @@ def _graphs_section(report: CompileReport) -> Iterator[str]:
         )
     yield '<input class="filter" data-table="graphs" placeholder="filter: file, function, miss" '
     yield 'aria-label="filter graphs" type="search" hidden>'
+    first = min((graph.start for graph in shown if graph.start), default=0.0)
     heads = [("place", "text"), ("process: graph", "text"), ("seconds", "number")]
+    heads += [("began", "number")]
     heads += [("cache", "text"), ("tuned", "text"), ("nodes", "number"), ("kernels", "number")]
     heads += [("library", "number"), *((_SHORT.get(p, p), "number") for p in PHASES)]
     heads += [("operations", "text")]
-    yield from _table_of("graphs", heads, (_graph_row(graph) for graph in shown))
+    yield from _table_of("graphs", heads, (_graph_row(graph, first) for graph in shown))
 
 
-def _graph_row(graph: CompiledGraph) -> Sequence[Cell]:
+def _graph_row(graph: CompiledGraph, first: float) -> Sequence[Cell]:
+    """The row of a graph; it began so many seconds after the *first* one."""
+    began = graph.start - first if graph.start else None
     state = ""
     if not graph.finished:
         state = " did not finish"
@@ -210,6 +219,7 @@ def _graph_row(graph: CompiledGraph) -> Sequence[Cell]:
         _code_cell(summary.graph_title(graph) + state),
         _text_cell(f"{graph.process}: {graph.id}", "id"),
         _number_cell(graph.seconds, f"{graph.seconds:.2f}"),
+        _number_cell(began, f"{began or 0.0:.2f}"),
         _text_cell(graph.cache or "-", "id"),
         _text_cell("yes" if graph.autotuned else "no", "id"),
         _number_cell(graph.nodes),

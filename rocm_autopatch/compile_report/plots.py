@@ -1,4 +1,4 @@
-"""The plots of the compile report, as SVG."""
+"""The plots of the compile report: bars as HTML, which wraps, and compiles over time as SVG."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ from rocm_autopatch.compile_report.model import PHASES, CompiledGraph, CompileRe
 WIDTH = 1000
 _NAMES = 190  # of the width, for what a row is called
 _ROW = 20
+# What tells bars apart without colour; page.css has the lines' colours.
+_PATTERNS = (
+    '<defs><pattern id="hatched" width="6" height="6" patternUnits="userSpaceOnUse" '
+    'patternTransform="rotate(45)"><rect class="again" width="6" height="6"/>'
+    '<path class="hatch" d="M0 0V6"/></pattern>'
+    '<pattern id="crossed" width="6" height="6" patternUnits="userSpaceOnUse" '
+    'patternTransform="rotate(45)"><rect class="unfinished" width="6" height="6"/>'
+    '<path class="hatch" d="M0 0V6M0 0H6"/></pattern></defs>'
+)
 MOST_BARS = 4000
 MOST_PROCESSES = 64
 MOST_LANES = 8
@@ -57,15 +66,17 @@ def draw_timeline(report: CompileReport) -> str:
     if more:
         y += 16
         parts.append(_svg_text(4, y, f"and {more} more processes", "", "dim"))
-    return _svg_image(y + 4, ticks + "".join(parts), "compiles of each process over time")
+    content = _PATTERNS + ticks + "".join(parts)
+    return _svg_image(y + 4, content, "compiles of each process over time")
 
 
 def _graph_state(graph: CompiledGraph) -> str:
+    """The class of a graph's bar."""
     if not graph.finished or graph.failure:
-        return "unfinished"
+        return "crossed"
     if graph.cache == "hit":
         return "hit"
-    return "again" if graph.again else "miss"
+    return "hatched" if graph.again else "miss"
 
 
 def _draw_ticks(whole: float, scale: float, height: float) -> Iterator[str]:
@@ -88,65 +99,64 @@ def _tick_step(least: float) -> float:
 
 
 def draw_phases(report: CompileReport) -> str:
-    """Seconds by phase of the slowest compiles."""
+    """Seconds by phase of the slowest compiles: bars, and the same in words."""
     graphs = [graph for graph in report.dearest()[:DEAREST] if graph.seconds]
-    if not graphs:
-        return ""
-    width, names = 560, 220
-    scale = (width - names - 60) / graphs[0].seconds
-    parts = []
-    for number, graph in enumerate(graphs):
-        y = number * (_ROW + 2)
-        where = summary.graph_title(graph)
-        parts.append(_svg_text(0, y + 13, _place_label(graph, 36), where))
-        x = float(names)
-        rest = graph.seconds
-        for phase in PHASES:
-            spent = graph.phases.get(phase, 0.0)
-            rest -= spent
-            if spent:
-                about = f"{where}\n{phase} {spent:.2f} s"
-                parts.append(_svg_rect(x, y, spent * scale, _ROW - 4, phase, about))
-                x += spent * scale
+    rows = []
+    for graph in graphs:
+        spent = [(phase, graph.phases.get(phase, 0.0)) for phase in PHASES]
+        rest = graph.seconds - sum(seconds for _, seconds in spent)
         if rest > 0.001 * graph.seconds:
-            about = f"{where}\n{rest:.2f} s"
-            parts.append(_svg_rect(x, y, rest * scale, _ROW - 4, "unfinished", about))
-            x += rest * scale
-        parts.append(_svg_text(x + 5, y + 13, f"{graph.seconds:.2f} s", "", "dim"))
-    return _svg_image(len(graphs) * (_ROW + 2), "".join(parts), "seconds by phase", width)
+            spent.append(("unfinished", rest))
+        parts = [(phase, 100 * its / graphs[0].seconds) for phase, its in spent if its]
+        told = [f"{phase} {its:.2f}" for phase, its in spent if its >= 0.005]
+        value = f"{graph.seconds:.2f} s: {', '.join(told)}"
+        rows.append(_bar_row(_place_label(graph), summary.graph_title(graph), parts, value))
+    return _bar_list(rows)
 
 
 def draw_kinds(report: CompileReport) -> str:
     """How often the graphs have each kind of operation."""
-    return _draw_bars(report.kinds().most_common(), "operations by kind")
+    return _draw_bars(report.kinds().most_common())
 
 
 def draw_frequent_operations(report: CompileReport) -> str:
     """The most frequent operations of the graphs."""
-    return _draw_bars(report.operations().most_common(12), "most frequent operations")
+    return _draw_bars(report.operations().most_common(12))
 
 
-def _draw_bars(counted: list[tuple[str, int]], label: str) -> str:
-    if not counted:
+def _draw_bars(counted: list[tuple[str, int]]) -> str:
+    most = counted[0][1] if counted else 1
+    return _bar_list(
+        [_bar_row(name, name, [("bar", 100 * n / most)], f"{n:,}") for name, n in counted],
+        "bars counts",
+    )
+
+
+def _bar_list(rows: list[str], name: str = "bars") -> str:
+    if not rows:
         return '<p class="dim">the trace has no graph</p>'
-    width, names = 560, 160
-    scale = (width - names - 70) / counted[0][1]
-    parts = []
-    for number, (kind, count) in enumerate(counted):
-        y = number * (_ROW + 6)
-        parts.append(_svg_text(0, y + 13, _shortened(kind, 24), kind))
-        about = f"{kind}: {count:,}"
-        parts.append(_svg_rect(names, y, max(count * scale, 1.0), _ROW - 2, "bar", about))
-        parts.append(_svg_text(names + count * scale + 6, y + 13, f"{count:,}", "", "dim"))
-    return _svg_image(len(counted) * (_ROW + 6), "".join(parts), label, width)
+    return f'<ul class="{name}">{"".join(rows)}</ul>'
 
 
-def _place_label(graph: CompiledGraph, longest: int) -> str:
+def _bar_row(name: str, about: str, parts: list[tuple[str, float]], value: str) -> str:
+    """A name, a bar of parts in percent of the widest bar, and what it says in words. As HTML it
+    wraps where there is little room, and a screen reader reads it."""
+    rects, x = "", 0.0
+    for kind, width in parts:
+        rects += f'<rect class="{kind}" x="{x:.2f}%" width="{max(width, 0.3):.2f}%" height="14"/>'
+        x += width
+    return (
+        f'<li><span title="{escape(about)}">{escape(name)}</span>'
+        f'<svg aria-hidden="true">{rects}</svg><span>{escape(value)}</span></li>'
+    )
+
+
+def _place_label(graph: CompiledGraph) -> str:
     name = graph.place.file.rpartition("/")[2]
     text = f"{name}:{graph.resumed or graph.place.line} {graph.place.function}"
     if graph.again:
         text += f" #{graph.id.rpartition('/')[2]}"
-    return _shortened(text, longest)
+    return text
 
 
 def _shortened(text: str, longest: int) -> str:
@@ -170,8 +180,8 @@ def _svg_text(
     )
 
 
-def _svg_image(height: float, content: str, label: str, width: float = WIDTH) -> str:
+def _svg_image(height: float, content: str, label: str) -> str:
     return (
-        f'<svg viewBox="0 0 {width} {height:.0f}" role="img" aria-label="{escape(label)}">'
+        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(label)}">'
         f"{content}</svg>"
     )

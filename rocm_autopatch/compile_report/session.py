@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import select
 import signal
 import subprocess
+import time
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from rocm_autopatch.compile_report import (
+    COMMAND,
     PROCESSES,
     PROFILE,
     STATUS,
@@ -19,6 +24,8 @@ from rocm_autopatch.compile_report import (
     WANTED,
     unfinished_path,
 )
+from rocm_autopatch.support import masking
+from rocm_autopatch.support.progress import pause_line
 
 _PASSED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 
@@ -82,6 +89,8 @@ def run_command(words: list[str], environment: dict[str, str]) -> int:
 
     Raises NotRun.
     """
+    pause_line()  # The terminal is the command's.
+    _record_command(words, environment)
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []
 
@@ -123,12 +132,29 @@ def run_command(words: list[str], environment: dict[str, str]) -> int:
     return status if status >= 0 else 128 - status
 
 
+def _record_command(words: list[str], environment: dict[str, str]) -> None:
+    """Add to the command's report, if there is one, what is run, where and when."""
+    if environment.get(WANTED):
+        row = {
+            "command": masking.command(words),
+            "time": time.time(),
+            "host": os.uname().nodename,
+            "version": metadata.version("rocm_autopatch"),
+        }
+        with contextlib.suppress(OSError):  # Its processes say why it can't be written.
+            _append_row(Path(environment[WANTED]), {COMMAND: row})
+
+
 def record_status(directory: Path, status: int) -> None:
     """Add the command's status to its report. Raises OSError."""
+    _append_row(directory, {STATUS: status})
+
+
+def _append_row(directory: Path, row: dict[str, Any]) -> None:
     flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(directory / PROCESSES, flags)
     try:
-        os.write(descriptor, json.dumps({STATUS: status}).encode("ascii") + b"\n")
+        os.write(descriptor, json.dumps(row).encode("ascii") + b"\n")
     finally:
         os.close(descriptor)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,16 +22,21 @@ from rocm_autopatch.patches.callers import PACKAGES
 from rocm_autopatch.support.text import WIDTH, counted, wrapped
 
 DEAREST = 10
+# The year 9999: what is later was not written by us.
+_LATEST_S = 2.5e11
 ROWS = 12
 
 
 def summary_lines(report: CompileReport, dearest: int = DEAREST) -> Iterator[str]:
     """The summary: what ended the program, failures, the slowest compiles, graph breaks,
     recompiles, and what to do."""
+    for name, value in head_rows(report):
+        yield from wrapped(f"{name:8} {value}", "", " " * 9, break_long_words=False)
     before = describe_end(report)
-    yield from before
     if before:
         yield ""
+        yield from before
+    yield ""
     if not report.graphs:
         yield from _nothing_lines(report)
         return
@@ -45,8 +52,6 @@ def summary_lines(report: CompileReport, dearest: int = DEAREST) -> Iterator[str
         "  ",
     )
     yield from _wrap_lines("caches: " + cache_sentence(report), "  ")
-    if report.modes:
-        yield from _wrap_lines(f"modes of torch.compile: {', '.join(report.modes)}", "  ")
     kinds = report.kinds()
     if kinds:
         text = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common())
@@ -54,7 +59,10 @@ def summary_lines(report: CompileReport, dearest: int = DEAREST) -> Iterator[str
     yield from _failed_lines(report)
     yield ""
     yield f"Slowest compiles ({min(dearest, len(report.graphs))} of {len(report.graphs):,})"
-    yield f"  {'seconds':>7} {'share':>5} {'nodes':>6} {'kernels':>7} {'cache':6} {'tuned':5} place"
+    yield (
+        f"  {'seconds':>7} {'share':>5} {'nodes':>6} {'kernels':>7} {'library':>7} {'cache':6} "
+        f"{'tuned':5} place"
+    )
     for graph in report.dearest()[:dearest]:
         yield from _graph_lines(report, graph)
     yield from _break_lines(report)
@@ -72,6 +80,58 @@ def summary_lines(report: CompileReport, dearest: int = DEAREST) -> Iterator[str
                 "at " + ", ".join(map(short_place, one.places[:3])) + more, "    ", "    "
             )
     yield from _note_lines(report)
+
+
+def head_rows(report: CompileReport) -> Iterator[tuple[str, str]]:
+    """What the report is of: a name and a value each, as the terminal and the page have them."""
+    head = report.head
+    if head.command:
+        yield "command", shlex.join(head.command)
+    if 0 < head.began < _LATEST_S:
+        yield "began", time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(head.began))
+    if head.hosts:
+        yield "host", ", ".join(head.hosts)
+    versions = [f"torch {one}" for one in report.versions]
+    versions += [f"ROCm {one}" for one in head.facts.get("rocm", ())]
+    versions += [f"HIP {one}" for one in head.hips]
+    versions += [f"Python {one}" for one in head.pythons]
+    versions += [f"rocm_autopatch {head.version}"] if head.version else []
+    if versions:
+        yield "versions", ", ".join(versions)
+    gpus = [one for name in ("gpu", "gfx") for one in head.facts.get(name, ())]
+    if gpus:
+        yield "GPU", ", ".join(gpus)
+    if report.processes:
+        yield "image", ", ".join(head.facts.get("image", ())) or "not named"
+    if head.policies:
+        yield "policy", "; ".join(head.policies)
+    if report.given_modes:
+        yield "modes", ", ".join(map(_mode_text, report.given_modes.items()))
+    yield "ended", _ended_text(report)
+
+
+def _mode_text(mode: tuple[str, str]) -> str:
+    """A mode as the program asked for it and as it was given."""
+    asked, given = mode
+    return f"{asked} (as asked)" if asked == given else f"{asked} (given as {given})"
+
+
+def _ended_text(report: CompileReport) -> str:
+    status = report.head.status
+    if status is None:
+        if report.head.watched:
+            return "not yet, or rocm-autopatch run was ended before it"
+        return "unknown: it was not started by rocm-autopatch run"
+    said = _status_text(status)
+    if not status:
+        return f"well, with {said}"
+    if report.ends:
+        return f"with {said}: {_keep_head(report.ends[-1].error, 200)}"
+    if report.failures:
+        return f"with {said}; compiles failed, the last one: " + _keep_head(
+            report.failures[-1].reason, 200
+        )
+    return f"with {said}"
 
 
 def describe_end(report: CompileReport) -> list[str]:
@@ -179,10 +239,12 @@ def cache_sentence(report: CompileReport) -> str:
 def _graph_lines(report: CompileReport, graph: CompiledGraph) -> Iterator[str]:
     share = graph.seconds / report.seconds if report.seconds else 0.0
     nodes = "-" if graph.nodes is None else f"{graph.nodes:,}"
-    kernels = "-" if graph.kernels is None else f"{graph.kernels + sum(graph.library.values()):,}"
+    kernels = "-" if graph.kernels is None else f"{graph.kernels:,}"
+    library = "-" if graph.kernels is None else f"{sum(graph.library.values()):,}"
     tuned = "yes" if graph.autotuned else "no"
     head = (
-        f"  {graph.seconds:7.2f} {share:5.0%} {nodes:>6} {kernels:>7} {graph.cache or '-':6} "
+        f"  {graph.seconds:7.2f} {share:5.0%} {nodes:>6} {kernels:>7} {library:>7} "
+        f"{graph.cache or '-':6} "
         f"{tuned:5} "
     )
     yield head + _keep_tail(graph_title(graph), WIDTH - len(head))
@@ -258,8 +320,21 @@ def report_data(report: CompileReport) -> dict[str, Any]:
     """The report as plain data. docs/report.md describes it."""
     return {
         "directory": report.directory,
+        "head": {
+            "command": list(report.head.command),
+            "began": report.head.began,
+            "hosts": list(report.head.hosts),
+            "version": report.head.version,
+            "pythons": list(report.head.pythons),
+            "hips": list(report.head.hips),
+            "policies": list(report.head.policies),
+            "facts": {name: list(values) for name, values in report.head.facts.items()},
+            "status": report.head.status,
+            "ended": _ended_text(report),
+        },
         "torch": report.versions,
         "modes": report.modes,
+        "given_modes": report.given_modes,
         "seconds": report.seconds,
         "phases": report.phases(),
         "operations": dict(report.operations().most_common()),

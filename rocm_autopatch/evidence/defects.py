@@ -1,7 +1,7 @@
 """The records of the ledger: public defects of graphs on AMD GPUs, and where each may hold.
 
 Evidence allows, the ledger forbids (docs/evidence.md#the-ledger). The records are in ledger.yaml.
-The wheel has them in the form of a plan, so that a process that captures needs no PyYAML.
+The wheel has them in the form of a plan alone, so that a process that captures needs no PyYAML.
 """
 
 from __future__ import annotations

@@ -86,7 +86,8 @@ def distrust_graphs(why: str) -> None:
         distrusted.append(f"graphs are wrong in this process: {why}")
     startup.fail(
         "graphs-wrong",
-        f"{distrusted[0]}; all calls run without graphs from now on (docs/graphs.md#checks)",
+        f"{distrusted[0]}; all calls run without graphs from now on "
+        "(rocm-autopatch help graphs#checks)",
     )
 
 

@@ -40,7 +40,9 @@ POLICIES: dict[str, Plan] = {
 
 def files() -> Iterator[tuple[str, bytes]]:
     """Name and content of each file in ``rocm_autopatch/plans``."""
+    shared: dict[str, bytes] = {}
     for name, plan in POLICIES.items():
-        yield f"{name}.plan", plan_file.content(plan)
+        yield f"{name}.plan", plan_file.content(plan, shared)
+    yield from shared.items()
     yield "images.index", plan_file.pack(IMAGES)
     yield defects.INDEX, plan_file.pack(defects.read_source())

@@ -21,13 +21,20 @@ _RARE = ("empty", "overruled")
 _APART = ("patches", *_RARE)
 
 
-def content(plan: Plan) -> bytes:
+def content(plan: Plan, shared: dict[str, bytes] | None = None) -> bytes:
     """A plan, or a baked one, as the content of a file.
 
     What few processes need is marshalled apart: most never import torch, and have no variable that
-    is set to nothing.
+    is set to nothing. With *shared*, the part ``empty`` goes there under the name of its file, for
+    ``empty_text.unpack_part``, because the built-in policies have the same.
     """
-    return pack({**plan, **_packed(plan)})
+    packed: dict[str, bytes | str] = {**_packed(plan)}
+    if shared is not None:
+        part = packed["empty"]
+        assert isinstance(part, bytes)
+        packed["empty"] = name = f"empty-{zlib.crc32(part):08x}.part"
+        shared[name] = part
+    return pack({**plan, **packed})
 
 
 def evidence(machine: Mapping[str, str], changes: Mapping[str, Any], label: str) -> bytes:

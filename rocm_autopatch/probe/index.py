@@ -22,7 +22,7 @@ from typing import Any
 from rocm_autopatch.probe.answers import FileMentions, FileWords
 from rocm_autopatch.probe.installed import FileGroup
 from rocm_autopatch.startup import cache_place, caches
-from rocm_autopatch.support import files
+from rocm_autopatch.support import files, progress
 
 _SCAN = Path(__file__).with_name("scan.py")
 # The directory in the root of the caches.
@@ -44,6 +44,7 @@ class ScanWorkers:
         self._deadline = time.monotonic() + limit_s
         self._number = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
         self._names: list[str] = []
+        self._asked = 0
         self.late = False
         self.failed: dict[str, str] = {}
 
@@ -53,7 +54,7 @@ class ScanWorkers:
 
         *names* are those that are looked for in code.
         """
-        self._names = list(names)
+        self._names, self._asked = list(names), len(paths)
         asked: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
         size = max(1, min(_FILES_AT_ONCE, len(paths) // (self._number * 4)))
         parts = [list(paths[at : at + size]) for at in range(0, len(paths), size)]
@@ -77,6 +78,8 @@ class ScanWorkers:
         with contextlib.suppress(queue.Empty):
             while True:
                 part = asked.get_nowait()
+                told = "reading installed files"
+                progress.tell_step(told, len(found) + len(self.failed), self._asked, "files")
                 if time.monotonic() >= self._deadline:
                     self.late = True
                     continue

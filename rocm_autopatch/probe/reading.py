@@ -21,7 +21,8 @@ from rocm_autopatch.probe.answers import (
     PlainValue,
     TorchFound,
 )
-from rocm_autopatch.support import safe_path
+from rocm_autopatch.support import progress, safe_path
+from rocm_autopatch.support.text import counted
 
 _CHILD = Path(__file__).with_name("child.py")
 
@@ -87,6 +88,7 @@ class ChildReading:
 
 def read_children(asks: Sequence[ChildTask], environment: Mapping[str, str]) -> list[ChildReading]:
     """Start a child for each, at most as many at a time as there are processors."""
+    progress.tell_step(f"{counted(len(asks), 'fresh interpreter')} read what torch has here")
     with ThreadPoolExecutor(max_workers=max(os.cpu_count() or 1, 1)) as pool:
         return list(pool.map(lambda ask: _read_child(ask, environment), asks))
 

@@ -279,7 +279,8 @@ def _worker_notes(seen: ChildReading, hooked: ChildReading) -> Iterator[str]:
     said = cpus.describe_crowding(own) if isinstance(own, int) else ""
     if said:
         changed = f"; with rocm_autopatch {ours}" if ours not in (None, own) else ""
-        yield f"torch compiles with {said}{changed} (docs/watchdog.md#compile-workers-and-cpus)"
+        where = "rocm-autopatch help watchdog#compile-workers-and-cpus"
+        yield f"torch compiles with {said}{changed} ({where})"
 
 
 def _probe_notes(

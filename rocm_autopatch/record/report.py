@@ -209,7 +209,9 @@ def _crowded() -> list[str]:
         return []
     said = cpus.describe_crowding(workers)
     return (
-        [f"torch compiles with {said} (docs/watchdog.md#compile-workers-and-cpus)"] if said else []
+        [f"torch compiles with {said} (rocm-autopatch help watchdog#compile-workers-and-cpus)"]
+        if said
+        else []
     )
 
 
@@ -260,14 +262,16 @@ def _unknown_kept(report: Mapping[str, Any]) -> list[str]:
 def _ranks_not_compared(rows: Sequence[EntryRow]) -> list[str]:
     if ranks.VARIABLE not in os.environ or rows:
         return []
-    return [f"{ranks.VARIABLE} has no effect: no policy here has ranks (docs/patches.md)"]
+    return [
+        f"{ranks.VARIABLE} has no effect: no policy here has ranks (rocm-autopatch help patches)"
+    ]
 
 
 def _nothing_watched(rows: Sequence[EntryRow]) -> list[str]:
     name = watchdog_variable.VARIABLE
     if not os.environ.get(name, "").strip() or rows:
         return []
-    return [f"{name} has no effect: no policy here has a watchdog (docs/watchdog.md)"]
+    return [f"{name} has no effect: no policy here has a watchdog (rocm-autopatch help watchdog)"]
 
 
 def _known_issues(values: dict[str, str]) -> tuple[list[dict[str, str]], list[str]]:

@@ -28,8 +28,13 @@ def empty_rules(
     return found
 
 
-def unpack_part(part: "Union[bytes, tuple[Row, ...]]") -> "tuple[Row, ...]":
-    """A part of a plan that few starts read: of a file, or lowered here."""
+def unpack_part(part: "Union[bytes, str, tuple[Row, ...]]") -> "tuple[Row, ...]":
+    """A part of a plan that few starts read: of a file, or lowered here; a text is the name of a
+    file beside the plans, which several plans have."""
+    if isinstance(part, str):
+        from rocm_autopatch import _HERE, _read
+
+        part = _read("%s/plans/%s" % (_HERE, part))
     if not isinstance(part, bytes):
         return part
     # Imported only here, because it is a shared library.

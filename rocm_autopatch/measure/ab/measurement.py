@@ -237,8 +237,6 @@ def measure_cells(done: Measurement) -> None:
                     watched = _watched_numbers(request, patterns, ran)
     except KeyboardInterrupt:
         done.partial = True
-    finally:
-        progress.close()
     done.runs = tuple(runs)
     done.elapsed_s = time.monotonic() - began
 

@@ -73,7 +73,9 @@ def comparison_lines(done: Measurement) -> Iterator[str]:
             "A ratio is an arm's median divided by the base's, with its 95 % bootstrap interval. "
             "If nothing has an effect, about one row in 20 still shows one."
             + (
-                " Sure means: by a sequential test (docs/ab.md)." if done.request.until_sure else ""
+                " Sure means: by a sequential test (rocm-autopatch help ab)."
+                if done.request.until_sure
+                else ""
             ),
             "",
         )

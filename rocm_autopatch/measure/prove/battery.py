@@ -58,6 +58,7 @@ from rocm_autopatch.measure.prove.supervisor import (
     StartSupervisor,
     TrialStart,
 )
+from rocm_autopatch.support.progress import tell_step
 from rocm_autopatch.switches import SWITCH_GROUP, EvidenceSubject
 
 T = TypeVar("T")
@@ -232,6 +233,7 @@ class TrialBattery:
             return
         with self._prepared_caches(lacking[:1]) as caches:
             [directory] = caches.values()
+            self._tell_step("fresh processes look at graphs")
             found = self.supervisor.run_fresh_starts(
                 FreshStarts(
                     count=max(left[name] for name in lacking),
@@ -434,6 +436,7 @@ class TrialBattery:
                 reason = f"{name} hung in {_HANGS} trials"
                 others = [TrialOutcome(trial, NOT_TRIED, reason) for trial in left]
                 return rows + [_row_of(one, name, kind, wave) for one in others]
+            self._tell_step(f"{name}, {kind} start")
             found = self.supervisor.run(
                 TrialStart(
                     trials=left,
@@ -466,6 +469,13 @@ class TrialBattery:
             tried = {one.trial for one in found}
             left = [trial for trial in left if trial not in tried]
         return rows
+
+    def _tell_step(self, what: str) -> None:
+        """Starts beside each other share the line: it has the last one."""
+        total = len(self.units()) * (1 + self.how.warm) + len(self.fresh_subjects())
+        done = min(len(self.rows), total)
+        left_s = self.end - time.monotonic()
+        tell_step(what, done, total, "results", left_s, at_most=True)
 
     def _limit_of(self, trial: str) -> float:
         return max(self.how.limit, self.how.slower * self.base.get(trial, 0.0))

@@ -39,6 +39,7 @@ from rocm_autopatch.measure.tune.levels import Trial
 from rocm_autopatch.measure.tune.same import OutputCheck
 from rocm_autopatch.measure.tune.search import BASE, BudgetSpent
 from rocm_autopatch.support import masking
+from rocm_autopatch.support.progress import tell_step
 from rocm_autopatch.support.text import duration
 
 FILL = "fill"
@@ -432,6 +433,7 @@ class TuningSession:
 
         if len(empty) > 1:
             self._begin_new_runs()
+            self._tell_step(f"{len(empty)} first runs, {self.beside} at a time")
             self.runner.limit_s = self._hang_limit(FILL)
             self.runner.run_beside([PlannedRun(0, arm, WARM) for arm in empty], self.beside, ended)
         return long
@@ -511,6 +513,7 @@ class TuningSession:
     def _new_run(self, name: str, kind: str, make: Maker) -> KeptRun:
         self._begin_new_runs()
         arm = self._arm_number(name, make)
+        self._tell_step(f"{name}, {kind}")
         self.runner.limit_s = self._hang_limit(kind)
         self.same.begin()
         # The first run in empty caches fills the arm's warm ones.
@@ -553,6 +556,10 @@ class TuningSession:
         how = reason or f"{value:.6g} {self.unit}".rstrip()
         self.tell(f"{duration(self.spent_s)} of {duration(self.budget_s)}: {name}, {kind}: {how}")
         return row
+
+    def _tell_step(self, what: str) -> None:
+        left_s = self.budget_s - self.spent_s
+        tell_step(what, self.runs, units="runs", left_s=left_s, at_most=True)
 
     def _hang_limit(self, kind: str) -> float:
         """The seconds after which a run counts as hanging."""

@@ -1,0 +1,159 @@
+"""``rocm-autopatch help``: the pages of the documentation, without a network."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rocm_autopatch.cli import manual, statuses, terminal
+from rocm_autopatch.support.text import wrapped
+
+# Where $PAGER is not set.
+_PAGERS = ("less", "more")
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "help",
+        help="read the documentation, without a network",
+        description=(
+            "Show a page of the documentation that is installed, or a section of one: in a pager "
+            "on a terminal (PAGER), else as plain text. TOPIC is the name of a page (watchdog), a "
+            "page and a heading (watchdog#phases, watchdog phases), words of a heading (a program "
+            "that hangs), or what a message cites (docs/claims.md#memory-planning). Without TOPIC: "
+            "the list of pages."
+        ),
+        epilog="example: rocm-autopatch help troubleshooting",
+    )
+    statuses.state_statuses(parser, {0: "shown", 1: "no page is called so"})
+    parser.add_argument("topic", nargs="*", metavar="TOPIC")
+    parser.add_argument("--json", action="store_true", help="print the text as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    topic = " ".join(arguments.topic)
+    if not topic:
+        return _list_pages(arguments.json)
+    found = manual.find_sections(topic)
+    if topic in _commands_without_page():
+        return _show_options(topic)
+    if not found:
+        _refuse(topic)
+        return 1
+    if arguments.json:
+        rows = [
+            {"topic": one.reference, "title": one.title, "text": "\n".join(one.lines)}
+            for one in found
+        ]
+        terminal.print_data(rows)
+    elif len(found) > 1:
+        terminal.print_lines([f"{len(found)} sections have these words:"])
+        width = max(len(one.reference) for one in found)
+        terminal.print_lines(f"  {one.reference:{width}}  {one.title}" for one in found)
+        terminal.print_lines([f"One of them: rocm-autopatch help {found[0].reference}"])
+    else:
+        show_paged([*manual.section_lines(found[0])])
+    return 0
+
+
+def _list_pages(as_json: bool) -> int:
+    names = manual.page_names()
+    if as_json:
+        rows = [
+            {
+                "topic": name,
+                "title": manual.page_sections(name)[0].title,
+                "sections": [one.reference for one in manual.page_sections(name)[1:]],
+            }
+            for name in names
+        ]
+        terminal.print_data(rows)
+        return 0
+    if not names:
+        terminal.print_error("rocm-autopatch help: no pages are installed with this package")
+        return 1
+    text = (
+        "rocm-autopatch help PAGE shows one of these. PAGE#HEADING shows a section, and words find "
+        "headings: rocm-autopatch help compile still hangs. A name in brackets in a text, and what "
+        "a message cites as docs/PAGE.md#HEADING, is such a topic. Options of a command: "
+        "rocm-autopatch COMMAND --help."
+    )
+    terminal.print_lines([*manual.listed_pages(), "", *wrapped(text, "", "")])
+    return 0
+
+
+def _commands_without_page() -> set[str]:
+    from rocm_autopatch.cli import command_line
+
+    return {*command_line.COMMANDS}.difference(manual.page_names())
+
+
+def _show_options(command: str) -> int:
+    from rocm_autopatch.cli import command_line
+
+    command_line.make_parser([command]).parse_args([command, "--help"])
+    return 0
+
+
+def _refuse(topic: str) -> None:
+    page, anchor = manual.split_reference(topic)
+    if page in manual.page_names():
+        sections = {one.anchor: one for one in manual.page_sections(page)[1:]}
+        near = difflib.get_close_matches(anchor, sections, n=1)
+        hint = f"did you mean rocm-autopatch help {sections[near[0]].reference}?" if near else ""
+        headings = ", ".join(manual.page_headings(page))
+        message = f"the page {page} has no section {anchor!r}; {hint or f'it has: {headings}'}"
+    else:
+        near = difflib.get_close_matches(topic, manual.page_names(), n=1)
+        hint = f"did you mean {near[0]}?" if near else '"rocm-autopatch help" lists the pages'
+        message = f"no page and no heading is called {topic!r}; {hint}"
+    terminal.print_error(f"rocm-autopatch help: {message}")
+
+
+def show_paged(lines: Sequence[str]) -> None:
+    """Print *lines*: in a pager if stdout is a terminal that can have one."""
+    command = _pager() if sys.stdout.isatty() else []
+    if command:
+        text = "".join(f"{line}\n" for line in lines)
+        with contextlib.suppress(OSError):
+            # -F: it ends where all fits on one screen; -R: it leaves colours; -X: and the text.
+            environment = {"LESS": "-FRX", **os.environ}
+            with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as process:
+                _feed(process, text)
+            if process.returncode not in (126, 127):
+                return
+    terminal.print_lines(lines)
+
+
+def _feed(process: subprocess.Popen[bytes], text: str) -> None:
+    assert process.stdin
+    # It may end before it has read all, and it has Ctrl-C for itself.
+    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
+        process.stdin.write(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
+        process.stdin.close()
+    with contextlib.suppress(KeyboardInterrupt):
+        process.wait()
+
+
+def _pager() -> list[str]:
+    """The command of the pager, empty where there is none."""
+    if os.environ.get("TERM", "dumb") == "dumb" or not (sys.stdin and sys.stdin.isatty()):
+        return []
+    if "PAGER" in os.environ:
+        with contextlib.suppress(ValueError):
+            return shlex.split(os.environ["PAGER"])
+    for name in _PAGERS:
+        found = shutil.which(name)
+        # A program from an empty or relative entry of PATH, in the working directory, is not run.
+        if found and os.path.isabs(found):
+            return [found]
+    return []

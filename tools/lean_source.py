@@ -1,0 +1,88 @@
+"""What a wheel leaves out of the package's sources: comments, and docstrings that no program reads.
+
+They are a fifth of the wheel. Code keeps its lines, so a traceback's numbers are those of the
+repository, which has the whole text.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterator
+
+# What users call: help() shows all of it.
+PUBLIC = ("__init__.py", "graphs/__init__.py", "graphs/wrapper.py")
+
+
+class LeanSourceError(Exception):
+    """The code would be another one. It is a defect of this module."""
+
+
+def lean_source(source: str, public: bool = False) -> str:
+    """A module's *source* without comments, and without docstrings unless it is *public*.
+
+    Comments stay that state types, for mypy. Of the module's docstring, the first paragraph stays:
+    commands print some. A docstring stays that is all that a class or function has.
+    """
+    lines = source.splitlines(keepends=True)
+    for row, column in _comments(source):
+        lines[row - 1] = lines[row - 1][:column].rstrip() + "\n"
+    if not public:
+        tree = ast.parse(source)
+        for text in _unread_texts(tree):
+            last = text.end_lineno or text.lineno
+            lines[text.lineno - 1 : last] = ["\n"] * (last - text.lineno + 1)
+        _shorten_first(tree, lines, source)
+    lean = "".join(lines)
+    if _code(lean) != _code(source):
+        raise LeanSourceError("the code without its comments is not the same code")
+    return lean
+
+
+def _comments(source: str) -> Iterator[tuple[int, int]]:
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not token.string.startswith("# type:"):
+            yield token.start
+
+
+def _is_text(node: ast.AST) -> bool:
+    """Whether it is a statement that is nothing but a string."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def _unread_texts(tree: ast.Module) -> Iterator[ast.stmt]:
+    """The docstrings of classes, functions and attributes, but where there is nothing else."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and len(body) > 1:
+            module = isinstance(node, ast.Module)
+            yield from (one for one in body[module:] if _is_text(one))
+
+
+def _shorten_first(tree: ast.Module, lines: list[str], source: str) -> None:
+    """Leave the first paragraph of the module's docstring."""
+    first = tree.body[0] if tree.body and _is_text(tree.body[0]) else None
+    text = ast.get_source_segment(source, first) if first else None
+    if first is None or text is None or not text.startswith('"""') or "\n\n" not in text:
+        return
+    last = first.lineno + text[: text.index("\n\n")].count("\n")
+    lines[last - 1] = lines[last - 1].rstrip() + '"""\n'
+    lines[last : first.end_lineno] = ["\n"] * ((first.end_lineno or last) - last)
+
+
+def _code(source: str) -> str:
+    """The code with the lines where it begins, and without texts, to compare."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        # A class may have ended with a text.
+        vars(node).pop("end_lineno", None)
+        vars(node).pop("end_col_offset", None)
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            body[:] = [one for one in body if not _is_text(one)]
+    return ast.dump(tree, include_attributes=True)
