@@ -151,7 +151,8 @@ TORTURE ?= --pythons 3.9 3.10 3.11 3.12 3.13
 torture: $(DEV)/ready
 	$(DEV)/bin/python -m experiments.torture --work $(WORK) $(TORTURE)
 
-# Make the files in docs/ that come from the sources, and the figures in CONTRIBUTING.md.
+# Make the files in docs/ that come from the sources, the figures in CONTRIBUTING.md, and the scripts
+# that complete commands in a shell.
 docs: $(DEV)/ready
 	$(DEV)/bin/python tools/switch_parts.py .
 	$(DEV)/bin/python tools/json_schema.py docs
@@ -162,6 +163,7 @@ docs: $(DEV)/ready
 	$(DEV)/bin/python tools/experiments_page.py > docs/experiments.md
 	$(DEV)/bin/python tools/policy_keys_page.py > docs/policy-keys.md
 	$(DEV)/bin/python tools/statuses_page.py > docs/exit-statuses.md
+	$(DEV)/bin/python tools/completions.py
 	$(DEV)/bin/python tools/variables_page.py > docs/variables.md
 	$(DEV)/bin/python tools/naming.py CONTRIBUTING.md
 

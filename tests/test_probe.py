@@ -97,6 +97,8 @@ def hostile(copy: Interpreter, tmp_path_factory: pytest.TempPathFactory) -> Host
     for old, new in (
         ('"TORCHINDUCTOR_BENCHMARK_FUSION") ==', '"TORCHINDUCTOR_BENCHMARK_FUSION") !='),
         ('"TORCHINDUCTOR_FREEZING"', '"VENDOR_FREEZING"'),
+        # As releases do that look for a user's directory.
+        ("import sys\n", "import sys\n\nos.environ.get('HOME'), os.environ.get('VENDOR_PLACE')\n"),
     ):
         assert source.count(old) == 1, old
         source = source.replace(old, new)
@@ -127,6 +129,7 @@ def hostile(copy: Interpreter, tmp_path_factory: pytest.TempPathFactory) -> Host
         (here / name).mkdir()
         (here / name / "__init__.py").write_text(textwrap.dedent(body))
     env = {"PYTHONPATH": str(here), "VENDOR_FREEZING": "1"}
+    env |= {"HOME": str(here), "VENDOR_PLACE": "/x"}
     status, found = cli(copy, "--import", "vllm", **env)
     line = source[: source.index('_FUSION") !=')].count("\n") + 1
     for file in (pth, env_pth):
@@ -225,7 +228,11 @@ class TestCulprits:
         hostile: Hostile,
     ) -> None:
         assert config["freezing"]["who"] == "VENDOR_FREEZING=1"
-        assert "VENDOR_FREEZING" in rows(hostile[1])
+        found = rows(hostile[1])
+        assert "VENDOR_FREEZING" in found
+        assert found["VENDOR_PLACE"]["verdict"] == "unknown"
+        # Every process has it, so it says nothing of this place.
+        assert "HOME" not in found
 
     def test_a_pth_file(
         self,
@@ -368,7 +375,7 @@ class TestOtherTorches:
         version = copy.site_packages / "torch" / "version.py"
         replace(version, version.read_text().replace("2.13.0+rocm7.0", "2.99.0+rocm7.0"))
         file = tmp_path / "images.yaml"
-        flags = ("--assume", f"image={NEW_IMAGE}", "--record", str(file))
+        flags = ("--image", NEW_IMAGE, "--record", str(file))
         status, found = cli(copy, *flags, **{MAX: "1"})
         golden(found["notes"][0], "note")
         golden(found["compared_with"], "compared with")

@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rocm_autopatch.cli import command_line, statuses
+from rocm_autopatch.cli.command import CHOSEN
 
 HEAD = """\
 # Exit statuses
@@ -59,7 +60,7 @@ def page() -> Iterator[str]:
     """The lines of the page."""
     yield from HEAD.splitlines()
     for parser in parsers(command_line.make_parser()):
-        if parser.get_default("run") is None:
+        if parser.get_default(CHOSEN) is None:
             continue  # It only has commands below it.
         name = f"`{parser.prog.removeprefix('rocm-autopatch ')}`"
         for status, meaning in statuses.stated_statuses(parser).items():

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from rocm_autopatch.compile_report import (
@@ -77,7 +78,7 @@ def _prepare_profile(path: Path, environment: dict[str, str]) -> None:
         stale.unlink(missing_ok=True)
 
 
-def run_command(words: list[str], environment: dict[str, str]) -> int:
+def run_command(words: Sequence[str], environment: dict[str, str]) -> int:
     """Run a command and return its status: 128 plus the signal's number if a signal ended it.
 
     Raises NotRun.
