@@ -39,6 +39,7 @@ from rocm_autopatch.support import processes
 from tests.conftest import HIP, MAX, TORCH, Interpreter, document, label_torch, run_in
 from tests.messages import Golden
 from tests.programs import program_file
+from tests.running import last_said
 
 PROGRAM = program_file("ab/latency.py").read_text()
 
@@ -692,7 +693,7 @@ class TestRuns:
         for wrong in (("--number", "speed (.*)"), ("--metric", "speed")):
             done = ab(python311, tmp_path, *given, *wrong, *command)
             assert (done.returncode, done.stdout) == (1, "")
-            golden(done.stderr.splitlines()[-1], wrong[0])
+            golden(last_said(done.stderr), wrong[0])
         assert len((tmp_path / "runs").read_text().split()) == 2
 
     def test_grid(self, python311: Interpreter, tmp_path: Path, program: Path) -> None:
@@ -903,7 +904,7 @@ class TestPolicies:
         (tmp_path / "script").chmod(0o755)
         done = ab(python311, tmp_path, "--toggle", "A=1,", "--", "./script")
         assert (done.returncode, done.stdout) == (1, "")
-        golden(done.stderr.splitlines()[-1], "not executable")
+        golden(last_said(done.stderr), "not executable")
 
     def test_where_the_hook_is_not(
         self, python311: Interpreter, bare: Interpreter, tmp_path: Path, golden: Golden

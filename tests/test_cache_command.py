@@ -28,6 +28,7 @@ from rocm_autopatch.compile_report.gather import gather_report
 from rocm_autopatch.startup import caches
 from tests.conftest import FILL, Interpreter
 from tests.messages import Golden
+from tests.running import last_said
 
 FIELDS = {
     "torch": "2.13.0+rocm7.0",
@@ -971,7 +972,7 @@ def test_warm_that_can_not(
     status, _, err = command(python311, tmp_path, "warm", *arguments, **env)
     assert status == expected
     if expected in (1, 126, 127):
-        golden(err.splitlines()[-1])
+        golden(last_said(err))
 
 
 def test_warm_with_aiter(fresh: Interpreter, tmp_path: Path) -> None:
@@ -1099,8 +1100,7 @@ def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
         ("seed", "a", "--checksum", "0" * 64),
         ("gc",),
         *(("gc", "--max", size) for size in ("", "x", "1P", "1g", "-1", "1e3", "G")),
-        ("warm",),
-        ("path", "--json"),
+        ("warm", "--json", "--", "true"),
     ):
         with pytest.raises(SystemExit) as ended:
             main(["cache", *arguments])
@@ -1230,3 +1230,16 @@ def test_real_caches(torch_python: Interpreter, tmp_path: Path) -> None:
         row = places.warm_runs(place_of(torch_python, home))[-1]
         for cache in ("fx_graph_cache", "aotautograd_cache"):
             assert (row[cache]["hit"], row[cache]["miss"]) == expected, (home, row, err)
+
+
+def test_warm_needs_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache", "warm"]) == 2
+    assert capsys.readouterr().err == (
+        "rocm-autopatch cache warm: the COMMAND is missing: rocm-autopatch cache warm -- COMMAND\n"
+    )
+
+
+def test_path_as_json(python311: Interpreter, tmp_path: Path) -> None:
+    status, out, err = command(python311, tmp_path, "path", "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out) == {"path": str(place_of(python311, tmp_path))}

@@ -36,6 +36,7 @@ from tests.conftest import (
 from tests.messages import Golden
 from tests.names import INDUCTOR, NEW_IMAGE
 from tests.programs import program_file
+from tests.running import last_said
 
 MAX, POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
 GFX = "HSA_OVERRIDE_GFX_VERSION"
@@ -609,7 +610,7 @@ class TestRecord:
         file.write_text("version: 1\nimages:\n  - image: a:b\n    sats: {}\n")
         done = python311.run(*("-m", "rocm_autopatch", "probe", "--record", str(file)), check=False)
         assert (done.returncode, done.stdout) == (1, "")
-        golden(done.stderr.splitlines()[-1], "a wrong file")
+        golden(last_said(done.stderr), "a wrong file")
         assert file.read_text().endswith("sats: {}\n")
         with pytest.raises(PolicyError) as caught:
             images.check_images_file(tmp_path / "no" / "images.yaml")
@@ -617,7 +618,7 @@ class TestRecord:
         flags = ("-m", "rocm_autopatch", "probe", "--record", str(tmp_path / "new.yaml"))
         done = python311.run(*flags, check=False)
         assert done.returncode == 1
-        golden(done.stderr.splitlines()[-1], "no image")
+        golden(last_said(done.stderr), "no image")
         assert [path.name for path in tmp_path.iterdir()] == ["images.yaml"]
 
 

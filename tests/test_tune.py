@@ -48,6 +48,7 @@ from rocm_autopatch.switches import SWITCHES
 from tests.conftest import TORCH, Interpreter, document, run_in
 from tests.messages import Golden
 from tests.programs import program_file
+from tests.running import last_said
 
 PROGRAM = program_file("tune/latency.py").read_text()
 PLANTED = ("GOOD", "BAD", "WRONG", "CRASH", "ONE", "TWO")
@@ -839,7 +840,7 @@ class TestRefused:
     ) -> None:
         done = tune(python311, tmp_path, *arguments)
         assert (done.returncode, done.stdout) == (status, "")
-        golden(done.stderr.splitlines()[-1])
+        golden(last_said(done.stderr))
         assert [path.name for path in tmp_path.iterdir() if path.name != "tmp"] == []
 
     def test_the_command_does_not_run(
@@ -865,7 +866,7 @@ class TestRefused:
         program.write_text(program.read_text().replace("runs * 1e-9", "runs * 1e-2"))
         done = tune(python311, tmp_path, *trying("GOOD"), *LATENCY, "--", python311.path, program)
         assert (done.returncode, done.stdout) == (1, "")
-        golden(done.stderr.splitlines()[-1])
+        golden(last_said(done.stderr))
 
     def test_a_policy_needs_the_hook(
         self, python311: Interpreter, bare: Interpreter, tmp_path: Path, golden: Golden
