@@ -855,9 +855,8 @@ class TestRefused:
             arguments = (*trying("GOOD"), *given, "--again", *command)
             done = tune(python311, tmp_path, *arguments, **env)
             assert (done.returncode, done.stdout) == (1, "")
-            golden(
-                "\n".join(done.stderr.splitlines()[-2:]).partition("rocm-autopatch tune")[2], name
-            )
+            said = [line for line in done.stderr.splitlines() if not line.startswith("  more: ")]
+            golden("\n".join(said[-2:]).partition("rocm-autopatch tune")[2], name)
             assert not list(tmp_path.glob("*.yaml*"))
 
     def test_the_command_is_never_the_same(
