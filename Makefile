@@ -18,13 +18,15 @@ demo-ranks: compiler ## a job of two ranks that hangs, without the package and w
 	$(PYTHON) -m demo.ranks --work $(WORK)
 
 # Lint and types beside the tests: real interpreters, the real wheel, the real torch. There is one
-# process for each core, and all tests of a file run in the same process, the longest files first.
+# process more than cores, because tests wait for programs. All tests of a file run in the same
+# process, the longest files first.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 TESTED ?= not ci and not later and not nightly
 test: system $(DEV)/ready ## lint and the tests that are not left out (14 minutes)
 	$(MAKE) -j2 lint tests
 
 tests: $(DEV)/ready ## the same without lint
-	$(DEV)/bin/pytest -n auto --dist loadfile --no-loadscope-reorder --durations 15 \
+	$(DEV)/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 \
 	    --snapshot-details -m "$(TESTED)"
 
 # What is left out there (tests/left_out.yaml), and what of it .ci/run has time for.
@@ -154,7 +156,8 @@ TORTURE ?= --pythons 3.9 3.10 3.11 3.12 3.13
 torture: $(DEV)/ready ## an hour of injected faults
 	$(DEV)/bin/python -m experiments.torture --work $(WORK) $(TORTURE)
 
-# Make the pages that come from the sources, and the figures in CONTRIBUTING.md.
+# Make the pages that come from the sources, the figures in CONTRIBUTING.md, and the
+# scripts that complete commands in a shell.
 docs: $(DEV)/ready ## the pages that come from the sources
 	$(DEV)/bin/python tools/switch_parts.py .
 	$(DEV)/bin/python tools/json_schema.py docs
@@ -164,6 +167,7 @@ docs: $(DEV)/ready ## the pages that come from the sources
 	$(DEV)/bin/python tools/experiments_page.py > experiments/README.md
 	$(DEV)/bin/python tools/policy_keys_page.py > docs/policy-keys.md
 	$(DEV)/bin/python tools/statuses_page.py docs/commands.md
+	$(DEV)/bin/python tools/completions.py
 	$(DEV)/bin/python tools/variables_page.py > docs/variables.md
 	$(DEV)/bin/python tools/naming.py CONTRIBUTING.md
 	$(DEV)/bin/python tools/tree_table.py docs/design.md

@@ -29,7 +29,7 @@ def compiled(command: Sequence[str], at_once: int) -> dict[str, MeasuredRun]:
     with tempfile.TemporaryDirectory() as directory:
         arms = Path(directory)
         here = place.find_program_place(command)
-        found = candidates.find_candidates(here, command, (), (), False, arms).candidates
+        found = candidates.find_candidates(here, command, (), (), (), arms).candidates
         tried = [one for one in found if one.code]
         environments = [
             candidates.arm_of(here, [one], arms / f"{number}.yaml").environ

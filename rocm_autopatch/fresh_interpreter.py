@@ -19,9 +19,10 @@ from typing import Any
 import rocm_autopatch
 from rocm_autopatch import _ASSUME, _RECORD, startup
 from rocm_autopatch.support import masking, progress, safe_path
+from rocm_autopatch.support.user_error import UserError
 
 
-class NoReport(Exception):
+class NoReport(UserError):
     """The interpreter gave no report; the text says why."""
 
 

@@ -102,3 +102,8 @@ def run_battery(
     work = battery.TrialBattery(supervisor, how, only, kept, lambda: None, lambda _: None)
     work.run()
     return work
+
+
+def last_said(stderr: str) -> str:
+    """The last line of an error, without the page that it belongs to."""
+    return [line for line in stderr.splitlines() if not line.startswith("  more: ")][-1]

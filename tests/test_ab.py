@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from rocm_autopatch.measure.ab import (
     WrongRequest,
     arms,
     bootstrap,
+    measurement,
     numbers,
     place,
     results,
@@ -33,9 +35,11 @@ from rocm_autopatch.measure.ab import (
 from rocm_autopatch.measure.ab.numbers import NumberLabel
 from rocm_autopatch.measure.ab.place import ProgramPlace
 from rocm_autopatch.policy import lower, select
+from rocm_autopatch.support import processes
 from tests.conftest import HIP, MAX, TORCH, Interpreter, document, label_torch, run_in
 from tests.messages import Golden
 from tests.programs import program_file
+from tests.running import last_said
 
 PROGRAM = program_file("ab/latency.py").read_text()
 
@@ -63,6 +67,8 @@ class TestToggles:
         ("text", "name", "values"),
         [
             ("max_autotune", "torch._inductor.config.max_autotune", (False, True)),
+            # The base is torch's own default.
+            ("epilogue_fusion", "torch._inductor.config.epilogue_fusion", (True, False)),
             ("cudagraphs", "torch._inductor.config.triton.cudagraphs", (False, True)),
             (
                 "torch._inductor.config.freezing=on,0",
@@ -221,6 +227,11 @@ class TestNumbers:
         assert results.comparable_metrics(runs, True) == [wall, size, x, NumberLabel("y")]
         assert results.changing_metrics([wall, size, x], runs) == [wall, x]
         assert results.chosen_metrics([wall, size, x], ["X", "wall time"]) == [x, wall]
+        (row,) = results.table_rows([replace(runs[1], arm=1)], [x], [runner.COLD], 2, 1)
+        golden(results.verdict_text(row), "the base was interrupted")
+        base = runner.MeasuredRun(1, 0, runner.COLD, 1.0, runner.ENDED)
+        (row,) = results.table_rows([base, replace(runs[1], arm=1)], [x], [runner.COLD], 2, 1)
+        golden(results.verdict_text(row), "the base is without it")
         for name in ("speed", "e"):
             with pytest.raises(RequestRefused) as raised:
                 results.chosen_metrics([wall, size, x], [name])
@@ -648,6 +659,27 @@ class TestRuns:
         assert os.listdir(tmp_path / "tmp") == []
         assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
 
+    def test_interrupted_before_a_run_ended(self) -> None:
+        """A number can't be missing in what was not run."""
+        request = measurement.ComparisonRequest(
+            program=["true"],
+            toggles=["A=1"],
+            grid=False,
+            repeat=5,
+            until_sure=False,
+            caches=(runner.COLD,),
+            warmup=0,
+            timeout=9.0,
+            seed=1,
+            numbers=["x: (.*)"],
+            metrics=["latency"],
+            plot=None,
+        )
+        done = measurement.Measurement(request, 1, [], [], "", [], [], partial=True)
+        assert measurement.evaluate_runs(done, None) == processes.INTERRUPTED
+        assert done.notes == ["interrupted before a run ended: nothing was measured"]
+        assert done.rows == ()
+
     def test_a_number_of_ones_own(
         self, python311: Interpreter, tmp_path: Path, program: Path, golden: Golden
     ) -> None:
@@ -661,7 +693,7 @@ class TestRuns:
         for wrong in (("--number", "speed (.*)"), ("--metric", "speed")):
             done = ab(python311, tmp_path, *given, *wrong, *command)
             assert (done.returncode, done.stdout) == (1, "")
-            golden(done.stderr.splitlines()[-1], wrong[0])
+            golden(last_said(done.stderr), wrong[0])
         assert len((tmp_path / "runs").read_text().split()) == 2
 
     def test_grid(self, python311: Interpreter, tmp_path: Path, program: Path) -> None:
@@ -872,7 +904,7 @@ class TestPolicies:
         (tmp_path / "script").chmod(0o755)
         done = ab(python311, tmp_path, "--toggle", "A=1,", "--", "./script")
         assert (done.returncode, done.stdout) == (1, "")
-        golden(done.stderr.splitlines()[-1], "not executable")
+        golden(last_said(done.stderr), "not executable")
 
     def test_where_the_hook_is_not(
         self, python311: Interpreter, bare: Interpreter, tmp_path: Path, golden: Golden

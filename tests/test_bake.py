@@ -28,6 +28,7 @@ from tests.conftest import (
 )
 from tests.messages import Golden, line_on
 from tests.names import MI30X_IMAGE
+from tests.running import last_said
 
 LOADED = "import sys; print(*[n for n in sys.modules if n.startswith('rocm_autopatch')])"
 POLICY = "version: 1\nname: team\nenv: {TEAM: {set: 'baked', why: ours}}\n"
@@ -189,7 +190,7 @@ class TestUsed:
         done = bake(place, check=False)
         assert done.returncode == 1
         assert not plan_of(place).exists()
-        golden(done.stderr.splitlines()[-1])
+        golden(last_said(done.stderr))
         # Nor is another torch baked than the one that starts find.
         label_torch(tmp_path / "early", "2.12.0+rocm7.0", HIP)
         (place.site_packages / "aa.pth").write_text(f"{tmp_path}/early\n")
@@ -415,7 +416,7 @@ class TestWriting:
         out = tmp_path / "absent" / "plan"
         done = bake(place, "--out", out, check=False)
         assert (done.returncode, done.stdout) == (1, "")
-        golden(done.stderr.splitlines()[-1])
+        golden(last_said(done.stderr))
 
     def test_a_disk_that_is_full(self, place: Interpreter, tmp_path: Path, golden: Golden) -> None:
         if os.getuid() != 0:
@@ -430,7 +431,7 @@ class TestWriting:
         )
         done = run_with_site(site, "sh", "-c", steps)
         assert done.stdout == "1\nzeros\n"
-        golden(done.stderr.splitlines()[-1])
+        golden(last_said(done.stderr))
 
     def test_out(self, place: Interpreter, tmp_path: Path, golden: Golden) -> None:
         done = bake(place, "--out", tmp_path / "plan")
@@ -448,7 +449,7 @@ class TestWriting:
     def test_no_image_reference(self, place: Interpreter, golden: Golden) -> None:
         done = bake(place, "--image", "not an image", check=False)
         assert (done.returncode, done.stdout) == (2, "")
-        golden(done.stderr.splitlines()[-1])
+        golden(last_said(done.stderr))
         assert not plan_of(place).exists()
 
     def test_a_relative_path_in_the_environment(self, place: Interpreter, golden: Golden) -> None:

@@ -28,6 +28,7 @@ from rocm_autopatch.compile_report.gather import gather_report
 from rocm_autopatch.startup import caches
 from tests.conftest import FILL, Interpreter
 from tests.messages import Golden
+from tests.running import last_said
 
 FIELDS = {
     "torch": "2.13.0+rocm7.0",
@@ -452,10 +453,10 @@ class TestRefusedArchives:
         file, here = tmp_path / "a.tar.gz", a_here(tmp_path / "root")
         digest = packed(a_here(tmp_path / "source"), file).sha256
         with pytest.raises(CacheRefused) as refused:
-            archive.seed_place(file, here, quiet, digest="0" * 64)
+            archive.seed_place(file, here, quiet, checksum="0" * 64)
         golden(str(refused.value).replace(digest, "<DIGEST>"))
         assert not here.root.exists()
-        archive.seed_place(file, here, quiet, digest=digest)
+        archive.seed_place(file, here, quiet, checksum=digest)
 
     @pytest.mark.parametrize(
         "what", ["group", "everybody", "directory", "stranger", "pipe", "nothing"]
@@ -971,7 +972,7 @@ def test_warm_that_can_not(
     status, _, err = command(python311, tmp_path, "warm", *arguments, **env)
     assert status == expected
     if expected in (1, 126, 127):
-        golden(err.splitlines()[-1])
+        golden(last_said(err))
 
 
 def test_warm_with_aiter(fresh: Interpreter, tmp_path: Path) -> None:
@@ -1008,7 +1009,7 @@ def test_pack_and_seed(python311: Interpreter, tmp_path: Path, golden: Golden) -
     found = data(python311, one, "pack", file, "--place", place.name)
     assert found == {
         "file": str(file),
-        "digest": digest,
+        "checksum": digest,
         "bytes": size,
         "place": place.name,
         "files": 2,
@@ -1016,7 +1017,7 @@ def test_pack_and_seed(python311: Interpreter, tmp_path: Path, golden: Golden) -
         "left_out": [],
     }
     assert file.read_bytes() == before
-    status, out, err = command(python311, two, "seed", file, "--digest", digest)
+    status, out, err = command(python311, two, "seed", file, "--checksum", digest)
     assert (status, err) == (0, "")
     owner = archive._user_name(os.getuid())
     golden(out.replace(f"belongs to {owner}", "belongs to <OWNER>"), "seed", PLACE=place.name)
@@ -1075,7 +1076,9 @@ def test_refused(python311: Interpreter, tmp_path: Path, golden: Golden) -> None
     refused("pack, no directory", "pack", tmp_path / "nowhere" / "a.tar.gz")
     refused("pack, no file", "pack", "/dev/null")
     refused("seed, no file", "seed", tmp_path / "nothing")
-    refused("seed, no digest of it", "seed", place / caches.MARK, "--digest", f"sha256:{'0' * 64}")
+    refused(
+        "seed, no digest of it", "seed", place / caches.MARK, "--checksum", f"sha256:{'0' * 64}"
+    )
     refused("seed, no archive", "seed", place / caches.MARK)
     file.chmod(0o666)
     refused("seed, others may write it", "seed", file)
@@ -1093,12 +1096,11 @@ def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
         ("pakc",),
         ("pack",),
         ("seed",),
-        ("seed", "a", "--digest", "sha256:12"),
-        ("seed", "a", "--digest", "0" * 64),
+        ("seed", "a", "--checksum", "sha256:12"),
+        ("seed", "a", "--checksum", "0" * 64),
         ("gc",),
         *(("gc", "--max", size) for size in ("", "x", "1P", "1g", "-1", "1e3", "G")),
-        ("warm",),
-        ("path", "--json"),
+        ("warm", "--json", "--", "true"),
     ):
         with pytest.raises(SystemExit) as ended:
             main(["cache", *arguments])
@@ -1228,3 +1230,16 @@ def test_real_caches(torch_python: Interpreter, tmp_path: Path) -> None:
         row = places.warm_runs(place_of(torch_python, home))[-1]
         for cache in ("fx_graph_cache", "aotautograd_cache"):
             assert (row[cache]["hit"], row[cache]["miss"]) == expected, (home, row, err)
+
+
+def test_warm_needs_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache", "warm"]) == 2
+    assert capsys.readouterr().err == (
+        "rocm-autopatch cache warm: the COMMAND is missing: rocm-autopatch cache warm -- COMMAND\n"
+    )
+
+
+def test_path_as_json(python311: Interpreter, tmp_path: Path) -> None:
+    status, out, err = command(python311, tmp_path, "path", "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out) == {"path": str(place_of(python311, tmp_path))}

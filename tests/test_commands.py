@@ -33,6 +33,7 @@ def test_without_pyyaml(
         ("check", "team.yaml"),
         ("policies", "show", "safe"),
         ("explain", "freezing"),
+        ("bake", "--image", "a:b", "--json"),
     ):
         done = bare.run(*command, *arguments, env=env, check=False)
         assert (done.returncode, done.stdout) == (1, "")
@@ -151,18 +152,16 @@ class TestPolicies:
             "version: 1\nwhen: {framework: sglang, framework_version: '>=0.5.9'}\n"
             "env: {A: {set: a}}\npatches: {capture: guard}\n"
         )
-        show = ("policies", "show", str(policy), "--assume")
-        _, out, _ = call_main(capsys, *show, f"image={MI35X_IMAGE}")
+        show = ("policies", "show", str(policy), "--image")
+        _, out, _ = call_main(capsys, *show, MI35X_IMAGE)
         head, _, rest = out.partition("\n  TORCHINDUCTOR_")
         assert rest
         golden(head)
-        found = json.loads(
-            call_main(capsys, *show, f"image={MI35X_IMAGE.replace('5.8', '5.9')}", "--json")[1]
-        )
+        found = json.loads(call_main(capsys, *show, MI35X_IMAGE.replace("5.8", "5.9"), "--json")[1])
         assert found["layers"] == ["safe", "new"]
         assert found["facts"]["framework_version"] == "0.5.9"
         assert found["env"][-1][:3] == ["A", "set", "a"]
-        _, out, _ = call_main(capsys, *show, f"image={MI35X_IMAGE.replace('5.8', '5.9')}")
+        _, out, _ = call_main(capsys, *show, MI35X_IMAGE.replace("5.8", "5.9"))
         assert "  capture: use guard  [new]" in out.splitlines()
 
     def test_show_nothing(self, capsys: pytest.CaptureFixture[str], golden: Golden) -> None:
@@ -170,7 +169,7 @@ class TestPolicies:
         assert (status, out) == (1, "")
         golden(err)
 
-    @pytest.mark.parametrize("text", ["image", "gpus=4"])
+    @pytest.mark.parametrize("text", ["image", "image=a:b", "gpus=4"])
     def test_show_for_what_is_no_fact(
         self, capsys: pytest.CaptureFixture[str], text: str, golden: Golden
     ) -> None:
@@ -227,11 +226,11 @@ class TestExplain:
 
     def test_what_the_image_sets(self, python311: Interpreter, golden: Golden) -> None:
         name = "TORCHINDUCTOR_MAX_AUTOTUNE"
-        _, out, _ = self.explain(python311, name, "--assume", f"image={MI35X_IMAGE}")
+        _, out, _ = self.explain(python311, name, "--image", MI35X_IMAGE)
         golden(next(line for line in out.splitlines() if "images.yaml" in line))
         # The others are of the keys whose default it gives.
         row, *others = json.loads(
-            self.explain(python311, name, "--assume", f"image={MI35X_IMAGE}", "--json")[1]
+            self.explain(python311, name, "--image", MI35X_IMAGE, "--json")[1]
         )
         assert (row["name"], {one["variable"] for one in others}) == (name, {name})
         assert row["images"][0]["why"].startswith("Since sgl-project/sglang#1939, merged 2024-11")
@@ -240,8 +239,8 @@ class TestExplain:
         status, out, _ = self.explain(
             python311,
             "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM",
-            "--assume",
-            f"image={MI35X_IMAGE}",
+            "--image",
+            MI35X_IMAGE,
             "--json",
         )
         assert status == 0

@@ -190,8 +190,8 @@ class TestTwoMachines:
         b = status(
             python311,
             tmp_path / "b.json",
-            "--assume",
-            "image=rocm/x:1",
+            "--image",
+            "rocm/x:1",
             MIOPEN_FIND_MODE="1",
             ROCM_AUTOPATCH_KEEP="freezing",
         )

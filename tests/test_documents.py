@@ -48,7 +48,18 @@ print("loss: 0.5")
 """
 COMPILED = program_file("documents/compiled.py").read_text()
 ONCE = ("--repeat", "1", "--warmup", "0", "--caches", "cold")
-TUNED = ("--only", "--try", "GOOD=1", "--metric", "latency", "--same", "loss", "--seed", "1")
+TUNED = (
+    "--only",
+    "GOOD",
+    "--toggle",
+    "GOOD=1",
+    "--metric",
+    "latency",
+    "--same",
+    "loss",
+    "--seed",
+    "1",
+)
 
 
 @dataclass(frozen=True)

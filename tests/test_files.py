@@ -14,7 +14,7 @@ from rocm_autopatch.support import files
 from tests.conftest import Interpreter
 from tests.running import QUIET, run_command
 
-IMAGE = ("--assume", "image=team/image:1")
+IMAGE = ("--image", "team/image:1")
 
 
 def commands(out: Path) -> dict[str, tuple[str | Path, ...]]:

@@ -91,7 +91,7 @@ class TestCommands:
         run_harmless(python311, "policies", "show", policy)
         found = json.loads(run_harmless(python311, "policies", "show", policy, "--json").stdout)
         assert ["PLAIN", "set", EVIL] in [row[:3] for row in found["env"]]
-        run_harmless(python311, "policies", "show", "--assume", f"image={EVIL}")
+        run_harmless(python311, "policies", "show", "--image", EVIL)
         done = run_harmless(python311, "check", policy)
         key = json.dumps("k" + EVIL)
         policy.write_text(f"version: 1\n{key}: 1\nenv:\n  {key}: {{set: 1}}\nextends: {key}\n")
@@ -116,7 +116,7 @@ class TestCommands:
         found = json.loads(run_harmless(python311, "probe", "--json", env=env).stdout)
         values = {row["name"]: row["without"] for row in found["variables"]}
         assert values["TRITON_X\x1b[31m\n"] == EVIL + SURROGATE
-        image = ("--assume", "image=team/image:1")
+        image = ("--image", "team/image:1")
         run_harmless(python311, "probe", "--record", tmp_path / "im\x1b\n.yaml", *image, env=env)
         run_harmless(python311, "probe", "--record", tmp_path / "no\x1b\n" / "x", *image, env=env)
 

@@ -208,7 +208,7 @@ def test_probe_and_its_record(python311: Interpreter, tmp_path: Path) -> None:
     }
     values = {"abc123xyz", "s-e-s-a-m-e", "open sesame", "hf_abcdefgh", "hunter2"}
     file = tmp_path / "images.yaml"
-    image = ("--assume", "image=team/image:1")
+    image = ("--image", "team/image:1")
     for command in (("probe", *image), ("probe", "--json", "--record", str(file), *image)):
         shown = everything(python311, *command, **given)
         for value in values:

@@ -36,6 +36,7 @@ from tests.conftest import (
 from tests.messages import Golden
 from tests.names import INDUCTOR, NEW_IMAGE
 from tests.programs import program_file
+from tests.running import last_said
 
 MAX, POINTWISE = "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE"
 GFX = "HSA_OVERRIDE_GFX_VERSION"
@@ -97,6 +98,8 @@ def hostile(copy: Interpreter, tmp_path_factory: pytest.TempPathFactory) -> Host
     for old, new in (
         ('"TORCHINDUCTOR_BENCHMARK_FUSION") ==', '"TORCHINDUCTOR_BENCHMARK_FUSION") !='),
         ('"TORCHINDUCTOR_FREEZING"', '"VENDOR_FREEZING"'),
+        # As releases do that look for a user's directory.
+        ("import sys\n", "import sys\n\nos.environ.get('HOME'), os.environ.get('VENDOR_PLACE')\n"),
     ):
         assert source.count(old) == 1, old
         source = source.replace(old, new)
@@ -127,6 +130,7 @@ def hostile(copy: Interpreter, tmp_path_factory: pytest.TempPathFactory) -> Host
         (here / name).mkdir()
         (here / name / "__init__.py").write_text(textwrap.dedent(body))
     env = {"PYTHONPATH": str(here), "VENDOR_FREEZING": "1"}
+    env |= {"HOME": str(here), "VENDOR_PLACE": "/x"}
     status, found = cli(copy, "--import", "vllm", **env)
     line = source[: source.index('_FUSION") !=')].count("\n") + 1
     for file in (pth, env_pth):
@@ -225,7 +229,11 @@ class TestCulprits:
         hostile: Hostile,
     ) -> None:
         assert config["freezing"]["who"] == "VENDOR_FREEZING=1"
-        assert "VENDOR_FREEZING" in rows(hostile[1])
+        found = rows(hostile[1])
+        assert "VENDOR_FREEZING" in found
+        assert found["VENDOR_PLACE"]["verdict"] == "unknown"
+        # Every process has it, so it says nothing of this place.
+        assert "HOME" not in found
 
     def test_a_pth_file(
         self,
@@ -368,7 +376,7 @@ class TestOtherTorches:
         version = copy.site_packages / "torch" / "version.py"
         replace(version, version.read_text().replace("2.13.0+rocm7.0", "2.99.0+rocm7.0"))
         file = tmp_path / "images.yaml"
-        flags = ("--assume", f"image={NEW_IMAGE}", "--record", str(file))
+        flags = ("--image", NEW_IMAGE, "--record", str(file))
         status, found = cli(copy, *flags, **{MAX: "1"})
         golden(found["notes"][0], "note")
         golden(found["compared_with"], "compared with")
@@ -602,7 +610,7 @@ class TestRecord:
         file.write_text("version: 1\nimages:\n  - image: a:b\n    sats: {}\n")
         done = python311.run(*("-m", "rocm_autopatch", "probe", "--record", str(file)), check=False)
         assert (done.returncode, done.stdout) == (1, "")
-        golden(done.stderr.splitlines()[-1], "a wrong file")
+        golden(last_said(done.stderr), "a wrong file")
         assert file.read_text().endswith("sats: {}\n")
         with pytest.raises(PolicyError) as caught:
             images.check_images_file(tmp_path / "no" / "images.yaml")
@@ -610,7 +618,7 @@ class TestRecord:
         flags = ("-m", "rocm_autopatch", "probe", "--record", str(tmp_path / "new.yaml"))
         done = python311.run(*flags, check=False)
         assert done.returncode == 1
-        golden(done.stderr.splitlines()[-1], "no image")
+        golden(last_said(done.stderr), "no image")
         assert [path.name for path in tmp_path.iterdir()] == ["images.yaml"]
 
 

@@ -465,7 +465,7 @@ class TestCommand:
     def test_record(self, place: Place, tmp_path: Path) -> None:
         place.install("sglang", sglang__a__dot__py="import os\nos.environ['SGLANG_USE_AITER']\n")
         file = tmp_path / "images.yaml"
-        words = ("probe", "--readers", "--assume", "image=one/two:3", "--record", str(file))
+        words = ("probe", "--readers", "--image", "one/two:3", "--record", str(file))
         given = {"SGLANG_USE_AITER": "1", "SGLANG_DISABLE_CUDNN_CHECK": "1", "SGLANG_OWN": "1"}
         status, found = self.data(place, *words, **given)
         assert (status, found["not_read"]) == (1, ["SGLANG_DISABLE_CUDNN_CHECK", "SGLANG_OWN"])
@@ -494,8 +494,6 @@ class TestCommand:
         [
             ("--readers", "1NAME"),
             ("--readers", "A=B"),
-            ("--readers", "--import", "torch"),
-            ("--readers", "A_B", "--record", "x.yaml"),
         ],
     )
     def test_wrong_usage(self, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
@@ -503,6 +501,16 @@ class TestCommand:
             main(["probe", *words])
         assert ended.value.code == 2
         assert "error: " in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        "words",
+        [("--readers", "--import", "torch"), ("--readers", "A_B", "--record", "x.yaml")],
+    )
+    def test_what_does_not_go_together(
+        self, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["probe", *words]) == 2
+        assert capsys.readouterr().err.startswith("rocm-autopatch probe: ")
 
 
 def test_a_family_says_who_reads_it(place: Place) -> None:

@@ -495,14 +495,33 @@ def test_wrong_usage(python311: Interpreter, tmp_path: Path, golden: Golden) -> 
         ("below a file", ("--report", tmp_path / "file/x", "--", "true"), 1),
         ("no directory", ("--trace", tmp_path / "none/x", "--", "true"), 1),
         ("no command", ("--report", tmp_path / "new"), 2),
-        ("nothing to do", ("--", "true"), 2),
     ):
         done = run_command(python311, "run", *arguments)
         assert done.returncode == status
-        golden(done.stderr.splitlines()[-1], name)
+        golden(done.stderr.splitlines()[0], name)
     done = run_command(python311, "report", tmp_path / "none")
     assert (done.returncode, done.stdout) == (1, "")
     golden(done.stderr, "report")
+
+
+def test_a_directory_of_its_own(python311: Interpreter, tmp_path: Path) -> None:
+    """Without --report DIR, and nothing of it is left where the command can't be run."""
+    env = {"TMPDIR": str(tmp_path)}
+    done = run_command(python311, "run", "--", "sh", "-c", "exit 3", env=env)
+    assert done.returncode == 3
+    (made,) = tmp_path.iterdir()
+    said = f"rocm-autopatch run: the report will be in {made}\n"
+    assert done.stderr.startswith(said)
+    assert (made / "processes.jsonl").exists()
+    assert run_command(python311, "report", made).returncode == 0
+    done = run_command(python311, "run", "--", "no-such-command", env=env)
+    assert done.returncode == 127
+    assert [*tmp_path.iterdir()] == [made]
+    # A profile alone needs none.
+    trace = tmp_path / "trace.json"
+    done = run_command(python311, "run", "--trace", trace, "--", "true", env=env)
+    assert done.returncode == 0
+    assert [*tmp_path.iterdir()] == [made]
 
 
 def test_a_start_without_the_variable_loads_nothing_more(python311: Interpreter) -> None:

@@ -3,7 +3,6 @@ process that runs."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -17,6 +16,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from rocm_autopatch.cli import main
 from rocm_autopatch.cli import stacks as command
 from rocm_autopatch.patches.watchdog import on_demand
 from rocm_autopatch.startup import watchdog_variable
@@ -238,7 +238,7 @@ def test_who_may_not_be_looked_into(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(command, "_find_memories", refuse)
-    assert command.run(argparse.Namespace(pid=1, json=False)) == 1
+    assert main(["stacks", "1"]) == 1
     said = capsys.readouterr().err
     assert "process 1 may not be looked into from here" in said
     assert "another user" not in said

@@ -170,7 +170,7 @@ def test_no_torch_leaves_it_out(torch_python: Interpreter) -> None:
 
 
 def test_assume(python311: Interpreter) -> None:
-    report = status(python311, "--no-torch", "--assume", "image=a:b", "--assume", "gfx=gfx942")
+    report = status(python311, "--no-torch", "--image", "a:b", "--assume", "gfx=gfx942")
     assert report["facts"]["image"] == {
         "value": "a:b",
         "source": "ROCM_AUTOPATCH_ASSUME",

@@ -78,5 +78,5 @@ def test_examples_are_right_usage() -> None:
     for parser in parsers(command_line.make_parser()):
         command = str(parser.epilog).removeprefix("example: ")
         arguments = re.sub(r".*rocm-autopatch |\)$", "", command).split()
-        arguments = [word.replace("HEX", "0" * 64) for word in arguments]
+        arguments = [word.replace("HEX", "0" * 64).replace("IMAGE", "image") for word in arguments]
         command_line.make_parser().parse_args(arguments)

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rocm_autopatch.cli import tune as cli_tune
+from rocm_autopatch.cli import values
 from rocm_autopatch.evidence import match
 from rocm_autopatch.evidence.file import EvidenceFile
 from rocm_autopatch.measure.ab import RequestRefused, generated, toggles
@@ -48,6 +48,7 @@ from rocm_autopatch.switches import SWITCHES
 from tests.conftest import TORCH, Interpreter, document, run_in
 from tests.messages import Golden
 from tests.programs import program_file
+from tests.running import last_said
 
 PROGRAM = program_file("tune/latency.py").read_text()
 PLANTED = ("GOOD", "BAD", "WRONG", "CRASH", "ONE", "TWO")
@@ -67,7 +68,8 @@ def tune(
 
 
 def trying(*names: str) -> tuple[str, ...]:
-    return ("--only", *(word for name in names for word in ("--try", f"{name}=1")))
+    toggled = (word for name in names for word in ("--toggle", f"{name}=1"))
+    return ("--only", ",".join(names), *toggled)
 
 
 def command(python: Interpreter, program: Path, *arguments: str | Path) -> tuple[str | Path, ...]:
@@ -799,7 +801,7 @@ def running(pid: str) -> bool:
     [("90", 90), ("90s", 90), ("0.5m", 30), ("6m30s", 390), ("1h30m", 5400), ("1h2m3s", 3723)],
 )
 def test_times(text: str, seconds: float) -> None:
-    assert cli_tune._parse_duration(text) == seconds
+    assert values.parse_duration(text) == seconds
 
 
 class TestRefused:
@@ -807,7 +809,7 @@ class TestRefused:
         ("arguments", "status"),
         [
             ((), 2),
-            (("--only", "--", "true"), 2),
+            (("--only", "A", "--", "true"), 2),
             (("--budget", "soon", "--", "true"), 2),
             (("--budget", "1h5", "--", "true"), 2),
             (("--cold", "101", "--", "true"), 2),
@@ -820,11 +822,11 @@ class TestRefused:
             (("--metric", "throughput", "--", "true"), 2),
             (("--out", "no/team.yaml", "--", "true"), 1),
             (("--", "no-such-command"), 1),
-            (("--try", "policy=safe", "--", "true"), 2),
-            (("--try", "A=", "--", "true"), 1),
-            (("--try", "no_such_key=1", "--", "true"), 1),
-            (("--only", "--try", "A=1", "--without", "B", "--", "true"), 2),
-            (("--only", "--try", "A=1", "--without", "A", "--", "true"), 1),
+            (("--toggle", "policy=safe", "--", "true"), 2),
+            (("--toggle", "A=", "--", "true"), 1),
+            (("--toggle", "no_such_key=1", "--", "true"), 1),
+            (("--only", "A", "--toggle", "A=1", "--without", "B", "--", "true"), 2),
+            (("--only", "A", "--toggle", "A=1", "--without", "A", "--", "true"), 1),
         ],
         ids=lambda given: " ".join(given) if isinstance(given, tuple) else "",
     )
@@ -838,7 +840,7 @@ class TestRefused:
     ) -> None:
         done = tune(python311, tmp_path, *arguments)
         assert (done.returncode, done.stdout) == (status, "")
-        golden(done.stderr.splitlines()[-1])
+        golden(last_said(done.stderr))
         assert [path.name for path in tmp_path.iterdir() if path.name != "tmp"] == []
 
     def test_the_command_does_not_run(
@@ -853,9 +855,8 @@ class TestRefused:
             arguments = (*trying("GOOD"), *given, "--again", *command)
             done = tune(python311, tmp_path, *arguments, **env)
             assert (done.returncode, done.stdout) == (1, "")
-            golden(
-                "\n".join(done.stderr.splitlines()[-2:]).partition("rocm-autopatch tune")[2], name
-            )
+            said = [line for line in done.stderr.splitlines() if not line.startswith("  more: ")]
+            golden("\n".join(said[-2:]).partition("rocm-autopatch tune")[2], name)
             assert not list(tmp_path.glob("*.yaml*"))
 
     def test_the_command_is_never_the_same(
@@ -864,7 +865,7 @@ class TestRefused:
         program.write_text(program.read_text().replace("runs * 1e-9", "runs * 1e-2"))
         done = tune(python311, tmp_path, *trying("GOOD"), *LATENCY, "--", python311.path, program)
         assert (done.returncode, done.stdout) == (1, "")
-        golden(done.stderr.splitlines()[-1])
+        golden(last_said(done.stderr))
 
     def test_a_policy_needs_the_hook(
         self, python311: Interpreter, bare: Interpreter, tmp_path: Path, golden: Golden
@@ -907,7 +908,7 @@ class TestCandidates:
         self, monkeypatch: pytest.MonkeyPatch, here: ProgramPlace, *program: str
     ) -> candidates.FoundCandidates:
         monkeypatch.setattr(candidates, "_inert_labels", lambda *_: {})
-        return candidates.find_candidates(here, program, (), (), False, Path())
+        return candidates.find_candidates(here, program, (), (), (), Path())
 
     def test_what_this_torch_has(self, monkeypatch: pytest.MonkeyPatch) -> None:
         found = self.find(monkeypatch, self.place())
@@ -1666,8 +1667,8 @@ class TestTorch:
             cold=0.0,
             same=[same] if same else [],
             tolerance=1e-2,
-            wanted=wanted,
-            only=True,
+            toggles=wanted,
+            only=[text.partition("=")[0] for text in wanted],
             without=[],
             worth=0.02,
             out=Path("team.yaml"),

@@ -25,7 +25,7 @@ COMMANDS = (
     ("check",),
     ("bake", "--out", "../baked"),
     ("probe", "--import", "json"),
-    ("probe", "--json", "--record", "../images.yaml", "--assume", "image=team/image:1"),
+    ("probe", "--json", "--record", "../images.yaml", "--image", "team/image:1"),
     ("ab", "--toggle", "X=1", "--repeat", "1", "--warmup", "0", "--caches", "cold", "--", "true"),
     ("ab", "--toggle", "mode.default=default,reduce-overhead", "--repeat", "1", "--", "true"),
     ("run", "--report", "../report", "--", "true"),

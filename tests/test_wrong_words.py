@@ -7,6 +7,7 @@ import argparse
 import pytest
 
 from rocm_autopatch.cli import command_line, main
+from rocm_autopatch.cli.command import CHOSEN
 from tests.conftest import Interpreter
 from tests.messages import Golden
 from tests.running import run_command
@@ -23,7 +24,7 @@ from tests.running import run_command
         ("status --jsn", "--json"),
         ("status --polcy=safe", "--policy"),
         ("cache gc --maxx 5G --max 1G", "--max"),
-        ("policies show --asume image=a:b", "--assume"),
+        ("policies show --asume gfx=gfx942", "--assume"),
         ("--versoin", "--version"),
         ("prove --only memsett", "memset"),
         ("status --assume acelerator=rocm", "accelerator"),
@@ -60,7 +61,7 @@ def test_each_command_is_in_the_list(capsys: pytest.CaptureFixture[str]) -> None
     def lists(parser: argparse.ArgumentParser, words: list[str]) -> None:
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):
-                if parser.get_default("run") is None:
+                if parser.get_default(CHOSEN) is None:
                     with pytest.raises(SystemExit, match="2"):
                         main(words)
                     said = capsys.readouterr().err

@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rocm_autopatch.cli import command_line, statuses
+from rocm_autopatch.cli.command import CHOSEN
 
 BEGIN, END = "<!-- This list is made by make docs. -->\n", "<!-- End of the list. -->\n"
 # What all commands have, or nearly all, stands above the list in the page.
@@ -31,7 +32,7 @@ def page(text: str) -> str:
 def own_statuses() -> Iterator[str]:
     """The lines of the list."""
     for parser in parsers(command_line.make_parser()):
-        if parser.get_default("run") is None:
+        if parser.get_default(CHOSEN) is None:
             continue  # It only has commands below it.
         stated = statuses.stated_statuses(parser).items()
         own = [f"{status}: {meaning}" for status, meaning in stated if meaning not in _EVERY]

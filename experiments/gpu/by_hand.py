@@ -123,9 +123,8 @@ class Program:
 
     def find(self, wanted: Sequence[str]) -> Sequence[SwitchCandidate]:
         """What is tried, by hand and by tune."""
-        found = candidates.find_candidates(
-            self.here, self.command, wanted, (), bool(wanted), self.caches
-        )
+        only = [text.partition("=")[0] for text in wanted]
+        found = candidates.find_candidates(self.here, self.command, wanted, (), only, self.caches)
         mode = _MODES.get(self.name, "default")
         return [
             one

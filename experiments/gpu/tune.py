@@ -62,7 +62,8 @@ class Job:
             words += ["--seed", "1", "--out", "tuned.yaml", "--json"]
             words += ["--tolerance", str(program.tolerance)]
             if self.asked.wanted:
-                words += ["--only", *(w for one in self.asked.wanted for w in ("--try", one))]
+                words += ["--only", ",".join(one.partition("=")[0] for one in self.asked.wanted)]
+                words += [w for one in self.asked.wanted for w in ("--toggle", one)]
             printed = program.work / "tuned.json.part"
             with printed.open("w") as stdout, (program.work / "log").open("a") as log:
                 command = subprocess.Popen(
@@ -178,7 +179,7 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=1e9, help="seconds of this call")
     parser.add_argument("--tolerance", type=float, default=0.02)
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--try", dest="wanted", action="append", default=[])
+    parser.add_argument("--toggle", dest="wanted", action="append", default=[])
     asked = parser.parse_args()
     asked.work = asked.work.absolute()
     try:

@@ -7,11 +7,13 @@ of it may go elsewhere, ``archive`` packs it and unpacks it, ``moved`` puts its 
 and ``gc`` removes what was not used for long.
 """
 
+from rocm_autopatch.support.user_error import UserError
+
 # What a directory beneath a root begins with that is not finished, or not yet removed.
 UNFINISHED = ".new-"
 # The file in a place that has a line of JSON for each ``warm``.
 RUNS = "runs"
 
 
-class CacheRefused(Exception):
+class CacheRefused(UserError):
     """It can't be done as it was asked for; the text says why, and what to do."""

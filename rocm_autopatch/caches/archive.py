@@ -3,7 +3,7 @@
 An archive is a ``.tar.gz``. Its first member, ``manifest.json``, says for which place it is, from
 which root, and has the size and the SHA-256 of each file. Nothing in it is a link, and nothing is
 read as a pickle. But most of it is code, for which nobody vouches but its owner: so only an archive
-that nobody else can write is unpacked (``trust``), and its digest can be asked for.
+that nobody else can write is unpacked (``trust``), and its checksum can be asked for.
 """
 
 from __future__ import annotations
@@ -252,14 +252,14 @@ def seed_place(
     here: places.StartPlace,
     tell: Tell,
     *,
-    digest: str = "",
+    checksum: str = "",
     other_place: bool = False,
     replace: bool = False,
     into: Path | None = None,
 ) -> SeededPlace:
     """Unpack an archive as a place beneath the root, or beneath *into*. Raises Refused and OSError.
 
-    *digest* is the SHA-256 that the file must have, in hex digits, "" for any. *other_place*: as
+    *checksum* is the SHA-256 that the file must have, in hex digits, "" for any. *other_place*: as
     this place, even if it was made for another one. *replace*: instead of what is in the place. The
     place is there as a whole or not at all.
     """
@@ -271,8 +271,8 @@ def seed_place(
         raise CacheRefused(f"{file}: {why}")
     with open(file, "rb") as stream:
         owner = _user_name(os.fstat(stream.fileno()).st_uid)
-        if digest:
-            _check_digest(stream, file, digest)
+        if checksum:
+            _verify_checksum(stream, file, checksum)
         # gzip, and not tarfile's own "r|gz": that one does not check the sum at the end.
         text = gzip.GzipFile(fileobj=stream)
         with _archive_errors(file), text, tarfile.open(fileobj=text, mode="r|") as tar:
@@ -304,12 +304,12 @@ def seed_place(
     return SeededPlace(place, owner, len(manifest.files), size, differing, rewritten)
 
 
-def _check_digest(stream: IO[bytes], file: Path, digest: str) -> None:
+def _verify_checksum(stream: IO[bytes], file: Path, checksum: str) -> None:
     hashing = _HashingWriter(None)
     shutil.copyfileobj(stream, hashing, _PIECE)
     stream.seek(0)
-    if hashing.sum.hexdigest() != digest:
-        raise CacheRefused(f"{file} has another digest: sha256:{hashing.sum.hexdigest()}")
+    if hashing.sum.hexdigest() != checksum:
+        raise CacheRefused(f"{file} has another checksum: sha256:{hashing.sum.hexdigest()}")
 
 
 @contextlib.contextmanager
@@ -416,7 +416,7 @@ def _checked_fields(
         if not set(pair) & set(places.UNKNOWN)
     }
     if both:
-        told = ", ".join(f"{name} {theirs} (here {ours})" for name, (theirs, ours) in both.items())
+        told = places.differences_text(both)
         raise CacheRefused(
             f"{file} was made for another place: {told}; --for-other-place takes it nevertheless"
         )
@@ -472,7 +472,7 @@ def _unpack_members(
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
             raise _WrongArchive(f"{member.name!r} is both a file and a directory") from None
         if hashing.sum.hexdigest() != one.sha256:
-            raise _WrongArchive(f"{member.name!r} has another digest than in its {MANIFEST}")
+            raise _WrongArchive(f"{member.name!r} has another checksum than in its {MANIFEST}")
         if member.mode & stat.S_IXUSR:
             path.chmod(0o755)
         done += one.size

@@ -243,6 +243,15 @@ def field_differences(
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
+def differences_text(differing: Mapping[str, tuple[str, str]]) -> str:
+    """What ``field_differences`` found, in words. The digest of a plan is called by the plan: it is
+    another one than that of ``status``."""
+    return ", ".join(
+        f"{'plan' if name == 'digest' else name} {theirs or 'unknown'} (here {ours or 'unknown'})"
+        for name, (theirs, ours) in differing.items()
+    )
+
+
 def warm_runs(path: Path) -> list[dict[str, Any]]:
     """What each ``warm`` has noted in a place, the last one last. Damaged lines are left out."""
     found = []

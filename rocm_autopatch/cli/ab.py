@@ -2,155 +2,77 @@
 
 from __future__ import annotations
 
-import argparse
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from rocm_autopatch.cli import options, statuses, terminal
-from rocm_autopatch.measure.ab import (
-    RequestRefused,
-    WrongRequest,
-    measurement,
-    numbers,
-    output,
-    plot,
-    runner,
-    sequential,
+from rocm_autopatch.cli import options, values
+from rocm_autopatch.cli.command import (
+    Command,
+    CommandResult,
+    flag,
+    option,
+    program_words,
+    repeated_option,
 )
+from rocm_autopatch.measure.ab import measurement, output, plot, runner, sequential
 from rocm_autopatch.measure.ab.measurement import ComparisonRequest
-from rocm_autopatch.support import processes
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "ab",
-        help="measure what a switch does to your own command",
-        usage=(
-            "rocm-autopatch ab --toggle NAME[=VALUE,...] [--toggle ...] [option ...] "
-            "-- COMMAND [ARGUMENT ...]"
-        ),
-        description=(
-            "Run COMMAND with each switch on and off, in alternating order, with cold and with "
-            "warm caches, and compare its wall time and the numbers that it prints. A switch is a "
-            "config key (max_autotune, triton.cudagraphs=false,true), a variable ('NAME=1,' "
-            "compares 1 with unset), a compile mode "
-            "(mode.max-autotune=default,max-autotune-no-cudagraphs) or a policy "
-            "(policy=off,safe,FILE.yaml). The first value is the base."
-        ),
-        epilog="example: rocm-autopatch ab --toggle epilogue_fusion -- python bench.py --steps 50",
-    )
-    statuses.state_statuses(
-        parser,
-        {
-            0: "everything was measured",
-            1: "a run failed or hung, a switch takes no effect here, or nothing could be measured",
-        },
-    )
-    parser.add_argument(
-        "--toggle",
-        action="append",
+@dataclass(frozen=True)
+class AbArguments:
+    toggle: tuple[str, ...] = options.toggle_option(
+        "no value: compare a config key as torch has it and the other way round, a variable as it "
+        "is here and unset; one value: compare what is here with that value; quote a value that "
+        "has a comma: 'NAME=\"A,B\",C'; of several toggles, one is moved at a time",
         required=True,
-        metavar="NAME[=VALUE,...]",
-        help=(
-            "no value: compare a config key as false and true, a variable as it is here and unset; "
-            "one value: compare what is here with that value; quote a value that has a comma: "
-            "'NAME=\"A,B\",C'; of several toggles, one is moved at a time"
-        ),
     )
-    parser.add_argument("--grid", action="store_true", help="run all combinations of the toggles")
-    parser.add_argument(
+    grid: bool = flag("--grid", help="run all combinations of the toggles")
+    repeat: int | None = option(
         "--repeat",
-        type=_parse_count(1),
-        metavar="N",
+        parse=values.count_of(1),
+        default=None,
+        metavar=values.COUNT,
         help=f"runs of each arm (default: 5; with --until-sure at most {sequential.MOST})",
     )
-    parser.add_argument(
+    until_sure: bool = flag(
         "--until-sure",
-        action="store_true",
         help=(
             "stop the runs of an arm as soon as it is sure that it differs in the numbers that "
             "--metric names (default: in the wall time); it errs in 1 of 20 arms at most"
         ),
     )
-    parser.add_argument(
+    caches: tuple[str, ...] = option(
         "--caches",
-        type=_parse_caches,
+        parse=values.names_among((runner.COLD, runner.WARM)),
         default=(runner.COLD, runner.WARM),
         metavar="cold,warm",
         help="measure with cold or warm caches of compiled code (default: both, separately)",
     )
-    parser.add_argument(
+    warmup: int = option(
         "--warmup",
-        type=_parse_count(0),
+        parse=values.count_of(0),
         default=1,
-        metavar="N",
+        metavar=values.COUNT,
         help="unmeasured runs of each arm, which fill the caches for --caches warm (default: 1)",
     )
-    parser.add_argument(
-        "--timeout",
-        type=_parse_seconds,
-        default=1800.0,
-        metavar="SECONDS",
-        help="a run that takes longer counts as hanging, and is killed (default: 1800)",
-    )
-    parser.add_argument(
-        "--seed", type=int, help="seed of the order of runs; it is printed (default: random)"
-    )
-    parser.add_argument(
-        "--number",
-        action="append",
-        default=[],
-        metavar="REGEX",
-        help=(
-            "take the number in this regular expression's one group, (?P<NAME>...) to name it "
-            "(default: all numbers that have a label)"
-        ),
-    )
-    parser.add_argument(
+    timeout: float = options.timeout_option()
+    seed: int | None = options.seed_option("; it is printed")
+    number: tuple[str, ...] = options.number_option(" (default: all numbers that have a label)")
+    metric: tuple[str, ...] = repeated_option(
         "--metric",
-        action="append",
-        default=[],
+        parse=str,
         metavar="NAME",
-        help=f"show only this number; {numbers.WALL!r} is the wall time (default: all)",
+        help=options.METRIC + "; the others are not shown (default: all)",
     )
-    parser.add_argument("--json", action="store_true", help="print every run as JSON")
-    options.add_plot(parser)
-    options.add_program(parser)
-    parser.set_defaults(run=run)
+    json: bool = options.json_flag("print every run as JSON")
+    plot: Path | None = options.plot_option()
+    program: tuple[str, ...] = program_words("the command to run")
 
 
-def _parse_count(least: int) -> Any:
-    def read(text: str) -> int:
-        if not text.isdigit() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
-        return int(text)
-
-    return read
-
-
-def _parse_seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
-    return seconds
-
-
-def _parse_caches(text: str) -> tuple[str, ...]:
-    words = tuple(word.strip() for word in text.split(","))
-    known = (runner.COLD, runner.WARM)
-    if not set(words) <= set(known):
-        raise argparse.ArgumentTypeError(f"{text!r} is not cold, warm or cold,warm")
-    return tuple(kind for kind in known if kind in words)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    program = options.parse_command(arguments.program)
+def compare_runs(arguments: AbArguments) -> CommandResult:
     request = ComparisonRequest(
-        program=program,
+        program=arguments.program,
         toggles=arguments.toggle,
         grid=arguments.grid,
         repeat=arguments.repeat or (sequential.MOST if arguments.until_sure else 5),
@@ -167,24 +89,43 @@ def run(arguments: argparse.Namespace) -> int:
         with tempfile.TemporaryDirectory(prefix="rocm-autopatch-ab-") as directory:
             done = measurement.prepare_comparison(request, Path(directory))
             measurement.measure_cells(done)
-    except WrongRequest as error:
-        terminal.print_error(f"rocm-autopatch ab: {error}")
-        return 2
-    except (RequestRefused, OSError) as error:
-        terminal.print_error(f"rocm-autopatch ab: {error}")
-        return 1
     except KeyboardInterrupt:
-        terminal.print_error("rocm-autopatch ab: interrupted before the first run")
-        return processes.INTERRUPTED
+        raise options.interrupted_early() from None
     status = measurement.evaluate_runs(done, None if arguments.json else output.MOST_METRICS)
-    if arguments.json:
-        terminal.print_data(output.comparison_document(done))
-    else:
-        terminal.print_lines(output.comparison_lines(done))
+    remarks = []
     if request.plot and done.rows:
         try:
             plot.draw_comparison(request.plot, done.rows, *output.plot_legend(done))
         except OSError as error:
-            terminal.print_error(f"rocm-autopatch ab: --plot: {error}")
+            remarks.append(f"--plot: {error}")
             status = status or 1
-    return status
+    return CommandResult(
+        lambda: output.comparison_lines(done),
+        lambda: output.comparison_document(done),
+        status=status,
+        remarks=remarks,
+    )
+
+
+COMMAND = Command(
+    AbArguments,
+    compare_runs,
+    usage=(
+        "rocm-autopatch ab --toggle NAME[=VALUE,...] [--toggle ...] [option ...] "
+        "-- COMMAND [ARGUMENT ...]"
+    ),
+    description=(
+        "Run COMMAND with each switch on and off, in alternating order, with cold and with "
+        "warm caches, and compare its wall time and the numbers that it prints. A switch is a "
+        "config key (max_autotune, triton.cudagraphs=false,true), a variable ('NAME=1,' "
+        "compares 1 with unset), a compile mode "
+        "(mode.max-autotune=default,max-autotune-no-cudagraphs) or a policy "
+        "(policy=off,safe,FILE.yaml). The first value is the base."
+    ),
+    example="rocm-autopatch ab --toggle epilogue_fusion -- python bench.py --steps 50",
+    statuses={
+        0: "everything was measured",
+        1: "a run failed or hung, a switch takes no effect here, or nothing could be measured",
+    },
+    page="ab.md",
+)

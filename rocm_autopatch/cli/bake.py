@@ -2,67 +2,62 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import _BAKED
-from rocm_autopatch.cli import statuses, terminal
-from rocm_autopatch.image import reference
+from rocm_autopatch.cli import options
+from rocm_autopatch.cli.command import Command, CommandResult, option
 from rocm_autopatch.policy import bake
 from rocm_autopatch.support.text import wrapped
 
 _SWITCHES = ("ROCM_AUTOPATCH", "ROCM_AUTOPATCH_KEEP", "ROCM_AUTOPATCH_LOG")
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "bake",
-        help="resolve the policy once, so that starts need not",
-        description=(
-            "Resolve the policy for this interpreter and image, and write the plan where the "
-            "start of every interpreter of this environment finds it. Starts use it until torch, "
-            "a policy or this package changes. After that, each start says so and resolves the "
-            "policy by itself, without --image and --policy."
-        ),
-        epilog="example: rocm-autopatch bake --image rocm/sgl-dev:TAG --policy /etc/team.yaml",
+@dataclass(frozen=True)
+class BakeArguments:
+    image: str = options.image_option("the image this is")
+    policy: str = option(
+        "--policy",
+        parse=str,
+        default="",
+        metavar="POLICY",
+        help="a policy on top, as ROCM_AUTOPATCH_POLICY would name it",
     )
-    statuses.state_statuses(parser, {0: "the plan is written", 1: "nothing was written"})
-    parser.add_argument(
-        "--image", default="", type=_parse_image, metavar="REF", help="the image this is"
+    out: Path | None = option(
+        "--out",
+        parse=Path,
+        default=None,
+        metavar="PATH",
+        help=f"default: {_BAKED}, where starts look",
     )
-    parser.add_argument(
-        "--policy", default="", help="a policy on top, as ROCM_AUTOPATCH_POLICY would name it"
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="PATH", help=f"default: {_BAKED}, where starts look"
-    )
-    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
-    parser.set_defaults(run=run)
+    json: bool = options.json_flag("print what was done as JSON")
 
 
-def _parse_image(text: str) -> str:
-    try:
-        if text:  # argparse passes the default by here, too.
-            reference.parse_reference(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
-
-
-def run(arguments: argparse.Namespace) -> int:
-    out: Path = arguments.out or Path(_BAKED)
+def bake_plan(arguments: BakeArguments) -> CommandResult:
+    out = arguments.out or Path(_BAKED)
     baked = bake.resolve(arguments.image, arguments.policy)
     bake.write(baked, out, own=not arguments.out)
     done = {"path": str(out), **_said_of_plan(baked)}
-    if arguments.json:
-        terminal.print_data(done)
-    else:
-        terminal.print_lines(_baked_lines(done))
-    if arguments.out:
-        terminal.print_error(f"a start uses a plan only at {_BAKED}, not this file")
-    return 0
+    elsewhere = f"a start uses a plan only at {_BAKED}, not this file" if arguments.out else ""
+    return CommandResult(lambda: _baked_lines(done), lambda: done, summary=elsewhere)
+
+
+COMMAND = Command(
+    BakeArguments,
+    bake_plan,
+    description=(
+        "Resolve the policy for this interpreter and image, and write the plan where the "
+        "start of every interpreter of this environment finds it. Starts use it until torch, "
+        "a policy or this package changes. After that, each start says so and resolves the "
+        "policy by itself, without --image and --policy."
+    ),
+    example="rocm-autopatch bake --image rocm/sgl-dev:TAG --policy /etc/team.yaml",
+    statuses={0: "the plan is written", 1: "nothing was written"},
+    page="policies.md#bake",
+)
 
 
 def _said_of_plan(baked: bake.Baked) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
 import gzip
 import hashlib
@@ -23,11 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import fresh_interpreter, policy_dirs, trust
-from rocm_autopatch.cli import options, statuses, terminal
+from rocm_autopatch.cli import options, terminal
+from rocm_autopatch.cli.command import Command, CommandResult, flag, option, position
 from rocm_autopatch.evidence import machine
 from rocm_autopatch.record import sentences
 from rocm_autopatch.support import files, masking
 from rocm_autopatch.support.text import counted
+from rocm_autopatch.support.user_error import UserError
 
 # The directory that the archive has.
 _TOP = "rocm-autopatch-bundle"
@@ -56,44 +57,24 @@ image.json      the facts of the image and of the machine
 """
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "bundle",
-        help="what a bug report needs, in one file, with secrets masked",
-        description=(
-            "Write an archive (.tar.gz) with status, probe, the policies in force, the last "
-            "compile report, versions and the facts of the image. List what is in it. Nothing is "
-            "sent. Secrets are masked; read it before you share it."
-        ),
-        epilog="example: rocm-autopatch bundle bug.tar.gz",
-    )
-    statuses.state_statuses(
-        parser,
-        {
-            0: "FILE is written, with what could be found",
-            1: "FILE is there already, or can't be written",
-        },
-    )
-    parser.add_argument(
-        "file",
-        nargs="?",
-        type=Path,
+@dataclass(frozen=True)
+class BundleArguments(options.AssumedFacts):
+    file: Path | None = position(
+        parse=Path,
+        optional=True,
         metavar="FILE",
         help="default: rocm-autopatch-bundle-DATE.tar.gz, in the working directory",
     )
-    parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
-    parser.add_argument(
+    force: bool = flag("--force", help="replace FILE if it is there")
+    report: Path | None = option(
         "--report",
-        type=Path,
+        parse=Path,
+        default=None,
         metavar="DIR",
         help=f"the directory of the compile report; default: what {_REPORT} names",
     )
-    parser.add_argument(
-        "--no-torch", action="store_true", help="leave torch and the probe out: seconds, no minute"
-    )
-    parser.add_argument("--json", action="store_true", help="print the list as JSON")
-    options.add_assume(parser)
-    parser.set_defaults(run=run)
+    no_torch: bool = flag("--no-torch", help="leave torch and the probe out: seconds, no minute")
+    json: bool = options.json_flag("print the list as JSON")
 
 
 class _LeftOut(Exception):
@@ -127,42 +108,51 @@ class _ReportBundle:
             self.left_out[name] = self.secrets.text(said)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def write_bundle(arguments: BundleArguments) -> CommandResult:
     path = arguments.file or Path(time.strftime("rocm-autopatch-bundle-%Y%m%d-%H%M%S.tar.gz"))
     if os.path.lexists(path) and not arguments.force:
-        terminal.print_error(f"rocm-autopatch bundle: {path} is there already; --force replaces it")
-        return 1
+        raise UserError(f"{path} is there already; --force replaces it")
     if not path.parent.is_dir():
-        terminal.print_error(f"rocm-autopatch bundle: there is no directory {path.parent}")
-        return 1
+        raise UserError(f"there is no directory {path.parent}")
     bundle = _collect_files(arguments)
     try:
         _write_archive(path, _pack_files(bundle), arguments.force)
     except FileExistsError:
-        terminal.print_error(f"rocm-autopatch bundle: {path} is there by now; --force replaces it")
-        return 1
+        raise UserError(f"{path} is there by now; --force replaces it") from None
     except OSError as error:
-        terminal.print_error(f"rocm-autopatch bundle: {path} can't be written: {error.strerror}")
-        return 1
-    _tell_contents(bundle, path, arguments.json)
-    return 0
+        raise UserError(f"{path} can't be written: {error.strerror}") from None
+    return _contents_result(bundle, path)
 
 
-def _tell_contents(bundle: _ReportBundle, path: Path, as_json: bool) -> None:
+COMMAND = Command(
+    BundleArguments,
+    write_bundle,
+    description=(
+        "Write an archive (.tar.gz) with status, probe, the policies in force, the last "
+        "compile report, versions and the facts of the image. List what is in it. Nothing is "
+        "sent. Secrets are masked; read it before you share it."
+    ),
+    example="rocm-autopatch bundle bug.tar.gz",
+    statuses={
+        0: "FILE is written, with what could be found",
+        1: "FILE is there already, or can't be written",
+    },
+    page="commands.md#a-bug-report",
+)
+
+
+def _contents_result(bundle: _ReportBundle, path: Path) -> CommandResult:
     listed = [{"name": name, "bytes": len(data)} for name, data in _in_order(bundle)]
     out = [{"name": name, "why": why} for name, why in sorted(bundle.left_out.items())]
     size = path.stat().st_size
-    if as_json:
-        terminal.print_data({"file": str(path), "bytes": size, "files": listed, "left_out": out})
-        return
-    terminal.print_lines(f"{one['bytes']:>12,}  {one['name']}" for one in listed)
-    terminal.print_lines(f"    left out  {one['name']}: {one['why']}" for one in out)
-    terminal.print_lines(
-        [
-            f"{path}: {counted(len(listed), 'file')}, {counted(size, 'byte')}. Nothing was sent.",
-            "Secrets are masked, but masking can miss one: read it before you share it.",
-        ]
-    )
+    lines = [
+        *(f"{one['bytes']:>12,}  {one['name']}" for one in listed),
+        *(f"    left out  {one['name']}: {one['why']}" for one in out),
+        f"{path}: {counted(len(listed), 'file')}, {counted(size, 'byte')}. Nothing was sent.",
+        "Secrets are masked, but masking can miss one: read it before you share it.",
+    ]
+    data = {"file": str(path), "bytes": size, "files": listed, "left_out": out}
+    return CommandResult(lambda: lines, lambda: data)
 
 
 # What goes in
@@ -173,13 +163,13 @@ def _status_lines(report: dict[str, Any]) -> Iterator[str]:
     yield from sentences.report_lines(report)
 
 
-def _collect_files(arguments: argparse.Namespace) -> _ReportBundle:
+def _collect_files(arguments: BundleArguments) -> _ReportBundle:
     bundle = _ReportBundle(fresh_interpreter.secrets())
     policies = _policies_in_force(bundle)
     report: dict[str, Any] = {}
 
     def status() -> None:
-        found = fresh_interpreter.report(torch=not arguments.no_torch, assume=arguments.assume)
+        found = fresh_interpreter.report(torch=not arguments.no_torch, assume=arguments.assumed)
         report.update(found)
         bundle.add_data("status.json", found)
         bundle.add_text("status.txt", _status_lines(bundle.secrets.data(found)))
@@ -188,7 +178,7 @@ def _collect_files(arguments: argparse.Namespace) -> _ReportBundle:
         from rocm_autopatch.cli import probe
         from rocm_autopatch.probe import table
 
-        found = table.probe_place(probe.started_environment(arguments.assume), [])
+        found = table.probe_place(probe.started_environment(arguments.assumed), [])
         bundle.add_data("probe.json", probe.probe_data(found))
         bundle.add_text("probe.txt", map(terminal.plain, probe.probe_lines(found)))
 

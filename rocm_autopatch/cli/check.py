@@ -4,48 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rocm_autopatch import _SITE, policy_dirs
-from rocm_autopatch.cli import statuses, terminal
+from rocm_autopatch.cli import options
+from rocm_autopatch.cli.command import Command, CommandResult, option, positions
 from rocm_autopatch.evidence import file as evidence
 from rocm_autopatch.policy import lint, load, lower, select, when
 from rocm_autopatch.policy.model import Policy
 from rocm_autopatch.policy.problem import REMARK, Problem, Problems
-
-
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "check",
-        help="everything that is wrong with a policy file or an evidence file",
-        description=(
-            "Read policy files and what they extend, and print all that is wrong with each, as "
-            "FILE:LINE:COLUMN: KEY: MESSAGE. With --torch, config keys are held against what "
-            "those torch releases have: unknown keys and wrong types are errors; what is renamed, "
-            "an alias or without effect is a remark. A file that ends in .json is an evidence "
-            "file."
-        ),
-        epilog="example: rocm-autopatch check --torch 2.6..2.13 team.yaml",
-    )
-    statuses.state_statuses(parser, {0: "no errors; remarks do not count", 1: "an error in a file"})
-    parser.add_argument(
-        "files",
-        nargs="*",
-        type=Path,
-        metavar="FILE",
-        help=f"default: the built-in policies and those in {_SITE} and in {policy_dirs.VARIABLE}",
-    )
-    parser.add_argument(
-        "--torch",
-        type=_parse_versions,
-        default=(),
-        metavar="VERSIONS",
-        help="2.13, 2.6,2.13 or 2.4..2.15",
-    )
-    parser.add_argument("--json", action="store_true", help="print the problems as JSON")
-    parser.set_defaults(run=run)
 
 
 def _parse_versions(text: str) -> tuple[str, ...]:
@@ -55,26 +23,62 @@ def _parse_versions(text: str) -> tuple[str, ...]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def run(arguments: argparse.Namespace) -> int:
-    files = arguments.files or [
-        file for place in (load.BUILTIN, *select.sites()) for file in sorted(place.glob("*.yaml"))
-    ]
-    if not arguments.files:
-        files += evidence.site_paths()
+@dataclass(frozen=True)
+class CheckArguments:
+    files: tuple[Path, ...] = positions(
+        parse=Path,
+        metavar="FILE",
+        help=f"default: the built-in policies and those in {_SITE} and in {policy_dirs.VARIABLE}",
+    )
+    torch: tuple[str, ...] = option(
+        "--torch",
+        parse=_parse_versions,
+        default=(),
+        metavar="VERSIONS",
+        help="2.13, 2.6,2.13 or 2.4..2.15",
+    )
+    json: bool = options.json_flag("print the problems as JSON")
+
+
+def check_files(arguments: CheckArguments) -> CommandResult:
+    files = arguments.files or (
+        *(
+            file
+            for place in (load.BUILTIN, *select.sites())
+            for file in sorted(place.glob("*.yaml"))
+        ),
+        *evidence.site_paths(),
+    )
     found = [_check_policy(file, arguments.torch) for file in files]
     problems = [problem for one in found for problem in one.shown()]
-    if arguments.json:
-        terminal.print_data([asdict(problem) for problem in problems])
-    else:
-        terminal.print_lines([str(problem) for problem in problems])
     errors = sum(one.errors for one in found)
-    if not arguments.json:
-        remarks = sum(len(one) for one in found) - errors
-        counted = _count_problems(errors, "error") + (
-            f", {_count_problems(remarks, 'remark')}" if remarks else ""
-        )
-        terminal.print_error(f"{_count_problems(len(files), 'file')} checked: {counted}")
-    return 1 if errors else 0
+    remarks = sum(len(one) for one in found) - errors
+    counted = _count_problems(errors, "error") + (
+        f", {_count_problems(remarks, 'remark')}" if remarks else ""
+    )
+    return CommandResult(
+        lambda: map(str, problems),
+        lambda: [*map(asdict, problems)],
+        status=1 if errors else 0,
+        summary=""
+        if arguments.json
+        else f"{_count_problems(len(files), 'file')} checked: {counted}",
+    )
+
+
+COMMAND = Command(
+    CheckArguments,
+    check_files,
+    description=(
+        "Read policy files and what they extend, and print all that is wrong with each, as "
+        "FILE:LINE:COLUMN: KEY: MESSAGE. With --torch, config keys are held against what "
+        "those torch releases have: unknown keys and wrong types are errors; what is renamed, "
+        "an alias or without effect is a remark. A file that ends in .json is an evidence "
+        "file."
+    ),
+    example="rocm-autopatch check --torch 2.6..2.13 team.yaml",
+    statuses={0: "no errors; remarks do not count", 1: "an error in a file"},
+)
 
 
 def _count_problems(number: int, what: str) -> str:

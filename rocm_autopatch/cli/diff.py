@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rocm_autopatch import fresh_interpreter
-from rocm_autopatch.cli import statuses, terminal
+from rocm_autopatch.cli import options
+from rocm_autopatch.cli.command import Command, CommandResult, position
 from rocm_autopatch.record import metrics
 from rocm_autopatch.support.text import counted, printable
+from rocm_autopatch.support.user_error import UserError
 
 # With the newline, a line has at most 80 characters.
 _WIDTH = 79
@@ -30,48 +31,27 @@ _TITLES = {
 }
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "diff",
-        help="what differs between two machines or containers, and why their digests differ",
-        description=(
-            "Compare two reports of 'rocm-autopatch status --json': policy, facts, image, "
-            "variables, config and caches. First comes what makes the digests differ. A file may "
-            "be a pipe; - is the next report on stdin, so 'diff - -' reads two. A file that is no "
-            "report is wrong usage."
-        ),
-        epilog=(
-            "example: rocm-autopatch diff <(docker exec a rocm-autopatch status --json) "
-            "<(docker exec b rocm-autopatch status --json)"
-        ),
-    )
-    statuses.state_statuses(
-        parser,
-        {
-            0: "programs compile alike in both: the digests are equal",
-            1: "the digests differ",
-        },
-    )
-    for name in "ab":
-        parser.add_argument(
-            name, metavar="FILE", help="a file of status --json, or - for the next one on stdin"
-        )
-    parser.add_argument("--json", action="store_true", help="print the differences as JSON")
-    parser.set_defaults(run=run)
-
-
-class _UnusableReport(Exception):
+class _UnusableReport(UserError):
     """A file is no report. The text names it and says why."""
 
+    usual_status = 2
 
-def run(arguments: argparse.Namespace) -> int:
+
+@dataclass(frozen=True)
+class DiffArguments:
+    a: str = position(
+        parse=str, metavar="FILE", help="a file of status --json, or - for the next one on stdin"
+    )
+    b: str = position(
+        parse=str, metavar="FILE", help="a file of status --json, or - for the next one on stdin"
+    )
+    json: bool = options.json_flag("print the differences as JSON")
+
+
+def compare_files(arguments: DiffArguments) -> CommandResult:
     files = (arguments.a, arguments.b)
-    try:
-        reports = _read_reports(files)
-        found = metrics.compare_reports(*reports)
-    except _UnusableReport as error:
-        terminal.print_error(f"rocm-autopatch diff: {error}")
-        return 2
+    reports = _read_reports(files)
+    found = metrics.compare_reports(*reports)
     secrets = fresh_interpreter.secrets()
     heads = [_head_line(file, report) for file, report in zip(files, reports)]
     shown = {
@@ -81,15 +61,33 @@ def run(arguments: argparse.Namespace) -> int:
         "differences": [_masked_difference(one, secrets) for one in found.differences],
         "notes": secrets.data(found.notes),
     }
-    if arguments.json:
-        terminal.print_data(shown)
-    else:
-        terminal.print_lines(_difference_lines(shown))
-    return 0 if found.same else 1
+    return CommandResult(
+        lambda: _difference_lines(shown), lambda: shown, status=0 if found.same else 1
+    )
+
+
+COMMAND = Command(
+    DiffArguments,
+    compare_files,
+    description=(
+        "Compare two reports of 'rocm-autopatch status --json': policy, facts, image, "
+        "variables, config and caches. First comes what makes the digests differ. A file may "
+        "be a pipe; - is the next report on stdin, so 'diff - -' reads two. A file that is no "
+        "report is wrong usage."
+    ),
+    example=(
+        "rocm-autopatch diff <(docker exec a rocm-autopatch status --json) "
+        "<(docker exec b rocm-autopatch status --json)"
+    ),
+    statuses={
+        0: "programs compile alike in both: the digests are equal",
+        1: "the digests differ",
+    },
+)
 
 
 def _read_reports(files: tuple[str, str]) -> list[dict[str, Any]]:
-    """The reports, in the order of *files*. Raises _Unusable."""
+    """The reports, in the order of *files*. Raises _UnusableReport."""
     on_stdin = iter(_on_stdin(files.count(_STDIN)) if _STDIN in files else ())
     reports = []
     for file in files:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rocm_autopatch import fresh_interpreter, patches, startup
-from rocm_autopatch.cli import entries, foretold, options, statuses, style, terminal
+from rocm_autopatch.cli import entries, foretold, options, style, values
+from rocm_autopatch.cli.command import Command, CommandResult, flag, position
+from rocm_autopatch.cli.near_words import did_you_mean
 from rocm_autopatch.patches import kept
 from rocm_autopatch.patches.ranks import content
 from rocm_autopatch.policy import lint, lower, select
@@ -16,86 +19,77 @@ from rocm_autopatch.policy.model import DELETE_EMPTY, Policy
 from rocm_autopatch.record import report as process_report
 from rocm_autopatch.startup import misnamed, rows
 from rocm_autopatch.support.text import wrapped
+from rocm_autopatch.support.user_error import UserError
 
 _WITHOUT_TORCH = "torch was not imported: --torch shows what it had and has"
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "explain",
-        help="who decides about one variable, config key, compile mode or patch, and why",
-        description=(
-            "Show the entry for NAME in each layer of the policies here, which entry applies and "
-            "which are overridden, and what becomes of NAME in a fresh interpreter. NAME may be "
-            "the end of a key's name. What torch itself has is told from a table of torch's "
-            "releases, unless --torch imports it."
-        ),
-        epilog="example: rocm-autopatch explain cudagraphs --assume image=rocm/sgl-dev:TAG",
+@dataclass(frozen=True)
+class ExplainArguments(options.AssumedFacts):
+    name: str = position(
+        parse=values.parse_entry, metavar="NAME", help="TORCHINDUCTOR_MAX_AUTOTUNE, freezing, ..."
     )
-    statuses.state_statuses(
-        parser,
-        {
-            0: (
-                "a policy here has an entry for NAME, NAME is a variable of the digest, or with "
-                "--readers, a file reads NAME"
-            ),
-            1: "no policy here has an entry for NAME, no policy is active, or one can't be read",
-        },
+    torch: bool | None = options.torch_flag("; not imported unless asked for")
+    readers: bool = flag(
+        "--readers", help="for a variable: tell from the installed files who reads it"
     )
-    parser.add_argument(
-        "name",
-        type=options.entry_name,
-        metavar="NAME",
-        help="TORCHINDUCTOR_MAX_AUTOTUNE, freezing, ...",
-    )
-    options.add_torch(parser, "; not imported unless asked for")
-    parser.add_argument(
-        "--readers",
-        action="store_true",
-        help="for a variable: tell from the installed files who reads it",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options.add_assume(parser)
-    parser.set_defaults(run=run)
+    json: bool = options.json_flag()
 
 
-def run(arguments: argparse.Namespace) -> int:
+class _NothingSaid(UserError):
+    """No policy here says something about the name. The text says why."""
+
+    usual_page = "policies.md#looking-at-them"
+
+
+def explain_name(arguments: ExplainArguments) -> CommandResult:
     if not arguments.readers:
-        return _explain_name(arguments, None)
+        return _explain_entries(arguments, None)
     # No other command needs it.
     from rocm_autopatch.cli import readers
 
     try:
-        name = options.parse_variable(arguments.name)
+        name = values.parse_variable(arguments.name)
     except argparse.ArgumentTypeError as error:
-        terminal.print_error(f"rocm-autopatch explain: {error}, so --readers finds nothing")
-        return 1
+        raise UserError(f"{error}, so --readers finds nothing") from None
     looked = readers.find_readers([name], fresh_interpreter.before_us())
     read = readers.readers_data(looked)["variables"][0]
-    status = _explain_name(arguments, read)
-    if not arguments.json:
-        terminal.print_lines(readers.reader_lines(looked))
-    elif status:
+    try:
+        said = _explain_entries(arguments, read)
+    except _NothingSaid as error:
         # No policy speaks of it.
-        terminal.print_data([{"name": name, "readers": read}])
-    return 0 if readers.is_read(looked) else status
+        nothing = {"name": name, "readers": read}
+        said = CommandResult(data=lambda: [nothing], status=error.status, remarks=error.messages)
+    return replace(
+        said,
+        lines=lambda: [*said.lines(), *readers.reader_lines(looked)],
+        status=0 if readers.is_read(looked) else said.status,
+    )
 
 
-def _explain_name(arguments: argparse.Namespace, read: dict[str, Any] | None) -> int:
-    report = fresh_interpreter.report(torch=bool(arguments.torch), assume=arguments.assume)
+def _explain_entries(
+    arguments: ExplainArguments, read: Mapping[str, object] | None
+) -> CommandResult:
+    """What the policies here say of a name. Raises _NothingSaid."""
+    report = fresh_interpreter.report(torch=bool(arguments.torch), assume=arguments.assumed)
     if not report["policies"]:
-        for text in report["errors"] or [report["reason"]]:
-            why = text.removeprefix(process_report.NOT_APPLIED)
-            terminal.print_error(f"rocm-autopatch explain: {process_report.NOT_APPLIED}{why}")
-        return 1
+        reasons = report["errors"] or [report["reason"]]
+        raise _NothingSaid(
+            *(
+                process_report.NOT_APPLIED + text.removeprefix(process_report.NOT_APPLIED)
+                for text in reasons
+            )
+        )
     report = foretold.foretell_values(report, fresh_interpreter.before_us())
     rows = [row for part in ("env", *patches.NAMES, "patches") for row in report[part]]
     rows += process_report.caches_row(report)
     facts = {name: fact["value"] for name, fact in report["facts"].items()}
-    for text in report["errors"]:
-        # The others are of single entries, which their own rows tell.
-        if text.endswith(misnamed.INSTEAD) or text.startswith(fresh_interpreter.DIED):
-            terminal.print_error(f"rocm-autopatch explain: {text}")
+    # The others are of single entries, which their own rows tell.
+    remarks = [
+        text
+        for text in report["errors"]
+        if text.endswith(misnamed.INSTEAD) or text.startswith(fresh_interpreter.DIED)
+    ]
     named = os.environ.get("ROCM_AUTOPATCH_POLICY", "").strip()
     if not misnamed.is_there(named):
         named = ""
@@ -114,19 +108,16 @@ def _explain_name(arguments: argparse.Namespace, read: dict[str, Any] | None) ->
         or row["name"] in keys
     ]
     if not found and arguments.name in report["digest_parts"].get("variables", ()):
-        _tell_digested(arguments, report["digest_parts"]["variables"][arguments.name], read)
-        return 0
+        value = report["digest_parts"]["variables"][arguments.name]
+        return _digested_result(arguments.name, value, read, remarks)
     if not found:
         names = [row["name"].rpartition(".")[2] for row in rows]
-        hint = options.did_you_mean(arguments.name, names)
+        hint = did_you_mean(arguments.name, names)
         if not hint and content.is_compared(arguments.name):
             hint = ", and it is not set here; if it were, it would be a part of the digest"
         if keys:
             hint = f", nor for {' or '.join(keys)}, of which it gives the default"
-        terminal.print_error(
-            f"rocm-autopatch explain: no policy here has an entry for {arguments.name}{hint}"
-        )
-        return 1
+        raise _NothingSaid(*remarks, f"no policy here has an entry for {arguments.name}{hint}")
     digested = content.join_parts(report["digest_parts"])
     explained = [
         {
@@ -140,29 +131,56 @@ def _explain_name(arguments: argparse.Namespace, read: dict[str, Any] | None) ->
         }
         for row in found
     ]
-    if arguments.json:
-        terminal.print_data(explained)
-    else:
+    waits = any(row["status"] == "waiting" for row in found)
+
+    def lines() -> Iterator[str]:
         shown = fresh_interpreter.secrets().data(explained)
-        terminal.print_lines(map(style.colour_statuses, _entry_lines(shown)))
-        if any(row["status"] == "waiting" for row in found):
-            terminal.print_lines(wrapped(_WITHOUT_TORCH, "", "  "))
-    return 0
+        yield from map(style.colour_statuses, _entry_lines(shown))
+        if waits:
+            yield from wrapped(_WITHOUT_TORCH, "", "  ")
+
+    return CommandResult(lines, lambda: explained, remarks=remarks)
 
 
-def _tell_digested(arguments: argparse.Namespace, value: str, read: dict[str, Any] | None) -> None:
-    """Tell of a variable of which no policy speaks, and which makes this place's digest another."""
-    row = {"name": arguments.name, "value": value, "in_digest": value}
-    if arguments.json:
-        terminal.print_data([{**row, **({"readers": read} if read else {})}])
-        return
-    shown = fresh_interpreter.secrets().data(row)
+COMMAND = Command(
+    ExplainArguments,
+    explain_name,
+    description=(
+        "Show the entry for NAME in each layer of the policies here, which entry applies and "
+        "which are overridden, and what becomes of NAME in a fresh interpreter. NAME may be "
+        "the end of a key's name. What torch itself has is told from a table of torch's "
+        "releases, unless --torch imports it."
+    ),
+    example="rocm-autopatch explain cudagraphs --image rocm/sgl-dev:TAG",
+    statuses={
+        0: (
+            "a policy here has an entry for NAME, NAME is a variable of the digest, or with "
+            "--readers, a file reads NAME"
+        ),
+        1: "no policy here has an entry for NAME, no policy is active, or one can't be read",
+    },
+)
+
+
+def _digested_result(
+    name: str, value: str, read: Mapping[str, object] | None, remarks: Sequence[str]
+) -> CommandResult:
+    """Of a variable of which no policy speaks, and which makes this place's digest another."""
+    row = {"name": name, "value": value, "in_digest": value}
     text = (
         "no policy here has an entry for it. It is a part of the digest, because a compiler or a "
         "library reads it: where it has another value, or none, the digest is another one. "
         '"rocm-autopatch diff" compares two machines'
     )
-    terminal.print_lines([f"{arguments.name}: {shown['value']!r}", *wrapped(text, "  ", "  ")])
+
+    def lines() -> Iterator[str]:
+        shown = fresh_interpreter.secrets().data(row)
+        yield f"{name}: {shown['value']!r}"
+        yield from wrapped(text, "  ", "  ")
+
+    return CommandResult(
+        lines, lambda: [{**row, **({"readers": read} if read else {})}], remarks=remarks
+    )
 
 
 def _of_empty_text(

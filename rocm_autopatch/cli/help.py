@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import difflib
 import os
@@ -10,85 +9,73 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from rocm_autopatch.cli import manual, statuses, terminal
+from rocm_autopatch.cli import manual, options, terminal
+from rocm_autopatch.cli.command import Command, CommandResult, positions
 from rocm_autopatch.support.text import wrapped
+from rocm_autopatch.support.user_error import UserError
 
 # Where $PAGER is not set.
 _PAGERS = ("less", "more")
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "help",
-        help="read the documentation, without a network",
-        description=(
-            "Show a page of the documentation that is installed, or a section of one: in a pager "
-            "on a terminal (PAGER), else as plain text. TOPIC is the name of a page (watchdog), a "
-            "page and a heading (watchdog#phases, watchdog phases), words of a heading (a program "
-            "that hangs), or what a message cites (docs/claims.md#memory-planning). Without TOPIC: "
-            "the list of pages."
-        ),
-        epilog="example: rocm-autopatch help troubleshooting",
-    )
-    statuses.state_statuses(parser, {0: "shown", 1: "no page is called so"})
-    parser.add_argument("topic", nargs="*", metavar="TOPIC")
-    parser.add_argument("--json", action="store_true", help="print the text as JSON")
-    parser.set_defaults(run=run)
+@dataclass(frozen=True)
+class HelpArguments:
+    topic: tuple[str, ...] = positions(parse=str, metavar="TOPIC", help="what to read about")
+    json: bool = options.json_flag()
 
 
-def run(arguments: argparse.Namespace) -> int:
+def show_topic(arguments: HelpArguments) -> CommandResult:
     topic = " ".join(arguments.topic)
     if not topic:
-        return _list_pages(arguments.json)
-    found = manual.find_sections(topic)
+        return _list_pages()
     if topic in _commands_without_page():
         return _show_options(topic)
+    found = manual.find_sections(topic)
     if not found:
-        _refuse(topic)
-        return 1
-    if arguments.json:
-        rows = [
+        raise UserError(_refusal(topic))
+    if len(found) == 1 and not arguments.json:
+        show_paged([*manual.section_lines(found[0])])
+        return CommandResult()
+    return CommandResult(
+        lambda: _listed_sections(found),
+        lambda: [
             {"topic": one.reference, "title": one.title, "text": "\n".join(one.lines)}
             for one in found
-        ]
-        terminal.print_data(rows)
-    elif len(found) > 1:
-        terminal.print_lines([f"{len(found)} sections have these words:"])
-        width = max(len(one.reference) for one in found)
-        terminal.print_lines(f"  {one.reference:{width}}  {one.title}" for one in found)
-        terminal.print_lines([f"One of them: rocm-autopatch help {found[0].reference}"])
-    else:
-        show_paged([*manual.section_lines(found[0])])
-    return 0
+        ],
+    )
 
 
-def _list_pages(as_json: bool) -> int:
+def _listed_sections(found: Sequence[manual.Section]) -> Iterator[str]:
+    yield f"{len(found)} sections have these words:"
+    width = max(len(one.reference) for one in found)
+    yield from (f"  {one.reference:{width}}  {one.title}" for one in found)
+    yield f"One of them: rocm-autopatch help {found[0].reference}"
+
+
+def _list_pages() -> CommandResult:
     names = manual.page_names()
-    if as_json:
-        rows = [
-            {
-                "topic": name,
-                "title": manual.page_sections(name)[0].title,
-                "sections": [one.reference for one in manual.page_sections(name)[1:]],
-            }
-            for name in names
-        ]
-        terminal.print_data(rows)
-        return 0
     if not names:
-        terminal.print_error("rocm-autopatch help: no pages are installed with this package")
-        return 1
+        raise UserError("no pages are installed with this package")
     text = (
         "rocm-autopatch help PAGE shows one of these. PAGE#HEADING shows a section, and words find "
         "headings: rocm-autopatch help compile still hangs. A name in brackets in a text, and what "
         "a message cites as docs/PAGE.md#HEADING, is such a topic. Options of a command: "
         "rocm-autopatch COMMAND --help."
     )
-    terminal.print_lines([*manual.listed_pages(), "", *wrapped(text, "", "")])
-    return 0
+    return CommandResult(
+        lambda: [*manual.listed_pages(), "", *wrapped(text, "", "")],
+        lambda: [
+            {
+                "topic": name,
+                "title": manual.page_sections(name)[0].title,
+                "sections": [one.reference for one in manual.page_sections(name)[1:]],
+            }
+            for name in names
+        ],
+    )
 
 
 def _commands_without_page() -> set[str]:
@@ -97,26 +84,24 @@ def _commands_without_page() -> set[str]:
     return {*command_line.COMMANDS}.difference(manual.page_names())
 
 
-def _show_options(command: str) -> int:
+def _show_options(command: str) -> CommandResult:
     from rocm_autopatch.cli import command_line
 
     command_line.make_parser([command]).parse_args([command, "--help"])
-    return 0
+    return CommandResult()
 
 
-def _refuse(topic: str) -> None:
+def _refusal(topic: str) -> str:
     page, anchor = manual.split_reference(topic)
     if page in manual.page_names():
         sections = {one.anchor: one for one in manual.page_sections(page)[1:]}
         near = difflib.get_close_matches(anchor, sections, n=1)
         hint = f"did you mean rocm-autopatch help {sections[near[0]].reference}?" if near else ""
         headings = ", ".join(manual.page_headings(page))
-        message = f"the page {page} has no section {anchor!r}; {hint or f'it has: {headings}'}"
-    else:
-        near = difflib.get_close_matches(topic, manual.page_names(), n=1)
-        hint = f"did you mean {near[0]}?" if near else '"rocm-autopatch help" lists the pages'
-        message = f"no page and no heading is called {topic!r}; {hint}"
-    terminal.print_error(f"rocm-autopatch help: {message}")
+        return f"the page {page} has no section {anchor!r}; {hint or f'it has: {headings}'}"
+    near = difflib.get_close_matches(topic, manual.page_names(), n=1)
+    hint = f"did you mean {near[0]}?" if near else '"rocm-autopatch help" lists the pages'
+    return f"no page and no heading is called {topic!r}; {hint}"
 
 
 def show_paged(lines: Sequence[str]) -> None:
@@ -157,3 +142,18 @@ def _pager() -> list[str]:
         if found and os.path.isabs(found):
             return [found]
     return []
+
+
+COMMAND = Command(
+    HelpArguments,
+    show_topic,
+    description=(
+        "Show a page of the documentation that is installed, or a section of one: in a pager "
+        "on a terminal (PAGER), else as plain text. TOPIC is the name of a page (watchdog), a "
+        "page and a heading (watchdog#phases, watchdog phases), words of a heading (a program "
+        "that hangs), or what a message cites (docs/claims.md#memory-planning). Without TOPIC: "
+        "the list of pages."
+    ),
+    example="rocm-autopatch help troubleshooting",
+    statuses={0: "shown", 1: "no page is called so"},
+)

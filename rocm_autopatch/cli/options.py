@@ -1,82 +1,100 @@
-"""Options that several commands have."""
+"""Options that several commands have, with one meaning in each."""
 
 from __future__ import annotations
 
-import argparse
-import difflib
-import re
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from rocm_autopatch.startup import assume
+from rocm_autopatch.cli import values
+from rocm_autopatch.cli.command import flag, option, optional_flag, repeated_option
+from rocm_autopatch.support.processes import INTERRUPTED
+from rocm_autopatch.support.user_error import UserError
+
+# A run that takes longer counts as hanging: half an hour, in seconds.
+TIMEOUT_S = 1800.0
+# What --metric names, once or several times.
+METRIC = "a number that counts, by its name as the command prints it, or 'wall time'"
 
 
-def add_assume(parser: argparse.ArgumentParser) -> None:
-    """Give a command the option ``--assume``."""
-    parser.add_argument(
+def image_option(help: str) -> str:
+    """``--image``, the one way to name an image on a command line."""
+    return option("--image", parse=values.parse_image, default="", metavar="REF", help=help)
+
+
+@dataclass(frozen=True)
+class AssumedFacts:
+    """The options ``--image`` and ``--assume``, of commands that look at a place."""
+
+    image: str = image_option("the image to take in place of the one found here")
+    assume: tuple[str, ...] = repeated_option(
         "--assume",
-        action="append",
-        default=[],
-        type=_parse_assumption,
+        parse=values.parse_assumption,
         metavar="NAME=VALUE",
-        help="a fact to take in place of the one found here, such as accelerator=rocm or image=REF",
+        help="a fact to take in place of the one found here, such as accelerator=rocm",
+    )
+
+    @property
+    def assumed(self) -> list[str]:
+        """All that is assumed, each as NAME=VALUE."""
+        return [*self.assume, *([f"image={self.image}"] if self.image else [])]
+
+
+def json_flag(help: str = "print JSON", group: str = "") -> bool:
+    """``--json``."""
+    return flag("--json", help=help, group=group)
+
+
+def torch_flag(when: str) -> bool | None:
+    """``--torch`` and ``--no-torch``; *when* says what holds without."""
+    text = f"import torch, as a program would, which takes seconds{when}"
+    return optional_flag("--torch", help=text)
+
+
+def plot_option() -> Path | None:
+    """``--plot``."""
+    text = "draw a .png or .svg file (needs matplotlib)"
+    return option("--plot", parse=Path, default=None, metavar="FILE", help=text)
+
+
+def timeout_option() -> float:
+    """``--timeout``, in seconds."""
+    return option(
+        "--timeout",
+        parse=values.parse_duration,
+        default=TIMEOUT_S,
+        metavar=values.DURATION,
+        help="a run that takes longer counts as hanging, and is killed (default: 30m)",
     )
 
 
-def add_torch(parser: argparse.ArgumentParser, when: str) -> None:
-    """Give a command the options ``--torch`` and ``--no-torch``; *when* says what holds without."""
-    parser.add_argument(
-        "--torch",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help=f"import torch, as a program would, which takes seconds{when}",
+def number_option(default: str = "") -> tuple[str, ...]:
+    """``--number``: how to find a number in what a command prints."""
+    text = "take the number in this regular expression's one group, (?P<NAME>...) to name it"
+    return repeated_option("--number", parse=str, metavar="REGEX", help=text + default)
+
+
+def toggle_option(help: str, required: bool = False) -> tuple[str, ...]:
+    """``--toggle``: a switch of torch, a variable, a mode or a policy, with its values."""
+    return repeated_option(
+        "--toggle", parse=str, metavar="NAME[=VALUE,...]", help=help, required=required
     )
 
 
-def add_plot(parser: argparse.ArgumentParser) -> None:
-    """Give a command the option ``--plot``."""
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw a .png or .svg file (needs matplotlib)"
-    )
+def only_option(
+    what: str, parse: Callable[[str], tuple[str, ...]] = values.parse_names
+) -> tuple[str, ...]:
+    """``--only``: of all that would be measured, what is."""
+    text = f"only these {what}; --list shows their names"
+    return option("--only", parse=parse, default=(), metavar="NAME,...", help=text)
 
 
-def add_program(parser: argparse.ArgumentParser) -> None:
-    """Have a command take the user's command after its options, as ``program``."""
-    parser.add_argument(
-        "program", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command to run"
-    )
+def seed_option(more: str = "") -> int | None:
+    """``--seed``."""
+    text = f"seed of the order of runs{more} (default: random)"
+    return option("--seed", parse=int, default=None, help=text)
 
 
-def parse_command(words: list[str]) -> list[str]:
-    """The user's command of what is left after the options: without the ``--`` before it."""
-    return words[1:] if words[:1] == ["--"] else words
-
-
-def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """What is added to a message about a wrong *word*, "" if nothing that is known is close."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-def entry_name(text: str) -> str:
-    """The name of an entry of a policy, as an argument takes it: any text. A shell completes those
-    that the grammar of policies knows."""
-    return text
-
-
-def parse_variable(text: str) -> str:
-    """The name of a variable, as an option takes it."""
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a variable")
-    return text
-
-
-def _parse_assumption(text: str) -> str:
-    name, equals, _ = text.partition("=")
-    if not equals or name not in assume.FACTS:
-        names = ", ".join(assume.FACTS)
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not NAME=VALUE, where NAME is one of {names}"
-            f"{did_you_mean(name, assume.FACTS) if equals else ''}"
-        )
-    return text
+def interrupted_early() -> UserError:
+    """The error where Ctrl-C came before something was measured."""
+    return UserError("interrupted before the first run", status=INTERRUPTED)

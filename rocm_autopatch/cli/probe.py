@@ -2,114 +2,120 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import _ASSUME, fresh_interpreter, startup
-from rocm_autopatch.cli import options, statuses, style, terminal
+from rocm_autopatch.cli import options, style, values
+from rocm_autopatch.cli.command import (
+    Command,
+    CommandResult,
+    option,
+    repeated_option,
+    some_values,
+)
 from rocm_autopatch.evidence import defects
 from rocm_autopatch.probe import images, table
 from rocm_autopatch.probe.table import PlaceProbe, TableRow
 from rocm_autopatch.support.text import wrapped
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "probe",
-        help="what this image does to a program, with and without rocm_autopatch",
-        description=(
-            "In fresh interpreters without rocm_autopatch, read the variables that torch, Triton, "
-            "ROCm and the frameworks use, and the config values that differ from what this torch "
-            "ships, and find the cause of each difference. Then read the same with "
-            "rocm_autopatch."
-        ),
-        epilog=(
-            "example: docker run --rm -v $PWD:/out IMAGE rocm-autopatch probe --assume image=IMAGE "
-            "--record /out/images.yaml"
-        ),
-    )
-    statuses.state_statuses(
-        parser,
-        {
-            0: "nothing that slows, hangs or crashes remains for a program that is started here",
-            1: (
-                "something remains, FILE can't be written, --record lacks the image's name, or "
-                "with --readers: nothing reads one of the variables"
-            ),
-        },
-    )
-    parser.add_argument(
+@dataclass(frozen=True)
+class ProbeArguments(options.AssumedFacts):
+    imports: tuple[str, ...] = repeated_option(
         "--import",
-        dest="imports",
-        action="append",
-        default=[],
-        type=_parse_module,
+        parse=values.parse_module,
         metavar="MODULE",
         help="import this module before torch's config is read, as a program would; repeatable",
     )
-    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
-    parser.add_argument(
+    json: bool = options.json_flag("print what was found as JSON")
+    record: Path | None = option(
         "--record",
-        type=Path,
+        parse=Path,
+        default=None,
         metavar="FILE",
         help="add this image to an images file, or update its row; a missing file is made",
     )
-    parser.add_argument(
+    readers: tuple[str, ...] | None = some_values(
         "--readers",
-        nargs="*",
-        type=options.parse_variable,
+        parse=values.parse_variable,
         metavar="NAME",
         help=(
             "instead, tell from the installed files who reads each variable that is set here, or "
             "each NAME, and which of them nothing reads; with --record, the image's row says so"
         ),
     )
-    options.add_assume(parser)
-    parser.set_defaults(run=run, parser=parser)
 
 
-def _parse_module(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a module")
-    return text
+def _usage_error(arguments: ProbeArguments) -> str:
+    if arguments.readers is not None and arguments.imports:
+        return "--readers does not go with --import"
+    if arguments.readers and arguments.record:
+        return "with --record, --readers takes no NAME"
+    return ""
 
 
-def run(arguments: argparse.Namespace) -> int:
-    if arguments.readers is not None:
-        return _run_readers(arguments)
+def probe_here(arguments: ProbeArguments) -> CommandResult:
+    environment = started_environment(arguments.assumed)
     if arguments.record:
         images.check_images_file(arguments.record)
-    found = table.probe_place(started_environment(arguments.assume), arguments.imports)
-    if arguments.record:
-        terminal.print_error(images.record_probe(arguments.record, found))
-    if arguments.json:
-        terminal.print_data(probe_data(found))
-    else:
-        terminal.print_lines(probe_lines(found))
-    return 1 if found.left else 0
+    if arguments.readers is not None:
+        return _readers_result(arguments, environment, arguments.readers)
+    found = table.probe_place(environment, arguments.imports)
+    return CommandResult(
+        lambda: probe_lines(found),
+        lambda: probe_data(found),
+        status=1 if found.left else 0,
+        summary=images.record_probe(arguments.record, found) if arguments.record else "",
+    )
 
 
-def _run_readers(arguments: argparse.Namespace) -> int:
+COMMAND = Command(
+    ProbeArguments,
+    probe_here,
+    description=(
+        "In fresh interpreters without rocm_autopatch, read the variables that torch, Triton, "
+        "ROCm and the frameworks use, and the config values that differ from what this torch "
+        "ships, and find the cause of each difference. Then read the same with "
+        "rocm_autopatch."
+    ),
+    example=(
+        "docker run --rm -v $PWD:/out IMAGE rocm-autopatch probe --image IMAGE "
+        "--record /out/images.yaml"
+    ),
+    statuses={
+        0: "nothing that slows, hangs or crashes remains for a program that is started here",
+        1: (
+            "something remains, FILE can't be written, --record lacks the image's name, or "
+            "with --readers: nothing reads one of the variables"
+        ),
+    },
+    usage_error=_usage_error,
+    page="probe.md",
+)
+
+
+def _readers_result(
+    arguments: ProbeArguments, environment: dict[str, str], names: Sequence[str]
+) -> CommandResult:
     """``--readers``. With ``--record``, the image's row says which variables nothing reads."""
-    if arguments.imports:
-        arguments.parser.error("--readers does not go with --import")
-    if arguments.record and arguments.readers:
-        arguments.parser.error("with --record, --readers takes no NAME")
     # No other command needs it.
     from rocm_autopatch.cli import readers
 
-    environment = started_environment(arguments.assume)
-    if arguments.record:
-        images.check_images_file(arguments.record)
-    looked = readers.find_readers(arguments.readers, environment)
+    looked = readers.find_readers(names, environment)
+    recorded = ""
     if arguments.record:
         found = table.probe_place(environment, [])
-        terminal.print_error(images.record_probe(arguments.record, found, looked.not_read))
-    return readers.show_readers(looked, arguments.json)
+        recorded = images.record_probe(arguments.record, found, looked.not_read)
+    return CommandResult(
+        lambda: readers.reader_lines(looked),
+        lambda: readers.readers_data(looked),
+        status=1 if looked.not_read else 0,
+        summary=recorded,
+    )
 
 
 def started_environment(assume: list[str]) -> dict[str, str]:

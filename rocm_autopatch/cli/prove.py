@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rocm_autopatch.cli import options, statuses, terminal
+from rocm_autopatch.cli import options, terminal, values
+from rocm_autopatch.cli.command import Command, CommandResult, flag, option
+from rocm_autopatch.cli.near_words import did_you_mean
+from rocm_autopatch.evidence import SUBJECTS as SENTENCES
 from rocm_autopatch.evidence import file
 from rocm_autopatch.evidence.file import EvidenceError
 from rocm_autopatch.measure.prove import FAULTS, FRESH_STARTS, ProofRefused, fresh_starts, trials
@@ -16,91 +20,63 @@ from rocm_autopatch.measure.prove.subjects import SUBJECTS
 from rocm_autopatch.probe import images
 from rocm_autopatch.support import processes
 from rocm_autopatch.support.text import wrapped
+from rocm_autopatch.support.user_error import UserError
 
 # The figures of a subject, as they are called in the evidence file: ratios.
 _FIGURES = ("cold", "warm", "steady", "memory")
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "prove",
-        help="which modes and switches of torch.compile work on this machine",
-        description=(
-            "Run small programs and real models on this machine, in each mode and with each "
-            "switch, with empty and with warm caches, each start in a process of its own. Compare "
-            "their results with eager mode, and their times with the mode default. What works "
-            "becomes evidence, which policies may ask for (proven: NAME). Use the machine for "
-            "nothing else meanwhile. A second call goes on where the first one ended."
-        ),
-        epilog="example: rocm-autopatch prove --quick && rocm-autopatch bake",
-    )
-    statuses.state_statuses(
-        parser,
-        {
-            0: "everything was run, whatever it proves",
-            1: "nothing can be proven here, or FILE can't be written",
-        },
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="2 minutes at most: only whether our graphs work"
-    )
-    parser.add_argument(
-        "--only",
-        type=_parse_names,
-        default=(),
-        metavar="NAME,...",
-        help="only these trials and subjects; --list shows their names",
-    )
-    parser.add_argument(
-        "--list", action="store_true", help="print the names of trials and subjects, and end"
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help=f"the evidence file (default: one named for this machine in {file.SITE})",
-    )
-    parser.add_argument(
-        "--again", action="store_true", help="run everything anew, also what FILE has already"
-    )
-    parser.add_argument(
-        "--device",
-        choices=("cuda", "cpu"),
-        help="where programs run (default: on the GPU if torch finds one)",
-    )
-    parser.add_argument("--json", action="store_true", help="print the evidence as JSON")
-    parser.add_argument(
-        "--record",
-        type=Path,
-        metavar="FILE",
-        help="note what was proven in an images file, in the row of this image",
-    )
-    options.add_assume(parser)
-    parser.set_defaults(run=run)
-
-
 def _parse_names(text: str) -> tuple[str, ...]:
-    names = tuple(word.strip() for word in text.split(","))
+    names = values.parse_names(text)
     known = (*SUBJECTS, *trials.NAMES, FRESH_STARTS)
     for name in names:
         if name not in known:
-            hint = options.did_you_mean(name, known)
+            hint = did_you_mean(name, known)
             text = f"{name!r} is no trial and no subject; see --list{hint}"
             raise argparse.ArgumentTypeError(text)
     return names
 
 
-def run(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class ProveArguments(options.AssumedFacts):
+    quick: bool = flag("--quick", help="2 minutes at most: only whether our graphs work")
+    only: tuple[str, ...] = options.only_option("trials and subjects", _parse_names)
+    list: bool = flag("--list", help="print the names of trials and subjects, and end")
+    out: Path | None = option(
+        "--out",
+        parse=Path,
+        default=None,
+        metavar="FILE",
+        help=f"the evidence file (default: one named for this machine in {file.SITE})",
+    )
+    again: bool = flag("--again", help="run everything anew, also what FILE has already")
+    device: str | None = option(
+        "--device",
+        parse=str,
+        default=None,
+        choices=("cuda", "cpu"),
+        help="where programs run (default: on the GPU if torch finds one)",
+    )
+    json: bool = options.json_flag("print the evidence as JSON")
+    record: Path | None = option(
+        "--record",
+        parse=Path,
+        default=None,
+        metavar="FILE",
+        help="note what was proven in an images file, in the row of this image",
+    )
+
+
+def prove_here(arguments: ProveArguments) -> CommandResult:
     if arguments.list:
-        terminal.print_lines(_list_subjects())
-        return 0
+        return CommandResult(_list_subjects, _subjects_data)
     request = ProofRequest(
         quick=arguments.quick,
         only=arguments.only,
         out=arguments.out,
         again=arguments.again,
         device=arguments.device,
-        assume=arguments.assume,
+        assume=arguments.assumed,
     )
     proof = None
     try:
@@ -108,44 +84,59 @@ def run(arguments: argparse.Namespace) -> int:
             images.check_images_file(arguments.record)
         proof = prepare_proof(request, terminal.print_error)
         if arguments.record and not proof.place.get("image"):
-            raise ProofRefused(
-                "--record needs the image's name: give --assume image=REPOSITORY:TAG"
-            )
+            raise ProofRefused("--record needs the image's name: give --image REPOSITORY:TAG")
         proof.battery.run()
     except KeyboardInterrupt:
         known = proof.out if proof and proof.out.exists() else None
         what = f"{known} has what is known" if known else "nothing is known yet"
-        terminal.print_error(f"rocm-autopatch prove: interrupted; {what}")
-        return processes.INTERRUPTED
-    except (ProofRefused, EvidenceError) as error:
-        terminal.print_error(f"rocm-autopatch prove: {error}")
-        return 1
+        raise UserError(f"interrupted; {what}", status=processes.INTERRUPTED) from None
+    except EvidenceError as error:
+        raise UserError(str(error), page="evidence.md") from None
     except OSError as error:
         what = f"{proof.out} can't be written: {error.strerror}" if proof else str(error)
-        terminal.print_error(f"rocm-autopatch prove: {what}")
-        return 1
-    written = proof.document()
-    if arguments.record:
-        terminal.print_error(images.record_proof(arguments.record, written))
-    if arguments.json:
-        terminal.print_data(written)
-    else:
-        terminal.print_lines(_proof_lines(written, proof.out))
-    return 0
+        raise UserError(what) from None
+    written, out = proof.document(), proof.out
+    return CommandResult(
+        lambda: _proof_lines(written, out),
+        lambda: written,
+        summary=images.record_proof(arguments.record, written) if arguments.record else "",
+    )
+
+
+COMMAND = Command(
+    ProveArguments,
+    prove_here,
+    description=(
+        "Run small programs and real models on this machine, in each mode and with each "
+        "switch, with empty and with warm caches, each start in a process of its own. Compare "
+        "their results with eager mode, and their times with the mode default. What works "
+        "becomes evidence, which policies may ask for (proven: NAME). Use the machine for "
+        "nothing else meanwhile. A second call goes on where the first one ended."
+    ),
+    example="rocm-autopatch prove --quick && rocm-autopatch bake",
+    statuses={
+        0: "everything was run, whatever it proves",
+        1: "nothing can be proven here, or FILE can't be written",
+    },
+    page="evidence.md#the-battery",
+)
+
+
+def _trial_sentences() -> Iterator[tuple[str, str]]:
+    for name in trials.NAMES:
+        yield name, (trials.load_trial(name).__doc__ or "").partition("\n\n")[0]
+    yield FRESH_STARTS, (fresh_starts.__doc__ or "").partition("\n\n")[0]
 
 
 def _list_subjects() -> Iterator[str]:
-    from rocm_autopatch.evidence import SUBJECTS as sentences
+    for title, said in (("subjects", SENTENCES.items()), ("trials", _trial_sentences())):
+        yield title
+        for name, sentence in said:
+            yield from wrapped(f"{name}: {sentence}", "  ", "    ")
 
-    yield "subjects"
-    for name, sentence in sentences.items():
-        yield from wrapped(f"{name}: {sentence}", "  ", "    ")
-    yield "trials"
-    for name in trials.NAMES:
-        said = (trials.load_trial(name).__doc__ or "").partition("\n\n")[0]
-        yield from wrapped(f"{name}: {said}", "  ", "    ")
-    said = (fresh_starts.__doc__ or "").partition("\n\n")[0]
-    yield from wrapped(f"{FRESH_STARTS}: {said}", "  ", "    ")
+
+def _subjects_data() -> dict[str, dict[str, str]]:
+    return {"subjects": dict(SENTENCES), "trials": dict(_trial_sentences())}
 
 
 def _proof_lines(written: Mapping[str, Any], out: Path) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rocm_autopatch.cli import style, terminal
+from rocm_autopatch.cli import style
 from rocm_autopatch.probe import readers
 from rocm_autopatch.probe.readers import (
     ELSEWHERE,
@@ -29,15 +29,6 @@ _TITLES = {
 }
 # Of each kind of place, so many are shown.
 _SHOWN = 4
-
-
-def show_readers(looked: ReadersReport, json: bool) -> int:
-    """Print who reads variables. Returns 1 if nothing reads one of them, else 0."""
-    if json:
-        terminal.print_data(readers_data(looked))
-    else:
-        terminal.print_lines(reader_lines(looked))
-    return 1 if looked.not_read else 0
 
 
 def find_readers(names: Sequence[str], environment: Mapping[str, str]) -> ReadersReport:

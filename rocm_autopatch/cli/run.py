@@ -2,50 +2,52 @@
 
 from __future__ import annotations
 
-import argparse
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rocm_autopatch import fresh_interpreter, startup
-from rocm_autopatch.cli import options, report, statuses, terminal
+from rocm_autopatch.cli import report as report_command
+from rocm_autopatch.cli import terminal
+from rocm_autopatch.cli.command import Command, CommandResult, option, program_words
+from rocm_autopatch.cli.statuses import PASSED_ON
 from rocm_autopatch.compile_report import session, summary
 from rocm_autopatch.compile_report.gather import gather_report
+from rocm_autopatch.support.user_error import UserError
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "run",
-        help="run a command, and then print what it compiled",
-        description=(
-            "Run COMMAND without changes, and end with its exit status. --report gathers in DIR "
-            "what all its processes compile, prints a summary to stderr at the end, and writes "
-            "DIR/report.html. --trace writes a profile of the first process that imports torch, "
-            "for ui.perfetto.dev; with %p in the name, a profile of each process."
+@dataclass(frozen=True)
+class RunArguments:
+    report: Path | None = option(
+        "--report",
+        parse=Path,
+        default=None,
+        metavar="DIR",
+        help=(
+            "a new or empty directory for the report (default: one of its own, which is named; "
+            "none with --trace alone)"
         ),
-        epilog="example: rocm-autopatch run --report /tmp/report -- python serve.py",
     )
-    statuses.state_statuses(
-        parser, {**statuses.PASSED_ON, 1: "nothing was run, because DIR or FILE can't be written"}
+    trace: Path | None = option(
+        "--trace",
+        parse=Path,
+        default=None,
+        metavar="FILE",
+        help="the profile: FILE.json or FILE.json.gz",
     )
-    parser.add_argument(
-        "--report", type=Path, metavar="DIR", help="a new or empty directory for the report"
-    )
-    parser.add_argument(
-        "--trace", type=Path, metavar="FILE", help="the profile: FILE.json or FILE.json.gz"
-    )
-    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND")
-    parser.set_defaults(run=run, parser=parser)
+    words: tuple[str, ...] = program_words()
 
 
-def run(arguments: argparse.Namespace) -> int:
-    words = options.parse_command(arguments.words)
-    if not words:
-        arguments.parser.error("the COMMAND is missing: rocm-autopatch run --report DIR -- COMMAND")
-    if arguments.report is None and arguments.trace is None:
-        arguments.parser.error("nothing to do: give --report DIR or --trace FILE")
+def _usage_error(arguments: RunArguments) -> str:
+    missing = "the COMMAND is missing: rocm-autopatch run -- COMMAND"
+    return "" if arguments.words else missing
+
+
+def run_program(arguments: RunArguments) -> CommandResult:
     environment = fresh_interpreter.before_us()
     # What was said before is not said again. What our own start has changed is put back.
     said = [
@@ -53,22 +55,46 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     if said:
         environment[startup.SAID] = ",".join(said)
+    report = arguments.report
     try:
-        session.prepare_environment(arguments.report, arguments.trace, environment)
+        if report is None and arguments.trace is None:
+            report = Path(tempfile.mkdtemp(prefix="rocm-autopatch-report-"))
+            terminal.print_error(f"rocm-autopatch run: the report will be in {report}")
+        session.prepare_environment(report, arguments.trace, environment)
     except OSError as error:
-        terminal.print_error(f"rocm-autopatch run: nothing was run: {error}")
-        return 1
+        raise UserError(f"nothing was run: {error}") from None
     try:
-        status = session.run_command(words, environment)
+        status = session.run_command(arguments.words, environment)
     except session.NotRun as error:
-        terminal.print_error(f"rocm-autopatch run: {words[0]}: {error}")
+        terminal.print_error(f"rocm-autopatch run: {arguments.words[0]}: {error}")
         status = error.status
-    if arguments.report is not None:
-        _tell_report(lambda path: session.record_status(path, status), arguments.report)
-        _tell_report(_summarize_profiles, arguments.report)
+        if arguments.report is None and report is not None:
+            # Nobody asked for this directory, and it has nothing.
+            shutil.rmtree(report, ignore_errors=True)
+            return CommandResult(status=status, passed_on=True)
+    if report is not None:
+        _tell_report(lambda path: session.record_status(path, status), report)
+        _tell_report(_summarize_profiles, report)
     if arguments.trace is not None:
         _tell_report(_say_profiles, arguments.trace)
-    return status
+    return CommandResult(status=status, passed_on=True)
+
+
+COMMAND = Command(
+    RunArguments,
+    run_program,
+    description=(
+        "Run COMMAND without changes, and end with its exit status. Gather in a directory "
+        "what all its processes compile, print a summary to stderr at the end, and write "
+        "report.html there. --trace writes a profile of the first process that imports torch, "
+        "for ui.perfetto.dev; with %p in the name, a profile of each process."
+    ),
+    example="rocm-autopatch run -- python serve.py",
+    statuses={**PASSED_ON, 1: "nothing was run, because DIR or FILE can't be written"},
+    usage_error=_usage_error,
+    no_json="stdout is COMMAND's; rocm-autopatch report DIR --json prints its report",
+    page="report.md",
+)
 
 
 def _tell_report(tell: Callable[[Path], None], path: Path) -> None:
@@ -87,8 +113,14 @@ def _tell_report(tell: Callable[[Path], None], path: Path) -> None:
 def _summarize_profiles(directory: Path) -> None:
     found = gather_report(directory)
     terminal.print_lines(summary.summary_lines(found), sys.stderr)
-    if found.graphs and report.write_page(found, directory / "report.html"):
-        terminal.print_lines(["", f"with plots: {directory / 'report.html'}"], sys.stderr)
+    if not found.graphs:
+        return
+    page = directory / "report.html"
+    remarks = report_command.write_page(found, page)
+    for one in remarks:
+        terminal.print_error(f"rocm-autopatch run: {one.text}")
+    if not remarks:
+        terminal.print_lines(["", f"with plots: {page}"], sys.stderr)
 
 
 def _say_profiles(path: Path) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rocm_autopatch import fresh_interpreter
-from rocm_autopatch.cli import statuses, terminal
+from rocm_autopatch.cli import options, values
+from rocm_autopatch.cli.command import Command, CommandResult, position
 from rocm_autopatch.patches.watchdog import on_demand
 from rocm_autopatch.support import masking
+from rocm_autopatch.support.user_error import UserError
 
 _PROC = Path("/proc")
 # How long the process may take to begin with an answer, in seconds, and its thread to add a line.
@@ -24,80 +25,72 @@ _NEXT_TIME = (
 )
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "stacks",
-        help="where a process is that hangs right now, and what it compiles",
-        description=(
-            "Ask a running process for the stacks of all its threads, and print them with what it "
-            "compiles. Nothing in it is stopped or changed. It must have begun a compile under a "
-            "policy with a watchdog, such as safe. Without PID: list the processes that can be "
-            "asked."
-        ),
-        epilog="example: docker exec CONTAINER rocm-autopatch stacks",
-    )
-    statuses.state_statuses(
-        parser,
-        {
-            0: "the stacks, or without PID the processes",
-            1: "the process can't be asked or does not answer, or there is none to ask",
-        },
-    )
-    parser.add_argument("pid", nargs="?", type=_parse_pid, metavar="PID", help="the process to ask")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
-
-
-def _parse_pid(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) < 1 << 31:
-        raise argparse.ArgumentTypeError(f"{text!r} is not the number of a process")
-    return int(text)
-
-
-class _NotAsked(Exception):
+class _NotAsked(UserError):
     """A process can't be asked. The text says why."""
 
+    usual_page = "watchdog.md#stacks-of-a-process-that-hangs-now"
 
-def run(arguments: argparse.Namespace) -> int:
-    if arguments.pid is None:
-        return _list_processes(arguments)
-    try:
-        stacks, lines = _ask_for_stacks(arguments.pid)
-    except _NotAsked as error:
-        terminal.print_error(f"rocm-autopatch stacks: {error}")
-        return 1
-    if arguments.json:
-        terminal.print_data({"pid": arguments.pid, "stacks": stacks, "compiles": lines})
-        return 0
+
+@dataclass(frozen=True)
+class StacksArguments:
+    pid: int | None = position(
+        parse=values.parse_pid, metavar="PID", help="the process to ask", optional=True
+    )
+    json: bool = options.json_flag()
+
+
+def show_stacks(arguments: StacksArguments) -> CommandResult:
+    pid = arguments.pid
+    if pid is None:
+        return _list_processes()
+    stacks, lines = _ask_for_stacks(pid)
+    return CommandResult(
+        lambda: _stack_lines(pid, stacks, lines),
+        lambda: {"pid": pid, "stacks": stacks, "compiles": lines},
+    )
+
+
+COMMAND = Command(
+    StacksArguments,
+    show_stacks,
+    description=(
+        "Ask a running process for the stacks of all its threads, and print them with what it "
+        "compiles. Nothing in it is stopped or changed. It must have begun a compile under a "
+        "policy with a watchdog, such as safe. Without PID: list the processes that can be "
+        "asked."
+    ),
+    example="docker exec CONTAINER rocm-autopatch stacks",
+    statuses={
+        0: "the stacks, or without PID the processes",
+        1: "the process can't be asked or does not answer, or there is none to ask",
+    },
+)
+
+
+def _stack_lines(pid: int, stacks: list[str], lines: list[str]) -> Iterator[str]:
     secrets = fresh_interpreter.secrets()
-    terminal.print_lines(secrets.text(line) for line in [*stacks, "", *lines])
+    yield from (secrets.text(line) for line in [*stacks, "", *lines])
     if not lines:
-        terminal.print_lines(
-            [
-                f"no compile is under way in process {arguments.pid}, or C code there holds the "
-                "interpreter's lock: the stacks say which"
-            ]
+        yield (
+            f"no compile is under way in process {pid}, or C code there holds the "
+            "interpreter's lock: the stacks say which"
         )
-    terminal.print_lines([_NEXT_TIME])
-    return 0
+    yield _NEXT_TIME
 
 
-def _list_processes(arguments: argparse.Namespace) -> int:
+def _list_processes() -> CommandResult:
     found = {
         pid: masking.command(_process_command(pid))
         for pid in sorted(int(one.name) for one in _PROC.iterdir() if one.name.isdecimal())
         if _memory_files(pid)
     }
-    if arguments.json:
-        terminal.print_data([{"pid": pid, "command": command} for pid, command in found.items()])
-    else:
-        terminal.print_lines(f"{pid}  {' '.join(command)}" for pid, command in found.items())
-    if not found:
-        terminal.print_error(
-            "rocm-autopatch stacks: no process of this user has begun a compile under a policy "
-            "with a watchdog"
-        )
-    return 0 if found else 1
+    none = "no process of this user has begun a compile under a policy with a watchdog"
+    return CommandResult(
+        lambda: (f"{pid}  {' '.join(command)}" for pid, command in found.items()),
+        lambda: [{"pid": pid, "command": command} for pid, command in found.items()],
+        status=0 if found else 1,
+        remarks=() if found else (none,),
+    )
 
 
 def _process_command(pid: int) -> list[str]:

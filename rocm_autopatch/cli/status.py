@@ -6,67 +6,21 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import fresh_interpreter
-from rocm_autopatch.cli import foretold, options, screen, statuses, style, terminal
+from rocm_autopatch.cli import foretold, options, screen, style, terminal
+from rocm_autopatch.cli.command import Command, CommandResult, flag, option
 from rocm_autopatch.record import metrics, sentences
 from rocm_autopatch.startup import misnamed
 from rocm_autopatch.support import files
 from rocm_autopatch.support.text import wrapped
+from rocm_autopatch.support.user_error import UserError
 
-
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "status",
-        help="what happens to a Python program started here, and why",
-        description=(
-            "Start a fresh interpreter with this environment, as a program would be, and say at "
-            "once whether a policy applies there. Then import torch in it, and print a line for "
-            "each variable, config key, compile mode and patch that the policy changes: what it "
-            "was, and what it is."
-        ),
-        epilog="example: docker run --rm IMAGE rocm-autopatch status",
-    )
-    statuses.state_statuses(
-        parser,
-        {
-            0: "a report, also of a place where no policy applies; with --check, a policy is in "
-            "force; with --line always, and errors are in the line",
-            1: "something failed, there is no report, or FILE.prom can't be written; with --check, "
-            "also: no policy is in force",
-        },
-    )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument(
-        "--all", action="store_true", help="print all entries, facts and known issues, and each why"
-    )
-    form.add_argument("--why", action="store_true", help="print why each line's entry is there")
-    form.add_argument("--json", action="store_true", help="print the report as JSON")
-    form.add_argument(
-        "--line",
-        action="store_true",
-        help="print one line of JSON: this machine, its policy, and a digest to compare",
-    )
-    form.add_argument(
-        "--textfile",
-        type=_parse_textfile,
-        metavar="FILE.prom",
-        help="write the same as metrics for node_exporter's textfile collector",
-    )
-    form.add_argument(
-        "--check",
-        action="store_true",
-        help="print one line, and end with 1 if no policy is in force or something failed",
-    )
-    parser.add_argument(
-        "--policy", metavar="POLICY", help="as if ROCM_AUTOPATCH_POLICY named it, switched on"
-    )
-    options.add_torch(parser, "; not with --line, --textfile or --check, unless asked for")
-    options.add_assume(parser)
-    parser.set_defaults(run=run)
+ProcessReport = dict[str, Any]
 
 
 def _parse_textfile(text: str) -> Path:
@@ -75,59 +29,115 @@ def _parse_textfile(text: str) -> Path:
     return Path(text)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    environ, option = fresh_interpreter.before_us(), ""
+@dataclass(frozen=True)
+class StatusArguments(options.AssumedFacts):
+    all: bool = flag(
+        "--all",
+        group="form",
+        help="print all entries, facts and known issues, and each why",
+    )
+    why: bool = flag("--why", group="form", help="print why each line's entry is there")
+    json: bool = options.json_flag("print the report as JSON", group="form")
+    line: bool = flag(
+        "--line",
+        group="form",
+        help="print one line of JSON: this machine, its policy, and a digest to compare",
+    )
+    textfile: Path | None = option(
+        "--textfile",
+        parse=_parse_textfile,
+        default=None,
+        metavar="FILE.prom",
+        group="form",
+        help="write the same as metrics for node_exporter's textfile collector",
+    )
+    check: bool = flag(
+        "--check",
+        group="form",
+        help="print one line, and end with 1 if no policy is in force or something failed",
+    )
+    policy: str | None = option(
+        "--policy",
+        parse=str,
+        default=None,
+        metavar="POLICY",
+        help="as if ROCM_AUTOPATCH_POLICY named it, switched on",
+    )
+    torch: bool | None = options.torch_flag(
+        "; not with --line, --textfile or --check, unless asked for"
+    )
+
+
+def show_status(arguments: StatusArguments) -> CommandResult:
+    environ, asked = fresh_interpreter.before_us(), ""
     if arguments.policy is not None:
-        option = f"--policy {arguments.policy}"
+        asked = f"--policy {arguments.policy}"
         if not misnamed.is_there(arguments.policy):
-            terminal.print_error(
-                f"rocm-autopatch status: {option}: {misnamed.why_missing(arguments.policy)}"
+            raise UserError(
+                f"{asked}: {misnamed.why_missing(arguments.policy)}", page="policies.md"
             )
-            return 1
         environ["ROCM_AUTOPATCH_POLICY"] = arguments.policy
         environ.pop("ROCM_AUTOPATCH", None)
-    short = arguments.line or arguments.textfile or arguments.check
+    short = bool(arguments.line or arguments.textfile or arguments.check)
     torch = not short if arguments.torch is None else arguments.torch
-    ask = partial(fresh_interpreter.report, torch, arguments.assume, environ)
+    ask = partial(fresh_interpreter.report, torch, arguments.assumed, environ)
     if arguments.line:
-        return _print_line(ask, torch)
+        return _line_result(ask, torch)
     if not (short or arguments.json):
-        return _print_text(ask, option, environ, arguments)
+        return _text_result(ask, asked, environ, arguments)
     report = ask()
     if arguments.check:
-        return _run_check(_masked_report(report), option)
-    if arguments.json:
-        terminal.print_data(report)
-    elif not _write_textfile(_masked_report(report), arguments.textfile):
-        return 1
-    return 1 if report["errors"] else 0
+        return _check_result(_masked_report(report), asked)
+    if arguments.textfile:
+        _write_textfile(_masked_report(report), arguments.textfile)
+    return CommandResult(data=lambda: report, status=1 if report["errors"] else 0)
 
 
-def _masked_report(report: dict[str, Any]) -> dict[str, Any]:
-    shown: dict[str, Any] = fresh_interpreter.secrets().data(report)
+COMMAND = Command(
+    StatusArguments,
+    show_status,
+    description=(
+        "Start a fresh interpreter with this environment, as a program would be, and say at "
+        "once whether a policy applies there. Then import torch in it, and print a line for "
+        "each variable, config key, compile mode and patch that the policy changes: what it "
+        "was, and what it is."
+    ),
+    example="docker run --rm IMAGE rocm-autopatch status",
+    statuses={
+        0: "a report, also of a place where no policy applies; with --check, a policy is in "
+        "force; with --line always, and errors are in the line",
+        1: "something failed, there is no report, or FILE.prom can't be written; with --check, "
+        "also: no policy is in force",
+    },
+)
+
+
+def _masked_report(report: ProcessReport) -> ProcessReport:
+    shown: ProcessReport = fresh_interpreter.secrets().data(report)
     return shown
 
 
-def _print_line(ask: Callable[[], dict[str, Any]], torch: bool) -> int:
+def _line_result(ask: Callable[[], ProcessReport], torch: bool) -> CommandResult:
+    remarks = []
     try:
         report = ask()
     except fresh_interpreter.NoReport as error:
-        terminal.print_error(f"rocm-autopatch status: {error}")
+        remarks = [str(error)]
         report = metrics.NO_REPORT
-    terminal.print_lines([json.dumps(_masked_report(metrics.summarize_report(report, torch)))])
+    text = json.dumps(_masked_report(metrics.summarize_report(report, torch)))
     # Another status makes mpirun end the other workers before they have printed theirs.
-    return 0
+    return CommandResult(lambda: [text], remarks=remarks)
 
 
-def _print_text(
-    ask: Callable[..., dict[str, Any]],
-    option: str,
+def _text_result(
+    ask: Callable[..., ProcessReport],
+    asked: str,
     environ: Mapping[str, str],
-    arguments: argparse.Namespace,
-) -> int:
-    def say_verdict(started: dict[str, Any]) -> None:
+    arguments: StatusArguments,
+) -> CommandResult:
+    def say_verdict(started: ProcessReport) -> None:
         shown = _masked_report(started)
-        text = wrapped(sentences.verdict_line(shown, option), "", "  ")
+        text = wrapped(sentences.verdict_line(shown, asked), "", "  ")
         terminal.print_lines(
             style.colour_verdict(line, sentences.is_in_force(shown)) for line in text
         )
@@ -141,24 +151,21 @@ def _print_text(
         if arguments.all
         else screen.screen_lines(shown, arguments.why)
     )
-    terminal.print_lines(map(style.colour_statuses, text))
-    return 1 if report["errors"] else 0
+    return CommandResult(
+        lambda: map(style.colour_statuses, text), status=1 if report["errors"] else 0
+    )
 
 
-def _run_check(report: dict[str, Any], option: str) -> int:
+def _check_result(report: ProcessReport, asked: str) -> CommandResult:
     if sentences.is_in_force(report):
-        terminal.print_lines([sentences.verdict_line(report, option)])
-        return 0
-    text = sentences.verdict_line(report, option, report["errors"][0] if report["errors"] else "")
-    terminal.print_error(f"rocm-autopatch status: {text}")
-    return 1
+        return CommandResult(lambda: [sentences.verdict_line(report, asked)])
+    error = report["errors"][0] if report["errors"] else ""
+    raise UserError(sentences.verdict_line(report, asked, error))
 
 
-def _write_textfile(report: dict[str, Any], file: Path) -> bool:
+def _write_textfile(report: ProcessReport, file: Path) -> None:
     text = "".join(f"{line}\n" for line in metrics.node_exporter_lines(report, file.name))
     try:
         files.write(file, text.encode("utf-8", "replace"))
     except OSError as error:
-        terminal.print_error(f"rocm-autopatch status: {file} can't be written: {error.strerror}")
-        return False
-    return True
+        raise UserError(f"{file} can't be written: {error.strerror}") from None

@@ -10,6 +10,8 @@ from rocm_autopatch.support.processes import INTERRUPTED
 # A status, or words where it is not ours, to what it means.
 Statuses = Mapping["int | str", str]
 
+# Those of a command that has no more to say of them.
+WRONG_OR_DONE: Statuses = {0: "done", 1: "something is wrong with what was asked for"}
 # Those of a command that runs another one.
 PASSED_ON: Statuses = {"COMMAND's own": "it was run", "126 or 127": "COMMAND can't be run"}
 

@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ def _prepare_profile(path: Path, environment: dict[str, str]) -> None:
         stale.unlink(missing_ok=True)
 
 
-def run_command(words: list[str], environment: dict[str, str]) -> int:
+def run_command(words: Sequence[str], environment: dict[str, str]) -> int:
     """Run a command and return its status: 128 plus the signal's number if a signal ended it.
 
     Raises NotRun.
@@ -132,7 +133,7 @@ def run_command(words: list[str], environment: dict[str, str]) -> int:
     return status if status >= 0 else 128 - status
 
 
-def _record_command(words: list[str], environment: dict[str, str]) -> None:
+def _record_command(words: Sequence[str], environment: dict[str, str]) -> None:
     """Add to the command's report, if there is one, what is run, where and when."""
     if environment.get(WANTED):
         row = {

@@ -64,7 +64,7 @@ def _record_row(
 ) -> str:
     if not name:
         raise _images_error(
-            file, "not written: the image's name is unknown; give --assume image=REPOSITORY:TAG"
+            file, "not written: the image's name is unknown; give --image REPOSITORY:TAG"
         )
     try:
         image = reference.parse_reference(name)

@@ -37,14 +37,6 @@ _BY_FAMILY = {
     "OMP_": "libgomp, whose strings lack OMP_",
     "GOMP_": "libgomp, whose strings lack GOMP_",
 }
-# What a shell, a terminal, a base image, an orchestrator or a login sets.
-_SURROUNDINGS = re.compile(
-    r"PATH|HOME|(OLD)?PWD|SHLVL|_|HOSTNAME|TERM(INFO|_PROGRAM.*)?|COLORTERM|LANG|LANGUAGE|LC_.*|"
-    r"LS_COLORS|USER|LOGNAME|SHELL|MAIL|TZ|EDITOR|VISUAL|PAGER|LESS.*|DISPLAY|TMUX.*|SSH_.*|XDG_.*|"
-    r"DEBIAN_FRONTEND|container|INVOCATION_ID|GPG_KEY|PYTHON_(VERSION|SHA256|PIP_VERSION)|"
-    r"KUBERNETES_.*|.*_(SERVICE|PORT)(_[0-9]+_TCP)?(_(HOST|PORT|PROTO|ADDR))(_.*)?|PS[1-4]|"
-    r"SUDO_.*|LINES|COLUMNS"
-)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -120,7 +112,7 @@ def find_readers(
     files.look_in_code([one.name for one in told if one.state == NOT_READ])
     told = [files.tell(one.name) if one.state == NOT_READ else one for one in told]
     if not names:
-        own = [one for one in told if not _SURROUNDINGS.fullmatch(one.name)]
+        own = [one for one in told if not variables.is_surrounding(one.name)]
         surroundings = len(environment) - len(own)
         told = own
     else:

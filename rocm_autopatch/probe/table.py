@@ -211,7 +211,10 @@ def _variable_rows(
     names = {
         name
         for name in {*environment, *written}
-        if variables.is_listed(name) or name in feeds or (name in read and read[name]["config"])
+        if variables.is_listed(name)
+        or name in feeds
+        # torch's config reads HOME for the caches, which each process has.
+        or (name in read and read[name]["config"] and not variables.is_surrounding(name))
     }
     names |= {*crashing}
     changed = {name for name, row in rules.items() if row["before"] != row["after"]}

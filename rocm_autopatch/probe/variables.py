@@ -18,6 +18,14 @@ from rocm_autopatch.startup import kfd
 
 DANGEROUS = ("crashes", "hangs", "slows")
 _FILE = Path(__file__).with_name("variables.yaml")
+# What a shell, a terminal, a base image, an orchestrator or a login sets.
+_SURROUNDINGS = re.compile(
+    r"PATH|HOME|(OLD)?PWD|SHLVL|_|HOSTNAME|TERM(INFO|_PROGRAM.*)?|COLORTERM|LANG|LANGUAGE|LC_.*|"
+    r"LS_COLORS|USER|LOGNAME|SHELL|MAIL|TZ|EDITOR|VISUAL|PAGER|LESS.*|DISPLAY|TMUX.*|SSH_.*|XDG_.*|"
+    r"DEBIAN_FRONTEND|container|INVOCATION_ID|GPG_KEY|PYTHON_(VERSION|SHA256|PIP_VERSION)|"
+    r"KUBERNETES_.*|.*_(SERVICE|PORT)(_[0-9]+_TCP)?(_(HOST|PORT|PROTO|ADDR))(_.*)?|PS[1-4]|"
+    r"SUDO_.*|LINES|COLUMNS"
+)
 
 
 class _CaseText(TypedDict):
@@ -113,6 +121,11 @@ def is_listed(name: str) -> bool:
         or bool(family_reader(name))
     )
     return known and not ours
+
+
+def is_surrounding(name: str) -> bool:
+    """Whether every shell, login or container has this variable: it says nothing of the place."""
+    return _SURROUNDINGS.fullmatch(name) is not None
 
 
 def is_known(name: str) -> bool:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from rocm_autopatch.support.user_error import UserError
 
-class WrongRequest(Exception):
+
+class WrongRequest(UserError):
     """The request can't be right on any machine. The text says why."""
 
+    usual_status = 2
 
-class RequestRefused(Exception):
+
+class RequestRefused(UserError):
     """The request can't be measured here. The text says why."""

@@ -289,6 +289,10 @@ def evaluate_runs(done: Measurement, most: int | None) -> int:
     _tell_imports(done)
     found = results.comparable_metrics(done.runs, bool(request.numbers))
     status = processes.INTERRUPTED if done.partial else 1 if done.failures else 0
+    if done.partial and not any(run.status == runner.ENDED for run in done.runs):
+        # No number can be missing in what was not run.
+        done.notes.append("interrupted before a run ended: nothing was measured")
+        return status
     try:
         wanted = results.chosen_metrics(found, request.metrics)
     except RequestRefused as error:

@@ -17,7 +17,8 @@ WALL_METRIC = NumberLabel(WALL, "s")
 class MetricRow:
     """An arm's numbers of one metric with cold or warm caches.
 
-    ``comparison`` is with the base's numbers; None for the base itself.
+    ``comparison`` is with the base's numbers; None for the base itself. ``base_runs`` is how many
+    runs of the base ended in which this number was looked for.
     """
 
     metric: NumberLabel
@@ -25,6 +26,7 @@ class MetricRow:
     arm: int
     numbers: tuple[float, ...]
     comparison: bootstrap.MedianComparison | None
+    base_runs: int = 1
 
 
 def number_of_run(run: MeasuredRun, metric: NumberLabel) -> float | None:
@@ -89,6 +91,10 @@ def table_rows(
     made = []
     for metric in found:
         for kind in caches:
+            base_runs = sum(
+                bool(run.round) and (run.arm, run.caches, run.status) == (0, kind, ENDED)
+                for run in runs
+            )
             numbers = [numbers_of(runs, metric, kind, arm) for arm in range(arms)]
             for arm, its in enumerate(numbers):
                 both = arm and its and numbers[0]
@@ -98,7 +104,7 @@ def table_rows(
                 if compared and until_sure:
                     compared = _sequential_comparison(compared, base, its)
                 if its:
-                    made.append(MetricRow(metric, kind, arm, its, compared))
+                    made.append(MetricRow(metric, kind, arm, its, compared, base_runs))
     return made
 
 
@@ -131,7 +137,10 @@ def verdict_text(row: MetricRow) -> str:
     """The row in words."""
     compared = row.comparison
     if compared is None:
-        return "no ratio: the base did not print this number" if row.arm else ""
+        if not row.arm:
+            return ""
+        missing = "did not print this number" if row.base_runs else "was not measured"
+        return f"no ratio: the base {missing}"
     if compared.ratio is None or compared.interval is None or compared.noise is None:
         return "no ratio: not all numbers of this arm and the base are above zero"
     low, high = compared.interval

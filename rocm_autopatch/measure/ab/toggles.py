@@ -159,7 +159,9 @@ def _config_toggle(text: str, label: str, texts: Sequence[str], torch: str) -> T
         if len(values) == 1:
             values.insert(0, HERE)
     elif "bool" in kinds:
-        values = [False, True]
+        # The base is what torch has by itself.
+        base = record.default if record.has_default and isinstance(record.default, bool) else False
+        values = [base, not base]
     else:
         kind = " or ".join(kinds)
         raise WrongRequest(

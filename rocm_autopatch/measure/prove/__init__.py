@@ -8,6 +8,8 @@ ones, in which order. ``verdicts`` makes from all results what is proven, and ``
 evidence file of a ``place``. ``proof`` is all of it, from the request on.
 """
 
+from rocm_autopatch.support.user_error import UserError
+
 # How a start of a trial ended.
 ENDED = "ended"
 # A result differs from what eager mode computes.
@@ -32,5 +34,5 @@ COLD, WARM = "cold", "warm"
 FRESH_STARTS, FRESH = "fresh_starts", "fresh"
 
 
-class ProofRefused(Exception):
+class ProofRefused(UserError):
     """Nothing can be proven as it was asked for; the text says why."""

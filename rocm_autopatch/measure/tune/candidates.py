@@ -76,20 +76,21 @@ def find_candidates(
     program: Sequence[str],
     wanted: Sequence[str],
     without: Sequence[str],
-    only: bool,
+    only: Sequence[str],
     directory: Path,
 ) -> FoundCandidates:
     """What to try for *program*.
 
     *wanted* are toggles that the user names: they are tried whatever a policy pins. *without* are
-    names or labels that are not tried. With *only*, nothing but what is wanted is tried. Raises
-    Wrong and Refused for a wanted one that is wrong or has no effect.
+    names or labels that are not tried; with *only*, no others are. Raises WrongRequest and
+    RequestRefused for a wanted one that is wrong or has no effect.
     """
     left_out: dict[str, str] = {}
     found = {one.label: one for text in wanted for one in _wanted_candidates(here, text)}
     named = {*found}
     modes = _modes_of(program) | {o.toggle.name for o in found.values() if o.toggle.kind == MODE}
-    if not only:
+    # What --toggle names has its values from there.
+    if not only or not all(any(_is_called(one, word) for one in found.values()) for word in only):
         unsound = _unsound_labels(here)
         for row in _rows_to_try():
             one = _candidate_of(here, row)
@@ -101,6 +102,8 @@ def find_candidates(
                     left_out.setdefault(one.label, why)
                 else:
                     found[one.label] = one
+    if only:
+        found, left_out = _chosen_by_name(found, left_out, only)
     for word in without:
         dropped = [one for one in found.values() if word in (one.label, one.toggle.label)]
         dropped += [o for o in found.values() if word == o.toggle.name and o not in dropped]
@@ -119,11 +122,34 @@ def find_candidates(
     return FoundCandidates(tuple(found.values()), left_out, frozenset(modes))
 
 
+def _is_called(one: SwitchCandidate, word: str) -> bool:
+    return word in (one.label, one.toggle.label, one.toggle.name)
+
+
+def _chosen_by_name(
+    found: Mapping[str, SwitchCandidate], left_out: Mapping[str, str], only: Sequence[str]
+) -> tuple[dict[str, SwitchCandidate], dict[str, str]]:
+    """What *only* names of the candidates, and of those that were left out. Raises WrongRequest."""
+    chosen = {
+        label: one for label, one in found.items() if any(_is_called(one, word) for word in only)
+    }
+    others = {
+        label: why
+        for label, why in left_out.items()
+        if any(word in (label, label.partition("=")[0]) for word in only)
+    }
+    for word in only:
+        known = any(_is_called(one, word) for one in chosen.values())
+        if not known and not any(word in (one, one.partition("=")[0]) for one in others):
+            raise WrongRequest(f"--only {word}: no switch is called so; see --list")
+    return chosen, others
+
+
 def _wanted_candidates(here: ProgramPlace, text: str) -> list[SwitchCandidate]:
     """Each value of a toggle that is not what is here."""
     toggle = toggles.parse_toggle(text, here.fact("torch"), here.environ)
     if toggle.kind == POLICY:
-        raise WrongRequest(f"--try {text}: a policy is made of switches; name these")
+        raise WrongRequest(f"--toggle {text}: a policy is made of switches; name these")
     base = here.environ.get(toggle.name) if toggle.kind == VARIABLE else HERE
     known = {row.key for row in SWITCHES if row.code}
     found = []
@@ -135,7 +161,7 @@ def _wanted_candidates(here: ProgramPlace, text: str) -> list[SwitchCandidate]:
         one = replace(toggle, values=(base, value))
         found.append(SwitchCandidate(one, "", True, code=_short_name(toggle) in known))
     if not found:
-        raise RequestRefused(f"--try {text}: {SO_HERE}")
+        raise RequestRefused(f"--toggle {text}: {SO_HERE}")
     return found
 
 

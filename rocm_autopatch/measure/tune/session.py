@@ -212,7 +212,7 @@ class TuningSession:
             if isinstance(cost, TrialTrouble):
                 self.troubles[trial] = cost
                 if trial == BASE:
-                    raise RequestRefused(_of_the_base(cost))
+                    raise _refused_base(cost)
         return {trial: cost for trial, cost in found.items() if isinstance(cost, float)}
 
     def alike(self, one: Trial, other: Trial) -> bool:
@@ -592,7 +592,7 @@ def _not_the_bases(trouble: TrialTrouble, name: str) -> TrialTrouble:
     """The trouble that a run of what is called so had in a confirmation. Raises Refused if that was
     the base."""
     if _is_the_bases(name):
-        raise RequestRefused(_of_the_base(trouble))
+        raise _refused_base(trouble)
     return trouble
 
 
@@ -602,5 +602,10 @@ def _of_the_base(trouble: TrialTrouble) -> str:
             f"two runs of the command as it is here are not the same: {trouble.reason}; give a "
             "larger --tolerance, or have the command set its seeds"
         )
-    said = "".join(f"\n  | {line}" for line in trouble.last_lines)
-    return f"the command as it is here: {trouble.reason}{said}"
+    return f"the command as it is here: {trouble.reason}"
+
+
+def _refused_base(trouble: TrialTrouble) -> RequestRefused:
+    """The error where the command does not run as it is here, with what it printed last."""
+    quoted = () if trouble.status == WRONG else [f"  | {line}" for line in trouble.last_lines]
+    return RequestRefused(_of_the_base(trouble), quoted=quoted)

@@ -66,8 +66,8 @@ class TuningRequest:
     cold: float
     same: Sequence[str]
     tolerance: float
-    wanted: Sequence[str]
-    only: bool
+    toggles: Sequence[str]
+    only: Sequence[str]
     without: Sequence[str]
     worth: float
     out: Path
@@ -141,8 +141,6 @@ def prepare_tuning(request: TuningRequest, directory: Path) -> TuningResult:
     """
     if not request.program:
         raise WrongRequest("the command is missing: rocm-autopatch tune -- COMMAND")
-    if request.only and not request.wanted:
-        raise WrongRequest("--only needs --try")
     if request.plot:
         plot.check_plot_path(request.plot)
     for text in request.numbers:
@@ -163,7 +161,7 @@ def prepare_tuning(request: TuningRequest, directory: Path) -> TuningResult:
     if not here.fact("torch"):
         raise RequestRefused(f"a policy has no effect in {here.python[0]}, which has no torch")
     found = candidates.find_candidates(
-        here, request.started, request.wanted, request.without, request.only, directory
+        here, request.started, request.toggles, request.without, request.only, directory
     )
     notes = []
     if not here.seen:

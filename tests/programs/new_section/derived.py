@@ -4,10 +4,9 @@ import json
 import sys
 
 sys.path.insert(0, sys.argv[1])
-from rocm_autopatch.cli import command_line, completion
 from rocm_autopatch.policy import document, lower, schema
 from rocm_autopatch.policy.problem import Problems
-from tools import json_schema, policy_keys_page
+from tools import completions, json_schema, policy_keys_page
 
 GOOD = b"version: 1\nfans: {left: slow, right: [{use: fast, why: It is hot.}, slow]}\n"
 WRONG = b"version: 1\nfans: {lift: slow, right: {use: fasst}}\nfan: {}\n"
@@ -26,8 +25,6 @@ try:
     refused = ""
 except NotImplementedError as error:
     refused = str(error)
-root = completion.read_parser(command_line.make_parser(), ())
-_, explain = root.commands["explain"]
 print(
     json.dumps(
         {
@@ -38,7 +35,7 @@ print(
             "policy schema": json_schema.policy_schema(),
             "images schema": json_schema.images_schema(),
             "page": list(policy_keys_page.page()),
-            "completed": explain.positionals[0].words,
+            "completed": completions.offered_words()[completions.ENTRY],
         }
     )
 )

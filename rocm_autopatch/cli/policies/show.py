@@ -1,113 +1,37 @@
-"""``rocm-autopatch policies``: what is built in, and what applies to an image that is assumed."""
+"""``rocm-autopatch policies show``: what applies to an image that is assumed."""
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import Any
 
 from rocm_autopatch import _ASSUME, fresh_interpreter, patches
-from rocm_autopatch.cli import entries, options, statuses, terminal
+from rocm_autopatch.cli import entries, options
+from rocm_autopatch.cli.command import Command, CommandResult, position
 from rocm_autopatch.image import facts as place
 from rocm_autopatch.plan import ENV_FIELDS, RANGE_FIELDS, Plan, named_fields
-from rocm_autopatch.policy import load, lower, select, when
+from rocm_autopatch.policy import lower, select, when
 from rocm_autopatch.policy.model import Policy
-from rocm_autopatch.record import sentences
 from rocm_autopatch.support import masking
 from rocm_autopatch.support.text import wrapped
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "policies",
-        help="list the built-in policies, or show what applies to an image",
-        description=("List the built-in policies and what is known of images, or show one policy."),
-        epilog="example: rocm-autopatch policies show --assume image=rocm/sgl-dev:TAG",
-    )
-    statuses.state_statuses(parser, {0: "the list", 1: "a policy can't be read"})
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=_run_list)
-    actions = parser.add_subparsers(metavar="show [POLICY]")
-    show = actions.add_parser(
-        "show",
-        help="all entries that apply, layers merged",
-        description=(
-            "Show what applies to a place of which only the assumed facts are known. The facts of "
-            "this machine do not count. Without --assume accelerator=..., accelerator=rocm is "
-            "assumed."
-        ),
-        epilog="example: rocm-autopatch policies show performance --assume torch=2.9.1+rocm7.2",
-    )
-    statuses.state_statuses(show, {0: "the entries", 1: "a policy can't be read"})
-    show.add_argument(
-        "name",
-        nargs="?",
+@dataclass(frozen=True)
+class ShowArguments(options.AssumedFacts):
+    name: str = position(
+        parse=str,
         default="",
+        optional=True,
         metavar="POLICY",
         help="a policy as in ROCM_AUTOPATCH_POLICY: a built-in one or a file's path",
     )
-    options.add_assume(show)
-    show.add_argument("--json", action="store_true", help="print the plan as JSON")
-    show.set_defaults(run=_run_show)
+    json: bool = options.json_flag("print the plan as JSON")
 
 
-def _run_list(arguments: argparse.Namespace) -> int:
-    policies = [load.top(name) for name in load.names()]
-    rows = load.images()
-    if arguments.json:
-        found = {
-            "policies": {top.name: _policy_summary(top) for top in policies},
-            "images": [_record_data(row) for row in rows],
-        }
-        terminal.print_data(found)
-    else:
-        terminal.print_lines(_listed_policy(policies, rows))
-    return 0
-
-
-def _listed_policy(policies: Sequence[Policy], rows: Sequence[Policy]) -> Iterator[str]:
-    yield "Policies"
-    for top in policies:
-        yield "  " + " < ".join(layer.name for layer in load.layers(top))
-        yield from wrapped(top.description, "    ", "    ")
-    yield "Images"
-    for row in rows:
-        yield f"  {row.name}"
-        where = f"where {when.text(row.when)}" if row.when else ""
-        for text in filter(None, (row.description, where, *_known_issues(row))):
-            yield from wrapped(text, "    ", "    ")
-
-
-def _policy_summary(top: Policy) -> dict[str, Any]:
-    return {
-        "description": top.description,
-        "layers": [layer.name for layer in load.layers(top)],
-    }
-
-
-def _record_data(row: Policy) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "image": row.image,
-        "when": {name: list(wanted) for name, wanted in row.when.items()},
-        "policy": row.base or load.DEFAULT,
-        "description": row.description,
-        "sets": [asdict(setting) for setting in row.sets],
-        "known_issues": [asdict(issue) for issue in row.known_issues],
-    }
-
-
-def _known_issues(row: Policy) -> Iterator[str]:
-    for setting in row.sets:
-        yield f"sets {setting.name}={setting.value}"
-    for issue in row.known_issues:
-        yield "known issue: " + sentences.issue_sentence(asdict(issue))
-
-
-def _run_show(arguments: argparse.Namespace) -> int:
-    known = {"accelerator": ("rocm", "the default"), **_assumed_facts(arguments.assume)}
+def show_policy(arguments: ShowArguments) -> CommandResult:
+    known = {"accelerator": ("rocm", "the default"), **_assumed_facts(arguments.assumed)}
     facts = place.gather_facts(known, ()).values()
     chosen = select.select(facts, arguments.name)
     plan = lower.lower(chosen.layers, facts, chosen.policy)
@@ -121,14 +45,28 @@ def _run_show(arguments: argparse.Namespace) -> int:
     plan = secrets.data(
         {name: _readable_policies(part) for name, part in {**plan, **rules}.items()}
     )
-    if arguments.json:
-        terminal.print_data({"facts": facts, **plan})
-        return 0
     left_out = [layer for layer in chosen.layers if not when.holds(layer.when, facts)]
     holding = [layer for layer in chosen.layers if layer not in left_out]
-    terminal.print_lines(_policy_lines(plan, facts, left_out))
-    terminal.print_lines(_unproven_lines(holding, facts, secrets))
-    return 0
+    return CommandResult(
+        lambda: (
+            *_policy_lines(plan, facts, left_out),
+            *_unproven_lines(holding, facts, secrets),
+        ),
+        lambda: {"facts": facts, **plan},
+    )
+
+
+COMMAND = Command(
+    ShowArguments,
+    show_policy,
+    description=(
+        "Show what applies to a place of which only the assumed facts are known. The facts of "
+        "this machine do not count. Without --assume accelerator=..., accelerator=rocm is "
+        "assumed."
+    ),
+    example="rocm-autopatch policies show performance --assume torch=2.9.1+rocm7.2",
+    statuses={0: "the entries", 1: "a policy can't be read"},
+)
 
 
 def _readable_policies(part: Any) -> Any:
