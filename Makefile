@@ -175,7 +175,7 @@ docs: $(DEV)/ready ## the pages that come from the sources
 # What changed since the last release, from the files in changes/. With VERSION=0.2.0, write it into
 # CHANGELOG.md and remove them.
 VERSION ?=
-changelog: $(DEV)/ready
+changelog: $(DEV)/ready ## what the next release will say, from changes/
 	$(DEV)/bin/towncrier build $(if $(VERSION),--yes --version $(VERSION),--draft --version Unreleased)
 
 # Says what in policies, image records, config keys, switches and verdicts is no longer so, by the newest

@@ -120,7 +120,7 @@ def run_help(python: Interpreter, *words: str, **env: str) -> subprocess.Complet
 
 
 def test_what_is_printed(python311: Interpreter, golden: Golden) -> None:
-    for topic in ("exit-stauts", "watchdog setings", "nothing at all"):
+    for topic in ("watchdgo", "watchdog setings", "nothing at all"):
         done = run_help(python311, *topic.split())
         golden(f"{done.returncode}\n{done.stdout}{done.stderr}", topic)
     refused = run_help(python311, "watchdog", "zzz")
