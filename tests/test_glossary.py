@@ -7,16 +7,18 @@ import re
 from tests.conftest import ROOT
 
 ROWS = re.findall(
-    r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$",
+    r"^- \*\*([^*]+)\*\*: .* \(((?:`|\[).*)\)$",
     (ROOT / "docs" / "glossary.md").read_text(),
     re.MULTILINE,
 )
-WORDS = [word for word, place in ROWS if (word, place) != ("word", "where")]
+WORDS = [word for word, _ in ROWS]
 
 
 def test_each_word_has_one_meaning() -> None:
     assert len(WORDS) > 40
     assert len(WORDS) == len(set(WORDS))
+    listed = (ROOT / "docs" / "glossary.md").read_text().count("\n- ")
+    assert len(WORDS) == listed, "a word without its place"
 
 
 def test_each_place_is_there() -> None:
