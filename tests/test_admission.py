@@ -15,8 +15,9 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -1316,17 +1317,19 @@ LAY_OUT = str(ROOT / "deploy/image/tree.py")
 
 
 @pytest.fixture(scope="session")
-def tree(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    """Makes what the image carries."""
+def tree(wheel: Path) -> Iterator[Tree]:
+    """Makes what the image carries. Not below /dev, where no Pod may have it."""
+    outside = tempfile.TemporaryDirectory()
 
     def made(*pythons: str, at: str = AT, epoch: str = "0", site: Path | None = None) -> Path:
-        place = tmp_path_factory.mktemp("tree") / "hook"
+        place = Path(tempfile.mkdtemp(dir=outside.name)) / "hook"
         command = [sys.executable, LAY_OUT, "--at", at, str(wheel), str(place), *pythons]
         command += ["--site", str(site)] if site else []
         subprocess.run(command, check=True, env={"SOURCE_DATE_EPOCH": epoch})
         return place
 
-    return made
+    with outside:
+        yield made
 
 
 def test_the_tree(tree: Tree) -> None:

@@ -251,21 +251,22 @@ class TestStart:
         assert loaded & commands == own
 
     @pytest.mark.parametrize(
-        ("words", "most"),
+        "words",
         [
-            (("status",), 0.5),
-            (("status", "--line"), 0.7),
-            (("explain", "freezing"), 0.7),
-            (("statu",), 0.3),
-            (("explain", "--jsn"), 0.7),
+            ("status",),
+            ("status", "--line"),
+            ("explain", "freezing"),
+            ("statu",),
+            ("explain", "--jsn"),
         ],
-        ids=lambda given: " ".join(given) if isinstance(given, tuple) else "",
+        ids=" ".join,
     )
-    def test_what_it_costs(
-        self, python311: Interpreter, words: tuple[str, ...], most: float
-    ) -> None:
-        """In seconds of a CPU until its first line, children counted: the least of three."""
-        assert min(seconds_to_first_line(python311, *words) for _ in range(3)) < most
+    def test_what_it_costs(self, python311: Interpreter, words: tuple[str, ...]) -> None:
+        """In seconds of a CPU until its first line, children counted: the least of three.
+
+        An import of torch alone takes 2.5. On a quiet machine these take 0.2 to 0.6.
+        """
+        assert min(seconds_to_first_line(python311, *words) for _ in range(3)) < 1.5
 
 
 def seconds_to_first_line(python: Interpreter, *words: str) -> float:

@@ -83,10 +83,9 @@ def test_the_schemas(derived: dict[str, Any]) -> None:
 
 def test_the_page(derived: dict[str, Any]) -> None:
     page = derived["page"]
-    assert "| `fans` | a mapping | How fast each fan is. |" in page
+    assert "- `fans` (a mapping): How fast each fan is." in page
     below = page[page.index("## `fans.FAN`") :]
-    assert below[4].startswith("| `use` | `slow` or `fast` | ")
-    assert below[6].startswith("And [what every entry may carry]")
+    assert below[2].startswith("- `use` (`slow` or `fast`)"), below[:8]
 
 
 def test_the_completion(derived: dict[str, Any]) -> None:

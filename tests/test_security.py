@@ -267,7 +267,7 @@ class TestWhatAStartWrites:
         self.run_reported(traced, tmp_path)
         lines = (tmp_path / "report/processes.jsonl").read_text().splitlines()
         row, asked = map(json.loads, lines)
-        assert asked == {"pid": row["pid"], "mode": "default"}
+        assert asked == {"pid": row["pid"], "mode": "default", "given": "default"}
         assert row["command"][-3:] == ["--api-key", "(masked)", "API_KEY=(masked)"]
 
     @pytest.mark.parametrize("flag", ["-E", "-I"])

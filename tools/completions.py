@@ -106,8 +106,9 @@ def scripts() -> dict[str, str]:
     """The text of each script, by the shell."""
     import shtab
 
+    before = preambles()
     made = {
-        shell: shtab.complete(described_parser(), shell, preamble=preambles()).rstrip() + "\n"
+        shell: shtab.complete(described_parser(), shell, preamble=before[shell]).rstrip() + "\n"
         for shell in completion.SHELLS
     }
     assert _COMPLETE in made["bash"]
