@@ -102,7 +102,7 @@ def find(module: str, key: str, *values: Any) -> Spot:
     shipped = getattr(owner, name)
     if isinstance(shipped, bool):
         return Spot(owner, key, name, shipped, not shipped, shipped)
-    wanted = next((value for value in values if value != shipped), shipped * 2)
+    wanted = next((value for value in values if value != shipped), shipped * 2 or 1)
     return Spot(owner, key, name, shipped, wanted, wanted * 2 or 2)
 
 
@@ -160,7 +160,8 @@ class Cell:
         given: dict[str, Any] = {"keep": (), "observe": False, **options}
         row: Any = config.apply(spot.module, [entry], **given)[0]
         self.expect("row", tuple(row[name] for name in config.FIELDS), entry)
-        return dict(row)
+        found: dict[str, Any] = row  # Not a copy: what is refused later stands there, too.
+        return found
 
     def applied(self) -> Iterator[Spot]:
         """The values under test, after our entries."""
