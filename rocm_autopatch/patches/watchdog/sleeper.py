@@ -153,7 +153,6 @@ def _attend_to(watch: "underway.Watch") -> float:
         from rocm_autopatch.support.text import duration
 
         watch.told(now)
-        underway.count("warn_after")
         underway.write(
             "a compile has lasted %s: %s; next message at %s"
             % (
@@ -162,6 +161,8 @@ def _attend_to(watch: "underway.Watch") -> float:
                 duration(watch.due - watch.began),
             )
         )
+        # Not before: who reads the count looks for the line.
+        underway.count("warn_after")
         if underway.settings["dump_stacks"]:
             underway.stacks()
     return min(watch.due, (watch.next_abort or 0.0) + watch.stopped)
