@@ -63,13 +63,16 @@ def test_words_of_a_sentence_have_no_colour(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_every_help_has_an_example_and_exit_statuses() -> None:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    # Its page has those of the cache command.
+    page += (ROOT / "docs" / "caches.md").read_text(encoding="utf-8")
     for parser in parsers(command_line.make_parser()):
         text = " ".join(parser.format_help().split())
         assert "example: " in text, parser.prog
         assert re.search("Exit status (0|COMMAND's own): ", text), parser.prog
         assert "; 2: wrong usage; 130: interrupted." in text, parser.prog
         if parser.prog != "rocm-autopatch":
-            assert f"\n- [`{parser.prog}" in page, parser.prog
+            cached = parser.prog.replace(" cache ", " cache`](caches.md#commands)", 1)
+            assert f"\n- [`{cached.partition(')')[0]}" in page, parser.prog
             example = str(parser.epilog).removeprefix("example: ")
             assert example in page, example
 
