@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from rocm_autopatch.cli.cache import wording
 from rocm_autopatch.startup import caches
 from rocm_autopatch.support import progress
 from tests.conftest import HIP, Interpreter, label_torch
@@ -134,13 +135,20 @@ def test_of_what_other_programs_do(python311: Interpreter, tmp_path: Path) -> No
     assert "rocm-autopatch cache warm: reading what the processes wrote" in shown.steps
     (mark,) = (tmp_path / "caches").glob(f"*/{caches.MARK}")
     (mark.parent / "inductor").mkdir(exist_ok=True)
-    (mark.parent / "inductor" / "x").write_bytes(os.urandom(64 << 20))
+    (mark.parent / "inductor" / "x").write_bytes(os.urandom(3 << 20))
     shown = on_terminal(
         python311, "cache", "pack", tmp_path / "packed.tar.gz", ROCM_AUTOPATCH_CACHE=where
     )
     assert "rocm-autopatch cache pack: looking at what there is to pack" in shown.steps, shown.text
-    assert any(" of 64 MiB: working on the archive" in step for step in shown.steps), shown.steps
     assert shown.left.startswith(str(tmp_path / "packed.tar.gz"))
+
+
+def test_what_is_told_of_an_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small one is packed before the line is written again."""
+    told: list[object] = []
+    monkeypatch.setattr(progress, "tell_step", lambda *step: told.append(step))
+    wording.tell_packed(3 << 20, 5 << 20)
+    assert told == [("working on the archive", 3, 5, "MiB")]
 
 
 def test_nothing_beside_what_reads_a_pipe(python311: Interpreter, slow_torch: Path) -> None:
