@@ -198,7 +198,7 @@ def test_nothing_is_stale(place: Place, capsys: pytest.CaptureFixture[str]) -> N
         *found["looked_at"]
     }
     assert fresh.main(arguments) == 0
-    assert "0 no longer so, 2 accepted" in capsys.readouterr().out
+    assert "0 no longer so, 1 accepted" in capsys.readouterr().out
 
 
 def edit(file: str, project: str, old: str, new: str, place: Place) -> None:
