@@ -317,6 +317,23 @@ class TestStale:
             assert "team" not in seen["policies"]
             golden(seen["notes"][0], f"{name}, note")
 
+    def test_a_check_in_a_dockerfile(
+        self, place: Interpreter, tmp_path: Path, golden: Golden
+    ) -> None:
+        """Another policy is in force than was asked for."""
+        policy = tmp_path / "team.yaml"
+        policy.write_text(POLICY)
+        bake(place, "--policy", policy)
+        check = ("-m", "rocm_autopatch", "status", "--check")
+        assert place.run(*check).returncode == 0
+        wish = place.run(*check, env={"ROCM_AUTOPATCH_POLICY": "debug"}, check=False)
+        assert wish.returncode == 0
+        assert "debug applies" in wish.stdout
+        policy.unlink()
+        done = place.run(*check, check=False)
+        assert done.returncode == 1
+        golden(done.stderr)
+
     def test_the_package(self, place: Interpreter, golden: Golden) -> None:
         bake(place)
         file = place.site_packages / "rocm_autopatch" / "plans" / "id"

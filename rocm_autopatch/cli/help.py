@@ -100,7 +100,8 @@ def _refusal(topic: str) -> str:
         headings = ", ".join(manual.page_headings(page))
         return f"the page {page} has no section {anchor!r}; {hint or f'it has: {headings}'}"
     near = difflib.get_close_matches(topic, manual.page_names(), n=1)
-    hint = f"did you mean {near[0]}?" if near else '"rocm-autopatch help" lists the pages'
+    more = '"rocm-autopatch help" lists the pages; docs/ of the repository has more'
+    hint = f"did you mean {near[0]}?" if near else more
     return f"no page and no heading is called {topic!r}; {hint}"
 
 

@@ -15,7 +15,7 @@ from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.cli import foretold, options, screen, style, terminal
 from rocm_autopatch.cli.command import Command, CommandResult, flag, option
 from rocm_autopatch.record import metrics, sentences
-from rocm_autopatch.startup import misnamed
+from rocm_autopatch.startup import misnamed, unbaked
 from rocm_autopatch.support import files
 from rocm_autopatch.support.text import wrapped
 from rocm_autopatch.support.user_error import UserError
@@ -157,6 +157,10 @@ def _text_result(
 
 
 def _check_result(report: ProcessReport, asked: str) -> CommandResult:
+    for note in report["notes"]:
+        # What bake was given is not in force, whatever is.
+        if note.startswith(unbaked.UNUSED) and not note.startswith(unbaked.UNUSED + unbaked.WISHED):
+            raise UserError(note)
     if sentences.is_in_force(report):
         return CommandResult(lambda: [sentences.verdict_line(report, asked)])
     error = report["errors"][0] if report["errors"] else ""

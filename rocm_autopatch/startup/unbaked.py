@@ -6,6 +6,9 @@ import sys
 # The source of the fact "image" in a baked plan, if bake got it as an option.
 BAKED_IMAGE = "rocm-autopatch bake --image"
 
+# How its note begins, and goes on where somebody wants something else than was baked here.
+UNUSED, WISHED = "the baked plan is not used: ", "it was baked for another "
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
@@ -23,7 +26,7 @@ def told(why: str, plan: "Optional[BakedPlan]") -> "tuple[str, str]":
     wish = why == "gfx" or why.startswith("ROCM_AUTOPATCH_")
     if not wish and plan and _out_of_sight(plan["torch"]):
         wish, why = True, "sys.path: " + why
-    note = "the baked plan is not used: " + ("it was baked for another " if wish else "") + why
+    note = UNUSED + (WISHED if wish else "") + why
     options = ", ".join(_options(plan)) if plan else ""
     if options:
         note += "; these options of bake no longer apply: " + options
