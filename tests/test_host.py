@@ -370,7 +370,8 @@ class TestAFaultOfOurs:
     def test_the_state_is_read_to_its_end(self, own: Machine) -> None:
         """crun refuses a container if it can't write it: "writing to pipe: Broken pipe"."""
         (own.at / "hook").write_text("#!/bin/sh\nexit 1\n")
-        script = '{ sleep 0.1; head -c 300000 /dev/zero; echo "wrote: $?"; } | "$@" 2>&1'
+        # More than a pipe holds, so it is written while the hook runs and after its end.
+        script = '{ head -c 300000 /dev/zero; echo "wrote: $?"; } | "$@" 2>&1'
         script = script.replace('"; }', '" >&2; }')
         hook = own.hook()
         done = subprocess.run(
