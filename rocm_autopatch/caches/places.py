@@ -38,13 +38,13 @@ class StartPlace:
     node: str = ""  # where programs write instead, if the root is on a network file system
     home: bool = False  # whether nobody has named the root
 
-    def place_refusal(self) -> str:
-        """Why starts that use caches keep none here, "" if nothing is in their way."""
+    def place_refusal(self) -> str | None:
+        """Why starts that use caches keep none here, None if nothing is in their way."""
         try:
             self.make_place(looks=True)
         except (OSError, caches.Unusable) as error:
             return str(error)
-        return ""
+        return None
 
     def make_place(self, looks: bool) -> None:
         """Make the place as a start does, or only look. Raises caches.Unusable and OSError."""

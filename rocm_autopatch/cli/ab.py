@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rocm_autopatch.cli import options, values
@@ -92,17 +93,14 @@ def compare_runs(arguments: AbArguments) -> CommandResult:
     except KeyboardInterrupt:
         raise options.interrupted_early() from None
     status = measurement.evaluate_runs(done, None if arguments.json else output.MOST_METRICS)
-    remarks = []
+    remarks: list[str] = []
     if request.plot and done.rows:
-        try:
-            plot.draw_comparison(request.plot, done.rows, *output.plot_legend(done))
-        except OSError as error:
-            remarks.append(f"--plot: {error}")
-            status = status or 1
+        draw = partial(plot.draw_comparison, request.plot, done.rows, *output.plot_legend(done))
+        remarks = options.plot_trouble(draw)
     return CommandResult(
         lambda: output.comparison_lines(done),
         lambda: output.comparison_document(done),
-        status=status,
+        status=status or int(bool(remarks)),
         remarks=remarks,
     )
 

@@ -194,7 +194,6 @@ def _collect_files(arguments: BundleArguments) -> _ReportBundle:
         bundle.add_text("report.txt", summary.summary_lines(gathered))
 
     bundle.add_text("README.txt", _README.splitlines())
-    _say_step("status: a fresh interpreter imports torch")
     bundle.try_to("status", status)
     bundle.try_to("policies", lambda: _add_policies(bundle, policies, report))
     bundle.try_to("report", compiled)
@@ -203,14 +202,8 @@ def _collect_files(arguments: BundleArguments) -> _ReportBundle:
     if arguments.no_torch:
         bundle.left_out["probe"] = "--no-torch"
     else:
-        _say_step("probe: some fresh interpreters, which may take a minute")
         bundle.try_to("probe", probe)
     return bundle
-
-
-def _say_step(text: str) -> None:
-    if sys.stderr.isatty():
-        terminal.print_error(f"rocm-autopatch bundle: {text}")
 
 
 def _image_facts(report: dict[str, Any]) -> dict[str, Any]:

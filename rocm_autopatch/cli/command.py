@@ -48,9 +48,9 @@ class CommandResult:
 class Command(Generic[Arguments]):
     """A command: its arguments, what it does with them, and what its help says.
 
-    ``usage_error`` says what is wrong with a combination of arguments, "" if nothing is. A command
-    without ``--json`` says in ``no_json`` what to do in its place. ``page`` is the page of errors
-    that name none.
+    ``usage_error`` says what is wrong with a combination of arguments, None if nothing is. A
+    command without ``--json`` says in ``no_json`` what to do in its place. ``page`` is the page of
+    errors that name none.
     """
 
     arguments: type[Arguments]
@@ -59,7 +59,7 @@ class Command(Generic[Arguments]):
     example: str
     statuses: statuses.Statuses
     usage: str | None = None
-    usage_error: Callable[[Arguments], str] = lambda _: ""
+    usage_error: Callable[[Arguments], str | None] = lambda _: None
     no_json: str = ""
     page: str = ""
 
@@ -79,11 +79,13 @@ class CommandGroup:
 @dataclass(frozen=True)
 class ArgumentSource:
     """Where a field comes from: the names of an option, () for a position, and what
-    ``add_argument`` takes beside them. Of options in one ``group``, one may be given."""
+    ``add_argument`` takes beside them. Of options in one ``group``, one may be given. A user's own
+    command may be ``needed``."""
 
     names: tuple[str, ...]
     settings: Mapping[str, Any]
     group: str = ""
+    needed: bool = False
 
 
 def _declared(source: ArgumentSource, default: object) -> Any:
@@ -168,17 +170,17 @@ def some_values(
     return cast("tuple[Value, ...] | None", _declared(ArgumentSource(names, settings), None))
 
 
-def program_words(help: str | None = None) -> tuple[str, ...]:
+def program_words(help: str | None = None, needed: bool = True) -> tuple[str, ...]:
     """The user's own command, which is all that follows the options."""
     settings = {"nargs": argparse.REMAINDER, "metavar": "COMMAND", "help": help}
-    return cast("tuple[str, ...]", _declared(ArgumentSource((), settings), ()))
+    return cast("tuple[str, ...]", _declared(ArgumentSource((), settings, needed=needed), ()))
 
 
 @dataclass(frozen=True)
 class AnyWords:
     """Whatever follows, for a command that can't be imported."""
 
-    words: tuple[str, ...] = program_words()
+    words: tuple[str, ...] = program_words(needed=False)
 
 
 class _RefuseJson(argparse.Action):
@@ -231,6 +233,9 @@ def typed_arguments(command: Command[Arguments], parsed: argparse.Namespace) -> 
         if one.metadata[_OPTION].settings.get("nargs") == argparse.REMAINDER:
             # Without the -- before the user's command.
             value = value[1:] if value[:1] == ["--"] else value
+            if one.metadata[_OPTION].needed and not value:
+                name = f"rocm-autopatch {getattr(parsed, CHOSEN_WORDS)}"
+                raise UserError(f"the COMMAND is missing: {name} -- COMMAND", status=2)
         values[one.name] = tuple(value) if isinstance(value, list) else value
     arguments = command.arguments(**values)
     wrong = command.usage_error(arguments)

@@ -26,8 +26,8 @@ def entries_of(policy: Policy) -> Iterator[tuple[str, str, Any, Common]]:
         yield used.name, "use", used.use, used
 
 
-def lacks_entries(entry: Common, facts: Mapping[str, str]) -> str:
-    """Why an entry does not hold here, "" if it does."""
+def lacks_entries(entry: Common, facts: Mapping[str, str]) -> str | None:
+    """Why an entry does not hold here, None if it does."""
     since, until = entry.range
     torch = startup.release(facts.get("torch", ""))
     if since > torch or (until and until <= torch):
@@ -37,8 +37,8 @@ def lacks_entries(entry: Common, facts: Mapping[str, str]) -> str:
     return unproven_entries(entry, facts)
 
 
-def unproven_entries(entry: Common, facts: Mapping[str, str]) -> str:
-    """Which evidence an entry needs that is not here, "" if it needs none."""
+def unproven_entries(entry: Common, facts: Mapping[str, str]) -> str | None:
+    """Which evidence an entry needs that is not here, None if it needs none."""
     lacking = {
         name: [word for word in words if word not in facts.get(name, "").split()]
         for name, words in entry.needs.items()
@@ -46,4 +46,4 @@ def unproven_entries(entry: Common, facts: Mapping[str, str]) -> str:
     said = [f"{_LACKS[name]} {' and '.join(words)}" for name, words in lacking.items() if words]
     against = (defects.find_objection(word, facts) for word in lacking.get("proven", ()))
     said += [one.sentence for one in against if one][:1]
-    return "; ".join(said)
+    return "; ".join(said) or None

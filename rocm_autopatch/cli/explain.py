@@ -208,7 +208,7 @@ def _layers_of(
                     "strength": strength,
                     "value": value,
                     "why": entry.why,
-                    "lacks": entries.lacks_entries(entry, facts),
+                    "lacks": entries.lacks_entries(entry, facts) or "",
                     "no_trial": entry.no_trial,
                     "place": f"{policy.file}:{entry.place.line}:{entry.place.column}",
                 }

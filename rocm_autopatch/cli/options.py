@@ -57,6 +57,15 @@ def plot_option() -> Path | None:
     return option("--plot", parse=Path, default=None, metavar="FILE", help=text)
 
 
+def plot_trouble(draw: Callable[[], None]) -> list[str]:
+    """Draw what ``--plot`` asks for; the remark on why it could not be written, if it could not."""
+    try:
+        draw()
+    except OSError as error:
+        return [f"--plot: {error}"]
+    return []
+
+
 def timeout_option() -> float:
     """``--timeout``, in seconds."""
     return option(

@@ -50,12 +50,12 @@ class ProbeArguments(options.AssumedFacts):
     )
 
 
-def _usage_error(arguments: ProbeArguments) -> str:
+def _usage_error(arguments: ProbeArguments) -> str | None:
     if arguments.readers is not None and arguments.imports:
         return "--readers does not go with --import"
     if arguments.readers and arguments.record:
         return "with --record, --readers takes no NAME"
-    return ""
+    return None
 
 
 def probe_here(arguments: ProbeArguments) -> CommandResult:

@@ -42,11 +42,6 @@ class RunArguments:
     words: tuple[str, ...] = program_words()
 
 
-def _usage_error(arguments: RunArguments) -> str:
-    missing = "the COMMAND is missing: rocm-autopatch run -- COMMAND"
-    return "" if arguments.words else missing
-
-
 def run_program(arguments: RunArguments) -> CommandResult:
     environment = fresh_interpreter.before_us()
     # What was said before is not said again. What our own start has changed is put back.
@@ -91,7 +86,6 @@ COMMAND = Command(
     ),
     example="rocm-autopatch run -- python serve.py",
     statuses={**PASSED_ON, 1: "nothing was run, because DIR or FILE can't be written"},
-    usage_error=_usage_error,
     no_json="stdout is COMMAND's; rocm-autopatch report DIR --json prints its report",
     page="report.md",
 )

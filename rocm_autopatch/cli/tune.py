@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rocm_autopatch.cli import options, terminal, values
@@ -126,10 +127,10 @@ class TuneArguments:
     )
     json: bool = options.json_flag("print the result as JSON")
     plot: Path | None = options.plot_option()
-    program: tuple[str, ...] = program_words("the command to run")
+    program: tuple[str, ...] = program_words("the command to run", needed=False)
 
 
-def _usage_error(arguments: TuneArguments) -> str:
+def _usage_error(arguments: TuneArguments) -> str | None:
     if bool(arguments.serve) != bool(arguments.client):
         return "--serve and --client belong together"
     if arguments.serve and arguments.program:
@@ -140,7 +141,7 @@ def _usage_error(arguments: TuneArguments) -> str:
         return "--fill is for a command; servers at the same time would need the same port"
     if arguments.fill > 1 and arguments.cold:
         return "--fill is for warm caches: a first run is what --cold measures"
-    return ""
+    return None
 
 
 def tune_program(arguments: TuneArguments) -> CommandResult:
@@ -178,17 +179,13 @@ def tune_program(arguments: TuneArguments) -> CommandResult:
             lambda: output.candidate_lines(done), lambda: output.candidate_plan(done)
         )
     status = processes.INTERRUPTED if done.partial else 1 if done.trouble else 0
-    remarks = []
+    remarks: list[str] = []
     if request.plot:
-        try:
-            output.draw_search(request.plot, done)
-        except OSError as error:
-            remarks.append(f"--plot: {error}")
-            status = status or 1
+        remarks = options.plot_trouble(partial(output.draw_search, request.plot, done))
     return CommandResult(
         lambda: output.report_lines(done),
         lambda: output.tuning_document(done),
-        status=status,
+        status=status or int(bool(remarks)),
         remarks=remarks,
     )
 

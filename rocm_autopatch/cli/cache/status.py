@@ -27,7 +27,7 @@ class CacheStatusArguments:
 def show_places(_: CacheStatusArguments) -> CommandResult:
     here = places.place_here()
     places.judge_directory(here.root)
-    refusal = "" if here.unused else here.place_refusal()
+    refusal = "" if here.unused else here.place_refusal() or ""
     found = places.places_beneath(here.root)
     layer = places.places_beneath(Path(caches.LAYER))
     left = [(path, places.measure_place(path)[0]) for path in places.unfinished_places(here.root)]

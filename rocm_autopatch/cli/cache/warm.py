@@ -24,11 +24,6 @@ class CacheWarmArguments:
     words: tuple[str, ...] = program_words()
 
 
-def _usage_error(arguments: CacheWarmArguments) -> str:
-    missing = "the COMMAND is missing: rocm-autopatch cache warm -- COMMAND"
-    return "" if arguments.words else missing
-
-
 def fill_place(arguments: CacheWarmArguments) -> CommandResult:
     environ = places.caches_environment()
     here = places.start_place(environ)
@@ -62,7 +57,6 @@ COMMAND = Command(
     ),
     example="rocm-autopatch cache warm -- python serve.py --one-request",
     statuses={**PASSED_ON, 1: "nothing was run"},
-    usage_error=_usage_error,
     no_json="stdout is COMMAND's; rocm-autopatch cache status --json has its last run",
     page="caches.md",
 )

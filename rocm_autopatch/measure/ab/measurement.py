@@ -88,8 +88,6 @@ def prepare_comparison(request: ComparisonRequest, directory: Path) -> Measureme
 
     Raises WrongRequest and RequestRefused.
     """
-    if not request.program:
-        raise WrongRequest("the command is missing: rocm-autopatch ab --toggle NAME -- COMMAND")
     if runner.COLD not in request.caches and not request.warmup:
         raise WrongRequest(
             "--caches warm needs a run that fills the caches: give --warmup 1 or more"
