@@ -107,6 +107,15 @@ class TestOptions:
         heads = {re.split(r"[;(,]", str(one.help))[0].strip() for one in found}
         assert len(heads) == 1 or option == "--toggle"
 
+    @pytest.mark.parametrize("words", ["run", "cache warm", "ab --toggle A=1"])
+    @pytest.mark.parametrize("end", ["", " --"])
+    def test_a_command_that_is_missing(
+        self, words: str, end: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main((words + end).split()) == 2
+        name = f"rocm-autopatch {words.partition(' --')[0]}"
+        assert capsys.readouterr().err == (f"{name}: the COMMAND is missing: {name} -- COMMAND\n")
+
     def test_names_of_what_is_measured(self) -> None:
         for one in having("--only").values():
             assert one.metavar == "NAME,..."

@@ -103,7 +103,7 @@ One *two* **three** `four*five*` [six](watchdog.md#settings), [seven](https://ex
 
 
 def test_plain_text(golden: Golden) -> None:
-    page = manual.Section("commands", "", "Title", tuple(MARKDOWN.splitlines()))
+    page = manual.PageSection("commands", "", "Title", tuple(MARKDOWN.splitlines()))
     golden("\n".join(manual.section_lines(page)))
 
 

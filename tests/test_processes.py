@@ -52,7 +52,7 @@ def wait_for(file: Path) -> int:
     return int(file.read_text())
 
 
-def start(script: str, mark: str, tmp_path: Path) -> processes.Command:
+def start(script: str, mark: str, tmp_path: Path) -> processes.RunningCommand:
     environment = {**os.environ, "MARK": mark}
     with (tmp_path / "output").open("wb") as output:
         return processes.start(["bash", "-c", script], environment, output, output)

@@ -11,8 +11,8 @@ from rocm_autopatch.cli import options, values
 from rocm_autopatch.cli.command import (
     Command,
     CommandResult,
-    flag,
-    option,
+    flag_field,
+    option_field,
     program_words,
     repeated_option,
 )
@@ -28,29 +28,29 @@ class AbArguments:
         "has a comma: 'NAME=\"A,B\",C'; of several toggles, one is moved at a time",
         required=True,
     )
-    grid: bool = flag("--grid", help="run all combinations of the toggles")
-    repeat: int | None = option(
+    grid: bool = flag_field("--grid", help="run all combinations of the toggles")
+    repeat: int | None = option_field(
         "--repeat",
         parse=values.count_of(1),
         default=None,
         metavar=values.COUNT,
         help=f"runs of each arm (default: 5; with --until-sure at most {sequential.MOST})",
     )
-    until_sure: bool = flag(
+    until_sure: bool = flag_field(
         "--until-sure",
         help=(
             "stop the runs of an arm as soon as it is sure that it differs in the numbers that "
             "--metric names (default: in the wall time); it errs in 1 of 20 arms at most"
         ),
     )
-    caches: tuple[str, ...] = option(
+    caches: tuple[str, ...] = option_field(
         "--caches",
         parse=values.names_among((runner.COLD, runner.WARM)),
         default=(runner.COLD, runner.WARM),
         metavar="cold,warm",
         help="measure with cold or warm caches of compiled code (default: both, separately)",
     )
-    warmup: int = option(
+    warmup: int = option_field(
         "--warmup",
         parse=values.count_of(0),
         default=1,

@@ -9,7 +9,7 @@ from typing import Any
 
 from rocm_autopatch import _BAKED
 from rocm_autopatch.cli import options
-from rocm_autopatch.cli.command import Command, CommandResult, option
+from rocm_autopatch.cli.command import Command, CommandResult, option_field
 from rocm_autopatch.policy import bake
 from rocm_autopatch.support.text import wrapped
 
@@ -19,14 +19,14 @@ _SWITCHES = ("ROCM_AUTOPATCH", "ROCM_AUTOPATCH_KEEP", "ROCM_AUTOPATCH_LOG")
 @dataclass(frozen=True)
 class BakeArguments:
     image: str = options.image_option("the image this is")
-    policy: str = option(
+    policy: str = option_field(
         "--policy",
         parse=str,
         default="",
         metavar="POLICY",
         help="a policy on top, as ROCM_AUTOPATCH_POLICY would name it",
     )
-    out: Path | None = option(
+    out: Path | None = option_field(
         "--out",
         parse=Path,
         default=None,

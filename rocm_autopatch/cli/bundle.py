@@ -23,7 +23,13 @@ from typing import Any
 
 from rocm_autopatch import fresh_interpreter, policy_dirs, trust
 from rocm_autopatch.cli import options, terminal
-from rocm_autopatch.cli.command import Command, CommandResult, flag, option, position
+from rocm_autopatch.cli.command import (
+    Command,
+    CommandResult,
+    flag_field,
+    option_field,
+    position_field,
+)
 from rocm_autopatch.evidence import machine
 from rocm_autopatch.record import sentences
 from rocm_autopatch.support import files, masking
@@ -59,21 +65,23 @@ image.json      the facts of the image and of the machine
 
 @dataclass(frozen=True)
 class BundleArguments(options.AssumedFacts):
-    file: Path | None = position(
+    file: Path | None = position_field(
         parse=Path,
         optional=True,
         metavar="FILE",
         help="default: rocm-autopatch-bundle-DATE.tar.gz, in the working directory",
     )
-    force: bool = flag("--force", help="replace FILE if it is there")
-    report: Path | None = option(
+    force: bool = flag_field("--force", help="replace FILE if it is there")
+    report: Path | None = option_field(
         "--report",
         parse=Path,
         default=None,
         metavar="DIR",
         help=f"the directory of the compile report; default: what {_REPORT} names",
     )
-    no_torch: bool = flag("--no-torch", help="leave torch and the probe out: seconds, no minute")
+    no_torch: bool = flag_field(
+        "--no-torch", help="leave torch and the probe out: seconds, no minute"
+    )
     json: bool = options.json_flag("print the list as JSON")
 
 

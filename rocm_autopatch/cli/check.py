@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rocm_autopatch import _SITE, policy_dirs
 from rocm_autopatch.cli import options
-from rocm_autopatch.cli.command import Command, CommandResult, option, positions
+from rocm_autopatch.cli.command import Command, CommandResult, option_field, position_fields
 from rocm_autopatch.evidence import file as evidence
 from rocm_autopatch.policy import lint, load, lower, select, when
 from rocm_autopatch.policy.model import Policy
@@ -25,12 +25,12 @@ def _parse_versions(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class CheckArguments:
-    files: tuple[Path, ...] = positions(
+    files: tuple[Path, ...] = position_fields(
         parse=Path,
         metavar="FILE",
         help=f"default: the built-in policies and those in {_SITE} and in {policy_dirs.VARIABLE}",
     )
-    torch: tuple[str, ...] = option(
+    torch: tuple[str, ...] = option_field(
         "--torch",
         parse=_parse_versions,
         default=(),

@@ -92,7 +92,7 @@ def _declared(source: ArgumentSource, default: object) -> Any:
     return field(default=cast(Any, default), metadata={_OPTION: source})
 
 
-def option(
+def option_field(
     *names: str,
     parse: Callable[[str], Value],
     default: Default,
@@ -121,7 +121,7 @@ def repeated_option(
     return cast("tuple[Value, ...]", _declared(ArgumentSource(names, settings), ()))
 
 
-def flag(*names: str, help: str, group: str = "") -> bool:
+def flag_field(*names: str, help: str, group: str = "") -> bool:
     """An option without a value."""
     settings = {"action": "store_true", "help": help}
     return cast(bool, _declared(ArgumentSource(names, settings, group), False))
@@ -140,7 +140,7 @@ def optional_flag(
     return cast("bool | None", _declared(ArgumentSource(names, settings, group), None))
 
 
-def position(
+def position_field(
     *,
     parse: Callable[[str], Value],
     default: Default | None = None,
@@ -156,7 +156,7 @@ def position(
     return cast("Value", _declared(ArgumentSource((), settings), default))
 
 
-def positions(*, parse: Callable[[str], Value], metavar: str, help: str) -> tuple[Value, ...]:
+def position_fields(*, parse: Callable[[str], Value], metavar: str, help: str) -> tuple[Value, ...]:
     """All arguments without a name."""
     settings = {"type": parse, "metavar": metavar, "help": help, "nargs": "*"}
     return cast("tuple[Value, ...]", _declared(ArgumentSource((), settings), ()))

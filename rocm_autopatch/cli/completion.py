@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rocm_autopatch.cli.command import Command, CommandResult, position
+from rocm_autopatch.cli.command import Command, CommandResult, position_field
 
 SHELLS = ("bash", "zsh")
 
 
 @dataclass(frozen=True)
 class CompletionArguments:
-    shell: str = position(parse=str, choices=SHELLS, help="the shell")
+    shell: str = position_field(parse=str, choices=SHELLS, help="the shell")
 
 
 def script_file(shell: str) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.cli import options
-from rocm_autopatch.cli.command import Command, CommandResult, position
+from rocm_autopatch.cli.command import Command, CommandResult, position_field
 from rocm_autopatch.record import metrics
 from rocm_autopatch.support.text import counted, printable
 from rocm_autopatch.support.user_error import UserError
@@ -39,10 +39,10 @@ class _UnusableReport(UserError):
 
 @dataclass(frozen=True)
 class DiffArguments:
-    a: str = position(
+    a: str = position_field(
         parse=str, metavar="FILE", help="a file of status --json, or - for the next one on stdin"
     )
-    b: str = position(
+    b: str = position_field(
         parse=str, metavar="FILE", help="a file of status --json, or - for the next one on stdin"
     )
     json: bool = options.json_flag("print the differences as JSON")

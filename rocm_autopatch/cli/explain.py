@@ -10,7 +10,7 @@ from typing import Any
 
 from rocm_autopatch import fresh_interpreter, patches, startup
 from rocm_autopatch.cli import entries, foretold, options, style, values
-from rocm_autopatch.cli.command import Command, CommandResult, flag, position
+from rocm_autopatch.cli.command import Command, CommandResult, flag_field, position_field
 from rocm_autopatch.cli.near_words import did_you_mean
 from rocm_autopatch.patches import kept
 from rocm_autopatch.patches.ranks import content
@@ -26,11 +26,11 @@ _WITHOUT_TORCH = "torch was not imported: --torch shows what it had and has"
 
 @dataclass(frozen=True)
 class ExplainArguments(options.AssumedFacts):
-    name: str = position(
+    name: str = position_field(
         parse=values.parse_entry, metavar="NAME", help="TORCHINDUCTOR_MAX_AUTOTUNE, freezing, ..."
     )
     torch: bool | None = options.torch_flag("; not imported unless asked for")
-    readers: bool = flag(
+    readers: bool = flag_field(
         "--readers", help="for a variable: tell from the installed files who reads it"
     )
     json: bool = options.json_flag()

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rocm_autopatch.cli import manual, options, terminal
-from rocm_autopatch.cli.command import Command, CommandResult, positions
+from rocm_autopatch.cli.command import Command, CommandResult, position_fields
 from rocm_autopatch.support.text import wrapped
 from rocm_autopatch.support.user_error import UserError
 
@@ -23,7 +23,7 @@ _PAGERS = ("less", "more")
 
 @dataclass(frozen=True)
 class HelpArguments:
-    topic: tuple[str, ...] = positions(parse=str, metavar="TOPIC", help="what to read about")
+    topic: tuple[str, ...] = position_fields(parse=str, metavar="TOPIC", help="what to read about")
     json: bool = options.json_flag()
 
 
@@ -48,7 +48,7 @@ def show_topic(arguments: HelpArguments) -> CommandResult:
     )
 
 
-def _listed_sections(found: Sequence[manual.Section]) -> Iterator[str]:
+def _listed_sections(found: Sequence[manual.PageSection]) -> Iterator[str]:
     yield f"{len(found)} sections have these words:"
     width = max(len(one.reference) for one in found)
     yield from (f"  {one.reference:{width}}  {one.title}" for one in found)

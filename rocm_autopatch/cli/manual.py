@@ -32,7 +32,7 @@ _RULE = re.compile(r"\|[ :|-]+\|? *")
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A page, a part of it from a heading to the next of its level, or a row of a table."""
 
     page: str
@@ -54,12 +54,12 @@ def page_names() -> list[str]:
 
 
 @cache
-def page_sections(page: str) -> tuple[Section, ...]:
+def page_sections(page: str) -> tuple[PageSection, ...]:
     """The sections of a page: itself first, then those of its headings and of its ``<a id>``."""
     lines = tuple((_DIRECTORY / f"{page}.md").read_text(encoding="utf-8").splitlines())
     headings = [*_headings(lines)]
     title = headings[0][2] if headings else page
-    found = [Section(page, "", title, lines)]
+    found = [PageSection(page, "", title, lines)]
     seen: dict[str, int] = {}
     for number, level, text in headings:
         ends = (line for line, other, _ in headings if line > number and other <= level)
@@ -68,10 +68,10 @@ def page_sections(page: str) -> tuple[Section, ...]:
         anchor += f"-{seen[anchor]}" if seen[anchor] else ""
         if level > 1:
             part = lines[number : next(ends, len(lines))]
-            found.append(Section(page, anchor, text, part))
+            found.append(PageSection(page, anchor, text, part))
     for number, line in enumerate(lines):
         for anchor in _ANCHOR.findall(line):
-            found.append(Section(page, anchor, title, _around(lines, number)))
+            found.append(PageSection(page, anchor, title, _around(lines, number)))
     return tuple(found)
 
 
@@ -112,7 +112,7 @@ def split_reference(text: str) -> tuple[str, str]:
     return page.removeprefix("docs/").removesuffix(".md"), make_anchor(" ".join(rest))
 
 
-def find_sections(text: str) -> list[Section]:
+def find_sections(text: str) -> list[PageSection]:
     """The sections that *text* may mean: one if it names one; none if nothing is near."""
     page, anchor = split_reference(text)
     if page in page_names():
@@ -123,7 +123,7 @@ def find_sections(text: str) -> list[Section]:
     return _by_words(every, make_anchor(" ".join(text.split())))
 
 
-def _by_words(sections: Sequence[Section], anchor: str) -> list[Section]:
+def _by_words(sections: Sequence[PageSection], anchor: str) -> list[PageSection]:
     """The sections whose titles have these words."""
     titles = [(one, make_anchor(one.title) if one.title else "") for one in sections]
     exact = [one for one, title in titles if anchor in (title, one.anchor)]
@@ -134,7 +134,7 @@ def _by_words(sections: Sequence[Section], anchor: str) -> list[Section]:
     return [one for one in found if one.anchor in ("", make_anchor(one.title), anchor)] or found
 
 
-def section_lines(section: Section) -> Iterator[str]:
+def section_lines(section: PageSection) -> Iterator[str]:
     """A section as plain text, at most text_columns() wide."""
     return _block_lines([*section.lines], section.page)
 

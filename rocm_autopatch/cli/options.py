@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rocm_autopatch.cli import values
-from rocm_autopatch.cli.command import flag, option, optional_flag, repeated_option
+from rocm_autopatch.cli.command import flag_field, option_field, optional_flag, repeated_option
 from rocm_autopatch.support.processes import INTERRUPTED
 from rocm_autopatch.support.user_error import UserError
 
@@ -19,7 +19,7 @@ METRIC = "a number that counts, by its name as the command prints it, or 'wall t
 
 def image_option(help: str) -> str:
     """``--image``, the one way to name an image on a command line."""
-    return option("--image", parse=values.parse_image, default="", metavar="REF", help=help)
+    return option_field("--image", parse=values.parse_image, default="", metavar="REF", help=help)
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class AssumedFacts:
 
 def json_flag(help: str = "print JSON", group: str = "") -> bool:
     """``--json``."""
-    return flag("--json", help=help, group=group)
+    return flag_field("--json", help=help, group=group)
 
 
 def torch_flag(when: str) -> bool | None:
@@ -54,7 +54,7 @@ def torch_flag(when: str) -> bool | None:
 def plot_option() -> Path | None:
     """``--plot``."""
     text = "draw a .png or .svg file (needs matplotlib)"
-    return option("--plot", parse=Path, default=None, metavar="FILE", help=text)
+    return option_field("--plot", parse=Path, default=None, metavar="FILE", help=text)
 
 
 def plot_trouble(draw: Callable[[], None]) -> list[str]:
@@ -68,7 +68,7 @@ def plot_trouble(draw: Callable[[], None]) -> list[str]:
 
 def timeout_option() -> float:
     """``--timeout``, in seconds."""
-    return option(
+    return option_field(
         "--timeout",
         parse=values.parse_duration,
         default=TIMEOUT_S,
@@ -95,13 +95,13 @@ def only_option(
 ) -> tuple[str, ...]:
     """``--only``: of all that would be measured, what is."""
     text = f"only these {what}; --list shows their names"
-    return option("--only", parse=parse, default=(), metavar="NAME,...", help=text)
+    return option_field("--only", parse=parse, default=(), metavar="NAME,...", help=text)
 
 
 def seed_option(more: str = "") -> int | None:
     """``--seed``."""
     text = f"seed of the order of runs{more} (default: random)"
-    return option("--seed", parse=int, default=None, help=text)
+    return option_field("--seed", parse=int, default=None, help=text)
 
 
 def interrupted_early() -> UserError:

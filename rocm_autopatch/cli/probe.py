@@ -13,7 +13,7 @@ from rocm_autopatch.cli import options, style, values
 from rocm_autopatch.cli.command import (
     Command,
     CommandResult,
-    option,
+    option_field,
     repeated_option,
     some_values,
 )
@@ -32,7 +32,7 @@ class ProbeArguments(options.AssumedFacts):
         help="import this module before torch's config is read, as a program would; repeatable",
     )
     json: bool = options.json_flag("print what was found as JSON")
-    record: Path | None = option(
+    record: Path | None = option_field(
         "--record",
         parse=Path,
         default=None,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch.cli import options, terminal, values
-from rocm_autopatch.cli.command import Command, CommandResult, flag, option
+from rocm_autopatch.cli.command import Command, CommandResult, flag_field, option_field
 from rocm_autopatch.cli.near_words import did_you_mean
 from rocm_autopatch.evidence import SUBJECTS as SENTENCES
 from rocm_autopatch.evidence import file
@@ -39,18 +39,18 @@ def _parse_names(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ProveArguments(options.AssumedFacts):
-    quick: bool = flag("--quick", help="2 minutes at most: only whether our graphs work")
+    quick: bool = flag_field("--quick", help="2 minutes at most: only whether our graphs work")
     only: tuple[str, ...] = options.only_option("trials and subjects", _parse_names)
-    list: bool = flag("--list", help="print the names of trials and subjects, and end")
-    out: Path | None = option(
+    list: bool = flag_field("--list", help="print the names of trials and subjects, and end")
+    out: Path | None = option_field(
         "--out",
         parse=Path,
         default=None,
         metavar="FILE",
         help=f"the evidence file (default: one named for this machine in {file.SITE})",
     )
-    again: bool = flag("--again", help="run everything anew, also what FILE has already")
-    device: str | None = option(
+    again: bool = flag_field("--again", help="run everything anew, also what FILE has already")
+    device: str | None = option_field(
         "--device",
         parse=str,
         default=None,
@@ -58,7 +58,7 @@ class ProveArguments(options.AssumedFacts):
         help="where programs run (default: on the GPU if torch finds one)",
     )
     json: bool = options.json_flag("print the evidence as JSON")
-    record: Path | None = option(
+    record: Path | None = option_field(
         "--record",
         parse=Path,
         default=None,

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rocm_autopatch.cli import options
-from rocm_autopatch.cli.command import Command, CommandResult, flag, option, position
+from rocm_autopatch.cli.command import (
+    Command,
+    CommandResult,
+    flag_field,
+    option_field,
+    position_field,
+)
 from rocm_autopatch.compile_report import page, summary
 from rocm_autopatch.compile_report.gather import gather_report
 from rocm_autopatch.compile_report.model import CompileReport
@@ -23,12 +29,12 @@ TLPARSE = "tlparse"
 
 @dataclass(frozen=True)
 class ReportArguments:
-    directory: Path = position(parse=Path, metavar="DIR")
-    html: Path | None = option(
+    directory: Path = position_field(parse=Path, metavar="DIR")
+    html: Path | None = option_field(
         "--html", parse=Path, default=None, metavar="FILE", help="also write a page with plots"
     )
     json: bool = options.json_flag("print the report as JSON")
-    tlparse: bool = flag(
+    tlparse: bool = flag_field(
         "--tlparse",
         help="run tlparse on each process's trace, into DIR/tlparse; the page links to the results",
     )

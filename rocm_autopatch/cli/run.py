@@ -13,7 +13,7 @@ from pathlib import Path
 from rocm_autopatch import fresh_interpreter, startup
 from rocm_autopatch.cli import report as report_command
 from rocm_autopatch.cli import terminal
-from rocm_autopatch.cli.command import Command, CommandResult, option, program_words
+from rocm_autopatch.cli.command import Command, CommandResult, option_field, program_words
 from rocm_autopatch.cli.statuses import PASSED_ON
 from rocm_autopatch.compile_report import session, summary
 from rocm_autopatch.compile_report.gather import gather_report
@@ -22,7 +22,7 @@ from rocm_autopatch.support.user_error import UserError
 
 @dataclass(frozen=True)
 class RunArguments:
-    report: Path | None = option(
+    report: Path | None = option_field(
         "--report",
         parse=Path,
         default=None,
@@ -32,7 +32,7 @@ class RunArguments:
             "none with --trace alone)"
         ),
     )
-    trace: Path | None = option(
+    trace: Path | None = option_field(
         "--trace",
         parse=Path,
         default=None,

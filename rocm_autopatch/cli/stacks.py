@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.cli import options, values
-from rocm_autopatch.cli.command import Command, CommandResult, position
+from rocm_autopatch.cli.command import Command, CommandResult, position_field
 from rocm_autopatch.patches.watchdog import on_demand
 from rocm_autopatch.support import masking
 from rocm_autopatch.support.user_error import UserError
@@ -33,7 +33,7 @@ class _NotAsked(UserError):
 
 @dataclass(frozen=True)
 class StacksArguments:
-    pid: int | None = position(
+    pid: int | None = position_field(
         parse=values.parse_pid, metavar="PID", help="the process to ask", optional=True
     )
     json: bool = options.json_flag()

@@ -13,7 +13,7 @@ from typing import Any
 
 from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.cli import foretold, options, screen, style, terminal
-from rocm_autopatch.cli.command import Command, CommandResult, flag, option
+from rocm_autopatch.cli.command import Command, CommandResult, flag_field, option_field
 from rocm_autopatch.record import metrics, sentences
 from rocm_autopatch.startup import misnamed, unbaked
 from rocm_autopatch.support import files
@@ -31,19 +31,19 @@ def _parse_textfile(text: str) -> Path:
 
 @dataclass(frozen=True)
 class StatusArguments(options.AssumedFacts):
-    all: bool = flag(
+    all: bool = flag_field(
         "--all",
         group="form",
         help="print all entries, facts and known issues, and each why",
     )
-    why: bool = flag("--why", group="form", help="print why each line's entry is there")
+    why: bool = flag_field("--why", group="form", help="print why each line's entry is there")
     json: bool = options.json_flag("print the report as JSON", group="form")
-    line: bool = flag(
+    line: bool = flag_field(
         "--line",
         group="form",
         help="print one line of JSON: this machine, its policy, and a digest to compare",
     )
-    textfile: Path | None = option(
+    textfile: Path | None = option_field(
         "--textfile",
         parse=_parse_textfile,
         default=None,
@@ -51,12 +51,12 @@ class StatusArguments(options.AssumedFacts):
         group="form",
         help="write the same as metrics for node_exporter's textfile collector",
     )
-    check: bool = flag(
+    check: bool = flag_field(
         "--check",
         group="form",
         help="print one line, and end with 1 if no policy is in force or something failed",
     )
-    policy: str | None = option(
+    policy: str | None = option_field(
         "--policy",
         parse=str,
         default=None,

@@ -11,8 +11,8 @@ from rocm_autopatch.cli import options, terminal, values
 from rocm_autopatch.cli.command import (
     Command,
     CommandResult,
-    flag,
-    option,
+    flag_field,
+    option_field,
     optional_flag,
     program_words,
     repeated_option,
@@ -27,14 +27,14 @@ _MOST_BESIDE = 256
 
 @dataclass(frozen=True)
 class TuneArguments:
-    budget: float = option(
+    budget: float = option_field(
         "--budget",
         parse=values.parse_duration,
         default=1800.0,
         metavar=values.DURATION,
         help="how long to search: 30m, 2h, 6m30s or 90s (default: 30m)",
     )
-    metric: str = option(
+    metric: str = option_field(
         "--metric",
         parse=str,
         default="",
@@ -44,9 +44,9 @@ class TuneArguments:
     higher: bool | None = optional_flag(
         "--higher", value=True, group="better", help="higher is better"
     )
-    lower: bool = flag("--lower", group="better", help="lower is better (default)")
+    lower: bool = flag_field("--lower", group="better", help="lower is better (default)")
     number: tuple[str, ...] = options.number_option()
-    cold: float = option(
+    cold: float = option_field(
         "--cold",
         parse=values.parse_percent,
         default=0.0,
@@ -59,7 +59,7 @@ class TuneArguments:
         metavar="NAME",
         help="a number that the command prints, or a file that it writes: it has to be the same",
     )
-    tolerance: float = option(
+    tolerance: float = option_field(
         "--tolerance",
         parse=values.parse_part,
         default=1e-3,
@@ -73,24 +73,24 @@ class TuneArguments:
     without: tuple[str, ...] = repeated_option(
         "--without", parse=str, metavar="NAME", help="do not try this switch"
     )
-    worth: float = option(
+    worth: float = option_field(
         "--worth",
         parse=values.parse_percent,
         default=0.02,
         metavar=values.PERCENT,
         help="a smaller gain is not looked for (default: 2)",
     )
-    out: Path = option(
+    out: Path = option_field(
         "--out",
         parse=Path,
         default=Path("tuned.yaml"),
         metavar="FILE",
         help="the policy (default: tuned.yaml); the runs are kept in FILE.runs",
     )
-    again: bool = flag("--again", help="start anew, and drop the runs that are kept")
-    list: bool = flag("--list", help="print what would be tried and what not, and end")
+    again: bool = flag_field("--again", help="start anew, and drop the runs that are kept")
+    list: bool = flag_field("--list", help="print what would be tried and what not, and end")
     timeout: float = options.timeout_option()
-    fill: int = option(
+    fill: int = option_field(
         "--fill",
         parse=values.count_of(1, _MOST_BESIDE),
         default=1,
@@ -101,21 +101,21 @@ class TuneArguments:
         ),
     )
     seed: int | None = options.seed_option()
-    serve: tuple[str, ...] = option(
+    serve: tuple[str, ...] = option_field(
         "--serve",
         parse=values.parse_words,
         default=(),
         metavar="COMMAND",
         help="a server, in one argument; each run starts it and stops it",
     )
-    client: tuple[str, ...] = option(
+    client: tuple[str, ...] = option_field(
         "--client",
         parse=values.parse_words,
         default=(),
         metavar="COMMAND",
         help="the client that measures the server, in one argument",
     )
-    ready: str = option(
+    ready: str = option_field(
         "--ready",
         parse=str,
         default="",

@@ -32,16 +32,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from rocm_autopatch.patches.interface import Patch
+    from rocm_autopatch.patches.interface import TorchPatch
     from rocm_autopatch.plan import PatchEntry
 
 NAMES = ("config", "compile_modes", "capture", "watchdog", "recompiles", "ranks", "graph_check")
 
 
-def load(name: str) -> "Patch":
+def load(name: str) -> "TorchPatch":
     """The module of a patch. A process loads only the patches whose targets are imported."""
     patch: Any = __import__("rocm_autopatch.patches." + name, fromlist=["apply"])
-    found: Patch = patch
+    found: TorchPatch = patch
     return found
 
 

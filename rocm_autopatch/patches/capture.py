@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
-    from rocm_autopatch.patches.torch_types import ConvertFrame, Cuda, Generator
+    from rocm_autopatch.patches.torch_types import ConvertFrame, CudaGenerator, CudaModule
     from rocm_autopatch.plan import PatchEntry
     from rocm_autopatch.record.shapes import CountedRow
 
@@ -123,7 +123,7 @@ def _install(module: "ConvertFrame", done: "CountedRow") -> None:
     module._compile = _compile
 
 
-def _is_capturing(cuda: "Cuda") -> bool:
+def _is_capturing(cuda: "CudaModule") -> bool:
     """Whether this thread's stream is being captured. Never raises, and never starts CUDA up."""
     try:
         if not (cuda.is_initialized() and cuda.is_current_stream_capturing()):
@@ -152,7 +152,7 @@ _thread = threading.local()
 
 
 @contextlib.contextmanager
-def _spared_generators(cuda: "Cuda") -> "Iterator[None]":
+def _spared_generators(cuda: "CudaModule") -> "Iterator[None]":
     """Let this thread read and write a stand-in for the state of the GPU's generators.
 
     The stand-in is what ``get_rng_state`` and ``set_rng_state`` use. They are not replaced
@@ -194,7 +194,7 @@ class _Generator:
 
     __slots__ = ("_real", "_state")
 
-    def __init__(self, real: "Generator", state: object) -> None:
+    def __init__(self, real: "CudaGenerator", state: object) -> None:
         self._real = real
         self._state = state
 

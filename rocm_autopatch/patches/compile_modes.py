@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from rocm_autopatch.patches.torch_types import CompilerWrapper, Inductor
+    from rocm_autopatch.patches.torch_types import CompilerWrapper, InductorModule
     from rocm_autopatch.plan import PatchEntry
     from rocm_autopatch.record.shapes import CountedRow
 
@@ -129,7 +129,7 @@ def _obey_pins(options: "dict[str, object]") -> None:
             options.update(pinned)
 
 
-def _install_answers(table: "dict[str, CountedRow]", inductor: "Inductor") -> None:
+def _install_answers(table: "dict[str, CountedRow]", inductor: "InductorModule") -> None:
     original = getattr(inductor, "list_mode_options", None)
     if original is None:
         return

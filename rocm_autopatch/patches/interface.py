@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rocm_autopatch.record.shapes import EntryRow
 
 
-class Patch(Protocol):
+class TorchPatch(Protocol):
     """The module of a patch."""
 
     TITLE: str

@@ -19,7 +19,7 @@ class ConvertFrame(Protocol):
     _compile: Callable[..., object]
 
 
-class Store(Protocol):
+class RankStore(Protocol):
     """A ``torch.distributed.Store``."""
 
     def add(self, key: str, amount: int, /) -> int: ...
@@ -30,26 +30,26 @@ class Store(Protocol):
     def wait(self, keys: list[str], timeout: timedelta, /) -> None: ...
 
 
-class Distributed(Protocol):
+class DistributedModule(Protocol):
     """``torch.distributed.distributed_c10d``."""
 
     init_process_group: Callable[..., object]
 
     def get_rank(self) -> int: ...
     def get_world_size(self) -> int: ...
-    def _get_default_store(self) -> Store | None: ...
+    def _get_default_store(self) -> RankStore | None: ...
 
 
-class Cuda(Protocol):
+class CudaModule(Protocol):
     """``torch.cuda``."""
 
-    default_generators: Sequence[Generator]
+    default_generators: Sequence[CudaGenerator]
 
     def is_initialized(self) -> bool: ...
     def is_current_stream_capturing(self) -> bool: ...
 
 
-class Generator(Protocol):
+class CudaGenerator(Protocol):
     """A ``torch.Generator``."""
 
     def get_state(self) -> object: ...
@@ -70,13 +70,13 @@ class CompilerWrapper(Protocol):
     config: dict[str, object]
 
 
-class Inductor(Protocol):
+class InductorModule(Protocol):
     """``torch._inductor``."""
 
     list_mode_options: Callable[..., dict[str, object]]
 
 
-class Graph(Protocol):
+class CudaGraph(Protocol):
     """A ``torch.fx.Graph``."""
 
     nodes: Sequence[object]
@@ -85,7 +85,7 @@ class Graph(Protocol):
 class GraphModule(Protocol):
     """A ``torch.fx.GraphModule``."""
 
-    graph: Graph
+    graph: CudaGraph
 
 
 class InputNode(Protocol):

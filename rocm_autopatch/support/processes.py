@@ -25,7 +25,7 @@ _SET_CHILD_SUBREAPER = 36
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Command:
+class RunningCommand:
     """A process in a group of its own, which is waited for in a thread.
 
     Popen.wait with a timeout looks only every 50 ms. Without a timeout it waits for ever for a
@@ -70,13 +70,13 @@ def start(
     stdout: BinaryIO,
     stderr: BinaryIO,
     directory: Path | None = None,
-) -> Command:
+) -> RunningCommand:
     """Start *program* without input, in a session of its own, so that all of it can be ended.
 
     It runs in *directory*, None for this process's. Raises OSError.
     """
     _adopt()
-    command = Command(
+    command = RunningCommand(
         subprocess.Popen(
             program,
             env=environment,
@@ -93,7 +93,7 @@ def start(
 
 # By their session, the commands that were started and not ended with all that they started, and the
 # values in their environments.
-_started: dict[int, tuple[Command, frozenset[str]]] = {}
+_started: dict[int, tuple[RunningCommand, frozenset[str]]] = {}
 # The children that this process had before it started a command.
 _others: set[int] = set()
 

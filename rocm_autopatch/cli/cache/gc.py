@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from rocm_autopatch.caches import gc, places
 from rocm_autopatch.cli import options, values
 from rocm_autopatch.cli.cache import wording
-from rocm_autopatch.cli.command import Command, CommandResult, option
+from rocm_autopatch.cli.command import Command, CommandResult, option_field
 
 
 @dataclass(frozen=True)
 class CacheGcArguments:
-    max: int = option(
+    max: int = option_field(
         "--max",
         parse=values.parse_size,
         default=0,

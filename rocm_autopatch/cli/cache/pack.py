@@ -8,22 +8,28 @@ from pathlib import Path
 from rocm_autopatch.caches import CacheRefused, archive, places, users
 from rocm_autopatch.cli import options
 from rocm_autopatch.cli.cache import wording
-from rocm_autopatch.cli.command import Command, CommandResult, flag, option, position
+from rocm_autopatch.cli.command import (
+    Command,
+    CommandResult,
+    flag_field,
+    option_field,
+    position_field,
+)
 from rocm_autopatch.cli.statuses import WRONG_OR_DONE
 from rocm_autopatch.startup import caches
 
 
 @dataclass(frozen=True)
 class CachePackArguments:
-    file: Path = position(parse=Path, metavar="FILE", help="the file that is written")
-    place: str = option(
+    file: Path = position_field(parse=Path, metavar="FILE", help="the file that is written")
+    place: str = option_field(
         "--place",
         parse=str,
         default="",
         metavar="NAME",
         help="another place of the root, as status names it",
     )
-    even_if_used: bool = flag(
+    even_if_used: bool = flag_field(
         "--even-if-used",
         help="also while processes use the place: what they are writing may be incomplete",
     )

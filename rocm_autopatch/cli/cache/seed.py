@@ -9,7 +9,13 @@ from pathlib import Path
 from rocm_autopatch.caches import archive, places
 from rocm_autopatch.cli import options, values
 from rocm_autopatch.cli.cache import wording
-from rocm_autopatch.cli.command import Command, CommandResult, flag, option, position
+from rocm_autopatch.cli.command import (
+    Command,
+    CommandResult,
+    flag_field,
+    option_field,
+    position_field,
+)
 from rocm_autopatch.cli.statuses import WRONG_OR_DONE
 from rocm_autopatch.startup import caches
 from rocm_autopatch.support.text import wrapped
@@ -17,19 +23,19 @@ from rocm_autopatch.support.text import wrapped
 
 @dataclass(frozen=True)
 class CacheSeedArguments:
-    file: Path = position(parse=Path, metavar="FILE", help="the archive")
-    checksum: str = option(
+    file: Path = position_field(parse=Path, metavar="FILE", help="the archive")
+    checksum: str = option_field(
         "--checksum",
         parse=values.parse_checksum,
         default="",
         metavar="sha256:HEX",
         help="refuse FILE if it has another checksum than pack has printed",
     )
-    for_other_place: bool = flag(
+    for_other_place: bool = flag_field(
         "--for-other-place", help="take FILE for this place, although it was made for another one"
     )
-    replace: bool = flag("--replace", help="remove what the place has, if it has something")
-    into: Path | None = option(
+    replace: bool = flag_field("--replace", help="remove what the place has, if it has something")
+    into: Path | None = option_field(
         "--into",
         parse=Path,
         default=None,

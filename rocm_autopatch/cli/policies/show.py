@@ -9,7 +9,7 @@ from typing import Any
 
 from rocm_autopatch import _ASSUME, fresh_interpreter, patches
 from rocm_autopatch.cli import entries, options
-from rocm_autopatch.cli.command import Command, CommandResult, position
+from rocm_autopatch.cli.command import Command, CommandResult, position_field
 from rocm_autopatch.image import facts as place
 from rocm_autopatch.plan import ENV_FIELDS, RANGE_FIELDS, Plan, named_fields
 from rocm_autopatch.policy import lower, select, when
@@ -20,7 +20,7 @@ from rocm_autopatch.support.text import wrapped
 
 @dataclass(frozen=True)
 class ShowArguments(options.AssumedFacts):
-    name: str = position(
+    name: str = position_field(
         parse=str,
         default="",
         optional=True,

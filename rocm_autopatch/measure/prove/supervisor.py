@@ -168,7 +168,7 @@ class StartSupervisor:
             lines = _last_lines(Path(directory, "output"))
             return [*found, TrialOutcome(FRESH_STARTS, HUNG if late else CRASHED, reason, lines)]
 
-    def _is_late(self, command: processes.Command, report: Path, asked: FreshStarts) -> bool:
+    def _is_late(self, command: processes.RunningCommand, report: Path, asked: FreshStarts) -> bool:
         """Wait for fresh starts; whether they have not ended in the time that there is."""
         until = time.monotonic() + asked.imports + asked.count * asked.limit
         while not command.ends(_LOOK_S):
@@ -179,7 +179,9 @@ class StartSupervisor:
                 return True
         return False
 
-    def _exceeded_limit(self, command: processes.Command, report: Path, start: TrialStart) -> float:
+    def _exceeded_limit(
+        self, command: processes.RunningCommand, report: Path, start: TrialStart
+    ) -> float:
         """The limit that a trial has exceeded, in seconds; 0 if all ended."""
         step, began = ("", True), time.monotonic()
         while not command.ends(_LOOK_S):

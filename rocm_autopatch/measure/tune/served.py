@@ -95,7 +95,7 @@ class ServedRunner(ArmRunner):
         return CommandEnd(command.seconds, ENDED)
 
     def _wait_until_ready(
-        self, server: processes.Command, output: Path, mark: str
+        self, server: processes.RunningCommand, output: Path, mark: str
     ) -> CommandEnd | None:
         """Wait until the server is ready. What went wrong, None if nothing did."""
         seen = self._seen_in_output(output, mark)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from rocm_autopatch.patches.ranks.meeting import RankMeeting
-    from rocm_autopatch.patches.torch_types import ConvertFrame, Distributed
+    from rocm_autopatch.patches.torch_types import ConvertFrame, DistributedModule
     from rocm_autopatch.plan import PatchEntry
     from rocm_autopatch.record.shapes import WordRow
 
@@ -49,7 +49,7 @@ class DifferentRanks(RuntimeError):
 
 
 def apply(
-    module: "Distributed",
+    module: "DistributedModule",
     entries: "list[PatchEntry]",
     keep: "tuple[str, ...]",
     observe: bool,
@@ -81,7 +81,7 @@ def _asked_use(wanted: str) -> str:
     return said if said in USES else wanted
 
 
-def _watch_starts(module: "Distributed", use: str) -> None:
+def _watch_starts(module: "DistributedModule", use: str) -> None:
     original = module.init_process_group
 
     @functools.wraps(original)
@@ -101,7 +101,7 @@ def _watch_starts(module: "Distributed", use: str) -> None:
     module.init_process_group = init_process_group
 
 
-def _meet(module: "Distributed", use: str) -> None:
+def _meet(module: "DistributedModule", use: str) -> None:
     from rocm_autopatch.patches.ranks import meeting
     from rocm_autopatch.startup import hooks
 

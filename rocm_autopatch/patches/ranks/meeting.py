@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-    from rocm_autopatch.patches.torch_types import Store
+    from rocm_autopatch.patches.torch_types import RankStore
 
 # The form of the keys and of what is in them. Ranks with another form are strangers.
 FORM = 1
@@ -39,7 +39,7 @@ class RankMeeting:
     *store* is the job's, *joined* says how often this process has joined a job.
     """
 
-    def __init__(self, store: "Store", joined: int, rank: int, size: int) -> None:
+    def __init__(self, store: "RankStore", joined: int, rank: int, size: int) -> None:
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self.store, self.rank, self.size = store, rank, size
         self.prefix = "rocm_autopatch/%d/%s/%d/" % (FORM, restart, joined)
