@@ -31,7 +31,7 @@ class BakeArguments:
         parse=Path,
         default=None,
         metavar="PATH",
-        help=f"default: {_BAKED}, where starts look",
+        help="default: baked.plan beside the package, where starts look",
     )
     json: bool = options.json_flag("print what was done as JSON")
 

@@ -82,7 +82,7 @@ _shtab_rocm_autopatch_bake_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--image[the image this is]:REF:"
   "--policy[a policy on top, as ROCM_AUTOPATCH_POLICY would name it]:POLICY:_rocm_autopatch_policies"
-  "--out[default\: \/work\/main\/rocm_autopatch\/baked.plan, where starts look]:PATH:_files"
+  "--out[default\: baked.plan beside the package, where starts look]:PATH:_files"
   "--json[print what was done as JSON]"
 )
 
