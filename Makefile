@@ -42,7 +42,7 @@ test-all: ## all tests: the nightly
 
 # The tests that need no wheel, no torch and no image: a minute.
 quick: $(DEV)/ready ## the tests that need no wheel, no torch and no image (a minute)
-	$(DEV)/bin/pytest -n auto --dist loadfile -m "not slow"
+	$(DEV)/bin/pytest -n auto --dist loadfile -m "not slow and $(TESTED)"
 
 # The tests that start interpreters of one Python, with the wheel in them. "make test" runs those of
 # every Python that is found.
