@@ -246,15 +246,25 @@ def test_a_full_stdout(python311: Interpreter, target: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_plan_that_is_damaged(python311: Interpreter) -> None:
-    """Nobody looks at this part before torch is imported, and a report never raises."""
+@pytest.mark.parametrize(
+    ("part", "damaged", "error"),
+    [
+        ("patches", "b'x'", "EOFError: "),
+        ("patches", "marshal.dumps((('config', 'torch', ((),)),))", "ValueError: "),
+        ("layers", "None", "TypeError: "),
+    ],
+)
+def test_a_plan_that_is_damaged(
+    python311: Interpreter, part: str, damaged: str, error: str
+) -> None:
+    """No start looks at these parts before torch is imported, and a report never raises."""
     code = (
-        "import rocm_autopatch as r; r._RECORD['plan']['patches'] = b'x'; found = r.status();"
-        "print(found['errors'], repr(found['digest']), found['config'])"
+        f"import marshal, rocm_autopatch as r; r._RECORD['plan'][{part!r}] = {damaged};"
+        "found = r.status(); print(*found['errors'], repr(found['digest']), found['config'])"
     )
     said = python311.value(code)
-    assert said.startswith("['the plan is damaged: EOFError: ")
-    assert said.endswith("install rocm_autopatch again'] '' []")
+    assert said.startswith(f"the plan is damaged: {error}")
+    assert said.endswith("install rocm_autopatch again '' []")
 
 
 def test_ranks_without_a_policy_for_them(python311: Interpreter, tmp_path: Path) -> None:

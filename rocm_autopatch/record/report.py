@@ -88,7 +88,7 @@ def render_report(record: StartRecord, switch: str) -> dict[str, object]:
         "baked": record["baked"],
         "sites": policy_dirs.directories(),
         "baseline": baseline.PATH if image is not None else "",
-        "policies": list(plan["layers"]) if plan else [],
+        "policies": [],
         "digest": "",
         "digest_parts": {},
         "evidence": {
@@ -113,20 +113,34 @@ def render_report(record: StartRecord, switch: str) -> dict[str, object]:
         ],
         "errors": list(dict.fromkeys((*record["errors"], *evidence.wrong))),
     }
-    listed: tuple[PatchRow, ...] = ()
     try:
         if plan:
+            report["policies"] = list(plan["layers"])
             listed = patches(plan)
             report["errors"] += [one for one in record["errors"] if one not in report["errors"]]
+            _add_patches(report, record, listed)
         # Also without a policy: a machine is compared with one that has one.
         report["digest_parts"] = content.digest_parts()
         if plan:
             report["digest"] = content.digest(content.join_parts(report["digest_parts"]))
     except Exception as error:
-        # A start does not look at this part before torch is imported.
+        # A start does not look at all parts of a plan, and at some only when torch is imported.
         report["errors"].append(
             f"the plan is damaged: {failure.describe(error)}; install rocm_autopatch again"
         )
+    report["notes"] += _unknown_kept(report)
+    if report["policies"]:
+        report["notes"] += _ranks_not_compared(report["ranks"])
+        report["notes"] += _nothing_watched(report["watchdog"])
+    report["notes"] += _crowded()
+    report["notes"] += _uncompiled()
+    if not switch:
+        report["errors"].append(NO_HOOK + _why_no_start())
+    return report
+
+
+def _add_patches(report: dict[str, Any], record: StartRecord, listed: tuple[PatchRow, ...]) -> None:
+    """What each patch of the plan has done, or waits for."""
     for name, target, entries in listed:
         done = record["patches"].get((name, target))
         status = done["status"] if done else "waiting"
@@ -144,15 +158,6 @@ def render_report(record: StartRecord, switch: str) -> dict[str, object]:
             for one in rows
             or _untouched(record, name, target, startup.for_this_torch(entries), status, reason)
         ]
-    report["notes"] += _unknown_kept(report)
-    if report["policies"]:
-        report["notes"] += _ranks_not_compared(report["ranks"])
-        report["notes"] += _nothing_watched(report["watchdog"])
-    report["notes"] += _crowded()
-    report["notes"] += _uncompiled()
-    if not switch:
-        report["errors"].append(NO_HOOK + _why_no_start())
-    return report
 
 
 def _why_no_start() -> str:
