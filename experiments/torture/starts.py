@@ -16,6 +16,7 @@ from typing import Any
 from experiments.torture import documents
 from experiments.torture.bench import SITE, Bench
 from experiments.torture.documents import WORDS
+from rocm_autopatch.startup import MAGIC, UNSEALED
 
 FLAGS = (
     *(
@@ -92,6 +93,7 @@ SAYS = (
     "ROCM_AUTOPATCH",
     "ROCM_AUTOPATCH_ASSUME",
     "ROCM_AUTOPATCH_CACHE",
+    "ROCM_AUTOPATCH_POLICY",
     "ROCM_AUTOPATCH_SITE",
     "ROCM_AUTOPATCH_GIVEN",
     "ROCM_AUTOPATCH_REPORT",
@@ -264,14 +266,17 @@ def _bake(bench: Bench) -> None:
 def _damage(random: Random, data: bytes) -> bytes:
     what = random.randrange(8)
     at = random.randrange(len(data) + 1)
+    if UNSEALED in data[:40]:
+        # Nothing tells that a bit of a wheel's plan has changed, as in a .pyc file. marshal then
+        # makes a tuple of a thousand million parts, if the file says that it has so many.
+        at = min(at, data.index(UNSEALED))
+        what = 0 if what == 3 else what
     if what == 0:
         return data[:at]
     if what == 1:
         return data[:at] + random.randbytes(random.randrange(1, 20)) + data[at + 4 :]
     if what == 2:
-        return random.choice(
-            (b"", b"\0", b"rocm_autopatch plan 3\n", b"x" * 100, random.randbytes(300))
-        )
+        return random.choice((b"", b"\0", MAGIC, b"x" * 100, random.randbytes(300)))
     if what == 3 and data:
         changed = bytearray(data)
         for _ in range(random.choice((1, 3, 50))):
@@ -280,7 +285,7 @@ def _damage(random: Random, data: bytes) -> bytes:
     if what == 4:
         return data + random.randbytes(10)
     if what == 5:
-        return data.replace(b"plan 3", b"plan 2").replace(b"plan 4", b"plan 9")
+        return data.replace(MAGIC, b"rocm_autopatch plan 2\n")
     head, _, rest = data.partition(b"\n")
     # Well-formed, but of another shape: plans of a wheel have no digest.
     try:
