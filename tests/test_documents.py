@@ -37,7 +37,11 @@ FACTS = {
     "proven": "graphs cudagraphs",
     "gains": "graphs",
 }
-ASSUMED = tuple(word for item in FACTS.items() for word in ("--assume", "%s=%s" % item))
+ASSUMED = tuple(
+    word
+    for name, value in FACTS.items()
+    for word in (("--image", value) if name == "image" else ("--assume", f"{name}={value}"))
+)
 PROGRAM = """
 import os
 with open("runs", "a") as stream:
