@@ -142,6 +142,7 @@ class Machine:
             rows = [
                 {"id": "other", "image": "", "names": ["{"], "flags": {"n": [1, {"a": "b"}]}},
                 {"id": number, "image": NUMBER, "metadata": json.dumps({"image-name": name})},
+                {"id": "third", "image": "0e" * 32, "metadata": "{}"},
             ]
             put(bundle.parents[1] / "containers.json", rows)
         elif engine == "docker":

@@ -22,7 +22,10 @@ END {
     walk(state, spec)
     bundle = spec[".bundle"]
     if (bundle !~ /^\//) fail("the state names no bundle")
-    if (!walk(contents(bundle "/config.json"), spec)) fail("there is no " bundle "/config.json")
+    config = contents(bundle "/config.json")
+    # Filters of system calls make most of a configuration.
+    config = before(config, ",\"linux\":{", "\"process\":{ \"root\":{ \"mounts\":[ \"annotations\":{")
+    if (!walk(config, spec)) fail("there is no " bundle "/config.json")
     root = spec[".root.path"]
     if (root !~ /^\//) root = bundle "/" root
     read_variables()
@@ -125,8 +128,12 @@ function find_image(    id, storage, driver, kept, name) {
 }
 
 # The image's number, by the records of the library that Podman and CRI-O have in common.
-function stored(file, id,    rows, i, about, kept) {
-    if (!walk(contents(file), rows)) return ""
+function stored(file, id,    text, at, rows, i, about, kept) {
+    text = contents(file)
+    # Without the rows of the other containers.
+    at = index(text, "{\"id\":\"" id "\"")
+    if (at) text = before("[" substr(text, at), "},{\"id\":", "")
+    if (!walk(text, rows)) return ""
     for (i = 0; ("." i ".id") in rows; i++)
         if (rows["." i ".id"] == id) {
             kept = rows["." i ".image"]
@@ -139,7 +146,7 @@ function stored(file, id,    rows, i, about, kept) {
 function take_image(file, at,    config, i) {
     file = contents(file)
     if (file == "") return
-    walk(file, config)
+    walk(before(file, ",\"history\":[", "\"config\":{"), config)
     if (labels == "") labels = config[at ".Labels." INJECT]
     variables = "\\0000" # It has none, which is known, too.
     for (i = 0; (at ".Env." i) in config; i++)
@@ -196,6 +203,16 @@ function contents(file,    text, part, between) {
     return text
 }
 
+# The part of a JSON text before a key, or all of it if a wanted key comes behind that one. No quote
+# in a string of JSON is without a backslash, so the text of a key is nothing else.
+function before(text, key, wanted,    at, word, n, i) {
+    at = index(text, key)
+    if (!at) return text
+    n = split(wanted, word, " ")
+    for (i = 1; i <= n; i++) if (index(substr(text, at), word[i])) return text
+    return substr(text, 1, at - 1)
+}
+
 # By hand, because each awk has its own rules for a backslash in gsub.
 function escaped(value,    done, at) {
     while ((at = match(value, /[\\\n]/)) > 0) {
@@ -212,7 +229,8 @@ function walk(text, found,    part, n, i, j, outside, c, depth, prefix, kind, ke
     i = 1
     while (i <= n) {
         outside = part[i++]
-        for (j = 1; j <= length(outside); j++) {
+        # Nearly all are this one.
+        if (outside != ":") for (j = 1; j <= length(outside); j++) {
             c = substr(outside, j, 1)
             if (c == "{" || c == "[") {
                 prefix[depth + 1] = depth ? prefix[depth] "." key[depth] : ""

@@ -62,6 +62,32 @@ SCRIPT = (
     'set -f; w=$(echo a container starts without the hook: "$h": $w); '
     'echo "rocm_autopatch: $w" >&2; logger -t rocm_autopatch "$w" >/dev/null 2>&1; exit 0'
 )
+# Of which Pythons the hook can be mounted, by the names of their zip files: 3.9 to 3.40, and those
+# without a global lock.
+ZIPS = [f"python3{minor}{kind}.zip" for kind in ("", "t") for minor in range(9, 41)]
+# For "mount -a": what is to be mounted, where below the Python's library, and how.
+FSTAB = """\
+{tree} {zip} none bind,ro,nosuid,nodev,X-mount.mkdir=0755 0 0
+rocm-autopatch {zip}/container tmpfs size=2m,nr_inodes=8,mode=0755,nosuid,nodev,noexec 0 0
+"""
+# For GNU's sed: adds a hook to a config.json, which Docker's engine writes as one line. No quote in
+# a string of JSON is without a backslash, so each text below can only be a key.
+DOCKER_SED = """\
+1{
+    $!b
+    s/"createContainer":\\[]/"createContainer":[@HOOK@]/
+    t
+    s/"createContainer":\\[/&@HOOK@,/
+    t
+    s/"hooks":{}/"hooks":{"createContainer":[@HOOK@]}/
+    t
+    s/"hooks":{/&"createContainer":[@HOOK@],/
+    t
+    s/^{"/{"hooks":{"createContainer":[@HOOK@]},"/
+    t
+}
+$q1
+"""
 
 
 class HostError(Exception):
@@ -306,10 +332,16 @@ def lay_out_host(host: Host, to: Path, options: argparse.Namespace) -> None:
     # Where a container's own facts are mounted.
     (tree / "container").mkdir(mode=0o755)
     os.utime(tree, (0, 0))
+    (to / "fstab").mkdir(mode=0o755)
+    for name in ZIPS:
+        files.write(to / "fstab" / name, FSTAB.format(tree=host.at / "tree", zip=name).encode())
     for name, mode in (("hook", 0o755), ("docker-runtime", 0o755), ("facts.awk", 0o644)):
         shutil.copyfile(HERE / name, to / name)
         (to / name).chmod(mode)
-    files.write(to / "hook.json", json.dumps(hook_of(host.at)).encode())
+    hook = json.dumps(hook_of(host.at))
+    files.write(to / "hook.json", hook.encode())
+    escaped = "".join(f"\\{letter}" if letter in "\\&/" else letter for letter in hook)
+    files.write(to / "docker.sed", DOCKER_SED.replace("@HOOK@", escaped).encode())
     left_out = read(host.at / "left-out") or b""
     if options.leave_out is not None:
         left_out = "".join(f"{name}\n" for name in options.leave_out).encode()
@@ -435,7 +467,7 @@ def status(host: Host, options: argparse.Namespace) -> None:
             print(f"{change.path}: as installed")
         else:
             problems.append(f"{change.path} is gone or was changed: run install again")
-    for path in (host.at, host.at / "hook", host.at / "facts.awk", host.at / "tree"):
+    for path in (host.at, *(host.at / name for name in ("hook", "facts.awk", "fstab", "tree"))):
         try:
             host.judge(path)
             if not path.exists():

@@ -5,7 +5,8 @@
 As root. It makes the images from the Debian root of tests/overlay, starts an engine of its own
 where one has a service, and leaves nothing. ``--torch`` is a venv of Python 3.11 with torch, for a
 job of torchrun in containers. ``--schema`` is a directory with schema.json and defs.json of the
-public repository of CDI. It prints a line of JSON for each thing that was looked at; the status is
+public repository of CDI. ``--before`` is a checkout of another commit, whose hook is timed beside
+ours. It prints a line of JSON for each thing that was looked at; the status is
 1 if one is not as it should be.
 """
 
@@ -16,6 +17,7 @@ import base64
 import contextlib
 import json
 import os
+import random
 import shutil
 import socket
 import statistics
@@ -301,6 +303,12 @@ class Containerd(Engine):
         return False
 
 
+def install_command(checkout: Path, host: Path) -> list[str | Path]:
+    """What gives and takes the hook of a checkout, for the machine whose root is *host*."""
+    program = checkout / HOST.relative_to(ROOT)
+    return [sys.executable, program, "--at", host / "opt", "--root", host]
+
+
 def tag(name: str) -> str:
     return "localhost/rocm/" + name.lower().replace(" ", "-") + ":1"
 
@@ -340,6 +348,17 @@ def build_all(engine: Engine, context: Path) -> None:
         engine.build(tag(f"whose {which}"), file, context)
 
 
+def list_files(engine: Engine, name: str, command: str, hook: bool) -> set[str]:
+    """The lines of *command* in a container. On a busy machine, ctr loses the end of an output."""
+    command += " 2>/dev/null; echo listed"
+    for _ in range(5):
+        done = engine.run(tag(name), "sh", "-c", command, hook=hook, options=CASES[name].options)
+        *lines, last = done.stdout.splitlines() or [""]
+        if last == "listed":
+            return {line for line in lines if ".pyc" not in line}
+    raise RuntimeError(f"{engine.name} shows no whole list of the files of {name}")
+
+
 def check_images(engine: Engine, options: argparse.Namespace) -> None:
     right = 0
     for name, case in CASES.items():
@@ -349,9 +368,7 @@ def check_images(engine: Engine, options: argparse.Namespace) -> None:
         for hook in (True, False):
             # busybox's find shows names alone.
             files = FILES if case.python else FILES.partition(" -printf")[0]
-            files += " 2>/dev/null; true"
-            done = engine.run(tag(name), "sh", "-c", files, hook=hook, options=case.options)
-            both[hook] = {line for line in done.stdout.splitlines() if ".pyc" not in line}
+            both[hook] = list_files(engine, name, files, hook)
         more = {line.rsplit(" ", 1)[1] for line in both[True] ^ both[False]}
         # What find shows of a mount is its root alone.
         problem += f"files {sorted(more)} " if not more <= set(case.zips) else ""
@@ -430,11 +447,12 @@ def check_starts(engine: Engine, options: argparse.Namespace) -> None:
     )
 
 
-def check_bundles(host: Path, podman: Podman, starts: int) -> None:
+def check_bundles(hosts: Mapping[str, Path], podman: Podman, starts: int) -> None:
     """A start by runc and crun alone, side by side, as on a quiet machine.
 
     They run before whatever else does (chrt), which control groups for CPUs would not let them. The
     bundle lies where Podman would have it, so the hook tells what it knows of the image, too.
+    *hosts* are places with a hook, by name. Docker's way is that of its runtime in front of runc.
     """
     number = "0f" * 32
     made = sh(*podman.podman("create", "--network=none", tag("system"), "true")).stdout.strip()
@@ -448,7 +466,7 @@ def check_bundles(host: Path, podman: Podman, starts: int) -> None:
     key = base64.b64encode(f"sha256:{number}".encode()).decode()
     shutil.copy(image, kept / f"={key}")
     rows = []
-    for name in ("with", "without"):
+    for name in ("without", "docker", *hosts):
         bundle = storage / "overlay-containers" / name / "userdata"
         bundle.mkdir(parents=True)
         sh("runc", "spec", cwd=bundle)
@@ -456,12 +474,14 @@ def check_bundles(host: Path, podman: Podman, starts: int) -> None:
         spec["root"] = {"path": str(storage / "root"), "readonly": False}
         spec["process"].update(terminal=False, args=["/bin/true"])
         del spec["process"]["rlimits"]
-        if name == "with":
-            spec["hooks"] = {"createContainer": [json.loads((host / "opt/hook.json").read_text())]}
+        if name in hosts:
+            hook = json.loads((hosts[name] / "opt/hook.json").read_text())
+            spec["hooks"] = {"createContainer": [hook]}
         (bundle / "config.json").write_text(json.dumps(spec))
         about = json.dumps({"image-name": tag("system")})
         rows.append({"id": name, "image": number, "metadata": about})
     (storage / "overlay-containers/containers.json").write_text(json.dumps(rows))
+    (storage / "hosts.json").write_text(json.dumps({name: str(at) for name, at in hosts.items()}))
     (storage / "root").mkdir()
     program = [sys.executable, __file__, "--time-bundles", str(storage), "--starts", str(starts)]
     script = (
@@ -473,23 +493,46 @@ def check_bundles(host: Path, podman: Podman, starts: int) -> None:
     prefix = ("unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh")
     for line in sh(*prefix, *where, *program).stdout.splitlines():
         found = json.loads(line)
-        say(f"{found.pop('runtime')} alone: ms more for a start", found["more"] <= 10, **found)
+        what = f"{found.pop('way')} alone, {found.pop('hook')}: ms more for a start"
+        say(what, found["more"] <= 10, **found)
     sh(*podman.podman("umount", made), check=False)
     sh(*podman.podman("rm", made), check=False)
 
 
 def time_bundles(storage: Path, starts: int) -> None:
-    for runtime in ("runc", "crun"):
-        took: dict[str, list[float]] = {"with": [], "without": []}
+    hosts = json.loads((storage / "hosts.json").read_text())
+    bundles = storage / "overlay-containers"
+    given = bundles / "docker/userdata/config.json"
+    plain = given.read_text()
+    for way in ("runc", "crun", "docker"):
+        runtime = "runc" if way == "docker" else way
+        commands: dict[str, tuple[str, ...]] = {}
+        commands["without"] = (runtime, "run", "-b", str(bundles / "without/userdata"))
+        for name, host in hosts.items():
+            commands[name] = (runtime, "run", "-b", str(bundles / name / "userdata"))
+            if way == "docker":
+                wrapped = f"{host}/opt/docker-runtime"
+                commands[name] = (wrapped, runtime, "run", "-b", str(given.parent))
+        took: dict[str, list[float]] = {name: [] for name in commands}
         for number in range(starts):
-            for name in ("with", "without") if number % 2 else ("without", "with"):
-                bundle = storage / "overlay-containers" / name / "userdata"
+            # In no order: what one container leaves to be done may slow down the next.
+            for name in random.sample(sorted(commands), len(commands)):
+                given.write_text(plain)
                 began = time.perf_counter()
-                sh(runtime, "run", "-b", bundle, f"{name}{number}", stdin=subprocess.DEVNULL)
+                sh(*commands[name], f"made{os.getpid()}-{number}", stdin=subprocess.DEVNULL)
                 took[name].append((time.perf_counter() - began) * 1000)
-        paired = statistics.median(a - b for a, b in zip(took["with"], took["without"]))
-        row = {name: round(statistics.median(values), 1) for name, values in took.items()}
-        print(json.dumps({"runtime": runtime, "more": round(paired, 1), "starts": starts, **row}))
+        without = took.pop("without")
+        for name, values in took.items():
+            row = {
+                "way": way,
+                "hook": name,
+                "more": round(statistics.median(a - b for a, b in zip(values, without)), 1),
+                "starts": starts,
+                "with": round(statistics.median(values), 1),
+                "without": round(statistics.median(without), 1),
+                "load": os.getloadavg()[0],
+            }
+            print(json.dumps(row))
 
 
 def check_faults(engine: Engine, options: argparse.Namespace) -> None:
@@ -626,6 +669,7 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=50)
     parser.add_argument("--torch", type=Path)
     parser.add_argument("--schema", type=Path)
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT")
     parser.add_argument("--only", action="append")
     parser.add_argument("--time-bundles", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -637,14 +681,7 @@ def main() -> None:
         sh(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", place / "dist", ROOT)
         (wheel,) = (place / "dist").glob("*.whl")
         host = place / "host"
-        command: list[str | Path] = [
-            sys.executable,
-            HOST,
-            "--at",
-            host / "opt",
-            "--root",
-            host,
-        ]
+        command = install_command(ROOT, host)
         (host / "etc/cdi").mkdir(parents=True)
         node = {"path": "/dev/null"}
         amd = {
@@ -655,6 +692,10 @@ def main() -> None:
         (host / "etc/cdi/amd.json").write_text(json.dumps(amd))
         pythons = [find_python(version) for version in ("3.10", "3.11", "3.12")]
         sh(*command, "install", wheel, *pythons, "--docker", "--gpus")
+        hosts = {"with": host}
+        if options.before:
+            hosts["with the one before"] = place / "before"
+            sh(*install_command(options.before, place / "before"), "install", wheel, *pythons)
         context = make_context(place, wheel)
         crun, runc = (
             Podman("podman with crun", place, host),
@@ -692,7 +733,7 @@ def main() -> None:
                     except (RuntimeError, OSError, ValueError, subprocess.SubprocessError) as error:
                         say(f"{engine.name}: {check.__name__} ended", False, why=str(error)[-600:])
             if not options.only or crun.name in options.only:
-                check_bundles(host, crun, options.starts)
+                check_bundles(hosts, crun, options.starts)
             sh(*command, "remove")
             left = [str(path) for path in host.rglob("*") if path.is_file()]
             say("after the removal", left == [str(host / "etc/cdi/amd.json")], left=left)
