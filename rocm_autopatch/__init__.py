@@ -50,8 +50,8 @@ _RECORD = {
 }  # type: shapes.StartRecord
 
 
-def start(_=""):
-    # type: (str) -> None
+def start():
+    # type: () -> None
     """Apply the policy to this interpreter; return at once on any later call.
 
     Raises only what a signal handler of the program raises: KeyboardInterrupt for Ctrl-C.
@@ -82,9 +82,9 @@ def start(_=""):
             raise
 
 
-# The .pth line calls __init__, because every module has one. If this user may not read the package,
-# import makes an empty namespace package, which has no start.
-__init__ = start
+# The .pth line calls this, because every module has one, without arguments, that does nothing. If
+# this user may not read the package, import makes an empty namespace package, which has no start.
+__init_subclass__ = start
 
 
 def status():

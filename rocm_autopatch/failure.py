@@ -58,6 +58,11 @@ def describe(error: BaseException) -> str:
     return "%s: %s" % (type(error).__name__, text) if text else type(error).__name__
 
 
+def judge(error: BaseException) -> "tuple[bool, str]":
+    """Whether *error* is the program's own, and its text."""
+    return programs_own(error), describe(error)
+
+
 def give_up(error: BaseException) -> bool:
     """Undo what a start that failed has done. Returns whether *error* is the program's own."""
     _RECORD["reason"] = "the start-up hook failed"

@@ -1,6 +1,7 @@
-"""What a wheel leaves out of the package's sources: comments, and docstrings that no program reads.
+"""What a wheel leaves out of the package's sources: what no program reads.
 
-They are a fifth of the wheel. Code keeps its lines, so a traceback's numbers are those of the
+That is comments, docstrings, and imports for type checkers alone. They are a fifth of the wheel,
+and a start pays for the imports. Code keeps its lines, so a traceback's numbers are those of the
 repository, which has the whole text.
 """
 
@@ -20,19 +21,20 @@ class LeanSourceError(Exception):
 
 
 def lean_source(source: str, public: bool = False) -> str:
-    """A module's *source* without comments, and without docstrings unless it is *public*.
+    """A module's *source* without comments, and unless it is *public* also without other things.
 
-    Comments stay that state types, for mypy. Of the module's docstring, the first paragraph stays:
-    commands print some. A docstring stays that is all that a class or function has.
+    Those are docstrings, and what is under ``if TYPE_CHECKING:``. Comments stay that state types,
+    for mypy. Of the module's docstring, the first paragraph stays: commands print some. A docstring
+    stays that is all that a class or function has.
     """
     lines = source.splitlines(keepends=True)
     for row, column in _comments(source):
         lines[row - 1] = lines[row - 1][:column].rstrip() + "\n"
     if not public:
         tree = ast.parse(source)
-        for text in _unread_texts(tree):
-            last = text.end_lineno or text.lineno
-            lines[text.lineno - 1 : last] = ["\n"] * (last - text.lineno + 1)
+        for unread in (*_unread_texts(tree), *filter(_is_for_types, tree.body)):
+            last = unread.end_lineno or unread.lineno
+            lines[unread.lineno - 1 : last] = ["\n"] * (last - unread.lineno + 1)
         _shorten_first(tree, lines, source)
     lean = "".join(lines)
     if _code(lean) != _code(source):
@@ -52,6 +54,16 @@ def _is_text(node: ast.AST) -> bool:
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
+    )
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    """Whether it is a block that runs nowhere: ``if TYPE_CHECKING:`` without an ``else``."""
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+        and not node.orelse
     )
 
 
@@ -76,7 +88,7 @@ def _shorten_first(tree: ast.Module, lines: list[str], source: str) -> None:
 
 
 def _code(source: str) -> str:
-    """The code with the lines where it begins, and without texts, to compare."""
+    """The code with the lines where it begins, and without what may be left out, to compare."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         # A class may have ended with a text.
@@ -84,5 +96,5 @@ def _code(source: str) -> str:
         vars(node).pop("end_col_offset", None)
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            body[:] = [one for one in body if not _is_text(one)]
+            body[:] = [one for one in body if not _is_text(one) and not _is_for_types(one)]
     return ast.dump(tree, include_attributes=True)

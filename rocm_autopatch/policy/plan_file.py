@@ -5,6 +5,7 @@ They are marshalled, in a version of marshal's format that every Python from 3.4
 
 from __future__ import annotations
 
+import _imp
 import marshal
 import zlib
 from collections.abc import Mapping
@@ -60,4 +61,4 @@ def _dumps(value: Any, version: int = _MARSHAL_VERSION) -> bytes:
 def seal(file: bytes) -> bytes:
     """The content with a digest, by which this version of Python notices damage."""
     data = file[len(startup.MAGIC + startup.UNSEALED) :]
-    return startup.MAGIC + startup.digest(data) + data
+    return startup.MAGIC + _imp.source_hash(startup.KEY, data) + data

@@ -30,7 +30,7 @@ import os
 import sys
 
 import rocm_autopatch
-from rocm_autopatch import _BASELINE, _RECORD, _read
+from rocm_autopatch import _RECORD, _read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,6 +54,9 @@ RANKS = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK")
 # in a wheel have no digest: they are as safe as a .pyc file, and for every Python.
 MAGIC = b"rocm_autopatch plan 8\n"
 UNSEALED = b"unsealed"
+# _imp.source_hash gives eight bytes that tell whether bytes have changed: by accident, not in an
+# attack. Python 3.11 and later give others than earlier ones. zlib and hashlib would have to be
+# loaded.
 KEY = 0x726F636D
 # How much is read of a plan, in bytes: all of it.
 LONGEST = 1 << 24
@@ -129,10 +132,11 @@ def mark(path):
     value. Of a long file only the beginning is read; its size and time stand for the rest.
     """
     data = _read(path)
+    seal = _imp.source_hash(KEY, data)
     if len(data) < rocm_autopatch._LONGEST:
-        return (digest(data),)
+        return (seal,)
     found = os.stat(path)
-    return (digest(data), found.st_size, found.st_mtime_ns)
+    return (seal, found.st_size, found.st_mtime_ns)
 
 
 def load(path, modes=0):
@@ -144,17 +148,9 @@ def load(path, modes=0):
     data = _read(path, LONGEST, modes)
     start = len(MAGIC) + 8
     seal, rest = data[len(MAGIC) : start], data[start:]
-    if data[: len(MAGIC)] != MAGIC or (seal != UNSEALED and seal != digest(rest)):
+    if data[: len(MAGIC)] != MAGIC or (seal != UNSEALED and seal != _imp.source_hash(KEY, rest)):
         return None
     return marshal.loads(rest)
-
-
-def digest(data):
-    # type: (bytes) -> bytes
-    """Eight bytes that tell whether *data* has changed. They notice accidents, not attacks."""
-    # Python 3.11 and later give another number than earlier ones. zlib and hashlib would have to
-    # be loaded.
-    return _imp.source_hash(KEY, data)
 
 
 def release(version):
@@ -239,7 +235,7 @@ def _apply_env(plan, keep):
                     "=" + name in said
                     or name in plan["image_only"]
                     or b"ROCM_AUTOPATCH_GIVEN" in present
-                    or os.access(_BASELINE, os.R_OK)
+                    or os.access(rocm_autopatch._BASELINE, os.R_OK)
                 )
             ):
                 from rocm_autopatch.startup import baseline
@@ -284,9 +280,9 @@ def arm(hooks):
     # a thread that walks it then asks one finder twice. Compared by identity, because == of
     # another finder may raise.
     if id(finder) not in map(id, sys.meta_path):
-        import _thread
-
-        if _thread._count() and type(sys.meta_path) is list:
+        # Python itself has loaded it.
+        threads: Any = sys.modules["_thread"]
+        if threads._count() and type(sys.meta_path) is list:
             sys.meta_path.insert(0, finder)
         else:
             sys.meta_path = [finder, *sys.meta_path]
@@ -314,16 +310,15 @@ def find_spec(name, path=None, target=None):
     except BaseException as error:
         # Our files are gone or out of reach, or an audit hook forbids them, or what instruments all
         # modules (beartype_all) fails on them.
-        why = type(error).__name__
+        own, why = isinstance(error, KeyboardInterrupt), type(error).__name__
         try:
             # As in rocm_autopatch.start().
             failure: dict[str, Any] = {}
             exec(_read(rocm_autopatch._FAILURE) or rocm_autopatch._IMPORT, failure)
-            its_own = failure["programs_own"](error)
-            why = failure["describe"](error)
+            own, why = failure["judge"](error)
         except Exception:
-            its_own = isinstance(error, KeyboardInterrupt)
-        if its_own:
+            pass
+        if own:
             raise
         try:
             fail("hooks", "torch is not changed: " + why)

@@ -6,6 +6,7 @@ compute units, and those of aiter's modules have nothing (research/caches-torch.
 research/caches-rocm.md). A process loads this only where a policy or the user asks for caches.
 """
 
+import _imp
 import os
 import sys
 
@@ -226,9 +227,13 @@ def _triton(torch: str) -> str:
 def name(fields: "dict[str, str]") -> str:
     """The name of a place's directory: readable, and another one where any field is another."""
     told = ["torch-" + fields["torch"], fields["gpu"], fields["python"]]
-    seal = startup.digest(repr(sorted(fields.items())).encode("utf-8", "replace")).hex()
     parts = ["".join(letter if letter in _PLAIN else "-" for letter in part)[:60] for part in told]
-    return "_".join([*parts, seal])
+    return "_".join([*parts, _seal(repr(sorted(fields.items())).encode("utf-8", "replace"))])
+
+
+def _seal(data: bytes) -> str:
+    """Hex digits that are others for other bytes."""
+    return _imp.source_hash(startup.KEY, data).hex()
 
 
 def _is_in_order(directory: str) -> bool:
@@ -315,7 +320,7 @@ def variable_rules(
 def own(directory: str) -> str:
     """Where this container has its own directories for a place."""
     # By the whole path, because a container may have two roots.
-    return "%s/%s" % (OWN % os.geteuid(), startup.digest(os.fsencode(directory)).hex())
+    return "%s/%s" % (OWN % os.geteuid(), _seal(os.fsencode(directory)))
 
 
 def _own_part(directory: str, part: str) -> str:
