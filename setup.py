@@ -50,6 +50,9 @@ class BuildPyWithPlans(build_py):
             public = file.relative_to(package).as_posix() in lean_source.PUBLIC
             source = file.read_text(encoding="utf-8")
             file.write_text(lean_source.lean_source(source, public), encoding="utf-8")
+        for file in [*package.rglob("*.cpp"), *package.rglob("*.h")]:
+            source = file.read_text(encoding="utf-8")
+            file.write_text(lean_source.lean_cpp(source), encoding="utf-8")
 
     def _pack_pages(self) -> None:
         from rocm_autopatch.cli import manual
