@@ -15,6 +15,7 @@ import subprocess
 import tarfile
 import textwrap
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from rocm_autopatch.compiling_gpu import GPUS
 from rocm_autopatch.startup import caches, kfd
 from tests.conftest import Interpreter
 from tests.messages import Golden
-from tests.running import last_said, run_mounted
+from tests.running import QUIET, last_said, run_mounted
 from tests.test_cache_command import FILES, a_here, a_place, quiet
 
 # As the driver of each GPU has it: its version, SIMDs, SIMDs of a unit, and PCI device id.
@@ -56,14 +57,23 @@ def at_home(directory: Path) -> dict[str, str]:
 
 
 def on_machine(
-    gpu: str, directory: Path, python: Interpreter, *words: str | Path, **env: str
+    gpu: str,
+    directory: Path,
+    python: Interpreter,
+    *words: str | Path,
+    env: Mapping[str, str] | None = None,
+    layer: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run our Python where the driver has the files of this GPU."""
+    """Run our Python where the driver has the files of this GPU, with a read-only layer."""
     planted = directory / f"class-{gpu}"
     if not planted.exists():
         nodes_of(gpu, directory)
     script = f"mount -t tmpfs none /sys/class && cp -r {planted}/. /sys/class"
-    given = {**at_home(directory), "ROCM_AUTOPATCH_CACHE": "on", **env}
+    if layer:
+        above = Path(caches.LAYER).parent
+        script += f" && mount -t tmpfs none {above.parent} && mkdir {above}"
+        script += f" && cp -r {layer} {caches.LAYER}"
+    given = {**at_home(directory), "ROCM_AUTOPATCH_CACHE": "on", **(env or {})}
     return run_mounted(script, python.path, *words, env=given)
 
 
@@ -191,7 +201,7 @@ class TestPlace:
         policy.write_text("version: 1\nextends: safe\nenv: {TEAM: {default: a}}\n")
         policy.chmod(0o644)
         for env in ({}, {"ROCM_AUTOPATCH_POLICY": str(policy)}):
-            there = on_machine(gpu, tmp_path, python311, "-c", SHOW, **env)
+            there = on_machine(gpu, tmp_path, python311, "-c", SHOW, env=env)
             given = {**at_home(tmp_path), "ROCM_AUTOPATCH_CACHE": "on", **env}
             here = python311.run("-c", SHOW, env={**given, "ROCM_AUTOPATCH_GPU": target.described})
             assert json.loads(there.stdout) == json.loads(here.stdout)
@@ -362,21 +372,51 @@ class TestPack:
         with tarfile.open(file) as tar:
             assert read_member(tar, "manifest.json")["gpu"]["compute_units"] == 304
         seed = ("-m", "rocm_autopatch", "cache", "seed", file)
-        quietly = {"ROCM_AUTOPATCH_LOG": "quiet"}
-        done = on_machine("mi308x", tmp_path, python311, *seed, **quietly)
+        done = on_machine("mi308x", tmp_path, python311, *seed, env=QUIET)
         assert done.returncode == 1
         golden(last_said(done.stderr), "refused", FILE=file)
-        done = on_machine("mi300x", tmp_path, python311, *seed, **quietly)
+        done = on_machine("mi300x", tmp_path, python311, *seed, env=QUIET)
         assert (done.returncode, done.stderr) == (0, "")
         assert "it was filled without a GPU, for AMD Instinct MI300X" in done.stdout
         place = place_in(tmp_path)
         assert (place / "triton/A/k.hsaco").exists()
         assert places.filled_for(place)["name"] == "AMD Instinct MI300X"
         # And a start there uses it, but none on the other machine.
-        there = on_machine("mi300x", tmp_path, python311, "-c", SHOW, **quietly)
+        there = on_machine("mi300x", tmp_path, python311, "-c", SHOW, env=QUIET)
         assert json.loads(there.stdout)[0] == str(place)
-        other = on_machine("mi308x", tmp_path, python311, "-c", SHOW, **quietly)
+        other = on_machine("mi308x", tmp_path, python311, "-c", SHOW, env=QUIET)
         assert json.loads(other.stdout)[0] != str(place)
+
+    @pytest.mark.parametrize("how", ["seed", "image"])
+    def test_as_a_layer(self, python311: Interpreter, tmp_path: Path, how: str) -> None:
+        """What the Dockerfile of docs/caches.md does, and what a mounted image does."""
+        home, layer = tmp_path / "builder", tmp_path / "layer"
+        assert filled(python311, home, "both()")[0] == 0
+        given = {**at_home(home), "ROCM_AUTOPATCH_LOG": "quiet"}
+        cache, file = ("-m", "rocm_autopatch", "cache"), tmp_path / "packed"
+        oci = ["--oci"] if how == "image" else []
+        python311.run(*cache, "pack", file, "--for", "mi300x", *oci, env=given)
+        if oci:
+            layer.mkdir()
+            layer.chmod(0o755)
+            with tarfile.open(file) as tar:
+                (said,) = read_member(tar, "index.json")["manifests"]
+                manifest = read_member(tar, "blobs/" + said["digest"].replace(":", "/"))
+                blob = tar.extractfile("blobs/" + manifest["layers"][0]["digest"].replace(":", "/"))
+                with tarfile.open(fileobj=blob) as inner:
+                    inner.extractall(layer)
+        else:
+            python311.run(*cache, "seed", file, "--into", layer, env=given)
+        there = on_machine("mi300x", tmp_path, python311, "-c", SHOW, layer=layer)
+        assert "do not fit" not in there.stderr
+        place = Path(json.loads(there.stdout)[0])
+        assert (place / caches.LINKED).exists()
+        assert os.readlink(place / "triton/A/k.hsaco").startswith(caches.LAYER)
+        other = on_machine("mi308x", tmp_path, python311, "-c", SHOW, layer=layer)
+        assert re.search(r"do not fit: .*gfx942-304", other.stderr)
+        place = Path(json.loads(other.stdout)[0])
+        assert not (place / caches.LINKED).exists()
+        assert not [*place.rglob("*.hsaco")]
 
     def test_as_an_image(self, tmp_path: Path) -> None:
         """The same bytes each time: one layer with one place, which everybody may read."""

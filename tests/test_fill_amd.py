@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from rocm_autopatch import compiling_gpu
 from rocm_autopatch.caches import fill, fill_targets, places
 from tests import test_amd
 from tests.conftest import WORK, Interpreter
 from tests.programs import program_file
-from tests.running import last_said
+from tests.running import QUIET, last_said
 from tests.test_fill import SHOW, at_home, on_machine, place_in
 
 amd_python = test_amd.amd_python
@@ -80,9 +81,20 @@ def test_a_second_one_finds_all(amd_python: Interpreter, tmp_path: Path) -> None
     assert "(all 2 graphs were there)" in said
     assert fill.compiled_parts(place) == parts
 
-    there = on_machine("mi300x", tmp_path, amd_python, "-c", SHOW, ROCM_AUTOPATCH_LOG="quiet")
+    # A program as it is started there, where a miss is an error; the kernels alone are not run.
+    stand_in = compiling_gpu.prepare(
+        amd_python.path, fill_targets.KNOWN["mi300x"], WORK.absolute() / "stand-in"
+    )
+    there = on_machine(
+        *("mi300x", tmp_path, amd_python, TWO_GRAPHS),
+        env={**stand_in, "ROCM_AUTOPATCH_CACHE": "require", **QUIET},
+    )
+    assert (there.returncode, there.stdout) == (0, "(64, 1024)\n"), there.stderr[-3000:]
+    assert fill.compiled_parts(place) == parts
+
+    there = on_machine("mi300x", tmp_path, amd_python, "-c", SHOW, env=QUIET)
     assert json.loads(there.stdout)[0] == str(place)
-    other = on_machine("mi308x", tmp_path, amd_python, "-c", SHOW, ROCM_AUTOPATCH_LOG="quiet")
+    other = on_machine("mi308x", tmp_path, amd_python, "-c", SHOW, env=QUIET)
     assert json.loads(other.stdout)[0] != str(place)
 
 
