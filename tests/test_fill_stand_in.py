@@ -135,8 +135,8 @@ def test_another_vendor(tmp_path: Path) -> None:
 
 
 def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler -m64")
     python = hip_torch.python(amd_torch.create(WORK))
+    monkeypatch.setenv("CXX", "no-such-compiler -m64")
     with pytest.raises(UserError, match=r"no C\+\+ compiler no-such-compiler.*apt-get install"):
         compiling_gpu.prepare(python, GPUS["mi300x"], tmp_path)
     # Nothing is left that a later call would take for whole.

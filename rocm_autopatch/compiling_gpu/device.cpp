@@ -85,6 +85,12 @@ bool kept(const c10::FunctionSchema& schema) {
          });
 }
 
+// LSTMs and GRUs call cuDNN in C++ above the operators if this says so. Dynamo leaves them to eager
+// mode, so no graph depends on it. (Not seen to: MIOpen, which a HIP build asks in another way.)
+bool cudnn_is_acceptable(const Tensor&) {
+  return false;
+}
+
 struct Silent final : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
@@ -107,6 +113,7 @@ void register_all() {
     }
   }
   register_filled(aten);
+  aten.impl("cudnn_is_acceptable", &cudnn_is_acceptable);
 }
 #endif
 

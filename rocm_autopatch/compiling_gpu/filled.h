@@ -3,6 +3,8 @@
 #include "shapes.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/native/ConvUtils.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/set_native.h>
 #include <sys/mman.h>
@@ -235,6 +237,34 @@ torch::jit::Stack results_without_shapes(const Call& call) {
   return results;
 }
 
+// A convolution comes out in the memory format of the library that torch chooses by the device. The
+// meta kernel does not know it, and compiled code insists on it.
+void as_library(const Call& call, torch::jit::Stack& results) {
+  const bool backward = call.op.schema().operator_name().name == "aten::convolution_backward";
+  const size_t first = backward ? 1 : 0;
+  const auto& arguments = call.arguments;
+  const auto& input = arguments[first].toTensor();
+  const auto& weight = arguments[first + 1].toTensor();
+  // As torch's fake tensors do, which see no library for three dimensions.
+  if (weight.dim() < 4 || input.dim() != weight.dim() || input.numel() == 0) {
+    return;
+  }
+  const auto ints = [&](size_t i) { return arguments[first + i].toSymIntVector(); };
+  const auto stride = ints(3), padding = ints(4), dilation = ints(5), output_padding = ints(7);
+  const auto sizes = backward && !arguments[3].isNone() ? ints(2) : std::vector<c10::SymInt>();
+  const auto bias = backward ? std::optional<Tensor>() : arguments[2].toOptional<Tensor>();
+  const auto library = at::native::select_conv_backend(
+      input, weight, bias, stride, padding, dilation, arguments[first + 6].toBool(), output_padding,
+      arguments[first + 8].toSymInt(),
+      sizes.empty() ? at::OptionalSymIntArrayRef() : at::OptionalSymIntArrayRef(sizes));
+  const auto format = at::native::_determine_backend_memory_format(input, weight, library);
+  for (size_t i = 0; i < (backward ? 2 : 1); ++i) {
+    if (results[i].isTensor() && results[i].toTensor().defined()) {
+      results[i] = results[i].toTensor().contiguous(format);
+    }
+  }
+}
+
 // All operators that are not named below.
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const Call call(op, stack);
@@ -249,6 +279,10 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   } catch (const c10::NotImplementedError&) {
     give(stack, call.arguments.size(), results_without_shapes(call));
     return;
+  }
+  const auto& name = op.schema().operator_name().name;
+  if (name == "aten::convolution" || name == "aten::convolution_backward") {
+    as_library(call, inner);
   }
   torch::jit::Stack results;
   int64_t size = 0;
@@ -265,7 +299,6 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
     }
     each(results.back(), [&](const Tensor& one) { size += bytes(one); });
   }
-  const auto& name = op.schema().operator_name().name;
   const auto& returns = op.schema().returns();
   // What comes out of these is memory that went in.
   const bool views = std::any_of(returns.begin(), returns.end(), [](const auto& one) {
@@ -298,6 +331,7 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
 
 Tensor& copy_(Tensor& self, const Tensor& source, bool) {
   c10::impl::ExcludeDispatchKeyGuard no_autograd(c10::autograd_dispatch_keyset);
+  (void)at::infer_size(self.sizes(), source.sizes());
   if (!on_gpu(self)) {
     ++reads;
     host(self).copy_(host(source));
