@@ -27,7 +27,7 @@ from rocm_autopatch.startup import caches, kfd
 from tests.conftest import Interpreter
 from tests.messages import Golden
 from tests.running import QUIET, last_said, run_mounted
-from tests.test_cache_command import FILES, a_here, a_place, quiet
+from tests.test_cache_command import FIELDS, FILES, a_here, a_place, quiet
 
 # As the driver of each GPU has it: its version, SIMDs, SIMDs of a unit, and PCI device id.
 NODES = {
@@ -162,6 +162,12 @@ class TestTargets:
 
 
 class TestPlace:
+    @pytest.mark.parametrize("field", [*FIELDS])
+    def test_each_field_names_another(self, field: str) -> None:
+        """Torch and its label, Triton, HIP, the GPU, Python, and what the policy comes to."""
+        other = caches.name({**FIELDS, field: FIELDS[field] + "0"})
+        assert other != caches.name(FIELDS)
+
     @pytest.mark.parametrize(
         ("value", "expected"),
         [
@@ -346,6 +352,15 @@ class TestFill:
             status, _, err = filled(python311, tmp_path, "both()", **env)
             assert status == 1
             golden(last_said(err), next(iter(env)))
+
+    def test_evidence(self, python311: Interpreter, tmp_path: Path) -> None:
+        """It is for a machine, so a start there may go elsewhere."""
+        site = tmp_path / "site"
+        (site / "evidence").mkdir(parents=True)
+        for text in ("", "There is evidence here"):
+            err = filled(python311, tmp_path, "both()", ROCM_AUTOPATCH_SITE=str(site))[2]
+            assert ("There is evidence here" in err) == bool(text)
+            (site / "evidence" / "a.json").write_text("{}")
 
     def test_where_a_gpu_is(self, python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
         words = ("cache", "fill", "--for", "mi300x", "--", "true")

@@ -17,6 +17,7 @@ from rocm_autopatch.cli.command import Command, CommandResult, option_field, pro
 from rocm_autopatch.cli.statuses import PASSED_ON
 from rocm_autopatch.compile_report import session
 from rocm_autopatch.compile_report.gather import gather_report
+from rocm_autopatch.startup import proofs
 from rocm_autopatch.support.text import duration, wrapped
 from rocm_autopatch.support.user_error import UserError
 
@@ -196,6 +197,11 @@ def _told(run: _FillRun) -> Iterator[str]:
     yield from (f"Not filled: {one}" for one in run.processes.not_captured)
     if run.status and not run.limit:
         yield f"COMMAND ended with status {run.status}: what it had not compiled by then is missing"
+    if proofs.any_file():
+        yield (
+            "There is evidence here: on its machine, a start may have another plan, and so another "
+            "place"
+        )
     yield _NOT_FILLED
 
 
