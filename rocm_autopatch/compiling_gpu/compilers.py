@@ -32,7 +32,7 @@ captures: Counter[str] = Counter()
 class StaticLauncher:
     """Stands in for torch's static launcher, which loads Triton's binaries from their files."""
 
-    # Before 2.12 or so, torch unloads none, and is told the function, and not its module.
+    # torch 2.11 unloads none, and is told the function; torch 2.13 is told its module, too.
     unloads = True
 
     @classmethod
@@ -46,7 +46,7 @@ class StaticLauncher:
         pass
 
     @staticmethod
-    def _launch_kernel(*arguments: Any) -> None:
+    def _launch_kernel(*arguments: object) -> None:
         pass
 
 
@@ -119,7 +119,7 @@ def _lead_triton(gpu: GpuFacts, backends: Any) -> None:
 def _skip_captures(compile_fx: Any) -> None:
     """Call what would be captured as a graph: the compile before is the same, and so is its key."""
 
-    def cudagraphify(model: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def cudagraphify(model: Callable[..., Any], *arguments: object, **options: object) -> Any:
         captures["graphs"] += 1
         return model
 
@@ -129,20 +129,19 @@ def _skip_captures(compile_fx: Any) -> None:
 def _forget_choices(codecache: Any) -> None:
     """Keep no choice that was made without measuring: a GPU measures for itself."""
 
-    def nothing(self: Any, *arguments: Any, **options: Any) -> None:
+    def nothing(self: Any, *arguments: object, **options: object) -> None:
         pass
 
-    for name in ("update_local_cache",):
-        for cache in (codecache.PersistentCache, codecache.LocalCache, codecache.CacheBase):
-            if name in vars(cache):
-                setattr(cache, name, nothing)
+    for cache in (codecache.PersistentCache, codecache.LocalCache, codecache.CacheBase):
+        if "update_local_cache" in vars(cache):
+            cache.update_local_cache = nothing
     codecache.LocalCache.set_value = nothing
 
 
 def _forget_configs(autotune_cache: Any) -> None:
     """The same for the configs of one kernel."""
 
-    def save(self: Any, *arguments: Any, **options: Any) -> None:
+    def save(self: Any, *arguments: object, **options: object) -> None:
         pass
 
     autotune_cache.AutotuneCache.save = save
@@ -151,14 +150,13 @@ def _forget_configs(autotune_cache: Any) -> None:
 def _let_tie(benchmarking: Any) -> None:
     """Measure nothing."""
 
-    def benchmark(*arguments: Any, **options: Any) -> float:
+    def benchmark(*arguments: object, **options: object) -> float:
         caller = sys._getframe(1).f_code.co_filename
         measured[caller.rpartition("/")[2]] += 1
         return TIE_MS
 
-    for name in ("benchmark", "benchmark_gpu", "benchmark_many_gpu"):
-        if hasattr(benchmarking.benchmarker, name) and name != "benchmark_many_gpu":
-            setattr(benchmarking.benchmarker, name, benchmark)
+    for name in ("benchmark", "benchmark_gpu"):
+        setattr(benchmarking.benchmarker, name, benchmark)
 
 
 def _keep_metrics(utils: Any) -> None:

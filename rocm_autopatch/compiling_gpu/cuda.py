@@ -21,7 +21,7 @@ _COMPILERS = ("torch._inductor.", "torch._dynamo.", "torch._functorch.", "torch.
 class Stream(torch.Stream):
     """The one stream."""
 
-    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
+    def __new__(cls, device: object = None, priority: int = 0, **kwargs: object) -> Stream:
         return super().__new__(cls, device=torch.device("cuda", 0), priority=priority)
 
     cuda_stream = 0
@@ -34,13 +34,13 @@ class ExternalStream(Stream):
 class Event(torch.Event):
     """Something that is over at once."""
 
-    def __new__(cls, enable_timing: bool = False, **kwargs: Any) -> Event:
+    def __new__(cls, enable_timing: bool = False, **kwargs: object) -> Event:
         return super().__new__(cls, device="cuda", enable_timing=enable_timing)
 
-    def record(self, stream: Any = None) -> None:
+    def record(self, stream: object = None) -> None:
         """Nothing to wait for."""
 
-    def wait(self, stream: Any = None) -> None:
+    def wait(self, stream: object = None) -> None:
         """Nothing to wait for."""
 
     def query(self) -> bool:
@@ -50,7 +50,7 @@ class Event(torch.Event):
     def synchronize(self) -> None:
         """Nothing to wait for."""
 
-    def elapsed_time(self, end: Any) -> float:
+    def elapsed_time(self, end: object) -> float:
         """`TIE_MS` for compilers that compare candidates; for others there is no result."""
         caller = sys._getframe(1).f_globals.get("__name__", "")
         if has_memory() or caller.startswith(_MEASURES):
@@ -61,17 +61,17 @@ class Event(torch.Event):
 class Graph:
     """A capture that can't be made."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments: object, **options: object) -> None:
         raise NoResult("a captured graph")
 
 
 class EmptyGraph:
     """A graph of a program that goes on without results: nothing is captured or replayed."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: object) -> None:
         pass
 
-    def capture_begin(self, *arguments: Any, **options: Any) -> None:
+    def capture_begin(self, *arguments: object, **options: object) -> None:
         """Nothing is captured."""
 
     def capture_end(self) -> None:

@@ -91,6 +91,16 @@ bool cudnn_is_acceptable(const Tensor&) {
   return false;
 }
 
+// Its meta kernel asks cuDNN. Weights stay where they are; nobody looks into the buffer.
+Tensor flatten_weights(
+    at::TensorList weights, int64_t, c10::SymInt, int64_t, c10::SymInt, c10::SymInt, int64_t, bool, bool) {
+  int64_t count = 0;
+  for (const auto& weight : weights) {
+    count += weight.numel();
+  }
+  return strided({count}, {1}, weights[0].scalar_type());
+}
+
 struct Silent final : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
@@ -114,6 +124,7 @@ void register_all() {
   }
   register_filled(aten);
   aten.impl("cudnn_is_acceptable", &cudnn_is_acceptable);
+  aten.impl("_cudnn_rnn_flatten_weight", &flatten_weights);
 }
 #endif
 

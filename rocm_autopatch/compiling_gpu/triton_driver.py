@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -50,10 +51,10 @@ class Utils:
 class Launcher:
     """A kernel's launcher."""
 
-    def __init__(self, source: Any, metadata: Any) -> None:
+    def __init__(self, source: object, metadata: object) -> None:
         pass
 
-    def __call__(self, *arguments: Any) -> None:
+    def __call__(self, *arguments: object) -> None:
         """Launch nothing."""
 
 
@@ -89,17 +90,22 @@ class Driver(GPUDriver):
         """Torch's module for the device."""
         return torch.cuda
 
-    def get_benchmarker(self) -> Any:
+    def get_benchmarker(self) -> Callable[..., float | list[float]]:
         """What Triton's own autotuner measures by: all candidates tie."""
 
-        def benchmark(call: Any, *, quantiles: Any = None, **options: Any) -> Any:
+        def benchmark(
+            call: Callable[[], object],
+            *,
+            quantiles: Sequence[float] | None = None,
+            **options: object,
+        ) -> Any:
             call()
             return [TIE_MS] * len(quantiles) if quantiles else TIE_MS
 
         return benchmark
 
-    def get_empty_cache_for_benchmark(self) -> Any:
+    def get_empty_cache_for_benchmark(self) -> None:
         """Nothing to clear."""
 
-    def clear_cache(self, cache: Any) -> None:
+    def clear_cache(self, cache: object) -> None:
         """Nothing to clear."""
