@@ -184,6 +184,9 @@ def _told(run: _FillRun) -> Iterator[str]:
         f"{run.target.facts.name}{found} in {duration(run.seconds)}{ended}:"
     )
     yield str(run.here.place)
+    if kernels:
+        # A reduction that torch halves for its registers is in no graph (caches-warming.md).
+        yield "Fill again until nothing is added: torch leaves some kernels for a second process"
     yield wording.lookups_text(run.row)
     guards = [*run.processes.value_guards]
     if guards:
