@@ -2,8 +2,10 @@
 too, and write the same archives for everybody who builds them.
 """
 
+import bz2
 import gzip
 import hashlib
+import json
 import os
 import shutil
 import sys
@@ -38,6 +40,7 @@ class BuildPyWithPlans(build_py):
         # An editable install reads policies/*.yaml at each start, so no plan can be out of date.
         if not self.editable_mode:
             self._leave_out_comments()
+            self._pack_pages()
             for path, data in self._plans().items():
                 Path(path).parent.mkdir(exist_ok=True)
                 Path(path).write_bytes(data)
@@ -48,10 +51,29 @@ class BuildPyWithPlans(build_py):
             public = file.relative_to(package).as_posix() in lean_source.PUBLIC
             source = file.read_text(encoding="utf-8")
             file.write_text(lean_source.lean_source(source, public), encoding="utf-8")
+        for file in [*package.rglob("*.cpp"), *package.rglob("*.h")]:
+            source = file.read_text(encoding="utf-8")
+            file.write_text(lean_source.lean_cpp(source), encoding="utf-8")
+
+    def _pack_pages(self) -> None:
+        from rocm_autopatch.cli import manual
+
+        package = Path(self.build_lib, "rocm_autopatch")
+        pages = sorted((package / "pages").glob("*.md"))
+        texts = {path.stem: path.read_text(encoding="utf-8") for path in pages}
+        packed = bz2.compress(json.dumps(texts, ensure_ascii=False).encode())
+        (package / manual.PACKED).write_bytes(packed)
+        shutil.rmtree(package / "pages")
 
     def get_outputs(self, include_bytecode: Any = 1) -> "list[str]":
         outputs = super().get_outputs(include_bytecode)
-        return outputs if self.editable_mode else [*outputs, *self._plans()]
+        if self.editable_mode:
+            return outputs
+        from rocm_autopatch.cli import manual
+
+        package = Path(self.build_lib, "rocm_autopatch")
+        left = [path for path in outputs if Path(path).parent != package / "pages"]
+        return [*left, str(package / manual.PACKED), *self._plans()]
 
     def _plans(self) -> "dict[str, bytes]":
         from rocm_autopatch.policy import builtin

@@ -13,9 +13,10 @@ import pytest
 
 from experiments.live.amd_compiler import GPUS as MATRIX
 from experiments.live.amd_compiler import IMAGE, PROGRAM, SEARCH, Ran, run
+from rocm_autopatch.compiling_gpu.errors import NOT_RUN
+from rocm_autopatch.compiling_gpu.gpus import GPUS
+from rocm_autopatch.compiling_gpu.kernel_file import read_resources
 from surroundings import amd_torch, hip_torch
-from surroundings.compiling_gpu import NOT_RUN, kernel_file
-from surroundings.compiling_gpu.gpus import GPUS
 from tests.conftest import WORK, Interpreter, free_place, pip, quicken
 from tests.measuring import measure
 from tests.programs import program_file
@@ -98,7 +99,7 @@ class TestDevice:
         )
         assert ran.stdout == "AMD Instinct MI355X (stand-in, does not run)\n"
 
-    @pytest.mark.parametrize(("gpu", "last"), [("off", ""), ("mi999", "mi300x, mi355x, rx9070xt")])
+    @pytest.mark.parametrize(("gpu", "last"), [("off", ""), ("mi999", ", ".join(GPUS))])
     def test_another_name(self, device: Device, gpu: str, last: str) -> None:
         source = "import torch; print(torch.cuda.is_available())"
         ran = device.run_without_us(source, check=False, COMPILING_GPU=gpu)
@@ -124,7 +125,7 @@ class TestDevice:
             assembly = path.with_suffix(".amdgcn").read_text()
             (private,) = re.findall(r"^\s+\.private_segment_fixed_size: (\d+)", assembly, re.M)
             (used,) = re.findall(r"^\s+\.vgpr_count:\s+(\d+)", assembly, re.M)
-            registers, spilled = kernel_file.resources(path.read_bytes())
+            registers, spilled = read_resources(path.read_bytes())
             assert spilled == int(private) // 4
             assert registers - 8 < int(used) <= registers
 

@@ -1043,6 +1043,7 @@ def test_pack_and_seed(python311: Interpreter, tmp_path: Path, golden: Golden) -
         "bytes": 2000,
         "differs": [],
         "rewritten": 0,
+        "filled_for": "",
     }
     # For another policy.
     other = {"ROCM_AUTOPATCH_POLICY": "debug"}

@@ -10,12 +10,13 @@ import shutil
 import subprocess
 import zipfile
 from collections.abc import Iterator
+from configparser import ConfigParser
 from pathlib import Path
 
 import yaml
 
 from rocm_autopatch.cli import manual
-from tests.conftest import Interpreter
+from tests.conftest import ROOT, Interpreter
 from tests.messages import Golden
 
 # How a message cites a page: by the command, or by the page's place in the repository.
@@ -48,6 +49,26 @@ def test_what_is_cited_is_there(wheel: Path, python311: Interpreter) -> None:
     found = json.loads(python311.run("-c", code, *cited).stdout)
     for one, name in cited.items():
         assert found[one] == [one], f"{name} cites {one}, which the wheel has not"
+
+
+def test_pages_of_a_wheel(wheel: Path, python311: Interpreter) -> None:
+    """They are those of setup.cfg, in one file, which a Python without bz2 can't read."""
+    said = ConfigParser()
+    said.read(ROOT / "setup.cfg")
+    listed = said["options.package_data"]["rocm_autopatch.pages"].split()
+    code = (
+        "import json, sys\n"
+        "if sys.argv[1] == 'without': sys.modules['bz2'] = None\n"
+        "from rocm_autopatch.cli import manual\n"
+        "print(json.dumps({n: manual.page_sections(n)[0].lines for n in manual.page_names()}))"
+    )
+    found = json.loads(python311.run("-c", code, "with").stdout)
+    assert found == {name[:-3]: (ROOT / "docs" / name).read_text().splitlines() for name in listed}
+    assert python311.run("-c", code, "without").stdout == "{}\n"
+    with zipfile.ZipFile(wheel) as archive:
+        assert [name for name in archive.namelist() if "/pages" in name] == [
+            "rocm_autopatch/pages.bz2"
+        ]
 
 
 def test_each_way_to_name_a_section() -> None:

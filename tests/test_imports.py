@@ -24,6 +24,7 @@ ORDER = (
         "graphs",
         "patches",
         "fresh_interpreter",
+        "compiling_gpu",
         "policy",
         "record",
         "compile_report",

@@ -46,8 +46,11 @@ def test_the_root_of_the_wheel_has_the_start_up_files(wheel: Path) -> None:
 
 
 def test_its_size(wheel: Path) -> None:
-    """Each image and each Pod has it. If it grows: what does no start and no command read?"""
-    assert wheel.stat().st_size < 700_000
+    """Each image and each Pod has it. If it grows: what does no start and no command read?
+
+    32,000 bytes are the stand-in for a GPU, whose C++ is built where it is used.
+    """
+    assert wheel.stat().st_size < 730_000
 
 
 def test_code_without_comments(wheel: Path, tmp_path: Path) -> None:
@@ -76,6 +79,17 @@ LEAN = [
     ("if TYPE_CHECKING:\n    import a\n\n    B = a\nc = 1\n", "\n\n\n\nc = 1\n"),
     ("if TYPE_CHECKING:\n    a = 1\nelse:\n    a = 2\n", None),
 ]
+
+
+def test_cpp_without_comments(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.endswith((".cpp", ".h"))]
+        texts = {name: archive.read(name).decode() for name in names}
+    assert len(texts) >= 5
+    for name, text in texts.items():
+        assert text == lean_source.lean_cpp((ROOT / name).read_text())
+        assert not re.search(r"^\s*//", text, re.MULTILINE), name
+    assert lean_source.lean_cpp("// Why.\nx(); // y\n") == "\nx(); // y\n"
 
 
 @pytest.mark.parametrize(("source", "lean"), LEAN)

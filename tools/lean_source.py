@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 from collections.abc import Iterator
 
@@ -40,6 +41,11 @@ def lean_source(source: str, public: bool = False) -> str:
     if _code(lean) != _code(source):
         raise LeanSourceError("the code without its comments is not the same code")
     return lean
+
+
+def lean_cpp(source: str) -> str:
+    """C++ without the comments that have lines of their own; code keeps its lines."""
+    return re.sub(r"^[ \t]*//.*$", "", source, flags=re.MULTILINE)
 
 
 def _comments(source: str) -> Iterator[tuple[int, int]]:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.amd --work .work [--gpus mi300x mi355x] [--models ...] [--arms ...]
 
-The GPU is surroundings/compiling_gpu: it compiles and does not run. So these are figures of the
+The GPU is rocm_autopatch/compiling_gpu: it compiles and does not run. So these are figures of the
 compiler: kernels, candidates, CPU seconds, bytes of code, spilled registers. What benchmarking the
 candidates on a GPU adds is missing. Inductor benchmarks here as it would, but each launch does
 nothing and all candidates tie, so the first one is chosen. Coordinate descent ends at its first
@@ -31,10 +31,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.live.run import build_wheel
+from rocm_autopatch.compiling_gpu import build, gpus, kernel_file
 from rocm_autopatch.measure.prove.subjects import SUBJECTS
 from rocm_autopatch.policy import select
 from surroundings import amd_torch, hip_torch, image_env
-from surroundings.compiling_gpu import gpus, kernel_file
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("program.py")
@@ -145,7 +145,7 @@ def _compiled(scratch: Path) -> dict[str, Any]:
     """What Triton compiled: files, bytes, kernels of GEMM templates, spilled registers."""
     files = [path for path in scratch.rglob("*.hsaco") if path.is_file()]
     kernels = {path.parent.name: path for path in files}.values()
-    spilled = [kernel_file.resources(path.read_bytes())[1] for path in kernels]
+    spilled = [kernel_file.read_resources(path.read_bytes())[1] for path in kernels]
     return {
         "candidates": len(kernels),
         "gemm_candidates": sum(path.stem.startswith(GEMMS) for path in kernels),
@@ -214,9 +214,9 @@ def _source(arm: Arm) -> str:
     digest = hashlib.sha256()
     if arm.policy:
         digest.update(_plan(arm.policy).encode())
-    for directory in (amd_torch.PACKAGE, PROGRAM.parent):
+    for directory in (build.PACKAGE, PROGRAM.parent):
         for path in sorted(directory.rglob("*")):
-            if path.suffix in (".py", ".cpp", ".yaml") and path != Path(__file__).resolve():
+            if path.suffix in (".py", ".cpp", ".h", ".yaml") and path != Path(__file__).resolve():
                 digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 

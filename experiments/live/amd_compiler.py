@@ -2,7 +2,7 @@
 
     python amd_compiler.py policies | settings
 
-For a Python that has the stand-in of surroundings/compiling_gpu and our package; run.py and
+For a Python that has the stand-in of rocm_autopatch/compiling_gpu and our package; run.py and
 tests/test_amd.py make them. Each program runs in a process of its own with empty caches. It prints
 "ok", or what is wrong.
 """

@@ -9,8 +9,8 @@ own Debian mirror: in 2 to 5 minutes, with about 2 GB, as root, on Debian or Ubu
 checks.py then runs in the roots by chroot. ``hip`` is a second root of sid, with Debian's HIP
 runtime, hipcc and rocminfo: hip_runtime.py runs there. ``experimental`` is the same with the ROCm
 packages of Debian experimental. ``amd`` is a third one of sid, with Triton and the GPU that
-compiles and does not run (surroundings/compiling_gpu): amd_compiler.py runs there. ``launchers`` is
-a fourth one, with Slurm, Open MPI, MPICH, Ray, Podman, Docker, Apptainer and Prometheus:
+compiles and does not run (rocm_autopatch/compiling_gpu): amd_compiler.py runs there. ``launchers``
+is a fourth one, with Slurm, Open MPI, MPICH, Ray, Podman, Docker, Apptainer and Prometheus:
 launchers.py runs there, and metrics.py by ``metrics``. ``torchrun`` runs one check of launchers.py
 in the venv that surroundings/hip_torch.py makes, and ``ray`` runs ray_actors.py in a copy of it.
 
@@ -38,6 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
+from rocm_autopatch.compiling_gpu import build  # noqa: E402
 from surroundings import amd_torch, hip_torch  # noqa: E402
 
 HIP = "7.0.51831-a3e329ad8"
@@ -111,7 +112,7 @@ ROOTS = {
     # The Triton that torch 2.14 for GPUs requires.
     "amd": Place(
         "sid",
-        (*COMPILES, "python3-pyelftools"),
+        COMPILES,
         triton="3.8.0",
         script="amd_compiler.py",
         checks=("policies", "settings"),
@@ -369,8 +370,8 @@ def add_gpu(root: Path, triton: str) -> None:
     outside = root / site.lstrip("/")
     if not list(outside.glob(f"triton-{triton}.dist-info")):
         pip_into(root, outside, "--no-deps", f"triton=={triton}")
-    amd_torch.connect(outside, root / torch.lstrip("/"), outside)
-    inside(root, *amd_torch.build_command(Path(site), Path(torch)))
+    amd_torch.connect(outside, root / torch.lstrip("/"))
+    inside(root, *build.device_command(Path(site) / build.NAME, Path(torch), "g++"))
 
 
 def told(done: subprocess.CompletedProcess[str]) -> str:

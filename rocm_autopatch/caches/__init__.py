@@ -2,9 +2,10 @@
 
 A start (``startup.caches``) makes beneath the root a directory for each kind of place: torch,
 Triton, HIP, GPUs, Python and policy. Here are the parts of the command ``rocm-autopatch cache``:
-``places`` says what is there, ``users`` who uses it, ``warm`` fills a place, ``contents`` says what
-of it may go elsewhere, ``archive`` packs it and unpacks it, ``moved`` puts its paths right there,
-and ``gc`` removes what was not used for long.
+``places`` says what is there, ``users`` who uses it, ``warm`` fills a place, ``fill`` does so for a
+GPU that is not here (``fill_targets``, ``gpu_facts``), ``contents`` says what of it may go
+elsewhere, ``archive`` packs it and unpacks it, ``image_layout`` packs it as an image, ``moved``
+puts its paths right there, and ``gc`` removes what was not used for long.
 """
 
 from rocm_autopatch.support.user_error import UserError
@@ -13,6 +14,10 @@ from rocm_autopatch.support.user_error import UserError
 UNFINISHED = ".new-"
 # The file in a place that has a line of JSON for each ``warm``.
 RUNS = "runs"
+# The file in a place that has the facts of the GPU that ``fill`` compiled for, as JSON.
+FACTS = "gpu.json"
+# Our own files in a place, beside those of a start.
+OWN_FILES = (RUNS, FACTS)
 
 
 class CacheRefused(UserError):

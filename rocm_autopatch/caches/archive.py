@@ -29,7 +29,16 @@ from pathlib import Path
 from typing import IO, Any, Callable
 
 from rocm_autopatch import trust
-from rocm_autopatch.caches import RUNS, UNFINISHED, CacheRefused, contents, moved, places, users
+from rocm_autopatch.caches import (
+    FACTS,
+    OWN_FILES,
+    UNFINISHED,
+    CacheRefused,
+    contents,
+    moved,
+    places,
+    users,
+)
 from rocm_autopatch.startup import cache_place, caches
 from rocm_autopatch.support.progress import tell_step
 
@@ -37,6 +46,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 # How it is told how far it is: bytes done, and all bytes.
 Tell = Callable[[int, int], None]
+TellOne = Callable[[int], None]
 _LONGEST_MANIFEST = 1 << 26
 # The directories of a place's parts.
 _DIRECTORIES = {part.partition("/")[0] for _, part, _, _ in caches.PARTS} | {caches.KEYS}
@@ -70,10 +80,13 @@ class SeededPlace:
     unpacked: int  # bytes
     other: dict[str, tuple[str, str]]  # fields that differ: the archive's value, and that of here
     rewritten: int  # group files of Triton
+    filled_for: str  # the GPU that was not there when it was filled, "" if one was
 
 
 @dataclass(frozen=True)
-class _ListedFile:
+class ListedFile:
+    """A file as a manifest lists it; its size is in bytes."""
+
     size: int
     sha256: str
 
@@ -83,7 +96,8 @@ class _ArchiveManifest:
     root: str
     name: str
     fields: dict[str, str]
-    files: dict[str, _ListedFile]
+    files: dict[str, ListedFile]
+    gpu: dict[str, object]  # what ``fill`` compiled for; {} if a GPU was there
 
 
 # --- pack
@@ -95,10 +109,39 @@ def pack_place(place: places.CachePlace, file: Path, tell: Tell) -> PackedArchiv
     The same files give the same bytes, with the same zlib. Nothing may write to the place
     meanwhile; users.of() says who might.
     """
+    done = PackedArchive()
+    with packing(place, file, done) as (scratch, members, listed):
+        manifest = {
+            "format": FORMAT,
+            "root": str(place.path.parent),
+            "name": place.path.name,
+            "place": place.fields,
+            **({"gpu": gpu} if (gpu := places.filled_for(place.path)) else {}),
+            "files": {name: vars(one) for name, one in listed.items()},
+        }
+        made = scratch / "archive"
+        with open(made, "wb") as stream:
+            hashing = HashingWriter(stream)
+            _write_archive(
+                hashing, manifest, members, listed, lambda size: tell(size, done.unpacked)
+            )
+        done.sha256, done.size = hashing.sum.hexdigest(), hashing.size
+        made.chmod(0o644)
+        os.replace(made, file)
+    return done
+
+
+@contextlib.contextmanager
+def packing(
+    place: places.CachePlace, file: Path, done: PackedArchive
+) -> Iterator[tuple[Path, dict[str, Path], dict[str, ListedFile]]]:
+    """A directory beside *file* to write in, the files that are packed, and their sizes and sums.
+
+    *done* gets what is known before they are written. Raises CacheRefused and OSError.
+    """
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(file.stat().st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", str(file))
-    done = PackedArchive()
     tell_step("looking at what there is to pack")
     # Beside the file, because it is renamed at the end.
     hidden = f".{file.name}."
@@ -113,23 +156,7 @@ def pack_place(place: places.CachePlace, file: Path, tell: Tell) -> PackedArchiv
             )
         listed = {name: _list_file(path) for name, path in members.items()}
         done.files, done.unpacked = len(listed), sum(one.size for one in listed.values())
-        manifest = {
-            "format": FORMAT,
-            "root": str(place.path.parent),
-            "name": place.path.name,
-            "place": place.fields,
-            "files": {name: vars(one) for name, one in listed.items()},
-        }
-        made = Path(scratch, "archive")
-        with open(made, "wb") as stream:
-            hashing = _HashingWriter(stream)
-            _write_archive(
-                hashing, manifest, members, listed, lambda size: tell(size, done.unpacked)
-            )
-        done.sha256, done.size = hashing.sum.hexdigest(), hashing.size
-        made.chmod(0o644)
-        os.replace(made, file)
-    return done
+        yield Path(scratch), members, listed
 
 
 @contextlib.contextmanager
@@ -164,35 +191,49 @@ def _archive_members(place: Path, scratch: Path, notes: list[str]) -> Iterator[t
         yield name, path
 
 
-def _list_file(path: Path) -> _ListedFile:
+def _list_file(path: Path) -> ListedFile:
     with open(path, "rb") as stream:
-        hashing = _HashingWriter(None)
+        hashing = HashingWriter(None)
         shutil.copyfileobj(stream, hashing, _PIECE)
-    return _ListedFile(hashing.size, hashing.sum.hexdigest())
+    return ListedFile(hashing.size, hashing.sum.hexdigest())
 
 
 def _write_archive(
     stream: Any,
     manifest: dict[str, Any],
     members: Mapping[str, Path],
-    listed: Mapping[str, _ListedFile],
-    tell: Callable[[int], None],
+    listed: Mapping[str, ListedFile],
+    tell: TellOne,
 ) -> None:
-    done = 0
     # No name and no time in gzip's header.
     squeezed = gzip.GzipFile("", "wb", compresslevel=6, fileobj=stream, mtime=0)
     with squeezed, tarfile.open(fileobj=squeezed, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         text = json.dumps(manifest, indent=1, sort_keys=True).encode()
-        tar.addfile(_member_info(MANIFEST, len(text)), io.BytesIO(text))
-        for name, path in members.items():
-            with open(path, "rb") as source:
-                _add_member(tar, name, source, listed[name])
-            done += listed[name].size
-            tell(done)
+        tar.addfile(member_info(MANIFEST, len(text)), io.BytesIO(text))
+        add_members(tar, "", members, listed, tell)
 
 
-def _add_member(tar: tarfile.TarFile, name: str, source: IO[bytes], listed: _ListedFile) -> None:
-    member = _member_info(name, listed.size)
+def add_members(
+    tar: tarfile.TarFile,
+    above: str,
+    members: Mapping[str, Path],
+    listed: Mapping[str, ListedFile],
+    tell: TellOne,
+) -> None:
+    """Add files to a .tar, each below *above*. *tell* gets how many bytes are done.
+
+    Raises CacheRefused if one is not as it is listed, and OSError.
+    """
+    done = 0
+    for name, path in members.items():
+        with open(path, "rb") as source:
+            _add_member(tar, above + name, source, listed[name])
+        done += listed[name].size
+        tell(done)
+
+
+def _add_member(tar: tarfile.TarFile, name: str, source: IO[bytes], listed: ListedFile) -> None:
+    member = member_info(name, listed.size)
     if os.fstat(source.fileno()).st_mode & stat.S_IXUSR:
         member.mode = 0o755
     reading = _HashingReader(source)
@@ -206,17 +247,18 @@ def _add_member(tar: tarfile.TarFile, name: str, source: IO[bytes], listed: _Lis
         raise CacheRefused(f"{name} changed while it was packed: end the processes that use it")
 
 
-def _member_info(name: str, size: int) -> tarfile.TarInfo:
+def member_info(name: str, size: int) -> tarfile.TarInfo:
+    """A file of a .tar that anybody may read, and root's, of the year 1970."""
     member = tarfile.TarInfo(name)  # its time, user and group are 0
     member.size = size
     member.mode = 0o644
     return member
 
 
-class _HashingWriter:
+class HashingWriter:
     """A file that is written, and hashed on the way. Without a stream it is only hashed."""
 
-    def __init__(self, stream: IO[bytes] | None) -> None:
+    def __init__(self, stream: IO[bytes] | gzip.GzipFile | None) -> None:
         self.stream = stream
         self.sum = hashlib.sha256()
         self.size = 0
@@ -294,18 +336,19 @@ def seed_place(
                     # Starts go by their own root, also where they link what is in the layer.
                     old, now = f"{manifest.root}/{manifest.name}", f"{here.root}/{place.name}"
                     rewritten = _settle_times_and_paths(new, manifest, old, now)
-                    _finish_place(new, fields, into is None)
+                    _finish_place(new, fields, manifest.gpu, into is None)
                     _put_in_place(new, place)
                     if into is None:
                         _forget_links(place)
                 finally:
                     shutil.rmtree(new, ignore_errors=True)
     size = sum(one.size for one in manifest.files.values())
-    return SeededPlace(place, owner, len(manifest.files), size, differing, rewritten)
+    gpu = str(manifest.gpu.get("name", ""))
+    return SeededPlace(place, owner, len(manifest.files), size, differing, rewritten, gpu)
 
 
 def _verify_checksum(stream: IO[bytes], file: Path, checksum: str) -> None:
-    hashing = _HashingWriter(None)
+    hashing = HashingWriter(None)
     shutil.copyfileobj(stream, hashing, _PIECE)
     stream.seek(0)
     if hashing.sum.hexdigest() != checksum:
@@ -354,18 +397,19 @@ def _read_manifest(tar: tarfile.TarFile) -> _ArchiveManifest:
         if said["format"] != FORMAT:
             raise _WrongArchive(f"it has format {said['format']}, and this release reads {FORMAT}")
         files = {
-            name: _ListedFile(int(one["size"]), str(one["sha256"]))
+            name: ListedFile(int(one["size"]), str(one["sha256"]))
             for name, one in said["files"].items()
         }
         fields = {str(name): str(value) for name, value in said["place"].items()}
         root, name = str(said["root"]), str(said["name"])
+        gpu = dict(said.get("gpu", {}))  # Archives of earlier releases have none.
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError, OverflowError):
         raise _WrongArchive(f"its {MANIFEST} is not one that cache pack writes") from None
     for one in files:
         _check_name(one)
     if not all(text.isprintable() for row in fields.items() for text in row):
         raise _WrongArchive(f"its {MANIFEST} has a field that is no line of text")
-    return _ArchiveManifest(root, name, fields, files)
+    return _ArchiveManifest(root, name, fields, files, gpu)
 
 
 def _check_name(name: str) -> None:
@@ -379,7 +423,7 @@ def _check_name(name: str) -> None:
         raise _WrongArchive(f"the name {name[:100]!r}... has {many}")
     # Our own files in a place say what it is, and are not the archive's to write; where its parts
     # are, programs find directories.
-    ours = name in (caches.MARK, caches.LINKED, RUNS) or name in _DIRECTORIES
+    ours = name in (caches.MARK, caches.LINKED, *OWN_FILES) or name in _DIRECTORIES
     if "" in parts or "." in parts or "\0" in name or ours:
         raise _WrongArchive(f"the name {name!r} can't be a file's in a place")
 
@@ -443,7 +487,7 @@ def _refuse_replacement(place: Path, replace: bool) -> None:
 
 
 def _unpack_members(
-    tar: tarfile.TarFile, listed: Mapping[str, _ListedFile], new: Path, tell: Tell
+    tar: tarfile.TarFile, listed: Mapping[str, ListedFile], new: Path, tell: Tell
 ) -> None:
     """Write all members. Only directories and regular files are made, so no link leads outside."""
     left = dict(listed)
@@ -465,7 +509,7 @@ def _unpack_members(
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "xb") as stream:
-                hashing = _HashingWriter(stream)
+                hashing = HashingWriter(stream)
                 source = tar.extractfile(member)
                 assert source is not None  # _is_plain
                 shutil.copyfileobj(source, hashing, _PIECE)
@@ -511,8 +555,13 @@ def _settle_times_and_paths(new: Path, manifest: _ArchiveManifest, old: str, now
     return rewritten
 
 
-def _finish_place(new: Path, fields: Mapping[str, str], private: bool) -> None:
-    """What a start gives a place: the file that says which one it is, and directories."""
+def _finish_place(
+    new: Path, fields: Mapping[str, str], gpu: Mapping[str, object], private: bool
+) -> None:
+    """What a start gives a place: the file that says which one it is, and directories. With it,
+    the facts of the GPU that it was filled for."""
+    if gpu:
+        (new / FACTS).write_text(json.dumps(gpu), encoding="utf-8")
     text = "".join(f"{name} {value}\n" for name, value in fields.items())
     (new / caches.MARK).write_text(text, encoding="utf-8")
     cache_place.make_parts(str(new))

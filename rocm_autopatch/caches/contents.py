@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from urllib.parse import quote
 
-from rocm_autopatch.caches import RUNS, UNFINISHED
+from rocm_autopatch.caches import OWN_FILES, UNFINISHED
 from rocm_autopatch.startup import caches
 
 # Files and directories that are locks, or that somebody was still writing.
@@ -60,7 +60,7 @@ def may_go(name: str) -> bool:
     """Whether a file may go, or a directory, whose *name* ends with a slash."""
     parts = name.rstrip("/").split("/")
     last = parts[-1]
-    if name in (caches.MARK, caches.LINKED, RUNS) or parts[0] == _WITHOUT_USE:
+    if name in (caches.MARK, caches.LINKED, *OWN_FILES) or parts[0] == _WITHOUT_USE:
         return False
     if len(parts) > DEEPEST:
         return False

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rocm_autopatch import OFF, fresh_interpreter
-from rocm_autopatch.caches import RUNS, UNFINISHED, CacheRefused
-from rocm_autopatch.startup import cache_place, caches
+from rocm_autopatch.caches import FACTS, OWN_FILES, RUNS, UNFINISHED, CacheRefused
+from rocm_autopatch.startup import cache_place, caches, kfd
 from rocm_autopatch.support.progress import tell_step
 
 # What startup.caches.name() makes. Anything else in a root is not ours.
@@ -81,13 +81,16 @@ def caches_environment() -> dict[str, str]:
     return environ
 
 
-def place_here() -> StartPlace:
+def place_here(described: str = "") -> StartPlace:
     """The place of this environment. Raises Refused where there is none, and NoReport.
 
     It makes nothing, and is no use of the place. Where nobody asks for caches, it is the place that
-    ROCM_AUTOPATCH_CACHE=on would give.
+    ROCM_AUTOPATCH_CACHE=on would give. *described* is a GPU that is not here, as
+    ROCM_AUTOPATCH_GPU has it.
     """
     environ = fresh_interpreter.before_us()
+    if described:
+        environ[kfd.DESCRIBED.decode()] = described
     switch = environ.get("ROCM_AUTOPATCH", "").strip().lower()
     unused = f"ROCM_AUTOPATCH={switch}" if switch in OFF or switch == "observe" else ""
     # A start that observes says which place it would use, and leaves it alone.
@@ -189,7 +192,7 @@ def measure_place(path: Path) -> tuple[int, int, dict[str, int]]:
     for directory, _, names in os.walk(path):
         part = os.path.relpath(directory, path).split(os.sep)[0]
         for name in names:
-            if part == "." and name in (caches.MARK, caches.LINKED, RUNS):
+            if part == "." and name in (caches.MARK, caches.LINKED, *OWN_FILES):
                 continue
             with contextlib.suppress(OSError):
                 status = os.lstat(os.path.join(directory, name))
@@ -250,6 +253,15 @@ def differences_text(differing: Mapping[str, tuple[str, str]]) -> str:
         f"{'plan' if name == 'digest' else name} {theirs or 'unknown'} (here {ours or 'unknown'})"
         for name, (theirs, ours) in differing.items()
     )
+
+
+def filled_for(path: Path) -> dict[str, Any]:
+    """The facts of the GPU that ``fill`` compiled for in a place, {} if a GPU was there."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        facts = json.loads((path / FACTS).read_bytes())
+        if isinstance(facts, dict):
+            return facts
+    return {}
 
 
 def warm_runs(path: Path) -> list[dict[str, Any]]:

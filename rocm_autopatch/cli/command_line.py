@@ -45,6 +45,7 @@ COMMANDS = {
     "stacks": "where a process is that hangs right now, and what it compiles",
     "bundle": "what a bug report needs, in one file, with secrets masked",
     "cache": "show, fill, pack, seed and clean up the compile caches beneath one root",
+    "facts": "what a compile depends on of this machine's GPU, for one that has none",
     "help": "read the documentation, without a network",
     "completion": "print a script that completes commands and options in a shell",
 }

@@ -58,7 +58,10 @@ def _listed_sections(found: Sequence[manual.PageSection]) -> Iterator[str]:
 def _list_pages() -> CommandResult:
     names = manual.page_names()
     if not names:
-        raise UserError("no pages are installed with this package")
+        raise UserError(
+            "no pages are installed with this package, or this Python has no bz2 to read them; "
+            "docs/ of the repository has them"
+        )
     text = (
         "rocm-autopatch help PAGE shows one of these. PAGE#HEADING shows a section, and words find "
         "headings: rocm-autopatch help compile still hangs. A name in brackets in a text, and what "

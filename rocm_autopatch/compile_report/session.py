@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from rocm_autopatch.compile_report import (
     COMMAND,
@@ -28,6 +28,8 @@ from rocm_autopatch.compile_report import (
 from rocm_autopatch.support import masking
 from rocm_autopatch.support.progress import pause_line
 
+# How often a command is looked at while it runs.
+LOOK_S = 0.5
 _PASSED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 
 
@@ -85,10 +87,14 @@ def _prepare_profile(path: Path, environment: dict[str, str]) -> None:
         stale.unlink(missing_ok=True)
 
 
-def run_command(words: Sequence[str], environment: dict[str, str]) -> int:
+def run_command(
+    words: Sequence[str],
+    environment: dict[str, str],
+    look: Callable[[subprocess.Popen[bytes]], None] | None = None,
+) -> int:
     """Run a command and return its status: 128 plus the signal's number if a signal ended it.
 
-    Raises NotRun.
+    *look* is called with its process every LOOK_S seconds while it runs. Raises NotRun.
     """
     pause_line()  # The terminal is the command's.
     _record_command(words, environment)
@@ -118,8 +124,10 @@ def run_command(words: Sequence[str], environment: dict[str, str]) -> int:
         for number in early:
             child.send_signal(number)
         while (status := child.poll()) is None:
-            select.select([told], [], [])
-            os.read(told, 4096)
+            if select.select([told], [], [], LOOK_S if look else None)[0]:
+                os.read(told, 4096)
+            if look:
+                look(child)
     except FileNotFoundError:
         raise NotRun("not found", 127) from None
     except OSError as error:

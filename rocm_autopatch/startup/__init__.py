@@ -16,6 +16,7 @@ silent on stdout, and unable to fail: everything that it imports is loaded alrea
 - ``overruled``: where a variable is set that a pin may overrule.
 - ``proofs``: where evidence may change the plan.
 - ``caches``, ``cache_place``, ``layer``: where caches are kept.
+- ``described_gpu``: where caches are filled for a GPU that is not here.
 - ``nameless``: where no variable has the user's name.
 - ``rows``: where ``ROCM_AUTOPATCH_LOG=debug`` asks for a line for each change.
 

@@ -1,6 +1,7 @@
 """The GPUs that the amdgpu driver knows, from its files in /sys. No GPU runtime is started.
 
-A container sees the files of all GPUs of the machine, also of those that it may not use.
+A container sees the files of all GPUs of the machine, also of those that it may not use. Where
+there is no driver, ``cache fill`` says for which GPU its program compiles (described_gpu).
 """
 
 import os
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 # at its end, the one of that node.
 OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 NODES = "sys/class/kfd/kfd/topology/nodes"
+DESCRIBED = b"ROCM_AUTOPATCH_GPU"
 
 
 def gpus(root: str = "/") -> "list[tuple[str, int, int]]":
@@ -24,11 +26,15 @@ def gpus(root: str = "/") -> "list[tuple[str, int, int]]":
     A GPU is its architecture (``gfx942``), its PCI device id and how many compute units it has.
     *root* is the directory that stands for ``/``.
     """
-    directory = os.path.join(root, NODES)
+    directory = "%s/%s" % (root.rstrip("/"), NODES)
     try:
         nodes = sorted(os.listdir(directory))
     except OSError:
-        return []
+        if root != "/" or DESCRIBED not in getattr(os.environ, "_data", ()):
+            return []
+        from rocm_autopatch.startup import described_gpu
+
+        return described_gpu.described_gpus()
     found = [gpu(_read("%s/%s/properties" % (directory, node))) for node in nodes]
     return [one for one in found if one]
 

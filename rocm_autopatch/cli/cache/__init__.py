@@ -9,6 +9,7 @@ COMMAND = CommandGroup(
     {
         "status": "the root, its places, and how they differ from the one of this environment",
         "warm": "run a command that fills the caches, and say what was in them",
+        "fill": "run a command that fills the caches for a GPU that is not here",
         "pack": "write the place of this environment to a file",
         "seed": "unpack what pack has written",
         "gc": "remove the places that were not used for longest",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rocm_autopatch.caches import CacheRefused, archive, places, users
+from rocm_autopatch.caches import CacheRefused, archive, fill_targets, image_layout, places, users
 from rocm_autopatch.cli import options
 from rocm_autopatch.cli.cache import wording
 from rocm_autopatch.cli.command import (
@@ -29,15 +29,28 @@ class CachePackArguments:
         metavar="NAME",
         help="another place of the root, as status names it",
     )
+    target: str = option_field(
+        "--for",
+        parse=str,
+        default="",
+        metavar="TARGET",
+        help="the place that cache fill --for TARGET has filled",
+    )
     even_if_used: bool = flag_field(
         "--even-if-used",
         help="also while processes use the place: what they are writing may be incomplete",
+    )
+    oci: bool = flag_field(
+        "--oci",
+        help="as an OCI image with this place alone, for COPY --from or as a volume",
     )
     json: bool = options.json_flag()
 
 
 def pack_place(arguments: CachePackArguments) -> CommandResult:
-    here = places.place_here()
+    here = places.place_here(
+        fill_targets.target_named(arguments.target).described if arguments.target else ""
+    )
     path = here.root / arguments.place if arguments.place else here.place
     places.judge_directory(here.root)
     if path.parent != here.root or not (path / caches.MARK).exists():
@@ -50,7 +63,8 @@ def pack_place(arguments: CachePackArguments) -> CommandResult:
             f"{users.processes_text(using)} uses {path}: end it before, because it may be writing "
             "there; --even-if-used packs nevertheless"
         )
-    done = archive.pack_place(places.look_at_place(path), arguments.file, wording.tell_packed)
+    pack = image_layout.pack_image if arguments.oci else archive.pack_place
+    done = pack(places.look_at_place(path), arguments.file, wording.tell_packed)
     what = (
         f"{wording.count_files(done.files)}, {wording.size_text(done.unpacked)}, packed "
         f"{wording.size_text(done.size)}"
@@ -75,7 +89,8 @@ COMMAND = Command(
     pack_place,
     description=(
         "Write a place to FILE, a .tar.gz, and print its checksum. The same contents give the "
-        "same bytes. Locks, builds of ninja and what is unfinished stay out."
+        "same bytes. Locks, builds of ninja and what is unfinished stay out. With --oci, FILE is "
+        "an image in the OCI layout, and its digest is printed."
     ),
     example="rocm-autopatch cache pack caches.tar.gz",
     statuses=WRONG_OR_DONE,

@@ -66,6 +66,7 @@ def seed_place(arguments: CacheSeedArguments) -> CommandResult:
             "bytes": done.unpacked,
             "differs": sorted(done.other),
             "rewritten": done.rewritten,
+            "filled_for": done.filled_for,
         },
     )
 
@@ -88,6 +89,8 @@ def _seeded_lines(file: Path, done: archive.SeededPlace, here: places.StartPlace
     what = f"{wording.count_files(done.files)}, {wording.size_text(done.unpacked)}"
     yield f"{done.place}: {what}"
     yield f"  {file} belongs to {done.owner}"
+    if done.filled_for:
+        yield from wrapped(f"it was filled without a GPU, for {done.filled_for}", "  ", "    ")
     if done.other:
         told = places.differences_text(done.other)
         yield from wrapped(f"it was made for another place: {told}", "  ", "    ")

@@ -6,8 +6,8 @@
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
 _shtab_rocm_autopatch_policies_subparsers=(show)
-_shtab_rocm_autopatch_cache_subparsers=(status warm pack seed gc path)
-_shtab_rocm_autopatch_subparsers=(status explain diff policies check bake probe prove ab tune run report stacks bundle cache help completion)
+_shtab_rocm_autopatch_cache_subparsers=(status warm fill pack seed gc path)
+_shtab_rocm_autopatch_subparsers=(status explain diff policies check bake probe prove ab tune run report stacks bundle cache facts help completion)
 
 _shtab_rocm_autopatch_status_option_strings=(-h --help --all --why --json --line --textfile --check --policy --torch --no-torch --image --assume)
 _shtab_rocm_autopatch_explain_option_strings=(-h --help --torch --no-torch --readers --json --image --assume)
@@ -26,11 +26,13 @@ _shtab_rocm_autopatch_stacks_option_strings=(-h --help --json)
 _shtab_rocm_autopatch_bundle_option_strings=(-h --help --force --report --no-torch --json --image --assume)
 _shtab_rocm_autopatch_cache_status_option_strings=(-h --help --json)
 _shtab_rocm_autopatch_cache_warm_option_strings=(-h --help)
-_shtab_rocm_autopatch_cache_pack_option_strings=(-h --help --place --even-if-used --json)
+_shtab_rocm_autopatch_cache_fill_option_strings=(-h --help --for --seconds --graphs)
+_shtab_rocm_autopatch_cache_pack_option_strings=(-h --help --place --for --even-if-used --oci --json)
 _shtab_rocm_autopatch_cache_seed_option_strings=(-h --help --checksum --for-other-place --replace --into --json)
 _shtab_rocm_autopatch_cache_gc_option_strings=(-h --help --max --json)
 _shtab_rocm_autopatch_cache_path_option_strings=(-h --help --json)
 _shtab_rocm_autopatch_cache_option_strings=(-h --help)
+_shtab_rocm_autopatch_facts_option_strings=(-h --help --gpu --out)
 _shtab_rocm_autopatch_help_option_strings=(-h --help --json)
 _shtab_rocm_autopatch_completion_option_strings=(-h --help)
 _shtab_rocm_autopatch_option_strings=(-h --help --version)
@@ -66,12 +68,13 @@ _shtab_rocm_autopatch_bundle___assume_COMPGEN=_rocm_autopatch_facts
 _shtab_rocm_autopatch_cache_pack_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_rocm_autopatch_cache_seed_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_rocm_autopatch_cache_seed___into_COMPGEN=_shtab_compgen_files
+_shtab_rocm_autopatch_facts___out_COMPGEN=_shtab_compgen_files
 
 _shtab_rocm_autopatch_policies_pos_0_choices=(show)
 _shtab_rocm_autopatch_prove___device_choices=(cuda cpu)
-_shtab_rocm_autopatch_cache_pos_0_choices=(status warm pack seed gc path)
+_shtab_rocm_autopatch_cache_pos_0_choices=(status warm fill pack seed gc path)
 _shtab_rocm_autopatch_completion_pos_0_choices=(bash zsh)
-_shtab_rocm_autopatch_pos_0_choices=(status explain diff policies check bake probe prove ab tune run report stacks bundle cache help completion)
+_shtab_rocm_autopatch_pos_0_choices=(status explain diff policies check bake probe prove ab tune run report stacks bundle cache facts help completion)
 
 _shtab_rocm_autopatch_status__h_nargs=0
 _shtab_rocm_autopatch_status___help_nargs=0
@@ -150,9 +153,13 @@ _shtab_rocm_autopatch_cache_status___json_nargs=0
 _shtab_rocm_autopatch_cache_warm_pos_0_nargs=...
 _shtab_rocm_autopatch_cache_warm__h_nargs=0
 _shtab_rocm_autopatch_cache_warm___help_nargs=0
+_shtab_rocm_autopatch_cache_fill_pos_0_nargs=...
+_shtab_rocm_autopatch_cache_fill__h_nargs=0
+_shtab_rocm_autopatch_cache_fill___help_nargs=0
 _shtab_rocm_autopatch_cache_pack__h_nargs=0
 _shtab_rocm_autopatch_cache_pack___help_nargs=0
 _shtab_rocm_autopatch_cache_pack___even_if_used_nargs=0
+_shtab_rocm_autopatch_cache_pack___oci_nargs=0
 _shtab_rocm_autopatch_cache_pack___json_nargs=0
 _shtab_rocm_autopatch_cache_seed__h_nargs=0
 _shtab_rocm_autopatch_cache_seed___help_nargs=0
@@ -168,6 +175,9 @@ _shtab_rocm_autopatch_cache_path___json_nargs=0
 _shtab_rocm_autopatch_cache_pos_0_nargs=A...
 _shtab_rocm_autopatch_cache__h_nargs=0
 _shtab_rocm_autopatch_cache___help_nargs=0
+_shtab_rocm_autopatch_facts__h_nargs=0
+_shtab_rocm_autopatch_facts___help_nargs=0
+_shtab_rocm_autopatch_facts___gpu_nargs=0
 _shtab_rocm_autopatch_help_pos_0_nargs='*'
 _shtab_rocm_autopatch_help__h_nargs=0
 _shtab_rocm_autopatch_help___help_nargs=0

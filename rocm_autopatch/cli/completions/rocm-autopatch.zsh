@@ -18,6 +18,7 @@ _shtab_rocm_autopatch_commands() {
     completion:'Print a completion script for bash or zsh. It completes commands, options, policies, their entries, facts and files. It does not run this package, so print it again after an update. For bash, write it to /etc/bash_completion.d/rocm-autopatch, or put '"'"'source <(rocm-autopatch completion bash)'"'"' into ~/.bashrc. For zsh, write it to a file _rocm-autopatch in a directory of fpath, or put '"'"'source <(rocm-autopatch completion zsh)'"'"' into ~/.zshrc, after compinit. Exit status 0: the script is printed; 2: wrong usage; 130: interrupted.'
     diff:'Compare two reports of '"'"'rocm-autopatch status --json'"'"': policy, facts, image, variables, config and caches. First comes what makes the digests differ. A file may be a pipe; - is the next report on stdin, so '"'"'diff - -'"'"' reads two. A file that is no report is wrong usage. Exit status 0: programs compile alike in both: the digests are equal; 1: the digests differ; 2: wrong usage; 130: interrupted.'
     explain:'Show the entry for NAME in each layer of the policies here, which entry applies and which are overridden, and what becomes of NAME in a fresh interpreter. NAME may be the end of a key'"'"'s name. What torch itself has is told from a table of torch'"'"'s releases, unless --torch imports it. Exit status 0: a policy here has an entry for NAME, NAME is a variable of the digest, or with --readers, a file reads NAME; 1: no policy here has an entry for NAME, no policy is active, or one can'"'"'t be read; 2: wrong usage; 130: interrupted.'
+    facts:'Write what a compile depends on of this machine'"'"'s GPU, as JSON: architecture, compute units, memory, registers. With this file, cache fill compiles for it on a machine that has no GPU. Exit status 0: written; 1: there is no GPU; 2: wrong usage; 130: interrupted.'
     help:'Show a page of the documentation that is installed, or a section of one: in a pager on a terminal (PAGER), else as plain text. TOPIC is the name of a page (watchdog), a page and a heading (watchdog#phases, watchdog phases), words of a heading (a program that hangs), or what a message cites (docs/claims.md#memory-planning). Without TOPIC: the list of pages. Exit status 0: shown; 1: no page is called so; 2: wrong usage; 130: interrupted.'
     policies:'List the built-in policies and what is known of images, or show one policy. Exit status 0: the list; 1: a policy can'"'"'t be read; 2: wrong usage; 130: interrupted.'
     probe:'In fresh interpreters without rocm_autopatch, read the variables that torch, Triton, ROCm and the frameworks use, and the config values that differ from what this torch ships, and find the cause of each difference. Then read the same with rocm_autopatch. Exit status 0: nothing that slows, hangs or crashes remains for a program that is started here; 1: something remains, FILE can'"'"'t be written, --record lacks the image'"'"'s name, or with --readers: nothing reads one of the variables; 2: wrong usage; 130: interrupted.'
@@ -33,8 +34,9 @@ _shtab_rocm_autopatch_commands() {
 
 _shtab_rocm_autopatch_cache_commands() {
   local _commands=(
+    fill:'Run COMMAND without a GPU, on a stand-in that compiles for TARGET and runs no kernel, and fill the place that starts on a machine with this GPU use. End with its exit status, or with 0 if --seconds or --graphs ended it. Afterwards, say on stderr what was added. Exit status COMMAND'"'"'s own: it was run; 126 or 127: COMMAND can'"'"'t be run; 1: nothing was compiled; 2: wrong usage; 130: interrupted.'
     gc:'Remove what killed processes left over, and then the places that no start used for longest, until the root has at most SIZE. The place of this environment stays, and so does one that a process uses. Exit status 0: at most SIZE is left; 1: more than SIZE is left, or something is wrong with the root; 2: wrong usage; 130: interrupted.'
-    pack:'Write a place to FILE, a .tar.gz, and print its checksum. The same contents give the same bytes. Locks, builds of ninja and what is unfinished stay out. Exit status 0: done; 1: something is wrong with what was asked for; 2: wrong usage; 130: interrupted.'
+    pack:'Write a place to FILE, a .tar.gz, and print its checksum. The same contents give the same bytes. Locks, builds of ninja and what is unfinished stay out. With --oci, FILE is an image in the OCI layout, and its digest is printed. Exit status 0: done; 1: something is wrong with what was asked for; 2: wrong usage; 130: interrupted.'
     path:'Print the directory of the place that starts here use. It need not be there. Exit status 0: done; 1: something is wrong with what was asked for; 2: wrong usage; 130: interrupted.'
     seed:'Unpack FILE as a place of the root, as a whole or not at all. What is in it is code: whoever wrote FILE can run what they want in programs here. So FILE must be one that nobody else can write, made for the same kind of place. Exit status 0: done; 1: something is wrong with what was asked for; 2: wrong usage; 130: interrupted.'
     status:'Show the root of the caches, whether starts use it, and its places: what they hold, when a start used them last, and the last run of warm. Exit status 0: done; 1: something is wrong with what was asked for; 2: wrong usage; 130: interrupted.'
@@ -110,6 +112,17 @@ _shtab_rocm_autopatch_cache_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_rocm_autopatch_cache_defaults_added=0
 
+_shtab_rocm_autopatch_cache_fill_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--for[the GPU\: mi300x, mi355x, rx7900xtx, ..., or what facts --gpu wrote on one]:TARGET:"
+  "--seconds[end COMMAND after this time, and keep what is filled]:TIME:"
+  "--graphs[end COMMAND after it added so many graphs, and keep them]:N:"
+  "(-)*::COMMAND:"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_rocm_autopatch_cache_fill_defaults_added=0
+
 _shtab_rocm_autopatch_cache_gc_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--max[bytes, or with K, M, G or T\: 500M, 10G]:SIZE:"
@@ -122,7 +135,9 @@ _shtab_rocm_autopatch_cache_gc_defaults_added=0
 _shtab_rocm_autopatch_cache_pack_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--place[another place of the root, as status names it]:NAME:"
+  "--for[the place that cache fill --for TARGET has filled]:TARGET:"
   "--even-if-used[also while processes use the place\: what they are writing may be incomplete]"
+  "--oci[as an OCI image with this place alone, for COPY --from or as a volume]"
   "--json[print JSON]"
   ":the file that is written:_files"
 )
@@ -207,6 +222,15 @@ _shtab_rocm_autopatch_explain_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_rocm_autopatch_explain_defaults_added=0
+
+_shtab_rocm_autopatch_facts_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--gpu[the facts of the first GPU that torch finds]"
+  "--out[the file that is written, in place of stdout]:FILE:_files"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_rocm_autopatch_facts_defaults_added=0
 
 _shtab_rocm_autopatch_help_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -371,6 +395,7 @@ _shtab_rocm_autopatch() {
         completion) _arguments -C -s $_shtab_rocm_autopatch_completion_options ;;
         diff) _arguments -C -s $_shtab_rocm_autopatch_diff_options ;;
         explain) _arguments -C -s $_shtab_rocm_autopatch_explain_options ;;
+        facts) _arguments -C -s $_shtab_rocm_autopatch_facts_options ;;
         help) _arguments -C -s $_shtab_rocm_autopatch_help_options ;;
         policies) _shtab_rocm_autopatch_policies ;;
         probe) _arguments -C -s $_shtab_rocm_autopatch_probe_options ;;
@@ -402,6 +427,7 @@ _shtab_rocm_autopatch_cache() {
       (( CURRENT += 1 ))
       curcontext="${curcontext%:*:*}:_shtab_rocm_autopatch_cache-$line[1]:"
       case $line[1] in
+        fill) _arguments -C -s $_shtab_rocm_autopatch_cache_fill_options ;;
         gc) _arguments -C -s $_shtab_rocm_autopatch_cache_gc_options ;;
         pack) _arguments -C -s $_shtab_rocm_autopatch_cache_pack_options ;;
         path) _arguments -C -s $_shtab_rocm_autopatch_cache_path_options ;;

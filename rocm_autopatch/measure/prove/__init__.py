@@ -18,7 +18,7 @@ CRASHED = "crashed"
 HUNG = "hung"
 # The memory grows with each call.
 LEAKS = "leaks"
-# The GPU only compiles (surroundings/compiling_gpu): there are no results.
+# The GPU only compiles (compiling_gpu): there are no results.
 COMPILED = "compiled"
 # The trial or the switch is not possible here; this says nothing of the subject.
 NOT_HERE = "not here"

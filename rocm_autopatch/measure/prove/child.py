@@ -39,7 +39,7 @@ from rocm_autopatch.measure.prove.rows import TrialOutcome
 if TYPE_CHECKING:
     from rocm_autopatch.measure.prove.bench import Program, Result, TrialBench
 
-# What a GPU says that only compiles: the stand-in of surroundings/compiling_gpu.
+# What a GPU says that only compiles: the stand-in of compiling_gpu.
 _COMPILES_ONLY = "compiles and does not run"
 # What may be allocated more in the second half of the calls than in the first one, in bytes.
 _LEAK_GPU, _LEAK_CPU = 4 << 20, 48 << 20

@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from . import NoResult, kernel_file
-from .gpus import Gpu
+from .compilers import TIE_MS
+from .connection import has_memory
+from .errors import NoResult
+from .gpus import GpuFacts
 
-# Milliseconds that each benchmark of Inductor and Triton measures: all candidates tie, and the
-# first one wins. It has no meaning besides.
-TIE_MS = 1.0
 _MEASURES = ("torch._inductor.", "triton.")
 _COMPILERS = ("torch._inductor.", "torch._dynamo.", "torch._functorch.", "torch.fx.")
 
@@ -22,7 +21,7 @@ _COMPILERS = ("torch._inductor.", "torch._dynamo.", "torch._functorch.", "torch.
 class Stream(torch.Stream):
     """The one stream."""
 
-    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
+    def __new__(cls, device: object = None, priority: int = 0, **kwargs: object) -> Stream:
         return super().__new__(cls, device=torch.device("cuda", 0), priority=priority)
 
     cuda_stream = 0
@@ -35,13 +34,13 @@ class ExternalStream(Stream):
 class Event(torch.Event):
     """Something that is over at once."""
 
-    def __new__(cls, enable_timing: bool = False, **kwargs: Any) -> Event:
+    def __new__(cls, enable_timing: bool = False, **kwargs: object) -> Event:
         return super().__new__(cls, device="cuda", enable_timing=enable_timing)
 
-    def record(self, stream: Any = None) -> None:
+    def record(self, stream: object = None) -> None:
         """Nothing to wait for."""
 
-    def wait(self, stream: Any = None) -> None:
+    def wait(self, stream: object = None) -> None:
         """Nothing to wait for."""
 
     def query(self) -> bool:
@@ -51,44 +50,53 @@ class Event(torch.Event):
     def synchronize(self) -> None:
         """Nothing to wait for."""
 
-    def elapsed_time(self, end: Any) -> float:
+    def elapsed_time(self, end: object) -> float:
         """`TIE_MS` for compilers that compare candidates; for others there is no result."""
         caller = sys._getframe(1).f_globals.get("__name__", "")
-        if caller.startswith(_MEASURES):
+        if has_memory() or caller.startswith(_MEASURES):
             return TIE_MS
         raise NoResult("the time between two events")
-
-
-class Launcher:
-    """Stands in for torch's static launcher, which loads Triton's binaries from their files."""
-
-    @staticmethod
-    def _load_kernel(path: str, name: str, shared: int, device: int) -> tuple[int, int, int, int]:
-        with open(path, "rb") as stream:
-            registers, spills = kernel_file.resources(stream.read())
-        return 1, 1, registers, spills
-
-    @staticmethod
-    def _unload_kernel(module: int) -> None:
-        pass
-
-    @staticmethod
-    def _launch_kernel(*arguments: Any) -> None:
-        pass
 
 
 class Graph:
     """A capture that can't be made."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments: object, **options: object) -> None:
         raise NoResult("a captured graph")
 
 
-def answer(gpu: Gpu, library: ctypes.CDLL) -> None:
+class EmptyGraph:
+    """A graph of a program that goes on without results: nothing is captured or replayed."""
+
+    def __init__(self, **options: object) -> None:
+        pass
+
+    def capture_begin(self, *arguments: object, **options: object) -> None:
+        """Nothing is captured."""
+
+    def capture_end(self) -> None:
+        """Nothing was captured."""
+
+    def instantiate(self) -> None:
+        """Nothing is there."""
+
+    def replay(self) -> None:
+        """Nothing is replayed."""
+
+    def reset(self) -> None:
+        """Nothing is held."""
+
+    def pool(self) -> tuple[int, int]:
+        """The one pool."""
+        return 0, 1
+
+
+def answer_for_gpu(gpu: GpuFacts, library: ctypes.CDLL) -> None:
     """Make torch.cuda describe *gpu*. *library* is device.cpp's."""
     for name in ("compiling_gpu_allocated", "compiling_gpu_peak"):
         getattr(library, name).restype = ctypes.c_size_t
-    library.compiling_gpu_asks(_compiler_asks)
+    if not has_memory():
+        library.compiling_gpu_asks(_compiler_asks)
     properties = _properties(gpu)
 
     def memory(device: int = 0) -> dict[str, Any]:
@@ -107,7 +115,6 @@ def answer(gpu: Gpu, library: ctypes.CDLL) -> None:
         return exchange(device)
 
     answers: dict[str, Any] = {
-        "_StaticCudaLauncher": Launcher,
         "_has_cuda": True,
         "_cuda_CUDAAllocator_AllocatorState": SimpleNamespace,
         "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
@@ -130,11 +137,11 @@ def answer(gpu: Gpu, library: ctypes.CDLL) -> None:
         "_cuda_setDevice": lambda device: None,
         "_cuda_setStream": lambda **stream: None,
         "_cuda_synchronize": lambda: None,
+        "_host_emptyCache": lambda: None,
         "_set_cached_tensors_enabled": lambda enabled: None,
     }
     for name, value in answers.items():
         setattr(torch._C, name, value)
-    torch._C._dynamo.guards._empty_strided_cuda = _empty_strided
 
     # torch.cuda took these from torch._C when it was imported, or has a dummy instead of them.
     torch.cuda._exchange_device = exchange
@@ -145,7 +152,7 @@ def answer(gpu: Gpu, library: ctypes.CDLL) -> None:
     )
     torch.cuda.default_generators = (torch.Generator(device="cuda"),)
     cuda: Any = torch.cuda
-    cuda.CUDAGraph = cuda.graphs.CUDAGraph = Graph
+    cuda.CUDAGraph = cuda.graphs.CUDAGraph = EmptyGraph if has_memory() else Graph
     torch.cuda.graphs._cuda_isCurrentStreamCapturing = lambda: False
     torch.cuda.graphs._graph_pool_handle = lambda: (0, 1)
     for each in (Stream, ExternalStream, Event):
@@ -163,21 +170,22 @@ def _compiler_asks() -> bool:
     return caller is not None and str(caller.f_globals["__name__"]).startswith(_COMPILERS)
 
 
-def _properties(gpu: Gpu) -> Any:
+def _properties(gpu: GpuFacts) -> Any:
     return SimpleNamespace(
-        name=f"{gpu.name} (stand-in, does not run)",
+        # The name is in no key of a ROCm build. A program that looks at it must find a GPU's.
+        name=gpu.name if has_memory() else f"{gpu.name} (stand-in, does not run)",
         gcnArchName=gpu.target,
         major=gpu.major,
         minor=gpu.minor,
         multi_processor_count=gpu.processors,
         warp_size=gpu.wavefront,
         total_memory=gpu.memory,
-        shared_memory_per_block=gpu.lds,
+        shared_memory_per_block=gpu.lds_of_block or gpu.lds,
         shared_memory_per_block_optin=gpu.lds,
-        shared_memory_per_multiprocessor=gpu.lds,
+        shared_memory_per_multiprocessor=gpu.lds_of_processor or gpu.lds,
         regs_per_multiprocessor=gpu.registers,
-        max_threads_per_multi_processor=2048,
-        max_threads_per_block=1024,
+        max_threads_per_multi_processor=gpu.threads_of_processor,
+        max_threads_per_block=gpu.threads_of_block,
         L2_cache_size=gpu.l2,
         is_integrated=0,
         is_multi_gpu_board=0,
@@ -186,10 +194,6 @@ def _properties(gpu: Gpu) -> Any:
         pci_domain_id=0,
         uuid="",
     )
-
-
-def _empty_strided(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
 
 
 def _clone(original: Any) -> Any:

@@ -1,0 +1,212 @@
+"""``rocm-autopatch cache fill --for TARGET -- COMMAND``: compile for a GPU that is not here."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rocm_autopatch.caches import fill, fill_targets, places, warm
+from rocm_autopatch.cli import terminal, values
+from rocm_autopatch.cli.cache import wording
+from rocm_autopatch.cli.command import Command, CommandResult, option_field, program_words
+from rocm_autopatch.cli.statuses import PASSED_ON
+from rocm_autopatch.compile_report import session
+from rocm_autopatch.compile_report.gather import gather_report
+from rocm_autopatch.startup import proofs
+from rocm_autopatch.support.text import duration, wrapped
+from rocm_autopatch.support.user_error import UserError
+
+_NAME = "rocm-autopatch cache fill"
+# So many guards are named.
+_SHOWN = 3
+_NOT_FILLED = (
+    "Never filled: results of autotuning and all that a measurement decides, files of aiter and "
+    "MIOpen"
+)
+
+
+def _parse_graphs(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text[:9]) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of graphs, from 1 on")
+    return int(text)
+
+
+@dataclass(frozen=True)
+class CacheFillArguments:
+    target: str = option_field(
+        "--for",
+        parse=str,
+        default="",
+        required=True,
+        metavar="TARGET",
+        help="the GPU: mi300x, mi355x, rx7900xtx, ..., or what facts --gpu wrote on one",
+    )
+    seconds: float | None = option_field(
+        "--seconds",
+        parse=values.parse_duration,
+        default=None,
+        metavar=values.DURATION,
+        help="end COMMAND after this time, and keep what is filled",
+    )
+    graphs: int | None = option_field(
+        "--graphs",
+        parse=_parse_graphs,
+        default=None,
+        metavar=values.COUNT,
+        help="end COMMAND after it added so many graphs, and keep them",
+    )
+    words: tuple[str, ...] = program_words()
+
+
+@dataclass(frozen=True)
+class _FillRun:
+    """A run of a command, and what came of it."""
+
+    target: fill_targets.FillTarget
+    here: places.StartPlace
+    status: int
+    limit: str
+    seconds: float
+    added: fill.CompiledParts
+    processes: fill.FillProcesses
+    row: dict[str, object]
+
+    @property
+    def graphs(self) -> int:
+        """Graphs that were compiled, or were there."""
+        return max(int(str(self.row["graphs"])), self.processes.graphs, len(self.added.graphs))
+
+
+def fill_place(arguments: CacheFillArguments) -> CommandResult:
+    target = fill_targets.target_named(arguments.target)
+    environ = places.caches_environment()
+    here = fill.prepare_place(target, environ)
+    fill.prepare_stand_in(target, environ)
+    _say(
+        f"THERE IS NO GPU. COMMAND compiles for {target.facts.name}, and what it prints of results "
+        "is made of zeros: do not trust it."
+    )
+    run = _run_command(arguments, target, here, environ)
+    warm.note_run(here.place, run.row)
+    if not run.graphs:
+        raise _nothing_compiled(run)
+    _say(*_told(run))
+    return CommandResult(status=0 if run.limit else run.status, passed_on=True)
+
+
+COMMAND = Command(
+    CacheFillArguments,
+    fill_place,
+    description=(
+        "Run COMMAND without a GPU, on a stand-in that compiles for TARGET and runs no kernel, and "
+        "fill the place that starts on a machine with this GPU use. End with its exit status, or "
+        "with 0 if --seconds or --graphs ended it. Afterwards, say on stderr what was added."
+    ),
+    example="rocm-autopatch cache fill --for mi300x -- python serve.py --one-request",
+    statuses={**PASSED_ON, 1: "nothing was compiled"},
+    no_json="stdout is COMMAND's; rocm-autopatch cache status --json has its last run",
+    page="caches.md#filling-them-without-a-gpu",
+)
+
+
+def _say(*texts: str) -> None:
+    first, *rest = texts
+    lines = [*wrapped(f"{_NAME}: {first}", "", "  ")]
+    for text in rest:
+        # A path stays whole.
+        lines += [f"  {text}"] if text[:1] == "/" else wrapped(text, "  ", "    ")
+    terminal.print_lines(lines, sys.stderr)
+
+
+def _run_command(
+    arguments: CacheFillArguments,
+    target: fill_targets.FillTarget,
+    here: places.StartPlace,
+    environ: dict[str, str],
+) -> _FillRun:
+    before, size = fill.compiled_parts(here.place), places.measure_place(here.place)[0]
+    limits = fill.FillLimits(here.place, before, arguments.seconds, arguments.graphs)
+    limited = arguments.seconds is not None or arguments.graphs is not None
+    with tempfile.TemporaryDirectory(prefix="rocm-autopatch-fill-") as directory:
+        session.prepare_environment(Path(directory, "report"), None, environ)
+        told = Path(directory, "processes")
+        told.mkdir()
+        environ[fill.PROCESSES] = str(told)
+        began = time.time()
+        try:
+            status = session.run_command(arguments.words, environ, limits.look if limited else None)
+        except session.NotRun as error:
+            raise UserError(f"{arguments.words[0]}: {error}", status=error.status) from None
+        seconds = time.time() - began
+        report = gather_report(Path(directory, "report"))
+        found = {"graphs": len(report.graphs), **warm.lookup_counts(report)}
+        processes = fill.read_processes(told)
+    warm.keep_built(here.place)
+    row: dict[str, object] = {
+        "time": round(began),
+        "seconds": round(seconds, 1),
+        "status": status,
+        **found,
+        "bytes": places.measure_place(here.place)[0] - size,
+        "for": target.facts.name,
+    }
+    added = fill.compiled_parts(here.place) - before
+    return _FillRun(target, here, status, limits.ended, seconds, added, processes, row)
+
+
+def _nothing_compiled(run: _FillRun) -> UserError:
+    if run.limit:
+        return UserError(f"COMMAND compiled nothing before {run.limit} ended it: give it more time")
+    if run.status:
+        return UserError(
+            f"COMMAND failed with status {run.status} before it compiled anything: see its lines "
+            "above",
+            status=run.status,
+        )
+    return UserError(
+        "COMMAND compiled nothing: let it call what torch.compile returns, with tensors on cuda, "
+        f"in a process of {sys.executable}"
+    )
+
+
+def _told(run: _FillRun) -> Iterator[str]:
+    """The answer first, then what is not in it."""
+    graphs, kernels = len(run.added.graphs), len(run.added.kernels)
+    found = "" if graphs else f" (all {run.graphs} graphs were there)"
+    ended = f"; ended by {run.limit}" if run.limit else ""
+    yield (
+        f"{_count(graphs, 'graph')} and {_count(kernels, 'kernel')} added for "
+        f"{run.target.facts.name}{found} in {duration(run.seconds)}{ended}:"
+    )
+    yield str(run.here.place)
+    if kernels:
+        # A reduction that torch halves for its registers is in no graph (caches-warming.md).
+        yield "Fill again until nothing is added: torch leaves some kernels for a second process"
+    yield wording.lookups_text(run.row)
+    guards = [*run.processes.value_guards]
+    if guards:
+        shown = ", ".join(guards[:_SHOWN]) + (", ..." if len(guards) > _SHOWN else "")
+        yield f"With real data, {_count(len(guards), 'guard')} on values may fail: {shown}"
+    if run.processes.value_reads:
+        yield (
+            f"Values of the GPU's memory were read {_count(run.processes.value_reads, 'time')}: "
+            "they are zero, and with real ones the program may compile other graphs"
+        )
+    yield from (f"Not filled: {one}" for one in run.processes.not_captured)
+    if run.status and not run.limit:
+        yield f"COMMAND ended with status {run.status}: what it had not compiled by then is missing"
+    if proofs.any_file():
+        yield (
+            "There is evidence here: on its machine, a start may have another plan, and so another "
+            "place"
+        )
+    yield _NOT_FILLED
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number:,} {what}s"

@@ -1,3 +1,0 @@
-"""Triton's own AMD compiler."""
-
-from triton.backends.amd.compiler import HIPBackend as HIPBackend

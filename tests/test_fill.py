@@ -1,0 +1,464 @@
+"""``cache fill``: the place of a GPU that is not here, and what is said of it.
+
+The tests with a program that only writes files say nothing of compilers: test_fill_amd.py does.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import re
+import subprocess
+import tarfile
+import textwrap
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocm_autopatch.caches import CacheRefused, fill, fill_targets, image_layout, places
+from rocm_autopatch.compiling_gpu import GPUS
+from rocm_autopatch.startup import caches, kfd
+from tests.conftest import Interpreter
+from tests.messages import Golden
+from tests.running import QUIET, last_said, run_mounted
+from tests.test_cache_command import FIELDS, FILES, a_here, a_place, quiet
+
+# As the driver of each GPU has it: its version, SIMDs, SIMDs of a unit, and PCI device id.
+NODES = {
+    "mi300x": (90402, 1216, 4, 29857),
+    "mi308x": (90402, 320, 4, 29858),
+    "rx9070xt": (120001, 128, 2, 30032),
+}
+
+
+def nodes_of(gpu: str, directory: Path) -> Path:
+    """The driver's files of a machine with a CPU and this GPU, as what stands for /sys/class."""
+    version, simds, each, device = NODES[gpu]
+    nodes = directory / f"class-{gpu}" / kfd.NODES.removeprefix("sys/class/")
+    texts = (
+        "simd_count 0\nsimd_per_cu 0\ngfx_target_version 0\n",
+        f"simd_count {simds}\nsimd_per_cu {each}\ngfx_target_version {version}\n"
+        f"device_id {device}\n",
+    )
+    for number, text in enumerate(texts):
+        (nodes / str(number)).mkdir(parents=True)
+        (nodes / str(number) / "properties").write_text(text)
+    return directory / f"class-{gpu}"
+
+
+def at_home(directory: Path) -> dict[str, str]:
+    return {"HOME": str(directory), "XDG_CACHE_HOME": ""}
+
+
+def on_machine(
+    gpu: str,
+    directory: Path,
+    python: Interpreter,
+    *words: str | Path,
+    env: Mapping[str, str] | None = None,
+    layer: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run our Python where the driver has the files of this GPU, with a read-only layer."""
+    planted = directory / f"class-{gpu}"
+    if not planted.exists():
+        nodes_of(gpu, directory)
+    script = f"mount -t tmpfs none /sys/class && cp -r {planted}/. /sys/class"
+    if layer:
+        above = Path(caches.LAYER).parent
+        script += f" && mount -t tmpfs none {above.parent} && mkdir {above}"
+        script += f" && cp -r {layer} {caches.LAYER}"
+    given = {**at_home(directory), "ROCM_AUTOPATCH_CACHE": "on", **(env or {})}
+    return run_mounted(script, python.path, *words, env=given)
+
+
+SHOW = """
+import json, rocm_autopatch
+report = rocm_autopatch.status()
+print(json.dumps([report["caches"]["place"], report["policies"]]))
+"""
+
+
+class TestTargets:
+    def test_each_that_is_known(self) -> None:
+        assert {*GPUS} <= {*fill_targets.KNOWN}
+        for name, facts in fill_targets.KNOWN.items():
+            target = fill_targets.target_named(name)
+            assert target.facts == facts
+            if facts.vendor == "amd":
+                assert (target.units % 2, facts.wavefront) in ((0, 32), (0, 64)), name
+                assert facts.lds >= 64 * 1024
+        units = {name: fill_targets.target_named(name).described for name in fill_targets.KNOWN}
+        expected = {
+            "mi300x": "gfx942:304",
+            "mi308x": "gfx942:80",
+            "mi300a": "gfx942:228",
+            "mi355x": "gfx950:256",
+            "mi250x": "gfx90a:110",
+            "mi210": "gfx90a:104",
+            "rx7900xtx": "gfx1100:96",
+            "w7900": "gfx1100:96",
+            "rx9070xt": "gfx1201:64",
+            "h100": "",
+        }
+        assert {name: units[name] for name in expected} == expected
+
+    @pytest.mark.parametrize(
+        ("spelled", "name"),
+        [
+            ("MI300X", "mi300x"),
+            ("AMD Instinct MI355X", "mi355x"),
+            ("RX 7900 XTX", "rx7900xtx"),
+            ("AMD Radeon RX-9070-XT", "rx9070xt"),
+            ("Radeon PRO W7900", "w7900"),
+        ],
+    )
+    def test_spellings(self, spelled: str, name: str) -> None:
+        assert fill_targets.target_named(spelled).facts == fill_targets.KNOWN[name]
+
+    @pytest.mark.parametrize("name", ["mi999", "", "gfx942", "amd"])
+    def test_unknown(self, name: str) -> None:
+        with pytest.raises(CacheRefused, match=r"mi300x, mi355x, .*facts --gpu"):
+            fill_targets.target_named(name)
+
+    def test_a_file(self, tmp_path: Path) -> None:
+        """It says more than a name: partitions of a GPU, and its PCI device id."""
+        made = fill_targets.make_target(fill_targets.KNOWN["mi300x"], 38, 29857)
+        file = tmp_path / "cpx.json"
+        file.write_text(made.as_json())
+        assert fill_targets.target_named(str(file)) == made
+        assert made.described == "gfx942:38:29857"
+
+    @pytest.mark.parametrize(
+        ("change", "why"),
+        [
+            ({"target": "gfx942; x"}, "no architecture"),
+            ({"compute_units": -1}, "not both numbers"),
+            ({"compute_units": "304"}, "not both numbers"),
+            ({"device_id": 2**40}, "not both numbers"),
+            ({"memory": "192"}, "memory"),
+            ({"vendor": "intel"}, "vendor"),
+        ],
+    )
+    def test_a_file_that_is_none(self, tmp_path: Path, change: dict[str, Any], why: str) -> None:
+        file = tmp_path / "facts.json"
+        said = json.loads(fill_targets.target_named("mi300x").as_json())
+        file.write_text(json.dumps({**said, **change}))
+        with pytest.raises(CacheRefused, match=why):
+            fill_targets.target_named(str(file))
+
+    def test_no_file(self, tmp_path: Path) -> None:
+        for text in ("", "[]", "[" * 100_000):
+            (tmp_path / "a.json").write_text(text)
+            with pytest.raises(CacheRefused, match="has no facts"):
+                fill_targets.target_named(str(tmp_path / "a.json"))
+        with pytest.raises(CacheRefused, match="No such file"):
+            fill_targets.target_named(str(tmp_path / "b.json"))
+
+
+class TestPlace:
+    @pytest.mark.parametrize("field", [*FIELDS])
+    def test_each_field_names_another(self, field: str) -> None:
+        """Torch and its label, Triton, HIP, the GPU, Python, and what the policy comes to."""
+        other = caches.name({**FIELDS, field: FIELDS[field] + "0"})
+        assert other != caches.name(FIELDS)
+
+    @pytest.mark.parametrize(
+        ("value", "expected"),
+        [
+            ("gfx942:304", [("gfx942", 0, 304)]),
+            ("gfx942:304:29857", [("gfx942", 29857, 304)]),
+            ("gfx942", [("gfx942", 0, 0)]),
+            *(
+                (value, [])
+                for value in ("", "304", "gfx9/2:1", "gfx942:-1", "gfx942:²", "gfx942:x")
+            ),
+            ("gfx942:" + "9" * 40, []),
+        ],
+    )
+    def test_described(
+        self, value: str, expected: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("ROCM_AUTOPATCH_GPU", value)
+        monkeypatch.setattr(kfd, "NODES", "no/such/directory")
+        assert kfd.gpus() == expected
+        # Of another root, and of an environment that a program has put in its place, nothing.
+        assert kfd.gpus(str(tmp_path)) == []
+        monkeypatch.setattr(os, "environ", {})
+        assert kfd.gpus() == []
+
+    def test_no_gpu_is_overruled(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("ROCM_AUTOPATCH_GPU", "gfx942:304")
+        planted = nodes_of("mi308x", tmp_path)
+        monkeypatch.setattr(kfd, "NODES", str(planted / "kfd/kfd/topology/nodes"))
+        assert kfd.gpus() == [("gfx942", 29858, 80)]
+
+    @pytest.mark.parametrize("gpu", [*NODES])
+    def test_it_is_that_of_a_start_there(
+        self, python311: Interpreter, tmp_path: Path, gpu: str
+    ) -> None:
+        target = fill_targets.target_named(gpu)
+        policy = tmp_path / "team.yaml"
+        policy.write_text("version: 1\nextends: safe\nenv: {TEAM: {default: a}}\n")
+        policy.chmod(0o644)
+        for env in ({}, {"ROCM_AUTOPATCH_POLICY": str(policy)}):
+            there = on_machine(gpu, tmp_path, python311, "-c", SHOW, env=env)
+            given = {**at_home(tmp_path), "ROCM_AUTOPATCH_CACHE": "on", **env}
+            here = python311.run("-c", SHOW, env={**given, "ROCM_AUTOPATCH_GPU": target.described})
+            assert json.loads(there.stdout) == json.loads(here.stdout)
+            assert f"_{target.facts.gfx}-{target.units}_" in there.stdout
+            # Nothing else tells the GPU: this is what it is without.
+            assert "_no-gpu_" in python311.run("-c", SHOW, env=given).stdout
+
+
+# Our command with a stand-in that is nothing: what a program writes counts as compiled.
+COMMAND = """
+import sys
+from rocm_autopatch import compiling_gpu
+
+def prepare(python, facts, directory):
+    return {"NAME": facts.name}
+
+compiling_gpu.prepare = prepare
+from rocm_autopatch.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+# Two graphs and three kernels, where Inductor and vLLM have them.
+PROGRAM = """
+import json, os, signal, sys, time
+
+def graph(key, part="TORCHINDUCTOR_CACHE_DIR", above=""):
+    path = f"{os.environ[part]}/{above}fxgraph/{key[:2]}/{key}"
+    os.makedirs(path, exist_ok=True)
+    open(f"{path}/1", "w").write("x" * 100)
+
+def kernel(key, name):
+    path = f"{os.environ['TRITON_CACHE_DIR']}/{key}"
+    os.makedirs(path, exist_ok=True)
+    for end in ("hsaco", "json"):
+        open(f"{path}/{name}.{end}", "w").write("x" * 100)
+
+def told(**row):
+    with open(f"{os.environ['COMPILING_GPU_PROCESSES']}/{os.getpid()}.json", "w") as stream:
+        json.dump(row, stream)
+
+def both():
+    graph("fabc")
+    graph("f123", "VLLM_CACHE_ROOT", "a/rank_0/inductor_cache/")
+    for key, name in (("A", "k"), ("B", "k"), ("B", "l")):
+        kernel(key, name)
+    guards = [f"f: L['x{i}'] == {i}" for i in range(4)]
+    told(graphs=2, value_reads=5, value_guards=guards, not_captured=["1 graph is in no cache"])
+
+"""
+
+
+def filled(
+    python: Interpreter, home: Path, code: str, *options: str, target: str = "mi300x", **env: str
+) -> tuple[int, str, str]:
+    given = {**at_home(home), "ROCM_AUTOPATCH_LOG": "quiet", **env}
+    program = PROGRAM + textwrap.dedent(code)
+    words = ("cache", "fill", "--for", target, *options, "--", str(python.path), "-c", program)
+    done = python.run("-c", COMMAND, *words, env=given, check=False)
+    err = re.sub(r"in \d[^\s;]* ?m?s(?=[;:\n])", "in <TIME>", done.stderr)
+    return done.returncode, done.stdout, err
+
+
+def read_member(tar: tarfile.TarFile, name: str) -> Any:
+    stream = tar.extractfile(name)
+    assert stream
+    return json.load(stream)
+
+
+def place_in(home: Path) -> Path:
+    (place,) = (home / ".cache/rocm-autopatch").glob("torch-*")
+    return place
+
+
+class TestFill:
+    def test_what_is_said(self, python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
+        status, out, err = filled(python311, tmp_path, "both(); print(os.environ['NAME'])")
+        place = place_in(tmp_path)
+        assert (status, out) == (0, "AMD Instinct MI300X\n")
+        golden(err, "first", PLACE=place)
+        assert "_gfx942-304_" in place.name
+        (row,) = places.warm_runs(place)
+        assert (row["for"], row["status"]) == ("AMD Instinct MI300X", 0)
+        assert row["bytes"] >= 800
+        assert places.filled_for(place)["compute_units"] == 304
+        _, _, err = filled(python311, tmp_path, "both(); sys.exit(3)")
+        golden(err, "again, and it fails", PLACE=place)
+
+    def test_status_of_the_command(self, python311: Interpreter, tmp_path: Path) -> None:
+        assert filled(python311, tmp_path, "both(); sys.exit(3)")[0] == 3
+        assert filled(python311, tmp_path, "both(); os.kill(os.getpid(), 9)")[0] == 137
+
+    def test_nothing_compiled(self, python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
+        for code, expected in (("pass", 1), ("sys.exit(5)", 5)):
+            status, _, err = filled(python311, tmp_path, code)
+            assert status == expected
+            golden(err, code, PLACE=place_in(tmp_path))
+
+    def test_limits(self, python311: Interpreter, tmp_path: Path) -> None:
+        """What was filled before is kept, and the program can end as by Ctrl-C."""
+        code = """
+        graph("fabc")
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            both()
+            sys.exit(7)
+        """
+        for limit in ("--seconds=2", "--graphs=1"):
+            began = time.monotonic()
+            status, _, err = filled(python311, tmp_path / limit, code, limit)
+            assert time.monotonic() - began < 20
+            assert status == 0
+            err = " ".join(err.split())
+            assert f"ended by {limit.replace('=', ' ')}" in err
+            assert "2 graphs and 3 kernels added" in err
+        status, _, err = filled(python311, tmp_path / "none", "time.sleep(60)", "--seconds=1")
+        assert (status, "before --seconds 1 ended it" in " ".join(err.split())) == (1, True)
+
+    def test_one_that_does_not_end(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr(fill, "_GRACE_S", 0.0)
+        limits = fill.FillLimits(tmp_path, fill.compiled_parts(tmp_path), 0.0, None)
+        sent: list[int] = []
+
+        class Child:
+            send_signal = staticmethod(sent.append)
+
+        for _ in range(5):
+            limits.look(Child())  # type: ignore[arg-type]
+        assert sent == [2, 15, 9]
+
+    @pytest.mark.parametrize("option", ["--graphs=0", "--graphs=x", "--graphs=²", "--seconds=0"])
+    def test_wrong_limits(self, python311: Interpreter, tmp_path: Path, option: str) -> None:
+        status, _, err = filled(python311, tmp_path, "both()", option)
+        assert status == 2
+        assert option.partition("=")[0] in err
+
+    def test_can_not(self, python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
+        for env in (
+            {"ROCM_AUTOPATCH": "off"},
+            {"ROCM_AUTOPATCH_CACHE": "/proc/x"},
+            {"ROCM_AUTOPATCH_ASSUME": "accelerator=cuda"},
+        ):
+            status, _, err = filled(python311, tmp_path, "both()", **env)
+            assert status == 1
+            golden(last_said(err), next(iter(env)))
+
+    def test_evidence(self, python311: Interpreter, tmp_path: Path) -> None:
+        """It is for a machine, so a start there may go elsewhere."""
+        site = tmp_path / "site"
+        (site / "evidence").mkdir(parents=True)
+        for text in ("", "There is evidence here"):
+            err = filled(python311, tmp_path, "both()", ROCM_AUTOPATCH_SITE=str(site))[2]
+            assert ("There is evidence here" in err) == bool(text)
+            (site / "evidence" / "a.json").write_text("{}")
+
+    def test_where_a_gpu_is(self, python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
+        words = ("cache", "fill", "--for", "mi300x", "--", "true")
+        done = on_machine("mi308x", tmp_path, python311, "-m", "rocm_autopatch", *words)
+        assert done.returncode == 1
+        golden(last_said(done.stderr))
+
+    def test_a_root_that_wants_no_misses(self, python311: Interpreter, tmp_path: Path) -> None:
+        code = "both(); print(os.environ['ROCM_AUTOPATCH_CACHE'])"
+        done = filled(python311, tmp_path, code, ROCM_AUTOPATCH_CACHE="require")
+        assert done[:2] == (0, "on\n")
+
+
+class TestPack:
+    def test_to_a_machine(self, python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
+        """It is taken where the GPU is, and refused by name where another one is."""
+        home = tmp_path / "builder"
+        assert filled(python311, home, "both()")[0] == 0
+        file = tmp_path / "caches.tar.gz"
+        given = {**at_home(home), "ROCM_AUTOPATCH_LOG": "quiet"}
+        pack = ("-m", "rocm_autopatch", "cache", "pack", file)
+        assert python311.run(*pack, env=given, check=False).returncode == 1
+        python311.run(*pack, "--for", "MI300X", env=given)
+        with tarfile.open(file) as tar:
+            assert read_member(tar, "manifest.json")["gpu"]["compute_units"] == 304
+        seed = ("-m", "rocm_autopatch", "cache", "seed", file)
+        done = on_machine("mi308x", tmp_path, python311, *seed, env=QUIET)
+        assert done.returncode == 1
+        golden(last_said(done.stderr), "refused", FILE=file)
+        done = on_machine("mi300x", tmp_path, python311, *seed, env=QUIET)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "it was filled without a GPU, for AMD Instinct MI300X" in done.stdout
+        place = place_in(tmp_path)
+        assert (place / "triton/A/k.hsaco").exists()
+        assert places.filled_for(place)["name"] == "AMD Instinct MI300X"
+        # And a start there uses it, but none on the other machine.
+        there = on_machine("mi300x", tmp_path, python311, "-c", SHOW, env=QUIET)
+        assert json.loads(there.stdout)[0] == str(place)
+        other = on_machine("mi308x", tmp_path, python311, "-c", SHOW, env=QUIET)
+        assert json.loads(other.stdout)[0] != str(place)
+
+    @pytest.mark.parametrize("how", ["seed", "image"])
+    def test_as_a_layer(self, python311: Interpreter, tmp_path: Path, how: str) -> None:
+        """What the Dockerfile of docs/caches.md does, and what a mounted image does."""
+        home, layer = tmp_path / "builder", tmp_path / "layer"
+        assert filled(python311, home, "both()")[0] == 0
+        given = {**at_home(home), "ROCM_AUTOPATCH_LOG": "quiet"}
+        cache, file = ("-m", "rocm_autopatch", "cache"), tmp_path / "packed"
+        oci = ["--oci"] if how == "image" else []
+        python311.run(*cache, "pack", file, "--for", "mi300x", *oci, env=given)
+        if oci:
+            layer.mkdir()
+            layer.chmod(0o755)
+            with tarfile.open(file) as tar:
+                (said,) = read_member(tar, "index.json")["manifests"]
+                manifest = read_member(tar, "blobs/" + said["digest"].replace(":", "/"))
+                blob = tar.extractfile("blobs/" + manifest["layers"][0]["digest"].replace(":", "/"))
+                with tarfile.open(fileobj=blob) as inner:
+                    inner.extractall(layer)
+        else:
+            python311.run(*cache, "seed", file, "--into", layer, env=given)
+        there = on_machine("mi300x", tmp_path, python311, "-c", SHOW, layer=layer)
+        assert "do not fit" not in there.stderr
+        place = Path(json.loads(there.stdout)[0])
+        assert (place / caches.LINKED).exists()
+        assert os.readlink(place / "triton/A/k.hsaco").startswith(caches.LAYER)
+        other = on_machine("mi308x", tmp_path, python311, "-c", SHOW, layer=layer)
+        assert re.search(r"do not fit: .*gfx942-304", other.stderr)
+        place = Path(json.loads(other.stdout)[0])
+        assert not (place / caches.LINKED).exists()
+        assert not [*place.rglob("*.hsaco")]
+
+    def test_as_an_image(self, tmp_path: Path) -> None:
+        """The same bytes each time: one layer with one place, which everybody may read."""
+        here = a_here(tmp_path / "root")
+        place = a_place(here, FILES)
+        files = [tmp_path / "1.tar", tmp_path / "2.tar"]
+        done = [image_layout.pack_image(place, file, quiet) for file in files]
+        assert files[0].read_bytes() == files[1].read_bytes()
+        with tarfile.open(files[0]) as tar:
+            (said,) = read_member(tar, "index.json")["manifests"]
+            assert said["digest"] == f"sha256:{done[0].sha256}"
+            manifest = read_member(tar, f"blobs/sha256/{done[0].sha256}")
+            (layer,) = manifest["layers"]
+            config = read_member(tar, "blobs/" + manifest["config"]["digest"].replace(":", "/"))
+            blob = tar.extractfile("blobs/" + layer["digest"].replace(":", "/"))
+            assert blob
+            data = blob.read()
+        assert f"sha256:{hashlib.sha256(data).hexdigest()}" == layer["digest"]
+        plain = gzip.decompress(data)
+        diff = f"sha256:{hashlib.sha256(plain).hexdigest()}"
+        assert config["rootfs"]["diff_ids"] == [diff]
+        assert config["config"]["Labels"]["rocm-autopatch.gpu"] == "gfx942-304"
+        with tarfile.open(fileobj=io.BytesIO(plain)) as inner:
+            members = {member.name: member for member in inner.getmembers()}
+        name = here.place.name
+        assert {f"{name}/{file}" for file in FILES} <= {*members}
+        assert f"{name}/{caches.MARK}" in members
+        assert {member.mode for member in members.values() if member.isdir()} == {0o755}
+        assert {(m.mtime, m.uid, m.gid) for m in members.values()} == {(0, 0, 0)}
+        assert {path.partition("/")[0] for path in members} == {name}
