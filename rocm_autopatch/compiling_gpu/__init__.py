@@ -19,13 +19,14 @@ Python finds it, with ``torch.backends`` as entry point, and uses nothing of roc
 |---|---|
 | build.py | makes all this for one torch; not copied |
 | gpus.py | what the runtime of a GPU tells about it |
-| shapes.h, filled.h | operators: shapes by meta kernels, small ones on the CPU |
-| device.cpp | both; below a CPU build also what a device is: guard, hooks, memory |
-| runtime.cpp | the functions of CUDA's or HIP's runtime that a GPU build of torch calls |
-| cuda.py | what a GPU build's torch._C answers to torch.cuda, for a CPU build |
-| inductor.py | benchmarks, launches and captures of torch's compilers |
+| connection.py | in a process: torch and Triton are led here |
+| device.cpp | the device below torch's operators |
+| shapes.h, filled.h, unreadable.h | operators: shapes by meta kernels, and each kind of memory |
+| cpu_build.h, cuda.py | what a CPU build lacks, in C++ and in Python: guard, hooks, torch._C |
+| runtime.cpp | the functions of CUDA's or HIP's runtime that a build for GPUs calls |
+| compilers.py | benchmarks, launches and captures of torch's compilers |
+| triton_driver.py, kernel_file.py | Triton's driver: it loads no binary and launches nothing |
 | processes.py | what a process compiled, as a file when it ends |
-| triton_amd/ | Triton's driver: it loads no binary and launches nothing |
 
 The variable COMPILING_GPU chooses the GPU: the path of a JSON file with its facts, which means
 memory to fill; or its name in gpus.py, which means unreadable memory; ``off`` means none.

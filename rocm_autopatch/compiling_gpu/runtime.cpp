@@ -50,6 +50,12 @@ std::map<uintptr_t, Range>& ranges() {
   return *made;
 }
 
+// Sizes by the handles of memory without addresses.
+std::map<uintptr_t, size_t>& created() {
+  static auto* made = new std::map<uintptr_t, size_t>;
+  return *made;
+}
+
 std::atomic<size_t> taken{0};
 std::atomic<int> last{OK};
 std::atomic<void*> capturing{nullptr};
@@ -374,7 +380,43 @@ RUNTIME(OccupancyMaxActiveBlocksPerMultiprocessorWithFlags, (Int * blocks, const
 RUNTIME(ProfilerStart, ()) { return OK; }
 RUNTIME(ProfilerStop, ()) { return OK; }
 
-// Of the driver below the runtime. Expandable segments and multicast need more; they are refused.
+// Addresses and memory apart, for torch's expandable segments. All of the addresses have memory.
+#ifdef HIP
+#define VIRTUAL(name, parameters) RUNTIME(name, parameters)
+#else
+#define VIRTUAL(name, parameters)                                                              \
+  extern "C" __attribute__((visibility("default"))) int our_##name parameters __asm__("cu" #name); \
+  extern "C" int our_##name parameters
+#endif
+VIRTUAL(MemAddressReserve, (void** into, Size size, Size, void*, unsigned long long)) {
+  const auto flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  *into = mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, -1, 0);
+  // The driver's errors are not those that the runtime remembers.
+  return *into == MAP_FAILED ? NO_MEMORY : OK;
+}
+VIRTUAL(MemAddressFree, (void* address, Size size)) { munmap(address, size); return OK; }
+VIRTUAL(MemCreate, (uintptr_t * into, Size size, const void*, unsigned long long)) {
+  if (taken + size > MEMORY) {
+    return NO_MEMORY;
+  }
+  taken += size;
+  handle(into);
+  const std::lock_guard<std::mutex> hold(lock());
+  created()[*into] = size;
+  return OK;
+}
+VIRTUAL(MemRelease, (uintptr_t handle)) {
+  const std::lock_guard<std::mutex> hold(lock());
+  taken -= created()[handle];
+  created().erase(handle);
+  return OK;
+}
+VIRTUAL(MemMap, (void*, Size, Size, void*, unsigned long long)) { return OK; }
+VIRTUAL(MemUnmap, (void* address, Size size)) { return fill(address, 0, size); }
+VIRTUAL(MemSetAccess, (void*, Size, const void*, Size)) { return OK; }
+VIRTUAL(MemGetAllocationGranularity, (Size * bytes, const void*, Int)) { *bytes = 1 << 21; return OK; }
+
+// Of the driver below the runtime. Multicast and green contexts need more; they are refused.
 RUNTIME(GetDriverEntryPoint, (const char* name, void** into, unsigned long long, Int* status)) {
   void* ours = dlsym(RTLD_DEFAULT, name);
   *into = ours != nullptr ? ours : reinterpret_cast<void*>(&unsupported);
@@ -399,6 +441,7 @@ DRIVER(cuDevicePrimaryCtxGetState, (Int, Flags* flags, Int* active)) { *flags = 
 DRIVER(cuCtxGetCurrent, (void** context)) { *context = nullptr; return OK; }
 DRIVER(cuCtxSetCurrent, (void*)) { return OK; }
 DRIVER(cuDeviceGet, (Int * device, Int)) { *device = 0; return OK; }
+DRIVER(cuDeviceGetAttribute, (Int * value, Int, Int)) { *value = 0; return OK; }
 DRIVER(cuDeviceGetCount, (Int * count)) { *count = 1; return OK; }
 DRIVER(cuDriverGetVersion, (Int * version)) { *version = VERSION; return OK; }
 #endif
