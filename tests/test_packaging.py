@@ -50,7 +50,7 @@ def test_its_size(wheel: Path) -> None:
 
     32,000 bytes are the stand-in for a GPU, whose C++ is built where it is used.
     """
-    assert wheel.stat().st_size < 730_000
+    assert wheel.stat().st_size < 700_000
 
 
 def test_code_without_comments(wheel: Path, tmp_path: Path) -> None:
@@ -76,6 +76,14 @@ LEAN = [
     ('def f():\n    """Says\n    why."""\n    return 1\n', "def f():\n\n\n    return 1\n"),
     ('class A(Error):\n    """All of it."""\n', 'class A(Error):\n    """All of it."""\n'),
     ('class A:\n    a: int\n    """Of a."""\n', "class A:\n    a: int\n\n"),
+    (
+        "def f(a: int = 1, *b: 'é', c: x[int]) -> str:\n    pass\n",
+        "def f(a = 1, *b, c):\n    pass\n",
+    ),
+    (
+        "def f(\n    a: x[\n        int\n    ],\n) -> 1: ...\n",
+        "def f(\n    a: x[\n        int\n    ],\n): ...\n",
+    ),
     ("if TYPE_CHECKING:\n    import a\n\n    B = a\nc = 1\n", "\n\n\n\nc = 1\n"),
     ("if TYPE_CHECKING:\n    a = 1\nelse:\n    a = 2\n", None),
 ]

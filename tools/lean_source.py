@@ -1,8 +1,8 @@
 """What a wheel leaves out of the package's sources: what no program reads.
 
-That is comments, docstrings, and imports for type checkers alone. They are a fifth of the wheel,
-and a start pays for the imports. Code keeps its lines, so a traceback's numbers are those of the
-repository, which has the whole text.
+That is comments, docstrings, and types of arguments and results with their imports. They are a
+quarter of the wheel, and a start pays for the imports. Code keeps its lines, so a traceback's
+numbers are those of the repository, which has the whole text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class LeanSourceError(Exception):
 def lean_source(source: str, public: bool = False) -> str:
     """A module's *source* without comments, and unless it is *public* also without other things.
 
-    Those are docstrings, and what is under ``if TYPE_CHECKING:``. Comments stay that state types,
+    Those are docstrings, the annotations of functions, and what is under ``if TYPE_CHECKING:``. An
+    annotation stays that has more than one line. Comments stay that state types,
     for mypy. Of the module's docstring, the first paragraph stays: commands print some. A docstring
     stays that is all that a class or function has.
     """
@@ -33,6 +34,10 @@ def lean_source(source: str, public: bool = False) -> str:
         lines[row - 1] = lines[row - 1][:column].rstrip() + "\n"
     if not public:
         tree = ast.parse(source)
+        for row, first, last in sorted(_annotations(tree, lines), reverse=True):
+            # Columns are counted in bytes.
+            line = lines[row - 1].encode()
+            lines[row - 1] = (line[:first] + line[last:]).decode()
         for unread in (*_unread_texts(tree), *filter(_is_for_types, tree.body)):
             last = unread.end_lineno or unread.lineno
             lines[unread.lineno - 1 : last] = ["\n"] * (last - unread.lineno + 1)
@@ -52,6 +57,20 @@ def _comments(source: str) -> Iterator[tuple[int, int]]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not token.string.startswith("# type:"):
             yield token.start
+
+
+def _annotations(tree: ast.Module, lines: list[str]) -> Iterator[tuple[int, int, int]]:
+    """The row of each annotation of a function, and from and to which columns it goes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.annotation:
+            name = node.col_offset + len(node.arg.encode())
+            if node.lineno == node.annotation.end_lineno:
+                yield node.lineno, name, node.annotation.end_col_offset or name
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.returns:
+            row, to = node.returns.lineno, node.returns.end_col_offset
+            before = lines[row - 1].encode()[: node.returns.col_offset]
+            if row == node.returns.end_lineno and before.rstrip(b" (").endswith(b"->"):
+                yield row, len(before[: before.rindex(b"->")].rstrip()), to or 0
 
 
 def _is_text(node: ast.AST) -> bool:
@@ -97,9 +116,13 @@ def _code(source: str) -> str:
     """The code with the lines where it begins, and without what may be left out, to compare."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        # A class may have ended with a text.
-        vars(node).pop("end_lineno", None)
-        vars(node).pop("end_col_offset", None)
+        # A class may have ended with a text, and what follows an annotation is in another column.
+        for name in ("col_offset", "end_lineno", "end_col_offset"):
+            vars(node).pop(name, None)
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            node.returns = None
         body = getattr(node, "body", None)
         if isinstance(body, list):
             body[:] = [one for one in body if not _is_text(one) and not _is_for_types(one)]
