@@ -148,7 +148,7 @@ def test_against_the_real_torch(torch_python: Interpreter) -> None:
     assert len(off) > 40
     targets = ["torch._inductor.config", "torch._dynamo.config", "torch._functorch.config"]
     asked = [{name: ""} for name in (*same, *off)]
-    arguments = ("-c", MEASURE, json.dumps(targets), json.dumps(asked))
+    arguments = (MEASURE, json.dumps(targets), json.dumps(asked))
     answers = json.loads(torch_python.run(*arguments, env={"ROCM_AUTOPATCH": "off"}).stdout)
     changed = {next(iter(env)) for env, answer in zip(asked, answers) if answer}
     # Its value is "", which is as false as None.

@@ -246,7 +246,7 @@ class TestAbort:
 
     def test_ranks_that_cannot_be_compared(self, job: Job) -> None:
         """The job goes on, and one line says that nothing will end it."""
-        before = "def broken(*_): raise OSError('full')\nmeeting.Meeting._compare = broken\n"
+        before = "def broken(*_): raise OSError('full')\nmeeting.RankMeeting._compare = broken\n"
         of = {0: {"AITER_X": "1"}}
         raised, notes, (line,) = job.run_ranks(
             2, of, METHODS[2], before, use="abort", wait=2, compiles=False
