@@ -84,7 +84,7 @@ def render_report(record: StartRecord, switch: str) -> dict[str, object]:
             {"name": one.name, "used": asdict(one.used), "other": asdict(one.other)}
             for one in found.contradictions
         ],
-        "policy": plan["policy"] if plan else "",
+        "policy": "",
         "baked": record["baked"],
         "sites": policy_dirs.directories(),
         "baseline": baseline.PATH if image is not None else "",
@@ -115,7 +115,7 @@ def render_report(record: StartRecord, switch: str) -> dict[str, object]:
     }
     try:
         if plan:
-            report["policies"] = list(plan["layers"])
+            report.update(policy=plan["policy"], policies=list(plan["layers"]))
             listed = patches(plan)
             report["errors"] += [one for one in record["errors"] if one not in report["errors"]]
             _add_patches(report, record, listed)
