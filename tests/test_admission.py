@@ -1551,14 +1551,16 @@ def test_policies_of_the_fleet_and_of_a_namespace(
 ) -> None:
     """The image carries the first, a ConfigMap the second."""
     pip(plain, "install", "pyyaml", "packaging")
-    site, namespace = tmp_path / "site", tmp_path / "hook-policies"
-    for directory, names in ((site, "AB"), (namespace, "B")):
+
+    def write_policy(directory: Path, names: str) -> Path:
         directory.mkdir()
         rows = "".join(f"  {name}: {{set: {directory.name}}}\n" for name in names)
         (directory / "team.yaml").write_text(f"version: 1\nenv:\n{rows}")
+        return directory
+
     # Where the mutation mounts both.
-    place = tmp_path / "hook"
-    place.symlink_to(tree(str(plain.path), site=site))
+    place = tree(str(plain.path), site=write_policy(tmp_path / "site", "AB"))
+    namespace = write_policy(place.with_name("hook-policies"), "B")
     config = given(
         mountPath=str(place),
         ROCM_AUTOPATCH_SITE=f"{place}/site",
