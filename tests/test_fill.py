@@ -325,12 +325,33 @@ class TestFill:
         status, _, err = filled(python311, tmp_path / "none", "time.sleep(60)", "--seconds=1")
         assert (status, "before --seconds 1 ended it" in " ".join(err.split())) == (1, True)
 
+    def test_limits_end_what_it_started(self, python311: Interpreter, tmp_path: Path) -> None:
+        """A shell does not hand on Ctrl-C, and a job in its background does not hear it."""
+        file = tmp_path / "pid"
+        code = f"""
+        import subprocess
+        both()
+        waits = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
+        child = subprocess.Popen([sys.executable, "-c", waits], stderr=2, stdout=2)
+        open({str(file)!r}, "w").write(str(child.pid))
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            os._exit(0)
+        """
+        began = time.monotonic()
+        assert filled(python311, tmp_path, code, "--seconds=2")[0] == 0
+        assert time.monotonic() - began < 20
+        state = Path("/proc", file.read_text(), "stat")
+        assert not state.exists() or ") Z " in state.read_text()
+
     def test_one_that_does_not_end(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(fill, "_GRACE_S", 0.0)
         limits = fill.FillLimits(tmp_path, fill.compiled_parts(tmp_path), 0.0, None)
         sent: list[int] = []
 
         class Child:
+            pid = 2**30
             send_signal = staticmethod(sent.append)
 
         for _ in range(5):
@@ -352,6 +373,18 @@ class TestFill:
             status, _, err = filled(python311, tmp_path, "both()", **env)
             assert status == 1
             golden(last_said(err), next(iter(env)))
+
+    def test_another_vendors_torch(self, python311: Interpreter, tmp_path: Path) -> None:
+        """Nothing is noted in the place of starts without a GPU."""
+        words = ("cache", "fill", "--for", "h100", "--", "true")
+        command = COMMAND.replace(
+            'return {"NAME": facts.name}',
+            "from rocm_autopatch.support import user_error\n    raise user_error.UserError('no')",
+        )
+        given = {**at_home(tmp_path), **QUIET}
+        done = python311.run("-c", command, *words, env=given, check=False)
+        assert "cache fill: no" in done.stderr
+        assert places.filled_for(place_in(tmp_path)) == {}
 
     def test_evidence(self, python311: Interpreter, tmp_path: Path) -> None:
         """It is for a machine, so a start there may go elsewhere."""

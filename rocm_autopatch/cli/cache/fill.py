@@ -87,6 +87,8 @@ def fill_place(arguments: CacheFillArguments) -> CommandResult:
     environ = places.caches_environment()
     here = fill.prepare_place(target, environ)
     fill.prepare_stand_in(target, environ)
+    # Not before: it is refused where torch is another vendor's.
+    fill.mark_place(target, here)
     _say(
         f"THERE IS NO GPU. COMMAND compiles for {target.facts.name}, and what it prints of results "
         "is made of zeros: do not trust it."
@@ -142,6 +144,7 @@ def _run_command(
             status = session.run_command(arguments.words, environ, limits.look if limited else None)
         except session.NotRun as error:
             raise UserError(f"{arguments.words[0]}: {error}", status=error.status) from None
+        limits.end_rest()
         seconds = time.time() - began
         report = gather_report(Path(directory, "report"))
         found = {"graphs": len(report.graphs), **warm.lookup_counts(report)}
