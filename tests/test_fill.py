@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from rocm_autopatch.caches import CacheRefused, fill, fill_targets, image_layout, places
-from rocm_autopatch.compiling_gpu import GPUS
+from rocm_autopatch.compiling_gpu import GPUS, build, connection
 from rocm_autopatch.startup import caches, kfd
 from tests.conftest import Interpreter
 from tests.messages import Golden
@@ -495,3 +495,55 @@ class TestPack:
         assert {member.mode for member in members.values() if member.isdir()} == {0o755}
         assert {(m.mtime, m.uid, m.gid) for m in members.values()} == {(0, 0, 0)}
         assert {path.partition("/")[0] for path in members} == {name}
+
+
+class TestStandIn:
+    def test_no_umask_lets_others_write(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """Programs load what is built."""
+        torch = build._Torch(tmp_path / "torch", "2.13.0", "", "7.0")
+        monkeypatch.setattr(build, "_find_torch", lambda python: torch)
+
+        def compile_nothing(command: list[str]) -> str:
+            Path(command[command.index("-o") + 1]).touch(0o777)
+            return ""
+
+        monkeypatch.setattr(build, "_run", compile_nothing)
+        before = os.umask(0)
+        try:
+            build.prepare_stand_in(Path("python"), GPUS["mi300x"], tmp_path / "made")
+        finally:
+            after = os.umask(before)
+        made = list((tmp_path / "made").rglob("*"))
+        assert [path for path in made if path.name == "device.so"]
+        assert [str(path) for path in made if path.stat().st_mode & 0o022] == []
+        assert after == 0
+
+    def test_a_compiler_that_is_no_command(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CXX", "g++ -DNAME='a")
+        with pytest.raises(build.StandInError, match=r"CXX=g.*No closing quotation"):
+            build._compiler()
+
+    @pytest.mark.parametrize("runtime", [False, True])
+    def test_another_torch(
+        self,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+        runtime: bool,
+    ) -> None:
+        """A helper of a program, with a Python of its own, goes on without the stand-in."""
+        monkeypatch.setattr(connection, "__file__", str(tmp_path / "connection.py"))
+        monkeypatch.setattr(connection, "LIBRARY", tmp_path / "device.so")
+        assert not connection._is_another(tmp_path / "a/torch")
+        (tmp_path / connection.TORCH).write_text(str(tmp_path / "a/torch"))
+        assert not connection._is_another(tmp_path / "a/torch")
+        text = f"{tmp_path}/b/torch has no GPU here: the stand-in is built for {tmp_path}/a/torch"
+        if runtime:
+            (tmp_path / "runtime.so").touch()
+            with pytest.raises(RuntimeError, match=re.escape(text)):
+                connection._is_another(tmp_path / "b/torch")
+        else:
+            assert connection._is_another(tmp_path / "b/torch")
+            assert capsys.readouterr().err == f"compiling_gpu: {text}\n"
