@@ -520,6 +520,26 @@ class TestStandIn:
         assert [str(path) for path in made if path.stat().st_mode & 0o022] == []
         assert after == 0
 
+    def test_facts_are_never_half_there(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """A second fill prepares while programs of the first one start."""
+        torch = build._Torch(tmp_path / "torch", "2.13.0", "", "7.0")
+        monkeypatch.setattr(build, "_find_torch", lambda python: torch)
+        monkeypatch.setattr(build, "_build", lambda python, torch, facts, site: site.mkdir())
+        said = build.prepare_stand_in(Path("python"), GPUS["mi300x"], tmp_path)
+        facts = Path(said["COMPILING_GPU"])
+        write_text, seen = Path.write_text, []
+
+        def write(path: Path, text: str, **how: str) -> int:
+            path.open("w").close()
+            seen.append(facts.read_text())
+            return write_text(path, text, **how)
+
+        monkeypatch.setattr(Path, "write_text", write)
+        build.prepare_stand_in(Path("python"), GPUS["mi300x"], tmp_path)
+        assert seen == [GPUS["mi300x"].as_json()]
+
     def test_a_compiler_that_is_no_command(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CXX", "g++ -DNAME='a")
         with pytest.raises(build.StandInError, match=r"CXX=g.*No closing quotation"):

@@ -83,7 +83,10 @@ def prepare_stand_in(python: Path, facts: GpuFacts, directory: Path) -> dict[str
         if not site.is_dir():
             _build(python, torch, facts, site)
         described = directory / f"{hashlib.sha256(facts.as_json().encode()).hexdigest()[:16]}.json"
-        described.write_text(facts.as_json(), encoding="utf-8")
+        # Programs that another call has prepared read it.
+        unfinished = described.with_suffix(".unfinished")
+        unfinished.write_text(facts.as_json(), encoding="utf-8")
+        unfinished.replace(described)
         (directory / "processes").mkdir(exist_ok=True)
     return _variables(torch, site, described, directory / "processes")
 
