@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from rocm_autopatch.caches import CacheRefused, fill, fill_targets, image_layout, places
+from rocm_autopatch.cli.cache import fill as fill_command
 from rocm_autopatch.compiling_gpu import GPUS, build, connection
 from rocm_autopatch.startup import caches, kfd
 from tests.conftest import Interpreter
@@ -394,6 +395,35 @@ class TestFill:
             err = filled(python311, tmp_path, "both()", ROCM_AUTOPATCH_SITE=str(site))[2]
             assert ("There is evidence here" in err) == bool(text)
             (site / "evidence" / "a.json").write_text("{}")
+
+    @pytest.mark.parametrize(
+        ("environ", "text"),
+        [
+            (
+                {"TRITON_CACHE_DIR": "/x"},
+                "to the place: unset TRITON_CACHE_DIR=/x, which",
+            ),
+            ({}, "none came to the place"),
+        ],
+    )
+    def test_graphs_that_went_elsewhere(
+        self, tmp_path: Path, environ: dict[str, str], text: str
+    ) -> None:
+        """An image may have set where Inductor keeps its graphs."""
+        target = fill_targets.target_named("mi300x")
+        parts = fill.CompiledParts(frozenset(), frozenset())
+
+        def run(misses: int, added: fill.CompiledParts) -> fill_command._FillRun:
+            row: dict[str, object] = {"fx_graph_cache": {"hit": 0, "miss": misses, "bypass": 0}}
+            here = a_here(tmp_path / "root")
+            told = fill.FillProcesses()
+            return fill_command._FillRun(target, here, 0, "", 1.0, added, told, row)
+
+        (line,) = fill_command._went_elsewhere(run(1, parts), environ)
+        assert text in line
+        assert fill_command._went_elsewhere(run(0, parts), environ) == []
+        one = fill.CompiledParts(frozenset({"fabc"}), frozenset())
+        assert fill_command._went_elsewhere(run(1, one), environ) == []
 
     def test_where_a_gpu_is(self, python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
         words = ("cache", "fill", "--for", "mi300x", "--", "true")
