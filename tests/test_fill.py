@@ -22,7 +22,8 @@ from typing import Any
 import pytest
 
 from rocm_autopatch.caches import CacheRefused, fill, fill_targets, image_layout, places
-from rocm_autopatch.compiling_gpu import GPUS
+from rocm_autopatch.cli.cache import fill as fill_command
+from rocm_autopatch.compiling_gpu import GPUS, build, connection
 from rocm_autopatch.startup import caches, kfd
 from tests.conftest import Interpreter
 from tests.messages import Golden
@@ -325,12 +326,33 @@ class TestFill:
         status, _, err = filled(python311, tmp_path / "none", "time.sleep(60)", "--seconds=1")
         assert (status, "before --seconds 1 ended it" in " ".join(err.split())) == (1, True)
 
+    def test_limits_end_what_it_started(self, python311: Interpreter, tmp_path: Path) -> None:
+        """A shell does not hand on Ctrl-C, and a job in its background does not hear it."""
+        file = tmp_path / "pid"
+        code = f"""
+        import subprocess
+        both()
+        waits = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
+        child = subprocess.Popen([sys.executable, "-c", waits], stderr=2, stdout=2)
+        open({str(file)!r}, "w").write(str(child.pid))
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            os._exit(0)
+        """
+        began = time.monotonic()
+        assert filled(python311, tmp_path, code, "--seconds=2")[0] == 0
+        assert time.monotonic() - began < 20
+        state = Path("/proc", file.read_text(), "stat")
+        assert not state.exists() or ") Z " in state.read_text()
+
     def test_one_that_does_not_end(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(fill, "_GRACE_S", 0.0)
         limits = fill.FillLimits(tmp_path, fill.compiled_parts(tmp_path), 0.0, None)
         sent: list[int] = []
 
         class Child:
+            pid = 2**30
             send_signal = staticmethod(sent.append)
 
         for _ in range(5):
@@ -353,6 +375,18 @@ class TestFill:
             assert status == 1
             golden(last_said(err), next(iter(env)))
 
+    def test_another_vendors_torch(self, python311: Interpreter, tmp_path: Path) -> None:
+        """Nothing is noted in the place of starts without a GPU."""
+        words = ("cache", "fill", "--for", "h100", "--", "true")
+        command = COMMAND.replace(
+            'return {"NAME": facts.name}',
+            "from rocm_autopatch.support import user_error\n    raise user_error.UserError('no')",
+        )
+        given = {**at_home(tmp_path), **QUIET}
+        done = python311.run("-c", command, *words, env=given, check=False)
+        assert "cache fill: no" in done.stderr
+        assert places.filled_for(place_in(tmp_path)) == {}
+
     def test_evidence(self, python311: Interpreter, tmp_path: Path) -> None:
         """It is for a machine, so a start there may go elsewhere."""
         site = tmp_path / "site"
@@ -361,6 +395,35 @@ class TestFill:
             err = filled(python311, tmp_path, "both()", ROCM_AUTOPATCH_SITE=str(site))[2]
             assert ("There is evidence here" in err) == bool(text)
             (site / "evidence" / "a.json").write_text("{}")
+
+    @pytest.mark.parametrize(
+        ("environ", "text"),
+        [
+            (
+                {"TRITON_CACHE_DIR": "/x"},
+                "to the place: unset TRITON_CACHE_DIR=/x, which",
+            ),
+            ({}, "none came to the place"),
+        ],
+    )
+    def test_graphs_that_went_elsewhere(
+        self, tmp_path: Path, environ: dict[str, str], text: str
+    ) -> None:
+        """An image may have set where Inductor keeps its graphs."""
+        target = fill_targets.target_named("mi300x")
+        parts = fill.CompiledParts(frozenset(), frozenset())
+
+        def run(misses: int, added: fill.CompiledParts) -> fill_command._FillRun:
+            row: dict[str, object] = {"fx_graph_cache": {"hit": 0, "miss": misses, "bypass": 0}}
+            here = a_here(tmp_path / "root")
+            told = fill.FillProcesses()
+            return fill_command._FillRun(target, here, 0, "", 1.0, added, told, row)
+
+        (line,) = fill_command._went_elsewhere(run(1, parts), environ)
+        assert text in line
+        assert fill_command._went_elsewhere(run(0, parts), environ) == []
+        one = fill.CompiledParts(frozenset({"fabc"}), frozenset())
+        assert fill_command._went_elsewhere(run(1, one), environ) == []
 
     def test_where_a_gpu_is(self, python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
         words = ("cache", "fill", "--for", "mi300x", "--", "true")
@@ -462,3 +525,75 @@ class TestPack:
         assert {member.mode for member in members.values() if member.isdir()} == {0o755}
         assert {(m.mtime, m.uid, m.gid) for m in members.values()} == {(0, 0, 0)}
         assert {path.partition("/")[0] for path in members} == {name}
+
+
+class TestStandIn:
+    def test_no_umask_lets_others_write(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """Programs load what is built."""
+        torch = build._Torch(tmp_path / "torch", "2.13.0", "", "7.0")
+        monkeypatch.setattr(build, "_find_torch", lambda python: torch)
+
+        def compile_nothing(command: list[str]) -> str:
+            Path(command[command.index("-o") + 1]).touch(0o777)
+            return ""
+
+        monkeypatch.setattr(build, "_run", compile_nothing)
+        before = os.umask(0)
+        try:
+            build.prepare_stand_in(Path("python"), GPUS["mi300x"], tmp_path / "made")
+        finally:
+            after = os.umask(before)
+        made = list((tmp_path / "made").rglob("*"))
+        assert [path for path in made if path.name == "device.so"]
+        assert [str(path) for path in made if path.stat().st_mode & 0o022] == []
+        assert after == 0
+
+    def test_facts_are_never_half_there(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """A second fill prepares while programs of the first one start."""
+        torch = build._Torch(tmp_path / "torch", "2.13.0", "", "7.0")
+        monkeypatch.setattr(build, "_find_torch", lambda python: torch)
+        monkeypatch.setattr(build, "_build", lambda python, torch, facts, site: site.mkdir())
+        said = build.prepare_stand_in(Path("python"), GPUS["mi300x"], tmp_path)
+        facts = Path(said["COMPILING_GPU"])
+        write_text, seen = Path.write_text, []
+
+        def write(path: Path, text: str, **how: str) -> int:
+            path.open("w").close()
+            seen.append(facts.read_text())
+            return write_text(path, text, **how)
+
+        monkeypatch.setattr(Path, "write_text", write)
+        build.prepare_stand_in(Path("python"), GPUS["mi300x"], tmp_path)
+        assert seen == [GPUS["mi300x"].as_json()]
+
+    def test_a_compiler_that_is_no_command(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CXX", "g++ -DNAME='a")
+        with pytest.raises(build.StandInError, match=r"CXX=g.*No closing quotation"):
+            build._compiler()
+
+    @pytest.mark.parametrize("runtime", [False, True])
+    def test_another_torch(
+        self,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+        runtime: bool,
+    ) -> None:
+        """A helper of a program, with a Python of its own, goes on without the stand-in."""
+        monkeypatch.setattr(connection, "__file__", str(tmp_path / "connection.py"))
+        monkeypatch.setattr(connection, "LIBRARY", tmp_path / "device.so")
+        assert not connection._is_another(tmp_path / "a/torch")
+        (tmp_path / connection.TORCH).write_text(str(tmp_path / "a/torch"))
+        assert not connection._is_another(tmp_path / "a/torch")
+        text = f"{tmp_path}/b/torch has no GPU here: the stand-in is built for {tmp_path}/a/torch"
+        if runtime:
+            (tmp_path / "runtime.so").touch()
+            with pytest.raises(RuntimeError, match=re.escape(text)):
+                connection._is_another(tmp_path / "b/torch")
+        else:
+            assert connection._is_another(tmp_path / "b/torch")
+            assert capsys.readouterr().err == f"compiling_gpu: {text}\n"

@@ -33,6 +33,7 @@ _BINARIES = (".hsaco", ".cubin")
 _GRAPHS = "fxgraph"
 # How long a command may take to end after each signal, in seconds.
 _GRACE_S = 15.0
+_LOOK_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,12 @@ def prepare_place(target: FillTarget, environ: dict[str, str]) -> places.StartPl
             "for the GPU that is here"
         )
     places.judge_directory(here.place)
-    (here.place / FACTS).write_text(target.as_json(), encoding="utf-8")
     return here
+
+
+def mark_place(target: FillTarget, here: places.StartPlace) -> None:
+    """Say in a place for which GPU it is filled. Raises OSError."""
+    (here.place / FACTS).write_text(target.as_json(), encoding="utf-8")
 
 
 def prepare_stand_in(target: FillTarget, environ: dict[str, str]) -> None:
@@ -135,6 +140,8 @@ class FillLimits:
         self._began = time.monotonic()
         self._signals = iter((signal.SIGINT, signal.SIGTERM, signal.SIGKILL))
         self._next = 0.0
+        # Started by the command, when it was told to end: process ids, and when each began.
+        self._tree: dict[int, str] = {}
         self.ended = ""
 
     def look(self, child: subprocess.Popen[bytes]) -> None:
@@ -145,7 +152,19 @@ class FillLimits:
             self._next = now + _GRACE_S
             number = next(self._signals, None)
             if number is not None:
+                # A shell does not hand a signal on to what it runs.
+                self._tree.update(_processes_below(child.pid))
                 child.send_signal(number)
+                _signal_processes(self._tree, number)
+
+    def end_rest(self) -> None:
+        """End what a command that a limit ended has left running: it would fill on."""
+        for number in self._signals if self.ended else ():
+            if not _signal_processes(self._tree, number):
+                return
+            deadline = time.monotonic() + _GRACE_S
+            while _signal_processes(self._tree, 0) and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
 
     def _reached(self) -> str:
         seconds = time.monotonic() - self._began
@@ -155,3 +174,36 @@ class FillLimits:
             added = len((compiled_parts(self._place) - self._before).graphs)
             return f"--graphs {self._graphs}" if added >= self._graphs else ""
         return ""
+
+
+def _running_processes() -> dict[int, tuple[int, str]]:
+    """The parent of each process, and when it began: process ids are used again."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        # It may have ended.
+        with contextlib.suppress(OSError):
+            state, parent, *rest = path.read_text(errors="replace").rpartition(")")[2].split()
+            if state != "Z":
+                found[int(path.parent.name)] = int(parent), rest[17]
+    return found
+
+
+def _processes_below(process: int) -> dict[int, str]:
+    """What a process has started, and what that has, each with its begin."""
+    running = _running_processes()
+    below: dict[int, str] = {}
+    above = {process}
+    while above:
+        above = {one for one, (parent, _) in running.items() if parent in above} - {*below}
+        below.update((one, running[one][1]) for one in above)
+    return below
+
+
+def _signal_processes(processes: dict[int, str], number: int) -> bool:
+    """Signal those that still run; 0 only looks. Returns whether there are any."""
+    running = _running_processes()
+    left = [one for one, began in processes.items() if running.get(one, (0, ""))[1] == began]
+    for one in left:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(one, number)
+    return bool(left)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from rocm_autopatch.support.progress import tell_step
 from rocm_autopatch.support.user_error import UserError
 
+from .connection import TORCH
 from .gpus import GpuFacts
 
 PACKAGE = Path(__file__).parent
@@ -78,12 +79,15 @@ def prepare_stand_in(python: Path, facts: GpuFacts, directory: Path) -> dict[str
         )
     site = directory / f"torch-{_digest(torch, facts)}"
     directory.mkdir(parents=True, exist_ok=True)
-    with _locked(directory / "build.lock"):
+    with _no_writers(), _locked(directory / "build.lock"):
         if not site.is_dir():
             _build(python, torch, facts, site)
         described = directory / f"{hashlib.sha256(facts.as_json().encode()).hexdigest()[:16]}.json"
-        described.write_text(facts.as_json(), encoding="utf-8")
-    (directory / "processes").mkdir(exist_ok=True)
+        # Programs that another call has prepared read it.
+        unfinished = described.with_suffix(".unfinished")
+        unfinished.write_text(facts.as_json(), encoding="utf-8")
+        unfinished.replace(described)
+        (directory / "processes").mkdir(exist_ok=True)
     return _variables(torch, site, described, directory / "processes")
 
 
@@ -145,6 +149,7 @@ def _build(python: Path, torch: _Torch, facts: GpuFacts, site: Path) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     package = copy_package(unfinished)
+    (package / TORCH).write_text(str(torch.path), encoding="utf-8")
     tell_step(f"compiling the stand-in for {facts.name} against torch {torch.version}")
     command = device_command(package, torch.path)
     if _gpu_library(torch.path):
@@ -243,7 +248,11 @@ def _gpu_library(torch: Path) -> str:
 
 
 def _compiler() -> list[str]:
-    command = shlex.split(os.environ.get("CXX", "")) or ["g++"]
+    said = os.environ.get("CXX", "")
+    try:
+        command = shlex.split(said) or ["g++"]
+    except ValueError as error:
+        raise StandInError(f"CXX={said} is no command: {error}") from None
     if shutil.which(command[0]) is None:
         raise StandInError(
             f"there is no C++ compiler {command[0]}, which builds the stand-in for a GPU: "
@@ -275,6 +284,16 @@ def _run(command: list[str], environ: dict[str, str] | None = None) -> str:
         last = [line for line in done.stderr.splitlines() if line.strip()][-20:]
         raise StandInError(f"{command[0]} ended with status {done.returncode}", quoted=last)
     return done.stdout
+
+
+@contextmanager
+def _no_writers() -> Iterator[None]:
+    """What is made is code that programs load: others can't write it, whatever the umask says."""
+    before = os.umask(0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 @contextmanager

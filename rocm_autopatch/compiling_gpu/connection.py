@@ -10,6 +10,8 @@ from pathlib import Path
 from .gpus import GPUS, GpuFacts, read_facts
 
 LIBRARY = Path(__file__).with_name("device.so")
+# Beside it, if the package is not in the torch's own site-packages: torch's directory.
+TORCH = "torch.path"
 # Set in the environment when the line is written, so that a process tree has it once.
 _SAID = "COMPILING_GPU_SAID"
 
@@ -53,6 +55,9 @@ def connect_torch() -> None:
         return
     import torch
 
+    if _is_another(Path(torch.__file__).parent):
+        return
+
     from .compilers import lead_compilers
 
     _tell_user(gpu)
@@ -68,6 +73,25 @@ def connect_torch() -> None:
         from .processes import write_at_exit
 
         write_at_exit(library)
+
+
+def _is_another(torch: Path) -> bool:
+    """Whether the stand-in is built for another torch than this process has, and say so.
+
+    A program's helpers may have a Python of their own. Raises RuntimeError in a build for GPUs.
+    """
+    try:
+        ours = Path(__file__).with_name(TORCH).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+    if os.path.realpath(torch) == os.path.realpath(ours):
+        return False
+    text = f"compiling_gpu: {torch} has no GPU here: the stand-in is built for {ours}"
+    if LIBRARY.with_name("runtime.so").exists():
+        # Which is loaded: this torch would find a GPU, and launch kernels that nobody runs.
+        raise RuntimeError(text)
+    print(text, file=sys.stderr, flush=True)
+    return True
 
 
 def _tell_user(gpu: GpuFacts) -> None:

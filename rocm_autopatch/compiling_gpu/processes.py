@@ -35,8 +35,8 @@ _RESUMED = "torch_dynamo_resume_in_"
 _NUMBER = re.compile(r"L\[.+\] == -?\d[\d.e+-]*$")
 # What chose by a tie, by the file of torch that measures.
 _CHOICES = {
-    "select_algorithm.py": "a matrix multiplication or convolution: the first candidate was taken",
-    "pad_mm.py": "whether matrices are padded: they are not",
+    "select_algorithm.py": "a GEMM or convolution: the first candidate is in the graph, and stays",
+    "pad_mm.py": "whether matrices are padded: they are not, and a start does not ask again",
     "triton_heuristics.py": "the configs of a kernel: the GPU measures at its first launch",
 }
 

@@ -6,10 +6,11 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rocm_autopatch import fresh_interpreter
 from rocm_autopatch.caches import fill, fill_targets, places, warm
 from rocm_autopatch.cli import terminal, values
 from rocm_autopatch.cli.cache import wording
@@ -17,7 +18,7 @@ from rocm_autopatch.cli.command import Command, CommandResult, option_field, pro
 from rocm_autopatch.cli.statuses import PASSED_ON
 from rocm_autopatch.compile_report import session
 from rocm_autopatch.compile_report.gather import gather_report
-from rocm_autopatch.startup import proofs
+from rocm_autopatch.startup import caches, proofs
 from rocm_autopatch.support.text import duration, wrapped
 from rocm_autopatch.support.user_error import UserError
 
@@ -87,6 +88,8 @@ def fill_place(arguments: CacheFillArguments) -> CommandResult:
     environ = places.caches_environment()
     here = fill.prepare_place(target, environ)
     fill.prepare_stand_in(target, environ)
+    # Not before: it is refused where torch is another vendor's.
+    fill.mark_place(target, here)
     _say(
         f"THERE IS NO GPU. COMMAND compiles for {target.facts.name}, and what it prints of results "
         "is made of zeros: do not trust it."
@@ -142,6 +145,7 @@ def _run_command(
             status = session.run_command(arguments.words, environ, limits.look if limited else None)
         except session.NotRun as error:
             raise UserError(f"{arguments.words[0]}: {error}", status=error.status) from None
+        limits.end_rest()
         seconds = time.time() - began
         report = gather_report(Path(directory, "report"))
         found = {"graphs": len(report.graphs), **warm.lookup_counts(report)}
@@ -177,13 +181,15 @@ def _nothing_compiled(run: _FillRun) -> UserError:
 def _told(run: _FillRun) -> Iterator[str]:
     """The answer first, then what is not in it."""
     graphs, kernels = len(run.added.graphs), len(run.added.kernels)
-    found = "" if graphs else f" (all {run.graphs} graphs were there)"
+    elsewhere = _went_elsewhere(run, fresh_interpreter.before_us())
+    found = "" if graphs or elsewhere else f" (all {run.graphs} graphs were there)"
     ended = f"; ended by {run.limit}" if run.limit else ""
     yield (
         f"{_count(graphs, 'graph')} and {_count(kernels, 'kernel')} added for "
         f"{run.target.facts.name}{found} in {duration(run.seconds)}{ended}:"
     )
     yield str(run.here.place)
+    yield from elsewhere
     if kernels:
         # A reduction that torch halves for its registers is in no graph (caches-warming.md).
         yield "Fill again until nothing is added: torch leaves some kernels for a second process"
@@ -206,6 +212,19 @@ def _told(run: _FillRun) -> Iterator[str]:
             "place"
         )
     yield _NOT_FILLED
+
+
+def _went_elsewhere(run: _FillRun, environ: Mapping[str, str]) -> list[str]:
+    """What to do if COMMAND compiled, and none of it came to the place; [] if all is well."""
+    lookups = run.row.get("fx_graph_cache")
+    if run.added.graphs or not (isinstance(lookups, dict) and lookups["miss"]):
+        return []
+    names = [name for name, _, _, _ in caches.PARTS if name in environ]
+    said = " and ".join(f"{name}={environ[name]}" for name in names)
+    return [
+        "Graphs were compiled, and none came to the place"
+        + (f": unset {said}, which leads elsewhere" if said else "")
+    ]
 
 
 def _count(number: int, what: str) -> str:
