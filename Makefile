@@ -22,7 +22,7 @@ demo-ranks: compiler ## a job of two ranks that hangs, without the package and w
 # process, the longest files first.
 WORKERS ?= $(shell expr $$(nproc) + 1)
 TESTED ?= not ci and not later and not nightly
-test: system $(DEV)/ready ## lint and the tests that are not left out (14 minutes)
+test: system $(DEV)/ready ## lint and the tests that are not left out (ten minutes)
 	$(MAKE) -j2 lint tests
 
 tests: $(DEV)/ready ## the same without lint
@@ -150,10 +150,10 @@ amd: $(DEV)/ready ## figures of AMD's compiler, on a GPU that compiles and does 
 overlay: system $(DEV)/ready ## the overlay's tests, with an image of full size
 	ROCM_AUTOPATCH_TEST_OVERLAY=full $(DEV)/bin/pytest tests/overlay
 
-# Tries for an hour to make a start fail: fuzzed starts, faults, signals, threads, embedding. Needs
+# Tries for two hours to make a start fail: fuzzed starts, faults, signals, threads, embedding. Needs
 # root, for mount namespaces. TORTURE takes the options of "python -m experiments.torture --help".
 TORTURE ?= --pythons 3.9 3.10 3.11 3.12 3.13
-torture: $(DEV)/ready ## an hour of injected faults
+torture: $(DEV)/ready ## two hours of injected faults
 	$(DEV)/bin/python -m experiments.torture --work $(WORK) $(TORTURE)
 
 # Make the pages that come from the sources, the figures in CONTRIBUTING.md, and the

@@ -26,8 +26,8 @@ _NAME = "rocm-autopatch cache fill"
 # So many guards are named.
 _SHOWN = 3
 _NOT_FILLED = (
-    "Never filled: results of autotuning and all that a measurement decides, files of aiter and "
-    "MIOpen"
+    "Never filled: files of aiter and MIOpen. What a measurement would decide, padding or a GEMM "
+    "of max-autotune, is the first candidate, and stays so"
 )
 
 
