@@ -101,7 +101,7 @@ def lead_compilers(gpu: GpuFacts) -> None:
     sys.meta_path.insert(0, _AfterImport(actions))
 
 
-def _empty_strided(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+def _empty_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     # In C++ it would pass by the operators, and its memory might have been used before.
     return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
 
@@ -129,7 +129,7 @@ def _skip_captures(compile_fx: Any) -> None:
 def _forget_choices(codecache: Any) -> None:
     """Keep no choice that was made without measuring: a GPU measures for itself."""
 
-    def nothing(self: Any, *arguments: object, **options: object) -> None:
+    def nothing(self: object, *arguments: object, **options: object) -> None:
         pass
 
     for cache in (codecache.PersistentCache, codecache.LocalCache, codecache.CacheBase):
@@ -141,7 +141,7 @@ def _forget_choices(codecache: Any) -> None:
 def _forget_configs(autotune_cache: Any) -> None:
     """The same for the configs of one kernel."""
 
-    def save(self: Any, *arguments: object, **options: object) -> None:
+    def save(self: object, *arguments: object, **options: object) -> None:
         pass
 
     autotune_cache.AutotuneCache.save = save

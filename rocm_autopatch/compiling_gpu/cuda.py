@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from .connection import has_memory
 from .errors import NoResult
 from .gpus import GpuFacts
 
+_StorageMethod = Callable[[torch.UntypedStorage], torch.UntypedStorage]
 _MEASURES = ("torch._inductor.", "triton.")
 _COMPILERS = ("torch._inductor.", "torch._dynamo.", "torch._functorch.", "torch.fx.")
 
@@ -99,7 +101,7 @@ def answer_for_gpu(gpu: GpuFacts, library: ctypes.CDLL) -> None:
         library.compiling_gpu_asks(_compiler_asks)
     properties = _properties(gpu)
 
-    def memory(device: int = 0) -> dict[str, Any]:
+    def memory(device: int = 0) -> dict[str, object]:
         now, peak = library.compiling_gpu_allocated(), library.compiling_gpu_peak()
         taken = {"all": {"current": now, "peak": peak, "allocated": peak, "freed": peak - now}}
         return {"allocated_bytes": taken, "active_bytes": taken, "reserved_bytes": taken}
@@ -114,7 +116,7 @@ def answer_for_gpu(gpu: GpuFacts, library: ctypes.CDLL) -> None:
     def maybe_exchange(device: int) -> int:
         return exchange(device)
 
-    answers: dict[str, Any] = {
+    answers: dict[str, object] = {
         "_has_cuda": True,
         "_cuda_CUDAAllocator_AllocatorState": SimpleNamespace,
         "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
@@ -170,7 +172,7 @@ def _compiler_asks() -> bool:
     return caller is not None and str(caller.f_globals["__name__"]).startswith(_COMPILERS)
 
 
-def _properties(gpu: GpuFacts) -> Any:
+def _properties(gpu: GpuFacts) -> SimpleNamespace:
     return SimpleNamespace(
         # The name is in no key of a ROCm build. A program that looks at it must find a GPU's.
         name=gpu.name if has_memory() else f"{gpu.name} (stand-in, does not run)",
@@ -196,10 +198,10 @@ def _properties(gpu: GpuFacts) -> Any:
     )
 
 
-def _clone(original: Any) -> Any:
+def _clone(original: _StorageMethod) -> _StorageMethod:
     """The C++ that makes a storage by a device's name knows no cuda in a CPU build."""
 
-    def clone(self: Any) -> Any:
+    def clone(self: torch.UntypedStorage) -> torch.UntypedStorage:
         if self.device.type != "cuda":
             return original(self)
         made = torch.empty(self.nbytes(), dtype=torch.uint8, device="cuda")

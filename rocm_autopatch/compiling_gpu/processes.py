@@ -61,7 +61,7 @@ def write_at_exit(library: ctypes.CDLL) -> None:
     atexit.register(write)
 
 
-def describe_process(library: ctypes.CDLL) -> dict[str, Any] | None:
+def describe_process(library: ctypes.CDLL) -> dict[str, object] | None:
     """What the file says of this process until now; None if it compiled nothing."""
     utils: Any = sys.modules.get("torch._dynamo.utils")
     if utils is None or not utils.counters["frames"]["total"]:
@@ -100,7 +100,7 @@ def _value_guards() -> Iterator[str]:
                     yield f"{code.co_name}: {part}"
 
 
-def _recompiles(utils: Any) -> Iterator[dict[str, Any]]:
+def _recompiles(utils: Any) -> Iterator[dict[str, object]]:
     for metrics in utils.get_compilation_metrics():
         if metrics.recompile_reason:
             yield {

@@ -33,10 +33,10 @@ class Utils:
     def unload_module(self, module: int) -> None:
         """Nothing was loaded."""
 
-    def get_device_properties(self, device: int) -> dict[str, Any]:
+    def get_device_properties(self, device: int) -> dict[str, object]:
         """The properties by the names of Triton's own drivers."""
         gpu = _gpu()
-        told: dict[str, Any] = {
+        told: dict[str, object] = {
             "max_shared_mem": gpu.lds,
             "max_num_regs": gpu.registers,
             "multiprocessor_count": gpu.processors,
