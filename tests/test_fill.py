@@ -425,9 +425,12 @@ class TestFill:
         one = fill.CompiledParts(frozenset({"fabc"}), frozenset())
         assert fill_command._went_elsewhere(run(1, one), environ) == []
 
-    def test_where_a_gpu_is(self, python311: Interpreter, tmp_path: Path, golden: Golden) -> None:
+    @pytest.mark.parametrize("gpu", ["mi300x", "mi308x"])
+    def test_where_a_gpu_is(
+        self, python311: Interpreter, tmp_path: Path, golden: Golden, gpu: str
+    ) -> None:
         words = ("cache", "fill", "--for", "mi300x", "--", "true")
-        done = on_machine("mi308x", tmp_path, python311, "-m", "rocm_autopatch", *words)
+        done = on_machine(gpu, tmp_path, python311, "-m", "rocm_autopatch", *words)
         assert done.returncode == 1
         golden(last_said(done.stderr))
 

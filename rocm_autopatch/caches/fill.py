@@ -80,12 +80,11 @@ def prepare_place(target: FillTarget, environ: dict[str, str]) -> places.StartPl
     if target.described:
         environ[kfd.DESCRIBED.decode()] = target.described
     here = places.start_place(environ)
-    wanted = f"{target.facts.gfx}-{target.units}"
-    if target.described and here.fields["gpu"] != wanted:
+    # Also if it is the same GPU, which measures where a stand-in takes the first candidate.
+    if target.described and os.path.isdir(f"/{kfd.NODES}"):
         raise CacheRefused(
-            f"the AMD driver of this machine says {here.fields['gpu']}, so starts here do not use "
-            f"the place of {wanted}: run cache fill where there is no such driver, or cache warm "
-            "for the GPU that is here"
+            f"the AMD driver of this machine says {here.fields['gpu']}: run cache fill where there "
+            "is no such driver, or cache warm for the GPU that is here"
         )
     places.judge_directory(here.place)
     return here
