@@ -27,6 +27,7 @@ from rocm_autopatch.compiling_gpu import GPUS, build, connection
 from rocm_autopatch.startup import caches, kfd
 from tests.conftest import Interpreter
 from tests.messages import Golden
+from tests.programs import program_file
 from tests.running import QUIET, last_said, run_mounted
 from tests.test_cache_command import FIELDS, FILES, a_here, a_place, quiet
 
@@ -230,33 +231,7 @@ from rocm_autopatch.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 # Two graphs and three kernels, where Inductor and vLLM have them.
-PROGRAM = """
-import json, os, signal, sys, time
-
-def graph(key, part="TORCHINDUCTOR_CACHE_DIR", above=""):
-    path = f"{os.environ[part]}/{above}fxgraph/{key[:2]}/{key}"
-    os.makedirs(path, exist_ok=True)
-    open(f"{path}/1", "w").write("x" * 100)
-
-def kernel(key, name):
-    path = f"{os.environ['TRITON_CACHE_DIR']}/{key}"
-    os.makedirs(path, exist_ok=True)
-    for end in ("hsaco", "json"):
-        open(f"{path}/{name}.{end}", "w").write("x" * 100)
-
-def told(**row):
-    with open(f"{os.environ['COMPILING_GPU_PROCESSES']}/{os.getpid()}.json", "w") as stream:
-        json.dump(row, stream)
-
-def both():
-    graph("fabc")
-    graph("f123", "VLLM_CACHE_ROOT", "a/rank_0/inductor_cache/")
-    for key, name in (("A", "k"), ("B", "k"), ("B", "l")):
-        kernel(key, name)
-    guards = [f"f: L['x{i}'] == {i}" for i in range(4)]
-    told(graphs=2, value_reads=5, value_guards=guards, not_captured=["1 graph is in no cache"])
-
-"""
+PROGRAM = program_file("fill/as_frameworks_do.py").read_text()
 
 
 def filled(

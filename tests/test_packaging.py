@@ -85,6 +85,7 @@ LEAN = [
         "def f(\n    a: x[\n        int\n    ],\n): ...\n",
     ),
     ("if TYPE_CHECKING:\n    import a\n\n    B = a\nc = 1\n", "\n\n\n\nc = 1\n"),
+    ("TYPE_CHECKING = False\nif TYPE_CHECKING:\n    import a\nb = 1\n", "\n\n\nb = 1\n"),
     ("if TYPE_CHECKING:\n    a = 1\nelse:\n    a = 2\n", None),
 ]
 

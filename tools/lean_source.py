@@ -13,6 +13,7 @@ import re
 import tokenize
 from collections.abc import Iterator
 
+_FOR_TYPES = "TYPE_CHECKING"
 # What users call: help() shows all of it.
 PUBLIC = ("__init__.py", "graphs/__init__.py", "graphs/wrapper.py")
 
@@ -38,7 +39,7 @@ def lean_source(source: str, public: bool = False) -> str:
             # Columns are counted in bytes.
             line = lines[row - 1].encode()
             lines[row - 1] = (line[:first] + line[last:]).decode()
-        for unread in (*_unread_texts(tree), *filter(_is_for_types, tree.body)):
+        for unread in (*_unread_texts(tree), *_for_types(tree)):
             last = unread.end_lineno or unread.lineno
             lines[unread.lineno - 1 : last] = ["\n"] * (last - unread.lineno + 1)
         _shorten_first(tree, lines, source)
@@ -82,12 +83,25 @@ def _is_text(node: ast.AST) -> bool:
     )
 
 
+def _for_types(tree: ast.Module) -> Iterator[ast.stmt]:
+    """The blocks that run nowhere, and the name of their condition if nothing else reads it."""
+    blocks = [one for one in tree.body if _is_for_types(one)]
+    yield from blocks
+    names = [one for one in ast.walk(tree) if isinstance(one, ast.Name) and one.id == _FOR_TYPES]
+    yield from (one for one in tree.body if _is_condition(one) and len(names) == len(blocks) + 1)
+
+
+def _is_condition(node: ast.AST) -> bool:
+    """Whether it is ``TYPE_CHECKING = False``, which type checkers take for true."""
+    return isinstance(node, ast.Assign) and ast.unparse(node) == f"{_FOR_TYPES} = False"
+
+
 def _is_for_types(node: ast.AST) -> bool:
     """Whether it is a block that runs nowhere: ``if TYPE_CHECKING:`` without an ``else``."""
     return (
         isinstance(node, ast.If)
         and isinstance(node.test, ast.Name)
-        and node.test.id == "TYPE_CHECKING"
+        and node.test.id == _FOR_TYPES
         and not node.orelse
     )
 
@@ -125,5 +139,6 @@ def _code(source: str) -> str:
             node.returns = None
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            body[:] = [one for one in body if not _is_text(one) and not _is_for_types(one)]
+            left_out = (_is_text, _is_for_types, _is_condition)
+            body[:] = [one for one in body if not any(is_one(one) for is_one in left_out)]
     return ast.dump(tree, include_attributes=True)

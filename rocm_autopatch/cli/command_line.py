@@ -31,7 +31,7 @@ _PROGRAM = "rocm-autopatch"
 # Each command is the module of its name: COMMAND there. A command line imports its own alone.
 COMMANDS = {
     "status": "what happens to a Python program started here, and why",
-    "explain": "who decides about one variable, config key, compile mode or patch, and why",
+    "explain": "who decides about one variable, config key, mode or patch, and why",
     "diff": "what differs between two machines or containers, and why their digests differ",
     "policies": "list the built-in policies, or show what applies to an image",
     "check": "everything that is wrong with a policy file or an evidence file",
@@ -45,7 +45,7 @@ COMMANDS = {
     "stacks": "where a process is that hangs right now, and what it compiles",
     "bundle": "what a bug report needs, in one file, with secrets masked",
     "cache": "show, fill, pack, seed and clean up the compile caches beneath one root",
-    "facts": "what a compile depends on of this machine's GPU, for one that has none",
+    "facts": "what compiled code depends on of this machine's GPU",
     "help": "read the documentation, without a network",
     "completion": "print a script that completes commands and options in a shell",
 }
