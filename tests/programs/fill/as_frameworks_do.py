@@ -2,6 +2,9 @@
 
 import json
 import os
+import signal  # noqa: F401
+import sys  # noqa: F401
+import time  # noqa: F401
 
 
 def graph(key, part="TORCHINDUCTOR_CACHE_DIR", above=""):
