@@ -22,7 +22,7 @@ demo-ranks: compiler ## a job of two ranks that hangs, without the package and w
 # process, the longest files first.
 WORKERS ?= $(shell expr $$(nproc) + 1)
 TESTED ?= not ci and not later and not nightly
-test: system $(DEV)/ready ## lint and the tests that are not left out (ten minutes)
+test: system $(DEV)/ready ## lint and the tests that are not left out (about ten minutes)
 	$(MAKE) -j2 lint tests
 
 tests: $(DEV)/ready ## the same without lint
