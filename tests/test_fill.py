@@ -145,6 +145,8 @@ class TestTargets:
             ({"device_id": 2**40}, "not both numbers"),
             ({"memory": "192"}, "memory"),
             ({"vendor": "intel"}, "vendor"),
+            ({"processors": 0}, "processors: no GPU has 0"),
+            ({"lds_of_block": -1}, "lds_of_block: no GPU has -1"),
         ],
     )
     def test_a_file_that_is_none(self, tmp_path: Path, change: dict[str, Any], why: str) -> None:
@@ -153,6 +155,11 @@ class TestTargets:
         file.write_text(json.dumps({**said, **change}))
         with pytest.raises(CacheRefused, match=why):
             fill_targets.target_named(str(file))
+
+    def test_a_file_with_a_part(self, tmp_path: Path) -> None:
+        (tmp_path / "a.json").write_text('{"vendor": "amd", "name": "x", "major": 9}')
+        with pytest.raises(CacheRefused, match="these are missing: target, minor, memory, "):
+            fill_targets.target_named(str(tmp_path / "a.json"))
 
     def test_no_file(self, tmp_path: Path) -> None:
         for text in ("", "[]", "[" * 100_000):
@@ -473,6 +480,16 @@ class TestPack:
         place = Path(json.loads(other.stdout)[0])
         assert not (place / caches.LINKED).exists()
         assert not [*place.rglob("*.hsaco")]
+
+    def test_what_nobody_has_filled(self, python311: Interpreter, tmp_path: Path) -> None:
+        words = ("cache", "pack", str(tmp_path / "file"), "--for", "mi355x")
+        env = {"HOME": str(tmp_path)}
+        done = python311.run("-m", "rocm_autopatch", *words, env=env, check=False)
+        assert done.returncode == 1
+        assert "; cache fill --for mi355x -- COMMAND makes one\n" in done.stderr
+        done = python311.run("-m", "rocm_autopatch", *words, "--place", "x", env=env, check=False)
+        assert done.returncode == 2
+        assert "--place and --for each name a place: give one" in done.stderr
 
     def test_as_an_image(self, tmp_path: Path) -> None:
         """The same bytes each time: one layer with one place, which everybody may read."""

@@ -130,8 +130,11 @@ def test_reads_registers_of_a_cubin(filled: Filled) -> None:
 
 def test_another_vendor(tmp_path: Path) -> None:
     python = hip_torch.python(amd_torch.create(WORK))
-    with pytest.raises(UserError, match=r"is built for ROCm, and NVIDIA H200 needs another"):
+    with pytest.raises(
+        UserError, match=r"is built for ROCm, and NVIDIA H200 needs another"
+    ) as told:
         compiling_gpu.prepare(python, GPUS["h200"], tmp_path)
+    assert told.value.status == 1
 
 
 def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

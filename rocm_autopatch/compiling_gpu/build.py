@@ -69,13 +69,11 @@ def prepare_stand_in(python: Path, facts: GpuFacts, directory: Path) -> dict[str
         raise StandInError(
             f"torch {torch.version} of {python} is built {built}, and {facts.name} needs another "
             "build: take an interpreter with the torch of the machines that have this GPU",
-            status=2,
         )
     if tuple(map(int, re.findall(r"\d+", torch.version)[:2])) < _OLDEST:
         raise StandInError(
             f"torch {torch.version} of {python} loads no entry points: the stand-in needs torch "
             "2.5 or newer",
-            status=2,
         )
     site = directory / f"torch-{_digest(torch, facts)}"
     directory.mkdir(parents=True, exist_ok=True)

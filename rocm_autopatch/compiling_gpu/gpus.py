@@ -14,9 +14,10 @@ read on a GPU replace them.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
+_MAY_BE_ZERO = ("minor", "lds_of_block", "lds_of_processor")
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ def read_facts(text: str) -> GpuFacts:
     """The facts that a JSON object has; keys that are not fields are left out.
 
     Raises:
-        ValueError: it is not JSON, a field without a default is missing, or one has another type.
+        ValueError: it is not JSON, a field without a default is missing, or one has a value that
+            no GPU has.
     """
     found = json.loads(text)
     if not isinstance(found, dict):
@@ -72,10 +74,12 @@ def read_facts(text: str) -> GpuFacts:
         wanted = str if str(known[name].type) == "str" else int
         if type(value) is not wanted:
             raise ValueError(f"{name}: {value!r} is not of type {wanted.__name__}")
-    try:
-        facts = GpuFacts(**kept)
-    except TypeError as error:
-        raise ValueError(f"a GPU's facts: {error}") from None
+        if isinstance(value, int) and value < (0 if name in _MAY_BE_ZERO else 1):
+            raise ValueError(f"{name}: no GPU has {value}")
+    missing = [name for name, one in known.items() if one.default is MISSING and name not in kept]
+    if missing:
+        raise ValueError(f"these are missing: {', '.join(missing)}")
+    facts = GpuFacts(**kept)
     if facts.vendor not in ("amd", "nvidia"):
         raise ValueError(f"vendor: {facts.vendor!r} is neither amd nor nvidia")
     return facts

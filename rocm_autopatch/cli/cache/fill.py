@@ -182,7 +182,7 @@ def _told(run: _FillRun) -> Iterator[str]:
     """The answer first, then what is not in it."""
     graphs, kernels = len(run.added.graphs), len(run.added.kernels)
     elsewhere = _went_elsewhere(run, fresh_interpreter.before_us())
-    found = "" if graphs or elsewhere else f" (all {run.graphs} graphs were there)"
+    found = "" if graphs or elsewhere else f" (graphs that were there: {run.graphs})"
     ended = f"; ended by {run.limit}" if run.limit else ""
     yield (
         f"{_count(graphs, 'graph')} and {_count(kernels, 'kernel')} added for "

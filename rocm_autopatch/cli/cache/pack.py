@@ -17,6 +17,7 @@ from rocm_autopatch.cli.command import (
 )
 from rocm_autopatch.cli.statuses import WRONG_OR_DONE
 from rocm_autopatch.startup import caches
+from rocm_autopatch.support.user_error import UserError
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,19 @@ class CachePackArguments:
 
 
 def pack_place(arguments: CachePackArguments) -> CommandResult:
+    if arguments.place and arguments.target:
+        raise UserError("--place and --for each name a place: give one", status=2)
     here = places.place_here(
         fill_targets.target_named(arguments.target).described if arguments.target else ""
     )
     path = here.root / arguments.place if arguments.place else here.place
     places.judge_directory(here.root)
     if path.parent != here.root or not (path / caches.MARK).exists():
-        how = "cache status lists them" if arguments.place else "cache warm -- COMMAND makes one"
+        how = "cache warm -- COMMAND makes one"
+        if arguments.place:
+            how = "cache status lists them"
+        elif arguments.target:
+            how = f"cache fill --for {arguments.target} -- COMMAND makes one"
         raise CacheRefused(f"there is no place {path.name} in {here.root}; {how}")
     places.judge_directory(path)
     using = users.users_of(path)
