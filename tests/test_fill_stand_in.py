@@ -33,7 +33,7 @@ class Filled:
         self.scratch = scratch
         # It is compiled once for all runs of tests.
         self.directory = WORK.absolute() / "stand-in"
-        self.variables = compiling_gpu.prepare(python, GPUS["mi300x"], self.directory)
+        self.variables = compiling_gpu.prepare_stand_in(python, GPUS["mi300x"], self.directory)
 
     def run(self, program: str, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a program of tests/programs/filled; it must succeed."""
@@ -133,7 +133,7 @@ def test_another_vendor(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"is built for ROCm, and NVIDIA H200 needs another"
     ) as told:
-        compiling_gpu.prepare(python, GPUS["h200"], tmp_path)
+        compiling_gpu.prepare_stand_in(python, GPUS["h200"], tmp_path)
     assert told.value.status == 1
 
 
@@ -141,7 +141,7 @@ def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = hip_torch.python(amd_torch.create(WORK))
     monkeypatch.setenv("CXX", "no-such-compiler -m64")
     with pytest.raises(UserError, match=r"no C\+\+ compiler no-such-compiler.*apt-get install"):
-        compiling_gpu.prepare(python, GPUS["mi300x"], tmp_path)
+        compiling_gpu.prepare_stand_in(python, GPUS["mi300x"], tmp_path)
     # Nothing is left that a later call would take for whole.
     assert [path for path in tmp_path.glob("torch-*") if path.suffix != ".unfinished"] == []
 

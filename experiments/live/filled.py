@@ -64,7 +64,9 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("models", nargs="*", default=MODELS)
     asked = parser.parse_args()
-    variables = compiling_gpu.prepare(asked.python, compiling_gpu.GPUS[asked.gpu], asked.directory)
+    variables = compiling_gpu.prepare_stand_in(
+        asked.python, compiling_gpu.GPUS[asked.gpu], asked.directory
+    )
     for model in asked.models:
         shutil.rmtree(asked.directory / "caches" / model, ignore_errors=True)
         for _ in range(2):

@@ -370,7 +370,7 @@ def add_gpu(root: Path, triton: str) -> None:
     outside = root / site.lstrip("/")
     if not list(outside.glob(f"triton-{triton}.dist-info")):
         pip_into(root, outside, "--no-deps", f"triton=={triton}")
-    amd_torch.connect(outside, root / torch.lstrip("/"))
+    amd_torch.install_stand_in(outside, root / torch.lstrip("/"))
     inside(root, *build.device_command(Path(site) / build.NAME, Path(torch), "g++"))
 
 

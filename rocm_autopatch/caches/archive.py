@@ -110,7 +110,7 @@ def pack_place(place: places.CachePlace, file: Path, tell: Tell) -> PackedArchiv
     meanwhile; users.of() says who might.
     """
     done = PackedArchive()
-    with packing(place, file, done) as (scratch, members, listed):
+    with packed_files(place, file, done) as (scratch, members, listed):
         manifest = {
             "format": FORMAT,
             "root": str(place.path.parent),
@@ -132,7 +132,7 @@ def pack_place(place: places.CachePlace, file: Path, tell: Tell) -> PackedArchiv
 
 
 @contextlib.contextmanager
-def packing(
+def packed_files(
     place: places.CachePlace, file: Path, done: PackedArchive
 ) -> Iterator[tuple[Path, dict[str, Path], dict[str, ListedFile]]]:
     """A directory beside *file* to write in, the files that are packed, and their sizes and sums.

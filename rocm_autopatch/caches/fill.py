@@ -77,11 +77,11 @@ def prepare_place(target: FillTarget, environ: dict[str, str]) -> places.StartPl
     OSError.
     """
     environ.pop(kfd.DESCRIBED.decode(), None)
-    if target.described:
-        environ[kfd.DESCRIBED.decode()] = target.described
+    if target.driver_words:
+        environ[kfd.DESCRIBED.decode()] = target.driver_words
     here = places.start_place(environ)
     # Also if it is the same GPU, which measures where a stand-in takes the first candidate.
-    if target.described and os.path.isdir(f"/{kfd.NODES}"):
+    if target.driver_words and os.path.isdir(f"/{kfd.NODES}"):
         raise CacheRefused(
             f"the AMD driver of this machine says {here.fields['gpu']}: run cache fill where there "
             "is no such driver, or cache warm for the GPU that is here"
@@ -95,7 +95,7 @@ def mark_place(target: FillTarget, here: places.StartPlace) -> None:
     (here.place / FACTS).write_text(target.as_json(), encoding="utf-8")
 
 
-def prepare_stand_in(target: FillTarget, environ: dict[str, str]) -> None:
+def add_stand_in(target: FillTarget, environ: dict[str, str]) -> None:
     """Put into *environ* what a command needs to run on the stand-in.
 
     Raises UserError and OSError.
@@ -106,7 +106,7 @@ def prepare_stand_in(target: FillTarget, environ: dict[str, str]) -> None:
         raise CacheRefused(str(error)) from None
     # What is built there is run.
     places.make_root(directory)
-    environ.update(compiling_gpu.prepare(Path(sys.executable), target.facts, directory))
+    environ.update(compiling_gpu.prepare_stand_in(Path(sys.executable), target.facts, directory))
     environ[_SAID] = "1"
 
 
@@ -143,7 +143,7 @@ class FillLimits:
         self._tree: dict[int, str] = {}
         self.ended = ""
 
-    def look(self, child: subprocess.Popen[bytes]) -> None:
+    def end_when_reached(self, child: subprocess.Popen[bytes]) -> None:
         """End the command if a limit is reached. ``session.run_command`` calls it."""
         self.ended = self.ended or self._reached()
         now = time.monotonic()

@@ -37,7 +37,7 @@ def pack_image(place: places.CachePlace, file: Path, tell: archive.Tell) -> arch
     Nothing may write to the place meanwhile. Raises CacheRefused and OSError.
     """
     done = archive.PackedArchive()
-    with archive.packing(place, file, done) as (scratch, members, listed):
+    with archive.packed_files(place, file, done) as (scratch, members, listed):
         layer = scratch / "layer"
         diff = _write_layer(layer, place, members, listed, lambda size: tell(size, done.unpacked))
         blobs = {_file_digest(layer): layer}

@@ -8,7 +8,7 @@ which need no GPU. Binaries are not loaded, and launches do nothing. There are t
   for a result gets an error, never a number. Tests of what is compiled use it.
 - *fill*: memory of the host that begins as zeros. Operators on small tensors are run on the CPU,
   so that control flow goes on; what kernels and large operators would have written is zero. It
-  fills the compile caches of a program for a GPU that this machine has not; see `prepare`.
+  fills the compile caches of a program for a GPU that this machine has not; see `prepare_stand_in`.
 
 It stands below a CPU build of torch that has the label of a ROCm build
 (surroundings/amd_torch.py), or, with memory to fill, below a build for CUDA or HIP on a machine
@@ -41,7 +41,7 @@ from .gpus import GpuFacts as GpuFacts
 from .gpus import read_facts as read_facts
 
 
-def prepare(python: Path, facts: GpuFacts, directory: Path) -> dict[str, str]:
+def prepare_stand_in(python: Path, facts: GpuFacts, directory: Path) -> dict[str, str]:
     """Make the stand-in for the torch that *python* imports; return variables of its programs.
 
     With these variables in its environment, a command that *python* starts finds the GPU of
@@ -55,20 +55,6 @@ def prepare(python: Path, facts: GpuFacts, directory: Path) -> dict[str, str]:
             is no C++ compiler ($CXX, or g++), or it fails.
         OSError: *directory* can't be written.
     """
-    from .build import prepare_stand_in
+    from .build import build_stand_in
 
-    return prepare_stand_in(python, facts, directory)
-
-
-def preload() -> None:
-    """Register the device with a CPU build of torch, before its libraries ask for one."""
-    from .connection import preload_device
-
-    preload_device()
-
-
-def connect() -> None:
-    """Answer for the device in torch.cuda; torch calls this by the entry point torch.backends."""
-    from .connection import connect_torch
-
-    connect_torch()
+    return build_stand_in(python, facts, directory)

@@ -24,7 +24,7 @@ from .gpus import GpuFacts
 PACKAGE = Path(__file__).parent
 NAME = PACKAGE.name
 _NOT_COPIED = ("__pycache__", "build.py")
-_ENTRY_POINTS = "[torch.backends]\ncompiling_gpu = compiling_gpu:connect\n"
+_ENTRY_POINTS = "[torch.backends]\ncompiling_gpu = compiling_gpu.connection:connect_torch\n"
 _METADATA = "Metadata-Version: 2.1\nName: compiling_gpu\nVersion: 1\n"
 # Where torch is, without importing it; and which of the two ABIs of libstdc++ it was built with.
 _FIND_TORCH = """
@@ -56,11 +56,11 @@ class _Torch(NamedTuple):
         return "amd" if self.hip else "nvidia" if self.cuda else ""
 
 
-def prepare_stand_in(python: Path, facts: GpuFacts, directory: Path) -> dict[str, str]:
+def build_stand_in(python: Path, facts: GpuFacts, directory: Path) -> dict[str, str]:
     """Make the stand-in for the torch of *python* in *directory*; return the variables.
 
     Raises:
-        StandInError: see `rocm_autopatch.compiling_gpu.prepare`.
+        StandInError: see `rocm_autopatch.compiling_gpu.prepare_stand_in`.
     """
     directory = directory.absolute()
     torch = _find_torch(python)

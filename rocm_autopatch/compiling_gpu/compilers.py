@@ -108,12 +108,12 @@ def _empty_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtyp
 
 def _lead_triton(gpu: GpuFacts, backends: Any) -> None:
     """Let Triton have one backend, with our driver."""
-    from .triton_driver import Driver
+    from .triton_driver import StandInDriver
 
     name = "amd" if gpu.vendor == "amd" else "nvidia"
     compiler = backends.backends[name].compiler
     backends.backends.clear()
-    backends.backends[name] = backends.Backend(compiler=compiler, driver=Driver)
+    backends.backends[name] = backends.Backend(compiler=compiler, driver=StandInDriver)
 
 
 def _skip_captures(compile_fx: Any) -> None:
@@ -129,18 +129,19 @@ def _skip_captures(compile_fx: Any) -> None:
 def _forget_choices(codecache: Any) -> None:
     """Keep no choice that was made without measuring: a GPU measures for itself."""
 
-    def nothing(self: object, *arguments: object, **options: object) -> None:
+    def forget_choice(self: object, *arguments: object, **options: object) -> None:
         pass
 
     for cache in (codecache.PersistentCache, codecache.LocalCache, codecache.CacheBase):
         if "update_local_cache" in vars(cache):
-            cache.update_local_cache = nothing
-    codecache.LocalCache.set_value = nothing
+            cache.update_local_cache = forget_choice
+    codecache.LocalCache.set_value = forget_choice
 
 
 def _forget_configs(autotune_cache: Any) -> None:
     """The same for the configs of one kernel."""
 
+    # By torch's own name, since its compile workers pickle the method.
     def save(self: object, *arguments: object, **options: object) -> None:
         pass
 

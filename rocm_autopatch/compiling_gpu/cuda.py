@@ -60,7 +60,7 @@ class Event(torch.Event):
         raise NoResult("the time between two events")
 
 
-class Graph:
+class UncapturedGraph:
     """A capture that can't be made."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
@@ -154,7 +154,7 @@ def answer_for_gpu(gpu: GpuFacts, library: ctypes.CDLL) -> None:
     )
     torch.cuda.default_generators = (torch.Generator(device="cuda"),)
     cuda: Any = torch.cuda
-    cuda.CUDAGraph = cuda.graphs.CUDAGraph = EmptyGraph if has_memory() else Graph
+    cuda.CUDAGraph = cuda.graphs.CUDAGraph = EmptyGraph if has_memory() else UncapturedGraph
     torch.cuda.graphs._cuda_isCurrentStreamCapturing = lambda: False
     torch.cuda.graphs._graph_pool_handle = lambda: (0, 1)
     for each in (Stream, ExternalStream, Event):

@@ -1,10 +1,11 @@
 """What a GPU's runtime tells about it: facts as JSON, and those of GPUs that are known.
 
 AMD: memory, compute units, wavefront size, LDS and L2 cache are from AMD's table of GPU
-specifications (https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html, read 2026-11-22). In
+specifications (https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html, read 2026-11-27). In
 that table L2 is given for each XCD; HIP gives one XCD's. The LLVM target with its features is as
-ROCm spells it for these GPUs. On RDNA, HIP counts work-group processors of two compute units each,
-and a block may use 64 KiB of LDS.
+ROCm spells it for these GPUs. What a program sees as one GPU is a half of an MI250X or MI250. The
+MI308X is not in that table: it has the parts of an MI300X and 80 compute units, by which aiter's
+tables name it.
 
 NVIDIA: published figures (the tuning guide for Hopper), and names as the driver spells them. The
 bytes of memory that a driver tells are a few less, and differ between drivers. Facts that were
@@ -85,74 +86,57 @@ def read_facts(text: str) -> GpuFacts:
     return facts
 
 
+def _instinct(
+    name: str, gfx: str, minor: int, memory: int, units: int, lds: int = 64, l2: int = 4
+) -> GpuFacts:
+    """CDNA 2 and later: memory in GiB, LDS in KiB, L2 of one die in MiB."""
+    return GpuFacts(
+        *("amd", f"AMD Instinct {name}", f"{gfx}:sramecc+:xnack-", 9, minor),
+        *(memory * GIB, units, 64, lds * KIB, l2 * MIB, 512 * 256),
+    )
+
+
+def _radeon(
+    name: str, gfx: str, memory: int, units: int, l2: int, registers: int = 768
+) -> GpuFacts:
+    """RDNA 3 and 4: HIP counts pairs of compute units, and a block may use 64 KiB of LDS."""
+    return GpuFacts(
+        *("amd", f"AMD Radeon {name}", gfx, int(gfx[3:5]), 0),
+        *(memory * GIB, units // 2, 32, 64 * KIB, l2 * MIB, registers * 256),
+    )
+
+
+def _hopper(name: str, memory: int) -> GpuFacts:
+    """H100 and H200: memory in bytes."""
+    return GpuFacts(
+        *("nvidia", f"NVIDIA {name}", "sm_90", 9, 0, memory, 132, 32),
+        *(227 * KIB, 50 * MIB, 65536, 48 * KIB, 228 * KIB),
+    )
+
+
 GPUS = {
-    "mi300x": GpuFacts(
-        vendor="amd",
-        name="AMD Instinct MI300X",
-        target="gfx942:sramecc+:xnack-",
-        major=9,
-        minor=4,
-        memory=192 * GIB,
-        processors=304,
-        wavefront=64,
-        lds=64 * KIB,
-        l2=4 * MIB,
-        registers=512 * 256,
-    ),
-    "mi355x": GpuFacts(
-        vendor="amd",
-        name="AMD Instinct MI355X",
-        target="gfx950:sramecc+:xnack-",
-        major=9,
-        minor=5,
-        memory=288 * GIB,
-        processors=256,
-        wavefront=64,
-        lds=160 * KIB,
-        l2=4 * MIB,
-        registers=512 * 256,
-    ),
-    "rx9070xt": GpuFacts(
-        vendor="amd",
-        name="AMD Radeon RX 9070 XT",
-        target="gfx1201",
-        major=12,
-        minor=0,
-        memory=16 * GIB,
-        processors=32,
-        wavefront=32,
-        lds=64 * KIB,
-        l2=8 * MIB,
-        registers=768 * 256,
-    ),
-    "h100": GpuFacts(
-        vendor="nvidia",
-        name="NVIDIA H100 80GB HBM3",
-        target="sm_90",
-        major=9,
-        minor=0,
-        memory=80 * GIB,
-        processors=132,
-        wavefront=32,
-        lds=227 * KIB,
-        l2=50 * MIB,
-        registers=65536,
-        lds_of_block=48 * KIB,
-        lds_of_processor=228 * KIB,
-    ),
-    "h200": GpuFacts(
-        vendor="nvidia",
-        name="NVIDIA H200",
-        target="sm_90",
-        major=9,
-        minor=0,
-        memory=150_109_880_320,  # As a driver told it (evidence/).
-        processors=132,
-        wavefront=32,
-        lds=227 * KIB,
-        l2=50 * MIB,
-        registers=65536,
-        lds_of_block=48 * KIB,
-        lds_of_processor=228 * KIB,
-    ),
+    "mi300x": _instinct("MI300X", "gfx942", 4, 192, 304),
+    "mi355x": _instinct("MI355X", "gfx950", 5, 288, 256, 160),
+    "rx9070xt": _radeon("RX 9070 XT", "gfx1201", 16, 64, 8),
+    "h100": _hopper("H100 80GB HBM3", 80 * GIB),
+    "h200": _hopper("H200", 150_109_880_320),  # As a driver told it (evidence/).
+    "mi308x": _instinct("MI308X", "gfx942", 4, 192, 80),
+    "mi325x": _instinct("MI325X", "gfx942", 4, 256, 304),
+    "mi300a": _instinct("MI300A", "gfx942", 4, 128, 228),
+    "mi350x": _instinct("MI350X", "gfx950", 5, 288, 256, 160),
+    "mi250x": _instinct("MI250X", "gfx90a", 0, 64, 110, l2=8),
+    "mi250": _instinct("MI250", "gfx90a", 0, 64, 104, l2=8),
+    "mi210": _instinct("MI210", "gfx90a", 0, 64, 104, l2=8),
+    "w7900": _radeon("PRO W7900", "gfx1100", 48, 96, 6),
+    "w7800": _radeon("PRO W7800", "gfx1100", 32, 70, 6),
+    "w7700": _radeon("PRO W7700", "gfx1101", 16, 48, 4),
+    "r9700": _radeon("AI PRO R9700", "gfx1201", 32, 64, 8),
+    "rx7900xtx": _radeon("RX 7900 XTX", "gfx1100", 24, 96, 6),
+    "rx7900xt": _radeon("RX 7900 XT", "gfx1100", 20, 84, 6),
+    "rx7900gre": _radeon("RX 7900 GRE", "gfx1100", 16, 80, 6),
+    "rx7800xt": _radeon("RX 7800 XT", "gfx1101", 16, 60, 4),
+    "rx7700xt": _radeon("RX 7700 XT", "gfx1101", 12, 54, 4),
+    "rx7600": _radeon("RX 7600", "gfx1102", 8, 32, 2, 512),
+    "rx9070": _radeon("RX 9070", "gfx1201", 16, 56, 8),
+    "rx9060xt": _radeon("RX 9060 XT", "gfx1200", 16, 32, 4),
 }

@@ -21,7 +21,7 @@ def _gpu() -> GpuFacts:
     return gpu
 
 
-class Utils:
+class DriverUtils:
     """What Triton asks the runtime of HIP, or the driver of CUDA."""
 
     def load_binary(
@@ -48,7 +48,7 @@ class Utils:
         return {**told, "sm_clock_rate": 1980000, "mem_clock_rate": 2619000, "mem_bus_width": 5120}
 
 
-class Launcher:
+class SilentLauncher:
     """A kernel's launcher."""
 
     def __init__(self, source: object, metadata: object) -> None:
@@ -58,13 +58,13 @@ class Launcher:
         """Launch nothing."""
 
 
-class Driver(GPUDriver):
+class StandInDriver(GPUDriver):
     """Triton's driver for the stand-in."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.utils = Utils()
-        self.launcher_cls = Launcher
+        self.utils = DriverUtils()
+        self.launcher_cls = SilentLauncher
 
     @staticmethod
     def is_active() -> bool:

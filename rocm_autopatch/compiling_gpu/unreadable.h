@@ -167,43 +167,25 @@ std::optional<torch::jit::Stack> on_copies(const c10::OperatorHandle& op, at::Ar
 }
 
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  const auto& schema = op.schema();
-  const auto count = schema.arguments().size();
-  const auto arguments = torch::jit::last(*stack, count).vec();
+  const Call call(op, stack);
   Meta meta;
-  std::vector<Tensor> given, written;
   torch::jit::Stack inner;
-  for (size_t i = 0; i < count; ++i) {
-    const auto* alias = schema.arguments()[i].alias_info();
-    each(arguments[i], [&](const Tensor& one) {
-      if (on_gpu(one)) {
-        given.push_back(one);
-        if (alias != nullptr && alias->isWrite()) {
-          written.push_back(one);
-        }
-      }
-    });
-    inner.push_back(meta.of(arguments[i]));
-  }
   try {
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &inner);
+    inner = call.shapes(meta);
   } catch (const c10::NotImplementedError&) {
-    no_result(schema.operator_name().name + " has no meta kernel");
+    no_result(op.schema().operator_name().name + " has no meta kernel");
   }
-  for (const auto& value : inner) {
-    each(value, [&](const Tensor& one) { (void)meta.back(one, written); });
-  }
-  const auto values = on_copies(op, arguments);
-  for (const auto& one : written) {
+  const auto values = on_copies(op, call.arguments);
+  for (const auto& one : call.written) {
     set_known(one, values.has_value());
   }
-  torch::jit::drop(*stack, count);
+  torch::jit::drop(*stack, call.arguments.size());
   for (size_t i = 0; i < inner.size(); ++i) {
     const auto& value = inner[i];
     if (value.isTensor()) {
-      auto result = meta.back(value.toTensor(), given);
+      auto result = meta.back(value.toTensor(), call.given);
       const bool made = on_gpu(result) &&
-          std::none_of(given.begin(), given.end(), [&](const Tensor& one) {
+          std::none_of(call.given.begin(), call.given.end(), [&](const Tensor& one) {
             return one.storage().is_alias_of(result.storage());
           });
       if (values && made && fills(result) && copy_of(result).defined()) {
@@ -213,7 +195,7 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::St
       stack->emplace_back(std::move(result));
     } else if (value.isTensorList()) {
       c10::List<Tensor> list;
-      each(value, [&](const Tensor& one) { list.push_back(meta.back(one, given)); });
+      each(value, [&](const Tensor& one) { list.push_back(meta.back(one, call.given)); });
       stack->emplace_back(std::move(list));
     } else {
       stack->push_back(value);

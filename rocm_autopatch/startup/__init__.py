@@ -316,7 +316,7 @@ def find_spec(name, path=None, target=None):
             # As in rocm_autopatch.start().
             failure: dict[str, Any] = {}
             exec(_read(rocm_autopatch._FAILURE) or rocm_autopatch._IMPORT, failure)
-            own, why = failure["judge"](error)
+            own, why = failure["judge_error"](error)
         except Exception:
             pass
         if own:

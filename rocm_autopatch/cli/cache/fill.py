@@ -78,7 +78,7 @@ class _FillRun:
     row: dict[str, object]
 
     @property
-    def graphs(self) -> int:
+    def graph_count(self) -> int:
         """Graphs that were compiled, or were there."""
         return max(int(str(self.row["graphs"])), self.processes.graphs, len(self.added.graphs))
 
@@ -87,7 +87,7 @@ def fill_place(arguments: CacheFillArguments) -> CommandResult:
     target = fill_targets.target_named(arguments.target)
     environ = places.caches_environment()
     here = fill.prepare_place(target, environ)
-    fill.prepare_stand_in(target, environ)
+    fill.add_stand_in(target, environ)
     # Not before: it is refused where torch is another vendor's.
     fill.mark_place(target, here)
     _say(
@@ -96,7 +96,7 @@ def fill_place(arguments: CacheFillArguments) -> CommandResult:
     )
     run = _run_command(arguments, target, here, environ)
     warm.note_run(here.place, run.row)
-    if not run.graphs:
+    if not run.graph_count:
         raise _nothing_compiled(run)
     _say(*_told(run))
     return CommandResult(status=0 if run.limit else run.status, passed_on=True)
@@ -142,7 +142,9 @@ def _run_command(
         environ[fill.PROCESSES] = str(told)
         began = time.time()
         try:
-            status = session.run_command(arguments.words, environ, limits.look if limited else None)
+            status = session.run_command(
+                arguments.words, environ, limits.end_when_reached if limited else None
+            )
         except session.NotRun as error:
             raise UserError(f"{arguments.words[0]}: {error}", status=error.status) from None
         limits.end_rest()
@@ -182,7 +184,7 @@ def _told(run: _FillRun) -> Iterator[str]:
     """The answer first, then what is not in it."""
     graphs, kernels = len(run.added.graphs), len(run.added.kernels)
     elsewhere = _went_elsewhere(run, fresh_interpreter.before_us())
-    found = "" if graphs or elsewhere else f" (graphs that were there: {run.graphs})"
+    found = "" if graphs or elsewhere else f" (graphs that were there: {run.graph_count})"
     ended = f"; ended by {run.limit}" if run.limit else ""
     yield (
         f"{_count(graphs, 'graph')} and {_count(kernels, 'kernel')} added for "

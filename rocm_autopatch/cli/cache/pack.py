@@ -52,7 +52,7 @@ def pack_place(arguments: CachePackArguments) -> CommandResult:
     if arguments.place and arguments.target:
         raise UserError("--place and --for each name a place: give one", status=2)
     here = places.place_here(
-        fill_targets.target_named(arguments.target).described if arguments.target else ""
+        fill_targets.target_named(arguments.target).driver_words if arguments.target else ""
     )
     path = here.root / arguments.place if arguments.place else here.place
     places.judge_directory(here.root)
