@@ -18,7 +18,7 @@ from rocm_autopatch import failure
 from rocm_autopatch.graphs import capture, host_backup, soundness, write_back
 from rocm_autopatch.graphs.buffers import CopiedInputs
 from rocm_autopatch.graphs.calls import CallStrategy, GraphedCall, GraphOptions
-from rocm_autopatch.graphs.captured_ops import CapturedOps
+from rocm_autopatch.graphs.captured_ops import CapturedOps, OpUse
 from rocm_autopatch.graphs.host_backup import HostBackup
 from rocm_autopatch.graphs.layout import storage_key
 from rocm_autopatch.graphs.memory import GraphMemory
@@ -57,6 +57,8 @@ class ObservationAttempt:
         self._strategy, self._options = strategy, options
         self._signature, self._call = signature, call
         self.objection: str | None = None
+        #: The op that the objection is to, if it is to one.
+        self.culprit: OpUse | None = None
         self.disturbance: str | None = None
         self.observed: ObservedState | None = None
 
@@ -105,6 +107,7 @@ class ObservationAttempt:
             observation.find_objection() or ops.objection or _objection_to_constants(result)
         )
         if self.objection:
+            self.culprit = ops.culprit if self.objection == ops.objection else None
             return
         changes = [self._free[number] for number in observation.written_arguments()]
         self.objection = _objection_to_changes(self._strategy, self._signature, changes, self._call)
@@ -151,6 +154,7 @@ class CaptureAttempt:
         self._changes = [call.leaves[index] for index in observed.changes]
         self._verification: ResultVerification | None = None
         self._raised: list[Exception] = []
+        self._blamed: list[OpUse | None] = []
 
     def run(self) -> CapturedState:
         """Raises what stands in the way; then nothing is changed."""
@@ -164,6 +168,11 @@ class CaptureAttempt:
             # It holds memory, and this object.
             verified, self._verification = self._verification is not None, None
         return self._finished_capture(captured, verified)
+
+    @property
+    def culprit(self) -> OpUse | None:
+        """The op that has raised an exception in the capture, if one has."""
+        return self._blamed[0] if self._blamed else None
 
     def find_error_of_program(self, error: Exception) -> Exception | None:
         """The error to raise if it is the program's own, and not that of a capture."""
@@ -278,7 +287,9 @@ class CaptureAttempt:
 
     def _noting_function(self, ops: CapturedOps) -> Callable[[list[object]], object]:
         """The function; *ops* notes what it executes, and this attempt what it raises."""
-        function, structure, raised = self._strategy.function, self._call.structure, self._raised
+        # Not this attempt itself, which holds the leaves.
+        function, structure = self._strategy.function, self._call.structure
+        raised, blamed = self._raised, self._blamed
 
         def run(leaves: list[object]) -> object:
             with ops:
@@ -286,6 +297,7 @@ class CaptureAttempt:
                     return function(structure, leaves)
                 except Exception as error:
                     raised.append(error)
+                    blamed.append(ops.culprit)
                     raise
 
         return run
@@ -327,11 +339,12 @@ class CaptureAttempt:
         # What the caller is handed is compared, and not only what the graph has written.
         back = captured.write_back.targets if captured.write_back else []
         called_again = verification.compare([captured.outputs.take(call.leaves), back])
-        # What a replay overwrites is not there for another one: it is the call itself.
-        self.is_replayed = donated is not None
-        if not donated or called_again:
+        # What a replay overwrites is not there for another one: it is the call itself. Torch's own
+        # backward may write over what was saved, too.
+        self.is_replayed = bool(self._strategy.find_spoilt(call.leaves, donated))
+        if not self.is_replayed or called_again:
             verification.draw_again()
-        if donated and called_again:
+        if self.is_replayed and called_again:
             captured.inputs.copy(call.leaves)
             captured.graph()
 

@@ -222,6 +222,11 @@ class BorrowedOutputs:
         self.copy_from_now_on(held)
         return SAVED if held else None
 
+    @property
+    def copied(self) -> frozenset[int]:
+        """The indices of the results of which copies are handed out."""
+        return frozenset(self._copied)
+
     def copy_from_now_on(self, held: Container[int]) -> None:
         """Hand out copies of what the program may get of these memories."""
         indices = [index for index in self._shown if storage_key(self.leaves[index]) in held]

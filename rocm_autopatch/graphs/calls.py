@@ -32,16 +32,17 @@ class GraphOptions:
 
 @dataclass(frozen=True)
 class GraphedCall:
-    """One call: its structure and leaves."""
+    """One call: its structure and leaves, and the device if no leaf tells it."""
 
     structure: Hashable
     leaves: list[Any]
+    default_device: torch.device | None = None
 
     @functools.cached_property
     def device(self) -> torch.device | None:
         """The device of its tensors; None if it has none. A number may be on the host."""
         tensors = sorted(tensors_of(self.leaves), key=lambda one: not one.dim())
-        return tensors[0].device if tensors else None
+        return tensors[0].device if tensors else self.default_device
 
     def objection(self, but: Container[int] = ()) -> str | None:
         """Why no call with these leaves can be a graph; None if one may.
@@ -69,6 +70,12 @@ class CallStrategy:
 
     #: Whether arguments that a call changes in place may be copied back.
     copies_back = True
+    #: Whether a signature may have several graphs, because results of one stay in use.
+    goes_beside = False
+    #: The device of calls without a tensor, if that is known.
+    device: torch.device | None = None
+    #: Compiles the function anew, with a cut around an op. Returns False if it has done so before.
+    recompile: Callable[[Hashable], bool] | None = None
 
     def __init__(self, function: Function) -> None:
         #: A capture calls it as it is. It refers to no graph, so that graphs don't keep each other.
@@ -147,7 +154,7 @@ class CallStrategy:
         return False
 
     def is_in_the_way(self, captured: CapturedState) -> bool:
-        """Whether a graph that overwrites what it reads has to go, after one more replay."""
+        """Whether a graph that overwrites what it reads has to go."""
         return False
 
 
@@ -155,12 +162,17 @@ class InferenceCalls(CallStrategy):
     """Calls of a function that needs no gradients.
 
     With *pools*, calls before the first capture use the graphs' memory: what is called is compiled
-    then, and does nothing but launch kernels.
+    then, and does nothing but launch kernels. *device* is that of calls without a tensor.
     """
 
-    def __init__(self, function: Function, pools: capture.CapturePools | None = None) -> None:
+    def __init__(
+        self,
+        function: Function,
+        pools: capture.CapturePools | None = None,
+        device: torch.device | None = None,
+    ) -> None:
         super().__init__(function)
-        self._pools = pools
+        self._pools, self.device = pools, device
 
     def call_before_capture(self, call: GraphedCall, leaves: list[object]) -> object:
         if self._pools is None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,13 @@ _NUMBERS = (bool, int, float, complex)
 _registered: set[str] = set()
 # What gives a value to Python; the first contains the other one.
 _READS = frozenset(("aten::item", "aten::_local_scalar_dense"))
+# What copies from device to device.
+_COPIES = frozenset(("aten::copy_", "aten::_to_copy", "aten::to"))
+_TORCHS = ("aten::", "prims::", "prim::")
+COPIED = (
+    "a tensor is copied between the host and the GPU inside, which waits for the GPU: keep it on "
+    "the GPU, or pass it as an argument"
+)
 # Ops that make a tensor without writing to it.
 _EMPTY = frozenset(
     f"aten::{name}"
@@ -59,6 +67,26 @@ _EMPTY = frozenset(
         *("new_empty", "new_empty_strided"),
     )
 )
+
+
+@dataclass(frozen=True)
+class OpUse:
+    """An op, and the dtypes of the tensors that it is given."""
+
+    op: Op
+    dtypes: tuple[torch.dtype, ...]
+
+    @property
+    def is_torchs(self) -> bool:
+        return _op_name(self.op).startswith(_TORCHS)
+
+    def forbid(self) -> bool:
+        """Have no graph contain it from now on. Returns False for what is too common for that."""
+        if _op_name(self.op) in _COPIES:
+            return False
+        for deterministic in (False, True):
+            _verdicts[self.op, self.dtypes, deterministic] = True
+        return True
 
 
 class CapturedOps(TorchDispatchMode):
@@ -78,6 +106,8 @@ class CapturedOps(TorchDispatchMode):
         super().__init__()
         _torchs_question()
         self.objection: str | None = None
+        #: The outermost op that the objection is to, or that has raised an exception.
+        self.culprit: OpUse | None = None
         self._stops, self._fill = stops, fill
         # The ops that the current one is inside of, each with its tensors.
         self._outer: list[tuple[Op, list[int]]] = []
@@ -114,13 +144,19 @@ class CapturedOps(TorchDispatchMode):
     ) -> object:
         kwargs = kwargs or {}
         tensors = [*_tensors_in((*args, *kwargs.values()))]
-        if not self.objection and self._must_not_be_captured(func, args, kwargs):
-            self._meet_op(str(func))
-        for one in tensors:
-            if type(one) in TENSORS and storage_key(one) not in self._made:
-                self._note_read(one)
-        self._note_writes(func, args, kwargs)
-        result = self._execute(func, tensors, args, kwargs)
+        self._look_before(func, tensors, args, kwargs)
+        try:
+            result = self._execute(func, tensors, args, kwargs)
+        except Exception:
+            self._blame_op()
+            raise
+        if (
+            self._outer
+            and _op_name(func) in _COPIES
+            and _crosses([*tensors, *_tensors_in((result,))])
+        ):
+            self._blame_op()
+            self._object_to(COPIED)
         for one in _tensors_in((result,)):
             if one.is_sparse:
                 self._meet_op(f"{func}, whose result is sparse")
@@ -130,6 +166,23 @@ class CapturedOps(TorchDispatchMode):
                 if self._fill is not None and _op_name(func) in _EMPTY:
                     _fill_bytes(one, self._fill)
         return result
+
+    def _look_before(
+        self,
+        func: Op,
+        tensors: Sequence[torch.Tensor],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+    ) -> None:
+        if not self._outer:
+            self._outermost = OpUse(func, tuple(one.dtype for one in tensors))
+        if not self.objection and self._must_not_be_captured(func, args, kwargs):
+            self._blame_op()
+            self._meet_op(str(func))
+        for one in tensors:
+            if type(one) in TENSORS and storage_key(one) not in self._made:
+                self._note_read(one)
+        self._note_writes(func, args, kwargs)
 
     def _execute(
         self,
@@ -174,6 +227,11 @@ class CapturedOps(TorchDispatchMode):
 
     def _meet_op(self, name: str) -> None:
         self._object_to(unsafe_reason(name))
+
+    def _blame_op(self) -> None:
+        """Note the op that the program calls, before the first objection."""
+        if not self.objection and self.culprit is None:
+            self.culprit = self._outermost
 
     def _object_to(self, why: str) -> None:
         self.objection = self.objection or why
@@ -364,7 +422,7 @@ def _looks_inside(func: OpOverload, kind: str) -> bool:
     name = func.name()
     if any(one.name == "layout" for one in func._schema.arguments):
         return False  # Another layout has another kernel.
-    if not name.startswith(("aten::", "prims::", "prim::")):
+    if not name.startswith(_TORCHS):
         return True
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     apart = has_kernel(name, "CompositeImplicitAutograd") and not has_kernel(name, kind.upper())
@@ -398,6 +456,15 @@ def _number_tensor(number: complex, others: Sequence[torch.Tensor]) -> torch.Ten
         return made
     wanted = torch.result_type(others[0], number)
     return made if torch.result_type(others[0], made) == wanted else made.to(wanted)
+
+
+def _crosses(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether an op with these tensors copies between memory of the host and a device.
+
+    Pinned memory may be copied in a capture.
+    """
+    on_host = [one for one in tensors if one.device.type == "cpu"]
+    return 0 < len(on_host) < len(tensors) and not all(one.is_pinned() for one in on_host)
 
 
 def _is_on(reference: StorageWeakRef, kind: str) -> bool:

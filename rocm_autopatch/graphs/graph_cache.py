@@ -12,25 +12,31 @@ import functools
 import time
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 
 from rocm_autopatch import startup
-from rocm_autopatch.graphs import capture, record, soundness, write_back
+from rocm_autopatch.graphs import capture, captured_ops, record, soundness, write_back
 from rocm_autopatch.graphs.attempts import (
     CaptureAttempt,
     ObservationAttempt,
     find_uncounted,
     remember_contents,
 )
-from rocm_autopatch.graphs.borrowed_outputs import AliasedInput
+from rocm_autopatch.graphs.borrowed_outputs import SAVED, AliasedInput
 from rocm_autopatch.graphs.calls import CallStrategy, GraphedCall, GraphOptions
 from rocm_autopatch.graphs.eviction import choose_evicted, choose_forgotten
 from rocm_autopatch.graphs.layout import same_places
 from rocm_autopatch.graphs.memory import GraphMemory
 from rocm_autopatch.graphs.pytrees import describe_signature
-from rocm_autopatch.graphs.refusal import CaptureBusy, Refused, explain_failure, may_pass
+from rocm_autopatch.graphs.refusal import (
+    CaptureBusy,
+    Refused,
+    explain_failure,
+    is_illegal,
+    may_pass,
+)
 from rocm_autopatch.graphs.states import (
     CapturedState,
     ObservedState,
@@ -51,10 +57,22 @@ _LEFT = 8
 _MOVES = 2
 # How many calls in a row may find a graph's results in use, before it is captured elsewhere.
 CALLS_IN_USE = 32
+# So many calls that find a graph's own results in use are plain ones. Then there is one more graph.
+CALLS_BEFORE_BESIDE = 1
+# How many graphs one signature may have beside its first one.
+_BESIDE = 7
 MOVING = "its weights, or what it changes in place, are at new addresses in nearly each call"
 ELSEWHERE = "an argument is not where a graph before it writes it, and that place is in use"
 BORROWED = "a tensor is gone that its graph reads, and that no argument or module has"
 WARMING = "the first calls of a signature run without a graph"
+
+
+class BesideKey(NamedTuple):
+    """The key of calls that find the results of another graph of their signature in use."""
+
+    key: Hashable
+    number: int
+
 
 # What a cache knows a signature by: its key, and the places of its leaves.
 _Whole = tuple[Hashable, tuple[Optional[int], ...]]
@@ -117,12 +135,7 @@ class GraphCache:
     def run_call(self, key: Hashable, structure: Hashable, leaves: list[object]) -> object:
         """The result of the function for the leaves of a call whose signature has this *key*."""
         while True:
-            # Mostly it is the last call's. To compare keys takes less than to hash one.
-            recent, signature = self._recent
-            if signature is None or key != recent:
-                signature = self._latest.get(key)
-            if signature is None or not same_places(leaves, signature.places, signature.indices):
-                signature = self._find_signature(key, leaves)
+            signature = self._signature_of(key, leaves)
             held = None
             if type(signature.state) is CapturedState and not soundness.distrusted:
                 with self.lock:
@@ -130,15 +143,31 @@ class GraphCache:
                     if type(state) is CapturedState:
                         if self._recent[1] is not signature:
                             self._recent = key, signature
+                        if state.donated is not None and self.strategy.is_in_the_way(state):
+                            # It is captured anew, and overwrites nothing.
+                            self._free_graph(signature)
+                            self.row["dropped"] += 1
+                            continue
                         held = self._find_obstacle(signature, state, leaves)
                         if not held:
                             return self._replay_captured(signature, state, leaves)
-            call = GraphedCall(structure, leaves)
+            call = GraphedCall(structure, leaves, self.strategy.device)
             if held:
-                self._count_in_use(signature)
-                return self._run_plainly(call, held)
-            if self._is_without_graph(key, signature):
+                another = self._find_another(key, signature, held)
+                if another is None:
+                    return self._run_plainly(call, held)
+                key = another
+            elif self._is_without_graph(key, signature):
                 return self._run_without(key, signature, call)
+
+    def _signature_of(self, key: Hashable, leaves: list[object]) -> SignatureEntry:
+        # Mostly it is the last call's. To compare keys takes less than to hash one.
+        recent, signature = self._recent
+        if signature is None or key != recent:
+            signature = self._latest.get(key)
+        if signature is None or not same_places(leaves, signature.places, signature.indices):
+            signature = self._find_signature(key, leaves)
+        return signature
 
     def _is_without_graph(self, key: Hashable, signature: SignatureEntry) -> bool:
         """Whether it is known and has no graph: another thread may have captured or dropped it."""
@@ -191,10 +220,7 @@ class GraphCache:
             _count_writes([one for one in written if not one.is_inference()])
         if state.outputs.lends:
             state.memory.lend(state.order, state.outputs)
-        result = state.outputs.take(leaves)
-        if state.donated is not None and self.strategy.is_in_the_way(state):
-            self._leave_signature(signature)
-        return result
+        return state.outputs.take(leaves)
 
     def _check_replay(
         self, signature: SignatureEntry, state: CapturedState, leaves: list[Any]
@@ -208,7 +234,7 @@ class GraphCache:
         ):
             return self._replay_captured(signature, state, leaves)
         started = time.perf_counter()
-        call = GraphedCall(state.structure, leaves)
+        call = GraphedCall(state.structure, leaves, self.strategy.device)
         changes = [leaves[index] for index in observed.changes]
         put_back = remember_contents(changes + find_uncounted(signature, observed, call))
         again = functools.partial(self.strategy.call_again, call)
@@ -259,14 +285,45 @@ class GraphCache:
         self._free_graph(signature)
         self._reject_signature(signature, call, why)
 
-    def _count_in_use(self, signature: SignatureEntry) -> None:
-        """A call has found a graph's results in use. Maybe they are kept for good."""
+    def _find_another(self, key: Hashable, signature: SignatureEntry, held: str) -> Hashable | None:
+        """The key of a graph for a call that has found results in use; None for a plain call.
+
+        If these are results of other graphs, it is captured anew, in memory of its own. If they are
+        its own, as where a step calls the same code twice, there is one more graph.
+        """
         with self.lock:
             state = signature.state
-            if type(state) is CapturedState:
-                state.calls_in_use += 1
-                if state.calls_in_use >= CALLS_IN_USE and self.row["dropped"] < self.options.limit:
-                    self._leave_signature(signature)
+            if type(state) is not CapturedState:
+                return None
+            state.calls_in_use += 1
+            state.calls_held += 1
+            may_drop = self.row["dropped"] < self.options.limit
+            own = state.outputs.lends and state.outputs.in_use()
+            if held == SAVED and own:
+                if self.strategy.goes_beside and state.calls_held > CALLS_BEFORE_BESIDE:
+                    of, number = key if isinstance(key, BesideKey) else (key, 0)
+                    if number < _BESIDE:
+                        return BesideKey(of, number + 1)
+            elif held == SAVED and may_drop and self._is_held_by_another(state):
+                self._free_graph(signature)
+                signature.memory = GraphMemory()
+                self.row["dropped"] += 1
+                return key
+            # Maybe they are kept for good.
+            if state.calls_in_use >= CALLS_IN_USE and may_drop:
+                self._leave_signature(signature)
+            return None
+
+    def _is_held_by_another(self, state: CapturedState) -> bool:
+        """Whether results of another graph of this cache are in use, and in the same memory."""
+        return any(
+            isinstance(other, CapturedState)
+            and other is not state
+            and other.memory is state.memory
+            and other.outputs.lends
+            and other.outputs.in_use()
+            for other in self.states()
+        )
 
     def _leave_signature(self, signature: SignatureEntry) -> None:
         """Drop a signature. Calls like it are captured again."""
@@ -312,8 +369,9 @@ class GraphCache:
                 return self.run_call(key, call.structure, call.leaves)
             why = state.why if isinstance(state, RejectedState) else WARMING
             if isinstance(state, ObservedState):
+                memory = signature.memory or self._memory
                 attempt = CaptureAttempt(
-                    self.strategy, self.options, self._memory, signature, state, call
+                    self.strategy, self.options, memory, signature, state, call
                 )
                 found = self._capture_call(key, attempt, signature, call)
                 if isinstance(found, CapturedState):
@@ -343,7 +401,9 @@ class GraphCache:
                 finally:
                     # Its traceback has this frame, and with it the arguments.
                     del own
-            return self._note_failure(signature, call, error) if is_same else WARMING
+            return (
+                self._note_failure(signature, call, error, attempt.culprit) if is_same else WARMING
+            )
         if signature.state is not before or not self._is_known(key, signature):
             with before.pool.idle():
                 captured.release()
@@ -354,8 +414,14 @@ class GraphCache:
         self.strategy.note_capture(signature, captured)
         return captured
 
-    def _note_failure(self, signature: SignatureEntry, call: GraphedCall, error: Exception) -> str:
-        """Why this call is a plain one."""
+    def _note_failure(
+        self,
+        signature: SignatureEntry,
+        call: GraphedCall,
+        error: Exception,
+        culprit: captured_ops.OpUse | None,
+    ) -> str:
+        """Why this call is a plain one. *culprit* is the op in the capture that has failed."""
         if isinstance(error, CaptureBusy):
             return str(error)
         if self.strategy.retries(error):
@@ -365,7 +431,8 @@ class GraphCache:
             signature.move_to(WarmingState())  # The next call is observed again.
             return WARMING
         why = explain_failure(error)
-        self._reject_signature(signature, call, why)
+        if not (culprit and is_illegal(error) and self._cut_around(culprit)):
+            self._reject_signature(signature, call, why)
         return why
 
     def _observe_call(self, signature: SignatureEntry, call: GraphedCall) -> object:
@@ -380,16 +447,26 @@ class GraphCache:
         with self.lock:
             if not isinstance(signature.state, WarmingState):
                 return result  # Another thread was quicker.
+            culprit = attempt.culprit
+            if culprit and not culprit.is_torchs and self._cut_around(culprit):
+                return result
             if why:
                 self._reject_signature(signature, call, why)
             elif attempt.observed is not None:
                 signature.move_to(attempt.observed)
         return result
 
+    def _cut_around(self, use: captured_ops.OpUse) -> bool:
+        """Have what is called compiled anew, with a cut around an op. False if that can't help."""
+        recompile = self.strategy.recompile
+        return recompile is not None and use.forbid() and recompile(use)
+
     def _find_signature(self, key: Hashable, leaves: list[object]) -> SignatureEntry:
         """The signature with this key and its leaves where they are, a new one if there is none."""
         with self.lock:
             before = self._latest.get(key)
+            if before is None and isinstance(key, BesideKey):
+                before = self._latest.get(key.key)
             indices = self._indices if before is None else before.indices
             places = _places_of_leaves(leaves, indices)
             if self._changed and (key, tuple(places)) not in self.signatures:
@@ -405,6 +482,8 @@ class GraphCache:
             if signature is None:
                 self._forget_rejected()
                 signature = self.signatures[whole] = SignatureEntry(indices, places, self._clock)
+                if isinstance(key, BesideKey):
+                    signature.memory = GraphMemory()
                 if before is not None:
                     signature.learn_places(before)
                     if not isinstance(signature.state, RejectedState) and self._is_moving_on(key):

@@ -263,14 +263,14 @@ class _RecordingBackend:
         *args: object,
         **kwargs: object,
     ) -> Callable[..., object]:
-        found = mode.CompiledRegion(
-            model, inputs, "graphed", False, mode.RegionOwner(self._row, self._options, self._pools)
-        )
-        self._regions.append(weakref.ref(found.graphs))
-        with found.compiling():
+        def compile_one(
+            part: torch.fx.GraphModule, given: Sequence[object]
+        ) -> Callable[..., object]:
             inner = self._inner
-            done = model.forward if inner is None else inner(model, inputs, *args, **kwargs)
-        run = found.run(done)
+            return part.forward if inner is None else inner(part, given, *args, **kwargs)
+
+        owner = mode.RegionOwner(self._row, self._options, self._pools, self._regions)
+        run = mode.compile_regions(model, inputs, compile_one, "graphed", False, owner)
 
         def call(*given: object) -> object:
             _local.regions += 1

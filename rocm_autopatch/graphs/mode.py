@@ -10,14 +10,15 @@ are arguments of the compiled graph, and their addresses are compared at each ca
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 
-from rocm_autopatch import startup
-from rocm_autopatch.graphs import capture, record, soundness, write_back
+from rocm_autopatch import failure, startup
+from rocm_autopatch.graphs import capture, partition, record, soundness, write_back
 from rocm_autopatch.graphs.calls import GraphOptions, InferenceCalls
 from rocm_autopatch.graphs.graph_cache import GraphCache
 from rocm_autopatch.graphs.pytrees import SignatureLookup
@@ -35,14 +36,21 @@ _ARGUMENT = re.compile(r"L(\[[^\]]*\])+")
 # read where it is.
 _LARGE = 1 << 20
 
+# What compiles a module for its example inputs.
+CompileOne = Callable[[torch.fx.GraphModule, Sequence[object]], Callable[..., object]]
+
 
 @dataclass(frozen=True)
 class RegionOwner:
-    """What a ``graphed`` callable has for its compiled regions: its row, options and pools."""
+    """What a ``graphed`` callable has for its compiled regions: its row, options and pools.
+
+    *regions* gets a weak reference to the graphs of each.
+    """
 
     row: record.CallableRow
     options: GraphOptions
     pools: capture.CapturePools
+    regions: list[weakref.ref[GraphCache]]
 
 
 class CompiledRegion:
@@ -51,6 +59,7 @@ class CompiledRegion:
     *model* is its ``torch.fx.GraphModule``, *inputs* its example inputs. *origin* is the mode that
     the program asked for. With *training*, forward and backward become graphs where gradients are
     needed. All that one thread compiles shares the pools of its graphs, if no *owner* has his own.
+    *part* is its number where what Dynamo has recorded is cut.
     """
 
     def __init__(
@@ -60,6 +69,7 @@ class CompiledRegion:
         origin: str,
         training: bool,
         owner: RegionOwner | None = None,
+        part: int | None = None,
     ) -> None:
         placeholders = [node for node in model.graph.nodes if node.op == "placeholder"]
         self._count = len(inputs)
@@ -78,18 +88,21 @@ class CompiledRegion:
             *sorted(fixed | changed),
             *range(self._count, self._count + len(self._held)),
         ]
-        name = _region_name(model)
+        recompile = partition.recompiler_here()
+        name = _region_name(model) + ("" if part is None else f", part {part}")
         pools = capture.CapturePools.of_this_thread() if owner is None else owner.pools
         tensors = [one for one in (*inputs, *self._held) if isinstance(one, torch.Tensor)]
         self._region: TrainingRegion | None = None
         gradients = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
         if gradients and training:
-            self._region = TrainingRegion(name, origin, pools)
+            self._region = TrainingRegion(name, origin, pools, recompile)
         check = soundness.checks_by_default()
         options = GraphOptions(limit=_LIMIT, warmup=_WARMUP, clone=True, verify=True, check=check)
         # What Inductor has compiled does nothing but launch kernels.
         self.graphs = GraphCache(
-            InferenceCalls(self._call_compiled, pools if owner is None else None),
+            InferenceCalls(
+                self._call_compiled, pools if owner is None else None, _device_of(model)
+            ),
             name,
             origin,
             options if owner is None else owner.options,
@@ -98,9 +111,18 @@ class CompiledRegion:
             changed=changed - fixed,
             row=None if owner is None else owner.row,
         )
+        self.graphs.strategy.recompile = recompile
+        if owner is not None:
+            owner.regions.append(weakref.ref(self.graphs))
         self._never = GRADIENTS if gradients and not training else _why_never(tensors)
         if self._never:
             self.graphs.refuse(self._never, [])
+
+    def note_cuts(self, why: Sequence[str]) -> None:
+        """Put on the record around what this part was cut off."""
+        record.record_cuts(self.graphs.row, why)
+        if self._region is not None:
+            self._region.cuts = why
 
     def compiling(self) -> AbstractContextManager[None]:
         """The context in which it is compiled."""
@@ -152,6 +174,76 @@ class CompiledRegion:
         return call
 
 
+def compile_regions(
+    model: torch.fx.GraphModule,
+    inputs: Sequence[object],
+    compile_one: CompileOne,
+    origin: str,
+    training: bool,
+    owner: RegionOwner | None = None,
+) -> Callable[..., object]:
+    """Compile what Dynamo has recorded: as one region, or cut around what no graph may contain.
+
+    *compile_one* compiles a module for its example inputs. The other arguments are those of
+    :class:`CompiledRegion`. Raises what *compile_one* raises.
+    """
+
+    def compile_part(
+        part: torch.fx.GraphModule, given: Sequence[object], number: int | None
+    ) -> Callable[..., object]:
+        if number is None:
+            return compile_one(part, given)
+        return _compile_region(part, given, compile_one, (origin, training, owner, number), why)
+
+    wrap: Callable[[Callable[..., object]], Callable[..., object]] = _as_it_is
+    why: list[str] = []
+    try:
+        device = _device_of(model)
+        numbers = partition.find_numbers(model, inputs, device)
+        if numbers and device is not None:
+            inputs, wrap = partition.move_numbers(model, inputs, numbers, device)
+        parts = partition.find_parts(model)
+        if parts is not None:
+            why = parts.why
+            return wrap(partition.compile_parts(model, inputs, parts, compile_part))
+    except Exception as error:
+        if failure.programs_own(error):
+            raise
+        # If it is the compile's error, the compile of all of it raises it, too.
+        startup.fail(
+            "graphs", f"{_region_name(model)} is not cut into parts: {failure.describe(error)}"
+        )
+    return wrap(_compile_region(model, inputs, compile_one, (origin, training, owner, None)))
+
+
+def _as_it_is(run: Callable[..., object]) -> Callable[..., object]:
+    return run
+
+
+def _compile_region(
+    model: torch.fx.GraphModule,
+    inputs: Sequence[object],
+    compile_one: CompileOne,
+    how: tuple[str, bool, RegionOwner | None, int | None],
+    cuts: Sequence[str] = (),
+) -> Callable[..., object]:
+    """Compile a module, with graphs if nothing of ours fails."""
+    try:
+        # This comes before the compile, because the compile may change the model.
+        found = CompiledRegion(model, inputs, *how)
+        found.note_cuts(cuts)
+    except Exception as error:
+        if failure.programs_own(error):
+            raise
+        startup.fail(
+            "graphs", "a compiled function runs without graphs: " + failure.describe(error)
+        )
+        return compile_one(model, inputs)
+    with found.compiling():
+        compiled = compile_one(model, inputs)
+    return found.run(compiled)
+
+
 def _is_fixed(value: object, node: torch.fx.Node) -> bool:
     """Whether an input is a weight, a buffer, or marked by torch._dynamo.mark_static_address."""
     marks = node.meta.get("tensor_dict") or {}
@@ -169,6 +261,8 @@ def _is_large_state(value: object, node: torch.fx.Node) -> bool:
     """
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
+    if partition.BETWEEN in node.meta:
+        return False  # Another part has made it in this call.
     size = value.numel() * value.element_size()
     source = getattr(getattr(node, "_dynamo_source", None), "name", "")
     if _ARGUMENT.fullmatch(source() if callable(source) else source):
@@ -177,7 +271,9 @@ def _is_large_state(value: object, node: torch.fx.Node) -> bool:
 
 
 def _is_changed(_: object, node: torch.fx.Node) -> bool:
-    """Whether the graph changes an input in place."""
+    """Whether the graph changes an input in place that stays where it is."""
+    if partition.BETWEEN in node.meta:
+        return False
     example = node.meta.get("example_value")
     # The fake tensors with which Dynamo traced count the writes to them.
     return (
@@ -191,6 +287,17 @@ def _why_never(tensors: list[torch.Tensor]) -> str | None:
         if one.device.type != capture.CapturePool.kind:
             return f"a tensor is on {one.device}, and a graph can only read the GPU's memory"
     return None
+
+
+def _device_of(model: torch.fx.GraphModule) -> torch.device | None:
+    """The GPU that a graph of operations makes tensors on; None if there is none, or several."""
+    made = {
+        leaf.device
+        for node in model.graph.nodes
+        for leaf in torch.utils._pytree.tree_leaves(node.meta.get("example_value"))
+        if isinstance(leaf, torch.Tensor) and leaf.device.type == capture.CapturePool.kind
+    }
+    return made.pop() if len(made) == 1 else None
 
 
 def _region_name(model: torch.fx.GraphModule) -> str:

@@ -27,13 +27,11 @@ from rocm_autopatch.graphs.pytrees import TENSORS, signature_of
 from rocm_autopatch.graphs.refusal import CaptureBusy, Refused
 from rocm_autopatch.graphs.states import CapturedState, ObservedState, SignatureEntry, State
 
-# Each forward keeps the memory of what it saves.
-_LIMIT = 16
+# Each forward keeps the memory of what it saves. Layers that share their code share these graphs.
+_LIMIT = 64
 _WARMUP = 2
 # From so many bytes on, results are handed out without a copy.
 _LARGE = 1 << 20
-# How often in a row the program may keep gradients over the next forward, which needs their memory.
-_KEPT = 8
 HOOKED = "hooks get what it saves, and a number is on the device in a replay only"
 # What returns the innermost hooks of saved tensors in this thread, from torch 2.8 on.
 _top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
@@ -49,6 +47,8 @@ class SharedRegion(Protocol):
     origin: str
     pools: capture.CapturePools
     memory: GraphMemory
+    recompile: Callable[[Hashable], bool] | None
+    cuts: Sequence[str]
 
     def run_in_graph_memory(
         self, device: torch.device | None, function: Callable[[], object]
@@ -75,6 +75,7 @@ class _RegionPass(CallStrategy):
     ) -> None:
         super().__init__(lambda _, leaves: compiled(leaves))
         self.region, self._compiled = region, compiled
+        self.recompile = region.recompile
         self._name, self._memory = name, memory
         self.fixed = frozenset(fixed)
         #: Whether there has been a graph.
@@ -94,6 +95,7 @@ class _RegionPass(CallStrategy):
             indices=sorted(self.fixed),
             memory=self._memory,
         )
+        record.record_cuts(cache.row, self.region.cuts)
         self._cache = weakref.ref(cache)
         return cache
 
@@ -157,6 +159,9 @@ class _RegionPass(CallStrategy):
 
 class ForwardPass(_RegionPass):
     """Calls of a compiled forward."""
+
+    # What one call saves is in use until its backward.
+    goes_beside = True
 
     def __init__(
         self, region: SharedRegion, compiled: Callable[[list[object]], object], fixed: Sequence[int]
@@ -249,6 +254,8 @@ class BackwardPass(_RegionPass):
         self.saved = list(saved)
         # Whether graphs may overwrite it.
         self._overwrites = True
+        # The gradients that the program was found to keep.
+        self._kept_gradients: frozenset[int] = frozenset()
         # The signature of the last call until then, and of its leaves that are not fixed.
         self._last: tuple[Hashable, Hashable] = (None, None)
         # The numbers that a forward saves on the host if it is no replay, and where, by index.
@@ -352,13 +359,11 @@ class BackwardPass(_RegionPass):
             index
             for index in self._of_weights | _find_large(result)
             if self._is_alone and index < len(result) and type(result[index]) in TENSORS
-            if storage_key(result[index]) not in taken
+            if storage_key(result[index]) not in taken and index not in self._kept_gradients
         }
         all_ = set(range(len(result)))
         holders = functools.partial(_find_gradients, weakref.ref(self.region))
-        return BorrowedOutputs(
-            result, all_ - kept, all_ - self._of_weights, places, holders, device
-        )
+        return BorrowedOutputs(result, all_ - kept, all_, places, holders, device)
 
     def retries(self, error: Exception) -> bool:
         # It is tried once more, in other memory.
@@ -367,13 +372,14 @@ class BackwardPass(_RegionPass):
         return retried
 
     def is_in_the_way(self, captured: CapturedState) -> bool:
-        found = captured.outputs.in_the_way
-        captured.outputs.in_the_way = False
-        captured.calls_in_the_way = captured.calls_in_the_way + 1 if found else 0
-        if captured.calls_in_the_way == _KEPT:
-            self._overwrites = False
-            return True
-        return False
+        # The program keeps gradients over the next forward, which needs their memory.
+        outputs = captured.outputs
+        assert isinstance(outputs, BorrowedOutputs)
+        if not outputs.in_the_way:
+            return False
+        self._overwrites = False
+        self._kept_gradients |= outputs.copied
+        return True
 
 
 def _has_number_on_host(state: State) -> bool:

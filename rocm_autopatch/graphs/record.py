@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import TypedDict
 
 from rocm_autopatch import startup
@@ -45,6 +46,7 @@ class CallableRow(TypedDict):
     graphs: list[GraphRow]
     refused: list[RefusalRow]
     dropped: int
+    cuts: list[str]
 
 
 _rows: list[CallableRow] = []
@@ -55,7 +57,8 @@ def new_row(name: str, origin: str) -> CallableRow:
 
     ``calls`` counts all calls, and ``replays`` those that were replays. ``plain`` counts the others
     by reason. ``graphs`` has a row for each captured graph. ``refused`` says why signatures have no
-    graph. ``dropped`` counts graphs that made room for others.
+    graph. ``dropped`` counts graphs that made room for others. ``cuts`` says around what the
+    compiled function is cut, so that the rest has graphs.
     """
     made: CallableRow = {
         "name": name,
@@ -66,6 +69,7 @@ def new_row(name: str, origin: str) -> CallableRow:
         "graphs": [],
         "refused": [],
         "dropped": 0,
+        "cuts": [],
     }
     with _lock:
         if len(_rows) < MOST:
@@ -91,6 +95,12 @@ def record_refusal(row: CallableRow, signature: str, why: str) -> None:
     )
 
 
+def record_cuts(row: CallableRow, why: Iterable[str]) -> None:
+    """Put on the record around what a compiled function is cut."""
+    new = [one for one in why if one not in row["cuts"]]
+    row["cuts"] += new[: MOST_REASONS - len(row["cuts"])]
+
+
 def drop_graph(row: CallableRow, graph: GraphRow) -> None:
     """A graph is gone. Its row stays, unless there are too many."""
     with _lock:
@@ -114,6 +124,7 @@ def finished_row(row: CallableRow) -> CallableRow:
         "plain": row["plain"].copy(),
         "graphs": [one.copy() for one in list(row["graphs"])],
         "refused": [one.copy() for one in list(row["refused"])],
+        "cuts": row["cuts"].copy(),
     }
     done["replays"] += sum(graph["replays"] for graph in done["graphs"])
     done["calls"] = done["replays"] + sum(done["plain"].values())

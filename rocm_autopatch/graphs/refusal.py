@@ -12,6 +12,8 @@ class _ErrorMeaning(NamedTuple):
     text: str
     #: Whether the next capture may be possible: it may have been another thread's doing.
     passes: bool = False
+    #: Whether an op has done what is illegal in a capture.
+    illegal: bool = False
 
 
 # Parts of the errors of torch and the runtimes if something illegal happens in a capture, and what
@@ -20,6 +22,7 @@ _MEANINGS = (
     _ErrorMeaning(
         ("during CUDA graph capture unless the CPU tensor is pinned", "non-pinned"),
         "a CPU tensor is copied to the GPU inside: keep it there, or pass it as an argument",
+        illegal=True,
     ),
     _ErrorMeaning(
         ("JIT compile during CUDA graph capture", "compile", "Dynamo"),
@@ -38,6 +41,7 @@ _MEANINGS = (
         ("StreamCaptureUnsupported", "not permitted when stream is capturing"),
         "something inside waits for the GPU (as .item(), .cpu(), printing a tensor, nonzero() and "
         "torch.cuda.synchronize() do), or allocates memory without torch",
+        illegal=True,
     ),
     _ErrorMeaning(
         ("StreamCaptureUnjoined", "StreamCaptureIsolation", "StreamCaptureUnmatched"),
@@ -96,6 +100,12 @@ def may_pass(error: BaseException) -> bool:
     cause = _cause_of(error)
     meaning = _meaning_of(cause)
     return isinstance(cause, CaptureDisturbed) or (meaning is not None and meaning.passes)
+
+
+def is_illegal(error: BaseException) -> bool:
+    """Whether a capture failed because an op did in it what none may do."""
+    meaning = _meaning_of(_cause_of(error))
+    return meaning is not None and meaning.illegal
 
 
 def explain_failure(error: BaseException) -> str:

@@ -114,10 +114,9 @@ class CapturedState:
     next_check: int = 0
     #: The structure of its calls, if replays are compared.
     structure: Hashable = None
-    #: How many calls in a row have found its results in use, and how many found those in the way
-    #: that the program keeps.
+    #: How many calls in a row have found results in use, and how many in all.
     calls_in_use: int = 0
-    calls_in_the_way: int = 0
+    calls_held: int = 0
 
     def release(self) -> None:
         """Let go of the graph and all memory. Others may still hold this object, and look at it."""
@@ -148,7 +147,9 @@ class SignatureEntry:
     None for what is copied. *first* and *used* are numbers of calls: the first and the last one.
     """
 
-    __slots__ = ("calls", "disturbed", "first", "indices", "places", "state", "tries", "used")
+    __slots__ = (
+        *("calls", "disturbed", "first", "indices", "memory", "places", "state", "tries", "used"),
+    )
 
     def __init__(self, indices: list[int], places: list[int | None], first: int) -> None:
         self.indices, self.places = indices, places
@@ -156,6 +157,8 @@ class SignatureEntry:
         # How many calls there were, how many captures failed, and how many observed calls were
         # disturbed by another thread.
         self.calls = self.tries = self.disturbed = 0
+        # What its graph writes to, if it shares no memory with others.
+        self.memory: GraphMemory | None = None
         self.state: State = WarmingState()
 
     def move_to(self, state: State) -> None:

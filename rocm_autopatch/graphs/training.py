@@ -22,7 +22,7 @@ import functools
 import importlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
@@ -59,10 +59,22 @@ class CompiledGraph(Protocol):
 
 
 class TrainingRegion:
-    """The training graphs of one compiled region, with the name and the mode of its record."""
+    """The training graphs of one compiled region, with the name and the mode of its record.
 
-    def __init__(self, name: str, origin: str, pools: capture.CapturePools) -> None:
+    *recompile* is that of ``CallStrategy``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        origin: str,
+        pools: capture.CapturePools,
+        recompile: Callable[[Hashable], bool] | None = None,
+    ) -> None:
         self.name, self.origin, self.pools = name, origin, pools
+        self.recompile = recompile
+        #: Around what the compiled function is cut.
+        self.cuts: Sequence[str] = ()
         # What other regions' graphs do between a forward and its backward overwrites nothing here.
         self.memory = GraphMemory()
         self.forward: CompiledForward | None = None

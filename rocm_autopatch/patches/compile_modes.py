@@ -166,24 +166,21 @@ def _install_graphs(wrapper: "Any") -> None:
     ) -> object:
         if not hasattr(self, _MODE):
             return call(self, model_, inputs_, *args, **kwargs)
-        found = None
+
+        def compile_one(model: "Any", inputs: "Any") -> "Any":
+            return call(self, model, inputs, *args, **kwargs)
+
         try:
             from rocm_autopatch.graphs import mode
-
-            # This comes before the compile, because the compile may change the model.
-            origin, use = getattr(self, _MODE)
-            found = mode.CompiledRegion(model_, inputs_, origin, use == TRAINING_GRAPHS)
         except Exception as error:
             if failure.programs_own(error):
                 raise
             startup.fail(
                 "graphs", "a compiled function runs without graphs: " + failure.describe(error)
             )
-        if found is None:
-            return call(self, model_, inputs_, *args, **kwargs)
-        with found.compiling():
-            compiled = call(self, model_, inputs_, *args, **kwargs)
-        return found.run(compiled)
+            return compile_one(model_, inputs_)
+        origin, use = getattr(self, _MODE)
+        return mode.compile_regions(model_, inputs_, compile_one, origin, use == TRAINING_GRAPHS)
 
     @functools.wraps(equal)
     def __eq__(self: object, other: object) -> bool:

@@ -232,14 +232,26 @@ def between_tests() -> None:
         _in_sight = 0
 
 
+def _without_owner() -> list[Any]:
+    """The memory that graphs use and need not own."""
+    let_go = [one for ones in _unowned.values() for one in ones]
+    free = [one for ones in _free.values() for _, one in ones]
+    found: list[Any] = [*_new, *let_go, *free]
+    return [one for one in found if one.nbytes()]
+
+
 @contextmanager
 def undone() -> Iterator[None]:
     """Undo all writes to tensors that exist now, and the drawing of random numbers."""
     alive = {id(one): one for one in (*_older(), *_tensors())}
     kept = [(one, one.detach().clone()) for one in alive.values() if _plain(one)]
+    # What a forward has saved is no tensor's any more where its backward's graph may overwrite it.
+    nobodys = [(one, one.clone()) for one in _without_owner()]
     drawn = torch.get_rng_state()
     yield
     torch.set_rng_state(drawn)
+    for one, was in nobodys:
+        one.copy_(was)
     with torch.no_grad():
         for one, was in kept:
             if not torch.equal(one, was):

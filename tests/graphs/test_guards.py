@@ -665,7 +665,7 @@ def test_what_dynamo_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise NotImplementedError("no such node")
 
-    monkeypatch.setattr(mode, "CompiledRegion", broken)
+    monkeypatch.setattr(mode, "compile_regions", broken)
     done = []
 
     def function(x: Any) -> Any:

@@ -1,0 +1,423 @@
+# mypy: disable-error-code="import-not-found, no-any-return", allow-subclassing-any
+"""On a machine with a GPU: which calls of models' regions are replays, right, and how fast.
+
+    python experiments/gpu/regions.py WORK [--only NAME ...] [--jobs 12] [--seconds 500] [--time]
+
+For an interpreter with torch for that GPU, transformers and timm. Each model is small, so that the
+host counts. One process calls it through ``mode="reduce-overhead"`` with our graphs or torch's own,
+without gradients or in training, and compares each call with eager mode: results, or the loss and
+all gradients. A row has the calls of regions after the third of their signature, and how many of
+them were replays. With ``--time`` processes run one after the other, and a row has the median
+milliseconds of a step. WORK/regions.jsonl keeps rows as they come; a second call does the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZE = {
+    "hidden_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 512,
+    "vocab_size": 1000,
+    "max_position_embeddings": 128,
+}
+_WIDE = {
+    "d_model": 256,
+    "vocab_size": 1000,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 512,
+    "decoder_ffn_dim": 512,
+    "dropout": 0.0,
+}
+_EXPERTS = {**SIZE, "num_key_value_heads": 2}
+_NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+# By name: the class of transformers, that of its config, the config's values, and what it is given.
+TRANSFORMERS: dict[str, tuple[str, str, dict[str, Any], str]] = {
+    "bert": ("BertModel", "BertConfig", {**SIZE, **_NO_DROPOUT}, "hidden"),
+    "gpt2": (
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        {
+            "n_embd": 256,
+            "n_layer": 2,
+            "n_head": 4,
+            "vocab_size": 1000,
+            "n_positions": 128,
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0,
+        },
+        "text",
+    ),
+    "llama": ("LlamaForCausalLM", "LlamaConfig", {**SIZE, "num_key_value_heads": 2}, "text"),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", {**SIZE, "num_key_value_heads": 2}, "text"),
+    "phi3": (
+        "Phi3ForCausalLM",
+        "Phi3Config",
+        {**SIZE, "num_key_value_heads": 2, "pad_token_id": 0},
+        "text",
+    ),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        "Gemma2Config",
+        {**SIZE, "num_key_value_heads": 2, "head_dim": 64},
+        "text",
+    ),
+    "opt": (
+        "OPTForCausalLM",
+        "OPTConfig",
+        {
+            "hidden_size": 256,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "ffn_dim": 512,
+            "vocab_size": 1000,
+            "max_position_embeddings": 128,
+            "dropout": 0.0,
+            "word_embed_proj_dim": 256,
+        },
+        "text",
+    ),
+    "bart": (
+        "BartForConditionalGeneration",
+        "BartConfig",
+        {**_WIDE, "max_position_embeddings": 128},
+        "text",
+    ),
+    "t5": (
+        "T5ForConditionalGeneration",
+        "T5Config",
+        {
+            "d_model": 256,
+            "d_kv": 64,
+            "d_ff": 512,
+            "num_layers": 2,
+            "num_heads": 4,
+            "vocab_size": 1000,
+            "dropout_rate": 0.0,
+            "decoder_start_token_id": 0,
+        },
+        "text",
+    ),
+    "whisper": (
+        "WhisperForConditionalGeneration",
+        "WhisperConfig",
+        {
+            **_WIDE,
+            "max_source_positions": 64,
+            "max_target_positions": 128,
+            "num_mel_bins": 16,
+            "pad_token_id": 1,
+            "bos_token_id": 2,
+            "eos_token_id": 3,
+            "decoder_start_token_id": 2,
+        },
+        "sound",
+    ),
+    "mixtral": (
+        "MixtralForCausalLM",
+        "MixtralConfig",
+        {**_EXPERTS, "num_local_experts": 4},
+        "text",
+    ),
+    "granitemoe": (
+        "GraniteMoeForCausalLM",
+        "GraniteMoeConfig",
+        {**_EXPERTS, "num_local_experts": 4, "num_experts_per_tok": 2},
+        "text",
+    ),
+    "gpt_oss": (
+        "GptOssForCausalLM",
+        "GptOssConfig",
+        {**_EXPERTS, "num_local_experts": 4, "head_dim": 64},
+        "text",
+    ),
+    "qwen3moe": (
+        "Qwen3MoeForCausalLM",
+        "Qwen3MoeConfig",
+        {
+            **_EXPERTS,
+            "num_experts": 4,
+            "head_dim": 64,
+            "moe_intermediate_size": 128,
+            "num_experts_per_tok": 2,
+        },
+        "text",
+    ),
+}
+TIMM = (
+    "resnet18",
+    "convnext_atto",
+    "vit_tiny_patch16_224",
+    "mobilenetv3_small_050",
+    "mixer_s32_224",
+)
+NAMES = (*TRANSFORMERS, *TIMM)
+LENGTH, CALLS = 32, 14
+
+
+def make_model(name: str) -> tuple[Any, str]:
+    import torch
+
+    if name in TIMM:
+        import timm
+
+        model, kind = timm.create_model(name, num_classes=10), "image"
+    else:
+        import transformers
+
+        cls, config, values, kind = TRANSFORMERS[name]
+        model = getattr(transformers, cls)(getattr(transformers, config)(**values))
+    torch.manual_seed(0)
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight, std=0.03)
+    for part, weight in model.named_parameters():
+        if "gate.weight" in part or "router" in part:
+            # With close scores, rounding decides which expert a token gets.
+            torch.nn.init.normal_(weight, std=1.0)
+    return model, kind
+
+
+def make_batch(kind: str, number: int, dtype: Any, device: str) -> dict[str, Any]:
+    import torch
+
+    draw = torch.Generator().manual_seed(number)
+    if kind == "image":
+        return {"x": torch.randn(4, 3, 224, 224, generator=draw).to(device, dtype)}
+    ids = torch.randint(4, 1000, (2, LENGTH), generator=draw).to(device)
+    if kind == "hidden":
+        return {"input_ids": ids}
+    if kind == "sound":
+        sound = torch.randn(2, 16, 128, generator=draw).to(device, dtype)
+        return {"input_features": sound, "labels": ids}
+    return {"input_ids": ids, "labels": ids}
+
+
+def _main_result(made: Any) -> Any:
+    for name in ("logits", "last_hidden_state"):
+        if getattr(made, name, None) is not None:
+            return getattr(made, name)
+    return made
+
+
+def _loss(made: Any) -> Any:
+    found = getattr(made, "loss", None)
+    if found is not None:
+        return found
+    import torch
+
+    result = _main_result(made).float()
+    # The mean square of what is normalized is constant, and its gradient is noise.
+    wanted = torch.linspace(-1, 1, result.numel(), device=result.device).view_as(result)
+    return (result - wanted).square().mean()
+
+
+def _differs(one: Any, other: Any, most: float) -> float:
+    """By how much of the largest value two tensors differ, 0 if that is less than *most*."""
+    one, other = one.detach().float(), other.detach().float()
+    apart = ((one - other).abs().max() / other.abs().max().clamp_min(1e-6)).item()
+    return apart if not apart < most else 0.0
+
+
+def run_one(name: str, training: bool, half: bool, ours: bool, timed: bool) -> dict[str, Any]:
+    """Call a model in this process and return a row."""
+    import copy
+
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if ours:
+        from rocm_autopatch.patches import compile_modes
+
+        entries: Any = [("reduce-overhead", compile_modes.TRAINING_GRAPHS, "performance", "")]
+        compile_modes.apply(torch, entries, (), False)
+    model, kind = make_model(name)
+    dtype = torch.bfloat16 if half else torch.float32
+    model = model.to(device, dtype).train(training)
+    for part in model.modules():
+        if isinstance(part, torch.nn.modules.batchnorm._BatchNorm):
+            part.eval()
+    plain = copy.deepcopy(model)
+    compiled = torch.compile(model, mode="reduce-overhead")
+    batches = [make_batch(kind, number, dtype, device) for number in range(CALLS)]
+    wrong: list[str] = []
+
+    def step(function: Any, number: int) -> Any:
+        values = batches[number % CALLS]
+        args = (values["x"],) if kind == "image" else ()
+        with torch.set_grad_enabled(training):
+            made = function(*args, **({} if args else values))
+            if not training:
+                return _main_result(made)
+            loss = _loss(made)
+            loss.backward()
+            return loss
+
+    most = 0.06 if half else 2e-3
+    for number in range(0 if timed else CALLS):
+        torch.compiler.cudagraph_mark_step_begin()
+        got = step(compiled, number)
+        wanted = step(plain, number)
+        apart = _differs(got, wanted, most)
+        if training:
+            pairs = zip(model.named_parameters(), plain.parameters())
+            for (_, mine), other in pairs:
+                # For what is not used, compiled code has zeros.
+                one, two = (
+                    torch.zeros_like(weight) if weight.grad is None else weight.grad
+                    for weight in (mine, other)
+                )
+                if max(one.abs().max(), two.abs().max()) > 1e-4:
+                    apart = max(apart, _differs(one, two, 5 * most))
+            with torch.no_grad():
+                for mine, other in zip(model.parameters(), plain.parameters()):
+                    mine.grad = other.grad = None
+                    mine.mul_(0.999)
+                    other.copy_(mine)
+        if apart:
+            wrong.append(f"call {number}: {apart:.2g}")
+    row: dict[str, Any] = {"wrong": wrong}
+    if timed:
+        row["ms"] = _time_steps(lambda number: step(compiled, number), model, training)
+    if device == "cuda":
+        row["memory_mb"] = round(torch.cuda.max_memory_reserved() / 2**20)
+    return {**row, **(_count_replays() if ours else {})}
+
+
+def _time_steps(step: Callable[[int], Any], model: Any, training: bool) -> float:
+    """The median milliseconds of a step with an optimizer."""
+    import torch
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4) if training else None
+
+    def steps(count: int) -> None:
+        for number in range(count):
+            torch.compiler.cudagraph_mark_step_begin()
+            step(number)
+            if optimizer is not None:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+
+    steps(20)
+    found = []
+    for _ in range(9):
+        began = time.perf_counter()
+        steps(20)
+        found.append((time.perf_counter() - began) / 20 * 1000)
+    return sorted(found)[len(found) // 2]
+
+
+def _count_replays() -> dict[str, Any]:
+    from rocm_autopatch.graphs import record
+
+    rows = record.render_rows()
+    why: dict[str, int] = {}
+    for row in rows:
+        for reason, count in row["plain"].items():
+            why[reason] = why.get(reason, 0) + count
+    first = why.pop("the first calls of a signature run without a graph", 0)
+    return {
+        "calls": sum(row["calls"] for row in rows) - first,
+        "replays": sum(row["replays"] for row in rows),
+        "first": first,
+        "plain": why,
+        "refused": sorted({one["reason"] for row in rows for one in row["refused"]}),
+    }
+
+
+def _run(job: tuple[str, str, str, str], timed: bool, work: Path) -> str:
+    began = time.monotonic()
+    env = {
+        **os.environ,
+        "ROCM_AUTOPATCH": "off",
+        "ROCM_AUTOPATCH_LOG": "quiet",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "TORCHINDUCTOR_CACHE_DIR": str(work / "caches" / "-".join(job)),
+        "OMP_NUM_THREADS": "1",
+    }
+    words = [*job, *(["--timed"] if timed else [])]
+    try:
+        done = subprocess.run(
+            [sys.executable, __file__, "--one", *words],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        row = json.loads(done.stdout.splitlines()[-1]) if not done.returncode else {}
+        if not row:
+            row = {"error": done.stderr.strip().splitlines()[-1:]}
+    except subprocess.TimeoutExpired:
+        row = {"error": ["280 seconds were over"]}
+    row = {"job": job, "timed": timed, "s": round(time.monotonic() - began), **row}
+    return json.dumps(row)
+
+
+def main() -> None:
+    """Run all that is asked for and not done yet."""
+    parser = argparse.ArgumentParser(description="Replays of regions, beside eager mode.")
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--only", nargs="+", default=NAMES)
+    parser.add_argument("--phases", nargs="+", default=["infer", "train"])
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--sides", nargs="+", default=["ours"])
+    parser.add_argument("--jobs", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=500)
+    parser.add_argument("--time", action="store_true")
+    asked = parser.parse_args()
+    asked.work.mkdir(parents=True, exist_ok=True)
+    kept = asked.work / "regions.jsonl"
+    done = set()
+    if kept.exists() and not asked.time:
+        done = {tuple(json.loads(line)["job"]) for line in kept.read_text().splitlines()}
+    jobs = [
+        (name, phase, dtype, side)
+        for name in asked.only
+        for phase in asked.phases
+        for dtype in asked.dtypes
+        for side in asked.sides
+    ]
+    end = time.monotonic() + asked.seconds
+
+    def run(job: tuple[str, str, str, str]) -> None:
+        if job in done or time.monotonic() > end:
+            return
+        line = _run(job, asked.time, asked.work)
+        with kept.open("a") as stream:
+            stream.write(line + "\n")
+        print(line, flush=True)
+
+    with ThreadPoolExecutor(1 if asked.time else asked.jobs) as pool:
+        list(pool.map(run, jobs))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--one"]:
+        model_, phase_, dtype_, side_ = sys.argv[2:6]
+        found = run_one(
+            model_,
+            phase_ == "train",
+            dtype_ == "bfloat16",
+            side_ == "ours",
+            sys.argv[6:] == ["--timed"],
+        )
+        print(json.dumps(found))
+    else:
+        main()
