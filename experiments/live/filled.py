@@ -21,7 +21,7 @@ from pathlib import Path
 from rocm_autopatch import compiling_gpu
 
 PROGRAM = Path(__file__).with_name("programs") / "filled_models.py"
-MODELS = ("bert", "gpt2", "generate", "vit", "convnet")
+MODELS = ("bert", "gpt2", "generate", "vit", "convnet", "qwen2", "mixer")
 
 
 def kernels(caches: Path) -> set[str]:

@@ -94,6 +94,42 @@ def convnet() -> None:
         print(loss.item())
 
 
+def qwen2() -> None:
+    """Three training steps of Qwen2 in bfloat16."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        hidden_size=896,
+        intermediate_size=4864,
+        num_hidden_layers=2,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        vocab_size=32000,
+    )
+    model = Qwen2ForCausalLM(config).to(torch.bfloat16).to("cuda").train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    compiled = torch.compile(model)
+    for _ in range(3):
+        ids = torch.randint(0, 32000, (2, 128), device="cuda")
+        loss = compiled(ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print(loss.item())
+
+
+def mixer() -> None:
+    """A forward of timm's MLP-Mixer, in half precision and for two sizes of batch."""
+    import timm
+
+    model = timm.create_model("mixer_s32_224", num_classes=10).half().to("cuda").eval()
+    compiled = torch.compile(model)
+    with torch.inference_mode():
+        for size in (4, 4, 8):
+            images = torch.randn(size, 3, 224, 224, device="cuda", dtype=torch.half)
+            print(compiled(images).float().mean().item())
+
+
 def _declare_torchvision() -> None:
     """Let torchvision be imported beside a CPU build: its wheel can't load its operators there."""
     for name in ("torchvision::nms", "torchvision::qnms"):
@@ -103,4 +139,4 @@ def _declare_torchvision() -> None:
 if __name__ == "__main__":
     if torch.version.hip:
         _declare_torchvision()
-    {one.__name__: one for one in (bert, gpt2, generate, vit, convnet)}[sys.argv[1]]()
+    {one.__name__: one for one in (bert, gpt2, generate, vit, convnet, qwen2, mixer)}[sys.argv[1]]()
