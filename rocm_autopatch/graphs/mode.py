@@ -195,17 +195,21 @@ def compile_regions(
             return compile_one(part, given)
         return _compile_region(part, given, compile_one, (origin, training, owner, number), why)
 
-    wrap: Callable[[Callable[..., object]], Callable[..., object]] = _as_it_is
     why: list[str] = []
+    whole = (origin, training, owner, None)
     try:
         device = _device_of(model)
         numbers = partition.find_numbers(model, inputs, device)
+        wrap: Callable[[Callable[..., object]], Callable[..., object]] = _as_it_is
+        given = inputs
         if numbers and device is not None:
-            inputs, wrap = partition.move_numbers(model, inputs, numbers, device)
+            given, wrap = partition.move_numbers(model, inputs, numbers, device)
         parts = partition.find_parts(model)
         if parts is not None:
             why = parts.why
-            return wrap(partition.compile_parts(model, inputs, parts, compile_part))
+            return wrap(partition.compile_parts(model, given, parts, compile_part))
+        if numbers:
+            return wrap(_compile_region(model, given, compile_one, whole))
     except Exception as error:
         if failure.programs_own(error):
             raise
@@ -213,7 +217,7 @@ def compile_regions(
         startup.fail(
             "graphs", f"{_region_name(model)} is not cut into parts: {failure.describe(error)}"
         )
-    return wrap(_compile_region(model, inputs, compile_one, (origin, training, owner, None)))
+    return _compile_region(model, inputs, compile_one, whole)
 
 
 def _as_it_is(run: Callable[..., object]) -> Callable[..., object]:

@@ -37,6 +37,7 @@ BETWEEN = "rocm_autopatch_between"
 _FEWEST = 4
 _SPLIT = "torch.fx.passes.split_module"
 _FAKE = torch._subclasses.FakeTensor
+_GRAPH_MODULE: Any = torch.fx.GraphModule
 # By the code of a frame, the ops around which it was compiled anew.
 _cut: weakref.WeakKeyDictionary[types.CodeType, set[Hashable]] = weakref.WeakKeyDictionary()
 _CALLS = ("call_function", "call_method", "call_module")
@@ -62,6 +63,8 @@ def find_numbers(
         for index, (node, one) in enumerate(given)
         if isinstance(one, torch.Tensor) and _is_on_host(one) and not one.dim()
         if not (one.requires_grad or output in node.users or _is_written(node))
+        # Python would wait for its value.
+        if all(map(_is_tensor, node.users))
     ]
 
 
@@ -350,9 +353,12 @@ def compile_parts(
                 args = [given.get(one, fakes[one]) for one in node.args]
                 single = _as_tuple(part)
                 number = int(node.target.rpartition("_")[2])
-                made = _run_fake(part, [fakes[one] for one in node.args], fake_mode)
+                # The compile may change the part, and what it changes in place must not be
+                # changed before.
+                twin = _GRAPH_MODULE(part, copy.deepcopy(part.graph))
                 with _own_context():
                     compiled = compile_part(part, args, None if number % 2 else number // 2)
+                made = _run_fake(twin, [fakes[one] for one in node.args], fake_mode)
                 fakes[node] = made[0] if single else made
                 delattr(split, node.target)
                 setattr(split, node.target, _first_of(compiled) if single else compiled)

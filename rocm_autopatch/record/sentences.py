@@ -130,4 +130,6 @@ def graphs_sentence(row: CallableRow) -> str:
     text = f"{row['name']}: {row['replays']} of {row['calls']} calls replayed"
     text += f" {len(row['graphs'])} graphs" if len(row["graphs"]) != 1 else " 1 graph"
     plain = "; ".join(f"{count} plain: {reason}" for reason, count in row["plain"].items())
-    return f"{text} [{row['origin']}]" + (f"; {plain}" if plain else "")
+    text = f"{text} [{row['origin']}]" + (f"; {plain}" if plain else "")
+    cuts = "; ".join(row.get("cuts", ()))
+    return text + (f"; cut: {cuts}" if cuts else "")

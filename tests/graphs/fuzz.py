@@ -492,7 +492,12 @@ def one(seed: int) -> dict[str, Any]:
     record._rows.clear()
     # With every second seed, small results are handed out without a copy, too.
     passes._LARGE = 1 if seed % 2 else 1 << 20
-    model = Model(chance.choices(KINDS, k=chance.randint(1, 3))).to(GPU)
+    kinds = chance.choices(KINDS, k=chance.randint(1, 3))
+    if "tagged" in kinds:
+        # Where a buffer is changed, torch's own gradients may be others than those of eager mode,
+        # and depend on what is compiled together. We cut around the op.
+        kinds = ["linear" if kind == "counter" else kind for kind in kinds]
+    model = Model(kinds).to(GPU)
     how = chance.random() < 0.6, chance.random() < 0.3
     sides = [Side(copy.deepcopy(model), "reduce-overhead", *how), Side(model, "default", *how)]
     actions: list[str] = []
