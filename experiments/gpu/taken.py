@@ -100,6 +100,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=500)
     parser.add_argument("--at-once", type=int, default=4)
     asked = parser.parse_args()
+    if not asked.filled.is_dir():
+        parser.error(f"{asked.filled} is no directory: experiments/live/filled.py makes one")
     asked.work.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + asked.seconds
     models = sorted(path.name for path in asked.filled.iterdir() if path.is_dir())

@@ -41,6 +41,15 @@ _GRAPH_MODULE: Any = torch.fx.GraphModule
 # By the code of a frame, the ops around which it was compiled anew.
 _cut: weakref.WeakKeyDictionary[types.CodeType, set[Hashable]] = weakref.WeakKeyDictionary()
 _CALLS = ("call_function", "call_method", "call_module")
+# What makes a view, or the same tensor, and writes nothing: it may be executed in several parts.
+_VIEWS = frozenset(
+    (
+        *("view", "view_as", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "t"),
+        *("transpose", "permute", "movedim", "swapaxes", "expand", "expand_as", "narrow"),
+        *("select", "chunk", "split", "tensor_split", "unbind", "diagonal", "getitem"),
+        *("contiguous", "detach", "to"),
+    )
+)
 
 
 def find_numbers(
@@ -295,7 +304,7 @@ def _views_in_part(node: torch.fx.Node, numbers: dict[torch.fx.Node, int]) -> li
     while numbers.get(current) == numbers[node]:
         chain.insert(0, current)
         sources = [one for one in current.all_input_nodes if memory & _memories(one)]
-        if current.op not in _CALLS or len(sources) != 1:
+        if _name_of(current) not in _VIEWS or len(sources) != 1:
             return []
         current = sources[0]
     return chain

@@ -179,6 +179,35 @@ def test_a_cut_that_fails(
     assert "is not cut into parts: KeyError" in capfd.readouterr().err
 
 
+@has_tag
+@trains
+@pytest.mark.parametrize("form", ["method", "operator", "function"])
+def test_a_write_before_an_op_is_made_once(form: str) -> None:
+    """Its result is the argument's memory, as that of a view is."""
+
+    class Counter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(8))
+            self.linear = torch.nn.Linear(8, 8)
+
+        def forward(self, x: Any) -> Any:
+            y = self.linear(x).sin().cos() * 2
+            if form == "method":
+                seen = self.seen.add_(1).view(8)
+            elif form == "operator":
+                seen = self.seen
+                seen += 1
+            else:
+                seen = torch.relu_(self.seen.add_(1))
+            y = torch.ops.partition.scaled(y + y.exp())
+            return (y.sin() + seen).cos() * 2 + seen
+
+    model = Counter().to(GPU)
+    compare_calls(model, in_mode, False)
+    assert model.seen.tolist() == [8.0] * 8
+
+
 def test_a_region_without_a_tensor() -> None:
     fast = in_mode(lambda n: torch.arange(8, device=GPU) * 2 + torch.ones(8, device=GPU).cumsum(0))
     with torch.no_grad():
