@@ -58,7 +58,7 @@ class ObservationAttempt:
         self._signature, self._call = signature, call
         self.objection: str | None = None
         #: The op that the objection is to, if it is to one.
-        self.culprit: OpUse | None = None
+        self.blamed_op: OpUse | None = None
         self.disturbance: str | None = None
         self.observed: ObservedState | None = None
 
@@ -107,7 +107,7 @@ class ObservationAttempt:
             observation.find_objection() or ops.objection or _objection_to_constants(result)
         )
         if self.objection:
-            self.culprit = ops.culprit if self.objection == ops.objection else None
+            self.blamed_op = ops.blamed_op if self.objection == ops.objection else None
             return
         changes = [self._free[number] for number in observation.written_arguments()]
         self.objection = _objection_to_changes(self._strategy, self._signature, changes, self._call)
@@ -170,7 +170,7 @@ class CaptureAttempt:
         return self._finished_capture(captured, verified)
 
     @property
-    def culprit(self) -> OpUse | None:
+    def blamed_op(self) -> OpUse | None:
         """The op that has raised an exception in the capture, if one has."""
         return self._blamed[0] if self._blamed else None
 
@@ -297,7 +297,7 @@ class CaptureAttempt:
                     return function(structure, leaves)
                 except Exception as error:
                     raised.append(error)
-                    blamed.append(ops.culprit)
+                    blamed.append(ops.blamed_op)
                     raise
 
         return run

@@ -223,7 +223,7 @@ class BorrowedOutputs:
         return SAVED if held else None
 
     @property
-    def copied(self) -> frozenset[int]:
+    def copied_indices(self) -> frozenset[int]:
         """The indices of the results of which copies are handed out."""
         return frozenset(self._copied)
 

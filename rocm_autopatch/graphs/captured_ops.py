@@ -80,7 +80,7 @@ class OpUse:
     def is_torchs(self) -> bool:
         return _op_name(self.op).startswith(_TORCHS)
 
-    def forbid(self) -> bool:
+    def forbid_capture(self) -> bool:
         """Have no graph contain it from now on. Returns False for what is too common for that."""
         if _op_name(self.op) in _COPIES:
             return False
@@ -107,7 +107,7 @@ class CapturedOps(TorchDispatchMode):
         _torchs_question()
         self.objection: str | None = None
         #: The outermost op that the objection is to, or that has raised an exception.
-        self.culprit: OpUse | None = None
+        self.blamed_op: OpUse | None = None
         self._stops, self._fill = stops, fill
         # The ops that the current one is inside of, each with its tensors.
         self._outer: list[tuple[Op, list[int]]] = []
@@ -230,8 +230,8 @@ class CapturedOps(TorchDispatchMode):
 
     def _blame_op(self) -> None:
         """Note the op that the program calls, before the first objection."""
-        if not self.objection and self.culprit is None:
-            self.culprit = self._outermost
+        if not self.objection and self.blamed_op is None:
+            self.blamed_op = self._outermost
 
     def _object_to(self, why: str) -> None:
         self.objection = self.objection or why

@@ -306,7 +306,7 @@ class GraphCache:
                         return BesideKey(of, number + 1)
             elif held == SAVED and may_drop and self._is_held_by_another(state):
                 self._free_graph(signature)
-                signature.memory = GraphMemory()
+                signature.own_memory = GraphMemory()
                 self.row["dropped"] += 1
                 return key
             # Maybe they are kept for good.
@@ -369,7 +369,7 @@ class GraphCache:
                 return self.run_call(key, call.structure, call.leaves)
             why = state.why if isinstance(state, RejectedState) else WARMING
             if isinstance(state, ObservedState):
-                memory = signature.memory or self._memory
+                memory = signature.own_memory or self._memory
                 attempt = CaptureAttempt(
                     self.strategy, self.options, memory, signature, state, call
                 )
@@ -402,7 +402,9 @@ class GraphCache:
                     # Its traceback has this frame, and with it the arguments.
                     del own
             return (
-                self._note_failure(signature, call, error, attempt.culprit) if is_same else WARMING
+                self._note_failure(signature, call, error, attempt.blamed_op)
+                if is_same
+                else WARMING
             )
         if signature.state is not before or not self._is_known(key, signature):
             with before.pool.idle():
@@ -419,9 +421,9 @@ class GraphCache:
         signature: SignatureEntry,
         call: GraphedCall,
         error: Exception,
-        culprit: captured_ops.OpUse | None,
+        blamed_op: captured_ops.OpUse | None,
     ) -> str:
-        """Why this call is a plain one. *culprit* is the op in the capture that has failed."""
+        """Why this call is a plain one. *blamed_op* is the op in the capture that has failed."""
         if isinstance(error, CaptureBusy):
             return str(error)
         if self.strategy.retries(error):
@@ -431,7 +433,7 @@ class GraphCache:
             signature.move_to(WarmingState())  # The next call is observed again.
             return WARMING
         why = explain_failure(error)
-        if not (culprit and is_illegal(error) and self._cut_around(culprit)):
+        if not (blamed_op and is_illegal(error) and self._cut_around(blamed_op)):
             self._reject_signature(signature, call, why)
         return why
 
@@ -447,8 +449,8 @@ class GraphCache:
         with self.lock:
             if not isinstance(signature.state, WarmingState):
                 return result  # Another thread was quicker.
-            culprit = attempt.culprit
-            if culprit and not culprit.is_torchs and self._cut_around(culprit):
+            blamed_op = attempt.blamed_op
+            if blamed_op and not blamed_op.is_torchs and self._cut_around(blamed_op):
                 return result
             if why:
                 self._reject_signature(signature, call, why)
@@ -459,7 +461,7 @@ class GraphCache:
     def _cut_around(self, use: captured_ops.OpUse) -> bool:
         """Have what is called compiled anew, with a cut around an op. False if that can't help."""
         recompile = self.strategy.recompile
-        return recompile is not None and use.forbid() and recompile(use)
+        return recompile is not None and use.forbid_capture() and recompile(use)
 
     def _find_signature(self, key: Hashable, leaves: list[object]) -> SignatureEntry:
         """The signature with this key and its leaves where they are, a new one if there is none."""
@@ -483,7 +485,7 @@ class GraphCache:
                 self._forget_rejected()
                 signature = self.signatures[whole] = SignatureEntry(indices, places, self._clock)
                 if isinstance(key, BesideKey):
-                    signature.memory = GraphMemory()
+                    signature.own_memory = GraphMemory()
                 if before is not None:
                     signature.learn_places(before)
                     if not isinstance(signature.state, RejectedState) and self._is_moving_on(key):

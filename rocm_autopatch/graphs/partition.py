@@ -124,17 +124,17 @@ def _is_written(node: torch.fx.Node) -> bool:
 
 
 @dataclass(frozen=True)
-class Parts:
+class ModelParts:
     """Into which parts a model is cut: by node the number of its part, and *why* it is cut.
 
-    Parts with graphs have even numbers. Others have odd ones.
+    ModelParts with graphs have even numbers. Others have odd ones.
     """
 
     numbers: dict[torch.fx.Node, int]
     why: list[str]
 
 
-def find_parts(model: torch.fx.GraphModule) -> Parts | None:
+def find_parts(model: torch.fx.GraphModule) -> ModelParts | None:
     """The parts of a model; None if it stays one."""
     nodes = [node for node in model.graph.nodes if node.op not in ("placeholder", "output")]
     cut: dict[torch.fx.Node, str] = {}
@@ -157,7 +157,7 @@ def find_parts(model: torch.fx.GraphModule) -> Parts | None:
         _repeat_views(node, numbers, 2 * len(runs) + 1)
     if not all(_may_cross(node, numbers) for node in [*numbers]):
         return None
-    return Parts(numbers, [*dict.fromkeys(cut.values())])
+    return ModelParts(numbers, [*dict.fromkeys(cut.values())])
 
 
 def _merged_runs(
@@ -334,7 +334,7 @@ def _is_tensor(node: Any) -> bool:
 def compile_parts(
     model: torch.fx.GraphModule,
     inputs: Sequence[Any],
-    parts: Parts,
+    parts: ModelParts,
     compile_part: CompilePart,
 ) -> Callable[..., Any]:
     """Compile each part, and return what to call with *inputs*.

@@ -378,7 +378,7 @@ class BackwardPass(_RegionPass):
         if not outputs.in_the_way:
             return False
         self._overwrites = False
-        self._kept_gradients |= outputs.copied
+        self._kept_gradients |= outputs.copied_indices
         return True
 
 

@@ -148,7 +148,17 @@ class SignatureEntry:
     """
 
     __slots__ = (
-        *("calls", "disturbed", "first", "indices", "memory", "places", "state", "tries", "used"),
+        *(
+            "calls",
+            "disturbed",
+            "first",
+            "indices",
+            "own_memory",
+            "places",
+            "state",
+            "tries",
+            "used",
+        ),
     )
 
     def __init__(self, indices: list[int], places: list[int | None], first: int) -> None:
@@ -158,7 +168,7 @@ class SignatureEntry:
         # disturbed by another thread.
         self.calls = self.tries = self.disturbed = 0
         # What its graph writes to, if it shares no memory with others.
-        self.memory: GraphMemory | None = None
+        self.own_memory: GraphMemory | None = None
         self.state: State = WarmingState()
 
     def move_to(self, state: State) -> None:
