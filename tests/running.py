@@ -9,6 +9,7 @@ import pty
 import struct
 import subprocess
 import termios
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,18 @@ def run_command(
     """Run a command of ours, whatever its exit status is. Its own start says nothing."""
     env = {**QUIET, **(env or {})}
     return python.run("-m", "rocm_autopatch", *arguments, env=env, check=False, **options)
+
+
+def wait_for_text(file: Path, patience_s: float = 120.0) -> str:
+    """What another process writes to a file, when some of it is there.
+
+    A file that exists may be empty: it is made before it is written. Raises AssertionError.
+    """
+    end = time.monotonic() + patience_s
+    while not (file.exists() and (text := file.read_text().strip())):
+        assert time.monotonic() < end, f"nobody has written {file}"
+        time.sleep(0.02)
+    return text
 
 
 def run_on_terminal(

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +38,7 @@ from rocm_autopatch.support import processes
 from tests.conftest import HIP, MAX, TORCH, Interpreter, document, label_torch, run_in
 from tests.messages import Golden
 from tests.programs import program_file
-from tests.running import last_said
+from tests.running import last_said, wait_for_text
 
 PROGRAM = program_file("ab/latency.py").read_text()
 
@@ -537,13 +536,15 @@ class TestRuns:
         # SIGTERM.
         child = (
             "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
-            "open('child', 'w').write(str(os.getpid())); time.sleep(600)"
+            "time.sleep(600)"
         )
         (tmp_path / "hang.py").write_text(
             "import os, subprocess, sys, time\n"
             "print('x: 1', flush=True)\n"
             "if 'HANG' in os.environ:\n"
-            f"    subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True)\n"
+            f"    words = [sys.executable, '-c', {child!r}]\n"
+            "    child = subprocess.Popen(words, start_new_session=True)\n"
+            "    open('child', 'w').write(str(child.pid))\n"
             "    print('waiting for the GPU', file=sys.stderr, flush=True)\n"
             "    while True: time.sleep(1)\n"
         )
@@ -647,9 +648,7 @@ class TestRuns:
             # In the background of a shell, a process may ignore SIGINT.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
-        patience = time.monotonic() + 60
-        while not (tmp_path / "pid").exists() and time.monotonic() < patience:
-            time.sleep(0.05)
+        running = wait_for_text(tmp_path / "pid")
         process.send_signal(signal.SIGINT)
         stdout, _ = process.communicate(timeout=60)
         assert process.returncode == 130
@@ -657,7 +656,7 @@ class TestRuns:
         assert "Latency, ms, cold caches" in stdout
         assert "too few runs for a verdict" in stdout
         assert os.listdir(tmp_path / "tmp") == []
-        assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
+        assert not Path("/proc", running).exists()
 
     def test_interrupted_before_a_run_ended(self) -> None:
         """A number can't be missing in what was not run."""

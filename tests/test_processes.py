@@ -15,6 +15,7 @@ import pytest
 from rocm_autopatch.cli import command_line, main
 from rocm_autopatch.support import processes
 from tests.conftest import Interpreter
+from tests.running import wait_for_text
 
 # How a command starts a child that outlives it: each writes its process id.
 SLEEP = "sh -c 'echo $$ > FILE; exec sleep 300'"
@@ -44,14 +45,6 @@ def ended(pid: int) -> bool:
         return True
 
 
-def wait_for(file: Path) -> int:
-    patience = time.monotonic() + 30
-    while not (file.exists() and file.read_text().strip()):
-        assert time.monotonic() < patience
-        time.sleep(0.02)
-    return int(file.read_text())
-
-
 def start(script: str, mark: str, tmp_path: Path) -> processes.RunningCommand:
     environment = {**os.environ, "MARK": mark}
     with (tmp_path / "output").open("wb") as output:
@@ -62,7 +55,7 @@ def start(script: str, mark: str, tmp_path: Path) -> processes.RunningCommand:
 def test_what_is_left_is_ended(name: str, tmp_path: Path) -> None:
     file = tmp_path / "pid"
     command = start(LEFT[name].replace("FILE", str(file)), str(tmp_path), tmp_path)
-    pid = wait_for(file)
+    pid = int(wait_for_text(file))
     assert command.ends(30)
     assert not ended(pid)
     processes.end_left_over(str(tmp_path), 0)
@@ -73,7 +66,7 @@ def test_a_changed_title(tmp_path: Path) -> None:
     file, program = tmp_path / "pid", tmp_path / "title.py"
     program.write_text(TITLE)
     command = start(f"{sys.executable} {program} {file} &", str(tmp_path), tmp_path)
-    pid = wait_for(file)
+    pid = int(wait_for_text(file))
     assert command.ends(30)
     processes.end_left_over(str(tmp_path), 0)
     assert ended(pid)
