@@ -12,25 +12,29 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tarfile
 import textwrap
 import time
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from rocm_autopatch.caches import CacheRefused, fill, fill_targets, image_layout, places
 from rocm_autopatch.cli.cache import fill as fill_command
 from rocm_autopatch.compiling_gpu import GPUS, build, connection
 from rocm_autopatch.startup import caches, kfd
-from tests.conftest import Interpreter
+from tests.conftest import ROOT, Interpreter
 from tests.messages import Golden
 from tests.programs import program_file
 from tests.running import QUIET, last_said, run_mounted
 from tests.test_cache_command import FIELDS, FILES, a_here, a_place, quiet
 
+ANSWERS = yaml.safe_load((ROOT / "tests/data/gpu_answers.yaml").read_text())
 # As the driver of each GPU has it: its version, SIMDs, SIMDs of a unit, and PCI device id.
 NODES = {
     "mi300x": (90402, 1216, 4, 29857),
@@ -88,7 +92,6 @@ print(json.dumps([report["caches"]["place"], report["policies"]]))
 
 class TestTargets:
     def test_each_that_is_known(self) -> None:
-        assert {*GPUS} <= {*GPUS}
         for name, facts in GPUS.items():
             target = fill_targets.target_named(name)
             assert target.facts == facts
@@ -130,7 +133,8 @@ class TestTargets:
 
     def test_a_file(self, tmp_path: Path) -> None:
         """It says more than a name: partitions of a GPU, and its PCI device id."""
-        made = fill_targets.make_target(GPUS["mi300x"], 38, 29857)
+        part = replace(GPUS["mi300x"], processors=38)
+        made = fill_targets.make_target(part, 38, 29857)
         file = tmp_path / "cpx.json"
         file.write_text(made.as_json())
         assert fill_targets.target_named(str(file)) == made
@@ -146,6 +150,8 @@ class TestTargets:
             ({"memory": "192"}, "memory"),
             ({"vendor": "intel"}, "vendor"),
             ({"processors": 0}, "processors: no GPU has 0"),
+            ({"processors": 38}, "of two GPUs: 38 make 38 units, and it has 304"),
+            ({"compute_units": 80}, "of two GPUs: 304 make 304 units, and it has 80"),
             ({"lds_of_block": -1}, "lds_of_block: no GPU has -1"),
         ],
     )
@@ -168,6 +174,15 @@ class TestTargets:
                 fill_targets.target_named(str(tmp_path / "a.json"))
         with pytest.raises(CacheRefused, match="No such file"):
             fill_targets.target_named(str(tmp_path / "b.json"))
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda one: f"{one['known']}-{one['hip']}")
+def test_known_gpus_are_as_drivers_answered(answer: dict[str, Any]) -> None:
+    facts = asdict(fill_targets.target_named(answer["known"], answer["hip"]).facts)
+    facts["lds_of_block"] = facts["lds_of_block"] or facts["lds"]
+    other = ("name", "memory") if answer.get("virtual") else ()
+    expected = {name: value for name, value in answer["facts"].items() if name not in other}
+    assert {name: facts[name] for name in expected} == expected
 
 
 class TestPlace:
@@ -302,7 +317,7 @@ class TestFill:
         for limit in ("--seconds=2", "--graphs=1"):
             began = time.monotonic()
             status, _, err = filled(python311, tmp_path / limit, code, limit)
-            assert time.monotonic() - began < 20
+            assert time.monotonic() - began < 200
             assert status == 0
             err = " ".join(err.split())
             assert f"ended by {limit.replace('=', ' ')}" in err
@@ -326,7 +341,7 @@ class TestFill:
         """
         began = time.monotonic()
         assert filled(python311, tmp_path, code, "--seconds=2")[0] == 0
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 200
         state = Path("/proc", file.read_text(), "stat")
         assert not state.exists() or ") Z " in state.read_text()
 
@@ -358,6 +373,27 @@ class TestFill:
             status, _, err = filled(python311, tmp_path, "both()", **env)
             assert status == 1
             golden(last_said(err), next(iter(env)))
+
+    def test_a_program_that_fills_nothing(
+        self, python311: Interpreter, tmp_path: Path, golden: Golden
+    ) -> None:
+        """It is refused before anything is built."""
+        tool = tmp_path / "tool"
+        tool.write_text(f"#!{sys.executable}\n")
+        tool.chmod(0o755)
+        for name, words, expected in (
+            ("missing", ["no-such-program", "x"], 127),
+            ("another Python", [sys.executable, "-c", "pass"], 1),
+            ("a script of another Python", [str(tool)], 1),
+        ):
+            done = python311.run(
+                *("-c", COMMAND.replace("return {", "raise SystemExit('built')\n    return {")),
+                *("cache", "fill", "--for", "mi300x", "--", *words),
+                env={**at_home(tmp_path), **QUIET},
+                check=False,
+            )
+            assert done.returncode == expected
+            golden(last_said(done.stderr), name, THEIRS=sys.prefix)
 
     def test_another_vendors_torch(self, python311: Interpreter, tmp_path: Path) -> None:
         """Nothing is noted in the place of starts without a GPU."""

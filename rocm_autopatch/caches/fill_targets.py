@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rocm_autopatch.caches import CacheRefused
-from rocm_autopatch.compiling_gpu import GPUS, GpuFacts, read_facts
+from rocm_autopatch.compiling_gpu import GPUS, GpuFacts, read_facts, told_by
 
 # What a file has beside the facts of compiling_gpu: as the driver counts and numbers.
 _UNITS, _DEVICE = "compute_units", "device_id"
@@ -45,9 +45,10 @@ class FillTarget:
         return json.dumps(said, indent=1) + "\n"
 
 
-def target_named(text: str) -> FillTarget:
+def target_named(text: str, hip: str = "") -> FillTarget:
     """The target that TARGET says: a name of ``GPUS`` in any spelling, or the path of a file.
 
+    *hip* is the release of HIP whose runtime will tell the facts: a file has been told by one.
     Raises CacheRefused, which says what there is.
     """
     path = Path(text)
@@ -59,7 +60,7 @@ def target_named(text: str) -> FillTarget:
             f"no GPU is known as {text!r}: name one of {', '.join(GPUS)}, or a file that "
             "rocm-autopatch facts --gpu has written on one"
         )
-    return make_target(GPUS[name])
+    return make_target(told_by(GPUS[name], hip))
 
 
 def make_target(facts: GpuFacts, units: int = 0, device: int = 0) -> FillTarget:
@@ -78,6 +79,12 @@ def _target_of_file(path: Path) -> FillTarget:
             raise ValueError(f"{_UNITS} and {_DEVICE} are not both numbers")
         if facts.vendor == "amd" and not re.fullmatch("gfx[0-9a-f]+", facts.gfx):
             raise ValueError(f"target {facts.target!r} is no architecture")
+        expected = make_target(facts).units
+        if facts.vendor == "amd" and units not in (0, expected):
+            raise ValueError(
+                f"its processors and its {_UNITS} are of two GPUs: {facts.processors} make "
+                f"{expected} units, and it has {units}"
+            )
     except OSError as error:
         raise CacheRefused(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

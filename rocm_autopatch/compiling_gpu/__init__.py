@@ -39,6 +39,7 @@ from pathlib import Path
 from .gpus import GPUS as GPUS
 from .gpus import GpuFacts as GpuFacts
 from .gpus import read_facts as read_facts
+from .gpus import told_by as told_by
 
 
 def prepare_stand_in(python: Path, facts: GpuFacts, directory: Path) -> dict[str, str]:

@@ -5,7 +5,9 @@ specifications (https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html, re
 that table L2 is given for each XCD; HIP gives one XCD's. The LLVM target with its features is as
 ROCm spells it for these GPUs. What a program sees as one GPU is a half of an MI250X or MI250. The
 MI308X is not in that table: it has the parts of an MI300X and 80 compute units, by which aiter's
-tables name it.
+tables name it. Of a card's memory, the driver keeps 16 MiB (tests/data/gpu_answers.yaml has what
+drivers answered, with their sources); of an MI300A's, which is the host's too, as much as its
+machine is set to.
 
 NVIDIA: published figures (the tuning guide for Hopper), and names as the driver spells them. The
 bytes of memory that a driver tells are a few less, and differ between drivers. Facts that were
@@ -15,7 +17,8 @@ read on a GPU replace them.
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, asdict, dataclass, fields
+import re
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 _MAY_BE_ZERO = ("minor", "lds_of_block", "lds_of_processor")
@@ -41,7 +44,7 @@ class GpuFacts:
     # The most LDS, or shared memory, that a block can ask for.
     lds: int
     l2: int
-    # 32-bit vector registers of a processor: on AMD its VGPR file in KiB, times 256.
+    # 32-bit vector registers of a processor: on AMD its VGPR file in KiB, times 256; see told_by.
     registers: int
     # What a block has without asking, and what a processor has; 0 stands for lds.
     lds_of_block: int = 0
@@ -86,13 +89,28 @@ def read_facts(text: str) -> GpuFacts:
     return facts
 
 
+def told_by(facts: GpuFacts, hip: str) -> GpuFacts:
+    """A known GPU's facts as the runtime of a release tells them; *hip* is torch.version.hip.
+
+    Before 7.1, HIP counts half of a CDNA processor's registers, those that one kind of instruction
+    can name: 65536 on an MI300X by 6.4 and an MI210 by 6.3, 131072 on an MI300A and an MI210 by
+    7.1 (tests/data/gpu_answers.yaml). Of 7.0 there is no dump; a tool for traces of torch has 65536
+    for an MI350X there.
+    """
+    numbers = [int(number) for number in re.findall(r"\d+", hip)[:2]]
+    if facts.vendor == "amd" and facts.wavefront == 64 and [0] < numbers < [7, 1]:
+        return replace(facts, registers=facts.registers // 2)
+    return facts
+
+
 def _instinct(
     name: str, gfx: str, minor: int, memory: int, units: int, lds: int = 64, l2: int = 4
 ) -> GpuFacts:
     """CDNA 2 and later: memory in GiB, LDS in KiB, L2 of one die in MiB."""
+    kept = 0 if name == "MI300A" else 16 * MIB
     return GpuFacts(
         *("amd", f"AMD Instinct {name}", f"{gfx}:sramecc+:xnack-", 9, minor),
-        *(memory * GIB, units, 64, lds * KIB, l2 * MIB, 512 * 256),
+        *(memory * GIB - kept, units, 64, lds * KIB, l2 * MIB, 512 * 256),
     )
 
 
@@ -102,7 +120,7 @@ def _radeon(
     """RDNA 3 and 4: HIP counts pairs of compute units, and a block may use 64 KiB of LDS."""
     return GpuFacts(
         *("amd", f"AMD Radeon {name}", gfx, int(gfx[3:5]), 0),
-        *(memory * GIB, units // 2, 32, 64 * KIB, l2 * MIB, registers * 256),
+        *(memory * GIB - 16 * MIB, units // 2, 32, 64 * KIB, l2 * MIB, registers * 256),
     )
 
 
@@ -124,6 +142,7 @@ GPUS = {
     "mi325x": _instinct("MI325X", "gfx942", 4, 256, 304),
     "mi300a": _instinct("MI300A", "gfx942", 4, 128, 228),
     "mi350x": _instinct("MI350X", "gfx950", 5, 288, 256, 160),
+    "mi350p": _instinct("MI350P", "gfx950", 5, 144, 128, 160),
     "mi250x": _instinct("MI250X", "gfx90a", 0, 64, 110, l2=8),
     "mi250": _instinct("MI250", "gfx90a", 0, 64, 104, l2=8),
     "mi210": _instinct("MI210", "gfx90a", 0, 64, 104, l2=8),

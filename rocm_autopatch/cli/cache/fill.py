@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
@@ -18,6 +19,8 @@ from rocm_autopatch.cli.command import Command, CommandResult, option_field, pro
 from rocm_autopatch.cli.statuses import PASSED_ON
 from rocm_autopatch.compile_report import session
 from rocm_autopatch.compile_report.gather import gather_report
+from rocm_autopatch.image import start_facts
+from rocm_autopatch.measure.ab.place import interpreter_of
 from rocm_autopatch.startup import caches, proofs
 from rocm_autopatch.support.text import duration, wrapped
 from rocm_autopatch.support.user_error import UserError
@@ -25,6 +28,8 @@ from rocm_autopatch.support.user_error import UserError
 _NAME = "rocm-autopatch cache fill"
 # So many guards are named.
 _SHOWN = 3
+# The environment of a Python, which has its torch.
+_PREFIX = "import json, sys; print(json.dumps(sys.prefix))"
 _NOT_FILLED = (
     "Never filled: files of aiter and MIOpen. What a measurement would decide, padding or a GEMM "
     "of max-autotune, is the first candidate, and stays so"
@@ -84,8 +89,10 @@ class _FillRun:
 
 
 def fill_place(arguments: CacheFillArguments) -> CommandResult:
-    target = fill_targets.target_named(arguments.target)
+    hip = start_facts.torch().get("hip", "")
+    target = fill_targets.target_named(arguments.target, hip)
     environ = places.caches_environment()
+    _check_program(arguments.words, environ)
     here = fill.prepare_place(target, environ)
     fill.add_stand_in(target, environ)
     # Not before: it is refused where torch is another vendor's.
@@ -115,6 +122,21 @@ COMMAND = Command(
     no_json="stdout is COMMAND's; rocm-autopatch cache status --json has its last run",
     page="caches.md#filling-them-without-a-gpu",
 )
+
+
+def _check_program(words: tuple[str, ...], environ: Mapping[str, str]) -> None:
+    """Refuse what can't fill anything, before the stand-in is built. Raises UserError."""
+    if shutil.which(words[0], path=environ.get("PATH")) is None:
+        raise UserError(f"{words[0]}: not found", status=127)
+    python, shown = interpreter_of(words, environ)
+    if not shown:
+        return  # What a script starts shows when it runs.
+    prefix = fresh_interpreter.answer(_PREFIX, environ=environ, python=python)
+    if prefix != sys.prefix:
+        raise UserError(
+            f"{python[0]} is the Python of {prefix}, and the stand-in is for the torch of "
+            f"{sys.prefix}: let {sys.executable} run COMMAND, or run that Python's rocm-autopatch"
+        )
 
 
 def _say(*texts: str) -> None:

@@ -27,7 +27,7 @@ NAMES = (
     *("mlp", "decoder", "shapes", "training", "weights"),
     # What is publicly known to break graphs on ROCm.
     *("host_copy", "memset", "many_nodes", "topk", "capturing_threads"),
-    *("transformers_training", "accumulation", "checkpoint"),
+    *("transformers_training", "accumulation", "checkpoint", "regions", "experts"),
     *("transformers_generate", "transformers_bert", "timm_vit", "convolution", "attention"),
     *("prefill_decode", "streams", "threads", "dropout", "large", "gemms"),
     "diffusers_unet",
