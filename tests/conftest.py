@@ -27,7 +27,7 @@ import pytest
 import yaml
 
 from surroundings import hip_torch
-from tests import forked, kept_compiler
+from tests import failures, forked, kept_compiler
 from tests.measuring import measure
 
 if TYPE_CHECKING:
@@ -70,6 +70,11 @@ LEFT_OUT = {
 }
 # Of those, the ones with which each test takes seconds: compiles and images.
 LONG = {"torch_python", "amd_python", "store"}
+
+
+# A plugin can't be named here, in a directory of the root's.
+pytest_runtest_makereport = failures.pytest_runtest_makereport
+pytest_terminal_summary = failures.pytest_terminal_summary
 
 
 def pytest_configure() -> None:
