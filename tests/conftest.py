@@ -133,7 +133,7 @@ class Interpreter:
         """Run with *env* and, of the tests' own environment, only PATH. It does not run in the
         checkout, which -c and -m would find on sys.path, and has no cache in a home directory."""
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        options = {**streams, "cwd": self.path.parent, "timeout": 300, **options}
+        options = {**streams, "cwd": self.path.parent, "timeout": 1800, **options}
         done: subprocess.CompletedProcess[str] = subprocess.run(
             [self.path, *arguments],
             env=self.environment(env),

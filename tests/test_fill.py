@@ -393,7 +393,7 @@ class TestFill:
                 check=False,
             )
             assert done.returncode == expected
-            golden(last_said(done.stderr), name, THEIRS=sys.prefix)
+            golden(last_said(done.stderr), name, PYTHON=sys.executable, THEIRS=sys.prefix)
 
     def test_another_vendors_torch(self, python311: Interpreter, tmp_path: Path) -> None:
         """Nothing is noted in the place of starts without a GPU."""

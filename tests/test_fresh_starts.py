@@ -279,12 +279,12 @@ class TestSupervisor:
             "supervisor = StartSupervisor(fresh_interpreter.environment(), 'cuda', assume=True)\n"
             "caches = Path(sys.argv[1]); policy = caches / 'policy.yaml'\n"
             "policy.write_text('version: 1\\nname: mine\\nextends: [safe]\\n')\n"
-            "asked = FreshStarts(3, policy, caches, 60, 120, time.monotonic() + 300)\n"
+            "asked = FreshStarts(3, policy, caches, 600, 1200, time.monotonic() + 3000)\n"
             "print(json.dumps([one.document() for one in supervisor.run_fresh_starts(asked)]))\n"
         )
         env = {"HOME": str(tmp_path), "ROCM_AUTOPATCH_LOG": "quiet"}
         (tmp_path / "caches").mkdir()
-        done = torch_python.run("-c", code, str(tmp_path / "caches"), env=env, timeout=400)
+        done = torch_python.run("-c", code, str(tmp_path / "caches"), env=env, timeout=4000)
         found = json.loads(done.stdout)
         assert [one["status"] for one in found] == [WRONG] * 3, found
         assert all("rror: " in one["reason"] for one in found)

@@ -50,7 +50,7 @@ def test_its_size(wheel: Path) -> None:
 
     32,000 bytes are the stand-in for a GPU, whose C++ is built where it is used.
     """
-    assert wheel.stat().st_size < 700_000
+    assert wheel.stat().st_size < 710_000
 
 
 def test_code_without_comments(wheel: Path, tmp_path: Path) -> None:

@@ -33,6 +33,10 @@ LOOK_S = 0.5
 _PASSED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 
 
+# As a shell has it.
+NOT_FOUND = 127
+
+
 class NotRun(Exception):
     """The command can't be run. ``status`` is what a shell would return: 126 or 127."""
 
@@ -129,7 +133,7 @@ def run_command(
             if look:
                 look(child)
     except FileNotFoundError:
-        raise NotRun("not found", 127) from None
+        raise NotRun("not found", NOT_FOUND) from None
     except OSError as error:
         raise NotRun(str(error.strerror), 126) from None
     finally:

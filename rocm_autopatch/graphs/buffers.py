@@ -214,7 +214,7 @@ class GraphOutputs:
         # tensor with the same strides. Of tensors that share memory, the whole storage is copied.
         self._single: list[int] = []
         self._strided: list[int] = []
-        self._shared: list[tuple[torch.Tensor, list[tuple[int, Place]]]] = []
+        self._shared: list[tuple[torch.Tensor, list[tuple[int, torch.dtype, Place]]]] = []
         for indices in by_storage.values():
             first = self.leaves[indices[0]]
             plain = torch.empty_like(first).stride() == first.stride()
@@ -233,16 +233,11 @@ class GraphOutputs:
         self._addresses = addresses_of(self.leaves)
 
     def _share_memory(self, indices: list[int]) -> None:
-        by_dtype: dict[torch.dtype, list[int]] = {}
-        for index in indices:
-            by_dtype.setdefault(self.leaves[index].dtype, []).append(index)
-        for dtype, members in by_dtype.items():
-            first = self.leaves[members[0]]
-            memory = first.untyped_storage()
-            count = memory.nbytes() // dtype.itemsize
-            whole = first.new_empty(0).set_(memory, 0, (count,), (1,))
-            views = [(index, place_of(self.leaves[index])) for index in members]
-            self._shared.append((whole, views))
+        first = min((self.leaves[index] for index in indices), key=lambda leaf: leaf.itemsize)
+        memory = first.untyped_storage()
+        whole = first.new_empty(0).set_(memory, 0, (memory.nbytes() // first.itemsize,), (1,))
+        ones = [(index, self.leaves[index]) for index in indices]
+        self._shared.append((whole, [(index, one.dtype, place_of(one)) for index, one in ones]))
 
     def take(self, leaves: Sequence[object]) -> Any:
         """The result of the last replay, a call with *leaves*, for the caller to keep."""
@@ -266,8 +261,8 @@ class GraphOutputs:
                 given[index] = copy
             for whole, views in self._shared:
                 copy = whole.clone()
-                for index, where in views:
-                    given[index] = new_view(copy, copy.dtype, where)
+                for index, dtype, where in views:
+                    given[index] = new_view(copy, dtype, where)
         for index, first in self._twins:
             given[index] = given[first]
         return given[0] if self._alone else pytree.tree_unflatten(given, self.spec)

@@ -93,7 +93,8 @@ class CompiledRegion:
         pools = capture.CapturePools.of_this_thread() if owner is None else owner.pools
         tensors = [one for one in (*inputs, *self._held) if isinstance(one, torch.Tensor)]
         self._region: TrainingRegion | None = None
-        gradients = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
+        needed = any(one.requires_grad for one in tensors)
+        gradients = torch.is_grad_enabled() and needed
         if gradients and training:
             self._region = TrainingRegion(name, origin, pools, recompile)
         check = soundness.checks_by_default()
@@ -114,7 +115,9 @@ class CompiledRegion:
         self.graphs.strategy.recompile = recompile
         if owner is not None:
             owner.regions.append(weakref.ref(self.graphs))
-        self._never = GRADIENTS if gradients and not training else _why_never(tensors)
+        inside = needed and not gradients and partition.turns_gradients_on(model)
+        untrained = inside or (gradients and not training)
+        self._never = GRADIENTS if untrained else _why_never(tensors)
         if self._never:
             self.graphs.refuse(self._never, [])
 

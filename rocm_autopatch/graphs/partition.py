@@ -40,6 +40,7 @@ _FAKE = torch._subclasses.FakeTensor
 _GRAPH_MODULE: Any = torch.fx.GraphModule
 # By the code of a frame, the ops around which it was compiled anew.
 _cut: weakref.WeakKeyDictionary[types.CodeType, set[Hashable]] = weakref.WeakKeyDictionary()
+_SET_GRAD_MODE = torch._C._set_grad_enabled
 _CALLS = ("call_function", "call_method", "call_module")
 # What makes a view, or the same tensor, and writes nothing: it may be executed in several parts.
 _VIEWS = frozenset(
@@ -137,13 +138,7 @@ class ModelParts:
 def find_parts(model: torch.fx.GraphModule) -> ModelParts | None:
     """The parts of a model; None if it stays one."""
     nodes = [node for node in model.graph.nodes if node.op not in ("placeholder", "output")]
-    cut: dict[torch.fx.Node, str] = {}
-    for node in nodes:
-        # What an operation returns besides a tensor can't get from part to part.
-        of_cut = node.target is operator.getitem and not _is_tensor(node.args[0])
-        why = (cut.get(node.args[0]) if of_cut else None) or find_objection(node)
-        if why:
-            cut[node] = why
+    cut = _objections(nodes)
     if not cut:
         return None
     runs = _merged_runs(nodes, cut)
@@ -153,11 +148,89 @@ def find_parts(model: torch.fx.GraphModule) -> ModelParts | None:
     for number, (has_graph, run) in enumerate(runs):
         for node in run:
             numbers[node] = 2 * number + (not has_graph)
+    apart = {node for block in _grad_mode_blocks(nodes)[0] for node in block}
+    if any(_is_view_made_apart(node, numbers, apart) for node in nodes):
+        return None
     for node in nodes:
         _repeat_views(node, numbers, 2 * len(runs) + 1)
-    if not all(_may_cross(node, numbers) for node in [*numbers]):
+    if not all(_may_cross(node, numbers) for node in [*numbers]) or _writes_cross(model, numbers):
         return None
     return ModelParts(numbers, [*dict.fromkeys(cut.values())])
+
+
+def _objections(nodes: Iterable[torch.fx.Node]) -> dict[torch.fx.Node, str]:
+    """By node why no graph may contain it; none if the model can't be cut there."""
+    cut: dict[torch.fx.Node, str] = {}
+    for node in nodes:
+        # What an operation returns besides a tensor can't get from part to part.
+        of_cut = node.target is operator.getitem and not _is_tensor(node.args[0])
+        why = (cut.get(node.args[0]) if of_cut else None) or find_objection(node)
+        if why:
+            cut[node] = why
+    blocks, closed = _grad_mode_blocks(nodes)
+    for block in blocks if cut else ():
+        # A part that ends in another grad mode sets it, and a replay would not.
+        why = next((cut[node] for node in block if node in cut), None)
+        if why:
+            cut.update(dict.fromkeys(block, why))
+    return cut if closed else {}
+
+
+def turns_gradients_on(model: torch.fx.GraphModule) -> bool:
+    """Whether a model computes something with gradients, whatever its own grad mode is."""
+    return any(node.target is _SET_GRAD_MODE and node.args[0] for node in model.graph.nodes)
+
+
+def _grad_mode_blocks(
+    nodes: Iterable[torch.fx.Node],
+) -> tuple[list[list[torch.fx.Node]], bool]:
+    """The stretches of nodes in another grad mode than the model, each with what sets it.
+
+    And whether the model ends in its own grad mode.
+    """
+    outer = current = torch.is_grad_enabled()
+    blocks: list[list[torch.fx.Node]] = []
+    for node in nodes:
+        before = current
+        if node.target is _SET_GRAD_MODE:
+            current = bool(node.args[0])
+        if before == outer != current:
+            blocks.append([])
+        if before != outer or current != outer:
+            blocks[-1].append(node)
+    return blocks, current == outer
+
+
+def _writes_cross(model: torch.fx.GraphModule, numbers: dict[torch.fx.Node, int]) -> bool:
+    """Whether a write would be seen, or be counted, in other parts than in the whole.
+
+    Parts get tensors that share memory as arguments, of which torch can't tell how they do. And an
+    argument that gets a history in one part has none for the compile of the next one.
+    """
+    values: dict[int, set[object]] = {}
+    parts: dict[int, set[int]] = {}
+    written: set[int] = set()
+    given: set[int] = set()
+    for node in model.graph.nodes:
+        users = {numbers.get(user, -1) for user in node.users}
+        if node.op == "output" or (node in numbers and users <= {numbers[node]}):
+            continue
+        for one in _tensors(node):
+            if one.layout is torch.strided and not one.is_inference():
+                memory = storage_key(one)
+                values.setdefault(memory, set()).add(
+                    (one.dtype, *map(str, (one.size(), one.stride(), one.storage_offset())))
+                )
+                parts.setdefault(memory, set()).update(users)
+                if one._version:
+                    written.add(memory)
+                if node.op == "placeholder":
+                    given.add(memory)
+    in_training = torch.is_grad_enabled()
+    return any(
+        len(parts[memory]) > 1 and (len(values[memory]) > 1 or (in_training and memory in given))
+        for memory in written
+    )
 
 
 def _merged_runs(
@@ -269,6 +342,26 @@ def _sizes(node: torch.fx.Node) -> Iterator[Any]:
             yield one
 
 
+def _is_view_made_apart(
+    node: torch.fx.Node, numbers: dict[torch.fx.Node, int], apart: Container[torch.fx.Node]
+) -> bool:
+    """Whether other parts need a view of what a part was given, made in another grad mode.
+
+    Made again elsewhere it would have gradients, and so it has where torch hands it out.
+    """
+    part, made_apart = numbers[node], False
+    if all(numbers.get(user, -1) == part for user in node.users):
+        return False
+    current = [node]
+    for one in current:  # It grows.
+        made_apart = made_apart or one in apart
+        if made_apart and numbers.get(one) != part:
+            return True
+        if numbers.get(one) == part:
+            current += [other for other in one.all_input_nodes if _memories(one) & _memories(other)]
+    return False
+
+
 def _repeat_views(node: torch.fx.Node, numbers: dict[torch.fx.Node, int], end: int) -> None:
     """Let other parts make a view themselves that a part has made of what it was given.
 
@@ -354,8 +447,10 @@ def compile_parts(
         node.name: getattr(node, "_dynamo_source", None)
         for node in model.graph.find_nodes(op="placeholder")
     }
-    with torch.set_grad_enabled(torch.is_grad_enabled()):
+    grad_mode = torch.is_grad_enabled()
+    with torch.set_grad_enabled(grad_mode):
         for node in split.graph.nodes:
+            torch.set_grad_enabled(grad_mode)
             if node.op == "call_module":
                 part = getattr(split, node.target)
                 _tell_torch(part, model, sources)
@@ -370,12 +465,78 @@ def compile_parts(
                 made = _run_fake(twin, [fakes[one] for one in node.args], fake_mode)
                 fakes[node] = made[0] if single else made
                 delattr(split, node.target)
-                setattr(split, node.target, _first_of(compiled) if single else compiled)
+                run = _first_of(compiled) if single else compiled
+                setattr(split, node.target, run)
+                _lay_out_as(split, node.target, run, part, [fakes[one] for one in node.args])
             elif node.op == "call_function":
                 fakes[node] = node.target(fakes[node.args[0]], *node.args[1:])
     split.recompile()
-    run: Callable[..., Any] = split.forward
-    return run
+    forward: Callable[..., Any] = split.forward
+    return forward
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _lay_out_as(
+    split: torch.fx.GraphModule,
+    name: str,
+    run: Callable[..., Any],
+    part: torch.fx.GraphModule,
+    examples: Sequence[Any],
+) -> None:
+    """Have a part get what other parts have made with the strides that it was compiled for.
+
+    What is compiled may have others than the operations that it stands for: those of ``roll`` with
+    channels last. The first call shows it, and all later ones are like it.
+    """
+    orders = {
+        index: order
+        for index, (node, one) in enumerate(zip(part.graph.find_nodes(op="placeholder"), examples))
+        if BETWEEN in node.meta and isinstance(one, torch.Tensor) and not _is_written(node)
+        if (order := _dense_order(one)) is not None
+    }
+    if not orders:
+        return
+
+    def call(*args: Any) -> Any:
+        other = {
+            index: order
+            for index, order in orders.items()
+            if not args[index].permute(order).is_contiguous()
+        }
+        setattr(split, name, functools.partial(_call_laid_out, run, other) if other else run)
+        return getattr(split, name)(*args)
+
+    setattr(split, name, call)
+
+
+def _dense_order(tensor: torch.Tensor) -> list[int] | None:
+    """The order of dimensions in which a tensor is contiguous; None if there is none."""
+    if tensor.layout is not torch.strided or free_unbacked_symbols(tensor):
+        return None
+    # Asking the tensor would put guards on its sizes.
+    sizes, strides = ([*map(_hint, ones)] for ones in (tensor.size(), tensor.stride()))
+    order = sorted(range(tensor.dim()), key=lambda dim: -strides[dim])
+    expected = 1
+    for dim in reversed(order):
+        if strides[dim] != expected and sizes[dim] != 1:
+            return None
+        expected *= max(sizes[dim], 1)
+    return order
+
+
+def _hint(size: int | torch.SymInt) -> int:
+    return size if isinstance(size, int) else int(size.node.hint)
+
+
+def _call_laid_out(run: Callable[..., Any], orders: dict[int, list[int]], *args: Any) -> Any:
+    given = [*args]
+    for index, order in orders.items():
+        back = [order.index(dim) for dim in range(len(order))]
+        given[index] = given[index].permute(order).contiguous().permute(back)
+    return run(*given)
 
 
 def _tell_torch(
@@ -398,10 +559,13 @@ def _as_fake(value: Any, mode: Any) -> Any:
 
 
 def _run_fake(part: torch.fx.GraphModule, args: Sequence[Any], mode: Any) -> list[Any]:
-    """What a part makes of fakes. In other parts these are arguments, whatever they are made of."""
+    """What a part makes of fakes. In other parts these are arguments, whatever they are made of.
+
+    The program's hooks for what autograd saves, such as a checkpoint's, get no fakes.
+    """
     allowed, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
     try:
-        with mode:
+        with mode, torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):
             return [
                 one.detach().requires_grad_(one.requires_grad)
                 if isinstance(one, torch.Tensor)

@@ -127,7 +127,7 @@ COMMAND = Command(
 def _check_program(words: tuple[str, ...], environ: Mapping[str, str]) -> None:
     """Refuse what can't fill anything, before the stand-in is built. Raises UserError."""
     if shutil.which(words[0], path=environ.get("PATH")) is None:
-        raise UserError(f"{words[0]}: not found", status=127)
+        raise UserError(f"{words[0]}: not found", status=session.NOT_FOUND)
     python, shown = interpreter_of(words, environ)
     if not shown:
         return  # What a script starts shows when it runs.

@@ -31,7 +31,7 @@ def show(*values):
     print(json.dumps(values, default=repr))
 
 
-def hang(times=2, nap=0.02, longest=30.0):
+def hang(times=2, nap=0.02, longest=600.0):
     end, before = time.monotonic() + longest, uses()
     while uses() < before + times and time.monotonic() < end:
         time.sleep(nap)
