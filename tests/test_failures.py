@@ -9,40 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.programs import program_file
 
-FAILING = '''
-import pytest
-
-def is_done(word):
-    assert word == "done", "\\n".join(map(str, range(9)))
-
-def test_statement():
-    """A command says that it is done.
-
-    Not shown.
-    """
-    print("much " * 1000)
-    is_done(
-        "not done"
-    )
-
-@pytest.fixture
-def place():
-    raise OSError("no room")
-
-def test_fixture(place):
-    pass
-
-def test_passes():
-    pass
-'''
+FAILING = program_file("failures/failing.py").read_text()
 EXPECTED = """\
 test_it.py::test_statement
   expected: A command says that it is done.
   statement: is_done(
-                 "not done"
+                 "not done",
              )
-  in: {file}:13
+  in: {file}:16
   found: AssertionError: 0
            1
            2
@@ -52,7 +28,7 @@ test_it.py::test_statement
 EXPECTED_OF_FIXTURE = """\
 test_it.py::test_fixture
   statement: raise OSError("no room")
-  in: {file}:19
+  in: {file}:23
   found: OSError: no room
 """
 
