@@ -94,9 +94,10 @@ def two_cuts(net: Any, x: Any) -> Any:
 
 
 def no_grad_for_good(net: Any, x: Any) -> Any:
+    view = net.one.weight.t()
     y = scaled(smooth(net.one(x)))
     torch.set_grad_enabled(False)
-    return y, smooth(net.two(y))
+    return y, smooth(net.two(y)), view
 
 
 def gradients_inside(net: Any, x: Any) -> Any:
@@ -170,6 +171,19 @@ def test_is_eager_modes(program: Any, training: bool, wrap: Any) -> None:
         for one, plain in zip(mine[0] + mine[1], wanted[0] + wanted[1]):
             if one is not None:
                 same(one, plain)
+
+
+@replayed.nothing("it needs gradients where no graph has them")
+def test_gradients_inside_of_no_grad() -> None:
+    def inside(net: Any, x: Any) -> Any:
+        with torch.enable_grad():
+            return smooth(net.one(x))
+
+    net = Net(inside).to(GPU)
+    fast = in_mode(net)
+    for _ in range(5):
+        with torch.no_grad():
+            assert fast(torch.randn(8, 8, device=GPU)).requires_grad
 
 
 def test_an_error_of_the_program_leaves_the_grad_mode() -> None:
