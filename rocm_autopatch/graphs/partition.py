@@ -570,7 +570,8 @@ def _run_fake(part: torch.fx.GraphModule, args: Sequence[Any], mode: Any) -> lis
                 one.detach().requires_grad_(one.requires_grad)
                 if isinstance(one, torch.Tensor)
                 else one
-                for one in part(*args)
+                # Not part(), by which FX prints a traceback of its own.
+                for one in part.forward(*args)
             ]
     finally:
         mode.allow_non_fake_inputs = allowed

@@ -125,10 +125,17 @@ def a_write_by_a_view(net: Any, x: Any, cache: Any) -> Any:
     return smooth(net.two(y)) + cache + row
 
 
+def a_write_to_what_crosses(net: Any, x: Any) -> Any:
+    y = net.one(x).sin().cos() * 2
+    z = scaled(y)
+    y.add_(1)
+    return smooth(net.two(z)) + y
+
+
 PROGRAMS = (
     *(a_view_in_no_grad, a_view_of_a_view_in_no_grad, a_cut_in_no_grad, no_grad_behind_the_cut),
     *(two_cuts, no_grad_for_good, gradients_inside, a_history_for_an_argument),
-    *(a_write_after_a_view, a_write_by_a_view),
+    *(a_write_after_a_view, a_write_by_a_view, a_write_to_what_crosses),
 )
 
 
@@ -227,6 +234,14 @@ def test_a_checkpoint_around_what_is_compiled() -> None:
             same(weight.grad, plain.grad)
             weight.grad = plain.grad = None
     assert any(row["cuts"] for row in record.render_rows())
+
+
+@replayed.nothing("it is not cut")
+def test_what_can_not_be_cut_says_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    in_mode(Net(a_write_to_what_crosses).to(GPU))(torch.randn(8, 8, device=GPU))
+    said = [line for line in capfd.readouterr().err.splitlines() if "Warning" not in line]
+    assert len(said) <= 1
+    assert all("is not cut into parts: " in line for line in said)
 
 
 def roll(_: Any, x: Any) -> Any:
