@@ -14,6 +14,7 @@ import copy
 import functools
 import importlib
 import operator
+import re
 import types
 import weakref
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
@@ -216,13 +217,13 @@ def _writes_cross(model: torch.fx.GraphModule, numbers: dict[torch.fx.Node, int]
         if node.op == "output" or (node in numbers and users <= {numbers[node]}):
             continue
         for one in _tensors(node):
-            if one.layout is torch.strided and not one.is_inference():
+            if one.layout is torch.strided:
                 memory = storage_key(one)
                 values.setdefault(memory, set()).add(
                     (one.dtype, *map(str, (one.size(), one.stride(), one.storage_offset())))
                 )
                 parts.setdefault(memory, set()).update(users)
-                if one._version:
+                if one.is_inference() or one._version:  # Of the former, nobody counts writes.
                     written.add(memory)
                 if node.op == "placeholder":
                     given.add(memory)
@@ -467,7 +468,11 @@ def compile_parts(
                 delattr(split, node.target)
                 run = _first_of(compiled) if single else compiled
                 setattr(split, node.target, run)
-                _lay_out_as(split, node.target, run, part, [fakes[one] for one in node.args])
+                examples = [
+                    fakes[source] if _may_be_copied(one, model) else None
+                    for one, source in zip(twin.graph.find_nodes(op="placeholder"), node.args)
+                ]
+                _lay_out_as(split, node.target, run, examples)
             elif node.op == "call_function":
                 fakes[node] = node.target(fakes[node.args[0]], *node.args[1:])
     split.recompile()
@@ -480,22 +485,18 @@ def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _lay_out_as(
-    split: torch.fx.GraphModule,
-    name: str,
-    run: Callable[..., Any],
-    part: torch.fx.GraphModule,
-    examples: Sequence[Any],
+    split: torch.fx.GraphModule, name: str, run: Callable[..., Any], examples: Sequence[Any]
 ) -> None:
     """Have a part get what other parts have made with the strides that it was compiled for.
 
-    What is compiled may have others than the operations that it stands for: those of ``roll`` with
-    channels last. The first call shows it, and all later ones are like it.
+    Those are the examples'; None stands for what is left as it is. What is compiled may have others
+    than the operations that it stands for: those of ``roll`` with channels last. The first call
+    shows it, and all later ones are like it.
     """
     orders = {
         index: order
-        for index, (node, one) in enumerate(zip(part.graph.find_nodes(op="placeholder"), examples))
-        if BETWEEN in node.meta and isinstance(one, torch.Tensor) and not _is_written(node)
-        if (order := _dense_order(one)) is not None
+        for index, one in enumerate(examples)
+        if one is not None and (order := _dense_order(one)) is not None
     }
     if not orders:
         return
@@ -510,6 +511,26 @@ def _lay_out_as(
         return getattr(split, name)(*args)
 
     setattr(split, name, call)
+
+
+def _may_be_copied(placeholder: torch.fx.Node, model: torch.fx.GraphModule) -> bool:
+    """Whether a copy is as good for a part as what another part has made: no write is lost."""
+    example = _example(placeholder)
+    if BETWEEN not in placeholder.meta or not isinstance(example, torch.Tensor):
+        return False
+    # Of a tensor of inference mode, nobody counts the writes.
+    return not (
+        any(map(_may_write, model.graph.nodes)) if example.is_inference() else example._version
+    )
+
+
+def _may_write(node: torch.fx.Node) -> bool:
+    """Whether a node may write to what it is given, by its name or by the schema of its op."""
+    name = _name_of(node).partition(".")[0]
+    by_name = name == "setitem" or "out" in node.kwargs or re.fullmatch(r".*[^_]_", name)
+    schemas = [getattr(op, "_schema", None) for op in _ops_of(node)] if node.op in _CALLS else []
+    # A higher-order op has none.
+    return bool(by_name) or any(schema is None or schema.is_mutable for schema in schemas)
 
 
 def _dense_order(tensor: torch.Tensor) -> list[int] | None:

@@ -254,16 +254,32 @@ def select(_: Any, x: Any) -> Any:
     return smooth(chosen + scaled(chosen))
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("program", [roll, select])
-def test_strides_that_a_compile_chooses(program: Any) -> None:
+def test_strides_that_a_compile_chooses(program: Any, mode: Any) -> None:
     """They need not be those of the operations: channels last here."""
     net = Net(program).to(GPU)
     fast = in_mode(net)
     for number in range(6):
         STATE["factor"] = 1.0 + number
         x = torch.randn(2, 4, 4, 4, device=GPU).contiguous(memory_format=torch.channels_last)
-        with torch.no_grad():
+        with mode():
             same(fast(x), net(x))
+
+
+@replayed.nothing("some programs are not cut")
+@pytest.mark.parametrize("program", [a_write_after_a_view, a_write_by_a_view])
+def test_writes_in_inference_mode(program: Any) -> None:
+    """Nobody counts them there."""
+    net = Net(program).to(GPU)
+    fast = in_mode(net)
+    for number in range(6):
+        STATE["factor"] = 1.0 + number
+        given = [torch.randn(8, 8, device=GPU) for _ in range(2)]
+        copies = [one.clone() for one in given]
+        with torch.inference_mode():
+            same(fast(*given), net(*copies))
+        same(given, copies)
 
 
 def test_numbers_and_their_real_view() -> None:
