@@ -203,7 +203,7 @@ def compile_regions(
     try:
         device = _device_of(model)
         numbers = partition.find_numbers(model, inputs, device)
-        wrap: Callable[[Callable[..., object]], Callable[..., object]] = _as_it_is
+        wrap: Callable[[Callable[..., object]], Callable[..., object]] = partition.as_it_is
         given = inputs
         if numbers and device is not None:
             given, wrap = partition.move_numbers(model, inputs, numbers, device)
@@ -221,10 +221,6 @@ def compile_regions(
             "graphs", f"{_region_name(model)} is not cut into parts: {failure.describe(error)}"
         )
     return _compile_region(model, inputs, compile_one, whole)
-
-
-def _as_it_is(run: Callable[..., object]) -> Callable[..., object]:
-    return run
 
 
 def _compile_region(

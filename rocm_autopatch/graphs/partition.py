@@ -14,13 +14,12 @@ import copy
 import functools
 import importlib
 import operator
-import re
 import types
 import weakref
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.amp.autocast_mode import _exit_autocast
@@ -41,6 +40,7 @@ _FAKE = torch._subclasses.FakeTensor
 _GRAPH_MODULE: Any = torch.fx.GraphModule
 # By the code of a frame, the ops around which it was compiled anew.
 _cut: weakref.WeakKeyDictionary[types.CodeType, set[Hashable]] = weakref.WeakKeyDictionary()
+_One = TypeVar("_One")
 _SET_GRAD_MODE = torch._C._set_grad_enabled
 _CALLS = ("call_function", "call_method", "call_module")
 # What makes a view, or the same tensor, and writes nothing: it may be executed in several parts.
@@ -217,13 +217,13 @@ def _writes_cross(model: torch.fx.GraphModule, numbers: dict[torch.fx.Node, int]
         if node.op == "output" or (node in numbers and users <= {numbers[node]}):
             continue
         for one in _tensors(node):
-            if one.layout is torch.strided:
+            if one.layout is torch.strided and not one.is_inference():
                 memory = storage_key(one)
                 values.setdefault(memory, set()).add(
                     (one.dtype, *map(str, (one.size(), one.stride(), one.storage_offset())))
                 )
                 parts.setdefault(memory, set()).update(users)
-                if one.is_inference() or one._version:  # Of the former, nobody counts writes.
+                if one._version:
                     written.add(memory)
                 if node.op == "placeholder":
                     given.add(memory)
@@ -468,8 +468,9 @@ def compile_parts(
                 delattr(split, node.target)
                 run = _first_of(compiled) if single else compiled
                 setattr(split, node.target, run)
+                # A write to a copy would be lost.
                 examples = [
-                    fakes[source] if _may_be_copied(one, model) else None
+                    fakes[source] if BETWEEN in one.meta and not _is_written(one) else None
                     for one, source in zip(twin.graph.find_nodes(op="placeholder"), node.args)
                 ]
                 _lay_out_as(split, node.target, run, examples)
@@ -480,8 +481,9 @@ def compile_parts(
     return forward
 
 
-def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
+def as_it_is(one: _One) -> _One:
+    """The same."""
+    return one
 
 
 def _lay_out_as(
@@ -496,7 +498,7 @@ def _lay_out_as(
     orders = {
         index: order
         for index, one in enumerate(examples)
-        if one is not None and (order := _dense_order(one)) is not None
+        if isinstance(one, torch.Tensor) and (order := _dense_order(one)) is not None
     }
     if not orders:
         return
@@ -511,26 +513,6 @@ def _lay_out_as(
         return getattr(split, name)(*args)
 
     setattr(split, name, call)
-
-
-def _may_be_copied(placeholder: torch.fx.Node, model: torch.fx.GraphModule) -> bool:
-    """Whether a copy is as good for a part as what another part has made: no write is lost."""
-    example = _example(placeholder)
-    if BETWEEN not in placeholder.meta or not isinstance(example, torch.Tensor):
-        return False
-    # Of a tensor of inference mode, nobody counts the writes.
-    return not (
-        any(map(_may_write, model.graph.nodes)) if example.is_inference() else example._version
-    )
-
-
-def _may_write(node: torch.fx.Node) -> bool:
-    """Whether a node may write to what it is given, by its name or by the schema of its op."""
-    name = _name_of(node).partition(".")[0]
-    by_name = name == "setitem" or "out" in node.kwargs or re.fullmatch(r".*[^_]_", name)
-    schemas = [getattr(op, "_schema", None) for op in _ops_of(node)] if node.op in _CALLS else []
-    # A higher-order op has none.
-    return bool(by_name) or any(schema is None or schema.is_mutable for schema in schemas)
 
 
 def _dense_order(tensor: torch.Tensor) -> list[int] | None:
@@ -586,7 +568,7 @@ def _run_fake(part: torch.fx.GraphModule, args: Sequence[Any], mode: Any) -> lis
     """
     allowed, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
     try:
-        with mode, torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):
+        with mode, torch.autograd.graph.saved_tensors_hooks(as_it_is, as_it_is):
             return [
                 one.detach().requires_grad_(one.requires_grad)
                 if isinstance(one, torch.Tensor)

@@ -270,7 +270,7 @@ def test_strides_that_a_compile_chooses(program: Any, mode: Any) -> None:
 @replayed.nothing("some programs are not cut")
 @pytest.mark.parametrize("program", [a_write_after_a_view, a_write_by_a_view])
 def test_writes_in_inference_mode(program: Any) -> None:
-    """Nobody counts them there."""
+    """Dynamo's examples count writes there, too."""
     net = Net(program).to(GPU)
     fast = in_mode(net)
     for number in range(6):
