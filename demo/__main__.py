@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from textwrap import wrap
@@ -91,11 +92,14 @@ def _demonstrate(work: Path) -> dict[str, Any]:
     venvs = install_both(work)
     place = work / "demo"
     image = image_env.load()
-    seen: dict[str, Process] = {}
     runs: dict[str, list[Process]] = {side: [] for side in SIDES}
-    for side in SIDES:
-        _say(f"{side} rocm_autopatch: looking at a process")
-        seen[side] = _run(venvs[side], "inspect_process.py", image.env, place)
+    _say("looking at a process without rocm_autopatch and at one with it")
+    with ThreadPoolExecutor() as pool:
+        looks = {
+            side: pool.submit(_run, venvs[side], "inspect_process.py", image.env, place)
+            for side in SIDES
+        }
+    seen = {side: look.result() for side, look in looks.items()}
     for _ in range(RUNS):
         for side in SIDES:
             process = _run(venvs[side], "transformer.py", image.env, place)

@@ -17,8 +17,9 @@ import torch._inductor.config as inductor
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-VOCABULARY = 512
 WIDTH = 128
+# Two shapes of GEMMs, because each one costs a compile some seconds.
+WIDE = VOCABULARY = 3 * WIDTH
 HEADS = 4
 LAYERS = 2
 TOKENS = 64
@@ -31,11 +32,11 @@ class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(WIDTH)
-        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.qkv = nn.Linear(WIDTH, WIDE)
         self.out = nn.Linear(WIDTH, WIDTH)
         self.mlp_norm = nn.LayerNorm(WIDTH)
-        self.up = nn.Linear(WIDTH, 4 * WIDTH)
-        self.down = nn.Linear(4 * WIDTH, WIDTH)
+        self.up = nn.Linear(WIDTH, WIDTH)
+        self.down = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, tokens, _ = x.shape

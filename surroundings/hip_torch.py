@@ -124,7 +124,10 @@ def _install(venv: Path) -> None:
     _remove(venv)
     # -I: a PYTHONPATH of the caller must not satisfy pip in the venv's place.
     run([sys.executable, "-I", "-m", "venv", str(venv)])
-    pip(venv, "install", *REQUIREMENTS)
+    # pip would compile one file after the other. torch's own tests are for later Pythons, too.
+    pip(venv, "install", "--no-compile", *REQUIREMENTS)
+    compile_all = ["-m", "compileall", "-q", "-j", "0", "-x", "/testing/_internal/"]
+    run([str(python(venv)), "-I", *compile_all, str(site_packages(venv))])
 
 
 def _label(venv: Path) -> None:
@@ -137,7 +140,7 @@ def _label(venv: Path) -> None:
         if count != 1:
             raise SurroundingsError(f"{path} has {count} lines that set {name}, expected one")
     replace(path, text.encode())
-    # pip has compiled everything else. So no file appears or disappears while somebody copies the
+    # Everything else is compiled. So no file appears or disappears while somebody copies the
     # venv that is in use.
     py_compile.compile(str(path), doraise=True)
 
