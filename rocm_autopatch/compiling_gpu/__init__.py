@@ -26,6 +26,7 @@ Python finds it, with ``torch.backends`` as entry point, and uses nothing of roc
 | runtime.cpp | the functions of CUDA's or HIP's runtime that a build for GPUs calls |
 | compilers.py | benchmarks, launches and captures of torch's compilers |
 | triton_driver.py, kernel_file.py | Triton's driver: it loads no binary and launches nothing |
+| host_modules.py | the modules of C code by which Triton would launch |
 | processes.py | what a process compiled, as a file when it ends |
 
 The variable COMPILING_GPU chooses the GPU: the path of a JSON file with its facts, which means

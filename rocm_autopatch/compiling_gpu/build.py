@@ -20,6 +20,7 @@ from rocm_autopatch.support.user_error import UserError
 
 from .connection import TORCH
 from .gpus import GpuFacts
+from .host_modules import LIBCUDA
 
 PACKAGE = Path(__file__).parent
 NAME = PACKAGE.name
@@ -156,6 +157,8 @@ def _build(python: Path, torch: _Torch, facts: GpuFacts, site: Path) -> None:
         command.append(f"-D_GLIBCXX_USE_CXX11_ABI={abi}")
         (package / "facts.h").write_text(_facts_header(torch, facts), encoding="utf-8")
         _run(_runtime_command(package, torch))
+        if not torch.hip:
+            (package / LIBCUDA.name).symlink_to("runtime.so")
     _run(command)
     unfinished.rename(site)
 
@@ -163,7 +166,7 @@ def _build(python: Path, torch: _Torch, facts: GpuFacts, site: Path) -> None:
 def _runtime_command(package: Path, torch: _Torch) -> list[str]:
     hip = ("-DHIP",) if torch.hip else ()
     # torch and Triton look for NVIDIA's driver by this name.
-    name = "libamdhip_stand_in.so" if torch.hip else "libcuda.so.1"
+    name = "libamdhip_stand_in.so" if torch.hip else LIBCUDA.name
     return [
         *(*_compiler(), "-std=c++17", "-O1", "-shared", "-fPIC", "-w", *hip),
         *(f"-I{path}" for path in _runtime_headers(torch)),

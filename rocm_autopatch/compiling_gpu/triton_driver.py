@@ -10,8 +10,9 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import GPUDriver
 
 from .compilers import TIE_MS
-from .connection import chosen_gpu
+from .connection import chosen_gpu, has_memory
 from .gpus import GpuFacts
+from .host_modules import keep_host_module
 from .kernel_file import read_resources
 
 
@@ -49,10 +50,12 @@ class DriverUtils:
 
 
 class SilentLauncher:
-    """A kernel's launcher."""
+    """A kernel's launcher. The real one's code is kept where caches are filled."""
 
     def __init__(self, source: object, metadata: object) -> None:
-        pass
+        if has_memory():
+            name = "HIPLauncher" if _gpu().vendor == "amd" else "CudaLauncher"
+            keep_host_module(_gpu().vendor, lambda driver: getattr(driver, name)(source, metadata))
 
     def __call__(self, *arguments: object) -> None:
         """Launch nothing."""
@@ -65,6 +68,9 @@ class StandInDriver(GPUDriver):
         super().__init__()
         self.utils = DriverUtils()
         self.launcher_cls = SilentLauncher
+        if has_memory():
+            name = "HIPUtils" if _gpu().vendor == "amd" else "CudaUtils"
+            keep_host_module(_gpu().vendor, lambda driver: getattr(driver, name)())
 
     @staticmethod
     def is_active() -> bool:
