@@ -1,27 +1,34 @@
 # mypy: disable-error-code="import-not-found, no-any-return", allow-subclassing-any
 """On a machine with a GPU: which calls of models' regions are replays, right, and how fast.
 
-    python experiments/gpu/regions.py WORK [--only NAME ...] [--jobs 12] [--seconds 500] [--time]
+    python experiments/gpu/regions.py WORK [--only NAME ...] [--jobs 12] [--seconds 500]
+    python experiments/gpu/regions.py WORK --time ROUNDS [--only PHASE-NAME ...] [--seconds 500]
 
 For an interpreter with torch for that GPU, transformers and timm. Each model is small, so that the
 host counts. One process calls it through ``mode="reduce-overhead"`` with our graphs or torch's own,
 without gradients or in training, and compares each call with eager mode: results, or the loss and
 all gradients. A row has the calls of regions after the third of their signature, and how many of
-them were replays. With ``--time`` processes run one after the other, and a row has the median
-milliseconds of a step. WORK/regions.jsonl keeps rows as they come; a second call does the rest.
+them were replays. WORK/regions.jsonl keeps rows as they come; a second call does the rest.
+
+With ``--time``, processes run one after the other, one with our graphs and one with torch's own in
+each round, after one of each at once that fills caches. Each times all models. WORK/times.jsonl has
+the median milliseconds of a step and the memory that torch had reserved for the model at most, and
+what is printed at the end compares the medians of the processes.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,8 +173,16 @@ TIMM = (
     "vit_tiny_patch16_224",
     "mobilenetv3_small_050",
     "mixer_s32_224",
+    "resnet50",
 )
 NAMES = (*TRANSFORMERS, *TIMM)
+# What is timed.
+INFERENCE = (
+    *("bert", "llama", "gemma2", "whisper"),
+    *("resnet50", "vit_tiny_patch16_224", "convnext_atto"),
+)
+TRAINING = ("gpt2", "mixtral", "resnet50", "llama", "bert", "opt", "bart", "whisper")
+TIMED = (*(f"infer-{name}" for name in INFERENCE), *(f"train-{name}" for name in TRAINING))
 LENGTH, CALLS = 32, 14
 
 
@@ -235,28 +250,18 @@ def _differs(one: Any, other: Any, most: float) -> float:
     return apart if not apart < most else 0.0
 
 
-def run_one(name: str, training: bool, half: bool, ours: bool, timed: bool) -> dict[str, Any]:
-    """Call a model in this process and return a row."""
-    import copy
-
+def make_step(name: str, training: bool, half: bool) -> tuple[Any, Any, Callable[[Any, int], Any]]:
+    """A model, what it is compiled to, and a function that makes a step of either or of a copy."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if ours:
-        from rocm_autopatch.patches import compile_modes
-
-        entries: Any = [("reduce-overhead", compile_modes.TRAINING_GRAPHS, "performance", "")]
-        compile_modes.apply(torch, entries, (), False)
     model, kind = make_model(name)
     dtype = torch.bfloat16 if half else torch.float32
     model = model.to(device, dtype).train(training)
     for part in model.modules():
         if isinstance(part, torch.nn.modules.batchnorm._BatchNorm):
             part.eval()
-    plain = copy.deepcopy(model)
-    compiled = torch.compile(model, mode="reduce-overhead")
     batches = [make_batch(kind, number, dtype, device) for number in range(CALLS)]
-    wrong: list[str] = []
 
     def step(function: Any, number: int) -> Any:
         values = batches[number % CALLS]
@@ -269,8 +274,32 @@ def run_one(name: str, training: bool, half: bool, ours: bool, timed: bool) -> d
             loss.backward()
             return loss
 
+    return model, torch.compile(model, mode="reduce-overhead"), step
+
+
+def use_our_graphs() -> None:
+    """Have our graphs in ``mode="reduce-overhead"``, in training, too."""
+    import torch
+
+    from rocm_autopatch.patches import compile_modes
+
+    entries: Any = [("reduce-overhead", compile_modes.TRAINING_GRAPHS, "performance", "")]
+    compile_modes.apply(torch, entries, (), False)
+
+
+def run_one(name: str, training: bool, half: bool, ours: bool) -> dict[str, Any]:
+    """Call a model in this process beside eager mode and return a row."""
+    import copy
+
+    import torch
+
+    if ours:
+        use_our_graphs()
+    model, compiled, step = make_step(name, training, half)
+    plain = copy.deepcopy(model)
+    wrong: list[str] = []
     most = 0.06 if half else 2e-3
-    for number in range(0 if timed else CALLS):
+    for number in range(CALLS):
         torch.compiler.cudagraph_mark_step_begin()
         got = step(compiled, number)
         wanted = step(plain, number)
@@ -292,12 +321,34 @@ def run_one(name: str, training: bool, half: bool, ours: bool, timed: bool) -> d
                     other.copy_(mine)
         if apart:
             wrong.append(f"call {number}: {apart:.2g}")
-    row: dict[str, Any] = {"wrong": wrong}
-    if timed:
-        row["ms"] = _time_steps(lambda number: step(compiled, number), model, training)
-    if device == "cuda":
-        row["memory_mb"] = round(torch.cuda.max_memory_reserved() / 2**20)
-    return {**row, **(_count_replays() if ours else {})}
+    return {"wrong": wrong, **(_count_replays() if ours else {})}
+
+
+def time_all(names: list[str], ours: bool) -> None:
+    """Time models in this process, and print a row of each."""
+    import gc
+
+    import torch
+
+    if ours:
+        use_our_graphs()
+    for name in names:
+        phase, _, model_name = name.partition("-")
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_reserved()
+        model, compiled, step = make_step(model_name, phase == "train", False)
+        step = functools.partial(step, compiled)
+        row: dict[str, Any] = {"name": name, "side": "ours" if ours else "native"}
+        try:
+            row["ms"] = _time_steps(step, model, phase == "train")
+            row["most_mb"] = (torch.cuda.max_memory_reserved() - before) / 2**20
+        except Exception as error:
+            row["error"] = str(error)[:200]
+        del model, compiled, step
+        torch._dynamo.reset()
+        print(json.dumps(row), flush=True)
 
 
 def _time_steps(step: Callable[[int], Any], model: Any, training: bool) -> float:
@@ -342,21 +393,23 @@ def _count_replays() -> dict[str, Any]:
     }
 
 
-def _run(job: tuple[str, str, str, str], timed: bool, work: Path) -> str:
-    began = time.monotonic()
-    env = {
+def _environ(caches: Path) -> dict[str, str]:
+    return {
         **os.environ,
         "ROCM_AUTOPATCH": "off",
         "ROCM_AUTOPATCH_LOG": "quiet",
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        "TORCHINDUCTOR_CACHE_DIR": str(work / "caches" / "-".join(job)),
+        "TORCHINDUCTOR_CACHE_DIR": str(caches),
         "OMP_NUM_THREADS": "1",
     }
-    words = [*job, *(["--timed"] if timed else [])]
+
+
+def _run(job: tuple[str, str, str, str], work: Path) -> str:
+    began = time.monotonic()
     try:
         done = subprocess.run(
-            [sys.executable, __file__, "--one", *words],
-            env=env,
+            [sys.executable, __file__, "--one", *job],
+            env=_environ(work / "caches" / "-".join(job)),
             capture_output=True,
             text=True,
             timeout=280,
@@ -366,30 +419,82 @@ def _run(job: tuple[str, str, str, str], timed: bool, work: Path) -> str:
             row = {"error": done.stderr.strip().splitlines()[-1:]}
     except subprocess.TimeoutExpired:
         row = {"error": ["280 seconds were over"]}
-    row = {"job": job, "timed": timed, "s": round(time.monotonic() - began), **row}
+    row = {"job": job, "s": round(time.monotonic() - began), **row}
     return json.dumps(row)
+
+
+def _start_timing(side: str, names: Sequence[str], work: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, __file__, "--times", side, *names],
+        env=_environ(work / "caches" / side),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def compare_times(names: Sequence[str], rounds: int, work: Path, seconds: float) -> None:
+    """Time models in processes by turns, keep rows, and print a comparison of the medians."""
+    end = time.monotonic() + seconds
+    groups = [names[first::4] for first in range(4)]
+    started = [_start_timing(side, some, work) for some in groups for side in ("ours", "native")]
+    for one in started:
+        one.communicate()
+    rows: list[dict[str, Any]] = []
+    for number in range(rounds):
+        sides = ("ours", "native") if number % 2 == 0 else ("native", "ours")
+        for side in sides:
+            if time.monotonic() > end:
+                break
+            out, _ = _start_timing(side, names, work).communicate()
+            lines = out.splitlines()
+            rows += [json.loads(line) for line in lines if line.startswith("{")]
+            with (work / "times.jsonl").open("a") as stream:
+                stream.writelines(line + "\n" for line in lines)
+            print(f"round {number}, {side}: {len(lines)} rows", flush=True)
+    print_medians(names, rows)
+
+
+def print_medians(names: Sequence[str], rows: list[dict[str, Any]]) -> None:
+    """Print medians of milliseconds and megabytes of both sides, and their ratios."""
+    by_side: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        by_side.setdefault((row["name"], row["side"]), []).append(row)
+    for name in names:
+        ours, native = (by_side.get((name, side), []) for side in ("ours", "native"))
+        cells = [f"{len(ours)} and {len(native)} processes"]
+        for key in ("ms", "most_mb"):
+            one, other = ([row[key] for row in side if key in row] for side in (ours, native))
+            if one and other:
+                pair = median(one), median(other)
+                cells.append(f"{key} {pair[0]:.3f} / {pair[1]:.3f} = {pair[0] / pair[1]:.3f}")
+        cells += [row["error"] for row in (*ours, *native) if "error" in row]
+        print(f"{name}: {', '.join(cells)}", flush=True)
 
 
 def main() -> None:
     """Run all that is asked for and not done yet."""
     parser = argparse.ArgumentParser(description="Replays of regions, beside eager mode.")
     parser.add_argument("work", type=Path)
-    parser.add_argument("--only", nargs="+", default=NAMES)
+    parser.add_argument("--only", nargs="+")
     parser.add_argument("--phases", nargs="+", default=["infer", "train"])
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--sides", nargs="+", default=["ours"])
     parser.add_argument("--jobs", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=500)
-    parser.add_argument("--time", action="store_true")
+    parser.add_argument("--time", type=int, metavar="ROUNDS")
     asked = parser.parse_args()
     asked.work.mkdir(parents=True, exist_ok=True)
+    if asked.time:
+        compare_times(asked.only or TIMED, asked.time, asked.work, asked.seconds)
+        return
     kept = asked.work / "regions.jsonl"
     done = set()
-    if kept.exists() and not asked.time:
+    if kept.exists():
         done = {tuple(json.loads(line)["job"]) for line in kept.read_text().splitlines()}
     jobs = [
         (name, phase, dtype, side)
-        for name in asked.only
+        for name in asked.only or NAMES
         for phase in asked.phases
         for dtype in asked.dtypes
         for side in asked.sides
@@ -399,25 +504,21 @@ def main() -> None:
     def run(job: tuple[str, str, str, str]) -> None:
         if job in done or time.monotonic() > end:
             return
-        line = _run(job, asked.time, asked.work)
+        line = _run(job, asked.work)
         with kept.open("a") as stream:
             stream.write(line + "\n")
         print(line, flush=True)
 
-    with ThreadPoolExecutor(1 if asked.time else asked.jobs) as pool:
+    with ThreadPoolExecutor(asked.jobs) as pool:
         list(pool.map(run, jobs))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
         model_, phase_, dtype_, side_ = sys.argv[2:6]
-        found = run_one(
-            model_,
-            phase_ == "train",
-            dtype_ == "bfloat16",
-            side_ == "ours",
-            sys.argv[6:] == ["--timed"],
-        )
+        found = run_one(model_, phase_ == "train", dtype_ == "bfloat16", side_ == "ours")
         print(json.dumps(found))
+    elif sys.argv[1:2] == ["--times"]:
+        time_all(sys.argv[3:], sys.argv[2] == "ours")
     else:
         main()

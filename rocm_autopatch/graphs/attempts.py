@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 
 from rocm_autopatch import failure
-from rocm_autopatch.graphs import capture, host_backup, soundness, write_back
+from rocm_autopatch.graphs import capture, host_backup, readers, soundness, write_back
 from rocm_autopatch.graphs.buffers import CopiedInputs
 from rocm_autopatch.graphs.calls import CallStrategy, GraphedCall, GraphOptions
 from rocm_autopatch.graphs.captured_ops import CapturedOps, OpUse
@@ -262,7 +262,8 @@ class CaptureAttempt:
         fixed = [*self._signature.indices, *(index for index, _ in self._aliased)]
         places = {index: call.leaves[index] for index in fixed}
         outputs = self._strategy.make_outputs(
-            result, inputs, places, self._options.clone, self._pool.device
+            *(result, inputs, places, self._options.clone, self._pool.device),
+            lend=not self._signature.keeps,
         )
         del result
         back = None
@@ -361,7 +362,9 @@ class CaptureAttempt:
     def _finished_capture(self, captured: CapturedState, verified: bool) -> CapturedState:
         """The graph, with its row of the report."""
         captured.outputs.count_owners(captured.inputs.own_tensors())
-        self._pool.lends = self._pool.lends or captured.outputs.lends
+        if captured.outputs.lends:
+            self._pool.lends = True
+            readers.watch(captured.outputs, captured.outputs.memories(), self._pool)
         fixed = frozenset(self._signature.indices)
         shown = [leaf for index, leaf in enumerate(self._call.leaves) if index not in fixed]
         captured.row = {

@@ -18,6 +18,7 @@ import torch
 
 from rocm_autopatch.graphs.buffers import (
     RESIZED,
+    SAVED,
     GraphOutputs,
     addresses_of,
     find_twins,
@@ -41,7 +42,6 @@ from rocm_autopatch.graphs.pytrees import TENSORS
 if TYPE_CHECKING:
     from rocm_autopatch.graphs.capture import CapturePool
 
-SAVED = "what its last replay saved or returned is still in use"
 NEEDED = "what its forward saved or returned is still needed after it"
 # By memory: the results that lie in it.
 Owners = MutableMapping[int, "BorrowedOutputs"]
@@ -78,15 +78,19 @@ class BorrowedOutputs:
         #: Whether a replay that would overwrite them found them in use since this was set to False.
         self.in_the_way = False
         owners = {storage_key(tensor): index for index, tensor in fixed.items()}
-        # By index: the leaf whose memory it shares, dtype, where in it, and whether it is copied.
-        self._through: list[tuple[int, int, torch.dtype, Place, bool]] = []
+        # By index: the leaf whose memory it shares, dtype, where in it (None: where the leaf is),
+        # and whether it is copied.
+        self._through: list[tuple[int, int, torch.dtype, Place | None, bool]] = []
         for index, leaf in enumerate(self.leaves):
             if not isinstance(leaf, torch.Tensor):
                 continue
             refuse_result(leaf, device)
             owner = owners.get(storage_key(leaf))
             if owner is not None and leaf.numel():
-                self._through.append((index, owner, leaf.dtype, place_of(leaf), index in copied))
+                there, place = fixed[owner], place_of(leaf)
+                is_same = leaf.dtype == there.dtype and place == place_of(there)
+                where = None if is_same else place
+                self._through.append((index, owner, leaf.dtype, where, index in copied))
                 # A graph keeps no weight alive, and is no user of what another one has saved.
                 self.leaves[index] = None
         own = [index for index, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)]
@@ -198,6 +202,10 @@ class BorrowedOutputs:
         """
         return None if same_places(self.leaves, self._addresses, self._kept) else RESIZED
 
+    def memories(self) -> list[int]:
+        """What results lie in."""
+        return [*self._counts]
+
     def count_of(self, pointer: int) -> int:
         """How many references this memory has while no caller holds one."""
         return self._counts[pointer]
@@ -247,7 +255,7 @@ class BorrowedOutputs:
         for index, first in self._twins:
             given[index] = given[first]
         for index, owner, dtype, where, copied in self._through:
-            there = view_at(leaves[owner], dtype, where)
+            there = leaves[owner] if where is None else view_at(leaves[owner], dtype, where)
             given[index] = there.clone() if copied else there
         return tuple(given)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from rocm_autopatch.graphs import readers
 from rocm_autopatch.graphs.layout import (
     Place,
     new_view,
@@ -27,7 +29,10 @@ from rocm_autopatch.graphs.refusal import Refused
 # From this many tensors on, one copy call for all of them is cheaper than a call for each.
 MANY = 3
 _alone = torch.empty(1)
+# Of Python's object for a memory, if nobody has it: the memory's own count does not tell who has.
+_UNREFERRED = sys.getrefcount(_alone.untyped_storage())
 WITHIN = "an argument lies in the memory of a weight or buffer that the call changes"
+SAVED = "what its last replay saved or returned is still in use"
 RESIZED = "the program has resized the memory of what its last replay returned or saved"
 
 
@@ -183,18 +188,26 @@ class GraphOutputs:
 
     With *clone*, a caller gets copies with the same strides. Tensors that share memory share the
     copy, too. Without *clone*, a caller gets the tensors themselves. If it still holds one at the
-    next replay, that tensor is moved to other memory first.
+    next replay, that tensor is moved to other memory first. With *clone* and *lend*, it gets the
+    tensors themselves until one was held at a replay that would overwrite it, and copies then.
     """
 
     gone = math.inf
     in_the_way = False
 
     def __init__(
-        self, result: object, clone: bool, inputs: Sequence[torch.Tensor], device: torch.device
+        self,
+        result: object,
+        clone: bool,
+        inputs: Sequence[torch.Tensor],
+        device: torch.device,
+        lend: bool = False,
     ) -> None:
         leaves, self.spec = pytree.tree_flatten(result)
-        self.leaves = leaves if clone else without_history(leaves)
-        self.clone, self.lends = clone, not clone
+        self.clone, self.lends = clone, lend or not clone
+        self.leaves = without_history(leaves) if self.lends else leaves
+        # Whether the next caller gets tensors of the graph.
+        self._lending = lend
         taken = {storage_key(tensor) for tensor in inputs}
         tensors = [index for index, leaf in enumerate(self.leaves) if type(leaf) in TENSORS]
         self._tensors, self._twins = find_twins(self.leaves, tensors)
@@ -227,8 +240,9 @@ class GraphOutputs:
                 self._strided.append(indices[0])
         # The result, if it is one tensor that is copied by clone(). Most are.
         self._only = self.leaves[0] if self._alone and clone and self._single else None
-        # Without copies: how many hold each storage, and the tensors that callers got.
+        # Without copies: how many hold each storage, one tensor there, and what callers got.
         self._counts: list[tuple[int, int]] = []
+        self._owners: list[torch.Tensor] = []
         self._given: list[weakref.ref[torch.Tensor]] = []
         self._addresses = addresses_of(self.leaves)
 
@@ -241,42 +255,64 @@ class GraphOutputs:
 
     def take(self, leaves: Sequence[object]) -> Any:
         """The result of the last replay, a call with *leaves*, for the caller to keep."""
+        if self._lending:
+            self._lending = readers.are_counted() and self._is_in_its_mode()
         if self._only is not None:
-            return self._only.clone()
+            return self._only.data if self._lending else self._only.clone()
         given = list(self.leaves)
-        if not self.clone:
+        if self._lending:
+            for index in self._tensors:
+                # With versions of its own: a change of one call's result is none of another's.
+                given[index] = self.leaves[index].data
+        elif self.clone:
+            self._put_copies(given)
+        else:
             self._given = []
             for index in self._tensors:
                 given[index] = self.leaves[index].detach()
                 self._given.append(weakref.ref(given[index]))
-        else:
-            for index in self._single:
-                given[index] = self.leaves[index].clone()
-            for index in self._strided:
-                leaf = self.leaves[index]
-                copy = torch.empty_strided(
-                    leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device
-                )
-                dense_part(copy).copy_(dense_part(leaf))
-                given[index] = copy
-            for whole, views in self._shared:
-                copy = whole.clone()
-                for index, dtype, where in views:
-                    given[index] = new_view(copy, dtype, where)
         for index, first in self._twins:
             given[index] = given[first]
         return given[0] if self._alone else pytree.tree_unflatten(given, self.spec)
+
+    def _put_copies(self, given: list[Any]) -> None:
+        for index in self._single:
+            given[index] = self.leaves[index].clone()
+        for index in self._strided:
+            leaf = self.leaves[index]
+            copy = torch.empty_strided(
+                leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device
+            )
+            dense_part(copy).copy_(dense_part(leaf))
+            given[index] = copy
+        for whole, views in self._shared:
+            copy = whole.clone()
+            for index, dtype, where in views:
+                given[index] = new_view(copy, dtype, where)
+
+    def _is_in_its_mode(self) -> bool:
+        """Whether tensors that were made now would be for inference mode as these are."""
+        now = torch.is_inference_mode_enabled()
+        return all(self.leaves[index].is_inference() == now for index in self._tensors)
 
     def count_owners(self, given: Sequence[torch.Tensor]) -> None:
         """Note how many references each result's memory has while no caller holds one.
 
         *given* are the graph's own copies of its arguments.
         """
-        if self.clone:
+        if not self.lends:
             return
         pointers = {storage_key(self.leaves[index]) for index in self._tensors}
         own = own_references([*self.own_tensors(), *given])
         self._counts = [(one, own[one]) for one in pointers]
+        self._owners = [*{storage_key(one): one for one in self.own_tensors()}.values()]
+        if self.clone and self.in_use():
+            # A constant of the compiled code would be the caller's to change.
+            self._lending = self.lends = False
+
+    def memories(self) -> list[int]:
+        """What results lie in."""
+        return [memory for memory, _ in self._counts]
 
     def own_tensors(self) -> list[torch.Tensor]:
         """The tensors that hold the memory of results, whether or not a caller has some."""
@@ -291,6 +327,9 @@ class GraphOutputs:
         """
         if not self.in_use():
             return None
+        if self.clone:
+            self._lending = False
+            return SAVED
         for reference in self._given:
             tensor = reference()
             if tensor is not None and is_only_of_python(tensor):
@@ -305,14 +344,16 @@ class GraphOutputs:
         return None
 
     def resized(self) -> str | None:
-        """Why the graph must not be replayed any more; None if it may. Never with *clone*."""
-        if self.clone or same_places(self.leaves, self._addresses, self._tensors):
+        """Why the graph must not be replayed any more; None if it may. Only where it lends."""
+        if not self.lends or same_places(self.leaves, self._addresses, self._tensors):
             return None
         return RESIZED
 
     def in_use(self) -> bool:
-        """Whether a caller still holds a result. Never with *clone*."""
-        return any(use_count(pointer) > most for pointer, most in self._counts)
+        """Whether a caller still holds a result that is the graph's own."""
+        return any(use_count(pointer) > most for pointer, most in self._counts) or any(
+            sys.getrefcount(one.untyped_storage()) > _UNREFERRED for one in self._owners
+        )
 
 
 def is_only_of_python(tensor: torch.Tensor, others: int = 0) -> bool:

@@ -72,6 +72,8 @@ class CallStrategy:
     copies_back = True
     #: Whether a signature may have several graphs, because results of one stay in use.
     goes_beside = False
+    #: Whether a call that finds results in use is captured anew, where no result is overwritten.
+    captures_again = False
     #: The device of calls without a tensor, if that is known.
     device: torch.device | None = None
     #: Compiles the function anew, with a cut around an op. Returns False if it has done so before.
@@ -136,12 +138,15 @@ class CallStrategy:
         places: dict[int, torch.Tensor],
         clone: bool,
         device: torch.device,
+        lend: bool,
     ) -> ReplayResults:
         """How the graph's results get to the caller.
 
-        *places* has by the index of a leaf what is not copied for the graph.
+        *places* has by the index of a leaf what is not copied for the graph. *lend* says that the
+        program was not seen to keep a result until the next call.
         """
-        return GraphOutputs(result, clone, [*inputs.tensors, *places.values()], device)
+        taken = [*inputs.tensors, *places.values()]
+        return GraphOutputs(result, clone, taken, device, lend)
 
     def own_outputs(self, captured: CapturedState) -> None:
         """A graph was captured, and not replayed yet."""
@@ -164,6 +169,8 @@ class InferenceCalls(CallStrategy):
     With *pools*, calls before the first capture use the graphs' memory: what is called is compiled
     then, and does nothing but launch kernels. *device* is that of calls without a tensor.
     """
+
+    captures_again = True
 
     def __init__(
         self,

@@ -166,6 +166,11 @@ class CapturePool:
             self._wait_for_all = False
             self._wait_for_readers(self._last[1])
 
+    def add_reader(self, stream: torch.cuda.Stream) -> None:
+        """Have each replay wait for what the stream does at that time."""
+        self._readers[stream.cuda_stream] = stream
+        self.lends = True
+
     def _wait_for_readers(self, stream: torch.cuda.Stream) -> None:
         for reader in [*self._readers.values()]:
             if reader != stream:

@@ -24,7 +24,8 @@ from rocm_autopatch.graphs.attempts import (
     find_uncounted,
     remember_contents,
 )
-from rocm_autopatch.graphs.borrowed_outputs import SAVED, AliasedInput
+from rocm_autopatch.graphs.borrowed_outputs import AliasedInput
+from rocm_autopatch.graphs.buffers import SAVED
 from rocm_autopatch.graphs.calls import CallStrategy, GraphedCall, GraphOptions
 from rocm_autopatch.graphs.eviction import choose_evicted, choose_forgotten
 from rocm_autopatch.graphs.layout import same_places
@@ -299,6 +300,12 @@ class GraphCache:
             state.calls_held += 1
             may_drop = self.row["dropped"] < self.options.limit
             own = state.outputs.lends and state.outputs.in_use()
+            if held == SAVED and self.strategy.captures_again and may_drop:
+                # What is in use stays where it is, and no later capture writes there.
+                signature.keeps = signature.keeps or own
+                self._free_graph(signature)
+                self.row["dropped"] += 1
+                return key
             if held == SAVED and own:
                 if self.strategy.goes_beside and state.calls_held > CALLS_BEFORE_BESIDE:
                     of, number = key if isinstance(key, BesideKey) else (key, 0)
@@ -341,6 +348,7 @@ class GraphCache:
             self._clock += 1
             signature.used = self._clock
             signature.calls += 1
+            signature.note_call()
             state, calls = signature.state, signature.calls
         is_due = isinstance(state, ObservedState) and calls > self.options.warmup
         if is_due or soundness.distrusted:
@@ -354,8 +362,12 @@ class GraphCache:
             return self._run_captured(key, signature, call)
         record.count_plain_call(self.row, WARMING)
         if isinstance(state, WarmingState) and calls >= self.options.warmup:
-            return self._observe_call(signature, call)
-        return self.strategy.call_before_capture(call, list(call.leaves))
+            result = self._observe_call(signature, call)
+        else:
+            result = self.strategy.call_before_capture(call, list(call.leaves))
+        if self.strategy.captures_again:
+            signature.note_results(result, call.leaves)
+        return result
 
     def _run_captured(self, key: Hashable, signature: SignatureEntry, call: GraphedCall) -> object:
         """A call that is captured and replayed, or a plain one if it can't be captured."""

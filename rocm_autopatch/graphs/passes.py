@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from rocm_autopatch.graphs import capture, record, soundness
+from rocm_autopatch.graphs import capture, readers, record, soundness
 from rocm_autopatch.graphs.borrowed_outputs import AliasedInput, BorrowedOutputs, DonatedInputs
 from rocm_autopatch.graphs.buffers import CopiedInputs, dense_part, overlaps_itself
 from rocm_autopatch.graphs.calls import CallStrategy, GraphedCall, GraphOptions
@@ -80,7 +80,7 @@ class _RegionPass(CallStrategy):
         self.fixed = frozenset(fixed)
         #: Whether there has been a graph.
         self.has_graphs = False
-        self._is_alone = _is_alone()
+        self._is_alone = readers.are_counted()
         # The cache refers to this object, and has to go by its count of references: results that
         # lie in the memory of its graphs are looked at then.
         self._cache: weakref.ref[GraphCache] | None = None
@@ -126,7 +126,7 @@ class _RegionPass(CallStrategy):
         except Refused as refused:
             record.count_plain_call(self.cache.row, str(refused))
             return self.call_plainly(None, inputs)
-        if self._is_alone and not _is_alone():
+        if self._is_alone and not readers.are_counted():
             self._is_alone = False
             self.cache.clear()
         leaves = list(inputs)
@@ -216,6 +216,7 @@ class ForwardPass(_RegionPass):
         places: dict[int, torch.Tensor],
         clone: bool,
         device: torch.device,
+        lend: bool,
     ) -> BorrowedOutputs:
         # What is an argument's memory stays that.
         taken = {storage_key(tensor) for tensor in places.values()}
@@ -350,6 +351,7 @@ class BackwardPass(_RegionPass):
         places: dict[int, torch.Tensor],
         clone: bool,
         device: torch.device,
+        lend: bool,
     ) -> BorrowedOutputs:
         # Gradients are in the order of the forward's inputs. Those of weights stay where they are:
         # the next backward finds them as ``.grad``, or nobody has them any more. What the forward
@@ -409,14 +411,6 @@ def find_waiting() -> list[ForwardPass]:
 def are_waiting() -> bool:
     """Whether there are any. Takes no lock."""
     return bool(_waiting)
-
-
-def _is_alone() -> bool:
-    """Whether nobody reads results on other streams, as collectives do.
-
-    Such a reader does not count as a user of a result's memory.
-    """
-    return not (torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
 def _find_large(result: Sequence[Any]) -> set[int]:

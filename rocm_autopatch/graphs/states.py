@@ -24,16 +24,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Union
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from rocm_autopatch.graphs.borrowed_outputs import AliasedInput, DonatedInputs
 from rocm_autopatch.graphs.buffers import CopiedInputs
+from rocm_autopatch.graphs.layout import storage_key
 from rocm_autopatch.graphs.memory import GraphMemory, LiveOutputs
+from rocm_autopatch.graphs.pytrees import tensors_of
 from rocm_autopatch.graphs.record import GraphRow
 from rocm_autopatch.graphs.write_back import InPlaceWriteBack
 
 if TYPE_CHECKING:
-    from torch.multiprocessing.reductions import StorageWeakRef
-
     from rocm_autopatch.graphs.capture import CapturePool
 
 _leaves = torch.utils._pytree.tree_leaves
@@ -57,6 +58,9 @@ class ReplayResults(LiveOutputs, Protocol):
 
     def take(self, leaves: Sequence[Any]) -> object:
         """The result of the last replay, which was a call with *leaves*."""
+
+    def memories(self) -> list[int]:
+        """What results lie in, once owners are counted."""
 
     def count_owners(self, given: Sequence[torch.Tensor]) -> None:
         """Note how many references each result's memory has while no caller holds one.
@@ -152,7 +156,9 @@ class SignatureEntry:
             "calls",
             "disturbed",
             "first",
+            "given",
             "indices",
+            "keeps",
             "own_memory",
             "places",
             "state",
@@ -170,6 +176,21 @@ class SignatureEntry:
         # What its graph writes to, if it shares no memory with others.
         self.own_memory: GraphMemory | None = None
         self.state: State = WarmingState()
+        #: Whether the program was seen to keep results until the next call.
+        self.keeps = False
+        # The memory of the last result without a graph.
+        self.given: list[StorageWeakRef] = []
+
+    def note_results(self, result: object, leaves: Sequence[object]) -> None:
+        """Note what a call with *leaves* and without a graph has returned."""
+        passed = set(map(storage_key, tensors_of(leaves)))
+        tensors = [one for one in tensors_of(_leaves(result)) if storage_key(one) not in passed]
+        self.given = [StorageWeakRef(one.untyped_storage()) for one in tensors]
+
+    def note_call(self) -> None:
+        """A call begins: is the result of the last one without a graph still in use?"""
+        self.keeps = self.keeps or not all(one.expired() for one in self.given)
+        self.given = []
 
     def move_to(self, state: State) -> None:
         """Be in another state. Raises TypeError for one that can't follow."""
@@ -190,7 +211,7 @@ class SignatureEntry:
 
     def learn(self, other: SignatureEntry) -> None:
         """Take over what was observed of the same code."""
-        self.calls = other.calls
+        self.calls, self.keeps = other.calls, other.keeps
         state = other.state
         self.state = state.observed if isinstance(state, CapturedState) else state
 

@@ -53,9 +53,13 @@ class StandIn(capture.CapturePool):
         self.device = device
         self.turns = 0
         self.lends = False
+        self.readers: list[Any] = []
 
     def wait_for_previous_replay(self) -> None:
         self.turns += 1
+
+    def add_reader(self, stream: Any) -> None:
+        self.readers.append(stream)
 
     def run_in_graph_memory(self, function: Callable[[], Any], memory: GraphMemory) -> Any:
         return function()

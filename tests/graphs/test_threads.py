@@ -295,13 +295,18 @@ def test_another_thread_draws_random_numbers(often: int) -> None:
     assert wrapped.row["refused"] == []
 
 
-@pytest.mark.parametrize("outputs", ["clone", "alias"])
-def test_results_that_other_streams_may_read(outputs: str) -> None:
+@pytest.mark.parametrize(
+    ("keeps", "outputs"), [(False, "clone"), (True, "clone"), (False, "alias")]
+)
+def test_results_that_other_streams_may_read(keeps: bool, outputs: str) -> None:
     wrapped = graphed(lambda x: x + 1, outputs=outputs, guards="none")
+    kept = []
     for _ in range(4):
-        wrapped(torch.ones(2))
+        result = wrapped(torch.ones(2))
+        kept += [result] if keeps else []
+        del result
     (one,) = wrapped._graphs.signatures.values()
-    assert one.state.observed.pool.lends == (outputs == "alias")
+    assert one.state.observed.pool.lends == (not keeps)
 
 
 @replayed.nothing("it gives memory back alone")
