@@ -25,7 +25,7 @@ from rocm_autopatch.graphs.attempts import (
     remember_contents,
 )
 from rocm_autopatch.graphs.borrowed_outputs import AliasedInput
-from rocm_autopatch.graphs.buffers import SAVED
+from rocm_autopatch.graphs.buffers import RESIZED, SAVED
 from rocm_autopatch.graphs.calls import CallStrategy, GraphedCall, GraphOptions
 from rocm_autopatch.graphs.eviction import choose_evicted, choose_forgotten
 from rocm_autopatch.graphs.layout import same_places
@@ -300,9 +300,10 @@ class GraphCache:
             state.calls_held += 1
             may_drop = self.row["dropped"] < self.options.limit
             own = state.outputs.lends and state.outputs.in_use()
-            if held == SAVED and self.strategy.captures_again and may_drop:
+            is_lost = held == RESIZED and self.options.clone
+            if (held == SAVED or is_lost) and self.strategy.captures_again and may_drop:
                 # What is in use stays where it is, and no later capture writes there.
-                signature.keeps = signature.keeps or own
+                signature.keeps = signature.keeps or own or is_lost
                 self._free_graph(signature)
                 self.row["dropped"] += 1
                 return key

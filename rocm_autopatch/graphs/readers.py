@@ -21,7 +21,7 @@ _lenders: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary
 # The pools whose replays wait for the streams that read results.
 _pools: weakref.WeakSet[ReplayOrder] = weakref.WeakSet()
 # Memory that another process has got: it is never let go.
-_given_away: list[torch.UntypedStorage] = []
+_given_away: list[torch.Tensor] = []
 
 
 class ReplayOrder(Protocol):
@@ -74,4 +74,5 @@ def _note_stream(tensor: torch.Tensor, stream: torch.cuda.Stream, *_: object) ->
 
 def _note_process(memory: torch.UntypedStorage, *_: object) -> None:
     if memory._cdata in _lenders:
-        _given_away.append(memory)
+        # A tensor counts as a user of its memory, and Python's object for the memory does not.
+        _given_away.append(torch.empty(0, dtype=torch.uint8, device=memory.device).set_(memory))

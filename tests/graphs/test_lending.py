@@ -169,6 +169,16 @@ def test_a_caller_that_changes_the_result() -> None:
     assert function.row["dropped"] == 0
 
 
+def test_a_caller_that_frees_the_memory() -> None:
+    function = graphed(double)
+    for number in range(9):
+        result = function(x_of(number))
+        assert torch.equal(result, x_of(number) * 2)
+        result.untyped_storage().resize_(0)
+        del result
+    assert (function.row["replays"], function.row["dropped"]) == (7, 1)
+
+
 def test_inference_mode() -> None:
     function = graphed(double)
     with torch.inference_mode():
