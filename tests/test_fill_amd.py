@@ -104,17 +104,16 @@ def test_a_second_one_finds_all(amd_python: Interpreter, tmp_path: Path) -> None
     assert json.loads(other.stdout)[0] != str(place)
 
 
-def test_the_modules_by_which_triton_launches(amd_python: Interpreter, tmp_path: Path) -> None:
-    """A start would compile them, each for about a second."""
+def test_the_module_by_which_triton_launches(amd_python: Interpreter, tmp_path: Path) -> None:
+    """A start would compile it, for about a second. Triton 3.7 has one for all kernels."""
     library = tmp_path / "libamdhip64.so"
     library.touch()
     found = []
     for _ in range(2):
         filled(amd_python, tmp_path, TWO_GRAPHS, TRITON_LIBHIP_PATH=str(library))
-        modules = sorted(place_in(tmp_path).rglob("triton/**/*.so"))
-        found.append({path: path.stat().st_mtime_ns for path in modules})
-    names = {path.name.partition(".")[0] for path in found[0]}
-    assert names == {"hip_utils", "__triton_launcher"}
+        (module,) = place_in(tmp_path).rglob("triton/**/*.so")
+        found.append((module, module.stat().st_mtime_ns))
+    assert module.name.startswith("hip_utils.")
     assert found[1] == found[0]
 
 

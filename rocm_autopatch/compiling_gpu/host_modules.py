@@ -1,7 +1,7 @@
 """The modules of C code by which Triton loads and launches kernels.
 
-A start on the GPU would compile them: a second for the driver's, and one for each signature of
-kernels that torch does not launch itself. No GPU is needed for that.
+A start on the GPU would compile them: a second for the driver's, and before Triton 3.7 one for each
+signature of kernels that torch does not launch itself. No GPU is needed for that.
 """
 
 from __future__ import annotations
