@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+import tempfile
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,8 +62,8 @@ class Evil:
 @pytest.fixture
 def work(tmp_path: Path) -> Iterator[Path]:
     """A directory that other users can get into; pytest's own are for its user alone."""
-    directory = Path(f"/var/tmp/rocm-autopatch-test-{os.getpid()}-{tmp_path.name}")
-    directory.mkdir(mode=0o755)
+    directory = Path(tempfile.mkdtemp(prefix=f"rocm-autopatch-{tmp_path.name}-", dir="/var/tmp"))
+    directory.chmod(0o755)
     yield directory
     shutil.rmtree(directory)
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +32,8 @@ print(json.dumps([name, rows]))
 @pytest.fixture
 def reachable(python311: Interpreter, tmp_path: Path) -> Iterator[Interpreter]:
     """An environment that other users can read. Those of other tests are in root's directories."""
-    directory = Path(f"/var/tmp/rocm-autopatch-test-{os.getpid()}-{tmp_path.name}")
+    directory = Path(tempfile.mkdtemp(prefix=f"rocm-autopatch-{tmp_path.name}-", dir="/var/tmp"))
+    directory.chmod(0o755)
     library = directory / "lib" / ("python%d.%d" % sys.version_info[:2])
     left_out = shutil.ignore_patterns("site-packages", "test", "idlelib", "ensurepip")
     shutil.copytree(Path(os.__file__).parent, library, ignore=left_out)

@@ -7,7 +7,9 @@ compiling, the process is ended by SIGABRT, with the stacks of all threads on st
 """
 
 import os
+import sys
 import threading
+import time
 
 from rocm_autopatch import _RECORD
 from rocm_autopatch.patches.watchdog import description, underway
@@ -18,6 +20,8 @@ SHORTEST, LONGEST = 1.0, 60.0
 # How often the exception is sent. A compile may swallow it, as the search for a kernel does with a
 # candidate's errors.
 ATTEMPTS = 3
+# So long a thread that starts another one is waited for, and so often it is looked at, in seconds.
+_STARTS, _LOOKS = 60.0, 0.001
 _messages: "dict[int, str]" = {}
 
 
@@ -78,6 +82,9 @@ def _raise_in_thread(watch: "underway.Watch", text: str) -> bool:
     """Send the exception to the thread, if it is still in the compile."""
     import ctypes  # noqa: F401  Before the lock is held.
 
+    end = time.monotonic() + _STARTS
+    while sys.version_info < (3, 12) and _starts_another(watch.ident) and time.monotonic() < end:
+        time.sleep(_LOOKS)
     with underway.lock:
         # A compile ends under this lock. So nothing is sent to a compile that has ended.
         if watch.done or not watch.lasts():
@@ -86,6 +93,23 @@ def _raise_in_thread(watch: "underway.Watch", text: str) -> bool:
         watch.raised += 1
         _send_exception(watch.ident, CompileTimeout)
     return True
+
+
+def _starts_another(ident: int) -> bool:
+    """Whether a thread is starting another one, which has the same ident for a moment.
+
+    Until Python 3.11 the exception would come to the new one. That would end before it has begun,
+    and who starts it would wait for it without end.
+    """
+    frame = sys._current_frames().get(ident)
+    for _ in range(4):
+        if frame is None:
+            return False
+        if frame.f_code is threading.Thread.start.__code__:
+            # The new one sets it as soon as it runs.
+            return frame.f_locals["self"].ident is None
+        frame = frame.f_back
+    return False
 
 
 def take_back(watch: "underway.Watch") -> None:

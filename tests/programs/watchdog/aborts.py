@@ -80,15 +80,18 @@ for number in range(16):
         late.append("compiled" if torch.equal(got, x + 1) else got)
 
 
-# A compile of another thread, which began later, is not ended because of this one.
+# A compile of another thread, which began later, is not ended because of this one: it has almost
+# four seconds more.
+ended = threading.Event()
+
+
 def graph(name):
     return torch.fx.symbolic_trace(model)
 
 
 def other():
     def compile(gm, inputs, **more):
-        for _ in range(10):
-            time.sleep(0.02)
+        ended.wait()
         return gm
 
     results.append(tried(wrapped(compile), graph("other"), [x]))
@@ -106,13 +109,15 @@ results = []
 
 
 def first(gm, inputs):
-    time.sleep(0.1)
+    time.sleep(3.8)
     thread.start()
     loops(gm, inputs)
 
 
 thread = threading.Thread(target=other)
+change(abort_after=4.0)
 mine = compiled(first)
+ended.set()
 thread.join()
 show(
     said,
