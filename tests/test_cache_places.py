@@ -6,8 +6,8 @@ import json
 import os
 import pickle
 import shutil
-import tempfile
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
