@@ -256,7 +256,7 @@ class GraphOutputs:
     def take(self, leaves: Sequence[object]) -> Any:
         """The result of the last replay, a call with *leaves*, for the caller to keep."""
         if self._lending:
-            self._lending = readers.are_counted() and self._is_in_its_mode()
+            self._lending = readers.are_counted()
         if self._only is not None:
             return self._only.data if self._lending else self._only.clone()
         given = list(self.leaves)
@@ -289,11 +289,6 @@ class GraphOutputs:
             copy = whole.clone()
             for index, dtype, where in views:
                 given[index] = new_view(copy, dtype, where)
-
-    def _is_in_its_mode(self) -> bool:
-        """Whether tensors that were made now would be for inference mode as these are."""
-        now = torch.is_inference_mode_enabled()
-        return all(self.leaves[index].is_inference() == now for index in self._tensors)
 
     def count_owners(self, given: Sequence[torch.Tensor]) -> None:
         """Note how many references each result's memory has while no caller holds one.

@@ -78,6 +78,8 @@ class _RegionPass(CallStrategy):
         self.recompile = region.recompile
         self._name, self._memory = name, memory
         self.fixed = frozenset(fixed)
+        # For which of these the indices of the others are known, among how many, and they.
+        self._free: tuple[frozenset[int], int, list[int]] = (frozenset(), -1, [])
         #: Whether there has been a graph.
         self.has_graphs = False
         self._is_alone = readers.are_counted()
@@ -121,8 +123,7 @@ class _RegionPass(CallStrategy):
                 raise Refused(unfit)
             if capture.is_capturing():
                 raise Refused("another capture is under way and records these kernels")
-            free = [one for index, one in enumerate(inputs) if index not in self.fixed]
-            key = signature_of(free)
+            key = signature_of([inputs[index] for index in self._free_indices(len(inputs))])
         except Refused as refused:
             record.count_plain_call(self.cache.row, str(refused))
             return self.call_plainly(None, inputs)
@@ -132,6 +133,14 @@ class _RegionPass(CallStrategy):
         leaves = list(inputs)
         inputs.clear()
         return self.cache.run_call(key, None, leaves)
+
+    def _free_indices(self, count: int) -> list[int]:
+        """The indices of what is not fixed, among so many."""
+        fixed, known, found = self._free
+        if fixed is not self.fixed or known != count:
+            found = [index for index in range(count) if index not in self.fixed]
+            self._free = self.fixed, count, found
+        return found
 
     def call_before_capture(self, call: GraphedCall, leaves: list[object]) -> object:
         return self.region.run_in_graph_memory(

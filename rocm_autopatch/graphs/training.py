@@ -227,7 +227,9 @@ class CompiledBackward:
         if joined is None:
             return self._compiled(inputs)
         calls, forward = joined[0], joined[0].forward
-        elsewhere = any(inputs[index].data_ptr() not in forward.saved for index in calls.saved)
+        # There may be hundreds: all loops are in C.
+        saved = map(inputs.__getitem__, calls.saved)
+        elsewhere = not forward.saved.issuperset(map(torch.Tensor.data_ptr, saved))
         # Other values may lie there when this call is over.
         forward.note_saved(set())
         return calls.run_list(inputs, "its forward ran without a graph" if elsewhere else None)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -179,15 +180,26 @@ def test_a_caller_that_frees_the_memory() -> None:
     assert (function.row["replays"], function.row["dropped"]) == (7, 1)
 
 
-def test_inference_mode() -> None:
-    function = graphed(double)
-    with torch.inference_mode():
-        for number in range(8):
+def _in_the_mode(function: Any) -> Any:
+    if not REAL:
+        stand_in.graphs_in_modes()
+    return torch.compile(function, mode="reduce-overhead")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [graphed, functools.partial(graphed, guards="none"), _in_the_mode],
+    ids=["all", "none", "mode"],
+)
+def test_inference_mode(make: Callable[[Any], Any]) -> None:
+    function = make(double)
+    for number in range(16):
+        inference = number % 4 < 2
+        with torch.inference_mode(inference):
             result = function(x_of(number))
-            assert result.is_inference()
+            assert result.is_inference() == inference
             assert torch.equal(result, x_of(number) * 2)
             del result
-    assert function.row["dropped"] == 0
 
 
 def test_results_that_share_memory() -> None:
