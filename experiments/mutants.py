@@ -1,9 +1,9 @@
-"""Whether what ``make test`` keeps finds faults that are planted in the package.
+"""Whether what runs after each change finds faults that are planted in the package.
 
     python experiments/mutants.py [NUMBER ...] [--work DIRECTORY] [--torch PYTHON]
 
 mutants.yaml lists the faults, each with the tests that have to find it. A fault is put into a copy
-of the checkout, and these tests run there, without those of tests/left_out.yaml. Tests of graphs
+of the checkout, and these tests run there, without what .ci/run leaves out. Tests of graphs
 (tests/graphs, with a stand-in for the GPU) run with PYTHON, which has torch and pytest; without it,
 their faults are not tried. A line says of each which test has found it. The exit status is 1 if one
 was not found.
@@ -25,7 +25,7 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-KEPT = "not ci and not later and not nightly"
+KEPT = "not later and not nightly"
 # A fault may make a program wait for ever.
 LONGEST_S = 600
 

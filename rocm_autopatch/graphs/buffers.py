@@ -323,7 +323,7 @@ class GraphOutputs:
         if not self.in_use():
             return None
         if self.clone:
-            self._lending = False
+            self.in_the_way, self._lending = True, False
             return SAVED
         for reference in self._given:
             tensor = reference()

@@ -303,7 +303,7 @@ class GraphCache:
             is_lost = held == RESIZED and self.options.clone
             if (held == SAVED or is_lost) and self.strategy.captures_again and may_drop:
                 # What is in use stays where it is, and no later capture writes there.
-                signature.keeps = signature.keeps or own or is_lost
+                signature.keeps = signature.keeps or state.outputs.in_the_way or is_lost
                 self._free_graph(signature)
                 self.row["dropped"] += 1
                 return key
@@ -367,7 +367,7 @@ class GraphCache:
         else:
             result = self.strategy.call_before_capture(call, list(call.leaves))
         if self.strategy.captures_again:
-            signature.note_results(result, call.leaves)
+            signature.note_results(result)
         return result
 
     def _run_captured(self, key: Hashable, signature: SignatureEntry, call: GraphedCall) -> object:

@@ -28,7 +28,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from rocm_autopatch.graphs.borrowed_outputs import AliasedInput, DonatedInputs
 from rocm_autopatch.graphs.buffers import CopiedInputs
-from rocm_autopatch.graphs.layout import storage_key
 from rocm_autopatch.graphs.memory import GraphMemory, LiveOutputs
 from rocm_autopatch.graphs.pytrees import tensors_of
 from rocm_autopatch.graphs.record import GraphRow
@@ -181,11 +180,9 @@ class SignatureEntry:
         # The memory of the last result without a graph.
         self.given: list[StorageWeakRef] = []
 
-    def note_results(self, result: object, leaves: Sequence[object]) -> None:
-        """Note what a call with *leaves* and without a graph has returned."""
-        passed = set(map(storage_key, tensors_of(leaves)))
-        tensors = [one for one in tensors_of(_leaves(result)) if storage_key(one) not in passed]
-        self.given = [StorageWeakRef(one.untyped_storage()) for one in tensors]
+    def note_results(self, result: object) -> None:
+        """Note what a call without a graph has returned."""
+        self.given = [StorageWeakRef(one.untyped_storage()) for one in tensors_of(_leaves(result))]
 
     def note_call(self) -> None:
         """A call begins: is the result of the last one without a graph still in use?"""
