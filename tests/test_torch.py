@@ -496,6 +496,26 @@ show(c.max_fusion_size, d.recompile_limit)
 """
         assert shown_by(torch_python, env, code, ROCM_AUTOPATCH="off") == [100, 77]
 
+    def test_hashes_from_before_we_came(
+        self, torch_python: Interpreter, env: dict[str, str], tmp_path: Path
+    ) -> None:
+        """By one default alone: torch itself forgets them where a value is set."""
+        policy = tmp_path / "default.yaml"
+        policy.write_text(
+            "version: 1\nextends: []\n"
+            "config: {torch._inductor.config: {max_fusion_size: {default: 100}}}\n"
+        )
+        code = """
+import os, rocm_autopatch
+before = c.get_hash()
+os.environ["ROCM_AUTOPATCH"] = "on"
+rocm_autopatch._started = ""
+rocm_autopatch.start()
+show(c.max_fusion_size, c.get_hash() == before)
+"""
+        late = {**env, "ROCM_AUTOPATCH_POLICY": str(policy), "ROCM_AUTOPATCH": "off"}
+        assert shown_by(torch_python, late, code) == [100, False]
+
 
 def test_an_empty_policy_leaves_torch_as_it_is(torch_python: Interpreter, tmp_path: Path) -> None:
     policy = tmp_path / "empty.yaml"
