@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from rocm_autopatch.patches import watchdog
 from rocm_autopatch.patches.watchdog import aborts as ending
 from rocm_autopatch.patches.watchdog import libraries, sleeper, underway
 from tests.conftest import Interpreter
@@ -298,6 +299,18 @@ class TestAbort:
         assert "CompileTimeout" in mine
         assert results == ["model"]
         assert nothing is True
+
+
+def test_an_exception_that_has_not_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken back when the compile is over: else it comes to whatever the program does next."""
+    taken: list[Any] = []
+    monkeypatch.setattr(ending, "take_back", taken.append)
+    for raised, delivered in ((0, 0), (1, 1), (2, 1)):
+        counts = {"raised": raised, "delivered": delivered}
+        watch: Any = SimpleNamespace(levels=[None], done=False, ident=0, frame=None, **counts)
+        watchdog._leave(watch, 0)
+        assert watch.done
+    assert [one.raised for one in taken] == [2]
 
 
 def test_a_thread_that_starts_others(torch_python: Interpreter) -> None:

@@ -189,7 +189,7 @@ class GraphOutputs:
     With *clone*, a caller gets copies with the same strides. Tensors that share memory share the
     copy, too. Without *clone*, a caller gets the tensors themselves. If it still holds one at the
     next replay, that tensor is moved to other memory first. With *clone* and *lend*, it gets the
-    tensors themselves until one was held at a replay that would overwrite it, and copies then.
+    tensors themselves. If it holds one at a replay that would overwrite it, the graph has to go.
     """
 
     gone = math.inf
@@ -323,7 +323,7 @@ class GraphOutputs:
         if not self.in_use():
             return None
         if self.clone:
-            self.in_the_way, self._lending = True, False
+            self.in_the_way = True
             return SAVED
         for reference in self._given:
             tensor = reference()

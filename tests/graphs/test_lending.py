@@ -162,15 +162,17 @@ def test_two_functions_that_pass_their_results_to_each_other() -> None:
 
 def test_results_of_one_graph_over_the_replays_of_others() -> None:
     functions = [_in_the_mode(lambda x, n=number: x + n) for number in range(4)]
-    for turn in range(12):
-        order = functions if turn < 6 else functions[::-1]
+    dropped_until = []
+    for turn in range(16):
+        order = functions if turn % 2 else functions[::-1]
         kept = [(one, one(x_of(turn))) for one in order]
         for one, result in kept:
             assert torch.equal(result, x_of(turn) + functions.index(one))
         del kept, one, result
-    replays, dropped = _sums()
-    assert replays == 40
-    assert 0 < dropped <= 8
+        dropped_until.append(_sums()[1])
+    assert _sums()[0] == 56
+    # Then each of them has changed, and nothing is captured any more.
+    assert 0 < dropped_until[7] == dropped_until[15]
 
 
 def test_a_caller_that_changes_the_result() -> None:
