@@ -302,7 +302,7 @@ class TestAbort:
 
 
 def test_an_exception_that_has_not_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is taken back when the compile is over: else it comes to whatever the program does next."""
+    """It is taken back when the compile is over: it would come to what the program does next."""
     taken: list[Any] = []
     monkeypatch.setattr(ending, "take_back", taken.append)
     for raised, delivered in ((0, 0), (1, 1), (2, 1)):
