@@ -206,6 +206,10 @@ class BorrowedOutputs:
         """What results lie in."""
         return [*self._counts]
 
+    def abandoned(self) -> BorrowedOutputs:
+        """What takes its place when its graph is gone: others may read it or write to it."""
+        return self
+
     def count_of(self, pointer: int) -> int:
         """How many references this memory has while no caller holds one."""
         return self._counts[pointer]
@@ -217,16 +221,19 @@ class BorrowedOutputs:
     def in_use(self) -> bool:
         return any(use_count(memory) > most for memory, most in self._counts.items())
 
+    def used(self) -> list[int]:
+        return [memory for memory, most in self._counts.items() if use_count(memory) > most]
+
     def held(self) -> str | None:
         """Why the next replay must not run now; None if it may."""
-        held = self._held_indices()
+        held = self.used()
         if not held:
             return None
         self.in_the_way = True
         for memory, tensors in self._movable_by_memory(held).items():
             if use_count(memory) == self._counts[memory] + len(tensors):
                 _move_together(tensors)
-        held = self._held_indices()
+        held = self.used()
         self.copy_from_now_on(held)
         return SAVED if held else None
 
@@ -267,9 +274,6 @@ class BorrowedOutputs:
             if storage_key(tensor) in held and is_only_of_python(tensor, others=1):
                 found.setdefault(storage_key(tensor), {})[id(tensor)] = tensor
         return {memory: list(tensors.values()) for memory, tensors in found.items()}
-
-    def _held_indices(self) -> list[int]:
-        return [memory for memory, most in self._counts.items() if use_count(memory) > most]
 
     def _copy_outputs(self) -> GraphOutputs:
         return GraphOutputs([self.leaves[index] for index in self._copied], True, (), self._device)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
 from rocm_autopatch.graphs import readers
@@ -193,7 +194,6 @@ class GraphOutputs:
     """
 
     gone = math.inf
-    in_the_way = False
 
     def __init__(
         self,
@@ -323,7 +323,6 @@ class GraphOutputs:
         if not self.in_use():
             return None
         if self.clone:
-            self.in_the_way = True
             return SAVED
         for reference in self._given:
             tensor = reference()
@@ -344,11 +343,53 @@ class GraphOutputs:
             return None
         return RESIZED
 
+    def abandoned(self) -> AbandonedOutputs:
+        """What takes its place when its graph is gone, and nothing else holds it."""
+        return AbandonedOutputs(self._owners)
+
     def in_use(self) -> bool:
         """Whether a caller still holds a result that is the graph's own."""
         return any(use_count(pointer) > most for pointer, most in self._counts) or any(
             sys.getrefcount(one.untyped_storage()) > _UNREFERRED for one in self._owners
         )
+
+    def used(self) -> list[int]:
+        """The memories of such results."""
+        counts = dict(self._counts)
+        return [
+            storage_key(one)
+            for one in self._owners
+            if sys.getrefcount(one.untyped_storage()) > _UNREFERRED
+            or use_count(storage_key(one)) > counts[storage_key(one)]
+        ]
+
+
+class AbandonedOutputs:
+    """What callers still hold of the results of a graph that is gone: of the rest it keeps nothing.
+
+    Graphs that were captured before it may write there.
+    """
+
+    gone = math.inf
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        self._held = [StorageWeakRef(tensor.untyped_storage()) for tensor in tensors]
+
+    def memories(self) -> list[int]:
+        """What they lie in, or did."""
+        return [one.cdata for one in self._held]
+
+    def used(self) -> list[int]:
+        """Which of these memories somebody uses."""
+        return [one.cdata for one in self._held if not one.expired()]
+
+    def in_use(self) -> bool:
+        """Whether somebody uses any."""
+        return bool(self.used())
+
+    def held(self) -> str | None:
+        """Why they must not be overwritten now; None if they may."""
+        return SAVED if self.in_use() else None
 
 
 def is_only_of_python(tensor: torch.Tensor, others: int = 0) -> bool:

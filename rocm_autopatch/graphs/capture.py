@@ -166,8 +166,15 @@ class CapturePool:
             self._wait_for_all = False
             self._wait_for_readers(self._last[1])
 
-    def add_reader(self, stream: torch.cuda.Stream) -> None:
+    def add_reader(self, stream: torch.Stream) -> None:
         """Have each replay wait for what the stream does at that time."""
+        if not isinstance(stream, torch.cuda.Stream):
+            made: Any = torch.cuda.Stream
+            stream = made(
+                stream_id=stream.stream_id,
+                device_index=stream.device_index,
+                device_type=stream.device_type,
+            )
         self._readers[stream.cuda_stream] = stream
         self.lends = True
 

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rocm_autopatch import failure
 from rocm_autopatch.graphs import dynamo_frames
-from rocm_autopatch.graphs.layout import storage_key
+from rocm_autopatch.graphs.layout import has_memory, storage_key
 from rocm_autopatch.graphs.pytrees import TENSORS
 from rocm_autopatch.graphs.refusal import Refused
 
@@ -158,13 +158,15 @@ class CapturedOps(TorchDispatchMode):
             self._blame_op()
             self._object_to(COPIED)
         for one in _tensors_in((result,)):
-            if one.is_sparse:
-                self._meet_op(f"{func}, whose result is sparse")
-            elif type(one) in TENSORS:
-                if storage_key(one) not in self._read:
-                    self._made.add(storage_key(one))
-                if self._fill is not None and _op_name(func) in _EMPTY:
-                    _fill_bytes(one, self._fill)
+            if type(one) not in TENSORS:
+                continue
+            if not has_memory(one):
+                self._meet_op(f"{func}, whose result is {one.layout}")
+                continue
+            if storage_key(one) not in self._read:
+                self._made.add(storage_key(one))
+            if self._fill is not None and _op_name(func) in _EMPTY:
+                _fill_bytes(one, self._fill)
         return result
 
     def _look_before(
@@ -180,7 +182,12 @@ class CapturedOps(TorchDispatchMode):
             self._blame_op()
             self._meet_op(str(func))
         for one in tensors:
-            if type(one) in TENSORS and storage_key(one) not in self._made:
+            if type(one) not in TENSORS:
+                continue
+            if not has_memory(one):
+                self._blame_op()
+                self._meet_op(f"{func}, which reads {one.layout}")
+            elif storage_key(one) not in self._made:
                 self._note_read(one)
         self._note_writes(func, args, kwargs)
 
@@ -256,7 +263,9 @@ class CapturedOps(TorchDispatchMode):
                     "it draws random numbers from a generator of its own, and a replay would not"
                 )
             if one.alias_info is not None and one.alias_info.is_write:
-                tensors = [it for it in _tensors_in((given,)) if type(it) in TENSORS]
+                tensors = [
+                    it for it in _tensors_in((given,)) if type(it) in TENSORS and has_memory(it)
+                ]
                 self.written.update(it for it in map(storage_key, tensors) if it not in self._made)
 
     def _note_read(self, one: torch.Tensor) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 
 from rocm_autopatch import startup
-from rocm_autopatch.graphs import capture, captured_ops, record, soundness, write_back
+from rocm_autopatch.graphs import capture, captured_ops, readers, record, soundness, write_back
 from rocm_autopatch.graphs.attempts import (
     CaptureAttempt,
     ObservationAttempt,
@@ -28,9 +28,9 @@ from rocm_autopatch.graphs.borrowed_outputs import AliasedInput
 from rocm_autopatch.graphs.buffers import RESIZED, SAVED
 from rocm_autopatch.graphs.calls import CallStrategy, GraphedCall, GraphOptions
 from rocm_autopatch.graphs.eviction import choose_evicted, choose_forgotten
-from rocm_autopatch.graphs.layout import same_places
+from rocm_autopatch.graphs.layout import same_places, storage_key
 from rocm_autopatch.graphs.memory import GraphMemory
-from rocm_autopatch.graphs.pytrees import describe_signature
+from rocm_autopatch.graphs.pytrees import describe_signature, tensors_of
 from rocm_autopatch.graphs.refusal import (
     CaptureBusy,
     Refused,
@@ -132,6 +132,8 @@ class GraphCache:
         # The key and the signature of the last call with a graph.
         self._recent: tuple[Hashable, SignatureEntry | None] = (None, None)
         self._clock = 0
+        # How many graphs were dropped because the program seemed to keep results for good.
+        self._moved = 0
 
     def run_call(self, key: Hashable, structure: Hashable, leaves: list[object]) -> object:
         """The result of the function for the leaves of a call whose signature has this *key*."""
@@ -154,7 +156,7 @@ class GraphCache:
                             return self._replay_captured(signature, state, leaves)
             call = GraphedCall(structure, leaves, self.strategy.device)
             if held:
-                another = self._find_another(key, signature, held)
+                another = self._find_another(key, signature, state, held, leaves)
                 if another is None:
                     return self._run_plainly(call, held)
                 key = another
@@ -286,27 +288,37 @@ class GraphCache:
         self._free_graph(signature)
         self._reject_signature(signature, call, why)
 
-    def _find_another(self, key: Hashable, signature: SignatureEntry, held: str) -> Hashable | None:
+    def _find_another(
+        self,
+        key: Hashable,
+        signature: SignatureEntry,
+        state: State,
+        held: str,
+        leaves: list[object],
+    ) -> Hashable | None:
         """The key of a graph for a call that has found results in use; None for a plain call.
 
-        If these are results of other graphs, it is captured anew, in memory of its own. If they are
-        its own, as where a step calls the same code twice, there is one more graph.
+        The signature was in this *state* then. If these are results of other graphs, it is captured
+        anew, in memory of its own. If they are its own, as where a step calls the same code twice,
+        there is one more graph.
         """
         with self.lock:
-            state = signature.state
-            if type(state) is not CapturedState:
-                return None
+            if signature.state is not state:
+                # What a graph reads is gone, or another thread was quicker.
+                return None if held == BORROWED else key
+            assert isinstance(state, CapturedState)
             state.calls_in_use += 1
             state.calls_held += 1
-            may_drop = self.row["dropped"] < self.options.limit
-            own = state.outputs.lends and state.outputs.in_use()
             is_lost = held == RESIZED and self.options.clone
-            if (held == SAVED or is_lost) and self.strategy.captures_again and may_drop:
-                # What is in use stays where it is, and no later capture writes there.
-                signature.keeps = signature.keeps or state.outputs.in_the_way or is_lost
+            if self.strategy.captures_again and (held == SAVED or is_lost):
+                # What is in use stays where it is: no later capture writes there.
+                signature.keeps = is_lost or _has_to_copy(signature, state, leaves)
+                signature.moved = True
                 self._free_graph(signature)
                 self.row["dropped"] += 1
                 return key
+            own = state.outputs.lends and state.outputs.in_use()
+            may_drop = self._moved < self.options.limit
             if held == SAVED and own:
                 if self.strategy.goes_beside and state.calls_held > CALLS_BEFORE_BESIDE:
                     of, number = key if isinstance(key, BesideKey) else (key, 0)
@@ -315,10 +327,12 @@ class GraphCache:
             elif held == SAVED and may_drop and self._is_held_by_another(state):
                 self._free_graph(signature)
                 signature.own_memory = GraphMemory()
+                self._moved += 1
                 self.row["dropped"] += 1
                 return key
             # Maybe they are kept for good.
             if state.calls_in_use >= CALLS_IN_USE and may_drop:
+                self._moved += 1
                 self._leave_signature(signature)
             return None
 
@@ -596,10 +610,12 @@ class GraphCache:
         state = signature.state
         if isinstance(state, CapturedState):
             soundness.budget.forget_graph(id(state))
-            memory, row = state.memory, state.row
-            with state.observed.pool.idle():
+            memory, row, pool, order = state.memory, state.row, state.observed.pool, state.order
+            left = state.outputs.abandoned()
+            with pool.idle():
                 signature.drop_graph(state)
-            memory.sweep()
+            readers.watch(left, pool)
+            memory.abandon(order, left)
             record.drop_graph(self.row, row)
 
     def clear(self) -> None:
@@ -611,6 +627,18 @@ class GraphCache:
     def states(self) -> list[State]:
         """What is known now, a state for each signature. Takes no lock: a capture may call it."""
         return [one.state for one in [*self.signatures.values()]]
+
+
+def _has_to_copy(signature: SignatureEntry, state: CapturedState, leaves: Sequence[object]) -> bool:
+    """Whether a graph that has found results in use has to hand out copies from now on.
+
+    It has, if these are its own, or if this is not the first time. If they are nothing but its
+    arguments, it was captured before the graph that makes them. If it lent its own results again,
+    the graph after it would find those in use, and so each one after that.
+    """
+    if signature.keeps or signature.moved or state.outputs.in_use():
+        return True
+    return state.memory.used_over(state.order) <= set(map(storage_key, tensors_of(leaves)))
 
 
 def _places_of_leaves(leaves: list[Any], indices: list[int]) -> list[int | None]:

@@ -24,6 +24,11 @@ same_places: Callable[[list[Any], list[int | None], list[int]], bool] = getattr(
 )
 
 
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in one memory: a sparse one does not, nor one of another library."""
+    return tensor.layout is torch.strided
+
+
 def storage_key(tensor: torch.Tensor) -> int:
     """What tensors have in common that share their memory. It says nothing when they are gone."""
     return tensor.untyped_storage()._cdata

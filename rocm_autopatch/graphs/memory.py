@@ -38,6 +38,12 @@ class LiveOutputs(Protocol):
     def in_use(self) -> bool:
         """Whether something uses them."""
 
+    def memories(self) -> list[int]:
+        """What they lie in."""
+
+    def used(self) -> list[int]:
+        """Which of these memories something uses."""
+
     def held(self) -> str | None:
         """Why they must not be overwritten now; None if they may.
 
@@ -167,6 +173,20 @@ class GraphMemory:
                 # A sweep of another thread may have been here before.
                 self.lent.pop(number, None)
         return None
+
+    def used_over(self, order: int) -> set[int]:
+        """The memories because of which the graph with this number is busy."""
+        found: set[int] = set()
+        for number, results in [*self.lent.items()]:
+            if number >= order or results.gone < order:
+                found.update(results.used())
+        return found
+
+    def abandon(self, order: int, outputs: LiveOutputs) -> None:
+        """The graph with this number is gone, and leaves *outputs* of its results."""
+        if order in self.lent:
+            self.lent[order] = outputs
+        self.sweep()
 
     def sweep(self) -> None:
         """Forget results that nothing uses any more, also those of graphs that are gone."""

@@ -20,6 +20,7 @@ import torch
 from rocm_autopatch.graphs import capture
 from rocm_autopatch.graphs.calls import GraphOptions, InferenceCalls
 from rocm_autopatch.graphs.graph_cache import GraphCache
+from rocm_autopatch.graphs.layout import has_memory
 from rocm_autopatch.graphs.pytrees import unflatten_call
 from rocm_autopatch.graphs.refusal import GRADIENTS, Refused
 from rocm_autopatch.graphs.states import SignatureEntry
@@ -45,6 +46,9 @@ class WatchedWeights:
         self._modes = [one.__dict__ for one in modules if "training" in one.__dict__]
         tensors = [one for one in self._were if isinstance(one, torch.Tensor)]
         self.tensors = [*{id(one): one for one in (*tensors, *loose)}.values()]
+        layouts = {one.layout for one in self.tensors if not has_memory(one)}
+        #: Why no call can be a graph; None if one may.
+        self.objection = f"it has a {layouts.pop()} tensor" if layouts else None
 
     def _cache_entries(self) -> list[object]:
         return [*chain.from_iterable(map(dict.values, self._tables))]
@@ -89,7 +93,7 @@ class PromisedGraphs:
     ) -> tuple[GraphCache, list[torch.Tensor], Hashable]:
         """The graphs and the weights for a call with this signature, and the key of its graph.
 
-        Raises Refused if it needs gradients.
+        Raises Refused if it needs gradients, or no call can be a graph.
         """
         weights, graphs = self._current
         if weights is None or not weights.are_the_same():
@@ -99,6 +103,8 @@ class PromisedGraphs:
             strategy = InferenceCalls(functools.partial(self._call, count=count))
             graphs = self._make(strategy, indices=range(count), row=self.row)
             self._current = weights, graphs
+        if weights.objection:
+            raise Refused(weights.objection)
         if torch.is_grad_enabled() and weights.need_gradient():
             raise Refused(GRADIENTS)
         return graphs, weights.tensors, (settings, structure, shapes, weights.training_flags())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from contextlib import suppress
 from typing import Any, Protocol
 
 import torch
@@ -17,11 +18,18 @@ from rocm_autopatch.graphs.layout import storage_key
 
 _OURS = "_rocm_autopatch"
 # By memory: what was handed out there, whoever has done that.
-_lenders: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
+_lenders: weakref.WeakValueDictionary[int, Lender] = weakref.WeakValueDictionary()
 # The pools whose replays wait for the streams that read results.
 _pools: weakref.WeakSet[ReplayOrder] = weakref.WeakSet()
 # Memory that another process has got: it is never let go.
 _given_away: list[torch.Tensor] = []
+
+
+class Lender(Protocol):
+    """What hands results out: ``states.ReplayResults`` or ``buffers.AbandonedOutputs``."""
+
+    def memories(self) -> list[int]:
+        """What the results lie in."""
 
 
 class ReplayOrder(Protocol):
@@ -29,7 +37,7 @@ class ReplayOrder(Protocol):
 
     device: torch.device
 
-    def add_reader(self, stream: torch.cuda.Stream) -> None:
+    def add_reader(self, stream: torch.Stream) -> None:
         """Have each replay wait for what the stream does at that time."""
 
 
@@ -38,11 +46,11 @@ def are_counted() -> bool:
     return not (torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
-def watch(lender: object, memories: list[int], pool: ReplayOrder) -> None:
-    """Look after readers of these memories, which *lender* hands out."""
+def watch(lender: Lender, pool: ReplayOrder) -> None:
+    """Look after readers of what *lender* hands out."""
     _install()
     _pools.add(pool)
-    _lenders.update(dict.fromkeys(memories, lender))
+    _lenders.update(dict.fromkeys(lender.memories(), lender))
 
 
 def _install() -> None:
@@ -57,22 +65,36 @@ def _wrap(owner: Any, name: str, note: Any) -> None:
         return
 
     @functools.wraps(original)
-    def noting(self: Any, *args: Any, **kwargs: Any) -> Any:
-        note(self, *args, **kwargs)
-        return original(self, *args, **kwargs)
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        # Dynamo would trace what follows. What it compiles calls the op, and does not come here.
+        if not torch.compiler.is_compiling():
+            # Tensors of other kinds have no memory, and need not be shown what is called here.
+            with torch._C.DisableTorchFunction(), suppress(Exception):
+                note(*args, *kwargs.values())
+        return result
 
     setattr(noting, _OURS, True)
     setattr(owner, name, noting)
 
 
-def _note_stream(tensor: torch.Tensor, stream: torch.cuda.Stream, *_: object) -> None:
-    if tensor.layout is torch.strided and storage_key(tensor) in _lenders:
+def _is_lent(memory: int) -> bool:
+    # Results may have got other memory since.
+    lender = _lenders.get(memory)
+    return lender is not None and memory in lender.memories()
+
+
+def _note_stream(tensor: torch.Tensor, stream: torch.Stream) -> None:
+    # The program may destroy a stream of its own, and nobody could wait for it any more.
+    if isinstance(stream, torch.cuda.ExternalStream):
+        _note_process(tensor.untyped_storage())
+    elif _is_lent(storage_key(tensor)):
         for pool in [*_pools]:
             if pool.device == tensor.device:
                 pool.add_reader(stream)
 
 
 def _note_process(memory: torch.UntypedStorage, *_: object) -> None:
-    if memory._cdata in _lenders:
+    if _is_lent(memory._cdata):
         # A tensor counts as a user of its memory, and Python's object for the memory does not.
         _given_away.append(torch.empty(0, dtype=torch.uint8, device=memory.device).set_(memory))

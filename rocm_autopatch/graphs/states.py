@@ -28,6 +28,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from rocm_autopatch.graphs.borrowed_outputs import AliasedInput, DonatedInputs
 from rocm_autopatch.graphs.buffers import CopiedInputs
+from rocm_autopatch.graphs.layout import has_memory
 from rocm_autopatch.graphs.memory import GraphMemory, LiveOutputs
 from rocm_autopatch.graphs.pytrees import tensors_of
 from rocm_autopatch.graphs.record import GraphRow
@@ -45,8 +46,6 @@ class ReplayResults(LiveOutputs, Protocol):
     #: The flat results where the graph writes them. ``BorrowedOutputs`` has None for those that lie
     #: in an argument or a weight.
     leaves: list[Any]
-    #: Whether a replay that would overwrite them found them in use since this was set to False.
-    in_the_way: bool
 
     @property
     def lends(self) -> bool:
@@ -55,11 +54,11 @@ class ReplayResults(LiveOutputs, Protocol):
     def resized(self) -> str | None:
         """Why the graph must not be replayed any more; None if it may."""
 
+    def abandoned(self) -> LiveOutputs:
+        """What of them has to be known when their graph is gone."""
+
     def take(self, leaves: Sequence[Any]) -> object:
         """The result of the last replay, which was a call with *leaves*."""
-
-    def memories(self) -> list[int]:
-        """What results lie in, once owners are counted."""
 
     def count_owners(self, given: Sequence[torch.Tensor]) -> None:
         """Note how many references each result's memory has while no caller holds one.
@@ -158,6 +157,7 @@ class SignatureEntry:
             "given",
             "indices",
             "keeps",
+            "moved",
             "own_memory",
             "places",
             "state",
@@ -175,14 +175,17 @@ class SignatureEntry:
         # What its graph writes to, if it shares no memory with others.
         self.own_memory: GraphMemory | None = None
         self.state: State = WarmingState()
-        #: Whether the program was seen to keep results until the next call.
+        #: Whether callers get copies, because the program was seen to keep results.
         self.keeps = False
+        #: Whether it was captured anew because results were in use.
+        self.moved = False
         # The memory of the last result without a graph.
         self.given: list[StorageWeakRef] = []
 
     def note_results(self, result: object) -> None:
         """Note what a call without a graph has returned."""
-        self.given = [StorageWeakRef(one.untyped_storage()) for one in tensors_of(_leaves(result))]
+        given = filter(has_memory, tensors_of(_leaves(result)))
+        self.given = [StorageWeakRef(one.untyped_storage()) for one in given]
 
     def note_call(self) -> None:
         """A call begins: is the result of the last one without a graph still in use?"""

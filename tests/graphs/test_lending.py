@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +17,7 @@ torch: Any = pytest.importorskip("torch", reason="no torch here: tests/test_grap
 import replayed  # noqa: E402
 import stand_in  # noqa: E402
 
-from rocm_autopatch.graphs import graphed, record  # noqa: E402
+from rocm_autopatch.graphs import calls, graph_cache, graphed, record  # noqa: E402
 
 REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
@@ -252,29 +254,195 @@ def test_collectives_that_come_later() -> None:
         torch.distributed.destroy_process_group()
 
 
-def test_another_stream_that_reads() -> None:
+@pytest.fixture
+def lent(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function whose one graph lends its results. On the CPU, nobody can tell of readers."""
+    if not REAL:
+        monkeypatch.setattr(torch.Tensor, "record_stream", _accept_all, raising=False)
+        monkeypatch.setattr(torch.UntypedStorage, "_share_cuda_", _accept_all)
     function = graphed(double, guards="none")
     call_and_drop(function, range(6), double)
-    result = function(x_of(1))
-    stream = torch.cuda.Stream() if REAL else object()
-    for tensor in (x_of(1), result):
-        # The CPU has no streams.
-        with contextlib.suppress(NotImplementedError, TypeError, RuntimeError):
-            tensor.record_stream(stream)
+    assert lends(function)
+    return function
+
+
+def _accept_all(*_: object, **__: object) -> None:
+    pass
+
+
+def _streams_waited_for(function: Any) -> list[Any]:
     (signature,) = function._graphs.signatures.values()
     pool = signature.state.observed.pool
-    found = [*pool._readers.values()] if REAL else pool.readers
-    assert found.count(stream) == 1
+    return [*pool._readers.values()] if REAL else pool.readers
 
 
-def test_another_process_that_reads() -> None:
-    function = graphed(double, guards="none")
-    call_and_drop(function, range(6), double)
-    result = function(x_of(1))
+def _stream() -> Any:
+    return torch.cuda.Stream() if REAL else object()
+
+
+def test_another_stream_that_reads(lent: Any) -> None:
+    result, streams = lent(x_of(1)), [_stream(), _stream()]
+    x_of(1).record_stream(streams[0])
+    assert streams[0] not in _streams_waited_for(lent)
+    result.record_stream(streams[0])
+    result[1:].record_stream(s=streams[1])
+    assert [_streams_waited_for(lent).count(one) for one in streams] == [1, 1]
+
+
+def test_a_stream_that_reads_what_a_dropped_graph_has_made(lent: Any) -> None:
+    result, stream = lent(x_of(1)), _stream()
+    call_and_drop(lent, range(3), double)
+    assert lent.row["dropped"] == 1
+    result.record_stream(stream)
+    assert stream in _streams_waited_for(lent)
+
+
+def test_a_stream_of_any_kind_that_reads(lent: Any) -> None:
+    if not REAL:
+        pytest.skip("the CPU has no streams")
+    number = torch.cuda.current_device()
+    stream = torch.Stream(device=f"cuda:{number}")
+    lent(x_of(1)).record_stream(stream)
+    assert stream.stream_id in [one.stream_id for one in _streams_waited_for(lent)]
+
+
+def test_a_stream_that_the_program_may_destroy(lent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = lent(x_of(1))
     before = place(result)
-    with contextlib.suppress(NotImplementedError, TypeError, RuntimeError):
-        result.untyped_storage()._share_cuda_()
+    if REAL:
+        stream = torch.cuda.ExternalStream(torch.cuda.Stream().cuda_stream)
+    else:
+        monkeypatch.setattr(torch.cuda, "ExternalStream", object)
+        stream = object()
+    result.record_stream(stream)
+    del result
+    assert stream not in _streams_waited_for(lent)
+    assert before not in call_and_drop(lent, range(6), double)
+
+
+def test_what_is_not_ours_sees_nothing_of_it(lent: Any) -> None:
+    seen = []
+
+    class Own(torch.Tensor):
+        @classmethod
+        def __torch_function__(
+            cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> None:
+            seen.append(function.__name__)
+
+    with contextlib.suppress(AttributeError):  # A function has none.
+        torch.Tensor.record_stream(torch.ones(2).as_subclass(Own), _stream())
+    assert set(seen) <= {"record_stream"}
+    with contextlib.suppress(NotImplementedError, RuntimeError):
+        torch.ones(2, 2, device=GPU).to_sparse().record_stream(_stream())
+    for wrong in ((), (_stream(), _stream(), 3)):
+        if REAL:
+            with pytest.raises(TypeError, match="record_stream"):
+                lent(x_of(1)).record_stream(*wrong)
+
+
+def test_another_process_that_reads(lent: Any) -> None:
+    result = lent(x_of(1))
+    before = place(result)
+    result.untyped_storage()._share_cuda_()
     del result
     # This memory is never written again.
-    assert before not in call_and_drop(function, range(6), double)
+    assert before not in call_and_drop(lent, range(6), double)
+    assert lent.row["dropped"] == 1
+
+
+@replayed.nothing("torch has no place for them in a graph")
+@pytest.mark.parametrize(
+    "make", ["to_sparse", "to_sparse_csr", "to_sparse_csc", "to_mkldnn"], ids=str
+)
+@pytest.mark.parametrize("where", ["result", "inside", "constant"])
+def test_tensors_without_a_memory(make: str, where: str) -> None:
+    if REAL and make == "to_mkldnn":
+        pytest.skip("it is the CPU's")
+    constant = getattr(torch.eye(3, device=GPU), make)()
+
+    def function(x: Any) -> Any:
+        if where == "constant":
+            return x + constant.to_dense()
+        found = getattr(x, make)()
+        return found if where == "result" else found.to_dense() + 1
+
+    wrapped = graphed(function, guards="none")
+    for number in range(4):
+        x = torch.eye(3, device=GPU) * number
+        assert torch.equal(wrapped(x).to_dense(), function(x).to_dense())
+    (why,) = [one for one in wrapped.row["plain"] if one != graph_cache.WARMING]
+    assert "torch._mkldnn" in why or "torch.sparse" in why
+
+
+@pytest.mark.parametrize("shapes", [2, 33])
+def test_results_that_are_kept_after_many_drops(shapes: int) -> None:
+    function = graphed(double, limit=1 if shapes == 2 else 16, guards="none")
+    for number in range(shapes):
+        for _ in range(5):
+            function(torch.ones(number + 1, device=GPU))
+    before = function.row["replays"], function.row["dropped"]
+    kept = [function(torch.ones(shapes, device=GPU)) for _ in range(20)]
+    assert all(torch.equal(one, kept[0]) for one in kept)
+    assert function.row["replays"] - before[0] == 20
+    assert function.row["dropped"] - before[1] == 1
+
+
+def test_layers_that_share_their_code() -> None:
+    class Layer(torch.nn.Module):
+        def __init__(self, number: int) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.full((4,), number / 16, device=GPU))
+
+        def forward(self, x: Any) -> Any:
+            return torch.cos(x * self.weight)
+
+    layers = [_in_the_mode(Layer(number)) for number in range(12)]
+    for turn in range(8):
+        x = wanted = x_of(turn)
+        for number, layer in enumerate(layers):
+            x, wanted = layer(x), torch.cos(wanted * (number / 16))
+        assert torch.allclose(x, wanted)
+    # The first ones are captured after the others. It takes one more graph, and not one for each.
+    assert _sums()[1] <= 2
+
+
+def test_a_dropped_graph_keeps_what_is_used_and_nothing_else(lent: Any) -> None:
+    function = graphed(lambda x: (x * 2, x + 1), guards="none")
+    for number in range(6):
+        function(x_of(number))
+    (signature,) = function._graphs.signatures.values()
+    outputs = [weakref.ref(one) for one in signature.state.outputs.leaves]
+    kept = function(x_of(3))[0]
+    function(x_of(4))
     assert function.row["dropped"] == 1
+    assert [one() for one in outputs] == [None, None]
+    assert torch.equal(kept, x_of(3) * 2)
+
+
+def test_threads_that_find_the_same_result_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    function = graphed(double, guards="none")
+    call_and_drop(function, range(6), double)
+    kept, found, each = function(x_of(7)), threading.Barrier(2), threading.local()
+    make_call = calls.GraphedCall
+
+    def wait_once(*given: Any) -> Any:
+        if not hasattr(each, "waited"):
+            each.waited = found.wait(60)
+        return make_call(*given)
+
+    monkeypatch.setattr(graph_cache, "GraphedCall", wait_once)
+    results: list[Any] = []
+
+    def call(number: int) -> None:
+        with torch.no_grad():
+            results.append((number, function(x_of(number))))
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(2)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert all(torch.equal(result, x_of(number) * 2) for number, result in results)
+    assert torch.equal(kept, x_of(7) * 2)
+    assert (len(results), function.row["dropped"]) == (2, 1)

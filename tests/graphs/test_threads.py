@@ -97,6 +97,11 @@ def test_results_are_swept_while_they_are_looked_at() -> None:
     class Results:
         gone = float("inf")
 
+        def memories(self) -> list[int]:
+            return []
+
+        used = memories
+
         def in_use(self) -> bool:
             return False
 

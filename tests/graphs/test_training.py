@@ -924,6 +924,11 @@ class TestSavedValues:
         class Used:
             gone = inf
 
+            def memories(self) -> list[int]:
+                return []
+
+            used = memories
+
             def in_use(self) -> bool:
                 return True
 
