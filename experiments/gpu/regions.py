@@ -13,7 +13,7 @@ them were replays. WORK/regions.jsonl keeps rows as they come; a second call doe
 With ``--time``, processes run one after the other, one with our graphs and one with torch's own in
 each round, after one of each at once that fills caches. Each times all models. WORK/times.jsonl has
 the median milliseconds of a step and the memory that torch had reserved for the model at most, and
-what is printed at the end compares the medians of the processes.
+what is printed at the end compares the medians of the processes. A second call adds to them.
 """
 
 from __future__ import annotations
@@ -436,11 +436,14 @@ def _start_timing(side: str, names: Sequence[str], work: Path) -> subprocess.Pop
 def compare_times(names: Sequence[str], rounds: int, work: Path, seconds: float) -> None:
     """Time models in processes by turns, keep rows, and print a comparison of the medians."""
     end = time.monotonic() + seconds
-    groups = [names[first::4] for first in range(4)]
-    started = [_start_timing(side, some, work) for some in groups for side in ("ours", "native")]
-    for one in started:
-        one.communicate()
-    rows: list[dict[str, Any]] = []
+    kept = work / "times.jsonl"
+    if not kept.exists():
+        groups = [names[first::4] for first in range(4)]
+        sides = ("ours", "native")
+        for one in [_start_timing(side, some, work) for some in groups for side in sides]:
+            one.communicate()
+        kept.touch()
+    rows = [json.loads(line) for line in kept.read_text().splitlines()]
     for number in range(rounds):
         sides = ("ours", "native") if number % 2 == 0 else ("native", "ours")
         for side in sides:
@@ -448,8 +451,9 @@ def compare_times(names: Sequence[str], rounds: int, work: Path, seconds: float)
                 break
             out, _ = _start_timing(side, names, work).communicate()
             lines = out.splitlines()
-            rows += [json.loads(line) for line in lines if line.startswith("{")]
-            with (work / "times.jsonl").open("a") as stream:
+            lines = [line for line in lines if line.startswith("{")]
+            rows += map(json.loads, lines)
+            with kept.open("a") as stream:
                 stream.writelines(line + "\n" for line in lines)
             print(f"round {number}, {side}: {len(lines)} rows", flush=True)
     print_medians(names, rows)

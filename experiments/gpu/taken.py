@@ -1,7 +1,7 @@
 # mypy: disable-error-code="import-not-found"
 """On a machine with a GPU: does it take the caches that a machine without one has filled?
 
-    python experiments/gpu/taken.py FILLED WORK [--starts 5] [--seconds 500]
+    python experiments/gpu/taken.py FILLED WORK [--starts 5] [--seconds 500] [--only MODEL ...]
 
 FILLED has a directory of caches for each model of experiments/live/programs/filled_models.py, as
 experiments/live/filled.py fills them on a stand-in. Each model starts so many times from a copy of
@@ -73,13 +73,18 @@ def start(model: str, kind: str, source: Path | None, own: Path) -> dict[str, An
 
 def all_starts(model: str, asked: argparse.Namespace, end: float) -> list[dict[str, Any]]:
     own, warm = asked.work / f"{model}-filled", asked.work / f"{model}-warm"
-    rows = [start(model, "cold", None, warm)]
+    rows: list[dict[str, Any]] = []
+
+    def add(kind: str, source: Path | None, own: Path) -> None:
+        rows.append(start(model, kind, source, own))
+        with (asked.work / "taken.jsonl").open("a") as stream:
+            stream.write(json.dumps(rows[-1]) + "\n")
+
+    add("cold", None, warm)
     for _ in range(asked.starts):
         if time.monotonic() < end:
-            rows.append(start(model, "filled", asked.filled / model, own))
-            rows.append(start(model, "warm", None, warm))
-    with (asked.work / "taken.jsonl").open("a") as stream:
-        stream.writelines(json.dumps(row) + "\n" for row in rows)
+            add("filled", asked.filled / model, own)
+            add("warm", None, warm)
     for row in rows[:2]:
         print(json.dumps(row), flush=True)
     kinds = {
@@ -99,12 +104,13 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=500)
     parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--only", nargs="+")
     asked = parser.parse_args()
     if not asked.filled.is_dir():
         parser.error(f"{asked.filled} is no directory: experiments/live/filled.py makes one")
     asked.work.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + asked.seconds
-    models = sorted(path.name for path in asked.filled.iterdir() if path.is_dir())
+    models = asked.only or sorted(path.name for path in asked.filled.iterdir() if path.is_dir())
     with ThreadPoolExecutor(asked.at_once) as pool:
         list(pool.map(lambda model: all_starts(model, asked, end), models))
 
