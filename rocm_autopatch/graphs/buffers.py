@@ -206,8 +206,8 @@ class GraphOutputs:
         leaves, self.spec = pytree.tree_flatten(result)
         self.clone, self.lends = clone, lend or not clone
         self.leaves = without_history(leaves) if self.lends else leaves
-        # Whether the next caller gets tensors of the graph.
-        self._lending = lend
+        # Whether the next caller gets tensors of the graph that are never moved.
+        self._lending = lend and clone
         taken = {storage_key(tensor) for tensor in inputs}
         tensors = [index for index, leaf in enumerate(self.leaves) if type(leaf) in TENSORS]
         self._tensors, self._twins = find_twins(self.leaves, tensors)

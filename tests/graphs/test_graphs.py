@@ -239,7 +239,6 @@ def test_results_are_kept() -> None:
     assert wrapped.row["replays"] == 6
 
 
-@needs_gpu
 def test_aliased_results_are_not_overwritten() -> None:
     wrapped = graphed(lambda x: x * 2, outputs="alias")
     x = torch.ones(1024, device=GPU)
@@ -1077,7 +1076,6 @@ def test_a_graph_holds_no_weights() -> None:
     assert old() is None
 
 
-@needs_gpu
 def test_replaced_weights_are_freed() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(64, 32, device=GPU))
     fast = torch.compile(model, mode="reduce-overhead")
@@ -1323,7 +1321,6 @@ def test_caches_that_share_their_memory(seen: Seen, inference: bool) -> None:
     assert [one["replays"] for row in seen() for one in row["graphs"]] == [3, 3]
 
 
-@needs_gpu
 def test_a_graph_holds_no_cache() -> None:
     fast = torch.compile(step, mode="reduce-overhead")
     old = weakref.ref(prompt(fast))
