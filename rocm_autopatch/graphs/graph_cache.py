@@ -312,7 +312,7 @@ class GraphCache:
             is_lost = held == RESIZED and self.options.clone
             if self.strategy.captures_again and (held == SAVED or is_lost):
                 # What is in use stays where it is: no later capture writes there.
-                signature.keeps = is_lost or _has_to_copy(signature, state, leaves)
+                signature.keeps = _has_to_copy(signature, state, leaves)
                 signature.moved = True
                 self._free_graph(signature)
                 self.row["dropped"] += 1
@@ -630,7 +630,7 @@ class GraphCache:
 
 
 def _has_to_copy(signature: SignatureEntry, state: CapturedState, leaves: Sequence[object]) -> bool:
-    """Whether a graph that has found results in use has to hand out copies from now on.
+    """Whether a graph that was in the way of results has to hand out copies from now on.
 
     It has, if these are its own, or if this is not the first time. If they are nothing but its
     arguments, it was captured before the graph that makes them. If it lent its own results again,
