@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -23,6 +24,8 @@ _lenders: weakref.WeakValueDictionary[int, Lender] = weakref.WeakValueDictionary
 _pools: weakref.WeakSet[ReplayOrder] = weakref.WeakSet()
 # Memory that another process has got: it is never let go.
 _given_away: list[torch.Tensor] = []
+# Some builds of torch have no such groups.
+_has_process_group: Callable[[], bool] = getattr(torch.distributed, "is_initialized", bool)
 
 
 class Lender(Protocol):
@@ -43,7 +46,7 @@ class ReplayOrder(Protocol):
 
 def are_counted() -> bool:
     """Whether who reads a result has a reference to it. Collectives of other ranks have none."""
-    return not (torch.distributed.is_available() and torch.distributed.is_initialized())
+    return not _has_process_group()
 
 
 def watch(lender: Lender, pool: ReplayOrder) -> None:
