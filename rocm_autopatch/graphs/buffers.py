@@ -329,7 +329,8 @@ class GraphOutputs:
             if tensor is not None and is_only_of_python(tensor):
                 # What inference mode has made can only be changed there, and nothing else there.
                 with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-                    tensor.set_(tensor.clone())
+                    # A clone() of a conjugate view is none, and the tensor stays one.
+                    tensor.set_(read_as(tensor, False, False).clone())
         if self.in_use():
             raise Refused(
                 "a view of the last call's result is still in use, and this call would overwrite "

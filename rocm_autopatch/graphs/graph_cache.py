@@ -132,6 +132,8 @@ class GraphCache:
         # The key and the signature of the last call with a graph.
         self._recent: tuple[Hashable, SignatureEntry | None] = (None, None)
         self._clock = 0
+        # Whether a graph had to copy. Then new ones do: each lender may make all older graphs move.
+        self._keeps = False
         # How many graphs were dropped because the program seemed to keep results for good.
         self._moved = 0
 
@@ -312,7 +314,8 @@ class GraphCache:
             is_lost = held == RESIZED and self.options.clone
             if self.strategy.captures_again and (held == SAVED or is_lost):
                 # What is in use stays where it is: no later capture writes there.
-                signature.keeps = _has_to_copy(signature, state, leaves)
+                self._keeps = self._keeps or _has_to_copy(signature, state, leaves)
+                signature.keeps = self._keeps
                 signature.moved = True
                 self._free_graph(signature)
                 self.row["dropped"] += 1
@@ -520,6 +523,7 @@ class GraphCache:
                 elif self._known is not None:
                     signature.learn(self._known)
                     self._known = None
+                signature.keeps = signature.keeps or self._keeps
             self._latest[key] = signature
             return signature
 

@@ -258,6 +258,18 @@ def test_aliased_results_are_not_overwritten() -> None:
     assert wrapped(x)[0].item() == 2
 
 
+@pytest.mark.parametrize("make", [torch.conj, torch._neg_view])
+def test_an_aliased_result_that_reads_its_memory_in_another_way(make: Any) -> None:
+    wrapped = graphed(lambda x: make(torch.complex(x, x)), outputs="alias", guards="none")
+    x = torch.ones(4, device=GPU)
+    for step in range(3):
+        wrapped(x * step)
+    first = wrapped(x * 10)
+    second = wrapped(x * 20)
+    assert torch.equal(first, make(torch.complex(x, x) * 10))
+    assert torch.equal(second, make(torch.complex(x, x) * 20))
+
+
 def test_an_aliased_result_that_dlpack_holds() -> None:
     """It has the address, and no tensor of its own that could be moved."""
     wrapped = graphed(lambda x: x * 2, outputs="alias")

@@ -413,6 +413,17 @@ def test_results_that_are_kept_after_many_drops(shapes: int) -> None:
     assert function.row["dropped"] - before[1] == 1
 
 
+def test_new_shapes_of_which_some_results_are_kept() -> None:
+    function, kept = graphed(double, limit=64, guards="none"), []
+    for number in range(600):
+        size = 1 + number // 40 * 2 + number % 8
+        kept.append((function(torch.full((size,), float(number), device=GPU)), number))
+        kept = kept[-5:]
+        assert all(not (result - 2 * value).any() for result, value in kept)
+    # Once a graph has to copy, those that are captured later copy from the beginning.
+    assert function.row["dropped"] <= 30
+
+
 def test_layers_that_share_their_code() -> None:
     class Layer(torch.nn.Module):
         def __init__(self, number: int) -> None:
