@@ -113,10 +113,11 @@ with config.patch(post_grad_custom_pre_pass=graph_pass):
 busy = os.environ["BUSY"]
 
 
-def is_waiting():
-    "Whether the compile waits for the compiler: on a busy machine, it may not be that far."
+def waiting():
+    "The frame in which the compile waits for the compiler, None if it is not that far."
     frame = sys._current_frames()[threading.main_thread().ident]
-    return frame.f_code.co_filename.endswith(("threading.py", "subprocess.py", "selectors.py"))
+    waits = frame.f_code.co_filename.endswith(("threading.py", "subprocess.py", "selectors.py"))
+    return frame if waits else None
 
 
 def let_go():
@@ -124,9 +125,10 @@ def let_go():
         time.sleep(0.02)
     warned = False
     while not warned:
-        before = is_waiting()
+        # It may also wait for other things, and do others when the watchdog looks.
+        before = waiting()
         hang(1)
-        warned = before and is_waiting()
+        warned = before is not None and before is waiting()
     os.unlink(busy + ".reached")
     os.unlink(busy)
 
