@@ -364,7 +364,7 @@ class CaptureAttempt:
         captured.outputs.count_owners(captured.inputs.own_tensors())
         if captured.outputs.lends:
             self._pool.lends = True
-            readers.watch(captured.outputs, self._pool)
+            readers.watch_readers(captured.outputs, self._pool)
         fixed = frozenset(self._signature.indices)
         shown = [leaf for index, leaf in enumerate(self._call.leaves) if index not in fixed]
         captured.row = {

@@ -23,13 +23,13 @@ from rocm_autopatch.graphs.buffers import (
     addresses_of,
     find_twins,
     is_only_of_python,
+    move_together,
     own_references,
     refuse_result,
     without_history,
 )
 from rocm_autopatch.graphs.layout import (
     Place,
-    new_view,
     place_of,
     same_places,
     storage_key,
@@ -202,11 +202,11 @@ class BorrowedOutputs:
         """
         return None if same_places(self.leaves, self._addresses, self._kept) else RESIZED
 
-    def memories(self) -> list[int]:
+    def result_memories(self) -> list[int]:
         """What results lie in."""
         return [*self._counts]
 
-    def abandoned(self) -> BorrowedOutputs:
+    def abandoned_outputs(self) -> BorrowedOutputs:
         """What takes its place when its graph is gone: others may read it or write to it."""
         return self
 
@@ -218,22 +218,19 @@ class BorrowedOutputs:
         """Whether something uses this memory, which is of one of the results."""
         return use_count(pointer) > self._counts[pointer]
 
-    def in_use(self) -> bool:
-        return any(use_count(memory) > most for memory, most in self._counts.items())
-
-    def used(self) -> list[int]:
+    def used_memories(self) -> list[int]:
         return [memory for memory, most in self._counts.items() if use_count(memory) > most]
 
-    def held(self) -> str | None:
+    def why_held(self) -> str | None:
         """Why the next replay must not run now; None if it may."""
-        held = self.used()
+        held = self.used_memories()
         if not held:
             return None
         self.in_the_way = True
         for memory, tensors in self._movable_by_memory(held).items():
             if use_count(memory) == self._counts[memory] + len(tensors):
-                _move_together(tensors)
-        held = self.used()
+                move_together(tensors)
+        held = self.used_memories()
         self.copy_from_now_on(held)
         return SAVED if held else None
 
@@ -350,17 +347,6 @@ def _leaves_instead(leaves: Sequence[Any], there: Mapping[int, torch.Tensor]) ->
 
 def _lies_in(leaf: object, memory: int) -> bool:
     return isinstance(leaf, torch.Tensor) and storage_key(leaf) == memory
-
-
-def _move_together(tensors: Sequence[torch.Tensor]) -> None:
-    """Give tensors that share their memory a copy of it, which they share, too.
-
-    Autograd counts no write: what it has saved of them is the same.
-    """
-    copy = tensors[0].untyped_storage().clone()
-    whole = tensors[0].detach().new_empty(0).set_(copy)
-    for tensor in tensors:
-        tensor.data = new_view(whole, tensor.dtype, place_of(tensor))
 
 
 def _count_users(tensors: Sequence[torch.Tensor]) -> int:

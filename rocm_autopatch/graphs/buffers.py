@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from rocm_autopatch.graphs import readers
 from rocm_autopatch.graphs.layout import (
     Place,
+    has_memory,
     new_view,
     place_of,
     read_as,
@@ -240,9 +241,8 @@ class GraphOutputs:
                 self._strided.append(indices[0])
         # The result, if it is one tensor that is copied by clone(). Most are.
         self._only = self.leaves[0] if self._alone and clone and self._single else None
-        # Without copies: how many hold each storage, one tensor there, and what callers got.
-        self._counts: list[tuple[int, int]] = []
-        self._owners: list[torch.Tensor] = []
+        # Without copies: each memory, how many hold it, one tensor there; and what callers got.
+        self._counts: list[tuple[int, int, torch.Tensor]] = []
         self._given: list[weakref.ref[torch.Tensor]] = []
         self._addresses = addresses_of(self.leaves)
 
@@ -297,41 +297,45 @@ class GraphOutputs:
         """
         if not self.lends:
             return
-        pointers = {storage_key(self.leaves[index]) for index in self._tensors}
         own = own_references([*self.own_tensors(), *given])
-        self._counts = [(one, own[one]) for one in pointers]
-        self._owners = [*{storage_key(one): one for one in self.own_tensors()}.values()]
-        if self.clone and self.in_use():
+        tensors = {storage_key(one): one for one in self.own_tensors()}
+        self._counts = [(memory, own[memory], one) for memory, one in tensors.items()]
+        if self.clone and self.used_memories():
             # A constant of the compiled code would be the caller's to change.
             self._lending = self.lends = False
 
-    def memories(self) -> list[int]:
+    def result_memories(self) -> list[int]:
         """What results lie in."""
-        return [memory for memory, _ in self._counts]
+        return [memory for memory, _, _ in self._counts]
 
     def own_tensors(self) -> list[torch.Tensor]:
         """The tensors that hold the memory of results, whether or not a caller has some."""
         wholes = [whole for whole, _ in self._shared]
         return [*(self.leaves[index] for index in self._tensors), *wholes]
 
-    def held(self) -> str | None:
+    def why_held(self) -> str | None:
         """Why the next replay must not run now; None if it may.
 
         Results that a caller still holds are moved to other memory. Raises Refused if a caller
         holds a view of a result, which can't be moved.
         """
-        if not self.in_use():
+        if not self.used_memories():
             return None
         if self.clone:
             return SAVED
+        moved: dict[int, list[torch.Tensor]] = {}
         for reference in self._given:
             tensor = reference()
             if tensor is not None and is_only_of_python(tensor):
-                # What inference mode has made can only be changed there, and nothing else there.
-                with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-                    # A clone() of a conjugate view is none, and the tensor stays one.
-                    tensor.set_(read_as(tensor, False, False).clone())
-        if self.in_use():
+                moved.setdefault(storage_key(tensor), []).append(tensor)
+        for memory, most, _ in self._counts:
+            tensors = moved.get(memory, [])
+            if not tensors or use_count(memory) != most + len(tensors):
+                continue
+            # What inference mode has made can only be changed there, and nothing else there.
+            with torch.inference_mode(tensors[0].is_inference()), torch.no_grad():
+                move_together(tensors)
+        if self.used_memories():
             raise Refused(
                 "a view of the last call's result is still in use, and this call would overwrite "
                 'it: clone() it, or use outputs="clone"'
@@ -344,24 +348,16 @@ class GraphOutputs:
             return None
         return RESIZED
 
-    def abandoned(self) -> AbandonedOutputs:
+    def abandoned_outputs(self) -> AbandonedOutputs:
         """What takes its place when its graph is gone, and nothing else holds it."""
-        return AbandonedOutputs(self._owners)
+        return AbandonedOutputs(one for _, _, one in self._counts)
 
-    def in_use(self) -> bool:
-        """Whether a caller still holds a result that is the graph's own."""
-        return any(use_count(pointer) > most for pointer, most in self._counts) or any(
-            sys.getrefcount(one.untyped_storage()) > _UNREFERRED for one in self._owners
-        )
-
-    def used(self) -> list[int]:
-        """The memories of such results."""
-        counts = dict(self._counts)
+    def used_memories(self) -> list[int]:
+        """The memories of results that a caller still holds and that are the graph's own."""
         return [
-            storage_key(one)
-            for one in self._owners
-            if sys.getrefcount(one.untyped_storage()) > _UNREFERRED
-            or use_count(storage_key(one)) > counts[storage_key(one)]
+            memory
+            for memory, most, one in self._counts
+            if use_count(memory) > most or sys.getrefcount(one.untyped_storage()) > _UNREFERRED
         ]
 
 
@@ -376,21 +372,17 @@ class AbandonedOutputs:
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         self._held = [StorageWeakRef(tensor.untyped_storage()) for tensor in tensors]
 
-    def memories(self) -> list[int]:
+    def result_memories(self) -> list[int]:
         """What they lie in, or did."""
         return [one.cdata for one in self._held]
 
-    def used(self) -> list[int]:
+    def used_memories(self) -> list[int]:
         """Which of these memories somebody uses."""
         return [one.cdata for one in self._held if not one.expired()]
 
-    def in_use(self) -> bool:
-        """Whether somebody uses any."""
-        return bool(self.used())
-
-    def held(self) -> str | None:
+    def why_held(self) -> str | None:
         """Why they must not be overwritten now; None if they may."""
-        return SAVED if self.in_use() else None
+        return SAVED if self.used_memories() else None
 
 
 def is_only_of_python(tensor: torch.Tensor, others: int = 0) -> bool:
@@ -400,6 +392,17 @@ def is_only_of_python(tensor: torch.Tensor, others: int = 0) -> bool:
     """
     # Until torch 2.8, Python's reference counts only after a call that has returned the tensor.
     return tensor.to(tensor.dtype)._use_count() <= 1 + others
+
+
+def move_together(tensors: Sequence[torch.Tensor]) -> None:
+    """Give tensors that share their memory a copy of it, which they share, too.
+
+    Autograd counts no write: what it has saved of them is the same.
+    """
+    copy = tensors[0].untyped_storage().clone()
+    whole = tensors[0].detach().new_empty(0).set_(copy)
+    for tensor in tensors:
+        tensor.data = new_view(whole, tensor.dtype, place_of(tensor))
 
 
 def own_references(tensors: Iterable[torch.Tensor]) -> Counter[int]:
@@ -450,7 +453,7 @@ def find_twins(
 
 def refuse_result(leaf: torch.Tensor, device: torch.device) -> None:
     """Raise Refused if a replay would not fill a tensor of the result."""
-    if type(leaf) not in TENSORS or leaf.layout is not torch.strided:
+    if type(leaf) not in TENSORS or not has_memory(leaf):
         raise Refused(f"the result contains a {type(leaf).__name__}, which can't be copied")
     if leaf.device != device:
         raise Refused(f"the result has a tensor on {leaf.device}, and a replay would not fill it")

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rocm_autopatch import failure
 from rocm_autopatch.graphs import dynamo_frames
-from rocm_autopatch.graphs.layout import has_memory, storage_key
+from rocm_autopatch.graphs.layout import has_memory, kind_of_layout, storage_key
 from rocm_autopatch.graphs.pytrees import TENSORS
 from rocm_autopatch.graphs.refusal import Refused
 
@@ -161,7 +161,7 @@ class CapturedOps(TorchDispatchMode):
             if type(one) not in TENSORS:
                 continue
             if not has_memory(one):
-                self._meet_op(f"{func}, whose result is {one.layout}")
+                self._meet_op(f"{func}, whose result is {kind_of_layout(one)}")
                 continue
             if storage_key(one) not in self._read:
                 self._made.add(storage_key(one))
@@ -186,7 +186,7 @@ class CapturedOps(TorchDispatchMode):
                 continue
             if not has_memory(one):
                 self._blame_op()
-                self._meet_op(f"{func}, which reads {one.layout}")
+                self._meet_op(f"{func}, which reads {kind_of_layout(one)}")
             elif storage_key(one) not in self._made:
                 self._note_read(one)
         self._note_writes(func, args, kwargs)
@@ -482,7 +482,7 @@ def _is_on(reference: StorageWeakRef, kind: str) -> bool:
 
 
 def _fill_bytes(tensor: torch.Tensor, value: int) -> None:
-    if tensor.layout is torch.strided and tensor.numel():
+    if has_memory(tensor) and tensor.numel():
         tensor.fill_(value % 2 if tensor.dtype is torch.bool else value)
 
 

@@ -132,10 +132,11 @@ class GraphCache:
         # The key and the signature of the last call with a graph.
         self._recent: tuple[Hashable, SignatureEntry | None] = (None, None)
         self._clock = 0
-        # Whether a graph had to copy. Then new ones do: each lender may make all older graphs move.
+        # Whether the program was seen to keep results. Then all new graphs copy: each one that
+        # lends may have all older ones captured anew.
         self._keeps = False
         # How many graphs were dropped because the program seemed to keep results for good.
-        self._moved = 0
+        self._given_up = 0
 
     def run_call(self, key: Hashable, structure: Hashable, leaves: list[object]) -> object:
         """The result of the function for the leaves of a call whose signature has this *key*."""
@@ -316,12 +317,12 @@ class GraphCache:
                 # What is in use stays where it is: no later capture writes there.
                 self._keeps = self._keeps or _has_to_copy(signature, state, leaves)
                 signature.keeps = self._keeps
-                signature.moved = True
+                signature.recaptured = True
                 self._free_graph(signature)
                 self.row["dropped"] += 1
                 return key
-            own = state.outputs.lends and state.outputs.in_use()
-            may_drop = self._moved < self.options.limit
+            own = state.outputs.lends and state.outputs.used_memories()
+            may_drop = self._given_up < self.options.limit
             if held == SAVED and own:
                 if self.strategy.goes_beside and state.calls_held > CALLS_BEFORE_BESIDE:
                     of, number = key if isinstance(key, BesideKey) else (key, 0)
@@ -330,12 +331,12 @@ class GraphCache:
             elif held == SAVED and may_drop and self._is_held_by_another(state):
                 self._free_graph(signature)
                 signature.own_memory = GraphMemory()
-                self._moved += 1
+                self._given_up += 1
                 self.row["dropped"] += 1
                 return key
             # Maybe they are kept for good.
             if state.calls_in_use >= CALLS_IN_USE and may_drop:
-                self._moved += 1
+                self._given_up += 1
                 self._leave_signature(signature)
             return None
 
@@ -346,7 +347,7 @@ class GraphCache:
             and other is not state
             and other.memory is state.memory
             and other.outputs.lends
-            and other.outputs.in_use()
+            and other.outputs.used_memories()
             for other in self.states()
         )
 
@@ -615,11 +616,11 @@ class GraphCache:
         if isinstance(state, CapturedState):
             soundness.budget.forget_graph(id(state))
             memory, row, pool, order = state.memory, state.row, state.observed.pool, state.order
-            left = state.outputs.abandoned()
+            left = state.outputs.abandoned_outputs()
             with pool.idle():
                 signature.drop_graph(state)
-            readers.watch(left, pool)
-            memory.abandon(order, left)
+            readers.watch_readers(left, pool)
+            memory.abandon_outputs(order, left)
             record.drop_graph(self.row, row)
 
     def clear(self) -> None:
@@ -640,7 +641,7 @@ def _has_to_copy(signature: SignatureEntry, state: CapturedState, leaves: Sequen
     arguments, it was captured before the graph that makes them. If it lent its own results again,
     the graph after it would find those in use, and so each one after that.
     """
-    if signature.keeps or signature.moved or state.outputs.in_use():
+    if signature.keeps or signature.recaptured or state.outputs.used_memories():
         return True
     return state.memory.used_over(state.order) <= set(map(storage_key, tensors_of(leaves)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -25,8 +25,22 @@ same_places: Callable[[list[Any], list[int | None], list[int]], bool] = getattr(
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
-    """Whether a tensor lies in one memory: a sparse one does not, nor one of another library."""
-    return tensor.layout is torch.strided
+    """Whether a tensor lies in one memory, in one way.
+
+    A sparse one does not, nor one of another library, and a nested one has no sizes.
+    """
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
+def kind_of_layout(tensor: torch.Tensor) -> str:
+    """What a tensor is that has no such memory."""
+    return "nested" if tensor.is_nested else str(tensor.layout)
+
+
+def objection_to_layouts(tensors: Iterable[torch.Tensor]) -> str | None:
+    """Why weights and the like can't be at a fixed place; None if they can."""
+    kinds = (kind_of_layout(one) for one in tensors if not has_memory(one))
+    return next((f"it has a {kind} tensor" for kind in kinds), None)
 
 
 def storage_key(tensor: torch.Tensor) -> int:

@@ -35,16 +35,13 @@ class LiveOutputs(Protocol):
     #: Captures with a larger number than this found their memory free; at first there is none.
     gone: float
 
-    def in_use(self) -> bool:
-        """Whether something uses them."""
-
-    def memories(self) -> list[int]:
+    def result_memories(self) -> list[int]:
         """What they lie in."""
 
-    def used(self) -> list[int]:
+    def used_memories(self) -> list[int]:
         """Which of these memories something uses."""
 
-    def held(self) -> str | None:
+    def why_held(self) -> str | None:
         """Why they must not be overwritten now; None if they may.
 
         What can be moved to other memory is moved first.
@@ -167,7 +164,7 @@ class GraphMemory:
         """
         for number, results in [*self.lent.items()]:
             if results is not but and (number >= order or results.gone < order):
-                held = results.held()
+                held = results.why_held()
                 if held:
                     return held
                 # A sweep of another thread may have been here before.
@@ -179,10 +176,10 @@ class GraphMemory:
         found: set[int] = set()
         for number, results in [*self.lent.items()]:
             if number >= order or results.gone < order:
-                found.update(results.used())
+                found.update(results.used_memories())
         return found
 
-    def abandon(self, order: int, outputs: LiveOutputs) -> None:
+    def abandon_outputs(self, order: int, outputs: LiveOutputs) -> None:
         """The graph with this number is gone, and leaves *outputs* of its results."""
         if order in self.lent:
             self.lent[order] = outputs
@@ -191,5 +188,5 @@ class GraphMemory:
     def sweep(self) -> None:
         """Forget results that nothing uses any more, also those of graphs that are gone."""
         for number, results in list(self.lent.items()):
-            if not results.in_use():
+            if not results.used_memories():
                 self.lent.pop(number, None)

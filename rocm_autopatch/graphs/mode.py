@@ -21,6 +21,7 @@ from rocm_autopatch import failure, startup
 from rocm_autopatch.graphs import capture, partition, record, soundness, write_back
 from rocm_autopatch.graphs.calls import GraphOptions, InferenceCalls
 from rocm_autopatch.graphs.graph_cache import GraphCache
+from rocm_autopatch.graphs.layout import has_memory, objection_to_layouts
 from rocm_autopatch.graphs.pytrees import SignatureLookup
 from rocm_autopatch.graphs.refusal import GRADIENTS, Refused
 from rocm_autopatch.graphs.training import TrainingRegion
@@ -262,7 +263,7 @@ def _is_large_state(value: object, node: torch.fx.Node) -> bool:
 
     A program may make an attribute anew in each call, as it makes arguments.
     """
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+    if not isinstance(value, torch.Tensor) or not has_memory(value):
         return False
     if partition.BETWEEN in node.meta:
         return False  # Another part has made it in this call.
@@ -289,7 +290,7 @@ def _why_never(tensors: list[torch.Tensor]) -> str | None:
     for one in tensors:
         if one.device.type != capture.CapturePool.kind:
             return f"a tensor is on {one.device}, and a graph can only read the GPU's memory"
-    return None
+    return objection_to_layouts(tensors)
 
 
 def _device_of(model: torch.fx.GraphModule) -> torch.device | None:

@@ -27,7 +27,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from rocm_autopatch import failure
 from rocm_autopatch.graphs import capture, captured_ops
-from rocm_autopatch.graphs.layout import storage_key
+from rocm_autopatch.graphs.layout import has_memory, storage_key
 
 # What compiles a part: a module, its example inputs, and its number, None if it has no graph.
 CompilePart = Callable[[torch.fx.GraphModule, Sequence[object], "int | None"], Callable[..., Any]]
@@ -217,7 +217,7 @@ def _writes_cross(model: torch.fx.GraphModule, numbers: dict[torch.fx.Node, int]
         if node.op == "output" or (node in numbers and users <= {numbers[node]}):
             continue
         for one in _tensors(node):
-            if one.layout is torch.strided and not one.is_inference():
+            if has_memory(one) and not one.is_inference():
                 memory = storage_key(one)
                 values.setdefault(memory, set()).add(
                     (one.dtype, *map(str, (one.size(), one.stride(), one.storage_offset())))
@@ -405,7 +405,7 @@ def _views_in_part(node: torch.fx.Node, numbers: dict[torch.fx.Node, int]) -> li
 
 
 def _memories(node: torch.fx.Node) -> set[int]:
-    return {storage_key(one) for one in _tensors(node) if one.layout is torch.strided}
+    return {storage_key(one) for one in _tensors(node) if has_memory(one)}
 
 
 def _may_cross(node: torch.fx.Node, parts: dict[torch.fx.Node, int]) -> bool:
@@ -517,7 +517,7 @@ def _lay_out_as(
 
 def _dense_order(tensor: torch.Tensor) -> list[int] | None:
     """The order of dimensions in which a tensor is contiguous; None if there is none."""
-    if tensor.layout is not torch.strided or free_unbacked_symbols(tensor):
+    if not has_memory(tensor) or free_unbacked_symbols(tensor):
         return None
     # Asking the tensor would put guards on its sizes.
     sizes, strides = ([*map(_hint, ones)] for ones in (tensor.size(), tensor.stride()))

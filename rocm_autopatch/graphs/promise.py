@@ -20,7 +20,7 @@ import torch
 from rocm_autopatch.graphs import capture
 from rocm_autopatch.graphs.calls import GraphOptions, InferenceCalls
 from rocm_autopatch.graphs.graph_cache import GraphCache
-from rocm_autopatch.graphs.layout import has_memory
+from rocm_autopatch.graphs.layout import objection_to_layouts
 from rocm_autopatch.graphs.pytrees import unflatten_call
 from rocm_autopatch.graphs.refusal import GRADIENTS, Refused
 from rocm_autopatch.graphs.states import SignatureEntry
@@ -46,9 +46,8 @@ class WatchedWeights:
         self._modes = [one.__dict__ for one in modules if "training" in one.__dict__]
         tensors = [one for one in self._were if isinstance(one, torch.Tensor)]
         self.tensors = [*{id(one): one for one in (*tensors, *loose)}.values()]
-        layouts = {one.layout for one in self.tensors if not has_memory(one)}
         #: Why no call can be a graph; None if one may.
-        self.objection = f"it has a {layouts.pop()} tensor" if layouts else None
+        self.objection = objection_to_layouts(self.tensors)
 
     def _cache_entries(self) -> list[object]:
         return [*chain.from_iterable(map(dict.values, self._tables))]

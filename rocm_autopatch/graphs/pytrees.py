@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from rocm_autopatch.graphs.layout import has_memory, kind_of_layout
 from rocm_autopatch.graphs.refusal import Refused
 
 # Exact types: a subclass of Tensor (DTensor) may keep other things on the device.
@@ -101,9 +102,9 @@ def signature_of(leaves: Iterable[Any], strict: bool = True) -> tuple[object, ..
     for leaf in leaves:
         kind = type(leaf)
         if kind in TENSORS:
-            if leaf.layout is not torch.strided:
+            if not has_memory(leaf):
                 raise Refused(
-                    f"an argument is a {leaf.layout} tensor; only strided ones can be used"
+                    f"an argument is a {kind_of_layout(leaf)} tensor; only strided ones can be used"
                 )
             found += (leaf.shape, leaf.stride(), leaf.dtype, leaf.device)
             if leaf.is_conj() or leaf.is_neg():

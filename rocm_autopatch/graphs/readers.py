@@ -19,7 +19,7 @@ from rocm_autopatch.graphs.layout import storage_key
 
 _OURS = "_rocm_autopatch"
 # By memory: what was handed out there, whoever has done that.
-_lenders: weakref.WeakValueDictionary[int, Lender] = weakref.WeakValueDictionary()
+_lenders: weakref.WeakValueDictionary[int, ResultLender] = weakref.WeakValueDictionary()
 # The pools whose replays wait for the streams that read results.
 _pools: weakref.WeakSet[ReplayOrder] = weakref.WeakSet()
 # Memory that another process has got: it is never let go.
@@ -28,10 +28,10 @@ _given_away: list[torch.Tensor] = []
 _has_process_group: Callable[[], bool] = getattr(torch.distributed, "is_initialized", bool)
 
 
-class Lender(Protocol):
+class ResultLender(Protocol):
     """What hands results out: ``states.ReplayResults`` or ``buffers.AbandonedOutputs``."""
 
-    def memories(self) -> list[int]:
+    def result_memories(self) -> list[int]:
         """What the results lie in."""
 
 
@@ -49,11 +49,11 @@ def are_counted() -> bool:
     return not _has_process_group()
 
 
-def watch(lender: Lender, pool: ReplayOrder) -> None:
+def watch_readers(lender: ResultLender, pool: ReplayOrder) -> None:
     """Look after readers of what *lender* hands out."""
     _install()
     _pools.add(pool)
-    _lenders.update(dict.fromkeys(lender.memories(), lender))
+    _lenders.update(dict.fromkeys(lender.result_memories(), lender))
 
 
 def _install() -> None:
@@ -68,7 +68,7 @@ def _wrap(owner: Any, name: str, note: Any) -> None:
         return
 
     @functools.wraps(original)
-    def noting(*args: Any, **kwargs: Any) -> Any:
+    def call_and_note(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         # Dynamo would trace what follows. What it compiles calls the op, and does not come here.
         if not torch.compiler.is_compiling():
@@ -77,14 +77,17 @@ def _wrap(owner: Any, name: str, note: Any) -> None:
                 note(*args, *kwargs.values())
         return result
 
-    setattr(noting, _OURS, True)
-    setattr(owner, name, noting)
+    # A pickle has a function's name.
+    call_and_note.__module__ = owner.__module__
+    call_and_note.__qualname__ = f"{owner.__qualname__}.{name}"
+    setattr(call_and_note, _OURS, True)
+    setattr(owner, name, call_and_note)
 
 
 def _is_lent(memory: int) -> bool:
     # Results may have got other memory since.
     lender = _lenders.get(memory)
-    return lender is not None and memory in lender.memories()
+    return lender is not None and memory in lender.result_memories()
 
 
 def _note_stream(tensor: torch.Tensor, stream: torch.Stream) -> None:

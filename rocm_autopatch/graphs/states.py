@@ -54,7 +54,7 @@ class ReplayResults(LiveOutputs, Protocol):
     def resized(self) -> str | None:
         """Why the graph must not be replayed any more; None if it may."""
 
-    def abandoned(self) -> LiveOutputs:
+    def abandoned_outputs(self) -> LiveOutputs:
         """What of them has to be known when their graph is gone."""
 
     def take(self, leaves: Sequence[Any]) -> object:
@@ -157,9 +157,9 @@ class SignatureEntry:
             "given",
             "indices",
             "keeps",
-            "moved",
             "own_memory",
             "places",
+            "recaptured",
             "state",
             "tries",
             "used",
@@ -175,10 +175,10 @@ class SignatureEntry:
         # What its graph writes to, if it shares no memory with others.
         self.own_memory: GraphMemory | None = None
         self.state: State = WarmingState()
-        #: Whether callers get copies, because the program was seen to keep results.
+        #: Whether the program was seen to keep results. Then callers get copies.
         self.keeps = False
         #: Whether it was captured anew because results were in use.
-        self.moved = False
+        self.recaptured = False
         # The memory of the last result without a graph.
         self.given: list[StorageWeakRef] = []
 

@@ -31,7 +31,7 @@ import torch
 from rocm_autopatch import failure, startup
 from rocm_autopatch.graphs import capture
 from rocm_autopatch.graphs.graph_cache import GraphCache
-from rocm_autopatch.graphs.layout import storage_key
+from rocm_autopatch.graphs.layout import has_memory, storage_key
 from rocm_autopatch.graphs.memory import GraphMemory
 from rocm_autopatch.graphs.passes import (
     BackwardPass,
@@ -195,7 +195,7 @@ class CompiledForward:
         tensors = [
             one
             for one in (*torch.utils._pytree.tree_leaves(result), *args)
-            if isinstance(one, torch.Tensor) and one.layout is torch.strided
+            if isinstance(one, torch.Tensor) and has_memory(one)
         ]
         kept = {storage_key(one) for one in tensors}
         calls = self.calls

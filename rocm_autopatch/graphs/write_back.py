@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from rocm_autopatch.graphs.buffers import MANY, CopiedInputs, dense_part, overlaps_itself
-from rocm_autopatch.graphs.layout import storage_key
+from rocm_autopatch.graphs.layout import has_memory, storage_key
 from rocm_autopatch.graphs.pytrees import TENSORS
 
 # So many bytes are copied for a call at most. A GPU moves them four times, which takes a data
@@ -29,7 +29,7 @@ class InPlaceWriteBack:
         targets = inputs.targets()
         self._indices = list(indices)
         self.targets = [targets[index] for index in indices]
-        self._fixed = {storage_key(one) for one in fixed if one.layout is torch.strided}
+        self._fixed = {storage_key(one) for one in fixed if has_memory(one)}
 
     def shared(self, leaves: Sequence[object]) -> str | None:
         """Why a call with these leaves can't be a replay; None if it can."""
@@ -75,5 +75,5 @@ def find_objection(
     bytes_ = count_bytes(indices, leaves)
     if bytes_ > MOST:
         return f"{bytes_ / 2**20:.0f} MiB would be copied for each call, of {MOST >> 20} at most"
-    others = [storage_key(one) for one in fixed if one.layout is torch.strided]
+    others = [storage_key(one) for one in fixed if has_memory(one)]
     return "it shares memory with another one" if shares_memory(indices, leaves, others) else None

@@ -258,16 +258,46 @@ def test_aliased_results_are_not_overwritten() -> None:
     assert wrapped(x)[0].item() == 2
 
 
-@pytest.mark.parametrize("make", [torch.conj, torch._neg_view])
-def test_an_aliased_result_that_reads_its_memory_in_another_way(make: Any) -> None:
-    wrapped = graphed(lambda x: make(torch.complex(x, x)), outputs="alias", guards="none")
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.complex(x, x).conj(),
+        lambda x: torch._neg_view(x * 2),
+        lambda x: (x * 2)[::2],
+        lambda x: (x * 2)[:1].expand(4),
+        lambda x: (lambda y: (y, y[1:]))(x * 2),
+    ],
+    ids=["conjugate", "negative", "slice", "expanded", "shared"],
+)
+def test_an_aliased_result_stays_what_it_is(make: Any, inference: bool) -> None:
+    wrapped = graphed(make, outputs="alias", guards="none")
+    x = torch.arange(4.0, device=GPU)
+    leaves = torch.utils._pytree.tree_leaves
+    with torch.inference_mode(inference), torch.no_grad():
+        for step in range(3):
+            wrapped(x * step)
+        first, wanted = leaves(wrapped(x * 10)), leaves(make(x * 10))
+        strides = [one.stride() for one in first]
+        second = leaves(wrapped(x * 20))
+        assert all(map(torch.equal, first, wanted))
+        assert all(map(torch.equal, second, leaves(make(x * 20))))
+        assert strides == [one.stride() for one in first]
+        if len(first) == 2:
+            first[0].zero_()
+            assert not first[1].any()
+
+
+def test_an_aliased_result_that_cannot_be_moved_keeps_its_memory() -> None:
+    wrapped = graphed(lambda x: x * 2, outputs="alias", guards="none")
     x = torch.ones(4, device=GPU)
     for step in range(3):
         wrapped(x * step)
-    first = wrapped(x * 10)
-    second = wrapped(x * 20)
-    assert torch.equal(first, make(torch.complex(x, x) * 10))
-    assert torch.equal(second, make(torch.complex(x, x) * 20))
+    result = wrapped(x)
+    view, place = result[1:], result.data_ptr()
+    with pytest.raises(Refused, match="view of the last call's result"):
+        wrapped(x)
+    assert (result.data_ptr(), view.data_ptr() - place) == (place, 4)
 
 
 def test_an_aliased_result_that_dlpack_holds() -> None:

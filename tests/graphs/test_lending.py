@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import pickle
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -348,16 +349,22 @@ def test_a_stream_that_reads_what_is_no_result_any_more(lent: Any) -> None:
         def __init__(self, lent: list[int]) -> None:
             self.lent = lent
 
-        def memories(self) -> list[int]:
+        def result_memories(self) -> list[int]:
             return self.lent
 
     (signature,) = lent._graphs.signatures.values()
     other, stream = x_of(2), _stream()
     lender = Lender([other.untyped_storage()._cdata])
-    readers.watch(lender, signature.state.observed.pool)
+    readers.watch_readers(lender, signature.state.observed.pool)
     lender.lent = []
     other.record_stream(stream)
     assert stream not in _streams_waited_for(lent)
+
+
+def test_a_pickle_of_the_method(lent: Any) -> None:
+    assert pickle.loads(pickle.dumps(torch.Tensor.record_stream)) is torch.Tensor.record_stream
+    share = torch.UntypedStorage._share_cuda_
+    assert pickle.loads(pickle.dumps(share)) is share
 
 
 def test_another_process_that_reads(lent: Any) -> None:
@@ -398,6 +405,51 @@ def test_tensors_without_a_memory(make: str, where: str) -> None:
         assert torch.equal(wrapped(x).to_dense(), function(x).to_dense())
     (why,) = [one for one in wrapped.row["plain"] if one != graph_cache.WARMING]
     assert any(one in why for one in ("torch._mkldnn", "torch.sparse", "_to_dense"))
+
+
+def _nested(x: Any) -> Any:
+    return torch.nested.nested_tensor([x, x[:2]])
+
+
+@replayed.nothing("torch has no place for them in a graph")
+@pytest.mark.parametrize("guards", ["all", "none"])
+@pytest.mark.parametrize("where", ["result", "inside", "constant", "elsewhere", "argument"])
+def test_nested_tensors(where: str, guards: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    constant = _nested(torch.eye(3, device=GPU))
+    # The stand-in can't compare one that is left over.
+    monkeypatch.setitem(_constants, "nested", constant)
+    functions: dict[str, Callable[[Any], Any]] = {
+        "result": _nested,
+        "inside": lambda x: torch.nested.to_padded_tensor(_nested(x), 0.0),
+        "constant": lambda x: torch.nested.to_padded_tensor(constant, 0.0) + x[0],
+        "elsewhere": lambda x: torch.nested.to_padded_tensor(_constants["nested"], 0.0) + x[0],
+        "argument": lambda x: torch.nested.to_padded_tensor(x, 0.0),
+    }
+    function = functions[where]
+    wrapped = graphed(function, guards=guards)
+    for number in range(5):
+        x = torch.eye(3, device=GPU) * number
+        x = _nested(x) if where == "argument" else x
+        found, wanted = wrapped(x), function(x)
+        if where == "result":
+            found, wanted = (torch.nested.to_padded_tensor(one, 0.0) for one in (found, wanted))
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.skipif(REAL, reason="oneDNN is the CPU's")
+@replayed.nothing("its weight has no address")
+def test_a_weight_of_another_library() -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("weight", torch.eye(3).to_mkldnn())
+
+        def forward(self, x: Any) -> Any:
+            return x + self.weight.to_dense()
+
+    wrapped = graphed(Model())
+    for number in range(5):
+        assert torch.equal(wrapped(torch.eye(3) * number), torch.eye(3) * (number + 1))
 
 
 @pytest.mark.parametrize("shapes", [2, 33])

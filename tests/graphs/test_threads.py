@@ -97,15 +97,13 @@ def test_results_are_swept_while_they_are_looked_at() -> None:
     class Results:
         gone = float("inf")
 
-        def memories(self) -> list[int]:
+        def result_memories(self) -> list[int]:
             return []
 
-        used = memories
+        def used_memories(self) -> list[int]:
+            return []
 
-        def in_use(self) -> bool:
-            return False
-
-        def held(self) -> str | None:
+        def why_held(self) -> str | None:
             # As the finalizer of a function does that another thread lets go of.
             memory.sweep()
             return None

@@ -924,15 +924,13 @@ class TestSavedValues:
         class Used:
             gone = inf
 
-            def memories(self) -> list[int]:
+            def result_memories(self) -> list[int]:
                 return []
 
-            used = memories
+            def used_memories(self) -> list[int]:
+                return [1]
 
-            def in_use(self) -> bool:
-                return True
-
-            def held(self) -> str:
+            def why_held(self) -> str:
                 return "in use"
 
         self.warm(Pair())
