@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import MAX, ROOT, SEEN, find_python
+from tests.conftest import MAX, ROOT, SEEN
 from tests.host_containers import (
     NUMBER,
     PYTHON,
@@ -94,9 +94,8 @@ class TestTheHookIsThere:
         assert done.logged == ()
 
     def test_for_another_user(self, machine: Machine) -> None:
-        base = find_python("%d.%d" % sys.version_info[:2])
-        reach = subprocess.run(["setpriv", "--reuid=65534", "--clear-groups", base, "-c", ""])
-        if reach.returncode:
+        # The container's venv is of the tests' own Python, whichever one PATH has first.
+        if not all(parent.stat().st_mode & 0o001 for parent in BASE.parents):
             pytest.skip("another user can't reach the tests' Python")
         done = machine.run(PYTHON, "-c", SEEN, image={MAX: "1"}, user=65534)
         assert seen(done) == "None"
