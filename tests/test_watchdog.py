@@ -264,10 +264,11 @@ def aborts(torch_python: Interpreter, tmp_path_factory: pytest.TempPathFactory) 
 class TestAbort:
     def test_the_program_gets_an_exception(self, aborts: Any) -> None:
         (said, kind, *_), stderr = aborts
-        assert "CompileTimeout: a compile has lasted 0." in said[0]
+        assert "CompileTimeout: a compile has lasted " in said[0]
         assert kind[:2] == ["CompileTimeout", "rocm_autopatch.patches.watchdog.aborts"]
         assert re.match(
-            r"a compile has lasted 0\.\d s \(abort_after: 0\.\d s\): model \(.*/aborts\.py:\d+\), "
+            r"a compile has lasted \d+\.\d s \(abort_after: 0\.\d s\): "
+            r"model \(.*/aborts\.py:\d+\), "
             r"compile \d+/0; in the backend, loops; at .* in loops; to stop it: .* "
             r"\(rocm_autopatch, watchdog\)$",
             kind[2],
@@ -319,7 +320,7 @@ def test_a_thread_that_starts_others(torch_python: Interpreter) -> None:
     An exception for that ident ended the new thread, for which the other one waited without end.
     """
     done = torch_python.run(program_file("watchdog/thread_starts.py"))
-    assert json.loads(done.stdout) == [150, 0]
+    assert json.loads(done.stdout) == [60, 0]
 
 
 def test_one_that_is_stuck_in_c(torch_python: Interpreter, tmp_path: Path, golden: Golden) -> None:

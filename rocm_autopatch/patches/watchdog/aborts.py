@@ -99,15 +99,15 @@ def _starts_another(ident: int) -> bool:
     """Whether a thread is starting another one, which has the same ident for a moment.
 
     Until Python 3.11 the exception would come to the new one. That would end before it has begun,
-    and who starts it would wait for it without end.
+    and who starts it would wait for it without end. A moment later it would be a KeyError.
     """
-    frame = sys._current_frames().get(ident)
+    top = frame = sys._current_frames().get(ident)
     for _ in range(4):
         if frame is None:
             return False
         if frame.f_code is threading.Thread.start.__code__:
             # The new one sets it as soon as it runs.
-            return frame.f_locals["self"].ident is None
+            return frame is top or frame.f_locals["self"].ident is None
         frame = frame.f_back
     return False
 

@@ -125,9 +125,10 @@ def let_go():
         time.sleep(0.02)
     warned = False
     while not warned:
-        # It may also wait for other things, and do others when the watchdog looks.
+        # It may also wait for other things, and do others when the watchdog looks. At the second
+        # warning, the line of the first one is complete.
         before = waiting()
-        hang(1)
+        hang(2)
         warned = before is not None and before is waiting()
     os.unlink(busy + ".reached")
     os.unlink(busy)

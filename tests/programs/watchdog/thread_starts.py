@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 from rocm_autopatch.patches.watchdog import aborts
 
-faulthandler.dump_traceback_later(120, exit=True)
+faulthandler.dump_traceback_later(500, exit=True)
 lost = []
 sys.unraisablehook = lost.append
 # On a busy machine, a new thread comes late to its own ident.
-SPIN = ["timeout", "150", "sh", "-c", "while :; do :; done"]
+SPIN = ["timeout", "500", "sh", "-c", "while :; do :; done"]
 busy = [subprocess.Popen(SPIN) for _ in range(2 * os.cpu_count())]
 
 
@@ -31,7 +31,7 @@ def start_threads():
 
 
 arrived = 0
-for _ in range(150):
+for _ in range(60):
     watch = SimpleNamespace(ident=threading.get_ident(), done=False, raised=0, lasts=lambda: True)
     sender = threading.Thread(target=send, args=(watch,))
     try:
