@@ -8,6 +8,7 @@ Without a GPU, the stand-in shows the bookkeeping alone: what is seen of a call,
 
 from __future__ import annotations
 
+import gc
 import re
 import weakref
 from collections.abc import Callable, Iterator
@@ -578,6 +579,38 @@ def test_a_later_fault_ends_all_graphs(
     assert "graphs are wrong in this process" in reasons(other.row)
     assert any("graphs are wrong" in one for one in _RECORD["errors"])
     _RECORD["errors"].clear()
+
+
+@pytest.mark.parametrize(
+    ("got", "wanted", "said"),
+    [
+        ([1.0, 2.0, 3.5], [1.0, 2.5, 3.0], "2 of 3 elements of torch.float32, by 0.5 at most"),
+        ([True, False], [True, True], "1 of 2 elements of torch.bool, by 1 at most"),
+        ([1, 2], [1.0, 2.0], "torch.int64 of shape [2] instead of torch.float32 of shape [2]"),
+        ([1.0], [1.0, 1.0], "torch.float32 of shape [1] instead of torch.float32 of shape [2]"),
+        ([float("nan"), 1.0], [float("nan"), 1.0 + 1e-7], None),
+        ([1j], [1j + 3], "1 of 1 elements of torch.complex64, by 3 at most"),
+    ],
+)
+@replayed.nothing("it compares two tensors")
+def test_what_is_said_of_a_difference(got: Any, wanted: Any, said: str | None) -> None:
+    """It leaves nothing that waits for a collection, and holds the results of who asks."""
+
+    class Result:
+        pass
+
+    def compare() -> tuple[dict[int, str], weakref.ref[Result]]:
+        result = Result()
+        one, other = torch.tensor(wanted, device=GPU), torch.tensor(got, device=GPU)
+        return verification._differences_of([one], [other]), weakref.ref(result)
+
+    gc.disable()
+    try:
+        found, result = compare()
+        assert found == ({} if said is None else {0: said})
+        assert result() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.skipif(REAL, reason="the stand-in makes wrong replays")
