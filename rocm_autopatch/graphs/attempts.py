@@ -197,7 +197,8 @@ class CaptureAttempt:
         if held:
             raise CaptureBusy(held)
         pool.wait_for_previous_replay()
-        self._aliased = strategy.find_aliased(call.leaves)
+        copies = self._signature.copies_arguments
+        self._aliased = [] if copies else strategy.find_aliased(call.leaves)
         stay = {*self._signature.indices, *(index for index, _ in self._aliased)}
         inside = strategy.find_inside(call.leaves) if self._donated else None
         self._inputs = CopiedInputs(call.leaves, stay, inside)
@@ -263,7 +264,7 @@ class CaptureAttempt:
         places = {index: call.leaves[index] for index in fixed}
         outputs = self._strategy.make_outputs(
             *(result, inputs, places, self._options.clone, self._pool.device),
-            lend=not self._signature.keeps,
+            seen=self._signature,
         )
         del result
         back = None

@@ -81,6 +81,8 @@ class BorrowedOutputs:
         # By index: the leaf whose memory it shares, dtype, where in it (None: where the leaf is),
         # and whether it is copied.
         self._through: list[tuple[int, int, torch.dtype, Place | None, bool]] = []
+        #: Of those that the program does not get: that leaf, and the address.
+        self.passed: list[tuple[int, int]] = []
         for index, leaf in enumerate(self.leaves):
             if not isinstance(leaf, torch.Tensor):
                 continue
@@ -91,17 +93,15 @@ class BorrowedOutputs:
                 is_same = leaf.dtype == there.dtype and place == place_of(there)
                 where = None if is_same else place
                 self._through.append((index, owner, leaf.dtype, where, index in copied))
+                if index not in shown:
+                    self.passed.append((owner, leaf.data_ptr()))
                 # A graph keeps no weight alive, and is no user of what another one has saved.
                 self.leaves[index] = None
         own = [index for index, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)]
-        self._copied = [index for index in own if index in copied]
-        kept = [index for index in own if index not in copied]
-        self._kept, self._twins = find_twins(self.leaves, kept)
-        self._shown = [index for index in self._kept if index in shown]
-        self._copies = self._copy_outputs()
-        saved = [index for index in self._kept if index not in shown]
-        #: The addresses of what is handed out without a copy, and the program does not get.
-        self.places = {self.leaves[index].data_ptr() for index in saved}
+        self._shown = [index for index in own if index in shown]
+        self._divide(own, {index for index in own if index in copied})
+        #: The addresses of what the program does not get.
+        self.places = {self.leaves[index].data_ptr() for index in own if index not in shown}
         # By memory: how many references there are while no caller holds one.
         self._counts: dict[int, int] = {}
         # By index the addresses that the graph writes to.
@@ -109,6 +109,15 @@ class BorrowedOutputs:
         # The memory that the results lie in, the number of their graph in it, and what replays it.
         self._lend: tuple[GraphMemory, int, object] | None = None
         self._owners: Owners = {}
+
+    def _divide(self, own: Iterable[int], copied: set[int]) -> None:
+        """Copy these of its *own* tensors for each caller, and hand out the others."""
+        self._copied = sorted(copied)
+        self._kept, self._twins = find_twins(
+            self.leaves, [index for index in own if index not in copied]
+        )
+        copies = [self.leaves[index] for index in self._copied]
+        self._copies = GraphOutputs(copies, True, (), self._device)
 
     def count_owners(self, given: Sequence[torch.Tensor]) -> None:
         """Note how many references each result's memory has while no caller holds one.
@@ -241,12 +250,11 @@ class BorrowedOutputs:
 
     def copy_from_now_on(self, held: Container[int]) -> None:
         """Hand out copies of what the program may get of these memories."""
-        indices = [index for index in self._shown if storage_key(self.leaves[index]) in held]
-        if indices:
-            self._kept = [index for index in self._kept if index not in indices]
-            self._shown = [index for index in self._shown if index not in indices]
-            self._copied += indices
-            self._copies = self._copy_outputs()
+        more = {index for index in self._shown if storage_key(self.leaves[index]) in held}
+        if not more <= set(self._copied):
+            # What is saved, too, stays where it is.
+            own = [index for index, one in enumerate(self.leaves) if isinstance(one, torch.Tensor)]
+            self._divide(own, more.union(self._copied))
 
     def take(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         """The result of the last replay, which was a call with *leaves*."""
@@ -271,9 +279,6 @@ class BorrowedOutputs:
             if storage_key(tensor) in held and is_only_of_python(tensor, others=1):
                 found.setdefault(storage_key(tensor), {})[id(tensor)] = tensor
         return {memory: list(tensors.values()) for memory, tensors in found.items()}
-
-    def _copy_outputs(self) -> GraphOutputs:
-        return GraphOutputs([self.leaves[index] for index in self._copied], True, (), self._device)
 
 
 class AliasedInput:

@@ -195,6 +195,7 @@ class GraphOutputs:
     """
 
     gone = math.inf
+    copied_indices: frozenset[int] = frozenset()
 
     def __init__(
         self,

@@ -138,15 +138,15 @@ class CallStrategy:
         places: dict[int, torch.Tensor],
         clone: bool,
         device: torch.device,
-        lend: bool,
+        seen: SignatureEntry,
     ) -> ReplayResults:
         """How the graph's results get to the caller.
 
-        *places* has by the index of a leaf what is not copied for the graph. *lend* says that the
-        program was not seen to keep a result until the next call.
+        *places* has by the index of a leaf what is not copied for the graph. *seen* knows which
+        results the program was seen to keep until the next call.
         """
         taken = [*inputs.tensors, *places.values()]
-        return GraphOutputs(result, clone, taken, device, lend)
+        return GraphOutputs(result, clone, taken, device, not seen.keeps)
 
     def own_outputs(self, captured: CapturedState) -> None:
         """A graph was captured, and not replayed yet."""

@@ -312,6 +312,8 @@ class GraphCache:
             assert isinstance(state, CapturedState)
             state.calls_in_use += 1
             state.calls_held += 1
+            # A graph beside it copies them from the beginning.
+            signature.kept |= state.outputs.copied_indices
             is_lost = held == RESIZED and self.options.clone
             if self.strategy.captures_again and (held == SAVED or is_lost):
                 # What is in use stays where it is: no later capture writes there.
@@ -332,6 +334,11 @@ class GraphCache:
                 self._free_graph(signature)
                 signature.own_memory = GraphMemory()
                 self._given_up += 1
+                self.row["dropped"] += 1
+                return key
+            if held == ELSEWHERE and state.calls_in_use > 1:
+                self._free_graph(signature)
+                signature.copies_arguments = True
                 self.row["dropped"] += 1
                 return key
             # Maybe they are kept for good.
@@ -384,8 +391,7 @@ class GraphCache:
             result = self._observe_call(signature, call)
         else:
             result = self.strategy.call_before_capture(call, list(call.leaves))
-        if self.strategy.captures_again:
-            signature.note_results(result)
+        signature.note_results(result)
         return result
 
     def _run_captured(self, key: Hashable, signature: SignatureEntry, call: GraphedCall) -> object:
@@ -523,7 +529,7 @@ class GraphCache:
                         self._reject_signature(signature, None, MOVING)
                 elif self._known is not None:
                     signature.learn(self._known)
-                    self._known = None
+                    signature.given, self._known = self._known.given, None
                 signature.keeps = signature.keeps or self._keeps
             self._latest[key] = signature
             return signature

@@ -1,8 +1,8 @@
 """What is special about the calls of a compiled forward, and of its backward.
 
-The forward's graph hands out the values that it saves where they are, and small results that the
-program gets as copies. The backward's graph is the last to read what was saved, and uses its memory
-for other values then.
+The forward's graph hands out results where they are, and copies of those that the program was seen
+to keep. The backward's graph is the last to read what was saved, and uses its memory for other
+values then.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from rocm_autopatch.graphs.states import CapturedState, ObservedState, Signature
 # Each forward keeps the memory of what it saves. Layers that share their code share these graphs.
 _LIMIT = 64
 _WARMUP = 2
-# From so many bytes on, results are handed out without a copy.
+# From so many bytes on, the copy of a backward's argument serves its graph as memory, once it is
+# read.
 _LARGE = 1 << 20
 HOOKED = "hooks get what it saves, and a number is on the device in a replay only"
 # What returns the innermost hooks of saved tensors in this thread, from torch 2.8 on.
@@ -225,13 +226,14 @@ class ForwardPass(_RegionPass):
         places: dict[int, torch.Tensor],
         clone: bool,
         device: torch.device,
-        lend: bool,
+        seen: SignatureEntry,
     ) -> BorrowedOutputs:
         # What is an argument's memory stays that.
         taken = {storage_key(tensor) for tensor in places.values()}
+        lent = _find_alone(result) - seen.kept if self._is_alone else set()
         copied = {
             index
-            for index in self.shown - (_find_large(result) if self._is_alone else set())
+            for index in self.shown - lent
             if type(result[index]) not in TENSORS or storage_key(result[index]) not in taken
         }
         return BorrowedOutputs(result, copied, self.shown, places, tuple, device)
@@ -242,8 +244,18 @@ class ForwardPass(_RegionPass):
         super().note_capture(signature, captured)
         outputs = captured.outputs
         assert isinstance(outputs, BorrowedOutputs)
+        # What other graphs have written may be saved where it is.
+        outputs.places.update(place for index, place in outputs.passed if index not in self.fixed)
         self.saved |= outputs.places
         self.places |= outputs.places.union(one for one in signature.places if one)
+
+    def find_results(self, saved: set[int]) -> BorrowedOutputs | None:
+        """The results of the graph that has *saved* what lies at these addresses, if it is here."""
+        for state in self.states():
+            outputs = state.outputs if isinstance(state, CapturedState) else None
+            if isinstance(outputs, BorrowedOutputs) and saved <= outputs.places:
+                return outputs
+        return None
 
 
 class BackwardPass(_RegionPass):
@@ -334,7 +346,7 @@ class BackwardPass(_RegionPass):
         return [index for index in indices if index not in self.saved]
 
     def find_donated(self, leaves: list[Any]) -> DonatedInputs | None:
-        results = self.region.pools.owners.get(storage_key(leaves[self.saved[0]]))
+        results = self.forward.find_results({leaves[index].data_ptr() for index in self.saved})
         # Memory that is free already would serve this capture for other values from the beginning.
         if not self._overwrites or results is None or results.gone != math.inf:
             return None
@@ -360,7 +372,7 @@ class BackwardPass(_RegionPass):
         places: dict[int, torch.Tensor],
         clone: bool,
         device: torch.device,
-        lend: bool,
+        seen: SignatureEntry,
     ) -> BorrowedOutputs:
         # Gradients are in the order of the forward's inputs. Those of weights stay where they are:
         # the next backward finds them as ``.grad``, or nobody has them any more. What the forward
@@ -368,7 +380,7 @@ class BackwardPass(_RegionPass):
         taken = {storage_key(tensor) for tensor in places.values()}
         kept = {
             index
-            for index in self._of_weights | _find_large(result)
+            for index in self._of_weights | (_find_alone(result) - seen.kept)
             if self._is_alone and index < len(result) and type(result[index]) in TENSORS
             if storage_key(result[index]) not in taken and index not in self._kept_gradients
         }
@@ -422,17 +434,13 @@ def are_waiting() -> bool:
     return bool(_waiting)
 
 
-def _find_large(result: Sequence[Any]) -> set[int]:
-    """The indices of large tensors that share their memory with no part or view of it."""
+def _find_alone(result: Sequence[Any]) -> set[int]:
+    """The indices of tensors that share their memory with no part or view of it."""
     tensors = {index: one for index, one in enumerate(result) if type(one) in TENSORS}
     views: dict[int, set[tuple[object, ...]]] = {}
     for one in tensors.values():
         views.setdefault(storage_key(one), set()).add((one.dtype, *place_of(one)))
-    return {
-        index
-        for index, one in tensors.items()
-        if len(views[storage_key(one)]) == 1 and one.untyped_storage().nbytes() >= _LARGE
-    }
+    return {index for index, one in tensors.items() if len(views[storage_key(one)]) == 1}
 
 
 def _find_gradients(region: weakref.ref[SharedRegion]) -> Iterable[torch.Tensor]:

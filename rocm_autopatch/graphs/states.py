@@ -30,7 +30,6 @@ from rocm_autopatch.graphs.borrowed_outputs import AliasedInput, DonatedInputs
 from rocm_autopatch.graphs.buffers import CopiedInputs
 from rocm_autopatch.graphs.layout import has_memory
 from rocm_autopatch.graphs.memory import GraphMemory, LiveOutputs
-from rocm_autopatch.graphs.pytrees import tensors_of
 from rocm_autopatch.graphs.record import GraphRow
 from rocm_autopatch.graphs.write_back import InPlaceWriteBack
 
@@ -46,6 +45,10 @@ class ReplayResults(LiveOutputs, Protocol):
     #: The flat results where the graph writes them. ``BorrowedOutputs`` has None for those that lie
     #: in an argument or a weight.
     leaves: list[Any]
+
+    @property
+    def copied_indices(self) -> frozenset[int]:
+        """The results of which copies are handed out where others are lent."""
 
     @property
     def lends(self) -> bool:
@@ -152,11 +155,13 @@ class SignatureEntry:
     __slots__ = (
         *(
             "calls",
+            "copies_arguments",
             "disturbed",
             "first",
             "given",
             "indices",
             "keeps",
+            "kept",
             "own_memory",
             "places",
             "recaptured",
@@ -175,22 +180,30 @@ class SignatureEntry:
         # What its graph writes to, if it shares no memory with others.
         self.own_memory: GraphMemory | None = None
         self.state: State = WarmingState()
-        #: Whether the program was seen to keep results. Then callers get copies.
+        #: Whether the program was seen to keep results, and the indices of those that it kept.
+        #: Callers get copies then.
         self.keeps = False
+        self.kept: set[int] = set()
         #: Whether it was captured anew because results were in use.
         self.recaptured = False
-        # The memory of the last result without a graph.
-        self.given: list[StorageWeakRef] = []
+        #: Whether arguments are copied that another graph has written: they were elsewhere.
+        self.copies_arguments = False
+        # The memories of the last result without a graph, by the indices of its leaves.
+        self.given: dict[int, StorageWeakRef] = {}
 
     def note_results(self, result: object) -> None:
         """Note what a call without a graph has returned."""
-        given = filter(has_memory, tensors_of(_leaves(result)))
-        self.given = [StorageWeakRef(one.untyped_storage()) for one in given]
+        self.given = {
+            index: StorageWeakRef(one.untyped_storage())
+            for index, one in enumerate(_leaves(result))
+            if isinstance(one, torch.Tensor) and has_memory(one)
+        }
 
     def note_call(self) -> None:
         """A call begins: is the result of the last one without a graph still in use?"""
-        self.keeps = self.keeps or not all(one.expired() for one in self.given)
-        self.given = []
+        self.kept.update(index for index, one in self.given.items() if not one.expired())
+        self.keeps = self.keeps or bool(self.kept)
+        self.given = {}
 
     def move_to(self, state: State) -> None:
         """Be in another state. Raises TypeError for one that can't follow."""
@@ -211,7 +224,7 @@ class SignatureEntry:
 
     def learn(self, other: SignatureEntry) -> None:
         """Take over what was observed of the same code."""
-        self.calls, self.keeps = other.calls, other.keeps
+        self.calls, self.keeps, self.kept = other.calls, other.keeps, {*other.kept}
         state = other.state
         self.state = state.observed if isinstance(state, CapturedState) else state
 

@@ -6,8 +6,8 @@ functions. All else stays torch's own: which values are saved, the checks whethe
 hooks, how gradients are added up, errors of a second backward.
 
 The forward's graph hands out the values that it saves where they are. So the backward's graph finds
-them at the same addresses at each step. Small results that the program gets are copied. Large ones
-and gradients are handed out where they are, too, and the graphs of the next region read them there.
+them at the same addresses at each step. What the program gets is handed out where it is, too, and
+the graphs of the next region read it there. Results that it was seen to keep are copied.
 When saved values are still in use at the next forward (two forwards before a backward), this
 forward has one more graph, from the second time on. The backward's graph is the last to
 read them, and uses their memory for other values then.

@@ -490,7 +490,7 @@ def one(seed: int) -> dict[str, Any]:
     torch._dynamo.reset()
     torch.manual_seed(seed)
     record._rows.clear()
-    # With every second seed, small results are handed out without a copy, too.
+    # With every second seed, copies of small arguments serve a backward's graph as memory, too.
     passes._LARGE = 1 if seed % 2 else 1 << 20
     kinds = chance.choices(KINDS, k=chance.randint(1, 3))
     if "tagged" in kinds:

@@ -184,7 +184,7 @@ def test_gradients_add_up(seen: Seen, set_to_none: bool) -> None:
     assert (forward["replays"], backward["replays"]) == (10, 10)
 
 
-@pytest.mark.usefixtures("all_large")
+@pytest.mark.usefixtures("all_inside")
 def test_a_gradient_that_dlpack_holds() -> None:
     """It is what later gradients are added to, and no replay writes there."""
     pair = Pair()
@@ -675,11 +675,12 @@ def test_a_result_in_the_memory_of_an_argument(apart: bool) -> None:
 
 
 @pytest.fixture
-def all_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def all_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of small arguments serve a backward's graph as memory, too."""
     monkeypatch.setattr(passes, "_LARGE", 1)
 
 
-@pytest.mark.usefixtures("all_large")
+@pytest.mark.usefixtures("all_inside")
 def test_regions_read_each_other_s_results(seen: Seen) -> None:
     pair, addresses = Pair(Parts()), []
     for _ in range(8):
@@ -692,8 +693,8 @@ def test_regions_read_each_other_s_results(seen: Seen) -> None:
     assert all(set(row["plain"]) == {WARMING} for row in seen())
 
 
-@pytest.mark.usefixtures("all_large")
-def test_large_results_that_the_program_keeps(seen: Seen) -> None:
+@pytest.mark.usefixtures("all_inside")
+def test_results_that_the_program_begins_to_keep(seen: Seen) -> None:
     """While it holds one, or a view, there is no replay. Later it gets copies."""
     pair = Pair(Parts())
     kept: list[Any] = []
@@ -718,6 +719,74 @@ def test_large_results_that_the_program_keeps(seen: Seen) -> None:
     second = [row for row in seen() if not row["name"].startswith("backward")][1]
     assert second["plain"] == {WARMING: 2, HELD: 1}
     assert place != kept[-2][0].data_ptr()
+
+
+def test_results_that_the_program_always_keeps(seen: Seen) -> None:
+    """The calls before the capture have shown it: it gets copies from the first replay on."""
+    pair, kept = Pair(Parts()), []
+    for _ in range(8):
+        x = batch().requires_grad_()
+        result = pair.fast(x)
+        (grad,) = torch.autograd.grad(result.square().mean(), x)
+        kept += [(one, one.detach().clone()) for one in (result, grad)]
+        assert all(torch.equal(one, was) for one, was in kept)
+    assert counts(seen()) == [(6, {WARMING: 2})] * 4
+
+
+def test_a_result_that_is_saved_and_begins_to_be_kept(seen: Seen) -> None:
+    """The program gets copies of it. The backward finds it where it was."""
+    model = torch.nn.Linear(16, 16).to(GPU)
+    fast = torch.compile(lambda x: model(x).exp(), mode=MODE)
+    kept = []
+    for number in range(14):
+        x = batch()
+        result = fast(x)
+        assert torch.allclose(result, model(x).exp(), rtol=1e-3)
+        result.sum().backward()
+        torch.testing.assert_close(model.bias.grad, result.sum(0), rtol=1e-3, atol=1e-3)
+        model.zero_grad()
+        if number > 6:
+            kept.append((result, result.detach().clone()))
+        del result
+        assert all(torch.equal(one, was) for one, was in kept)
+    forward, backward = counts(seen())
+    assert forward == (11, {WARMING: 2, HELD: 1})
+    assert backward == (11, {WARMING: 2, PLAIN_FORWARD: 1})
+
+
+class Layer(torch.nn.Module):
+    """What it saves of its argument is the argument itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16)
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(x).sin() * x
+
+
+def test_layers_that_save_each_other_s_results(seen: Seen) -> None:
+    """The first one's argument is a copy, as no graph has written it. The code is the same."""
+    layers = [Layer().to(GPU) for _ in range(3)]
+    for layer in layers:
+        layer.compile(mode=MODE)
+    plain = copy.deepcopy(layers)
+    for one in plain:
+        one._compiled_call_impl = None
+    for number in range(16):
+        if number == 8:
+            before = [row["replays"] for row in seen()]
+        x = batch().requires_grad_()
+        for each in (layers, plain):
+            value = x
+            for layer in each:
+                value = layer(value)
+            value.square().mean().backward()
+        grads = [[one.linear.weight.grad for one in each] for each in (layers, plain)]
+        torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
+        for layer in (*layers, *plain):
+            layer.zero_grad()
+    assert [row["replays"] - was for row, was in zip(seen(), before)] == [8 * 3] * 2
 
 
 def test_a_gradient_has_no_place_where_saved_values_are_held(
@@ -1385,7 +1454,7 @@ def test_views_of_gradients(seen: Seen) -> None:
     ]
 
 
-@pytest.mark.usefixtures("all_large")
+@pytest.mark.usefixtures("all_inside")
 def test_views_of_results(seen: Seen) -> None:
     weight = torch.nn.Parameter(torch.randn(16, device=GPU))
     fast = torch.compile(lambda x: x * 2 + weight, mode=MODE)
@@ -1425,7 +1494,7 @@ def test_gradients_that_autograd_has_saved(seen: Seen) -> None:
     ]
 
 
-@pytest.mark.usefixtures("all_large")
+@pytest.mark.usefixtures("all_inside")
 def test_memory_that_the_program_frees(seen: Seen) -> None:
     pair = Pair(torch.nn.Linear(16, 8))
     for number in range(9):
@@ -1446,7 +1515,7 @@ def test_memory_that_the_program_frees(seen: Seen) -> None:
     assert backward["plain"] == {WARMING: 2, PLAIN_FORWARD: 3}
 
 
-@pytest.mark.usefixtures("all_large")
+@pytest.mark.usefixtures("all_inside")
 def test_an_argument_that_is_put_where_a_region_writes(seen: Seen) -> None:
     """Nothing overwrites it before its backward: neither that region nor an earlier graph."""
     torch.manual_seed(0)
@@ -1479,7 +1548,7 @@ def test_an_argument_that_is_put_where_a_region_writes(seen: Seen) -> None:
         assert replays() == before + 1
 
 
-@pytest.mark.usefixtures("all_large")
+@pytest.mark.usefixtures("all_inside")
 def test_a_gradient_that_becomes_an_input_s(seen: Seen) -> None:
     """The input's ``.grad`` is the gradient itself, and the next one is added to it."""
     pair = Pair()
