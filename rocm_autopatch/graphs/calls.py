@@ -146,7 +146,7 @@ class CallStrategy:
         results the program was seen to keep until the next call.
         """
         taken = [*inputs.tensors, *places.values()]
-        return GraphOutputs(result, clone, taken, device, not seen.keeps)
+        return GraphOutputs(result, clone, taken, device, not (seen.keeps or seen.kept))
 
     def own_outputs(self, captured: CapturedState) -> None:
         """A graph was captured, and not replayed yet."""

@@ -647,7 +647,8 @@ def _has_to_copy(signature: SignatureEntry, state: CapturedState, leaves: Sequen
     arguments, it was captured before the graph that makes them. If it lent its own results again,
     the graph after it would find those in use, and so each one after that.
     """
-    if signature.keeps or signature.recaptured or state.outputs.used_memories():
+    kept = signature.keeps or signature.kept
+    if kept or signature.recaptured or state.outputs.used_memories():
         return True
     return state.memory.used_over(state.order) <= set(map(storage_key, tensors_of(leaves)))
 

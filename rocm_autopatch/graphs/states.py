@@ -180,8 +180,8 @@ class SignatureEntry:
         # What its graph writes to, if it shares no memory with others.
         self.own_memory: GraphMemory | None = None
         self.state: State = WarmingState()
-        #: Whether the program was seen to keep results, and the indices of those that it kept.
-        #: Callers get copies then.
+        #: Whether results have to be copied, and the indices of those that the program had still
+        #: kept when the last call without a graph began.
         self.keeps = False
         self.kept: set[int] = set()
         #: Whether it was captured anew because results were in use.
@@ -201,9 +201,10 @@ class SignatureEntry:
 
     def note_call(self) -> None:
         """A call begins: is the result of the last one without a graph still in use?"""
-        self.kept.update(index for index, one in self.given.items() if not one.expired())
-        self.keeps = self.keeps or bool(self.kept)
-        self.given = {}
+        if self.given:
+            # Of the first call, Dynamo's garbage may hold results until a collection.
+            self.kept = {index for index, one in self.given.items() if not one.expired()}
+            self.given = {}
 
     def move_to(self, state: State) -> None:
         """Be in another state. Raises TypeError for one that can't follow."""
