@@ -178,6 +178,8 @@ class ForwardPass(_RegionPass):
     ) -> None:
         super().__init__(region, region.name, compiled, fixed, region.memory)
         self.has_backward = False
+        #: Its backward, once that was called.
+        self.backward: weakref.ref[BackwardPass] | None = None
         #: The results that the program gets.
         self.shown: set[int] = set()
         #: The addresses of what replays save for the backward, and of all that stays where it is.
@@ -276,8 +278,11 @@ class BackwardPass(_RegionPass):
         self.saved = list(saved)
         # Whether graphs may overwrite it.
         self._overwrites = True
-        # The gradients that the program was found to keep.
+        # The gradients that the program was found to keep, and those that something else than a
+        # weight had still kept when the last forward without a graph began.
         self._kept_gradients: frozenset[int] = frozenset()
+        self._kept_before: frozenset[int] = frozenset()
+        forward.backward = weakref.ref(self)
         # The signature of the last call until then, and of its leaves that are not fixed.
         self._last: tuple[Hashable, Hashable] = (None, None)
         # The numbers that a forward saves on the host if it is no replay, and where, by index.
@@ -318,6 +323,17 @@ class BackwardPass(_RegionPass):
         moved = self.forward.places_of_numbers()
         where = {index: moved.get(one.data_ptr(), one.device) for index, one in numbers.items()}
         return {index: device for index, device in where.items() if {device} != devices}
+
+    def note_next_forward(self) -> None:
+        """A forward begins, and there is no graph: which gradients of before are in use?"""
+        cache = None if self._cache is None else self._cache()
+        own = set(map(storage_key, self.region.gradients()))
+        self._kept_before = frozenset(
+            index
+            for signature in ([*cache.signatures.values()] if cache is not None else [])
+            for index, one in signature.given.items()
+            if not one.expired() and one.cdata not in own
+        )
 
     def indices_on_host(self) -> Collection[int]:
         return self._numbers
@@ -382,7 +398,8 @@ class BackwardPass(_RegionPass):
             index
             for index in self._of_weights | (_find_alone(result) - seen.kept)
             if self._is_alone and index < len(result) and type(result[index]) in TENSORS
-            if storage_key(result[index]) not in taken and index not in self._kept_gradients
+            if storage_key(result[index]) not in taken
+            if index not in self._kept_gradients | self._kept_before
         }
         all_ = set(range(len(result)))
         holders = functools.partial(_find_gradients, weakref.ref(self.region))

@@ -173,6 +173,9 @@ class CompiledForward:
     def __call__(self, inputs: list[Any]) -> Any:
         if self.calls.has_graphs:
             return self.calls.run_list(inputs)
+        backward = self.calls.backward and self.calls.backward()
+        if backward:
+            backward.note_next_forward()
         given = {storage_key(leaf) for leaf in inputs if type(leaf) in TENSORS}
         stay = [inputs[index] for index in self.calls.fixed]
         last = self._last
