@@ -30,6 +30,7 @@ from rocm_autopatch.graphs.buffers import (
 )
 from rocm_autopatch.graphs.layout import (
     Place,
+    has_memory,
     place_of,
     same_places,
     storage_key,
@@ -276,7 +277,9 @@ class BorrowedOutputs:
         found: dict[int, dict[int, torch.Tensor]] = {}
         for tensor in self._holders():
             # A weight refers to its gradient itself.
-            if storage_key(tensor) in held and is_only_of_python(tensor, others=1):
+            if not has_memory(tensor) or storage_key(tensor) not in held:
+                continue
+            if is_only_of_python(tensor, others=1):
                 found.setdefault(storage_key(tensor), {})[id(tensor)] = tensor
         return {memory: list(tensors.values()) for memory, tensors in found.items()}
 

@@ -21,7 +21,7 @@ from rocm_autopatch.graphs.borrowed_outputs import AliasedInput, BorrowedOutputs
 from rocm_autopatch.graphs.buffers import CopiedInputs, dense_part, overlaps_itself
 from rocm_autopatch.graphs.calls import CallStrategy, GraphedCall, GraphOptions
 from rocm_autopatch.graphs.graph_cache import GraphCache
-from rocm_autopatch.graphs.layout import place_of, storage_key
+from rocm_autopatch.graphs.layout import has_memory, place_of, storage_key
 from rocm_autopatch.graphs.memory import GraphMemory
 from rocm_autopatch.graphs.pytrees import TENSORS, signature_of
 from rocm_autopatch.graphs.refusal import CaptureBusy, Refused
@@ -327,7 +327,7 @@ class BackwardPass(_RegionPass):
     def note_next_forward(self) -> None:
         """A forward begins, and there is no graph: which gradients of before are in use?"""
         cache = None if self._cache is None else self._cache()
-        own = set(map(storage_key, self.region.gradients()))
+        own = {storage_key(one) for one in self.region.gradients() if has_memory(one)}
         self._kept_before = frozenset(
             index
             for signature in ([*cache.signatures.values()] if cache is not None else [])

@@ -235,6 +235,22 @@ def test_gradients_that_the_program_keeps_over_the_next_forward(seen: Seen) -> N
     assert counts(seen()) == [(6, {WARMING: 2})] * 4
 
 
+def test_sparse_gradients_of_the_program_s_own(seen: Seen) -> None:
+    """Such a gradient has no single memory."""
+    pair = Pair(torch.nn.Linear(16, 8))
+    kept = []
+    for number in range(9):
+        for model in (pair.model, pair.other):
+            model.weight.grad = torch.ones(8, 16, device=GPU).to_sparse()
+        pair.both(partial(trained, x=batch()))
+        pair.same()
+        if number > 4:
+            kept = [one.grad for one in pair.model.parameters()]
+        pair.step()
+    assert kept
+    assert all(row["replays"] >= 5 for row in seen())
+
+
 def test_two_forwards_before_a_backward(seen: Seen) -> None:
     pair = Pair()
 
