@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import pickle
 import threading
 import weakref
@@ -77,21 +76,6 @@ def test_what_is_kept_from_the_beginning_is_copied(guards: str) -> None:
     assert all(torch.equal(one, x_of(number) * 2) for number, one in enumerate(kept))
     # The calls before the capture have shown it.
     assert (function.row["replays"], function.row["dropped"]) == (6, 0)
-
-
-def test_what_waits_for_a_collection_after_the_first_call_is_not_kept() -> None:
-    """Dynamo leaves the containers of a first call's result in a cycle."""
-    function = graphed(double)
-    gc.disable()
-    try:
-        cycle: list[Any] = [function(x_of(0))]
-        cycle.append(cycle)
-        del cycle
-        call_and_drop(function, range(1, 3), double)
-        assert len(call_and_drop(function, range(3, 9), double)) == 1
-    finally:
-        gc.enable()
-    assert (function.row["replays"], function.row["dropped"]) == (7, 0)
 
 
 def _itself(result: Any) -> Any:
