@@ -100,7 +100,7 @@ class BorrowedOutputs:
                 self.leaves[index] = None
         own = [index for index, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)]
         self._shown = [index for index in own if index in shown]
-        self._divide(own, {index for index in own if index in copied})
+        self._divide_results({index for index in own if index in copied})
         #: The addresses of what the program does not get.
         self.places = {self.leaves[index].data_ptr() for index in own if index not in shown}
         # By memory: how many references there are while no caller holds one.
@@ -111,12 +111,11 @@ class BorrowedOutputs:
         self._lend: tuple[GraphMemory, int, object] | None = None
         self._owners: Owners = {}
 
-    def _divide(self, own: Iterable[int], copied: set[int]) -> None:
-        """Copy these of its *own* tensors for each caller, and hand out the others."""
+    def _divide_results(self, copied: set[int]) -> None:
+        """Copy these for each caller, and hand out the others where they are."""
         self._copied = sorted(copied)
-        self._kept, self._twins = find_twins(
-            self.leaves, [index for index in own if index not in copied]
-        )
+        own = [index for index, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)]
+        self._kept, self._twins = find_twins(self.leaves, [one for one in own if one not in copied])
         copies = [self.leaves[index] for index in self._copied]
         self._copies = GraphOutputs(copies, True, (), self._device)
 
@@ -254,8 +253,7 @@ class BorrowedOutputs:
         more = {index for index in self._shown if storage_key(self.leaves[index]) in held}
         if not more <= set(self._copied):
             # What is saved, too, stays where it is.
-            own = [index for index, one in enumerate(self.leaves) if isinstance(one, torch.Tensor)]
-            self._divide(own, more.union(self._copied))
+            self._divide_results(more.union(self._copied))
 
     def take(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         """The result of the last replay, which was a call with *leaves*."""

@@ -148,6 +148,10 @@ class CallStrategy:
         taken = [*inputs.tensors, *places.values()]
         return GraphOutputs(result, clone, taken, device, not (seen.keeps or seen.kept))
 
+    def find_movable(self) -> Container[int]:
+        """The memories of results that are moved at a replay if the program keeps them."""
+        return ()
+
     def own_outputs(self, captured: CapturedState) -> None:
         """A graph was captured, and not replayed yet."""
 

@@ -374,7 +374,7 @@ class GraphCache:
             self._clock += 1
             signature.used = self._clock
             signature.calls += 1
-            signature.note_call()
+            signature.note_kept(self.strategy.find_movable())
             state, calls = signature.state, signature.calls
         is_due = isinstance(state, ObservedState) and calls > self.options.warmup
         if is_due or soundness.distrusted:
@@ -529,7 +529,7 @@ class GraphCache:
                         self._reject_signature(signature, None, MOVING)
                 elif self._known is not None:
                     signature.learn(self._known)
-                    signature.given, self._known = self._known.given, None
+                    self._known = None
                 signature.keeps = signature.keeps or self._keeps
             self._latest[key] = signature
             return signature
@@ -628,6 +628,13 @@ class GraphCache:
             readers.watch_readers(left, pool)
             memory.abandon_outputs(order, left)
             record.drop_graph(self.row, row)
+
+    def note_kept(self) -> None:
+        """Note which results without a graph the program keeps, before their next call does."""
+        with self.lock:
+            movable = self.strategy.find_movable()
+            for signature in self.signatures.values():
+                signature.note_kept(movable)
 
     def clear(self) -> None:
         """Drop all graphs and everything known about signatures."""

@@ -178,8 +178,8 @@ class ForwardPass(_RegionPass):
     ) -> None:
         super().__init__(region, region.name, compiled, fixed, region.memory)
         self.has_backward = False
-        #: Its backward, once that was called.
-        self.backward: weakref.ref[BackwardPass] | None = None
+        #: The graphs of its backward, once that was called.
+        self.backward_graphs: weakref.ref[GraphCache] | None = None
         #: The results that the program gets.
         self.shown: set[int] = set()
         #: The addresses of what replays save for the backward, and of all that stays where it is.
@@ -278,11 +278,8 @@ class BackwardPass(_RegionPass):
         self.saved = list(saved)
         # Whether graphs may overwrite it.
         self._overwrites = True
-        # The gradients that the program was found to keep, and those that something else than a
-        # weight had still kept when the last forward without a graph began.
+        # The gradients that the program was found to keep.
         self._kept_gradients: frozenset[int] = frozenset()
-        self._kept_before: frozenset[int] = frozenset()
-        forward.backward = weakref.ref(self)
         # The signature of the last call until then, and of its leaves that are not fixed.
         self._last: tuple[Hashable, Hashable] = (None, None)
         # The numbers that a forward saves on the host if it is no replay, and where, by index.
@@ -292,6 +289,7 @@ class BackwardPass(_RegionPass):
         cache = super().make_cache()
         # As long as the forward has no graph, what it saves is somewhere else in each call.
         cache.may_capture = False
+        self.forward.backward_graphs = weakref.ref(cache)
         return cache
 
     def note_forward(
@@ -324,16 +322,8 @@ class BackwardPass(_RegionPass):
         where = {index: moved.get(one.data_ptr(), one.device) for index, one in numbers.items()}
         return {index: device for index, device in where.items() if {device} != devices}
 
-    def note_next_forward(self) -> None:
-        """A forward begins, and there is no graph: which gradients of before are in use?"""
-        cache = None if self._cache is None else self._cache()
-        own = {storage_key(one) for one in self.region.gradients() if has_memory(one)}
-        self._kept_before = frozenset(
-            index
-            for signature in ([*cache.signatures.values()] if cache is not None else [])
-            for index, one in signature.given.items()
-            if not one.expired() and one.cdata not in own
-        )
+    def find_movable(self) -> set[int]:
+        return {storage_key(one) for one in self.region.gradients() if has_memory(one)}
 
     def indices_on_host(self) -> Collection[int]:
         return self._numbers
@@ -396,10 +386,9 @@ class BackwardPass(_RegionPass):
         taken = {storage_key(tensor) for tensor in places.values()}
         kept = {
             index
-            for index in self._of_weights | (_find_alone(result) - seen.kept)
+            for index in (self._of_weights | _find_alone(result)) - seen.kept
             if self._is_alone and index < len(result) and type(result[index]) in TENSORS
-            if storage_key(result[index]) not in taken
-            if index not in self._kept_gradients | self._kept_before
+            if storage_key(result[index]) not in taken and index not in self._kept_gradients
         }
         all_ = set(range(len(result)))
         holders = functools.partial(_find_gradients, weakref.ref(self.region))

@@ -19,7 +19,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Union
 
@@ -199,11 +199,15 @@ class SignatureEntry:
             if isinstance(one, torch.Tensor) and has_memory(one)
         }
 
-    def note_call(self) -> None:
-        """A call begins: is the result of the last one without a graph still in use?"""
+    def note_kept(self, but: Container[int] = ()) -> None:
+        """Note what of the last result without a graph is still in use, *but* in these memories."""
         if self.given:
             # Of the first call, Dynamo's garbage may hold results until a collection.
-            self.kept = {index for index, one in self.given.items() if not one.expired()}
+            self.kept = {
+                index
+                for index, one in self.given.items()
+                if not one.expired() and one.cdata not in but
+            }
             self.given = {}
 
     def move_to(self, state: State) -> None:

@@ -173,9 +173,10 @@ class CompiledForward:
     def __call__(self, inputs: list[Any]) -> Any:
         if self.calls.has_graphs:
             return self.calls.run_list(inputs)
-        backward = self.calls.backward and self.calls.backward()
-        if backward:
-            backward.note_next_forward()
+        backward = self.calls.backward_graphs and self.calls.backward_graphs()
+        # They may write gradients to where this forward writes. What others capture takes no lock.
+        if backward and not capture.is_capturing():
+            backward.note_kept()
         given = {storage_key(leaf) for leaf in inputs if type(leaf) in TENSORS}
         stay = [inputs[index] for index in self.calls.fixed]
         last = self._last

@@ -49,12 +49,14 @@ def place(result: Any) -> int:
 
 def call_and_drop(function: Callable[[Any], Any], numbers: range, wanted: Any) -> set[int]:
     """Call with each number and keep nothing; where the results were."""
-    places = set()
+    places, others = set(), []
     for number in numbers:
         result = function(x_of(number))
         assert torch.equal(result, wanted(x_of(number)))
         places.add(place(result))
         del result
+        # What a copy has left would be the next one's place.
+        others += [x_of(number) for _ in range(8)]
     return places
 
 
@@ -76,6 +78,17 @@ def test_what_is_kept_from_the_beginning_is_copied(guards: str) -> None:
     assert all(torch.equal(one, x_of(number) * 2) for number, one in enumerate(kept))
     # The calls before the capture have shown it.
     assert (function.row["replays"], function.row["dropped"]) == (6, 0)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_what_is_kept_of_the_first_call_alone_is_not_copied(ours: bool) -> None:
+    """What Dynamo leaves of a call that compiles may hold its result until a collection."""
+    function = graphed(double, guards="none") if ours else _in_the_mode(double)
+    first = function(x_of(0))
+    call_and_drop(function, range(1, 2), double)
+    assert torch.equal(first, x_of(0))
+    del first
+    assert len(call_and_drop(function, range(2, 9), double)) == 1
 
 
 def _itself(result: Any) -> Any:
