@@ -314,47 +314,47 @@ class GraphCache:
             state.calls_held += 1
             # A graph beside it copies them from the beginning.
             signature.kept |= state.outputs.copied_indices
-            is_lost = held == RESIZED and self.options.clone
-            if self.strategy.captures_again and (held == SAVED or is_lost):
-                # What is in use stays where it is: no later capture writes there.
-                self._keeps = self._keeps or _has_to_copy(signature, state, leaves)
-                signature.keeps = self._keeps
-                signature.recaptured = True
+            if self._plan_another(signature, state, held, leaves):
                 self._free_graph(signature)
                 self.row["dropped"] += 1
                 return key
-            own = state.outputs.lends and state.outputs.used_memories()
-            may_drop = self._given_up < self.options.limit
-            if held == SAVED and own:
-                if self.strategy.goes_beside and state.calls_held > CALLS_BEFORE_BESIDE:
-                    of, number = key if isinstance(key, BesideKey) else (key, 0)
-                    if number < _BESIDE:
-                        return BesideKey(of, number + 1)
-            elif held == SAVED and may_drop and self._is_held_by_another(state):
-                self._free_graph(signature)
-                signature.own_memory = GraphMemory()
-                self._given_up += 1
-                self.row["dropped"] += 1
-                return key
-            if held == ELSEWHERE and state.calls_in_use > 1:
-                self._free_graph(signature)
-                signature.copies_arguments = True
-                self.row["dropped"] += 1
-                return key
+            if held == SAVED and self.strategy.goes_beside and _is_lent_now(state):
+                of, number = key if isinstance(key, BesideKey) else (key, 0)
+                if state.calls_held > CALLS_BEFORE_BESIDE and number < _BESIDE:
+                    return BesideKey(of, number + 1)
             # Maybe they are kept for good.
-            if state.calls_in_use >= CALLS_IN_USE and may_drop:
+            if state.calls_in_use >= CALLS_IN_USE and self._given_up < self.options.limit:
                 self._given_up += 1
                 self._leave_signature(signature)
             return None
 
+    def _plan_another(
+        self, signature: SignatureEntry, state: CapturedState, held: str, leaves: list[object]
+    ) -> bool:
+        """Have a signature captured in another way, if one helps. Returns whether one does."""
+        is_lost = held == RESIZED and self.options.clone
+        may_drop = self._given_up < self.options.limit
+        if self.strategy.captures_again and (held == SAVED or is_lost):
+            # What is in use stays where it is: no later capture writes there.
+            self._keeps = self._keeps or _has_to_copy(signature, state, leaves)
+            signature.keeps = self._keeps
+            signature.recaptured = True
+        elif held == SAVED and may_drop and self._is_held_by_another(state):
+            signature.own_memory = GraphMemory()
+            self._given_up += 1
+        elif held == ELSEWHERE and state.calls_in_use > 1:
+            signature.copies_arguments = True
+        else:
+            return False
+        return True
+
     def _is_held_by_another(self, state: CapturedState) -> bool:
-        """Whether results of another graph of this cache are in use, and in the same memory."""
-        return any(
+        """Whether results of other graphs in its memory are in use, and none of its own."""
+        return not _is_lent_now(state) and any(
             isinstance(other, CapturedState)
             and other is not state
             and other.memory is state.memory
-            and other.outputs.lends
-            and other.outputs.used_memories()
+            and _is_lent_now(other)
             for other in self.states()
         )
 
@@ -645,6 +645,11 @@ class GraphCache:
     def states(self) -> list[State]:
         """What is known now, a state for each signature. Takes no lock: a capture may call it."""
         return [one.state for one in [*self.signatures.values()]]
+
+
+def _is_lent_now(state: CapturedState) -> bool:
+    """Whether somebody holds results of the last replay."""
+    return state.outputs.lends and bool(state.outputs.used_memories())
 
 
 def _has_to_copy(signature: SignatureEntry, state: CapturedState, leaves: Sequence[object]) -> bool:

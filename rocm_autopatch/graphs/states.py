@@ -153,22 +153,20 @@ class SignatureEntry:
     """
 
     __slots__ = (
-        *(
-            "calls",
-            "copies_arguments",
-            "disturbed",
-            "first",
-            "given",
-            "indices",
-            "keeps",
-            "kept",
-            "own_memory",
-            "places",
-            "recaptured",
-            "state",
-            "tries",
-            "used",
-        ),
+        "calls",
+        "copies_arguments",
+        "disturbed",
+        "first",
+        "given",
+        "indices",
+        "keeps",
+        "kept",
+        "own_memory",
+        "places",
+        "recaptured",
+        "state",
+        "tries",
+        "used",
     )
 
     def __init__(self, indices: list[int], places: list[int | None], first: int) -> None:

@@ -177,13 +177,14 @@ def test_two_functions_that_pass_their_results_to_each_other() -> None:
 
 
 def test_results_of_one_graph_over_the_replays_of_others() -> None:
-    functions = [_in_the_mode(lambda x, n=number: x + n) for number in range(4)]
+    # Torch 2.14 returns the argument itself for "x + 0".
+    functions = [_in_the_mode(lambda x, n=number: x + n) for number in range(1, 5)]
     dropped_until = []
     for turn in range(16):
         order = functions if turn % 2 else functions[::-1]
         kept = [(one, one(x_of(turn))) for one in order]
         for one, result in kept:
-            assert torch.equal(result, x_of(turn) + functions.index(one))
+            assert torch.equal(result, x_of(turn) + functions.index(one) + 1)
         del kept, one, result
         dropped_until.append(_sums()[1])
     assert _sums()[0] == 56
