@@ -23,6 +23,7 @@ from rocm_autopatch.graphs.buffers import (
     addresses_of,
     find_twins,
     is_only_of_python,
+    is_referred,
     move_together,
     own_references,
     refuse_result,
@@ -103,8 +104,10 @@ class BorrowedOutputs:
         self._divide_results({index for index in own if index in copied})
         #: The addresses of what the program does not get.
         self.places = {self.leaves[index].data_ptr() for index in own if index not in shown}
-        # By memory: how many references there are while no caller holds one.
+        # By memory: how many references there are while no caller holds one. And of what the
+        # program gets, a leaf.
         self._counts: dict[int, int] = {}
+        self._got: dict[int, torch.Tensor] = {}
         # By index the addresses that the graph writes to.
         self._addresses = addresses_of(self.leaves)
         # The memory that the results lie in, the number of their graph in it, and what replays it.
@@ -127,6 +130,11 @@ class BorrowedOutputs:
         tensors = [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
         own = own_references([*tensors, *self._copies.own_tensors(), *given])
         self._counts = {storage_key(leaf): own[storage_key(leaf)] for leaf in tensors}
+        self._note_shown()
+
+    def _note_shown(self) -> None:
+        leaves = [self.leaves[index] for index in self._shown]
+        self._got = {storage_key(leaf): leaf for leaf in leaves}
 
     def own(self, owners: Owners, memory: GraphMemory, order: int, graph: object) -> None:
         """Be found by the memory of the results, of *graph* with this number in *memory*."""
@@ -170,7 +178,8 @@ class BorrowedOutputs:
             ones = [index for index, other in enumerate(where) if other == memory]
             number = len({id(leaves[index]) for index in ones})
             users = _count_users([leaves[index] for index in ones])
-            if use_count(memory) <= self._counts[memory] + number and users <= _ALONE * len(ones):
+            is_free = not self.is_referred(memory) and users <= _ALONE * len(ones)
+            if use_count(memory) <= self._counts[memory] + number and is_free:
                 found[memory] = number
         return found
 
@@ -201,6 +210,7 @@ class BorrowedOutputs:
             self._counts[name] = own[name]
             self._owners.pop(memory, None)
             self._owners[name] = self
+        self._note_shown()
         leaves[:] = _leaves_instead(leaves, there)
         return names
 
@@ -225,10 +235,16 @@ class BorrowedOutputs:
 
     def uses(self, pointer: int) -> bool:
         """Whether something uses this memory, which is of one of the results."""
-        return use_count(pointer) > self._counts[pointer]
+        return use_count(pointer) > self._counts[pointer] or self.is_referred(pointer)
+
+    def is_referred(self, pointer: int) -> bool:
+        """Whether Python refers to the object of this memory."""
+        return pointer in self._got and is_referred(self._got[pointer])
 
     def used_memories(self) -> list[int]:
-        return [memory for memory, most in self._counts.items() if use_count(memory) > most]
+        used = [memory for memory, most in self._counts.items() if use_count(memory) > most]
+        used += [memory for memory, leaf in self._got.items() if is_referred(leaf)]
+        return used
 
     def why_held(self) -> str | None:
         """Why the next replay must not run now; None if it may."""
@@ -237,7 +253,8 @@ class BorrowedOutputs:
             return None
         self.in_the_way = True
         for memory, tensors in self._movable_by_memory(held).items():
-            if use_count(memory) == self._counts[memory] + len(tensors):
+            is_alone = use_count(memory) == self._counts[memory] + len(tensors)
+            if is_alone and not self.is_referred(memory):
                 move_together(tensors)
         held = self.used_memories()
         self.copy_from_now_on(held)
@@ -335,7 +352,11 @@ class DonatedInputs:
 
     def held(self, leaves: Sequence[torch.Tensor]) -> str | None:
         """Why a backward with *leaves* must not overwrite it; None if it may."""
-        held = [memory for memory, most in self._expected.items() if use_count(memory) > most]
+        held = [
+            memory
+            for memory, most in self._expected.items()
+            if use_count(memory) > most or self.results.is_referred(memory)
+        ]
         self.results.copy_from_now_on(held)
         alone = len(self.indices) * _ALONE
         return NEEDED if held or _count_users([leaves[i] for i in self.indices]) > alone else None

@@ -908,6 +908,25 @@ def test_results_that_are_kept_for_good(
     torch.testing.assert_close(kept.detach(), was)
 
 
+@pytest.mark.parametrize("of", ["result", "input", "weight"])
+def test_the_memory_alone_is_kept(of: str) -> None:
+    """Python's object for a memory is no tensor, and its count of references does not count it."""
+    model, kept = torch.nn.Linear(16, 16).to(GPU), []
+    fast = torch.compile(model, mode=MODE)
+    for number in range(12):
+        x = batch().requires_grad_()
+        result = fast(x)
+        result.square().sum().backward()
+        one = {"result": result, "input": x.grad, "weight": model.weight.grad}[of]
+        if number > 5:
+            kept.append((one.untyped_storage(), one.detach().clone()))
+        model.zero_grad()
+        del x, result, one
+    for memory, was in kept:
+        now = torch.empty(0, device=GPU).set_(memory, 0, was.shape)
+        assert torch.equal(now, was)
+
+
 class Sum(torch.nn.Module):
     """Its two weights have the same gradient."""
 
