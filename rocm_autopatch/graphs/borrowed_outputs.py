@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rocm_autopatch.graphs import readers
 from rocm_autopatch.graphs.buffers import (
     RESIZED,
     SAVED,
@@ -44,6 +45,8 @@ from rocm_autopatch.graphs.pytrees import TENSORS
 if TYPE_CHECKING:
     from rocm_autopatch.graphs.capture import CapturePool
 
+# A result of fewer bytes stays in memory that it owns.
+_SMALL = 1 << 20
 NEEDED = "what its forward saved or returned is still needed after it"
 # By memory: the results that lie in it.
 Owners = MutableMapping[int, "BorrowedOutputs"]
@@ -60,7 +63,8 @@ class BorrowedOutputs:
     their own at the next replay, unless something else shares their memory.
 
     Other results are not moved: autograd may have saved the tensor, or a view of it. If the program
-    still holds one at the next replay, it gets copies from then on.
+    still holds one at the next replay, it gets copies from then on. Their indices are added to
+    *kept*, which all graphs of the same code share.
     """
 
     lends = True
@@ -70,6 +74,7 @@ class BorrowedOutputs:
         result: Sequence[object],
         copied: Container[int],
         shown: Container[int],
+        kept: set[int],
         fixed: Mapping[int, torch.Tensor],
         holders: Callable[[], Iterable[torch.Tensor]],
         device: torch.device,
@@ -101,6 +106,7 @@ class BorrowedOutputs:
                 self.leaves[index] = None
         own = [index for index, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)]
         self._shown = [index for index in own if index in shown]
+        self._seen_kept = kept
         self._divide_results({index for index in own if index in copied})
         #: The addresses of what the program does not get.
         self.places = {self.leaves[index].data_ptr() for index in own if index not in shown}
@@ -166,15 +172,20 @@ class BorrowedOutputs:
         assert self._lend is not None
         return self._lend[0]
 
-    def uncopied(self) -> set[int]:
-        """The memories of the results that are handed out where they are."""
-        return self._counts.keys() - {storage_key(self.leaves[index]) for index in self._copied}
+    def passing_memories(self) -> set[int]:
+        """The memories of the results that may be others' once nobody uses them any more.
+
+        What is not owned can't be resized by the program. So small ones stay owned.
+        """
+        small = {one for one, leaf in self._got.items() if leaf.untyped_storage().nbytes() < _SMALL}
+        copied = {storage_key(self.leaves[index]) for index in self._copied}
+        return self._counts.keys() - copied - small
 
     def used_only_by(self, leaves: Sequence[Any]) -> dict[int, int]:
         """The memories of results that only *leaves* use, with the number of tensors there."""
         where = [storage_key(leaf) if type(leaf) in TENSORS else None for leaf in leaves]
         found = {}
-        for memory in self.uncopied():
+        for memory in self.passing_memories():
             ones = [index for index, other in enumerate(where) if other == memory]
             number = len({id(leaves[index]) for index in ones})
             users = _count_users([leaves[index] for index in ones])
@@ -194,7 +205,7 @@ class BorrowedOutputs:
         """
         assert self._lend is not None
         first = {
-            memory: next(i for i, leaf in enumerate(self.leaves) if _lies_in(leaf, memory))
+            memory: next(i for i, leaf in enumerate(self.leaves) if _memory_of(leaf) == memory)
             for memory in memories
         }
         made = {memory: pool.unowned(self.leaves[index]) for memory, index in first.items()}
@@ -211,6 +222,7 @@ class BorrowedOutputs:
             self._owners.pop(memory, None)
             self._owners[name] = self
         self._note_shown()
+        readers.watch_readers(self, pool)
         leaves[:] = _leaves_instead(leaves, there)
         return names
 
@@ -219,14 +231,32 @@ class BorrowedOutputs:
 
         A program may free or move the memory of a tensor: ``tensor.untyped_storage().resize_(0)``.
         """
-        return None if same_places(self.leaves, self._addresses, self._kept) else RESIZED
+        if same_places(self.leaves, self._addresses, self._kept):
+            return None
+        self._seen_kept.update(
+            index for index in self._kept if not same_places(self.leaves, self._addresses, [index])
+        )
+        return RESIZED
 
     def result_memories(self) -> list[int]:
         """What results lie in."""
         return [*self._counts]
 
+    def only_shown_in_use(self) -> bool:
+        """Whether all that is in use is what the program got, and nothing is saved for later."""
+        return self._got.keys() >= set(self.used_memories())
+
     def abandoned_outputs(self) -> BorrowedOutputs:
-        """What takes its place when its graph is gone: others may read it or write to it."""
+        """What takes its place when its graph is gone: nothing of what nobody uses."""
+        used = set(self.used_memories())
+        for memory in self._counts.keys() - used:
+            del self._counts[memory]
+            if self._owners.get(memory) is self:
+                del self._owners[memory]
+        self.leaves = [leaf if _memory_of(leaf) in used else None for leaf in self.leaves]
+        self._shown = [index for index in self._shown if self.leaves[index] is not None]
+        self._note_shown()
+        self._divide_results({index for index in self._copied if self.leaves[index] is not None})
         return self
 
     def count_of(self, pointer: int) -> int:
@@ -260,14 +290,10 @@ class BorrowedOutputs:
         self.copy_from_now_on(held)
         return SAVED if held else None
 
-    @property
-    def copied_indices(self) -> frozenset[int]:
-        """The indices of the results of which copies are handed out."""
-        return frozenset(self._copied)
-
     def copy_from_now_on(self, held: Container[int]) -> None:
         """Hand out copies of what the program may get of these memories."""
         more = {index for index in self._shown if storage_key(self.leaves[index]) in held}
+        self._seen_kept |= more
         if not more <= set(self._copied):
             # What is saved, too, stays where it is.
             self._divide_results(more.union(self._copied))
@@ -310,14 +336,19 @@ class AliasedInput:
         self._address, self._owner = leaf.data_ptr(), owner
         self._place, self._dtype = place_of(leaf), leaf.dtype
         memory = storage_key(leaf)
-        self._index = next(i for i, one in enumerate(owner.leaves) if _lies_in(one, memory))
+        self._index = next(i for i, one in enumerate(owner.leaves) if _memory_of(one) == memory)
 
     def put(self, leaf: torch.Tensor) -> torch.Tensor | None:
         """The argument at its place; None if it can't be there now."""
         if leaf.data_ptr() == self._address:
             return leaf
         one = self._owner.leaves[self._index]
-        if self._owner.uses(storage_key(one)) or self._owner.resized() or self._owner.overlaid():
+        if (
+            one is None
+            or self._owner.uses(storage_key(one))
+            or self._owner.resized()
+            or self._owner.overlaid()
+        ):
             return None
         there = view_at(one.data, self._dtype, self._place)
         there.copy_(leaf)
@@ -372,8 +403,8 @@ def _leaves_instead(leaves: Sequence[Any], there: Mapping[int, torch.Tensor]) ->
     return [new.get(id(leaf), leaf) for leaf in leaves]
 
 
-def _lies_in(leaf: object, memory: int) -> bool:
-    return isinstance(leaf, torch.Tensor) and storage_key(leaf) == memory
+def _memory_of(leaf: object) -> int | None:
+    return storage_key(leaf) if isinstance(leaf, torch.Tensor) else None
 
 
 def _count_users(tensors: Sequence[torch.Tensor]) -> int:

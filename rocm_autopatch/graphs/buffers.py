@@ -195,7 +195,6 @@ class GraphOutputs:
     """
 
     gone = math.inf
-    copied_indices: frozenset[int] = frozenset()
 
     def __init__(
         self,
@@ -348,6 +347,10 @@ class GraphOutputs:
         if not self.lends or same_places(self.leaves, self._addresses, self._tensors):
             return None
         return RESIZED
+
+    def only_shown_in_use(self) -> bool:
+        """Whether all that is in use is what the program got."""
+        return True
 
     def abandoned_outputs(self) -> AbandonedOutputs:
         """What takes its place when its graph is gone, and nothing else holds it."""

@@ -74,6 +74,8 @@ class CallStrategy:
     goes_beside = False
     #: Whether a call that finds results in use is captured anew, where no result is overwritten.
     captures_again = False
+    #: Whether results that are found in use are copied by all graphs that are captured later.
+    learns_kept = False
     #: The device of calls without a tensor, if that is known.
     device: torch.device | None = None
     #: Compiles the function anew, with a cut around an op. Returns False if it has done so before.
@@ -157,6 +159,9 @@ class CallStrategy:
 
     def note_capture(self, signature: SignatureEntry, captured: CapturedState) -> None:
         """Calls with this signature have a graph now."""
+
+    def note_drop(self, captured: CapturedState) -> None:
+        """A graph is about to be dropped."""
 
     def retries(self, error: Exception) -> bool:
         """Whether the next call is captured nevertheless, in another way."""

@@ -24,7 +24,7 @@ from rocm_autopatch.graphs.attempts import (
     find_uncounted,
     remember_contents,
 )
-from rocm_autopatch.graphs.borrowed_outputs import AliasedInput
+from rocm_autopatch.graphs.borrowed_outputs import AliasedInput, BorrowedOutputs
 from rocm_autopatch.graphs.buffers import RESIZED, SAVED
 from rocm_autopatch.graphs.calls import CallStrategy, GraphedCall, GraphOptions
 from rocm_autopatch.graphs.eviction import choose_evicted, choose_forgotten
@@ -312,8 +312,6 @@ class GraphCache:
             assert isinstance(state, CapturedState)
             state.calls_in_use += 1
             state.calls_held += 1
-            # A graph beside it copies them from the beginning.
-            signature.kept |= state.outputs.copied_indices
             if self._plan_another(signature, state, held, leaves):
                 self._free_graph(signature)
                 self.row["dropped"] += 1
@@ -344,6 +342,14 @@ class GraphCache:
             self._given_up += 1
         elif held == ELSEWHERE and state.calls_in_use > 1:
             signature.copies_arguments = True
+        elif held == RESIZED and self.strategy.learns_kept:
+            pass
+        elif held == SAVED and self.strategy.learns_kept and state.calls_in_use > 1:
+            # All new graphs copy what was found in use.
+            if _is_lent_now(state) and not state.outputs.only_shown_in_use():
+                return False
+            if state.memory.is_unowned_in_use():
+                signature.own_memory = GraphMemory()
         else:
             return False
         return True
@@ -462,6 +468,10 @@ class GraphCache:
     ) -> str:
         """Why this call is a plain one. *blamed_op* is the op in the capture that has failed."""
         if isinstance(error, CaptureBusy):
+            signature.busy += 1
+            if str(error) == SAVED and signature.busy > 1:
+                # What is in use there has been given to the graphs of a backward.
+                signature.own_memory = GraphMemory()
             return str(error)
         if self.strategy.retries(error):
             return WARMING
@@ -623,6 +633,7 @@ class GraphCache:
             soundness.budget.forget_graph(id(state))
             memory, row, pool, order = state.memory, state.row, state.observed.pool, state.order
             left = state.outputs.abandoned_outputs()
+            self.strategy.note_drop(state)
             with pool.idle():
                 signature.drop_graph(state)
             readers.watch_readers(left, pool)
@@ -635,6 +646,18 @@ class GraphCache:
             movable = self.strategy.find_movable()
             for signature in self.signatures.values():
                 signature.note_kept(movable)
+
+    def drop_readers(self, outputs: BorrowedOutputs) -> None:
+        """Drop the graphs that read what a graph has saved, or overwrite it."""
+        with self.lock:
+            for signature in self.signatures.values():
+                state = signature.state
+                if isinstance(state, CapturedState) and (
+                    (state.donated is not None and state.donated.results is outputs)
+                    or not outputs.places.isdisjoint(signature.places)
+                ):
+                    self._free_graph(signature)
+                    self.row["dropped"] += 1
 
     def clear(self) -> None:
         """Drop all graphs and everything known about signatures."""

@@ -65,6 +65,7 @@ class _RegionPass(CallStrategy):
 
     # What its graphs read may be in memory that they share.
     copies_back = False
+    learns_kept = True
 
     def __init__(
         self,
@@ -76,6 +77,8 @@ class _RegionPass(CallStrategy):
     ) -> None:
         super().__init__(lambda _, leaves: compiled(leaves))
         self.region, self._compiled = region, compiled
+        #: Of its results, those that the program was seen to keep. No new graph lends them.
+        self.kept: set[int] = set()
         self.recompile = region.recompile
         self._name, self._memory = name, memory
         self.fixed = frozenset(fixed)
@@ -164,7 +167,8 @@ class _RegionPass(CallStrategy):
         outputs.own(self.region.pools.owners, captured.memory, captured.order, captured.graph)
         if captured.donated:
             # A plain call that verifies the graph can have this memory, too.
-            outputs.let_go(outputs.uncopied(), [], captured.observed.pool, captured.order)
+            memories = outputs.passing_memories()
+            outputs.let_go(memories, [], captured.observed.pool, captured.order)
 
 
 class ForwardPass(_RegionPass):
@@ -232,13 +236,13 @@ class ForwardPass(_RegionPass):
     ) -> BorrowedOutputs:
         # What is an argument's memory stays that.
         taken = {storage_key(tensor) for tensor in places.values()}
-        lent = _find_alone(result) - seen.kept if self._is_alone else set()
+        lent = _find_alone(result) - seen.kept - self.kept if self._is_alone else set()
         copied = {
             index
             for index in self.shown - lent
             if type(result[index]) not in TENSORS or storage_key(result[index]) not in taken
         }
-        return BorrowedOutputs(result, copied, self.shown, places, tuple, device)
+        return BorrowedOutputs(result, copied, self.shown, self.kept, places, tuple, device)
 
     def note_capture(self, signature: SignatureEntry, captured: CapturedState) -> None:
         if not self.has_graphs:
@@ -250,6 +254,13 @@ class ForwardPass(_RegionPass):
         outputs.places.update(place for index, place in outputs.passed if index not in self.fixed)
         self.saved |= outputs.places
         self.places |= outputs.places.union(one for one in signature.places if one)
+
+    def note_drop(self, captured: CapturedState) -> None:
+        backward = self.backward_graphs and self.backward_graphs()
+        if backward:
+            # Nobody saves anything there any more.
+            assert isinstance(captured.outputs, BorrowedOutputs)
+            backward.drop_readers(captured.outputs)
 
     def find_results(self, saved: set[int]) -> BorrowedOutputs | None:
         """The results of the graph that has *saved* what lies at these addresses, if it is here."""
@@ -278,8 +289,6 @@ class BackwardPass(_RegionPass):
         self.saved = list(saved)
         # Whether graphs may overwrite it.
         self._overwrites = True
-        # The gradients that the program was found to keep.
-        self._kept_gradients: frozenset[int] = frozenset()
         # The signature of the last call until then, and of its leaves that are not fixed.
         self._last: tuple[Hashable, Hashable] = (None, None)
         # The numbers that a forward saves on the host if it is no replay, and where, by index.
@@ -386,13 +395,13 @@ class BackwardPass(_RegionPass):
         taken = {storage_key(tensor) for tensor in places.values()}
         kept = {
             index
-            for index in (self._of_weights | _find_alone(result)) - seen.kept
+            for index in (self._of_weights | _find_alone(result)) - seen.kept - self.kept
             if self._is_alone and index < len(result) and type(result[index]) in TENSORS
-            if storage_key(result[index]) not in taken and index not in self._kept_gradients
+            if storage_key(result[index]) not in taken
         }
         all_ = set(range(len(result)))
         holders = functools.partial(_find_gradients, weakref.ref(self.region))
-        return BorrowedOutputs(result, all_ - kept, all_, places, holders, device)
+        return BorrowedOutputs(result, all_ - kept, all_, self.kept, places, holders, device)
 
     def retries(self, error: Exception) -> bool:
         # It is tried once more, in other memory.
@@ -407,7 +416,6 @@ class BackwardPass(_RegionPass):
         if not outputs.in_the_way:
             return False
         self._overwrites = False
-        self._kept_gradients |= outputs.copied_indices
         return True
 
 

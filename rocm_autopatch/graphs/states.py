@@ -47,15 +47,14 @@ class ReplayResults(LiveOutputs, Protocol):
     leaves: list[Any]
 
     @property
-    def copied_indices(self) -> frozenset[int]:
-        """The results of which copies are handed out where others are lent."""
-
-    @property
     def lends(self) -> bool:
         """Whether callers get tensors of the graph, and no copies."""
 
     def resized(self) -> str | None:
         """Why the graph must not be replayed any more; None if it may."""
+
+    def only_shown_in_use(self) -> bool:
+        """Whether all that is in use is what the program got, and nothing is saved for later."""
 
     def abandoned_outputs(self) -> LiveOutputs:
         """What of them has to be known when their graph is gone."""
@@ -153,6 +152,7 @@ class SignatureEntry:
     """
 
     __slots__ = (
+        "busy",
         "calls",
         "copies_arguments",
         "disturbed",
@@ -172,9 +172,9 @@ class SignatureEntry:
     def __init__(self, indices: list[int], places: list[int | None], first: int) -> None:
         self.indices, self.places = indices, places
         self.first = self.used = first
-        # How many calls there were, how many captures failed, and how many observed calls were
-        # disturbed by another thread.
-        self.calls = self.tries = self.disturbed = 0
+        # How many calls there were, how many captures failed or found something in use, and how
+        # many observed calls were disturbed by another thread.
+        self.calls = self.tries = self.busy = self.disturbed = 0
         # What its graph writes to, if it shares no memory with others.
         self.own_memory: GraphMemory | None = None
         self.state: State = WarmingState()

@@ -1,0 +1,222 @@
+# mypy: allow-subclassing-any
+"""A training step goes on replaying, whatever of it the program keeps, and from whenever on.
+
+python -m pytest tests/graphs
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = pytest.importorskip("torch", reason="no torch here: tests/test_graphs.py has one")
+
+import replayed
+import stand_in
+
+from rocm_autopatch import startup
+from rocm_autopatch.graphs import borrowed_outputs, capture, passes, record
+
+pytestmark = pytest.mark.skipif(
+    startup.release(torch.__version__) < (2, 6), reason="torch has training graphs from 2.6 on"
+)
+REAL = torch.cuda.is_available()
+GPU = torch.device("cuda", torch.cuda.current_device()) if REAL else torch.device("cpu")
+replaying = replayed.replaying
+STEPS = 20
+
+
+@pytest.fixture(autouse=True)
+def in_modes() -> Iterator[None]:
+    if not REAL:
+        stand_in.install()
+    stand_in.graphs_in_modes()
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    gc.collect()
+
+
+def batch(rows: int = 8) -> Any:
+    return torch.randn(rows, 16, device=GPU)
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16)
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(x).tanh()
+
+
+def layers(count: int = 1) -> list[Any]:
+    """Layers that are compiled, and share their code."""
+    made = [Layer().to(GPU) for _ in range(count)]
+    for one in made:
+        one.compile(mode="reduce-overhead")
+    return made
+
+
+def replays() -> int:
+    return sum(row["replays"] for row in record.render_rows())
+
+
+def replays_at_last(step: Callable[[int], None]) -> int:
+    """How often the second half of so many steps replayed."""
+    for number in range(STEPS):
+        step(number)
+    before = replays()
+    for number in range(STEPS, 2 * STEPS):
+        step(number)
+    return replays() - before
+
+
+def handed_out() -> list[borrowed_outputs.BorrowedOutputs]:
+    gc.collect()
+    return [one for one in gc.get_objects() if type(one) is borrowed_outputs.BorrowedOutputs]
+
+
+@pytest.mark.parametrize("of", ["input", "weight"])
+@pytest.mark.parametrize("donates", [True, False])
+def test_a_gradient_that_is_kept_for_good(
+    monkeypatch: pytest.MonkeyPatch, of: str, donates: bool
+) -> None:
+    (layer,) = layers()
+    if not donates:
+        monkeypatch.setattr(passes.BackwardPass, "find_donated", lambda *_: None)
+    kept = []
+
+    def step(number: int) -> None:
+        x = batch().requires_grad_()
+        layer(x).square().sum().backward()
+        if number in (9, 12):
+            one = x.grad if of == "input" else layer.linear.weight.grad
+            kept.append((one, one.clone()))
+        layer.zero_grad()
+
+    assert replays_at_last(step) == 2 * STEPS
+    assert all(torch.equal(*both) for both in kept)
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_a_gradient_between_regions_that_a_hook_keeps(count: int) -> None:
+    stack, kept = layers(count), []
+
+    def step(number: int) -> None:
+        x = batch()
+        for one, layer in enumerate(stack):
+            x = layer(x)
+            if number == 9 and one == 0:
+                x.register_hook(lambda grad: kept.append((grad, grad.clone())))
+        x.square().sum().backward()
+        for layer in stack:
+            layer.zero_grad()
+
+    assert replays_at_last(step) == 2 * count * STEPS
+    assert all(torch.equal(*both) for both in kept)
+
+
+class Two(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = (torch.nn.Linear(16, 16) for _ in range(2))
+
+    def forward(self, x: Any) -> Any:
+        return self.one(x).tanh() * 2, self.two(x).sin() + 1
+
+
+def test_different_results_begin_to_be_kept() -> None:
+    """What one graph has shown holds for all later ones, and those that are gone keep nothing."""
+    model, kept = Two().to(GPU), []
+    before = len(handed_out())
+    model.compile(mode="reduce-overhead")
+
+    def step(number: int) -> None:
+        first, second = model(batch())
+        (first.square().sum() + second.square().sum()).backward()
+        if number == 6:
+            kept.append((first.detach(), first.detach().clone()))
+        if number > 6 and number % 3 == 0:
+            kept.append((second.detach(), second.detach().clone()))
+        model.zero_grad()
+
+    assert replays_at_last(step) == 2 * STEPS
+    assert all(torch.equal(*both) for both in kept)
+    # Two of graphs that are gone, one of which somebody has, and those of the last ones.
+    assert len(handed_out()) - before <= 4
+
+
+def test_a_loss_that_is_kept_keeps_no_saved_value() -> None:
+    layer = Layer().to(GPU)
+    compiled = torch.compile(lambda x: layer(x).square().mean(), mode="reduce-overhead")
+    kept: list[Any] = []
+
+    def step(number: int) -> None:
+        loss = compiled(batch(512))
+        loss.backward()
+        if number == 9:
+            kept.append(loss.detach())
+        layer.zero_grad()
+
+    def saved() -> int:
+        found = [leaf for one in handed_out() for leaf in one.leaves]
+        return sum(leaf.nbytes for leaf in found if isinstance(leaf, torch.Tensor))
+
+    for number in range(9):
+        step(number)
+    before = saved()
+    assert replays_at_last(step) == 2 * STEPS
+    assert saved() <= before + 64
+
+
+@pytest.mark.parametrize("of", ["result", "input"])
+def test_results_that_are_resized_in_each_step(of: str) -> None:
+    (layer,) = layers()
+
+    def step(number: int) -> None:
+        x = batch().requires_grad_()
+        result = layer(x)
+        result.square().sum().backward()
+        one = result.detach() if of == "result" else x.grad
+        one.untyped_storage().resize_(0)
+        layer.zero_grad()
+
+    assert replays_at_last(step) == 2 * STEPS
+
+
+def test_layers_that_are_called_later_than_others() -> None:
+    """What is given to the backward of the others is in use when theirs are captured."""
+    stack = layers(5)
+
+    def step(number: int) -> None:
+        x = batch().requires_grad_()
+        for layer in stack[: 3 if number < 8 else 5]:
+            x = layer(x)
+        x.square().mean().backward()
+        for layer in stack:
+            layer.zero_grad()
+
+    assert replays_at_last(step) == 2 * 5 * STEPS
+
+
+@pytest.mark.parametrize("small", [1 << 20, 0])
+def test_another_stream_reads_a_result(monkeypatch: pytest.MonkeyPatch, small: int) -> None:
+    """Also where its memory is the backward's afterwards, as that of a large one is."""
+    if not REAL:
+        monkeypatch.setattr(torch.Tensor, "record_stream", lambda *_: None, raising=False)
+    monkeypatch.setattr(borrowed_outputs, "_SMALL", small)
+    (layer,) = layers()
+    for _ in range(6):
+        layer(batch()).square().sum().backward()
+    result = layer(batch())
+    pool: Any = capture.CapturePools.of_this_thread().of(GPU)
+    stream = torch.cuda.Stream() if REAL else object()
+    result.record_stream(stream)
+    assert stream in ([*pool._readers.values()] if REAL else pool.readers)
