@@ -346,10 +346,7 @@ class GraphCache:
             pass
         elif held == SAVED and self.strategy.learns_kept and state.calls_in_use > 1:
             # All new graphs copy what was found in use.
-            if _is_lent_now(state) and not state.outputs.only_shown_in_use():
-                return False
-            if state.memory.is_unowned_in_use():
-                signature.own_memory = GraphMemory()
+            return not _is_lent_now(state) or state.outputs.only_shown_in_use()
         else:
             return False
         return True
@@ -470,7 +467,7 @@ class GraphCache:
         if isinstance(error, CaptureBusy):
             signature.busy += 1
             if str(error) == SAVED and signature.busy > 1:
-                # What is in use there has been given to the graphs of a backward.
+                # What is in use there is free for the allocator: a backward was given it.
                 signature.own_memory = GraphMemory()
             return str(error)
         if self.strategy.retries(error):

@@ -10,7 +10,6 @@ first whether something still uses them.
 from __future__ import annotations
 
 import itertools
-import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -171,11 +170,6 @@ class GraphMemory:
                 # A sweep of another thread may have been here before.
                 self.lent.pop(number, None)
         return None
-
-    def is_unowned_in_use(self) -> bool:
-        """Whether a capture here would find in use what the allocator has for free."""
-        found = (results for results in [*self.lent.values()] if results.gone < math.inf)
-        return any(results.used_memories() for results in found)
 
     def used_over(self, order: int) -> set[int]:
         """The memories because of which the graph with this number is busy."""

@@ -36,7 +36,7 @@ import torch
 import workers
 from torch.utils.checkpoint import checkpoint
 
-from rocm_autopatch.graphs import passes, record
+from rocm_autopatch.graphs import borrowed_outputs, passes, record
 
 REAL = torch.cuda.is_available()
 GPU = torch.device("cuda", 0) if REAL else torch.device("cpu")
@@ -492,6 +492,8 @@ def one(seed: int) -> dict[str, Any]:
     record._rows.clear()
     # With every second seed, copies of small arguments serve a backward's graph as memory, too.
     passes._LARGE = 1 if seed % 2 else 1 << 20
+    # And with others it may have the memory of small results.
+    borrowed_outputs._SMALL = 1 << 20 if seed // 2 % 2 else 0
     kinds = chance.choices(KINDS, k=chance.randint(1, 3))
     if "tagged" in kinds:
         # Where a buffer is changed, torch's own gradients may be others than those of eager mode,
