@@ -24,7 +24,6 @@ from rocm_autopatch.graphs.buffers import (
     addresses_of,
     find_twins,
     is_only_of_python,
-    is_referred,
     move_together,
     own_references,
     refuse_result,
@@ -111,9 +110,9 @@ class BorrowedOutputs:
         #: The addresses of what the program does not get.
         self.places = {self.leaves[index].data_ptr() for index in own if index not in shown}
         # By memory: how many references there are while no caller holds one. And of what the
-        # program gets, a leaf.
+        # program gets, Python's object for it.
         self._counts: dict[int, int] = {}
-        self._got: dict[int, torch.Tensor] = {}
+        self._got: dict[int, torch.UntypedStorage] = {}
         # By index the addresses that the graph writes to.
         self._addresses = addresses_of(self.leaves)
         # The memory that the results lie in, the number of their graph in it, and what replays it.
@@ -135,12 +134,19 @@ class BorrowedOutputs:
         """
         tensors = [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
         own = own_references([*tensors, *self._copies.own_tensors(), *given])
-        self._counts = {storage_key(leaf): own[storage_key(leaf)] for leaf in tensors}
+        self._counts, self._got = (
+            {storage_key(leaf): own[storage_key(leaf)] for leaf in tensors},
+            {},
+        )
         self._note_shown()
 
     def _note_shown(self) -> None:
+        for memory in self._got.keys() & self._counts.keys():
+            self._counts[memory] -= _OF_PYTHON
         leaves = [self.leaves[index] for index in self._shown]
-        self._got = {storage_key(leaf): leaf for leaf in leaves}
+        self._got = {storage_key(leaf): leaf.untyped_storage() for leaf in leaves}
+        for memory in self._got:
+            self._counts[memory] += _OF_PYTHON
 
     def own(self, owners: Owners, memory: GraphMemory, order: int, graph: object) -> None:
         """Be found by the memory of the results, of *graph* with this number in *memory*."""
@@ -177,19 +183,19 @@ class BorrowedOutputs:
 
         What is not owned can't be resized by the program. So small ones stay owned.
         """
-        small = {one for one, leaf in self._got.items() if leaf.untyped_storage().nbytes() < _SMALL}
+        small = {memory for memory, one in self._got.items() if one.nbytes() < _SMALL}
         copied = {storage_key(self.leaves[index]) for index in self._copied}
         return self._counts.keys() - copied - small
 
     def used_only_by(self, leaves: Sequence[Any]) -> dict[int, int]:
         """The memories of results that only *leaves* use, with the number of tensors there."""
         where = [storage_key(leaf) if type(leaf) in TENSORS else None for leaf in leaves]
-        found = {}
+        found, referred = {}, self.referred_memories()
         for memory in self.passing_memories():
             ones = [index for index, other in enumerate(where) if other == memory]
             number = len({id(leaves[index]) for index in ones})
             users = _count_users([leaves[index] for index in ones])
-            is_free = not self.is_referred(memory) and users <= _ALONE * len(ones)
+            is_free = memory not in referred and users <= _ALONE * len(ones)
             if use_count(memory) <= self._counts[memory] + number and is_free:
                 found[memory] = number
         return found
@@ -265,16 +271,16 @@ class BorrowedOutputs:
 
     def uses(self, pointer: int) -> bool:
         """Whether something uses this memory, which is of one of the results."""
-        return use_count(pointer) > self._counts[pointer] or self.is_referred(pointer)
+        return use_count(pointer) > self._counts[pointer] or pointer in self.referred_memories()
 
-    def is_referred(self, pointer: int) -> bool:
-        """Whether Python refers to the object of this memory."""
-        return pointer in self._got and is_referred(self._got[pointer])
+    def referred_memories(self) -> list[int]:
+        """The memories to whose objects Python refers: a count of the memory may not tell."""
+        numbers = map(sys.getrefcount, self._got.values())
+        return [memory for memory, number in zip(self._got, numbers) if number > _UNREFERRED]
 
     def used_memories(self) -> list[int]:
         used = [memory for memory, most in self._counts.items() if use_count(memory) > most]
-        used += [memory for memory, leaf in self._got.items() if is_referred(leaf)]
-        return used
+        return used + self.referred_memories()
 
     def why_held(self) -> str | None:
         """Why the next replay must not run now; None if it may."""
@@ -282,9 +288,10 @@ class BorrowedOutputs:
         if not held:
             return None
         self.in_the_way = True
+        referred = self.referred_memories()
         for memory, tensors in self._movable_by_memory(held).items():
             is_alone = use_count(memory) == self._counts[memory] + len(tensors)
-            if is_alone and not self.is_referred(memory):
+            if is_alone and memory not in referred:
                 move_together(tensors)
         held = self.used_memories()
         self.copy_from_now_on(held)
@@ -383,11 +390,8 @@ class DonatedInputs:
 
     def held(self, leaves: Sequence[torch.Tensor]) -> str | None:
         """Why a backward with *leaves* must not overwrite it; None if it may."""
-        held = [
-            memory
-            for memory, most in self._expected.items()
-            if use_count(memory) > most or self.results.is_referred(memory)
-        ]
+        held = [memory for memory, most in self._expected.items() if use_count(memory) > most]
+        held += self._expected.keys() & self.results.referred_memories()
         self.results.copy_from_now_on(held)
         alone = len(self.indices) * _ALONE
         return NEEDED if held or _count_users([leaves[i] for i in self.indices]) > alone else None
@@ -415,6 +419,13 @@ def _count_users(tensors: Sequence[torch.Tensor]) -> int:
     return sum(map(sys.getrefcount, tensors)) + sum(map(torch.Tensor._use_count, tensors))
 
 
+# Of Python's object for a memory that only a dictionary has. On older torches it counts as a user
+# of the memory, while somebody has it.
+_of_one = torch.empty(0)
+_unheld = use_count(storage_key(_of_one))
+_got = {0: _of_one.untyped_storage()}
+_OF_PYTHON = use_count(storage_key(_of_one)) - _unheld
+_UNREFERRED = next(map(sys.getrefcount, _got.values()))
 # Of a tensor that is in one list only, and in that of the tensors. It differs between Pythons.
 _one = [torch.empty(0)]
 _ALONE = _count_users([_one[0]])

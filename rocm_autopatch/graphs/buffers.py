@@ -361,7 +361,7 @@ class GraphOutputs:
         return [
             memory
             for memory, most, one in self._counts
-            if use_count(memory) > most or is_referred(one)
+            if use_count(memory) > most or sys.getrefcount(one.untyped_storage()) > _UNREFERRED
         ]
 
 
@@ -387,11 +387,6 @@ class AbandonedOutputs:
     def why_held(self) -> str | None:
         """Why they must not be overwritten now; None if they may."""
         return SAVED if self.used_memories() else None
-
-
-def is_referred(tensor: torch.Tensor) -> bool:
-    """Whether Python refers to the object of a tensor's memory, which its count does not tell."""
-    return sys.getrefcount(tensor.untyped_storage()) > _UNREFERRED
 
 
 def is_only_of_python(tensor: torch.Tensor, others: int = 0) -> bool:

@@ -36,6 +36,7 @@ def job(rank):
         distributed.init_process_group(
             "gloo", init_method=method, rank=rank, world_size=asked["size"]
         )
+        kept.append(distributed.distributed_c10d._get_default_store())
         exec(asked.get("after", ""), dict(names))
         if asked["compiles"]:
             torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
@@ -62,6 +63,9 @@ def told(rank):
         json.dump([said, [note for note in notes if "rank" in note]], stream)
 
 
+# Rank 0 has the store, and leaves when all others have: they have this pipe open until then.
+kept = []
+all_left, still_here = os.pipe()
 ports = []
 while len(ports) < 2:
     # Of these the system gives none to a connection that names no port.
@@ -74,9 +78,14 @@ for rank in range(asked["size"]):
     child = os.fork()
     if not child:
         try:
+            if not rank:
+                os.close(still_here)
             told(rank)
+            if not rank:
+                os.read(all_left, 1)
         finally:
             os._exit(0)
     children.append(child)
+os.close(still_here)
 for child in children:
     os.waitpid(child, 0)
