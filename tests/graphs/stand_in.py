@@ -65,8 +65,9 @@ class StandIn(capture.CapturePool):
         return function()
 
     def unowned(self, tensor: Any) -> Callable[[Any], Any]:
-        _new.append(tensor.untyped_storage())
-        made = addressed(tensor)
+        memory = tensor.untyped_storage()
+        _new.append(memory)
+        made = addressed(tensor, memory)
         return lambda keeper: made()
 
     def capture(
@@ -174,16 +175,21 @@ def _references(memory: Any) -> int:
     return count
 
 
-def addressed(leaf: Any) -> Callable[[], Any]:
-    """What a graph knows of an argument: its address. It does not keep the memory alive."""
+def addressed(leaf: Any, keeps: Any = None) -> Callable[[], Any]:
+    """What a graph knows of an argument: its address. It keeps alive what it *keeps*, no more.
+
+    Torch keeps the memory of graphs as long as one of them lives, and what it gives away has that.
+    """
     if not isinstance(leaf, torch.Tensor) or not leaf.numel():
         return lambda: leaf
     memory = leaf.untyped_storage()
-    return functools.partial(_at, memory.data_ptr(), memory.nbytes(), leaf.dtype, place_of(leaf))
+    where = (memory.data_ptr(), memory.nbytes(), leaf.dtype, place_of(leaf), keeps)
+    return functools.partial(_at, *where)
 
 
-def _at(address: int, size: int, dtype: Any, where: tuple[Any, ...]) -> Any:
-    whole = (ctypes.c_char * size).from_address(address)
+def _at(address: int, size: int, dtype: Any, where: tuple[Any, ...], keeps: Any) -> Any:
+    whole: Any = (ctypes.c_char * size).from_address(address)
+    whole.keeps = keeps
     tensor = torch.frombuffer(whole, dtype=torch.uint8).view(dtype)
     # The storage keeps the buffer, and nothing else does.
     _at_addresses[tensor.untyped_storage()._cdata] = weakref.ref(whole)
