@@ -109,10 +109,10 @@ class BorrowedOutputs:
         self._divide_results({index for index in own if index in copied})
         #: The addresses of what the program does not get.
         self.places = {self.leaves[index].data_ptr() for index in own if index not in shown}
-        # By memory: how many references there are while no caller holds one. And of what the
-        # program gets, Python's object for it.
+        # By memory: how many references there are while no caller holds one, and Python's object
+        # for it.
         self._counts: dict[int, int] = {}
-        self._got: dict[int, torch.UntypedStorage] = {}
+        self._objects: dict[int, torch.UntypedStorage] = {}
         # By index the addresses that the graph writes to.
         self._addresses = addresses_of(self.leaves)
         # The memory that the results lie in, the number of their graph in it, and what replays it.
@@ -134,19 +134,8 @@ class BorrowedOutputs:
         """
         tensors = [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
         own = own_references([*tensors, *self._copies.own_tensors(), *given])
-        self._counts, self._got = (
-            {storage_key(leaf): own[storage_key(leaf)] for leaf in tensors},
-            {},
-        )
-        self._note_shown()
-
-    def _note_shown(self) -> None:
-        for memory in self._got.keys() & self._counts.keys():
-            self._counts[memory] -= _OF_PYTHON
-        leaves = [self.leaves[index] for index in self._shown]
-        self._got = {storage_key(leaf): leaf.untyped_storage() for leaf in leaves}
-        for memory in self._got:
-            self._counts[memory] += _OF_PYTHON
+        self._counts = {storage_key(leaf): own[storage_key(leaf)] + _OF_PYTHON for leaf in tensors}
+        self._objects = {storage_key(leaf): leaf.untyped_storage() for leaf in tensors}
 
     def own(self, owners: Owners, memory: GraphMemory, order: int, graph: object) -> None:
         """Be found by the memory of the results, of *graph* with this number in *memory*."""
@@ -183,7 +172,7 @@ class BorrowedOutputs:
 
         What is not owned can't be resized by the program. So small ones stay owned.
         """
-        small = {memory for memory, one in self._got.items() if one.nbytes() < _SMALL}
+        small = {one for one in self._shown_memories() if self._objects[one].nbytes() < _SMALL}
         copied = {storage_key(self.leaves[index]) for index in self._copied}
         return self._counts.keys() - copied - small
 
@@ -223,11 +212,11 @@ class BorrowedOutputs:
         names = {memory: storage_key(leaf) for memory, leaf in there.items()}
         own = own_references(leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor))
         for memory, name in names.items():
-            del self._counts[memory]
-            self._counts[name] = own[name]
+            del self._counts[memory], self._objects[memory]
+            self._counts[name] = own[name] + _OF_PYTHON
+            self._objects[name] = there[memory].untyped_storage()
             self._owners.pop(memory, None)
             self._owners[name] = self
-        self._note_shown()
         readers.watch_readers(self, pool)
         leaves[:] = _leaves_instead(leaves, there)
         return names
@@ -237,12 +226,15 @@ class BorrowedOutputs:
 
         A program may free or move the memory of a tensor: ``tensor.untyped_storage().resize_(0)``.
         """
-        if same_places(self.leaves, self._addresses, self._kept):
-            return None
-        self._seen_kept.update(
+        return None if same_places(self.leaves, self._addresses, self._kept) else RESIZED
+
+    def note_resized(self) -> bool:
+        """Have what the program has resized copied by later graphs. False if some is saved."""
+        changed = {
             index for index in self._kept if not same_places(self.leaves, self._addresses, [index])
-        )
-        return RESIZED
+        }
+        self._seen_kept |= changed
+        return changed <= set(self._shown)
 
     def result_memories(self) -> list[int]:
         """What results lie in."""
@@ -250,18 +242,20 @@ class BorrowedOutputs:
 
     def only_shown_in_use(self) -> bool:
         """Whether all that is in use is what the program got, and nothing is saved for later."""
-        return self._got.keys() >= set(self.used_memories())
+        return self._shown_memories().issuperset(self.used_memories())
+
+    def _shown_memories(self) -> set[int]:
+        return {storage_key(self.leaves[index]) for index in self._shown}
 
     def abandoned_outputs(self) -> BorrowedOutputs:
         """What takes its place when its graph is gone: nothing of what nobody uses."""
         used = set(self.used_memories())
         for memory in self._counts.keys() - used:
-            del self._counts[memory]
+            del self._counts[memory], self._objects[memory]
             if self._owners.get(memory) is self:
                 del self._owners[memory]
         self.leaves = [leaf if _memory_of(leaf) in used else None for leaf in self.leaves]
         self._shown = [index for index in self._shown if self.leaves[index] is not None]
-        self._note_shown()
         self._divide_results({index for index in self._copied if self.leaves[index] is not None})
         return self
 
@@ -275,8 +269,8 @@ class BorrowedOutputs:
 
     def referred_memories(self) -> list[int]:
         """The memories to whose objects Python refers: a count of the memory may not tell."""
-        numbers = map(sys.getrefcount, self._got.values())
-        return [memory for memory, number in zip(self._got, numbers) if number > _UNREFERRED]
+        numbers = map(sys.getrefcount, self._objects.values())
+        return [memory for memory, number in zip(self._objects, numbers) if number > _UNREFERRED]
 
     def used_memories(self) -> list[int]:
         used = [memory for memory, most in self._counts.items() if use_count(memory) > most]
@@ -423,9 +417,9 @@ def _count_users(tensors: Sequence[torch.Tensor]) -> int:
 # of the memory, while somebody has it.
 _of_one = torch.empty(0)
 _unheld = use_count(storage_key(_of_one))
-_got = {0: _of_one.untyped_storage()}
+_objects = {0: _of_one.untyped_storage()}
 _OF_PYTHON = use_count(storage_key(_of_one)) - _unheld
-_UNREFERRED = next(map(sys.getrefcount, _got.values()))
+_UNREFERRED = next(map(sys.getrefcount, _objects.values()))
 # Of a tensor that is in one list only, and in that of the tensors. It differs between Pythons.
 _one = [torch.empty(0)]
 _ALONE = _count_users([_one[0]])

@@ -380,6 +380,10 @@ class AbandonedOutputs:
         """What they lie in, or did."""
         return [one.cdata for one in self._held]
 
+    def only_shown_in_use(self) -> bool:
+        """Whether all that is in use is what the program got."""
+        return True
+
     def used_memories(self) -> list[int]:
         """Which of these memories somebody uses."""
         return [one.cdata for one in self._held if not one.expired()]

@@ -74,8 +74,6 @@ class CallStrategy:
     goes_beside = False
     #: Whether a call that finds results in use is captured anew, where no result is overwritten.
     captures_again = False
-    #: Whether results that are found in use are copied by all graphs that are captured later.
-    learns_kept = False
     #: The device of calls without a tensor, if that is known.
     device: torch.device | None = None
     #: Compiles the function anew, with a cut around an op. Returns False if it has done so before.

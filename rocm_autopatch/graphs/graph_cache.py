@@ -310,6 +310,9 @@ class GraphCache:
                 # What a graph reads is gone, or another thread was quicker.
                 return None if held == BORROWED else key
             assert isinstance(state, CapturedState)
+            if held == SAVED and not state.memory.used_over(state.order):
+                # Another thread has let go of it since.
+                return key
             state.calls_in_use += 1
             state.calls_held += 1
             if self._plan_another(signature, state, held, leaves):
@@ -342,11 +345,11 @@ class GraphCache:
             self._given_up += 1
         elif held == ELSEWHERE and state.calls_in_use > 1:
             signature.copies_arguments = True
-        elif held == RESIZED and self.strategy.learns_kept:
-            pass
-        elif held == SAVED and self.strategy.learns_kept and state.calls_in_use > 1:
+        elif isinstance(state.outputs, BorrowedOutputs) and held == RESIZED:
+            return state.outputs.note_resized()
+        elif isinstance(state.outputs, BorrowedOutputs) and held == SAVED:
             # All new graphs copy what was found in use.
-            return not _is_lent_now(state) or state.outputs.only_shown_in_use()
+            return state.calls_in_use > 1 and state.memory.only_shown_in_use(state.order)
         else:
             return False
         return True

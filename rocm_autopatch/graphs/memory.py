@@ -38,6 +38,9 @@ class LiveOutputs(Protocol):
     def result_memories(self) -> list[int]:
         """What they lie in."""
 
+    def only_shown_in_use(self) -> bool:
+        """Whether all that is in use is what the program got, and nothing is saved for later."""
+
     def used_memories(self) -> list[int]:
         """Which of these memories something uses."""
 
@@ -170,6 +173,14 @@ class GraphMemory:
                 # A sweep of another thread may have been here before.
                 self.lent.pop(number, None)
         return None
+
+    def only_shown_in_use(self, order: int) -> bool:
+        """Whether all because of which the graph with this number is busy is what programs got."""
+        return all(
+            results.only_shown_in_use()
+            for number, results in [*self.lent.items()]
+            if number >= order or results.gone < order
+        )
 
     def used_over(self, order: int) -> set[int]:
         """The memories because of which the graph with this number is busy."""

@@ -65,7 +65,6 @@ class _RegionPass(CallStrategy):
 
     # What its graphs read may be in memory that they share.
     copies_back = False
-    learns_kept = True
 
     def __init__(
         self,
@@ -182,8 +181,8 @@ class ForwardPass(_RegionPass):
     ) -> None:
         super().__init__(region, region.name, compiled, fixed, region.memory)
         self.has_backward = False
-        #: The graphs of its backward, once that was called.
-        self.backward_graphs: weakref.ref[GraphCache] | None = None
+        #: The graphs of its backward, once that was called. It may be compiled more than once.
+        self.backward_graphs: weakref.WeakSet[GraphCache] = weakref.WeakSet()
         #: The results that the program gets.
         self.shown: set[int] = set()
         #: The addresses of what replays save for the backward, and of all that stays where it is.
@@ -256,8 +255,7 @@ class ForwardPass(_RegionPass):
         self.places |= outputs.places.union(one for one in signature.places if one)
 
     def note_drop(self, captured: CapturedState) -> None:
-        backward = self.backward_graphs and self.backward_graphs()
-        if backward:
+        for backward in [*self.backward_graphs]:
             # Nobody saves anything there any more.
             assert isinstance(captured.outputs, BorrowedOutputs)
             backward.drop_readers(captured.outputs)
@@ -298,7 +296,7 @@ class BackwardPass(_RegionPass):
         cache = super().make_cache()
         # As long as the forward has no graph, what it saves is somewhere else in each call.
         cache.may_capture = False
-        self.forward.backward_graphs = weakref.ref(cache)
+        self.forward.backward_graphs.add(cache)
         return cache
 
     def note_forward(

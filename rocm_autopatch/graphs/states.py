@@ -53,9 +53,6 @@ class ReplayResults(LiveOutputs, Protocol):
     def resized(self) -> str | None:
         """Why the graph must not be replayed any more; None if it may."""
 
-    def only_shown_in_use(self) -> bool:
-        """Whether all that is in use is what the program got, and nothing is saved for later."""
-
     def abandoned_outputs(self) -> LiveOutputs:
         """What of them has to be known when their graph is gone."""
 

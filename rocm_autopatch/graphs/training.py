@@ -173,9 +173,8 @@ class CompiledForward:
     def __call__(self, inputs: list[Any]) -> Any:
         if self.calls.has_graphs:
             return self.calls.run_list(inputs)
-        backward = self.calls.backward_graphs and self.calls.backward_graphs()
         # They may write gradients to where this forward writes. What others capture takes no lock.
-        if backward and not capture.is_capturing():
+        for backward in () if capture.is_capturing() else [*self.calls.backward_graphs]:
             backward.note_kept()
         given = {storage_key(leaf) for leaf in inputs if type(leaf) in TENSORS}
         stay = [inputs[index] for index in self.calls.fixed]

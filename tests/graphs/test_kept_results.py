@@ -193,6 +193,58 @@ def test_results_that_are_resized_in_each_step(of: str) -> None:
     assert replays_at_last(step) == 2 * STEPS
 
 
+def test_saved_values_that_are_resized_in_each_step() -> None:
+    """As hooks do that offload them. No graph could copy them, so none is captured each time."""
+    layer = Layer().to(GPU)
+    compiled = torch.compile(lambda x: layer(x).sin(), mode="reduce-overhead")
+    saved: list[Any] = []
+
+    def packed(one: Any) -> Any:
+        if not isinstance(one, torch.nn.Parameter):
+            saved.append(one)
+        return one.clone()
+
+    def step(number: int) -> None:
+        with torch.autograd.graph.saved_tensors_hooks(packed, lambda one: one):
+            result = compiled(batch())
+        for one in saved:
+            if one.data_ptr() != result.data_ptr():
+                one.untyped_storage().resize_(0)
+        saved.clear()
+        result.sum().backward()
+        layer.zero_grad()
+
+    for number in range(2 * STEPS):
+        step(number)
+    assert sum(row["dropped"] for row in record.render_rows()) <= 4
+
+
+def test_the_memory_alone_of_a_saved_value_is_kept() -> None:
+    """By hooks, over another forward."""
+    (layer,), other = layers(), Layer().to(GPU)
+    other.load_state_dict(layer.state_dict())
+
+    def packed(one: Any) -> Any:
+        where = one.size(), one.stride(), one.storage_offset(), one.dtype
+        return one.untyped_storage(), *where
+
+    def unpacked(all_: Any) -> Any:
+        memory, size, stride, offset, dtype = all_
+        return torch.empty(0, dtype=dtype, device=GPU).set_(memory, offset, size, stride)
+
+    for _ in range(STEPS):
+        both = [batch(), batch()]
+        for model in (layer, other):
+            with torch.autograd.graph.saved_tensors_hooks(packed, unpacked):
+                results = [model(x) for x in both]
+            for result in results:
+                result.sum().backward()
+            del results, result
+        torch.testing.assert_close(layer.linear.weight.grad, other.linear.weight.grad)
+        layer.zero_grad()
+        other.zero_grad()
+
+
 def test_layers_that_are_called_later_than_others() -> None:
     """What is given to the backward of the others is in use when theirs are captured."""
     stack = layers(5)

@@ -103,6 +103,9 @@ def test_results_are_swept_while_they_are_looked_at() -> None:
         def used_memories(self) -> list[int]:
             return []
 
+        def only_shown_in_use(self) -> bool:
+            return True
+
         def why_held(self) -> str | None:
             # As the finalizer of a function does that another thread lets go of.
             memory.sweep()

@@ -1072,6 +1072,9 @@ class TestSavedValues:
             def used_memories(self) -> list[int]:
                 return [1]
 
+            def only_shown_in_use(self) -> bool:
+                return False
+
             def why_held(self) -> str:
                 return "in use"
 
