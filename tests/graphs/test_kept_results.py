@@ -21,7 +21,14 @@ import replayed
 import stand_in
 
 from rocm_autopatch import startup
-from rocm_autopatch.graphs import borrowed_outputs, capture, passes, record
+from rocm_autopatch.graphs import (
+    borrowed_outputs,
+    buffers,
+    capture,
+    graph_cache,
+    passes,
+    record,
+)
 
 pytestmark = pytest.mark.skipif(
     startup.release(torch.__version__) < (2, 6), reason="torch has training graphs from 2.6 on"
@@ -258,6 +265,22 @@ def test_layers_that_are_called_later_than_others() -> None:
             layer.zero_grad()
 
     assert replays_at_last(step) == 2 * 5 * STEPS
+
+
+def test_another_thread_lets_go_of_it_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was in use is not any more when it is asked what to do: the call is a replay."""
+    (layer,) = layers()
+    for _ in range(5):
+        layer(batch()).square().sum().backward()
+    found, said = graph_cache.GraphCache._find_obstacle, [buffers.SAVED]
+
+    def obstacle(self: Any, *args: Any) -> Any:
+        return said.pop() if said else found(self, *args)
+
+    monkeypatch.setattr(graph_cache.GraphCache, "_find_obstacle", obstacle)
+    before = replays()
+    layer(batch()).square().sum().backward()
+    assert (replays() - before, said) == (2, [])
 
 
 @pytest.mark.parametrize("small", [1 << 20, 0])
