@@ -3,8 +3,8 @@
 A forward saves values for its backward. They stay where the forward's graph has written them, so
 the backward's graph finds them there. In the same way a gradient gets from one region's backward to
 the next one's. The next replay would overwrite them. So it may only run when nothing uses their
-memory any more: :meth:`BorrowedOutputs.held` says so, because each tensor that shares the memory
-counts. If something does, a plain call takes the replay's place.
+memory any more: :meth:`BorrowedOutputs.why_held` says so, because each tensor that shares the
+memory counts. If something does, a plain call takes the replay's place.
 """
 
 from __future__ import annotations
@@ -123,7 +123,9 @@ class BorrowedOutputs:
         """Copy these for each caller, and hand out the others where they are."""
         self._copied = sorted(copied)
         own = [index for index, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)]
-        self._kept, self._twins = find_twins(self.leaves, [one for one in own if one not in copied])
+        self._handed_out, self._twins = find_twins(
+            self.leaves, [one for one in own if one not in copied]
+        )
         copies = [self.leaves[index] for index in self._copied]
         self._copies = GraphOutputs(copies, True, (), self._device)
 
@@ -226,12 +228,14 @@ class BorrowedOutputs:
 
         A program may free or move the memory of a tensor: ``tensor.untyped_storage().resize_(0)``.
         """
-        return None if same_places(self.leaves, self._addresses, self._kept) else RESIZED
+        return None if same_places(self.leaves, self._addresses, self._handed_out) else RESIZED
 
     def note_resized(self) -> bool:
         """Have what the program has resized copied by later graphs. False if some is saved."""
         changed = {
-            index for index in self._kept if not same_places(self.leaves, self._addresses, [index])
+            index
+            for index in self._handed_out
+            if not same_places(self.leaves, self._addresses, [index])
         }
         self._seen_kept |= changed
         return changed <= set(self._shown)
@@ -302,7 +306,7 @@ class BorrowedOutputs:
     def take(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         """The result of the last replay, which was a call with *leaves*."""
         given = list(self.leaves)
-        for index in self._kept:
+        for index in self._handed_out:
             # With versions of its own: a change of one call's result is none of another's.
             given[index] = given[index].data
         for index, copy in zip(self._copied, self._copies.take(leaves)):
