@@ -392,18 +392,40 @@ class TestLayer:
         assert not any(done[1].values())
 
 
-def test_network_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_network_file_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = b"""\
 22 1 0:20 / / rw - overlay overlay rw
 23 22 0:21 / /data rw,relatime shared:1 - nfs4 server:/x rw
 24 23 0:22 / /data/local rw - ext4 /dev/sda rw
 25 22 0:23 / /a\\040b rw - lustre x rw
+26 22 0:24 / /twice rw - nfs4 server:/x rw
+27 22 0:25 / /twice rw - ext4 /dev/sdb rw
+28 22 0:26 / /union rw - fuse.mergerfs /disk rw
+29 22 0:27 /bound /disk rw - nfs server:/x rw
+30 22 0:28 / /union/a rw - ext4 /disk rw
+31 22 0:29 /disk /bound rw - ext4 /dev/sdc rw
 """
     monkeypatch.setattr(caches, "_read", lambda *_: lines)
     found = {path: caches._is_network(path) for path in ("/root", "/data", "/data/x", "/database")}
     assert found == {"/root": False, "/data": True, "/data/x": True, "/database": False}
     assert not caches._is_network("/data/local/y")
     assert caches._is_network("/a b/c")
+    assert not caches._is_network("/twice/x")
+    assert caches._is_network("/disk/x")
+    assert not caches._is_network("/bound")
+    assert not caches._is_network("/")
+    # A machine without a disk.
+    for root in (b"/", b"/exports/node"):
+        lines = b"1 0 0:1 %s / rw - nfs server:/x rw\n2 1 0:2 / /tmp rw - tmpfs x rw" % root
+        assert {path: caches._is_network(path) for path in ("/", "/root/x", "/tmp")} == {
+            "/": True,
+            "/root/x": True,
+            "/tmp": False,
+        }
+    lines = b"1 0 0:1 / / rw - rootfs x rw\n2 1 0:2 / / rw - nfs server:/x rw"
+    assert caches._is_network("/root")
+    lines = b""
+    assert not caches._is_network("/root")
 
 
 @pytest.mark.parametrize(

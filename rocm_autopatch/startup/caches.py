@@ -342,18 +342,23 @@ def _is_network(path: str, plain: bool = False) -> bool:
 
     A home directory is often a link; *plain*: this path has none.
     """
-    here = os.fsencode(path if plain else os.path.realpath(path)) + b"/"
-    found, network = -1, False
-    for line in _read("/proc/self/mountinfo", 1 << 20).split(b"\n"):
-        # Some optional fields come before the dash (proc(5)).
-        fields, _, rest = line.partition(b" - ")
-        words = fields.split(b" ", 5)
-        if len(words) < 5:
-            continue
-        point = words[4]
-        if b"\\" in point:
-            # A space and such is an octal escape there. The codec is one more import.
-            point = point.decode("unicode_escape").encode("latin-1")
-        if here.startswith(point.rstrip(b"/") + b"/") and len(point) >= found:
-            found, network = len(point), rest.partition(b" ")[0] in _NETWORK
-    return network
+    mounts = _read("/proc/self/mountinfo", 1 << 20)
+    point = os.fsencode(path if plain else os.path.realpath(path))
+    # Such characters are octal escapes there (proc(5)).
+    for one in b"\\ \t\n":
+        point = point.replace(bytes([one]), b"\\%03o" % one)
+    # There may be hundreds, so no line is looked at that names another path. Most of them have the
+    # root "/": at "/" counts the last one with it, else the first line.
+    while point.strip(b"/"):
+        # The last one that is mounted there.
+        found = mounts.rfind(b" %s " % point)
+        # The root of what is mounted, and its source, may be such paths, too.
+        while found >= 0 and mounts.count(b" ", mounts.rfind(b"\n", 0, found) + 1, found) != 3:
+            found = mounts.rfind(b" %s " % point, 0, found + 1)
+        if found >= 0:
+            break
+        point = point.rpartition(b"/")[0]
+    else:
+        found = max(0, mounts.rfind(b" / / "))
+    # Some optional fields come before the dash.
+    return mounts[found:].partition(b" - ")[2].partition(b" ")[0] in _NETWORK
